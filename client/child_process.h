@@ -1,0 +1,70 @@
+// ChildProcess: a program that runs beside this one, with its output in a file.
+
+#ifndef CLIENT_CHILD_PROCESS_H_
+#define CLIENT_CHILD_PROCESS_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+// Not thread-safe.
+class ChildProcess {
+ public:
+  // Runs argv[0], a path. Both outputs are appended to `log_path`. The child
+  // has a process group of its own, so that Ctrl-C reaches only its parent, and
+  // gets SIGTERM when the thread that started it ends.
+  //
+  // Errors: NotFound if there is no such program; FailedPrecondition if the log
+  // cannot be opened; Internal if the child cannot be started otherwise.
+  static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
+      const std::string& name, const std::vector<std::string>& argv,
+      const std::string& log_path);
+
+  // Kills a child that runs.
+  ~ChildProcess();
+
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  const std::string& name() const { return name_; }
+  const std::string& log_path() const { return log_path_; }
+  pid_t pid() const { return pid_; }
+
+  // How it ended, "exit status 1" or "signal 9 (Killed)"; nothing while it
+  // runs.
+  const std::optional<std::string>& Ended();
+
+  // Whether it ended by exit(0).
+  bool Succeeded();
+
+  // Sends SIGTERM, if it runs.
+  void Terminate();
+
+  // Waits for the end; kills the child when `grace` is over. Returns whether
+  // that was not needed.
+  bool WaitOrKill(std::chrono::milliseconds grace);
+
+ private:
+  ChildProcess(std::string name, std::string log_path, pid_t pid);
+
+  const std::string name_;
+  const std::string log_path_;
+  const pid_t pid_;
+  std::optional<std::string> ended_;
+  bool succeeded_ = false;
+};
+
+// The last lines of a file, for error messages; empty if it cannot be read.
+std::string LastLines(const std::string& path, int lines);
+
+}  // namespace gshard
+
+#endif  // CLIENT_CHILD_PROCESS_H_

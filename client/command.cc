@@ -1,0 +1,51 @@
+#include "client/command.h"
+
+#include <filesystem>
+#include <ostream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/cord.h"
+
+namespace gshard {
+namespace {
+
+constexpr char kUsagePayload[] = "gshard/usage";
+
+}  // namespace
+
+absl::Status UsageError(absl::Status status) {
+  status.SetPayload(kUsagePayload, absl::Cord());
+  return status;
+}
+
+absl::Status UsageError(absl::string_view message) {
+  return UsageError(absl::InvalidArgumentError(message));
+}
+
+bool IsUsageError(const absl::Status& status) {
+  return status.GetPayload(kUsagePayload).has_value();
+}
+
+absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,
+                                                        Arguments arguments,
+                                                        Console& console) {
+  absl::StatusOr<Flags::Result> result =
+      flags.Parse(arguments, console.environment);
+  if (!result.ok()) return UsageError(result.status());
+  if (result->help) {
+    *console.out << flags.Help();
+    return std::optional<Flags::Result>();
+  }
+  return std::optional<Flags::Result>(*std::move(result));
+}
+
+std::string AbsolutePath(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  if (error) return path;
+  return absolute.lexically_normal().string();
+}
+
+}  // namespace gshard

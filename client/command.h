@@ -1,0 +1,61 @@
+// What every command of `gshard` has in common: where it reads and writes, its
+// flags, and how it says that it was called wrongly.
+
+#ifndef CLIENT_COMMAND_H_
+#define CLIENT_COMMAND_H_
+
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "services/config/flags.h"
+
+namespace gshard {
+
+// Where a command reads and writes. Not owned.
+struct Console {
+  std::istream* in;
+  std::ostream* out;
+  std::ostream* error;
+  Flags::Environment environment;
+
+  // A person types the input, or reads the output: lines are then sent, or
+  // overwritten, one by one.
+  bool in_is_terminal = false;
+  bool out_is_terminal = false;
+};
+
+// Arguments behind the command's name.
+using Arguments = absl::Span<const std::string>;
+
+// One command.
+struct Command {
+  std::string name;     // "data debian" has a blank
+  std::string summary;  // without a full stop, for the list of commands
+  absl::Status (*run)(Arguments arguments, Console& console);
+};
+
+// The same error, marked as a wrong call: the program then ends with 2 instead
+// of 1.
+absl::Status UsageError(absl::Status status);
+absl::Status UsageError(absl::string_view message);
+bool IsUsageError(const absl::Status& status);
+
+// Parses; prints the help and returns nothing if that is what was asked for.
+// Errors are usage errors.
+absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,
+                                                        Arguments arguments,
+                                                        Console& console);
+
+// The absolute form of `path`, from the current directory, without "." and
+// ".."; empty stays empty. Members of a system may have other current
+// directories.
+std::string AbsolutePath(const std::string& path);
+
+}  // namespace gshard
+
+#endif  // CLIENT_COMMAND_H_

@@ -1,0 +1,173 @@
+// gshard describe and wait: who is there.
+
+#include <ostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/commands.h"
+#include "client/coordinator_client.h"
+#include "client/job_lines.h"
+#include "client/proto_json.h"
+#include "client/system_layout.h"
+#include "client/system_wait.h"
+#include "client/table.h"
+#include "services/base/status_macros.h"
+#include "services/train/progress.h"
+
+namespace gshard {
+namespace {
+
+std::string RoleName(v1::MemberRole role) {
+  return role == v1::MEMBER_ROLE_ROUTER          ? "router"
+         : role == v1::MEMBER_ROLE_EXPERT_WORKER ? "expert worker"
+                                                 : "unknown";
+}
+
+std::string StateName(v1::SessionInfo::State state) {
+  switch (state) {
+    case v1::SessionInfo::LOADING:
+      return "loading";
+    case v1::SessionInfo::READY:
+      return "ready";
+    case v1::SessionInfo::BROKEN:
+      return "broken";
+    default:
+      return "unknown";
+  }
+}
+
+std::string Mebibytes(int64_t bytes) {
+  return absl::StrFormat("%.1f", bytes / 1048576.0);
+}
+
+// Ids as ranges: "0-3,8".
+std::string Ranges(const google::protobuf::RepeatedField<int32_t>& ids) {
+  std::vector<std::string> ranges;
+  for (int i = 0; i < ids.size();) {
+    int end = i + 1;
+    while (end < ids.size() && ids[end] == ids[end - 1] + 1) ++end;
+    ranges.push_back(end - i == 1 ? absl::StrCat(ids[i])
+                                  : absl::StrCat(ids[i], "-", ids[end - 1]));
+    i = end;
+  }
+  return absl::StrJoin(ranges, ",");
+}
+
+std::string MemberTable(const v1::DescribeResponse& system) {
+  Table table({"member", "role", "address", "joined", "silent ms", "running",
+               "waiting", "expert rows", "MiB"},
+              {3, 4, 5, 6, 7, 8});
+  for (const v1::Member& member : system.members()) {
+    const v1::Heartbeat& load = member.heartbeat();
+    table.AddRow({member.name(), RoleName(member.role()), member.address(),
+                  FormatDuration(member.joined_ms() / 1000.0),
+                  absl::StrCat(member.silent_ms()),
+                  absl::StrCat(load.in_flight()), absl::StrCat(load.queued()),
+                  absl::StrCat(load.expert_rows()),
+                  Mebibytes(load.memory_bytes_used())});
+  }
+  return table.empty() ? "No members.\n" : table.ToText();
+}
+
+std::string SessionTable(const v1::DescribeResponse& system) {
+  Table table(
+      {"session", "purpose", "state", "placement", "held by", "experts"});
+  for (const v1::SessionInfo& session : system.sessions()) {
+    const v1::Placement& placement = session.placement();
+    std::string name = session.session();
+    std::string purpose = session.training() ? "training" : "serving";
+    std::string state = StateName(session.state());
+    std::string version = absl::StrCat(placement.version());
+    const auto add = [&](std::string holder, std::string experts) {
+      table.AddRow({name, purpose, state, version, holder, experts});
+      // Said once a session.
+      name.clear(), purpose.clear(), state.clear(), version.clear();
+    };
+    for (const std::string& router : session.routers()) {
+      add(router, "(dense part)");
+    }
+    for (int i = 0; i < placement.workers_size(); ++i) {
+      const v1::WorkerPlacement& worker = placement.workers(i);
+      const int count = i < session.expert_counts_size()
+                            ? session.expert_counts(i)
+                            : worker.experts_size();
+      add(worker.name(),
+          worker.experts().empty()
+              ? absl::StrCat(count)
+              : absl::StrCat(count, ": ", Ranges(worker.experts())));
+    }
+    if (!name.empty()) add("(nobody)", "");
+  }
+  return table.empty() ? "No sessions.\n" : table.ToText();
+}
+
+std::string JobTable(const v1::DescribeResponse& system) {
+  Table table({"job", "state", "step", "loss", "tokens/s", "ETA", "checkpoint"},
+              {2, 3, 4, 5});
+  for (const v1::JobProgress& job : system.jobs()) {
+    table.AddRow({job.job(), JobStateName(job.state()),
+                  absl::StrCat(job.step(), "/", job.total_steps()),
+                  absl::StrFormat("%.4f", job.loss()),
+                  absl::StrFormat("%.0f", job.tokens_per_second()),
+                  job.eta_seconds() < 0 || JobIsOver(job.state())
+                      ? ""
+                      : FormatDuration(job.eta_seconds()),
+                  job.checkpoint_directory()});
+  }
+  return table.empty() ? "No jobs.\n" : table.ToText();
+}
+
+}  // namespace
+
+absl::Status DescribeCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  bool json = false, experts = false;
+  Flags flags("gshard describe",
+              "Says who is a member and how loaded, which sessions there are "
+              "and who holds what of them, and which jobs run or ran.");
+  flags.Bool("experts", &experts, "list the ids of each worker's experts");
+  flags.Bool("json", &json, "print one JSON object");
+  system.Declare(flags);
+  flags.Example("gshard describe --experts");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(const v1::DescribeResponse description,
+                   coordinator->Describe(experts));
+  if (json) {
+    *console.out << ProtoToJsonText(description);
+  } else {
+    *console.out << MemberTable(description) << "\n"
+                 << SessionTable(description) << "\n"
+                 << JobTable(description);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WaitCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  SystemGoal goal;
+  absl::Duration timeout = absl::Seconds(60);
+  Flags flags("gshard wait",
+              "Waits until enough members have joined, or a model is ready; "
+              "fails when the time is up.");
+  flags.Integer("routers", &goal.routers, 0, 65536, "routers to wait for");
+  flags.Integer("workers", &goal.workers, 0, 65536,
+                "expert workers to wait for");
+  flags.Text("model", &goal.model, "NAME", "model to wait for");
+  flags.Duration("timeout", &timeout, "how long to wait");
+  system.Declare(flags);
+  flags.Example("gshard wait --routers 1 --workers 2 --timeout 30s");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  return WaitForSystem(
+      *coordinator, goal,
+      std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
+      [] { return absl::OkStatus(); });
+}
+
+}  // namespace gshard

@@ -1,0 +1,286 @@
+// gshard evaluate: a held-out split, translated and scored.
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "client/commands.h"
+#include "client/line_translator.h"
+#include "client/sacrebleu.h"
+#include "client/table.h"
+#include "client/translate_flags.h"
+#include "services/base/status_macros.h"
+#include "services/data/corpus.h"
+
+namespace gshard {
+namespace {
+
+// Texts of a set of sentences, a line each.
+struct Texts {
+  std::string sources;
+  std::string references;
+  std::string hypotheses;
+  int64_t sentences = 0;
+};
+
+struct ScoredSet {
+  std::string name;  // a language, or "all"
+  int64_t sentences = 0;
+  std::vector<Score> scores;
+};
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": cannot be written"));
+  }
+  return absl::OkStatus();
+}
+
+// "DIR/de." and "DIR/": what the files of a set begin with.
+std::string Prefix(const std::string& directory, const std::string& name) {
+  return name == "all" ? absl::StrCat(directory, "/")
+                       : absl::StrCat(directory, "/", name, ".");
+}
+
+absl::Status WriteTexts(const std::string& prefix, const Texts& texts) {
+  RETURN_IF_ERROR(WriteText(prefix + "sources.txt", texts.sources));
+  RETURN_IF_ERROR(WriteText(prefix + "references.txt", texts.references));
+  return WriteText(prefix + "hypotheses.txt", texts.hypotheses);
+}
+
+absl::StatusOr<std::vector<ScoredSet>> ScoreAll(
+    const Sacrebleu& sacrebleu, const std::string& directory,
+    const std::map<std::string, Texts>& sets) {
+  std::vector<ScoredSet> scored;
+  for (const auto& [name, texts] : sets) {
+    const std::string prefix = Prefix(directory, name);
+    ASSIGN_OR_RETURN(std::vector<Score> scores,
+                     sacrebleu.Compare(prefix + "hypotheses.txt",
+                                       prefix + "references.txt"));
+    scored.push_back({name, texts.sentences, std::move(scores)});
+  }
+  return scored;
+}
+
+std::string ScoreTable(const std::vector<ScoredSet>& scored) {
+  std::vector<std::string> columns = {"language", "sentences"};
+  std::vector<size_t> right = {1};
+  for (const Score& score : scored.front().scores) {
+    right.push_back(columns.size());
+    columns.push_back(score.metric);
+  }
+  Table table(columns, right);
+  for (const ScoredSet& set : scored) {
+    std::vector<std::string> row = {set.name, absl::StrCat(set.sentences)};
+    for (const Score& score : set.scores) {
+      row.push_back(absl::StrFormat("%.2f", score.score));
+    }
+    row.resize(columns.size());
+    table.AddRow(row);
+  }
+  std::string text = table.ToText();
+  for (const Score& score : scored.back().scores) {
+    absl::StrAppend(&text, score.metric, " ", score.signature, "\n");
+  }
+  return text;
+}
+
+std::string SampleTable(const std::vector<SentencePair>& pairs,
+                        const std::vector<std::string>& hypotheses,
+                        int64_t samples) {
+  Table table({"language", "source", "reference", "ours"});
+  for (size_t i = 0; i < pairs.size() && i < static_cast<size_t>(samples);
+       ++i) {
+    table.AddRow(
+        {pairs[i].language, pairs[i].source, pairs[i].target, hypotheses[i]});
+  }
+  return table.ToText();
+}
+
+// A folder that goes with the object, unless the user named one to keep.
+class OutputDirectory {
+ public:
+  static absl::StatusOr<std::unique_ptr<OutputDirectory>> Create(
+      const std::string& kept) {
+    std::error_code error;
+    std::string path = kept;
+    if (kept.empty()) {
+      path = std::filesystem::temp_directory_path(error).string() +
+             "/gshard-evaluate-XXXXXX";
+      if (mkdtemp(path.data()) == nullptr) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(path, ": cannot be made; see --out"));
+      }
+    } else {
+      std::filesystem::create_directories(path, error);
+      if (error) {
+        return absl::FailedPreconditionError(
+            absl::StrCat(path, ": ", error.message()));
+      }
+    }
+    return std::unique_ptr<OutputDirectory>(
+        new OutputDirectory(path, kept.empty()));
+  }
+  ~OutputDirectory() {
+    std::error_code error;
+    if (temporary_) std::filesystem::remove_all(path_, error);
+  }
+  OutputDirectory(const OutputDirectory&) = delete;
+  OutputDirectory& operator=(const OutputDirectory&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  OutputDirectory(std::string path, bool temporary)
+      : path_(std::move(path)), temporary_(temporary) {}
+
+  const std::string path_;
+  const bool temporary_;
+};
+
+nlohmann::ordered_json ScoresToJson(const std::vector<ScoredSet>& scored) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ScoredSet& set : scored) {
+    nlohmann::ordered_json one = {{"language", set.name},
+                                  {"sentences", set.sentences}};
+    for (const Score& score : set.scores) {
+      one["scores"].push_back({{"metric", score.metric},
+                               {"score", score.score},
+                               {"signature", score.signature}});
+    }
+    json.push_back(one);
+  }
+  return json;
+}
+
+}  // namespace
+
+absl::Status EvaluateCommand(Arguments arguments, Console& console) {
+  TranslateFlags translate(console);
+  std::string test, out, sacrebleu_path;
+  int64_t limit = 0;
+  int64_t samples = 8;
+  bool json = false;
+  Flags flags("gshard evaluate",
+              "Translates held-out text and prints the scores that sacreBLEU "
+              "gives, if that is installed, by language and over all, and a "
+              "few translations.");
+  flags.Text("test", &test, "FILE",
+             "tab-separated language, source and target");
+  flags.Require("test");
+  flags.Integer("limit", &limit, 0, 1'000'000'000,
+                "sentences to take, from the start of the file; 0: all");
+  flags.Text("out", &out, "DIR",
+             "folder for hypotheses.txt, references.txt and sources.txt, and "
+             "the same by language; left out: none are kept");
+  flags.Text("sacrebleu", &sacrebleu_path, "PATH",
+             "the program; left out: the one on PATH, or python3 -m sacrebleu");
+  flags.Integer("samples", &samples, 0, 1'000'000, "translations to print");
+  flags.Bool("json", &json, "print one JSON object");
+  translate.Declare(flags);
+  flags.Example("gshard evaluate --test data/test.tsv --limit 500 --beam 4");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+
+  ASSIGN_OR_RETURN(Corpus corpus, ReadCorpus(test));
+  if (corpus.bad_lines > 0) {
+    *console.error << "gshard: " << test << ": " << corpus.BadLineSummary()
+                   << "\n";
+  }
+  std::vector<SentencePair>& pairs = corpus.pairs;
+  if (limit > 0 && pairs.size() > static_cast<size_t>(limit)) {
+    pairs.resize(limit);
+  }
+  ASSIGN_OR_RETURN(const auto directory, OutputDirectory::Create(out));
+  ASSIGN_OR_RETURN(const auto translator, translate.Connect());
+
+  const auto started = std::chrono::steady_clock::now();
+  std::vector<std::string> hypotheses;
+  size_t next = 0;
+  RETURN_IF_ERROR(translator->Translate(
+      [&]() -> absl::StatusOr<std::optional<SourceLine>> {
+        if (next == pairs.size()) return std::optional<SourceLine>();
+        const SentencePair& pair = pairs[next++];
+        return std::optional<SourceLine>(
+            SourceLine{static_cast<int64_t>(next), pair.language, pair.source});
+      },
+      [&](const SourceLine&, const v1::TranslationResult* result) {
+        hypotheses.push_back(
+            result == nullptr || result->hypotheses().empty()
+                ? ""
+                : absl::StrReplaceAll(result->hypotheses(0).text(),
+                                      {{"\n", " "}, {"\r", " "}}));
+        if (console.out_is_terminal && !json) {
+          *console.error << "\rtranslated " << hypotheses.size() << " of "
+                         << pairs.size() << std::flush;
+        }
+      }));
+  if (console.out_is_terminal && !json) *console.error << "\r\x1b[K";
+  const std::chrono::duration<double> seconds =
+      std::chrono::steady_clock::now() - started;
+
+  std::map<std::string, Texts> sets;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    for (const std::string& name : {pairs[i].language, std::string("all")}) {
+      Texts& texts = sets[name];
+      absl::StrAppend(&texts.sources, pairs[i].source, "\n");
+      absl::StrAppend(&texts.references, pairs[i].target, "\n");
+      absl::StrAppend(&texts.hypotheses, hypotheses[i], "\n");
+      ++texts.sentences;
+    }
+  }
+  for (const auto& [name, texts] : sets) {
+    RETURN_IF_ERROR(WriteTexts(Prefix(directory->path(), name), texts));
+  }
+
+  // Over all comes last.
+  std::vector<ScoredSet> scored;
+  std::string no_scores;
+  const absl::StatusOr<Sacrebleu> sacrebleu = Sacrebleu::Find(sacrebleu_path);
+  if (sacrebleu.ok()) {
+    ASSIGN_OR_RETURN(scored, ScoreAll(*sacrebleu, directory->path(), sets));
+    std::stable_partition(scored.begin(), scored.end(),
+                          [](const ScoredSet& s) { return s.name != "all"; });
+  } else {
+    no_scores = std::string(sacrebleu.status().message());
+  }
+
+  if (json) {
+    nlohmann::ordered_json object;
+    object["sentences"] = pairs.size();
+    object["seconds"] = seconds.count();
+    if (scored.empty()) {
+      object["no_scores_because"] = no_scores;
+    } else {
+      object["results"] = ScoresToJson(scored);
+    }
+    if (!out.empty()) object["out"] = AbsolutePath(out);
+    *console.out << object.dump(2) << "\n";
+    return absl::OkStatus();
+  }
+  *console.out << SampleTable(pairs, hypotheses, samples) << "\n"
+               << absl::StrFormat(
+                      "%d sentences in %.1f s, %.1f a second\n", pairs.size(),
+                      seconds.count(),
+                      pairs.size() / std::max(seconds.count(), 1e-9));
+  if (scored.empty()) {
+    *console.out << "No scores: " << no_scores << ".\n";
+  } else {
+    *console.out << ScoreTable(scored);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

@@ -1,0 +1,81 @@
+// gshard load and unload: serving models.
+
+#include <ostream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/coordinator_client.h"
+#include "client/model_files.h"
+#include "client/system_layout.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+absl::Status LoadCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  v1::LoadModelRequest request;
+  bool json = false;
+  std::string version;
+  absl::Duration timeout = absl::Minutes(10);
+  Flags flags("gshard load",
+              "Serves a checkpoint under a name. A model of that name keeps "
+              "serving until the new one is ready.");
+  flags.Positional("NAME CHECKPOINT", 2, 2,
+                   "the checkpoint's folder, or one that holds several, of "
+                   "which the newest is taken");
+  flags.Text("version", &version, "VERSION",
+             "version to serve it as; left out: the checkpoint's step");
+  flags.Duration("timeout", &timeout, "how long loading may take");
+  flags.Bool("json", &json, "print one JSON object");
+  system.Declare(flags);
+  flags.Example("gshard load demo demo/checkpoints");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  request.set_name(parsed->positional[0]);
+  request.set_version(version);
+  ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
+                   FindCheckpoint(parsed->positional[1]));
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const std::string session,
+      coordinator->LoadModel(request, std::chrono::milliseconds(
+                                          absl::ToInt64Milliseconds(timeout))));
+  *console.out << (json ? absl::StrCat("{\"session\":\"", session, "\"}")
+                        : absl::StrCat(session, " is ready"))
+               << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status UnloadCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  Flags flags("gshard unload",
+              "Stops serving a model, after the calls in flight.");
+  flags.Positional("NAME[@VERSION]", 1, 1,
+                   "without a version, the one that is served");
+  system.Declare(flags);
+  flags.Example("gshard unload demo");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  const std::string& name = parsed->positional[0];
+  if (absl::StrContains(name, "@")) return coordinator->UnloadModel(name);
+
+  ASSIGN_OR_RETURN(const v1::DescribeResponse description,
+                   coordinator->Describe());
+  bool found = false;
+  for (const v1::SessionInfo& session : description.sessions()) {
+    if (!session.training() &&
+        absl::StartsWith(session.session(), absl::StrCat(name, "@"))) {
+      found = true;
+      RETURN_IF_ERROR(coordinator->UnloadModel(session.session()));
+    }
+  }
+  if (found) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat("no model ", name, " is loaded; see `gshard describe`"));
+}
+
+}  // namespace gshard

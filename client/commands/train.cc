@@ -1,0 +1,103 @@
+// gshard train, watch and cancel: training jobs.
+
+#include <ostream>
+
+#include "absl/strings/str_cat.h"
+#include "client/commands.h"
+#include "client/coordinator_client.h"
+#include "client/job_lines.h"
+#include "client/system_layout.h"
+#include "services/base/status_macros.h"
+#include "services/config/training_job.h"
+#include "services/config/training_job_proto.h"
+
+namespace gshard {
+namespace {
+
+// The coordinator and its members may have other current directories.
+void MakePathsAbsolute(TrainingJob* job) {
+  for (std::string* path :
+       {&job->data.train_path, &job->data.dev_path,
+        &job->data.source_tokenizer_path, &job->data.target_tokenizer_path,
+        &job->checkpoint.directory, &job->summary_directory}) {
+    *path = AbsolutePath(*path);
+  }
+}
+
+}  // namespace
+
+absl::Status TrainCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  v1::SubmitJobRequest request;
+  bool follow = false, resume = false, json = false;
+  absl::Duration time_limit = absl::ZeroDuration();
+  Flags flags("gshard train",
+              "Submits a training job. Paths in it count from the current "
+              "directory. The job goes on without this command; with --follow "
+              "it prints progress until the end, and succeeds only if the job "
+              "does. Ctrl-C ends the watch, not the job.");
+  flags.Positional("JOB", 1, 1, "TrainingJob as protobuf text");
+  flags.Bool("follow", &follow, "print progress until the job is over");
+  flags.Bool("resume", &resume,
+             "continue from the last checkpoint in the job's directory");
+  flags.Duration("time_limit", &time_limit,
+                 "training time, in place of the job's; 0: the job's");
+  flags.Bool("json", &json, "print JSON objects, one a line");
+  system.Declare(flags);
+  flags.Example("gshard train deploy/config/demo_job.textproto --follow");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+
+  ASSIGN_OR_RETURN(TrainingJob job, LoadTrainingJob(parsed->positional[0]));
+  MakePathsAbsolute(&job);
+  if (time_limit > absl::ZeroDuration()) {
+    job.time_limit_seconds =
+        absl::ToInt64Seconds(absl::Ceil(time_limit, absl::Seconds(1)));
+  }
+  *request.mutable_job() = TrainingJobToProto(job);
+  request.set_resume(resume);
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(const std::string name, coordinator->SubmitJob(request));
+  if (follow) return FollowJob(*coordinator, name, json, console);
+  if (json) {
+    *console.out << "{\"job\":\"" << name << "\"}" << std::endl;
+  } else {
+    *console.out << "job " << name << " was accepted; see `gshard watch "
+                 << name << "`" << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WatchCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  bool json = false;
+  Flags flags("gshard watch",
+              "Prints a training job's progress until it is over, and succeeds "
+              "only if the job does. Ctrl-C ends the watch, not the job.");
+  flags.Positional("JOB", 1, 1, "the job's name");
+  flags.Bool("json", &json, "print JSON objects, one a line");
+  system.Declare(flags);
+  flags.Example("gshard watch demo");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  return FollowJob(*coordinator, parsed->positional[0], json, console);
+}
+
+absl::Status CancelCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  Flags flags("gshard cancel",
+              "Ends a training job without a further checkpoint.");
+  flags.Positional("JOB", 1, 1, "the job's name");
+  system.Declare(flags);
+  flags.Example("gshard cancel demo");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const auto coordinator,
+                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  return coordinator->CancelJob(parsed->positional[0]);
+}
+
+}  // namespace gshard

@@ -1,0 +1,126 @@
+// gshard translate: line by line.
+
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "client/commands.h"
+#include "client/line_source.h"
+#include "client/line_translator.h"
+#include "client/translate_flags.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+// A translation must not end its line.
+std::string OneLine(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"\n", " "}, {"\r", " "}});
+}
+
+std::string ToJson(const SourceLine& line,
+                   const v1::TranslationResult* result) {
+  nlohmann::ordered_json json;
+  json["line"] = line.number;
+  json["language"] = line.language;
+  json["source"] = line.text;
+  json["hypotheses"] = nlohmann::ordered_json::array();
+  if (result != nullptr) {
+    json["source_token_count"] = result->source_token_count();
+    for (const v1::Hypothesis& hypothesis : result->hypotheses()) {
+      json["hypotheses"].push_back({{"text", hypothesis.text()},
+                                    {"score", hypothesis.score()},
+                                    {"token_count", hypothesis.token_count()},
+                                    {"truncated", hypothesis.truncated()}});
+    }
+  }
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string ToText(const SourceLine& line, const v1::TranslationResult* result,
+                   bool n_best) {
+  if (!n_best) {
+    return result == nullptr || result->hypotheses().empty()
+               ? ""
+               : OneLine(result->hypotheses(0).text());
+  }
+  std::string text;
+  if (result == nullptr) return text;
+  for (const v1::Hypothesis& hypothesis : result->hypotheses()) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", line.number, "\t",
+                    absl::StrFormat("%.4f", hypothesis.score()), "\t",
+                    OneLine(hypothesis.text()));
+  }
+  return text;
+}
+
+}  // namespace
+
+absl::Status TranslateCommand(Arguments arguments, Console& console) {
+  TranslateFlags translate(console);
+  LineFormat format;
+  std::string file;
+  bool json = false;
+  Flags flags("gshard translate",
+              "Translates its arguments, else a file or standard input, line "
+              "by line: a line comes out for each that goes in, in the same "
+              "order; blank lines stay blank.");
+  flags.Positional("[TEXT...]", 0, std::numeric_limits<int>::max(),
+                   "each is one line");
+  flags.Text("from", &format.language, "LANGUAGE",
+             "language of the text; left out: the model's default");
+  flags.Text("file", &file, "FILE", "text to translate; \"-\": standard input");
+  flags.Bool("tsv", &format.tab_separated,
+             "lines are language<TAB>text; further columns are not read");
+  flags.Integer("n_best", &translate.n_best, 1, 32,
+                "translations a line; above 1 each is printed as line "
+                "number<TAB>score<TAB>text, best first");
+  flags.Bool("json", &json, "print one JSON object a line");
+  translate.Declare(flags);
+  flags.Example(
+      "gshard translate \"Bibliothek zum Lesen von Bildern\" --from de");
+  flags.Example("gshard translate --tsv < data/test.tsv > english.txt");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  if (!parsed->positional.empty() && !file.empty()) {
+    return UsageError("expected texts or --file, got both");
+  }
+  if (format.tab_separated && !format.language.empty()) {
+    return UsageError("expected --tsv or --from, got both");
+  }
+
+  std::ifstream opened;
+  LineTranslator::Source source;
+  if (!parsed->positional.empty()) {
+    source = LinesOfTexts(parsed->positional, format);
+  } else if (file.empty() || file == "-") {
+    if (console.in_is_terminal) {
+      // What a person types is answered line by line.
+      translate.sentences_per_call = 1;
+      translate.calls = 1;
+    }
+    source = LinesOfStream(console.in, format);
+  } else {
+    opened.open(file);
+    if (!opened) {
+      return absl::NotFoundError(absl::StrCat(file, ": cannot be opened"));
+    }
+    source = LinesOfStream(&opened, format);
+  }
+  ASSIGN_OR_RETURN(const auto translator, translate.Connect());
+  return translator->Translate(
+      source, [&](const SourceLine& line, const v1::TranslationResult* result) {
+        if (json) {
+          *console.out << ToJson(line, result) << std::endl;
+        } else if (translate.n_best == 1 || result != nullptr) {
+          *console.out << ToText(line, result, translate.n_best > 1)
+                       << std::endl;
+        }
+      });
+}
+
+}  // namespace gshard

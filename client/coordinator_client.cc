@@ -1,0 +1,177 @@
+#include "client/coordinator_client.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kReconnectPause{500};
+constexpr milliseconds kReconnectTime{60'000};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Create(
+    const std::string& address) {
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                   CreateChannel(address));
+  return std::unique_ptr<CoordinatorClient>(
+      new CoordinatorClient(address, std::move(channel)));
+}
+
+CoordinatorClient::CoordinatorClient(std::string address,
+                                     std::shared_ptr<grpc::Channel> channel)
+    : address_(std::move(address)),
+      stub_(v1::CoordinatorService::NewStub(std::move(channel))) {}
+
+absl::Status CoordinatorClient::Error(const grpc::Status& status) const {
+  const absl::Status error = FromGrpcStatus(status);
+  if (!absl::IsUnavailable(error) && !absl::IsDeadlineExceeded(error)) {
+    return error;
+  }
+  return absl::Status(error.code(),
+                      absl::StrCat("coordinator at ", address_, ": ",
+                                   error.message(), "; does `gshard up` run?"));
+}
+
+absl::StatusOr<v1::DescribeResponse> CoordinatorClient::Describe(
+    bool include_experts, milliseconds timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::DescribeRequest request;
+  request.set_include_experts(include_experts);
+  v1::DescribeResponse response;
+  const grpc::Status status = stub_->Describe(&context, request, &response);
+  if (!status.ok()) return Error(status);
+  return response;
+}
+
+absl::StatusOr<std::string> CoordinatorClient::SubmitJob(
+    const v1::SubmitJobRequest& request) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::SubmitJobResponse response;
+  const grpc::Status status = stub_->SubmitJob(&context, request, &response);
+  if (!status.ok()) return Error(status);
+  return response.job();
+}
+
+absl::Status CoordinatorClient::CancelJob(const std::string& job) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::CancelJobRequest request;
+  request.set_job(job);
+  v1::CancelJobResponse response;
+  const grpc::Status status = stub_->CancelJob(&context, request, &response);
+  return status.ok() ? absl::OkStatus() : Error(status);
+}
+
+absl::StatusOr<std::string> CoordinatorClient::LoadModel(
+    const v1::LoadModelRequest& request, milliseconds timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::LoadModelResponse response;
+  const grpc::Status status = stub_->LoadModel(&context, request, &response);
+  if (!status.ok()) return Error(status);
+  return response.session();
+}
+
+absl::Status CoordinatorClient::UnloadModel(const std::string& session) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::UnloadModelRequest request;
+  request.set_session(session);
+  v1::UnloadModelResponse response;
+  const grpc::Status status = stub_->UnloadModel(&context, request, &response);
+  return status.ok() ? absl::OkStatus() : Error(status);
+}
+
+absl::Status CoordinatorClient::WatchOnce(
+    const std::string& job,
+    const std::function<void(const v1::JobProgress&)>& progress,
+    v1::JobProgress* last) {
+  // No deadline: a job may take weeks. A coordinator that falls silent is
+  // noticed by the channel.
+  grpc::ClientContext context;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (interrupted_) return absl::CancelledError("interrupted");
+    watching_ = &context;
+  }
+  v1::WatchJobRequest request;
+  request.set_job(job);
+  const auto reader = stub_->WatchJob(&context, request);
+  v1::JobProgress line;
+  while (reader->Read(&line)) {
+    *last = line;
+    progress(line);
+  }
+  const grpc::Status status = reader->Finish();
+  std::lock_guard<std::mutex> lock(mutex_);
+  watching_ = nullptr;
+  return status.ok() ? absl::OkStatus() : Error(status);
+}
+
+absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
+    const std::string& job,
+    const std::function<void(const v1::JobProgress&)>& progress) {
+  v1::JobProgress last;
+  steady_clock::time_point heard = steady_clock::now();
+  while (true) {
+    const absl::Status status = WatchOnce(
+        job,
+        [&](const v1::JobProgress& line) {
+          heard = steady_clock::now();
+          progress(line);
+        },
+        &last);
+    if (status.ok() && JobIsOver(last.state())) return last;
+    const bool lost = status.ok() || absl::IsUnavailable(status);
+    if (!lost || steady_clock::now() - heard > kReconnectTime) {
+      return status.ok() ? absl::UnavailableError(
+                               absl::StrCat("job ", job,
+                                            ": the coordinator ended the watch "
+                                            "before the job was over"))
+                         : status;
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait_for(lock, kReconnectPause, [&] { return interrupted_; });
+    if (interrupted_) return absl::CancelledError("interrupted");
+  }
+}
+
+void CoordinatorClient::Interrupt() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  interrupted_ = true;
+  if (watching_ != nullptr) watching_->TryCancel();
+  changed_.notify_all();
+}
+
+bool JobIsOver(v1::JobState state) {
+  return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED ||
+         state == v1::JOB_STATE_CANCELLED;
+}
+
+absl::StatusOr<std::vector<std::string>> RouterAddresses(
+    const v1::DescribeResponse& system) {
+  std::vector<std::string> addresses;
+  for (const v1::Member& member : system.members()) {
+    if (member.role() == v1::MEMBER_ROLE_ROUTER) {
+      addresses.push_back(member.address());
+    }
+  }
+  if (addresses.empty()) {
+    return absl::FailedPreconditionError(
+        "the system has no router; see `gshard describe`");
+  }
+  return addresses;
+}
+
+}  // namespace gshard

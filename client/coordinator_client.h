@@ -1,0 +1,81 @@
+// The calling side of CoordinatorService, as people's commands need it.
+
+#ifndef CLIENT_COORDINATOR_CLIENT_H_
+#define CLIENT_COORDINATOR_CLIENT_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/rpc/channel.h"
+
+namespace gshard {
+
+// Thread-safe. Errors of every call: those of its service, and Unavailable with
+// the address if nobody answers there.
+class CoordinatorClient {
+ public:
+  // Errors: InvalidArgument if `address` is not one.
+  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Create(
+      const std::string& address);
+
+  absl::StatusOr<v1::DescribeResponse> Describe(
+      bool include_experts = false,
+      std::chrono::milliseconds timeout = kDefaultDeadline);
+
+  absl::StatusOr<std::string> SubmitJob(const v1::SubmitJobRequest& request);
+  absl::Status CancelJob(const std::string& job);
+
+  // Loading waits for every router.
+  absl::StatusOr<std::string> LoadModel(const v1::LoadModelRequest& request,
+                                        std::chrono::milliseconds timeout);
+  absl::Status UnloadModel(const std::string& session);
+
+  // Calls `progress` with every line until the job is over and returns the
+  // last. Connects again, up to a minute long, if the connection is lost.
+  // Cancelled if Interrupt() was called.
+  absl::StatusOr<v1::JobProgress> WatchJob(
+      const std::string& job,
+      const std::function<void(const v1::JobProgress&)>& progress);
+
+  // Ends a WatchJob() that is running, or the next.
+  void Interrupt();
+
+ private:
+  CoordinatorClient(std::string address,
+                    std::shared_ptr<grpc::Channel> channel);
+
+  absl::Status Error(const grpc::Status& status) const;
+  absl::Status WatchOnce(
+      const std::string& job,
+      const std::function<void(const v1::JobProgress&)>& progress,
+      v1::JobProgress* last);
+
+  const std::string address_;
+  const std::unique_ptr<v1::CoordinatorService::Stub> stub_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool interrupted_ = false;                 // guarded by mutex_
+  grpc::ClientContext* watching_ = nullptr;  // guarded by mutex_
+};
+
+// Whether a job in this state goes on no more.
+bool JobIsOver(v1::JobState state);
+
+// Addresses of the routers among the members, by name. Errors:
+// FailedPrecondition if there are none.
+absl::StatusOr<std::vector<std::string>> RouterAddresses(
+    const v1::DescribeResponse& system);
+
+}  // namespace gshard
+
+#endif  // CLIENT_COORDINATOR_CLIENT_H_

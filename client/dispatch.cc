@@ -1,0 +1,117 @@
+#include "client/dispatch.h"
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/config/nearest_name.h"
+
+namespace gshard {
+namespace {
+
+std::string Overview(absl::Span<const Command> commands) {
+  std::string text =
+      "Trains and serves a Mixture-of-Experts translator.\n\n"
+      "Usage: gshard COMMAND [flags]\n\nCommands:\n";
+  size_t width = 0;
+  for (const Command& command : commands) {
+    width = std::max(width, command.name.size());
+  }
+  for (const Command& command : commands) {
+    absl::StrAppend(&text, "  ", command.name,
+                    std::string(width + 2 - command.name.size(), ' '),
+                    command.summary, "\n");
+  }
+  absl::StrAppend(&text,
+                  "\n`gshard COMMAND --help` explains a command, with an "
+                  "example; `gshard --version`\nprints the version.\n");
+  return text;
+}
+
+// The command whose name the arguments begin with, and how many they are.
+const Command* Find(absl::Span<const Command> commands, Arguments arguments,
+                    size_t* words) {
+  for (size_t count : {2, 1}) {
+    if (arguments.size() < count) continue;
+    const std::string name = absl::StrJoin(arguments.subspan(0, count), " ");
+    for (const Command& command : commands) {
+      if (command.name == name) {
+        *words = count;
+        return &command;
+      }
+    }
+  }
+  return nullptr;
+}
+
+absl::Status Unknown(absl::Span<const Command> commands, Arguments arguments) {
+  // A first word alone, as in "gshard data".
+  std::vector<std::string> longer;
+  for (const Command& command : commands) {
+    if (absl::StartsWith(command.name, absl::StrCat(arguments[0], " "))) {
+      longer.push_back(absl::StrCat("`gshard ", command.name, "`"));
+    }
+  }
+  std::string message = absl::StrCat("unknown command \"", arguments[0], "\"");
+  if (!longer.empty()) {
+    absl::StrAppend(&message, "; did you mean ", absl::StrJoin(longer, " or "),
+                    "?");
+    return UsageError(message);
+  }
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.name);
+  const std::optional<std::string> nearest = NearestName(arguments[0], names);
+  if (nearest.has_value()) {
+    absl::StrAppend(&message, "; did you mean `gshard ", *nearest, "`?");
+  } else {
+    absl::StrAppend(&message, "; see `gshard --help`");
+  }
+  return UsageError(message);
+}
+
+int Finish(const absl::Status& status, Console& console) {
+  console.out->flush();
+  if (status.ok()) return 0;
+  *console.error << "gshard: "
+                 << absl::AsciiStrToLower(
+                        absl::StatusCodeToString(status.code()))
+                 << ": " << status.message() << std::endl;
+  return IsUsageError(status) ? 2 : 1;
+}
+
+}  // namespace
+
+int Dispatch(absl::Span<const Command> commands, Arguments arguments,
+             Console& console) {
+  if (arguments.empty()) {
+    *console.error << Overview(commands);
+    return 2;
+  }
+  if (arguments[0] == "--version" || arguments[0] == "version") {
+    *console.out << "gshard " << GSHARD_VERSION << std::endl;
+    return 0;
+  }
+  // "gshard help X" is "gshard X --help".
+  std::vector<std::string> asked;
+  if (arguments[0] == "help" && arguments.size() > 1) {
+    asked.assign(arguments.begin() + 1, arguments.end());
+    asked.push_back("--help");
+    arguments = asked;
+  } else if (arguments[0] == "help" || arguments[0] == "--help" ||
+             arguments[0] == "-h") {
+    *console.out << Overview(commands);
+    return 0;
+  }
+  size_t words = 0;
+  const Command* command = Find(commands, arguments, &words);
+  if (command == nullptr) {
+    return Finish(Unknown(commands, arguments), console);
+  }
+  return Finish(command->run(arguments.subspan(words), console), console);
+}
+
+}  // namespace gshard

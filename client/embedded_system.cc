@@ -1,0 +1,90 @@
+// A system inside this process. Its members talk by the same sockets and
+// messages as separate processes do.
+
+#include <utility>
+
+#include "client/local_system.h"
+#include "expert_worker/expert_worker_process.h"
+#include "router/router_process.h"
+#include "services/base/status_macros.h"
+#include "services/coordinator/coordinator_process.h"
+
+namespace gshard {
+namespace {
+
+class EmbeddedSystem final : public LocalSystem {
+ public:
+  explicit EmbeddedSystem(const LocalSystemOptions& options)
+      : options_(options) {}
+  ~EmbeddedSystem() override { Stop(); }
+
+  absl::Status Start() override {
+    const std::vector<LocalMember> members = LocalMembers(options_);
+    for (const LocalMember& member : members) {
+      ProcessOptions process;
+      process.listen = member.address;
+      process.metrics_address = member.metrics_address;
+      process.drain_seconds = options_.drain_seconds;
+      process.log_level = options_.log_level;
+      process.coordinator = members.front().address;
+      process.name = member.name;
+      RETURN_IF_ERROR(Annotate(StartMember(member, process), member.name));
+    }
+    return absl::OkStatus();
+  }
+
+  // They end only with the process.
+  absl::Status Check() override { return absl::OkStatus(); }
+
+  bool Stop() override {
+    const std::chrono::seconds grace(options_.drain_seconds);
+    for (const auto& router : routers_) router->Drain(grace);
+    for (const auto& worker : workers_) worker->Drain(grace);
+    if (coordinator_ != nullptr) coordinator_->Drain(grace);
+    routers_.clear();
+    workers_.clear();
+    coordinator_.reset();
+    return true;
+  }
+
+ private:
+  absl::Status StartMember(const LocalMember& member,
+                           const ProcessOptions& process) {
+    switch (member.role) {
+      case LocalMember::Role::kCoordinator: {
+        CoordinatorProcessOptions options;
+        options.listen = process.listen;
+        options.metrics_address = process.metrics_address;
+        coordinator_ = std::make_unique<CoordinatorProcess>(options);
+        return coordinator_->Start();
+      }
+      case LocalMember::Role::kRouter: {
+        RouterOptions options;
+        options.process = process;
+        routers_.push_back(std::make_unique<RouterProcess>(options));
+        return routers_.back()->Start();
+      }
+      case LocalMember::Role::kWorker: {
+        ExpertWorkerOptions options;
+        options.process = process;
+        workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
+        return workers_.back()->Start();
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const LocalSystemOptions options_;
+  std::unique_ptr<CoordinatorProcess> coordinator_;
+  std::vector<std::unique_ptr<RouterProcess>> routers_;
+  std::vector<std::unique_ptr<ExpertWorkerProcess>> workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<LocalSystem> MakeEmbeddedSystem(
+    const LocalSystemOptions& options) {
+  return std::make_unique<EmbeddedSystem>(options);
+}
+
+}  // namespace gshard

@@ -1,0 +1,99 @@
+#include "client/job_lines.h"
+
+#include <ostream>
+
+#include "absl/strings/str_cat.h"
+#include "client/proto_json.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/signal_watcher.h"
+#include "services/rpc/status.h"
+#include "services/train/progress.h"
+
+namespace gshard {
+
+std::string JobStateName(v1::JobState state) {
+  switch (state) {
+    case v1::JOB_STATE_WAITING:
+      return "waiting";
+    case v1::JOB_STATE_RUNNING:
+      return "running";
+    case v1::JOB_STATE_SUCCEEDED:
+      return "succeeded";
+    case v1::JOB_STATE_FAILED:
+      return "failed";
+    case v1::JOB_STATE_CANCELLED:
+      return "cancelled";
+    default:
+      return absl::StrCat("state ", static_cast<int>(state));
+  }
+}
+
+std::string JobLine(const v1::JobProgress& progress) {
+  const std::string& why = progress.status().message();
+  if (progress.state() != v1::JOB_STATE_RUNNING || progress.step() == 0) {
+    std::string line = absl::StrCat("job ", progress.job(), ": ",
+                                    JobStateName(progress.state()));
+    if (!why.empty()) absl::StrAppend(&line, ", ", why);
+    if (JobIsOver(progress.state())) {
+      absl::StrAppend(&line, " at step ", progress.step(), " after ",
+                      FormatDuration(progress.elapsed_seconds()));
+      if (!progress.checkpoint_directory().empty()) {
+        absl::StrAppend(&line, "; checkpoint ",
+                        progress.checkpoint_directory());
+      }
+    }
+    return line;
+  }
+  Progress shown{.step = progress.step(),
+                 .total_steps = progress.total_steps(),
+                 .loss = progress.loss(),
+                 .balance_loss = progress.balance_loss(),
+                 .overflow_share = progress.overflow_ratio(),
+                 .tokens_per_second = progress.tokens_per_second(),
+                 .eta_seconds = std::nullopt};
+  if (progress.eta_seconds() >= 0.0) {
+    shown.eta_seconds = progress.eta_seconds();
+  }
+  return FormatProgress(shown);
+}
+
+absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
+                       bool json, Console& console) {
+  SignalWatcher signals([&](int) { coordinator.Interrupt(); });
+  bool open_line = false;  // on a terminal, one that may be overwritten
+  const absl::StatusOr<v1::JobProgress> last =
+      coordinator.WatchJob(job, [&](const v1::JobProgress& progress) {
+        if (json) {
+          *console.out << ProtoToJsonLine(progress) << std::endl;
+          return;
+        }
+        const bool overwrite = console.out_is_terminal;
+        if (overwrite) *console.out << "\r\x1b[K";
+        *console.out << JobLine(progress);
+        open_line = overwrite && !JobIsOver(progress.state());
+        if (open_line) {
+          *console.out << std::flush;
+        } else {
+          *console.out << std::endl;
+        }
+      });
+  if (open_line) *console.out << std::endl;
+  if (absl::IsCancelled(last.status())) {
+    return absl::CancelledError(absl::StrCat(
+        "no longer watching; the job goes on, see `gshard watch ", job, "`"));
+  }
+  RETURN_IF_ERROR(last.status());
+  switch (last->state()) {
+    case v1::JOB_STATE_SUCCEEDED:
+      return absl::OkStatus();
+    case v1::JOB_STATE_CANCELLED:
+      return absl::CancelledError(absl::StrCat("job ", job, " was cancelled"));
+    default: {
+      const absl::Status why = FromProtoStatus(last->status());
+      return Annotate(why.ok() ? absl::UnknownError("no reason given") : why,
+                      absl::StrCat("job ", job));
+    }
+  }
+}
+
+}  // namespace gshard

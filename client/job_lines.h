@@ -1,0 +1,31 @@
+// A training job's progress as lines for people.
+
+#ifndef CLIENT_JOB_LINES_H_
+#define CLIENT_JOB_LINES_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/command.h"
+#include "client/coordinator_client.h"
+
+namespace gshard {
+
+// "running", "succeeded", ...
+std::string JobStateName(v1::JobState state);
+
+// One line, e.g. "step 120/2000  loss 4.83 ...", or what the job waits for.
+std::string JobLine(const v1::JobProgress& progress);
+
+// Prints a line for each progress message until the job is over; on a terminal
+// the line of the current step is overwritten. With `json`, messages as JSON, a
+// line each. SIGINT and SIGTERM end the watch, not the job.
+//
+// OK only if the job succeeded. Errors: the job's; Cancelled if it was
+// cancelled, or if a signal ended the watch; those of WatchJob.
+absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
+                       bool json, Console& console);
+
+}  // namespace gshard
+
+#endif  // CLIENT_JOB_LINES_H_

@@ -1,0 +1,210 @@
+#include "client/line_translator.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/status.h"
+#include "services/tokenizer/utf8.h"
+
+namespace gshard {
+namespace {
+
+// Keeps a call below the router's limit of tokens, whatever the lines are.
+constexpr size_t kMaxCallBytes = 64 << 10;
+
+bool IsBlank(absl::string_view text) {
+  return absl::StripAsciiWhitespace(text).empty();
+}
+
+absl::Status CheckLine(const SourceLine& line) {
+  const size_t malformed = FirstMalformedByte(line.text);
+  if (malformed < line.text.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "line ", line.number, ": expected UTF-8, got byte ",
+        static_cast<int>(static_cast<unsigned char>(line.text[malformed])),
+        " at offset ", malformed));
+  }
+  if (line.text.size() > kMaxSentenceBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("line ", line.number, ": expected at most ",
+                     kMaxSentenceBytes, " bytes, got ", line.text.size()));
+  }
+  return absl::OkStatus();
+}
+
+// The index in "sentences[3].text: ...", if the message has one.
+std::optional<size_t> SentenceIndex(absl::string_view message) {
+  constexpr absl::string_view kStart = "sentences[";
+  const size_t start = message.find(kStart);
+  if (start == absl::string_view::npos) return std::nullopt;
+  message.remove_prefix(start + kStart.size());
+  size_t index;
+  if (!absl::SimpleAtoi(message.substr(0, message.find(']')), &index)) {
+    return std::nullopt;
+  }
+  return index;
+}
+
+}  // namespace
+
+// Lines that travel together.
+struct LineTranslator::Call {
+  std::vector<SourceLine> lines;
+  std::vector<size_t> sent;  // lines[sent[i]] is request.sentences[i]
+  v1::TranslateRequest request;
+  v1::TranslateResponse response;
+  absl::Status status;         // of the RPC
+  absl::Status source_status;  // of the line behind `lines`
+  std::future<void> done;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool cancelled = false;                  // guarded by mutex
+  grpc::ClientContext* context = nullptr;  // guarded by mutex
+
+  void Cancel() {
+    std::lock_guard<std::mutex> lock(mutex);
+    cancelled = true;
+    if (context != nullptr) context->TryCancel();
+    changed.notify_all();
+  }
+
+  // `error` with the lines that it is about.
+  absl::Status Locate(const absl::Status& error) const {
+    const std::optional<size_t> index =
+        SentenceIndex(std::string(error.message()));
+    if (index.has_value() && *index < sent.size()) {
+      return Annotate(error, absl::StrCat("line ", lines[sent[*index]].number));
+    }
+    const int64_t first = lines[sent.front()].number;
+    const int64_t last = lines[sent.back()].number;
+    return Annotate(error, first == last
+                               ? absl::StrCat("line ", first)
+                               : absl::StrCat("lines ", first, " to ", last));
+  }
+};
+
+absl::StatusOr<std::unique_ptr<LineTranslator>> LineTranslator::Create(
+    LineTranslatorOptions options) {
+  if (options.routers.empty()) {
+    return absl::InvalidArgumentError("expected a router's address, got none");
+  }
+  std::unique_ptr<LineTranslator> translator(
+      new LineTranslator(std::move(options)));
+  for (const std::string& address : translator->options_.routers) {
+    ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                     CreateChannel(address));
+    translator->stubs_.push_back(
+        v1::TranslationService::NewStub(std::move(channel)));
+  }
+  return translator;
+}
+
+bool LineTranslator::Gather(const Source& source, Call* call) {
+  call->request.set_model(options_.model);
+  *call->request.mutable_options() = options_.search;
+  size_t bytes = 0;
+  while (call->lines.size() < options_.sentences_per_call &&
+         bytes < kMaxCallBytes) {
+    absl::StatusOr<std::optional<SourceLine>> line = source();
+    if (line.ok() && line->has_value()) {
+      call->source_status = CheckLine(**line);
+    } else {
+      call->source_status = line.status();
+    }
+    if (!call->source_status.ok() || !line->has_value()) break;
+    if (!IsBlank((*line)->text)) {
+      v1::Sentence* sentence = call->request.add_sentences();
+      sentence->set_text((*line)->text);
+      sentence->set_source_language((*line)->language);
+      call->sent.push_back(call->lines.size());
+      bytes += (*line)->text.size();
+    }
+    call->lines.push_back(**std::move(line));
+  }
+  return !call->lines.empty() || !call->source_status.ok();
+}
+
+void LineTranslator::Run(Call* call, size_t first_router) {
+  std::chrono::milliseconds pause = options_.first_pause;
+  for (int attempt = 0;; ++attempt) {
+    grpc::ClientContext context;
+    SetDeadline(context, options_.timeout);
+    {
+      std::lock_guard<std::mutex> lock(call->mutex);
+      if (call->cancelled) return;
+      call->context = &context;
+    }
+    const grpc::Status status =
+        stubs_[(first_router + attempt) % stubs_.size()]->Translate(
+            &context, call->request, &call->response);
+    std::unique_lock<std::mutex> lock(call->mutex);
+    call->context = nullptr;
+    call->status = FromGrpcStatus(status);
+    const bool again = absl::IsUnavailable(call->status) ||
+                       absl::IsResourceExhausted(call->status);
+    if (!again || attempt + 1 >= options_.attempts) return;
+    call->changed.wait_for(lock, pause, [&] { return call->cancelled; });
+    pause *= 2;
+  }
+}
+
+absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
+  std::deque<std::unique_ptr<Call>> calls;
+  size_t started = 0;
+  bool more = true;
+  absl::Status status;
+  while (status.ok()) {
+    while (more && calls.size() < options_.calls_in_flight) {
+      auto call = std::make_unique<Call>();
+      more = Gather(source, call.get());
+      if (!more) break;
+      more = call->source_status.ok();
+      if (!call->sent.empty()) {
+        call->done = std::async(
+            std::launch::async,
+            [this, started, call = call.get()] { Run(call, started); });
+        ++started;
+      }
+      calls.push_back(std::move(call));
+    }
+    if (calls.empty()) break;
+
+    const std::unique_ptr<Call> call = std::move(calls.front());
+    calls.pop_front();
+    if (call->done.valid()) call->done.wait();
+    if (!call->status.ok()) {
+      status = call->Locate(call->status);
+      break;
+    }
+    const int answers = call->response.results_size();
+    if (answers != static_cast<int>(call->sent.size())) {
+      status = call->Locate(absl::InternalError(
+          absl::StrCat("expected ", call->sent.size(),
+                       " translations from the router, got ", answers)));
+      break;
+    }
+    int next = 0;
+    for (size_t i = 0; i < call->lines.size(); ++i) {
+      const bool sent = next < answers && call->sent[next] == i;
+      sink(call->lines[i], sent ? &call->response.results(next++) : nullptr);
+    }
+    status = call->source_status;
+  }
+  for (const auto& call : calls) call->Cancel();
+  for (const auto& call : calls) {
+    if (call->done.valid()) call->done.wait();
+  }
+  return status;
+}
+
+}  // namespace gshard

@@ -1,0 +1,86 @@
+// LineTranslator: any number of lines through the Translate RPC, in order.
+//
+// Lines are gathered into calls, and several calls are under way at a time,
+// which keeps a router's batches full; what comes out is in the order of what
+// went in. Calls that a router may not have had time for (Unavailable,
+// ResourceExhausted) are sent again, to the next router.
+
+#ifndef CLIENT_LINE_TRANSLATOR_H_
+#define CLIENT_LINE_TRANSLATOR_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.grpc.pb.h"
+#include "proto/gshard/v1/translation.pb.h"
+
+namespace gshard {
+
+// The most that one call may have; see translation.proto.
+inline constexpr size_t kMaxSentencesPerCall = 64;
+inline constexpr size_t kMaxSentenceBytes = 16384;
+
+// One line to translate.
+struct SourceLine {
+  int64_t number = 0;    // from 1, for errors
+  std::string language;  // empty: the model's default
+  std::string text;      // blank: not sent, stays blank
+};
+
+struct LineTranslatorOptions {
+  std::vector<std::string> routers = {};  // addresses; called in turn
+  std::string model = {};                 // as TranslateRequest.model
+  v1::TranslateOptions search = {};
+  size_t sentences_per_call = kMaxSentencesPerCall;
+  size_t calls_in_flight = 4;                  // at least 1
+  std::chrono::milliseconds timeout{60'000};   // of one call
+  int attempts = 5;                            // of one call
+  std::chrono::milliseconds first_pause{200};  // doubles with every attempt
+};
+
+class LineTranslator {
+ public:
+  // The next line; nothing at the end.
+  using Source = std::function<absl::StatusOr<std::optional<SourceLine>>()>;
+
+  // A line and its translation, null for a blank line.
+  using Sink =
+      std::function<void(const SourceLine&, const v1::TranslationResult*)>;
+
+  // Errors: InvalidArgument if an address is not one or there is none.
+  static absl::StatusOr<std::unique_ptr<LineTranslator>> Create(
+      LineTranslatorOptions options);
+
+  // Translates all lines of `source`. `sink` is called by this thread.
+  //
+  // Errors: those of `source`; InvalidArgument for a line that is not UTF-8 or
+  // too long; those of the RPC. They name the line or lines: "line 12: ...".
+  // Every line before those has gone to `sink` then.
+  absl::Status Translate(const Source& source, const Sink& sink);
+
+ private:
+  struct Call;
+
+  explicit LineTranslator(LineTranslatorOptions options)
+      : options_(std::move(options)) {}
+
+  // Fills a call; false if nothing is left. An error of a line becomes the
+  // call's, behind the lines before it.
+  bool Gather(const Source& source, Call* call);
+  void Run(Call* call, size_t first_router);
+
+  const LineTranslatorOptions options_;
+  std::vector<std::unique_ptr<v1::TranslationService::Stub>> stubs_;
+};
+
+}  // namespace gshard
+
+#endif  // CLIENT_LINE_TRANSLATOR_H_

@@ -1,0 +1,74 @@
+// A whole system on this machine: a coordinator, routers and expert workers
+// that reach each other by unix sockets.
+
+#ifndef CLIENT_LOCAL_SYSTEM_H_
+#define CLIENT_LOCAL_SYSTEM_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/system_layout.h"
+
+namespace gshard {
+
+struct LocalSystemOptions {
+  std::string directory = {};  // of sockets and logs; see SystemLayout
+  int64_t routers = 1;
+  int64_t workers = 1;
+
+  // Ports on 127.0.0.1 for metrics: the coordinator's, then one for each router
+  // and each worker. 0: none.
+  int64_t metrics_port_base = 0;
+
+  int64_t drain_seconds = 30;
+  std::string log_level = "info";
+
+  // Folder of the programs; used by MakeProcessSystem only.
+  std::string program_directory = {};
+};
+
+// One member of the system, or its coordinator.
+struct LocalMember {
+  enum class Role { kCoordinator, kRouter, kWorker };
+
+  Role role;
+  std::string name;             // "coordinator", "router-0", ...
+  std::string address;          // "unix:/..."
+  std::string metrics_address;  // "127.0.0.1:9464"; empty: none
+};
+
+// The coordinator first, then routers, then workers.
+std::vector<LocalMember> LocalMembers(const LocalSystemOptions& options);
+
+// Not thread-safe.
+class LocalSystem {
+ public:
+  virtual ~LocalSystem() = default;
+
+  // Starts everything; members may still be joining when it returns. After an
+  // error call Stop().
+  virtual absl::Status Start() = 0;
+
+  // Aborted with its name and the reason if a member has ended by itself.
+  virtual absl::Status Check() = 0;
+
+  // Stops in order, routers, workers, coordinator, each when it has finished
+  // what it had accepted. Returns whether all did so within the drain time.
+  virtual bool Stop() = 0;
+};
+
+// All roles inside this process.
+std::unique_ptr<LocalSystem> MakeEmbeddedSystem(
+    const LocalSystemOptions& options);
+
+// A process for each.
+std::unique_ptr<LocalSystem> MakeProcessSystem(
+    const LocalSystemOptions& options);
+
+}  // namespace gshard
+
+#endif  // CLIENT_LOCAL_SYSTEM_H_

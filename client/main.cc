@@ -1,0 +1,42 @@
+// `gshard`: trains and serves translators, and runs all it takes.
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "client/command.h"
+#include "client/commands.h"
+#include "client/dispatch.h"
+
+int main(int argc, char** argv) {
+  using namespace gshard;
+  // In the order of a first session.
+  const std::vector<Command> commands = {
+      {"up", "runs a coordinator, routers and expert workers", UpCommand},
+      {"wait", "waits until members have joined or a model is ready",
+       WaitCommand},
+      {"data debian", "makes parallel text from what apt serves",
+       DataDebianCommand},
+      {"train", "submits a training job", TrainCommand},
+      {"watch", "follows a training job", WatchCommand},
+      {"cancel", "ends a training job", CancelCommand},
+      {"translate", "translates arguments, standard input or a file",
+       TranslateCommand},
+      {"evaluate", "translates held-out text and scores it with sacreBLEU",
+       EvaluateCommand},
+      {"describe", "says who is a member, who holds what, and what runs",
+       DescribeCommand},
+      {"load", "serves a checkpoint", LoadCommand},
+      {"unload", "stops serving a model", UnloadCommand},
+      {"plan", "says what a model costs, without allocating it", PlanCommand},
+  };
+  Console console{&std::cin, &std::cout, &std::cerr,
+                  [](const char* name) -> const char* { return getenv(name); }};
+  console.in_is_terminal = isatty(STDIN_FILENO) != 0;
+  console.out_is_terminal = isatty(STDOUT_FILENO) != 0;
+  return Dispatch(commands, std::vector<std::string>(argv + 1, argv + argc),
+                  console);
+}

@@ -1,0 +1,29 @@
+// Checkpoints as people name them.
+
+#ifndef CLIENT_MODEL_FILES_H_
+#define CLIENT_MODEL_FILES_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+// The absolute path of the checkpoint that `path` means: itself, or if it holds
+// checkpoints the newest of them.
+//
+// Errors: NotFound if there is neither; DataLoss if none can be read.
+absl::StatusOr<std::string> FindCheckpoint(const std::string& path);
+
+// "NAME=CHECKPOINT".
+struct NamedCheckpoint {
+  std::string name;
+  std::string path;
+};
+
+// Errors: InvalidArgument if `text` is not of that form.
+absl::StatusOr<NamedCheckpoint> ParseNamedCheckpoint(const std::string& text);
+
+}  // namespace gshard
+
+#endif  // CLIENT_MODEL_FILES_H_

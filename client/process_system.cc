@@ -1,0 +1,113 @@
+// A system of separate processes, which are children of this one.
+
+#include <filesystem>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/child_process.h"
+#include "client/local_system.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+// Beyond the time that a process gives its calls.
+constexpr std::chrono::seconds kSlack{5};
+constexpr int kLogLines = 5;
+
+std::string Program(LocalMember::Role role) {
+  switch (role) {
+    case LocalMember::Role::kCoordinator:
+      return "gshard_coordinator";
+    case LocalMember::Role::kRouter:
+      return "gshard_router";
+    case LocalMember::Role::kWorker:
+      return "gshard_expert_worker";
+  }
+  return "";
+}
+
+class ProcessSystem final : public LocalSystem {
+ public:
+  explicit ProcessSystem(const LocalSystemOptions& options)
+      : options_(options), layout_(options.directory) {}
+  ~ProcessSystem() override { Stop(); }
+
+  absl::Status Start() override {
+    std::error_code error;
+    std::filesystem::create_directories(layout_.directory() + "/logs", error);
+    if (error) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(layout_.directory(), "/logs: ", error.message()));
+    }
+    for (const LocalMember& member : LocalMembers(options_)) {
+      ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> child,
+                       ChildProcess::Start(member.name, CommandLine(member),
+                                           layout_.LogPath(member.name)));
+      children_[member.role].push_back(std::move(child));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Check() override {
+    for (const auto& [role, children] : children_) {
+      for (const auto& child : children) {
+        if (!child->Ended().has_value()) continue;
+        const std::string log = LastLines(child->log_path(), kLogLines);
+        return absl::AbortedError(absl::StrCat(
+            child->name(), " (process ", child->pid(), ") ended with ",
+            *child->Ended(), "; its log ", child->log_path(),
+            log.empty() ? " is empty" : " ends with:\n", log));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  bool Stop() override {
+    bool orderly = true;
+    for (const LocalMember::Role role :
+         {LocalMember::Role::kRouter, LocalMember::Role::kWorker,
+          LocalMember::Role::kCoordinator}) {
+      for (const auto& child : children_[role]) child->Terminate();
+      for (const auto& child : children_[role]) {
+        const std::chrono::seconds grace(options_.drain_seconds);
+        orderly = child->WaitOrKill(grace + kSlack) && orderly;
+        orderly = child->Succeeded() && orderly;
+      }
+    }
+    children_.clear();
+    return orderly;
+  }
+
+ private:
+  std::vector<std::string> CommandLine(const LocalMember& member) const {
+    std::vector<std::string> argv = {
+        absl::StrCat(options_.program_directory, "/", Program(member.role)),
+        absl::StrCat("--listen=", member.address),
+        absl::StrCat("--metrics_address=", member.metrics_address),
+        absl::StrCat("--drain_seconds=", options_.drain_seconds),
+        absl::StrCat("--log_level=", options_.log_level)};
+    if (member.role != LocalMember::Role::kCoordinator) {
+      argv.push_back(absl::StrCat("--name=", member.name));
+      argv.push_back(
+          absl::StrCat("--coordinator=", layout_.Address("coordinator")));
+    }
+    return argv;
+  }
+
+  const LocalSystemOptions options_;
+  const SystemLayout layout_;
+  std::map<LocalMember::Role, std::vector<std::unique_ptr<ChildProcess>>>
+      children_;
+};
+
+}  // namespace
+
+std::unique_ptr<LocalSystem> MakeProcessSystem(
+    const LocalSystemOptions& options) {
+  return std::make_unique<ProcessSystem>(options);
+}
+
+}  // namespace gshard

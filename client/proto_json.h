@@ -1,0 +1,19 @@
+// Messages as JSON, by protobuf's own mapping: field names as in the .proto
+// files, every field there, 64-bit numbers as text, enums by name.
+
+#ifndef CLIENT_PROTO_JSON_H_
+#define CLIENT_PROTO_JSON_H_
+
+#include <google/protobuf/message.h>
+
+#include <string>
+
+namespace gshard {
+
+// One line without its end, or indented lines.
+std::string ProtoToJsonLine(const google::protobuf::Message& message);
+std::string ProtoToJsonText(const google::protobuf::Message& message);
+
+}  // namespace gshard
+
+#endif  // CLIENT_PROTO_JSON_H_

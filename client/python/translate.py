@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Translates lines of standard input by a router, as an example of a client.
+
+  python3 client/python/translate.py --router localhost:7001 --from de < text
+
+Needs grpcio (Debian: python3-grpcio; pip: grpcio), and to make the stubs from
+proto/ either grpcio-tools or protoc with grpc_python_plugin (Debian:
+python3-grpc-tools, or protobuf-compiler-grpc with python3-protobuf).
+"""
+
+import argparse
+import importlib
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import grpc
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROTO = "proto/gshard/v1/translation.proto"
+SENTENCES_PER_CALL = 64
+TIMEOUT_SECONDS = 60
+
+
+def make_stubs(folder):
+  """Generates the modules of translation.proto and returns both."""
+  arguments = [f"-I{ROOT}", f"--python_out={folder}"]
+  try:
+    from grpc_tools import protoc
+    failed = protoc.main(["protoc", *arguments, f"--grpc_python_out={folder}",
+                          PROTO]) != 0
+    if failed:
+      raise RuntimeError(f"protoc failed on {PROTO}")
+  except ImportError:
+    subprocess.run(
+        ["protoc", *arguments, f"--grpc_out={folder}",
+         "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", PROTO],
+        cwd=ROOT, check=True)
+  sys.path.insert(0, str(folder))
+  package = "proto.gshard.v1."
+  return (importlib.import_module(package + "translation_pb2"),
+          importlib.import_module(package + "translation_pb2_grpc"))
+
+
+def translate(stub, messages, lines, language, model):
+  """Returns the best translation of each line; blank lines stay blank."""
+  sentences = [messages.Sentence(text=line, source_language=language)
+               for line in lines if line.strip()]
+  if not sentences:
+    return ["" for _ in lines]
+  response = stub.Translate(
+      messages.TranslateRequest(sentences=sentences, model=model),
+      timeout=TIMEOUT_SECONDS)
+  results = iter(response.results)
+  return [next(results).hypotheses[0].text if line.strip() else ""
+          for line in lines]
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--router", default="localhost:7001",
+                      help="host:port or unix:/path")
+  parser.add_argument("--from", dest="language", default="",
+                      help="language of the text, e.g. de")
+  parser.add_argument("--model", default="")
+  arguments = parser.parse_args()
+
+  with tempfile.TemporaryDirectory() as folder:
+    messages, services = make_stubs(folder)
+    with grpc.insecure_channel(arguments.router) as channel:
+      stub = services.TranslationServiceStub(channel)
+      lines = [line.rstrip("\r\n") for line in sys.stdin]
+      for start in range(0, len(lines), SENTENCES_PER_CALL):
+        try:
+          translations = translate(
+              stub, messages, lines[start:start + SENTENCES_PER_CALL],
+              arguments.language, arguments.model)
+        except grpc.RpcError as error:
+          sys.exit(f"{error.code().name.lower()}: {error.details()}")
+        print("\n".join(translations), flush=True)
+
+
+if __name__ == "__main__":
+  main()

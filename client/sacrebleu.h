@@ -1,0 +1,42 @@
+// Scores by sacreBLEU, the program that everybody compares with. There is no
+// BLEU of our own, which would compare with nothing.
+
+#ifndef CLIENT_SACREBLEU_H_
+#define CLIENT_SACREBLEU_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+// One number of one metric.
+struct Score {
+  std::string metric;     // "BLEU", "chrF2"
+  double score = 0.0;     // 0 to 100
+  std::string signature;  // how it was computed, for comparisons
+};
+
+class Sacrebleu {
+ public:
+  // The program at `path`; if that is empty `sacrebleu` on PATH, else the
+  // Python module. Errors: NotFound if it is not installed.
+  static absl::StatusOr<Sacrebleu> Find(const std::string& path);
+
+  // BLEU and chrF of a file of translations against one of references, a line
+  // each. Errors: Internal with what the program said.
+  absl::StatusOr<std::vector<Score>> Compare(
+      const std::string& hypotheses_path,
+      const std::string& references_path) const;
+
+ private:
+  explicit Sacrebleu(std::vector<std::string> command)
+      : command_(std::move(command)) {}
+
+  const std::vector<std::string> command_;
+};
+
+}  // namespace gshard
+
+#endif  // CLIENT_SACREBLEU_H_

@@ -1,0 +1,51 @@
+// Where the members of a system that `gshard up` runs are found, so that other
+// commands reach it without being told addresses.
+
+#ifndef CLIENT_SYSTEM_LAYOUT_H_
+#define CLIENT_SYSTEM_LAYOUT_H_
+
+#include <string>
+
+#include "client/command.h"
+#include "services/config/flags.h"
+
+namespace gshard {
+
+// Unix sockets in one folder:
+//
+//   DIR/coordinator.sock, DIR/router-0.sock, DIR/worker-0.sock, ...
+//   DIR/logs/coordinator.log, ...
+class SystemLayout {
+ public:
+  // Relative paths count from the current directory.
+  explicit SystemLayout(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+
+  // `member` is "coordinator", "router-0", "worker-0", ...
+  std::string SocketPath(const std::string& member) const;
+  std::string Address(const std::string& member) const;
+  std::string LogPath(const std::string& member) const;
+
+ private:
+  const std::string directory_;
+};
+
+// What a command needs to find a system: --directory, whose default is
+// ~/.gshard, and --coordinator, whose default is the one in that folder.
+struct SystemFlags {
+  explicit SystemFlags(const Console& console);
+
+  void Declare(Flags& flags);
+  void DeclareDirectory(Flags& flags);
+
+  SystemLayout Layout() const { return SystemLayout(directory); }
+  std::string CoordinatorAddress() const;
+
+  std::string directory;
+  std::string coordinator;  // empty: the one in `directory`
+};
+
+}  // namespace gshard
+
+#endif  // CLIENT_SYSTEM_LAYOUT_H_

@@ -1,0 +1,36 @@
+// Waiting for a system to be as one wants it.
+
+#ifndef CLIENT_SYSTEM_WAIT_H_
+#define CLIENT_SYSTEM_WAIT_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/coordinator_client.h"
+
+namespace gshard {
+
+struct SystemGoal {
+  int64_t routers = 1;  // at least as many members
+  int64_t workers = 1;
+  std::string model = {};  // a served one that is ready; empty: none
+};
+
+// What `system` lacks for `goal`, e.g. "1 of 2 routers"; empty if nothing.
+std::string Missing(const v1::DescribeResponse& system, const SystemGoal& goal);
+
+// Asks the coordinator until the goal is reached, and `check` before each time;
+// its error ends the wait.
+//
+// Errors: those of `check`; DeadlineExceeded saying what is missing.
+absl::Status WaitForSystem(CoordinatorClient& coordinator,
+                           const SystemGoal& goal,
+                           std::chrono::milliseconds timeout,
+                           const std::function<absl::Status()>& check);
+
+}  // namespace gshard
+
+#endif  // CLIENT_SYSTEM_WAIT_H_

@@ -1,0 +1,34 @@
+// Aligned columns for people.
+
+#ifndef CLIENT_TABLE_H_
+#define CLIENT_TABLE_H_
+
+#include <string>
+#include <vector>
+
+namespace gshard {
+
+class Table {
+ public:
+  // `columns` are the headings; those in `right` (by index) are aligned to the
+  // right, as numbers should be.
+  explicit Table(std::vector<std::string> columns,
+                 std::vector<size_t> right = {});
+
+  // REQUIRES: as many cells as columns.
+  void AddRow(std::vector<std::string> cells);
+
+  bool empty() const { return rows_.size() == 1; }
+
+  // Lines end in '\n' without blanks before it. Two blanks between columns;
+  // characters of UTF-8 count, not bytes.
+  std::string ToText() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;  // the headings first
+  std::vector<bool> right_;
+};
+
+}  // namespace gshard
+
+#endif  // CLIENT_TABLE_H_

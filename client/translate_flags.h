@@ -1,0 +1,45 @@
+// The flags of commands that translate.
+
+#ifndef CLIENT_TRANSLATE_FLAGS_H_
+#define CLIENT_TRANSLATE_FLAGS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/command.h"
+#include "client/line_translator.h"
+#include "client/system_layout.h"
+#include "services/config/flags.h"
+
+namespace gshard {
+
+struct TranslateFlags {
+  explicit TranslateFlags(const Console& console) : system(console) {}
+
+  void Declare(Flags& flags);
+
+  // Connects to the routers that were named, else to all that the coordinator
+  // knows. Errors: usage errors for flags that contradict each other; those of
+  // the coordinator.
+  absl::StatusOr<std::unique_ptr<LineTranslator>> Connect() const;
+
+  SystemFlags system;
+  std::vector<std::string> routers;
+  std::string model;
+  int64_t beam = 4;
+  double length_penalty = 0.6;
+  int64_t max_length = 0;
+  int64_t n_best = 1;
+  bool greedy = false;
+  int64_t sentences_per_call = kMaxSentencesPerCall;
+  int64_t calls = 4;
+  absl::Duration timeout = absl::Seconds(60);
+};
+
+}  // namespace gshard
+
+#endif  // CLIENT_TRANSLATE_FLAGS_H_

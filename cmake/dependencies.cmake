@@ -1,0 +1,19 @@
+# Everything that the project links, all of it packaged by Debian 12.
+
+find_package(Threads REQUIRED)
+find_package(Protobuf REQUIRED)  # module mode: Debian ships no CONFIG package
+find_package(absl CONFIG REQUIRED)
+find_package(gRPC CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(nlohmann_json CONFIG REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # which gRPC links anyway
+find_package(GTest CONFIG REQUIRED)
+find_package(benchmark CONFIG REQUIRED)
+
+# Debian's dnnl-config.cmake requires OpenCL, which its package does not depend
+# on, so oneDNN is found by its library and header.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
+add_library(gshard_dnnl INTERFACE)
+target_include_directories(gshard_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+target_link_libraries(gshard_dnnl INTERFACE ${DNNL_LIBRARY})

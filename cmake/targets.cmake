@@ -1,0 +1,76 @@
+# gshard_library(NAME [SRCS file...] [DEPS target...])
+#
+# Adds the library gshard_NAME. Headers are found from the project root, so an
+# include always spells the room it comes from: "services/moe/gating.h".
+function(gshard_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(ARG_SRCS)
+    add_library(gshard_${name} STATIC ${ARG_SRCS})
+    target_include_directories(gshard_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_link_libraries(gshard_${name} PUBLIC ${ARG_DEPS})
+    gshard_compile_options(gshard_${name})
+  else()
+    add_library(gshard_${name} INTERFACE)
+    target_include_directories(gshard_${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(gshard_${name} INTERFACE ${ARG_DEPS})
+  endif()
+endfunction()
+
+# gshard_binary(NAME [SRCS file...] [DEPS target...])
+#
+# Adds the program NAME, which lands in build/<preset>/bin.
+function(gshard_binary name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  gshard_compile_options(${name})
+endfunction()
+
+# gshard_test(NAME [SRCS file...] [DEPS target...] [TIMEOUT seconds])
+#
+# Adds the GoogleTest program NAME and registers it with CTest. It runs in the
+# project root, so that tests name their data as "tests/...".
+function(gshard_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  gshard_binary(${name} SRCS ${ARG_SRCS}
+    DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name}
+           WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# gshard_benchmark(NAME [SRCS file...] [DEPS target...])
+#
+# Adds a Google Benchmark program. Built with the tests, run by hand: speed
+# never decides whether a test passes.
+function(gshard_benchmark name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  gshard_binary(${name} SRCS ${ARG_SRCS}
+    DEPS ${ARG_DEPS} benchmark::benchmark)
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmark)
+endfunction()
+
+function(gshard_compile_options target)
+  # GCC 12 takes the empty part of a moved absl::InlinedVector for a mistake.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror
+    -Wno-maybe-uninitialized -g1 -fopenmp-simd)
+  if(GSHARD_SANITIZE STREQUAL "address")
+    target_compile_options(${target} PRIVATE
+      -fsanitize=address,undefined -fno-sanitize-recover=all
+      -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=address,undefined)
+    target_compile_definitions(${target} PRIVATE GSHARD_SANITIZED)
+  elseif(GSHARD_SANITIZE STREQUAL "thread")
+    target_compile_options(${target} PRIVATE -fsanitize=thread
+      -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=thread)
+    target_compile_definitions(${target} PRIVATE GSHARD_SANITIZED)
+  endif()
+endfunction()

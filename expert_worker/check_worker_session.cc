@@ -1,0 +1,219 @@
+// CheckWorkerSession: whether the parts of a session fit together, before
+// memory is taken for it.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "expert_worker/worker_session.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckExperts(const WorkerSessionSpec& spec) {
+  if (spec.total_experts < 1 || spec.total_experts > kMaxExperts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("total_experts: expected 1 to ", kMaxExperts, ", got ",
+                     spec.total_experts));
+  }
+  if (spec.experts.empty()) {
+    return absl::InvalidArgumentError("experts: expected at least one");
+  }
+  int32_t last = -1;
+  for (const int32_t expert : spec.experts) {
+    if (expert <= last || expert >= spec.total_experts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("experts: expected ascending ids below ",
+                       spec.total_experts, ", got ", expert, " after ", last));
+    }
+    last = expert;
+  }
+  return absl::OkStatus();
+}
+
+// What the outputs of the segments are.
+struct Outputs {
+  std::map<std::string, int> gradients;  // how many of each parameter
+  bool saves = false;
+};
+
+absl::Status CheckOutput(absl::string_view name, bool training,
+                         Outputs* outputs) {
+  if (absl::StartsWith(name, "reply/")) return absl::OkStatus();
+  if (!training) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "output ", name, ": a serving session's segments only reply"));
+  }
+  if (absl::StartsWith(name, "save/")) {
+    outputs->saves = true;
+    return absl::OkStatus();
+  }
+  if (absl::ConsumePrefix(&name, "gradient/")) {
+    ++outputs->gradients[std::string(name)];
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "output ", name, ": expected reply/, save/ or gradient/ and a name"));
+}
+
+absl::Status CheckSegments(const WorkerSessionSpec& spec, Outputs* outputs) {
+  if (spec.segments.empty() || spec.segments.size() > kMaxSegments) {
+    return absl::InvalidArgumentError(absl::StrCat("segments: expected 1 to ",
+                                                   kMaxSegments, ", got ",
+                                                   spec.segments.size()));
+  }
+  std::set<absl::string_view> names;
+  for (const Segment& segment : spec.segments) {
+    const std::string where = absl::StrCat("segment '", segment.name, "'");
+    if (segment.name.empty() || !names.insert(segment.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": expected a name of its own"));
+    }
+    if (!segment.program.NodesOf("call_segment").empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": a segment cannot call another"));
+    }
+    for (const Node* node : segment.program.NodesOf("input")) {
+      const std::string& name = StringAttribute(node->attributes, "name");
+      if (!absl::StartsWith(name, "call/") &&
+          !absl::StartsWith(name, "saved/")) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            where, ": input ", name, ": expected call/ or saved/ and a name"));
+      }
+    }
+    for (const auto& [name, value] : segment.program.outputs) {
+      RETURN_IF_ERROR(Annotate(
+          CheckOutput(name, spec.optimizer != nullptr, outputs), where));
+    }
+  }
+  if (spec.optimizer != nullptr && !outputs->saves) {
+    return absl::InvalidArgumentError(
+        "a training session's segments save nothing, so no run would end");
+  }
+  return absl::OkStatus();
+}
+
+// Every use of a parameter in a segment is as its spec says.
+absl::Status CheckUses(const WorkerSessionSpec& spec) {
+  std::map<absl::string_view, const ParameterSpec*> unused, known;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    known[parameter.name] = unused[parameter.name] = &parameter;
+  }
+  for (const Segment& segment : spec.segments) {
+    for (const Node* node : segment.program.NodesOf("parameter")) {
+      const std::string& name = StringAttribute(node->attributes, "name");
+      const auto found = known.find(name);
+      if (found == known.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("segment '", segment.name, "': no parameter ", name));
+      }
+      unused.erase(name);
+      const Shape& shape = ShapeAttribute(node->attributes, "shape");
+      const Dims& dims = found->second->dims;
+      bool fits = shape.size() == dims.size() && !shape[0].is_static() &&
+                  shape[0] == Dim::Symbol(shape[0].symbols()[0]);
+      for (size_t i = 1; fits && i < dims.size(); ++i) {
+        fits = shape[i].is_static() && shape[i].size() == dims[i];
+      }
+      if (!fits) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "segment '", segment.name, "', parameter ", name, ": expected ",
+            DimsToString(dims), " with a symbol for the first size, got ",
+            ShapeToString(shape)));
+      }
+    }
+  }
+  if (!unused.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ", unused.begin()->first, " is used by no segment"));
+  }
+  return absl::OkStatus();
+}
+
+// Bytes of one parameter here.
+absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
+                                       const ParameterSpec& parameter) {
+  if (!parameter.per_expert || parameter.dims.empty() ||
+      parameter.dims[0] != spec.total_experts ||
+      parameter.dims.size() > kMaxTensorRank) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ", parameter.name, ": expected [", spec.total_experts,
+        ", ...], got ", DimsToString(parameter.dims)));
+  }
+  for (const int64_t size : parameter.dims) {
+    if (size >= 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "parameter ", parameter.name, ": expected sizes of at least 1, got ",
+        DimsToString(parameter.dims)));
+  }
+  RETURN_IF_ERROR(CheckTensorName(parameter.name));
+  Dims dims = parameter.dims;
+  dims[0] = static_cast<int64_t>(spec.experts.size());
+  ASSIGN_OR_RETURN(const uint64_t bytes,
+                   TensorBytes(ElementType::kFloat32, dims));
+  int64_t total = static_cast<int64_t>(bytes);
+  if (spec.optimizer == nullptr) return total;
+  total += static_cast<int64_t>(bytes);  // the sum of the gradients
+  const Dims logical(dims.begin() + 1, dims.end());
+  for (const NamedShape& state : spec.optimizer->StateShapes(logical)) {
+    ASSIGN_OR_RETURN(const uint64_t state_bytes,
+                     TensorBytes(ElementType::kFloat32, state.dims));
+    total += dims[0] * static_cast<int64_t>(state_bytes);
+  }
+  return total;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
+  RETURN_IF_ERROR(CheckExperts(spec));
+  Outputs outputs;
+  RETURN_IF_ERROR(CheckSegments(spec, &outputs));
+  std::map<std::string, int>& gradients = outputs.gradients;
+  const bool training = spec.optimizer != nullptr;
+  if (training &&
+      (spec.microbatches_per_step < 1 || spec.microbatches_per_step > 65536)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("microbatches_per_step: expected 1 to 65536, got ",
+                     spec.microbatches_per_step));
+  }
+  if (spec.step < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step: expected at least 0, got ", spec.step));
+  }
+  // Far from overflow, and beyond any machine.
+  constexpr int64_t kMost = int64_t{1} << 50;
+  std::set<absl::string_view> names;
+  int64_t total = 0;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    if (!names.insert(parameter.name).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("parameter ", parameter.name, " is there twice"));
+    }
+    if (training && gradients[parameter.name] != 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "parameter ", parameter.name, ": expected one gradient, got ",
+          gradients[parameter.name]));
+    }
+    ASSIGN_OR_RETURN(const int64_t bytes, ParameterBytes(spec, parameter));
+    if (bytes > kMost - total) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("parameter ", parameter.name, ": ",
+                       DimsToString(parameter.dims), " is too large"));
+    }
+    total += bytes;
+  }
+  if (gradients.size() > names.size()) {
+    return absl::InvalidArgumentError(
+        "a segment gives a gradient of what is no parameter");
+  }
+  RETURN_IF_ERROR(CheckUses(spec));
+  return total;
+}
+
+}  // namespace gshard

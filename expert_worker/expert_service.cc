@@ -1,0 +1,266 @@
+#include "expert_worker/expert_service.h"
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+// Longer than any deadline that a router has.
+constexpr int64_t kMaxTimeoutMs = 3'600'000;
+
+// How long routers may take to read their last replies.
+constexpr std::chrono::milliseconds kFinishTimeout{5'000};
+
+ExpertFrame ReplyFrame(uint64_t call_id, const absl::Status& status) {
+  ExpertFrame frame;
+  frame.header.set_kind(v1::ExpertFrameHeader::REPLY);
+  frame.header.set_call_id(call_id);
+  *frame.header.mutable_status() = ToProtoStatus(status);
+  return frame;
+}
+
+absl::StatusOr<TensorMap> NamedInputs(ExpertFrame& frame) {
+  TensorMap inputs;
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    const std::string& name = frame.header.tensors(i).name();
+    if (name.empty() || inputs.contains(name)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", i, ": expected a name of its own, got '", name, "'"));
+    }
+    inputs[name] = std::move(frame.tensors[i]);
+  }
+  frame.tensors.clear();
+  return inputs;
+}
+
+// Rows of the float operands: R.
+int64_t CountRows(const std::vector<Tensor>& tensors) {
+  int64_t rows = 0;
+  for (const Tensor& tensor : tensors) {
+    if (tensor.type() == ElementType::kFloat32 && tensor.rank() >= 1) {
+      rows = std::max(rows, tensor.dim(0));
+    }
+  }
+  return rows;
+}
+
+double Seconds(microseconds duration) { return duration.count() * 1e-6; }
+
+}  // namespace
+
+// One router's.
+struct ExpertService::Stream {
+  uint64_t id = 0;
+  std::shared_ptr<StreamSender<ExpertFrame>> sender;
+  std::atomic<bool> ended = false;
+  std::mutex mutex;
+  std::set<uint64_t> unanswered;  // guarded by mutex
+};
+
+struct ExpertService::Call {
+  std::shared_ptr<Stream> stream;
+  uint64_t id = 0;
+  SessionTable::Lease session;
+  SegmentRun run;
+  TensorMap inputs;
+};
+
+class ExpertService::FrameReader final : public StreamHandler<ExpertFrame> {
+ public:
+  FrameReader(ExpertService* service, std::shared_ptr<Stream> stream)
+      : service_(service), stream_(std::move(stream)) {}
+
+  void OnMessage(ExpertFrame frame) override {
+    service_->OnFrame(stream_, std::move(frame));
+  }
+  void OnEnd(const absl::Status&) override { service_->OnStreamEnd(*stream_); }
+
+ private:
+  ExpertService* const service_;
+  const std::shared_ptr<Stream> stream_;
+};
+
+ExpertService::ExpertService(SessionTable* sessions,
+                             ExpertServiceOptions options,
+                             WorkerMetrics metrics)
+    : sessions_(sessions),
+      options_(std::move(options)),
+      metrics_(std::move(metrics)),
+      queue_(options_.queue) {}
+
+ExpertService::~ExpertService() = default;
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
+    grpc::CallbackServerContext* context) {
+  return ServeStream<ExpertFrame, ExpertFrame>(
+      context,
+      [this](auto sender) {
+        auto stream = std::make_shared<Stream>();
+        stream->sender = std::move(sender);
+        std::lock_guard<std::mutex> lock(mutex_);
+        stream->id = ++last_stream_;
+        streams_[stream->id] = stream;
+        return std::make_unique<FrameReader>(this, std::move(stream));
+      },
+      options_.stream);
+}
+
+void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
+                            ExpertFrame frame) {
+  const uint64_t call_id = frame.header.call_id();
+  switch (frame.header.kind()) {
+    case v1::ExpertFrameHeader::CANCEL:
+      queue_.Cancel(stream->id, call_id);
+      return;
+    case v1::ExpertFrameHeader::RUN:
+      break;
+    default:
+      stream->sender->Finish(absl::InvalidArgumentError(absl::StrCat(
+          "kind: expected RUN or CANCEL, got ", frame.header.kind())));
+      return;
+  }
+  {
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    if (!stream->unanswered.insert(call_id).second) {
+      // A reply could not be told from the other's.
+      stream->sender->Finish(absl::InvalidArgumentError(
+          absl::StrCat("call_id ", call_id, " has no reply yet")));
+      return;
+    }
+  }
+  const absl::Status accepted = Accept(stream, std::move(frame));
+  if (!accepted.ok()) Reply(*stream, ReplyFrame(call_id, accepted));
+}
+
+absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
+                                   ExpertFrame frame) {
+  const v1::ExpertFrameHeader& header = frame.header;
+  if (header.timeout_ms() < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "timeout_ms: expected at least 1, got ", header.timeout_ms()));
+  }
+  const auto call = std::make_shared<Call>();
+  call->stream = stream;
+  call->id = header.call_id();
+  ASSIGN_OR_RETURN(call->session, sessions_->Find(header.session()));
+  call->run = {.segment = header.segment(),
+               .step = header.step(),
+               .microbatch = header.microbatch(),
+               .attempt = header.attempt(),
+               .owner = stream->id};
+  const int64_t rows = CountRows(frame.tensors);
+  const size_t bytes = PayloadBytes(frame.tensors);
+  ASSIGN_OR_RETURN(call->inputs, NamedInputs(frame));
+  RETURN_IF_ERROR(queue_.Add(
+      {.stream = stream->id,
+       .call_id = call->id,
+       .bytes = bytes,
+       .deadline =
+           options_.queue.now() + std::chrono::milliseconds(std::min(
+                                      header.timeout_ms(), kMaxTimeoutMs)),
+       .run = [this, call](const absl::Status& status, microseconds waited) {
+         RunCall(*call, status, waited);
+       }}));
+  rows_ += rows;
+  metrics_.rows.Increment(rows);
+  metrics_.received_bytes.Increment(bytes);
+  return absl::OkStatus();
+}
+
+void ExpertService::RunCall(Call& call, const absl::Status& status,
+                            microseconds waited) {
+  metrics_.queue_seconds.Observe(Seconds(waited));
+  Stream& stream = *call.stream;
+  absl::StatusOr<std::vector<Tensor>> replies =
+      absl::CancelledError("the session or the stream has ended");
+  microseconds ran{0};
+  if (!status.ok()) {
+    replies = status;
+  } else if (!call.session.aborted() && !stream.ended) {
+    const Clock::time_point begin = Clock::now();
+    replies =
+        call.session.session().RunSegment(call.run, std::move(call.inputs));
+    ran = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
+    metrics_.run_seconds.Observe(Seconds(ran));
+  }
+  // A stream that ends from here on ends its runs itself.
+  if (stream.ended) call.session.session().EndRuns(stream.id);
+  call.session = {};
+
+  size_t bytes = 0;
+  if (replies.ok()) {
+    bytes = PayloadBytes(*replies);
+    const size_t most = options_.stream.frame_limits.max_bytes;
+    if (bytes > most) {
+      replies = absl::ResourceExhaustedError(absl::StrCat(
+          "the reply takes ", bytes, " bytes, a frame at most ", most));
+    }
+  }
+  ExpertFrame frame = ReplyFrame(call.id, replies.status());
+  frame.header.set_queue_micros(waited.count());
+  frame.header.set_run_micros(ran.count());
+  if (replies.ok()) {
+    metrics_.sent_bytes.Increment(bytes);
+    for (size_t i = 0; i < replies->size(); ++i) {
+      frame.Add(absl::StrCat(i), std::move((*replies)[i]));
+    }
+  }
+  Reply(stream, std::move(frame));
+}
+
+void ExpertService::Reply(Stream& stream, ExpertFrame frame) {
+  {
+    std::lock_guard<std::mutex> lock(stream.mutex);
+    stream.unanswered.erase(frame.header.call_id());
+  }
+  metrics_.calls
+      .With({absl::StatusCodeToString(
+          static_cast<absl::StatusCode>(frame.header.status().code()))})
+      .Increment();
+  const absl::Status sent = stream.sender->Send(std::move(frame));
+  // Otherwise the stream has ended, and the router knows.
+  if (absl::IsResourceExhausted(sent)) stream.sender->Finish(sent);
+}
+
+void ExpertService::OnStreamEnd(Stream& stream) {
+  stream.ended = true;
+  queue_.CancelStream(stream.id);
+  sessions_->ForEach([&](const std::string&, WorkerSession& session) {
+    session.EndRuns(stream.id);
+  });
+  std::lock_guard<std::mutex> lock(mutex_);
+  streams_.erase(stream.id);
+  stream_ended_.notify_all();
+}
+
+void ExpertService::FinishAccepted() {
+  queue_.Finish();
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (const auto& [id, stream] : streams_) {
+    stream->sender->Finish(
+        absl::UnavailableError("the worker is shutting down"));
+  }
+  // A server that stops earlier takes away what is on its way.
+  stream_ended_.wait_for(lock, kFinishTimeout,
+                         [this] { return streams_.empty(); });
+}
+
+int ExpertService::streams() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(streams_.size());
+}
+
+}  // namespace gshard

@@ -1,0 +1,78 @@
+// ExpertService: gshard.v1.ExpertWorkerService. Takes the routers' calls from
+// their streams, queues them, runs their segments and replies.
+
+#ifndef EXPERT_WORKER_EXPERT_SERVICE_H_
+#define EXPERT_WORKER_EXPERT_SERVICE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "expert_worker/session_table.h"
+#include "expert_worker/work_queue.h"
+#include "expert_worker/worker_metrics.h"
+#include "proto/gshard/v1/expert.grpc.pb.h"
+#include "services/rpc/server_stream.h"
+
+namespace gshard {
+
+struct ExpertServiceOptions {
+  WorkQueueOptions queue;
+
+  // Of the frames in both directions, and what waits for one router.
+  StreamOptions stream;
+};
+
+// Thread-safe. Outlives the server that it is registered with.
+class ExpertService final
+    : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
+          v1::ExpertWorkerService::Service> {
+ public:
+  ExpertService(SessionTable* sessions, ExpertServiceOptions options,
+                WorkerMetrics metrics = {});
+  ~ExpertService() override;
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
+      grpc::CallbackServerContext* context) override;
+
+  // Takes no new calls (UNAVAILABLE), replies to those accepted, and ends the
+  // streams.
+  void FinishAccepted();
+
+  const WorkQueue& queue() const { return queue_; }
+  // Rows that calls have brought, ever.
+  int64_t rows() const { return rows_; }
+  int streams() const;
+
+ private:
+  struct Stream;
+  struct Call;
+  class FrameReader;
+
+  void OnFrame(const std::shared_ptr<Stream>& stream, ExpertFrame frame);
+  void OnStreamEnd(Stream& stream);
+  absl::Status Accept(const std::shared_ptr<Stream>& stream, ExpertFrame frame);
+  void RunCall(Call& call, const absl::Status& status,
+               std::chrono::microseconds waited);
+  void Reply(Stream& stream, ExpertFrame frame);
+
+  SessionTable* const sessions_;
+  const ExpertServiceOptions options_;
+  const WorkerMetrics metrics_;
+  std::atomic<int64_t> rows_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable stream_ended_;
+  uint64_t last_stream_ = 0;                             // guarded by mutex_
+  std::map<uint64_t, std::shared_ptr<Stream>> streams_;  // guarded by mutex_
+
+  WorkQueue queue_;  // last: its threads use the rest
+};
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_EXPERT_SERVICE_H_

@@ -1,0 +1,143 @@
+#include "expert_worker/expert_worker_process.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/moe/graph_ops.h"
+#include "services/sharding/role_split.h"
+
+namespace gshard {
+namespace {
+
+int64_t MemoryBytes(const ExpertWorkerOptions& options) {
+  if (options.memory_mib > 0) return options.memory_mib << 20;
+  const int64_t pages = sysconf(_SC_PHYS_PAGES);
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0 ? pages * page : int64_t{1} << 40;
+}
+
+size_t MaxMessageBytes(const ExpertWorkerOptions& options) {
+  return static_cast<size_t>(options.process.max_message_mib) << 20;
+}
+
+ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
+  ExpertServiceOptions service;
+  service.queue.threads = static_cast<int>(options.threads);
+  service.queue.max_calls = static_cast<size_t>(options.queue_calls);
+  service.queue.max_bytes = static_cast<size_t>(options.queue_mib) << 20;
+  service.stream.frame_limits.max_bytes = MaxMessageBytes(options);
+  return service;
+}
+
+ServerOptions ShellOptions(const ExpertWorkerOptions& options) {
+  return {.address = options.process.listen,
+          .reflection = options.process.reflection,
+          .max_message_bytes = MaxMessageBytes(options)};
+}
+
+}  // namespace
+
+void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
+  AddMemberFlags(flags, &options->process);
+  AddProcessFlags(flags, &options->process);
+  flags.Integer("threads", &options->threads, 1, 1024,
+                "segments that run at the same time, a thread each");
+  flags.Integer("queue_calls", &options->queue_calls, 1, 1 << 20,
+                "calls that may wait for a thread");
+  flags.Integer("queue_mib", &options->queue_mib, 1, 1 << 20,
+                "MiB of tensors that may wait for a thread");
+  flags.Integer("memory_mib", &options->memory_mib, 0, 1 << 30,
+                "MiB that parameters and their gradients may take; 0 is the "
+                "machine's memory");
+}
+
+ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
+    : options_(std::move(options)),
+      metrics_("expert_worker", GSHARD_VERSION),
+      worker_metrics_(metrics_),
+      sessions_(MemoryBytes(options_)),
+      service_(&sessions_, ServiceOptions(options_), worker_metrics_),
+      server_(ShellOptions(options_)),
+      commands_(
+          &sessions_, &service_, worker_metrics_,
+          [this](bool joined) { server_.SetReady(joined); },
+          [this](const absl::Status& status) {
+            std::lock_guard<std::mutex> lock(mutex_);
+            refused_ = status;
+            ended_.notify_all();
+          }) {
+  // Before any program is parsed.
+  RegisterMoeOps();
+  RegisterShardingOps();
+  metrics_.AddCallbackGauge("gshard_worker_sessions", "Sessions loaded.",
+                            [this] { return sessions_.size(); });
+  metrics_.AddCallbackGauge(
+      "gshard_worker_session_bytes",
+      "Memory of the sessions' parameters, optimizer state and gradients.",
+      [this] { return sessions_.memory_bytes_used(); });
+  metrics_.AddCallbackGauge("gshard_worker_queue_calls",
+                            "Calls that wait for a thread.",
+                            [this] { return service_.queue().waiting(); });
+  metrics_.AddCallbackGauge(
+      "gshard_worker_queue_bytes", "Tensor bytes that wait for a thread.",
+      [this] { return service_.queue().waiting_bytes(); });
+  server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
+  server_.OnDrain([this] { service_.FinishAccepted(); });
+}
+
+ExpertWorkerProcess::~ExpertWorkerProcess() {
+  Drain(std::chrono::milliseconds(0));
+}
+
+absl::Status ExpertWorkerProcess::Start() {
+  std::lock_guard<std::mutex> drain_lock(drain_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (drained_) return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(server_.Start());
+  if (!options_.process.metrics_address.empty()) {
+    ASSIGN_OR_RETURN(
+        metrics_server_,
+        MetricsServer::Start(options_.process.metrics_address, metrics_));
+  }
+  MemberOptions member;
+  member.coordinator = options_.process.coordinator;
+  member.channel = options_.coordinator_channel;
+  member.role = v1::MEMBER_ROLE_EXPERT_WORKER;
+  member.address = AdvertisedAddress(options_.process, server_.address());
+  member.name = MemberName(options_.process, "worker", member.address);
+  member.build_version = GSHARD_VERSION;
+  member.memory_bytes = MemoryBytes(options_);
+  LogInfo("expert worker serves", {{"address", server_.address()},
+                                   {"advertised", member.address},
+                                   {"name", member.name}});
+  member_ = std::make_unique<MemberClient>(std::move(member), &commands_);
+  return member_->Start();
+}
+
+std::string ExpertWorkerProcess::metrics_address() const {
+  return metrics_server_ == nullptr ? "" : metrics_server_->address();
+}
+
+void ExpertWorkerProcess::Drain(std::chrono::milliseconds grace) {
+  std::lock_guard<std::mutex> drain_lock(drain_mutex_);
+  // First, so that the coordinator stops counting on this worker while it
+  // finishes.
+  if (member_ != nullptr) member_->Stop();
+  server_.Drain(grace);
+  std::lock_guard<std::mutex> lock(mutex_);
+  drained_ = true;
+  ended_.notify_all();
+}
+
+absl::Status ExpertWorkerProcess::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [this] { return drained_ || !refused_.ok(); });
+  return refused_;
+}
+
+}  // namespace gshard

@@ -1,0 +1,134 @@
+#include "expert_worker/session_proto.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/config/training_job_proto.h"
+#include "services/graph/text.h"
+#include "services/train/local_trainer.h"
+
+namespace gshard {
+namespace {
+
+absl::StatusOr<Initializer> InitializerFromProto(
+    const v1::Initializer& message) {
+  Initializer initializer{.kind = InitializerKind::kZeros,
+                          .stddev = message.stddev(),
+                          .fan_in = message.fan_in()};
+  switch (message.kind()) {
+    case v1::Initializer::ZEROS:
+      return initializer;
+    case v1::Initializer::ONES:
+      initializer.kind = InitializerKind::kOnes;
+      return initializer;
+    case v1::Initializer::NORMAL:
+      initializer.kind = InitializerKind::kNormal;
+      return initializer;
+    case v1::Initializer::UNIFORM_FAN_IN:
+      initializer.kind = InitializerKind::kUniformFanIn;
+      return initializer;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat(
+          "initializer.kind: expected 1 to 4, got ", message.kind()));
+  }
+}
+
+absl::StatusOr<ParameterSpec> ParameterFromProto(
+    const v1::ExpertParameter& message) {
+  if (message.element_type() != v1::ELEMENT_TYPE_FLOAT32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("element_type: expected ELEMENT_TYPE_FLOAT32, got ",
+                     message.element_type()));
+  }
+  ASSIGN_OR_RETURN(const Initializer initializer,
+                   InitializerFromProto(message.initializer()));
+  return ParameterSpec{
+      .name = message.name(),
+      .dims = Dims(message.dims().begin(), message.dims().end()),
+      .per_expert = true,
+      .initializer = initializer};
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
+    const v1::LoadSession& message) {
+  if (!message.has_worker()) {
+    return absl::InvalidArgumentError("worker: expected a worker's session");
+  }
+  const v1::WorkerSession& worker = message.worker();
+  WorkerSessionSpec spec;
+  for (const v1::Segment& segment : worker.segments()) {
+    absl::StatusOr<Program> program = ParseProgram(segment.program());
+    if (!program.ok()) {
+      // Whatever is wrong with it, e.g. an operator that is not found here.
+      return absl::InvalidArgumentError(absl::StrCat(
+          "segment '", segment.name(), "': ", program.status().message()));
+    }
+    spec.segments.push_back({segment.name(), *std::move(program)});
+  }
+  for (const v1::ExpertParameter& parameter : worker.parameters()) {
+    absl::StatusOr<ParameterSpec> parsed = ParameterFromProto(parameter);
+    if (!parsed.ok()) {
+      return Annotate(parsed.status(),
+                      absl::StrCat("parameter '", parameter.name(), "'"));
+    }
+    spec.parameters.push_back(*std::move(parsed));
+  }
+  spec.experts.assign(worker.experts().begin(), worker.experts().end());
+  spec.total_experts = worker.total_experts();
+
+  switch (worker.source().from_case()) {
+    case v1::ParameterSource::kCheckpointDirectory:
+      if (worker.source().checkpoint_directory().empty()) {
+        return absl::InvalidArgumentError(
+            "source.checkpoint_directory: expected a path, got nothing");
+      }
+      spec.checkpoint_directory = worker.source().checkpoint_directory();
+      break;
+    case v1::ParameterSource::kInitialSeed:
+      spec.initial_seed = static_cast<uint64_t>(worker.source().initial_seed());
+      break;
+    case v1::ParameterSource::FROM_NOT_SET:
+      return absl::InvalidArgumentError(
+          "source: expected a checkpoint or a seed, got neither");
+  }
+  if (!message.training()) return spec;
+  if (worker.optimizer().kind_case() == v1::ExpertOptimizer::KIND_NOT_SET) {
+    return absl::InvalidArgumentError("optimizer: required in training");
+  }
+  ASSIGN_OR_RETURN(const OptimizerConfig optimizer,
+                   OptimizerConfigFromProto(worker.optimizer()));
+  spec.optimizer = MakeOptimizer(optimizer);
+  spec.step = worker.step();
+  spec.microbatches_per_step = worker.microbatches_per_step();
+  return spec;
+}
+
+v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms) {
+  v1::StepPrepared message;
+  for (const SquaredNorm& norm : norms) {
+    v1::GradientNorm& added = *message.add_norms();
+    added.set_tensor(norm.tensor);
+    added.set_squared_norm(norm.value);
+  }
+  return message;
+}
+
+v1::CheckpointWritten CheckpointWrittenToProto(
+    const std::vector<TensorEntry>& entries) {
+  v1::CheckpointWritten message;
+  for (const TensorEntry& entry : entries) {
+    v1::TensorEntry& added = *message.add_tensors();
+    added.set_name(entry.name);
+    added.set_file(entry.file);
+    added.set_element_type(v1::ELEMENT_TYPE_FLOAT32);  // all that sessions have
+    added.mutable_dims()->Add(entry.dims.begin(), entry.dims.end());
+    added.set_sha256(entry.sha256);
+  }
+  return message;
+}
+
+}  // namespace gshard

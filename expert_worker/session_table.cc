@@ -1,0 +1,104 @@
+#include "expert_worker/session_table.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
+                                           WorkerSessionSpec spec) {
+  std::lock_guard<std::mutex> load_lock(load_mutex_);
+  int64_t free = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (sessions_.count(id) > 0) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("session '", id, "' is loaded already"));
+    }
+    free = memory_bytes_ - memory_bytes_used_;
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<WorkerSession> session,
+                   WorkerSession::Create(std::move(spec), free));
+  const int64_t bytes = session->memory_bytes();
+  auto entry = std::make_shared<Entry>();
+  entry->session = std::move(session);
+  std::lock_guard<std::mutex> lock(mutex_);
+  sessions_.emplace(id, std::move(entry));
+  memory_bytes_used_ += bytes;
+  return bytes;
+}
+
+SessionTable::Lease SessionTable::MakeLease(std::shared_ptr<Entry> entry) {
+  ++entry->leases;
+  Lease lease(entry);
+  lease.release_ =
+      std::shared_ptr<void>(nullptr, [this, entry = std::move(entry)](void*) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (--entry->leases == 0) released_.notify_all();
+      });
+  return lease;
+}
+
+absl::StatusOr<SessionTable::Lease> SessionTable::Find(const std::string& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) {
+    return absl::NotFoundError(absl::StrCat("no session '", id, "'"));
+  }
+  return MakeLease(found->second);
+}
+
+void SessionTable::Unload(const std::string& id) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  const std::shared_ptr<Entry> entry = std::move(found->second);
+  sessions_.erase(found);
+  released_.wait(lock, [&] { return entry->leases == 0; });
+  memory_bytes_used_ -= entry->session->memory_bytes();
+}
+
+void SessionTable::Abort(const std::string& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = sessions_.find(id);
+  if (found != sessions_.end()) found->second->aborted = true;
+}
+
+void SessionTable::Clear() {
+  std::vector<std::string> ids;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+      entry->aborted = true;
+      ids.push_back(id);
+    }
+  }
+  for (const std::string& id : ids) Unload(id);
+}
+
+void SessionTable::ForEach(
+    const std::function<void(const std::string& id, WorkerSession& session)>&
+        visit) {
+  std::vector<std::pair<std::string, Lease>> leases;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [id, entry] : sessions_) {
+      leases.emplace_back(id, MakeLease(entry));
+    }
+  }
+  for (const auto& [id, lease] : leases) visit(id, lease.session());
+}
+
+int64_t SessionTable::size() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int64_t>(sessions_.size());
+}
+
+int64_t SessionTable::memory_bytes_used() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return memory_bytes_used_;
+}
+
+}  // namespace gshard

@@ -1,0 +1,90 @@
+// SessionTable: the sessions of a worker by id, and the memory they share.
+
+#ifndef EXPERT_WORKER_SESSION_TABLE_H_
+#define EXPERT_WORKER_SESSION_TABLE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "expert_worker/worker_session.h"
+
+namespace gshard {
+
+// Thread-safe.
+class SessionTable {
+  struct Entry;
+
+ public:
+  // A session in use: unloading it waits for its leases.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&&) = default;
+    Lease& operator=(Lease&&) = default;
+
+    WorkerSession& session() const { return *entry_->session; }
+    // The session was aborted: what has not begun should not begin.
+    bool aborted() const { return entry_->aborted; }
+
+   private:
+    friend class SessionTable;
+    explicit Lease(std::shared_ptr<Entry> entry) : entry_(std::move(entry)) {}
+    std::shared_ptr<Entry> entry_;
+    std::shared_ptr<void> release_;
+  };
+
+  // All sessions together take at most `memory_bytes`.
+  explicit SessionTable(int64_t memory_bytes) : memory_bytes_(memory_bytes) {}
+
+  // Makes a session; slow. Returns its bytes. Errors: AlreadyExists; those of
+  // WorkerSession::Create.
+  absl::StatusOr<int64_t> Load(const std::string& id, WorkerSessionSpec spec);
+
+  // Errors: NotFound.
+  absl::StatusOr<Lease> Find(const std::string& id);
+
+  // Removes a session, if it is there; returns when nobody uses it.
+  void Unload(const std::string& id);
+
+  // Makes the users of a session, present and future, see aborted().
+  void Abort(const std::string& id);
+
+  // Aborts and unloads all.
+  void Clear();
+
+  // Calls `visit` for each session.
+  void ForEach(const std::function<void(const std::string& id,
+                                        WorkerSession& session)>& visit);
+
+  int64_t size() const;
+  int64_t memory_bytes_used() const;
+
+ private:
+  struct Entry {
+    std::unique_ptr<WorkerSession> session;
+    std::atomic<bool> aborted = false;
+    int leases = 0;  // guarded by mutex_
+  };
+
+  Lease MakeLease(std::shared_ptr<Entry> entry);  // needs mutex_
+
+  const int64_t memory_bytes_;
+  std::mutex load_mutex_;  // one load at a time
+  mutable std::mutex mutex_;
+  std::condition_variable released_;
+  std::map<std::string, std::shared_ptr<Entry>> sessions_;  // guarded by mutex_
+  int64_t memory_bytes_used_ = 0;                           // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_SESSION_TABLE_H_

@@ -1,0 +1,118 @@
+#include "expert_worker/work_queue.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+
+namespace gshard {
+
+WorkQueue::WorkQueue(WorkQueueOptions options) : options_(std::move(options)) {
+  CHECK(options_.threads >= 1);
+  for (int i = 0; i < options_.threads; ++i) {
+    threads_.emplace_back([this] { RunThread(); });
+  }
+}
+
+WorkQueue::~WorkQueue() {
+  Finish();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status WorkQueue::Add(Work work) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (finishing_) {
+    return absl::UnavailableError("the worker is shutting down");
+  }
+  if (!waiting_.empty() && (waiting_.size() >= options_.max_calls ||
+                            waiting_bytes_ + work.bytes > options_.max_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the worker's queue is full: ", waiting_.size(), " calls of ",
+        waiting_bytes_, " bytes wait, at most ", options_.max_calls, " of ",
+        options_.max_bytes, " bytes may"));
+  }
+  waiting_bytes_ += work.bytes;
+  waiting_.push_back({std::move(work), options_.now()});
+  changed_.notify_one();
+  return absl::OkStatus();
+}
+
+void WorkQueue::RunThread() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return finishing_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    {
+      const Waiting next = std::move(waiting_.front());
+      waiting_.pop_front();
+      waiting_bytes_ -= next.work.bytes;
+      ++running_;
+      lock.unlock();
+      const bool late = options_.now() >= next.work.deadline;
+      next.work.run(late ? absl::DeadlineExceededError(
+                               "the time went by before the segment began")
+                         : absl::OkStatus(),
+                    Waited(next));
+    }
+    lock.lock();
+    --running_;
+    if (finishing_) changed_.notify_all();
+  }
+}
+
+void WorkQueue::CancelIf(const std::function<bool(const Work&)>& matches) {
+  std::list<Waiting> cancelled;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      const auto waiting = it++;
+      if (!matches(waiting->work)) continue;
+      waiting_bytes_ -= waiting->work.bytes;
+      cancelled.splice(cancelled.end(), waiting_, waiting);
+    }
+    if (finishing_) changed_.notify_all();
+  }
+  for (const Waiting& waiting : cancelled) {
+    waiting.work.run(absl::CancelledError("cancelled before it began"),
+                     Waited(waiting));
+  }
+}
+
+void WorkQueue::Cancel(uint64_t stream, uint64_t call_id) {
+  CancelIf([=](const Work& work) {
+    return work.stream == stream && work.call_id == call_id;
+  });
+}
+
+void WorkQueue::CancelStream(uint64_t stream) {
+  CancelIf([=](const Work& work) { return work.stream == stream; });
+}
+
+void WorkQueue::Finish() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  finishing_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return waiting_.empty() && running_ == 0; });
+}
+
+std::chrono::microseconds WorkQueue::Waited(const Waiting& waiting) const {
+  return std::chrono::duration_cast<std::chrono::microseconds>(options_.now() -
+                                                               waiting.arrival);
+}
+
+int WorkQueue::running() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return running_;
+}
+
+int WorkQueue::waiting() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return static_cast<int>(waiting_.size());
+}
+
+size_t WorkQueue::waiting_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return waiting_bytes_;
+}
+
+}  // namespace gshard

@@ -1,0 +1,97 @@
+// WorkQueue: the calls that a worker has accepted, in order of arrival, and the
+// threads that run them. Bounded in calls and in bytes.
+
+#ifndef EXPERT_WORKER_WORK_QUEUE_H_
+#define EXPERT_WORKER_WORK_QUEUE_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace gshard {
+
+struct WorkQueueOptions {
+  // Calls that run at the same time; each kernel takes one thread. At least 1.
+  int threads = 1;
+
+  // What may wait.
+  size_t max_calls = 1024;
+  size_t max_bytes = size_t{1} << 30;
+
+  // The time, for deadlines.
+  std::function<std::chrono::steady_clock::time_point()> now =
+      std::chrono::steady_clock::now;
+};
+
+// Thread-safe.
+class WorkQueue {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Work {
+    // Together unique among what waits.
+    uint64_t stream = 0;
+    uint64_t call_id = 0;
+    size_t bytes = 0;
+    TimePoint deadline;
+    // Called once. OK: run, on one of the queue's threads. Otherwise why it
+    // will not be run: DeadlineExceeded, Cancelled.
+    std::function<void(const absl::Status& status,
+                       std::chrono::microseconds waited)>
+        run;
+  };
+
+  explicit WorkQueue(WorkQueueOptions options);
+  // Finishes.
+  ~WorkQueue();
+
+  WorkQueue(const WorkQueue&) = delete;
+  WorkQueue& operator=(const WorkQueue&) = delete;
+
+  // Errors, `run` is then not called: ResourceExhausted beyond the limits;
+  // Unavailable after Finish(). One call is always taken into an empty queue.
+  absl::Status Add(Work work);
+
+  // Takes calls that still wait out of the queue: one, or all of a stream. They
+  // get CANCELLED.
+  void Cancel(uint64_t stream, uint64_t call_id);
+  void CancelStream(uint64_t stream);
+
+  // Takes no more calls, and returns when those accepted are done.
+  void Finish();
+
+  int running() const;
+  int waiting() const;
+  size_t waiting_bytes() const;
+
+ private:
+  struct Waiting {
+    Work work;
+    TimePoint arrival;
+  };
+
+  void RunThread();
+  void CancelIf(const std::function<bool(const Work&)>& matches);
+  std::chrono::microseconds Waited(const Waiting& waiting) const;
+
+  const WorkQueueOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::list<Waiting> waiting_;  // guarded by mutex_
+  size_t waiting_bytes_ = 0;    // guarded by mutex_
+  int running_ = 0;             // guarded by mutex_
+  bool finishing_ = false;      // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_WORK_QUEUE_H_

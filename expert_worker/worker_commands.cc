@@ -1,0 +1,135 @@
+#include "expert_worker/worker_commands.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "expert_worker/session_proto.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+WorkerCommands::WorkerCommands(
+    SessionTable* sessions, const ExpertService* service, WorkerMetrics metrics,
+    std::function<void(bool)> on_joined,
+    std::function<void(const absl::Status&)> on_refused)
+    : sessions_(sessions),
+      service_(service),
+      metrics_(std::move(metrics)),
+      on_joined_(std::move(on_joined)),
+      on_refused_(std::move(on_refused)) {}
+
+absl::StatusOr<SessionTable::Lease> WorkerCommands::FindLive(
+    const std::string& id) {
+  absl::StatusOr<SessionTable::Lease> lease = sessions_->Find(id);
+  if (lease.ok() && lease->aborted()) {
+    return absl::CancelledError(absl::StrCat("session '", id, "' was aborted"));
+  }
+  return lease;
+}
+
+v1::CommandReply WorkerCommands::Handle(const v1::Command& command) {
+  v1::CommandReply reply;
+  const absl::Status status = Do(command, &reply);
+  if (status.ok()) return reply;
+  LogWarning("a command failed",
+             {{"session", SessionOf(command)}, {"status", status}});
+  return ReplyWith(status);
+}
+
+absl::Status WorkerCommands::Do(const v1::Command& command,
+                                v1::CommandReply* reply) {
+  switch (command.action_case()) {
+    case v1::Command::kLoadSession:
+      return DoLoad(command.load_session(), reply);
+    case v1::Command::kUnloadSession:
+    case v1::Command::kAbortSession:
+      // Aborting has begun in Interrupt().
+      sessions_->Unload(SessionOf(command));
+      LogInfo("session released", {{"session", SessionOf(command)}});
+      return absl::OkStatus();
+    case v1::Command::kPrepareStep:
+      return DoPrepare(command.prepare_step(), reply);
+    case v1::Command::kCommitStep:
+      return DoCommit(command.commit_step());
+    case v1::Command::kWriteCheckpoint:
+      return DoWrite(command.write_checkpoint(), reply);
+    default:
+      return absl::UnimplementedError(absl::StrCat(
+          "an expert worker has no action number ", command.action_case()));
+  }
+}
+
+absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
+                                    v1::CommandReply* reply) {
+  ASSIGN_OR_RETURN(WorkerSessionSpec spec, WorkerSessionFromProto(load));
+  const size_t experts = spec.experts.size();
+  ASSIGN_OR_RETURN(const int64_t bytes,
+                   sessions_->Load(load.session(), std::move(spec)));
+  LogInfo("session loaded", {{"session", load.session()},
+                             {"training", load.training()},
+                             {"experts", experts},
+                             {"memory_bytes", bytes}});
+  reply->mutable_session_loaded()->set_memory_bytes(bytes);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerCommands::DoPrepare(const v1::PrepareStep& prepare,
+                                       v1::CommandReply* reply) {
+  ASSIGN_OR_RETURN(const SessionTable::Lease lease,
+                   FindLive(prepare.session()));
+  const std::vector<int32_t> attempts(prepare.attempts().begin(),
+                                      prepare.attempts().end());
+  ASSIGN_OR_RETURN(const std::vector<SquaredNorm> norms,
+                   lease.session().PrepareStep(prepare.step(), attempts));
+  *reply->mutable_step_prepared() = StepPreparedToProto(norms);
+  return absl::OkStatus();
+}
+
+absl::Status WorkerCommands::DoCommit(const v1::CommitStep& commit) {
+  ASSIGN_OR_RETURN(const SessionTable::Lease lease, FindLive(commit.session()));
+  RETURN_IF_ERROR(
+      lease.session().CommitStep(commit.step(), commit.gradient_scale(),
+                                 commit.learning_rate(), commit.skip_update()));
+  metrics_.step.Set(static_cast<double>(commit.step()));
+  return absl::OkStatus();
+}
+
+absl::Status WorkerCommands::DoWrite(const v1::WriteCheckpoint& write,
+                                     v1::CommandReply* reply) {
+  ASSIGN_OR_RETURN(const SessionTable::Lease lease, FindLive(write.session()));
+  ASSIGN_OR_RETURN(const std::vector<TensorEntry> entries,
+                   lease.session().WriteCheckpoint(write.root(), write.step(),
+                                                   write.shard()));
+  *reply->mutable_checkpoint_written() = CheckpointWrittenToProto(entries);
+  return absl::OkStatus();
+}
+
+void WorkerCommands::Interrupt(const std::string& session) {
+  sessions_->Abort(session);
+}
+
+void WorkerCommands::OnLost() {
+  if (on_joined_) on_joined_(false);
+  sessions_->Clear();
+}
+
+void WorkerCommands::OnAccepted() {
+  if (on_joined_) on_joined_(true);
+}
+
+void WorkerCommands::OnRefused(const absl::Status& status) {
+  if (on_refused_) on_refused_(status);
+}
+
+v1::Heartbeat WorkerCommands::Load() {
+  v1::Heartbeat heartbeat;
+  heartbeat.set_in_flight(service_->queue().running());
+  heartbeat.set_queued(service_->queue().waiting());
+  heartbeat.set_expert_rows(service_->rows());
+  heartbeat.set_memory_bytes_used(sessions_->memory_bytes_used());
+  return heartbeat;
+}
+
+}  // namespace gshard

@@ -1,0 +1,55 @@
+// WorkerCommands: what an expert worker does for the coordinator.
+
+#ifndef EXPERT_WORKER_WORKER_COMMANDS_H_
+#define EXPERT_WORKER_WORKER_COMMANDS_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "expert_worker/expert_service.h"
+#include "expert_worker/session_table.h"
+#include "expert_worker/worker_metrics.h"
+#include "services/rpc/member_client.h"
+
+namespace gshard {
+
+class WorkerCommands final : public MemberHandler {
+ public:
+  // None is owned. `on_joined` is told when the membership begins and ends;
+  // `on_refused` when there will never be one. Either may be null.
+  WorkerCommands(SessionTable* sessions, const ExpertService* service,
+                 WorkerMetrics metrics,
+                 std::function<void(bool)> on_joined = nullptr,
+                 std::function<void(const absl::Status&)> on_refused = nullptr);
+
+  // Errors in replies: those of SessionTable and WorkerSession; NotFound for a
+  // session that is not here; Cancelled if it was aborted; Unimplemented for a
+  // command to routers.
+  v1::CommandReply Handle(const v1::Command& command) override;
+  void Interrupt(const std::string& session) override;
+  void OnLost() override;
+  v1::Heartbeat Load() override;
+  void OnAccepted() override;
+  void OnRefused(const absl::Status& status) override;
+
+ private:
+  absl::StatusOr<SessionTable::Lease> FindLive(const std::string& id);
+  absl::Status Do(const v1::Command& command, v1::CommandReply* reply);
+  absl::Status DoLoad(const v1::LoadSession& load, v1::CommandReply* reply);
+  absl::Status DoPrepare(const v1::PrepareStep& prepare,
+                         v1::CommandReply* reply);
+  absl::Status DoCommit(const v1::CommitStep& commit);
+  absl::Status DoWrite(const v1::WriteCheckpoint& write,
+                       v1::CommandReply* reply);
+
+  SessionTable* const sessions_;
+  const ExpertService* const service_;
+  const WorkerMetrics metrics_;
+  const std::function<void(bool)> on_joined_;
+  const std::function<void(const absl::Status&)> on_refused_;
+};
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_WORKER_COMMANDS_H_

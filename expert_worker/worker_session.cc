@@ -1,0 +1,226 @@
+#include "expert_worker/worker_session.h"
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+std::vector<std::string> ParameterNames(
+    const std::vector<ParameterSpec>& parameters) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : parameters) names.push_back(spec.name);
+  return names;
+}
+
+std::string RunName(const SegmentRun& run) {
+  return absl::StrCat(run.step, "/", run.microbatch, "/", run.attempt);
+}
+
+absl::Status CheckFinite(double value, absl::string_view name) {
+  if (std::isfinite(value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": expected a finite number, got ", value));
+}
+
+}  // namespace
+
+WorkerSession::WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes)
+    : optimizer_(spec.optimizer),
+      microbatches_(spec.microbatches_per_step),
+      memory_bytes_(memory_bytes),
+      host_(std::move(spec.segments)),
+      step_(spec.step),
+      store_(std::move(spec.parameters), std::move(spec.experts),
+             spec.optimizer) {
+  BeginStep();
+}
+
+absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
+    WorkerSessionSpec spec, int64_t max_bytes) {
+  ASSIGN_OR_RETURN(const int64_t bytes, CheckWorkerSession(spec));
+  if (bytes > max_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("the session takes ",
+                                                     bytes, " bytes, of which ",
+                                                     max_bytes, " are free"));
+  }
+  const std::string directory = spec.checkpoint_directory;
+  const uint64_t seed = spec.initial_seed;
+  std::unique_ptr<WorkerSession> session(
+      new WorkerSession(std::move(spec), bytes));
+  if (directory.empty()) {
+    RETURN_IF_ERROR(session->store_.Initialize(seed));
+    return session;
+  }
+  ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
+  if (session->training() && checkpoint->manifest().step != session->step_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected a checkpoint of step ", session->step_, ", got ",
+                     checkpoint->manifest().step, " in ", directory));
+  }
+  RETURN_IF_ERROR(session->store_.Load(*checkpoint));
+  return session;
+}
+
+void WorkerSession::BeginStep() {
+  prepared_.reset();
+  if (!training()) return;
+  gradients_ = std::make_unique<StepGradients>(ParameterNames(store_.specs()),
+                                               microbatches_);
+}
+
+absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
+    const SegmentRun& run, TensorMap inputs) {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (training()) return RunTraining(run, std::move(inputs));
+  if (run.step != 0 || run.microbatch != 0 || run.attempt != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the session does not train, got step ", run.step));
+  }
+  ASSIGN_OR_RETURN(
+      SegmentResult result,
+      host_.Run(run.segment, /*run=*/"", std::move(inputs), store_.tensors()));
+  return std::move(result.replies);
+}
+
+absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
+    const SegmentRun& run, TensorMap inputs) {
+  if (run.step != step_ + 1 || prepared_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the session is at step ", step_ + 1,
+                     prepared_.has_value() ? ", which is prepared" : "",
+                     "; got step ", run.step));
+  }
+  ASSIGN_OR_RETURN(const std::optional<int32_t> superseded,
+                   gradients_->Enter(run.microbatch, run.attempt));
+  if (superseded.has_value()) {
+    SegmentRun old = run;
+    old.attempt = *superseded;
+    EndRun(RunName(old));
+  }
+  const std::string name = RunName(run);
+  {
+    std::lock_guard<std::mutex> runs_lock(runs_mutex_);
+    runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt});
+  }
+  absl::StatusOr<SegmentResult> result =
+      host_.Run(run.segment, name, std::move(inputs), store_.tensors());
+  absl::Status status = result.status();
+  if (status.ok()) {
+    status = gradients_->Add(run.microbatch, run.attempt,
+                             std::move(result->gradients), result->run_ended);
+  }
+  if (!status.ok() || result->run_ended) EndRun(name);
+  if (!status.ok()) {
+    gradients_->Drop(run.microbatch, run.attempt);
+    return status;
+  }
+  return std::move(result->replies);
+}
+
+void WorkerSession::EndRun(const std::string& name) {
+  host_.EndRun(name);
+  std::lock_guard<std::mutex> lock(runs_mutex_);
+  runs_.erase(name);
+}
+
+void WorkerSession::EndRuns(uint64_t owner) {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  std::map<std::string, OpenRun> ended;
+  {
+    std::lock_guard<std::mutex> runs_lock(runs_mutex_);
+    for (auto it = runs_.begin(); it != runs_.end();) {
+      const auto run = it++;
+      if (run->second.owner == owner) ended.insert(runs_.extract(run));
+    }
+  }
+  for (const auto& [name, run] : ended) {
+    host_.EndRun(name);
+    gradients_->Drop(run.microbatch, run.attempt);
+  }
+}
+
+absl::Status WorkerSession::CheckTraining() const {
+  if (training()) return absl::OkStatus();
+  return absl::FailedPreconditionError("the session does not train");
+}
+
+absl::StatusOr<std::vector<SquaredNorm>> WorkerSession::PrepareStep(
+    int64_t step, absl::Span<const int32_t> attempts) {
+  RETURN_IF_ERROR(CheckTraining());
+  std::unique_lock<std::shared_mutex> lock(step_mutex_);
+  if (step != step_ + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected step ", step_ + 1, ", got ", step));
+  }
+  if (prepared_.has_value()) {
+    if (attempts == absl::MakeConstSpan(prepared_->attempts)) {
+      return prepared_->norms;
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step, " is prepared with other attempts"));
+  }
+  Prepared prepared;
+  prepared.attempts.assign(attempts.begin(), attempts.end());
+  ASSIGN_OR_RETURN(prepared.gradients, gradients_->Take(attempts));
+  RETURN_IF_ERROR(store_.CheckGradients(prepared.gradients));
+  prepared.norms = store_.SquaredNorms(prepared.gradients);
+  prepared_ = std::move(prepared);
+  return prepared_->norms;
+}
+
+absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
+                                       double learning_rate, bool skip) {
+  RETURN_IF_ERROR(CheckTraining());
+  RETURN_IF_ERROR(CheckFinite(gradient_scale, "gradient_scale"));
+  RETURN_IF_ERROR(CheckFinite(learning_rate, "learning_rate"));
+  std::unique_lock<std::shared_mutex> lock(step_mutex_);
+  if (step == step_ && step > 0) return absl::OkStatus();
+  if (step != step_ + 1 || !prepared_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step, " is not prepared; the last one committed ",
+                     "is ", step_));
+  }
+  if (!skip) {
+    store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
+  }
+  step_ = step;
+  std::map<std::string, OpenRun> left;
+  {
+    std::lock_guard<std::mutex> runs_lock(runs_mutex_);
+    left.swap(runs_);
+  }
+  for (const auto& [name, run] : left) host_.EndRun(name);
+  BeginStep();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<TensorEntry>> WorkerSession::WriteCheckpoint(
+    const std::string& root, int64_t step, const std::string& shard) const {
+  RETURN_IF_ERROR(CheckTraining());
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (step != step_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "expected the last step committed, ", step_, ", got ", step));
+  }
+  ASSIGN_OR_RETURN(
+      const auto writer,
+      CheckpointWriter::Create(root, step, shard, store_.TensorSpecs()));
+  RETURN_IF_ERROR(store_.Save(*writer));
+  return writer->Finish();
+}
+
+int64_t WorkerSession::step() const {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  return step_;
+}
+
+TensorMap WorkerSession::Parameters() const {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  return store_.tensors();
+}
+
+}  // namespace gshard

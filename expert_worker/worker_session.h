@@ -1,0 +1,158 @@
+// WorkerSession: what an expert worker holds of one session: the segments, some
+// experts' parameters, and in training their optimizer state and the step's
+// gradients.
+//
+// A training step: RunSegment of every microbatch, PrepareStep, CommitStep.
+// Everything that a step leaves behind is kept under its number and goes when
+// the step is committed.
+
+#ifndef EXPERT_WORKER_WORKER_SESSION_H_
+#define EXPERT_WORKER_WORKER_SESSION_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "expert_worker/step_gradients.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/config/model_config.h"
+#include "services/model/parameters.h"
+#include "services/sharding/segment_host.h"
+#include "services/train/optimizer.h"
+#include "services/train/parameter_store.h"
+
+namespace gshard {
+
+// What a session is made of. Nothing in it is trusted.
+struct WorkerSessionSpec {
+  std::vector<Segment> segments;
+  std::vector<ParameterSpec> parameters;  // dims over all workers: [E, ...]
+  std::vector<int32_t> experts;           // held here, ascending
+  int32_t total_experts = 0;
+
+  // Where parameters come from: a checkpoint, or if empty the seed.
+  std::string checkpoint_directory;
+  uint64_t initial_seed = 0;
+
+  // The rest is for training; null in serving.
+  std::shared_ptr<const Optimizer> optimizer;
+  int64_t step = 0;  // committed already
+  int64_t microbatches_per_step = 0;
+};
+
+// Which call this is. In serving all but `segment` are 0.
+struct SegmentRun {
+  std::string segment;
+  int64_t step = 0;
+  int32_t microbatch = 0;
+  int32_t attempt = 0;
+  // Who calls; see EndRuns.
+  uint64_t owner = 0;
+};
+
+// Most segments of a session.
+inline constexpr size_t kMaxSegments = 16384;
+
+// Bytes of the session's parameters, optimizer state and gradients, and OK, if
+// the parts of `spec` fit together. Errors: InvalidArgument saying which do
+// not.
+absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec);
+
+// Thread-safe: calls of different microbatches run at the same time; the
+// methods that read or change parameters as a whole wait for them.
+class WorkerSession {
+ public:
+  // Makes the parameters, of at most `max_bytes`. Errors: those of
+  // CheckWorkerSession; ResourceExhausted; those of CheckpointReader::Open and
+  // ParameterStore::Load; FailedPrecondition if the checkpoint is of another
+  // step.
+  static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
+      WorkerSessionSpec spec, int64_t max_bytes);
+
+  // Runs a segment; returns its replies in order. `inputs` are named as the
+  // segment's. Errors: those of SegmentHost::Run; InvalidArgument for a
+  // microbatch that there is not; FailedPrecondition if the session is at
+  // another step or has seen a higher attempt. In training an error ends the
+  // attempt.
+  absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
+                                                 TensorMap inputs);
+
+  // Drops what the unfinished runs of `owner` have saved.
+  void EndRuns(uint64_t owner);
+
+  // Ends the summation of `step`; no call of it is taken from then on.
+  // Repeating it gives the same. Errors: FailedPrecondition if `step` is not
+  // the one after the last or a microbatch has no gradient of the attempt that
+  // counts; InvalidArgument if the attempts are not one for each microbatch, or
+  // the segments' gradients do not have the parameters' shapes.
+  absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
+      int64_t step, absl::Span<const int32_t> attempts);
+
+  // Makes update `step`, or with `skip` only counts it. Repeating it does
+  // nothing. Errors: FailedPrecondition unless `step` is prepared or was the
+  // last one committed; InvalidArgument if a number is not finite.
+  absl::Status CommitStep(int64_t step, double gradient_scale,
+                          double learning_rate, bool skip);
+
+  // Writes the shard `shard` of the checkpoint of `step` under `root`. Errors:
+  // FailedPrecondition if `step` is not the last one committed; those of
+  // CheckpointWriter.
+  absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
+      const std::string& root, int64_t step, const std::string& shard) const;
+
+  bool training() const { return optimizer_ != nullptr; }
+  int64_t memory_bytes() const { return memory_bytes_; }
+  int64_t step() const;
+  // Runs that have saved something and not ended.
+  size_t open_runs() const { return host_.open_runs(); }
+  // Copies that share memory, valid until the next commit.
+  TensorMap Parameters() const;
+
+ private:
+  struct OpenRun {
+    uint64_t owner;
+    int32_t microbatch;
+    int32_t attempt;
+  };
+  struct Prepared {
+    std::vector<int32_t> attempts;
+    GradientList gradients;
+    std::vector<SquaredNorm> norms;
+  };
+
+  WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes);
+
+  absl::StatusOr<std::vector<Tensor>> RunTraining(const SegmentRun& run,
+                                                  TensorMap inputs);
+  absl::Status CheckTraining() const;
+  void BeginStep();
+  void EndRun(const std::string& name);
+
+  const std::shared_ptr<const Optimizer> optimizer_;
+  const int64_t microbatches_;
+  const int64_t memory_bytes_;
+  SegmentHost host_;
+
+  // Shared by runs, exclusive for steps.
+  mutable std::shared_mutex step_mutex_;
+  int64_t step_;  // committed
+  ParameterStore store_;
+  std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
+  std::optional<Prepared> prepared_;          // of step_ + 1
+
+  std::mutex runs_mutex_;
+  std::map<std::string, OpenRun> runs_;  // guarded by runs_mutex_
+};
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_WORKER_SESSION_H_

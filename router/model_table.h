@@ -1,0 +1,65 @@
+// ModelTable: the models that a router serves, by name.
+
+#ifndef ROUTER_MODEL_TABLE_H_
+#define ROUTER_MODEL_TABLE_H_
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "router/translation_model.h"
+
+namespace gshard {
+
+// Thread-safe.
+class ModelTable {
+ public:
+  // Serves `model`: at once the one that its name stands for. Errors:
+  // AlreadyExists.
+  absl::Status Add(std::shared_ptr<TranslationModel> model);
+
+  // By name, "name@version", or empty if there is one name only. Removing the
+  // model waits for those who hold the result.
+  //
+  // Errors: NotFound, listing the models; InvalidArgument if `name` is empty
+  // and there are several; Unavailable if it is empty and there are none, or
+  // if the model was interrupted and is not back.
+  absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
+      const std::string& name) const;
+
+  // Takes the model out, if it is there: for good with `wait`, which returns
+  // when nobody holds it any more; otherwise it is interrupted, and expected
+  // back.
+  void Remove(const std::string& id, bool wait);
+
+  // Interrupts all.
+  void Clear();
+
+  std::vector<std::string> ids() const;
+
+ private:
+  struct Uses {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int count = 0;  // guarded by mutex
+  };
+  struct Entry {
+    std::string name;
+    std::shared_ptr<TranslationModel> model;
+    std::shared_ptr<Uses> uses;
+  };
+
+  std::string List() const;  // needs mutex_
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;         // guarded by mutex_; the newest last
+  std::set<std::string> interrupted_;  // ids; guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_MODEL_TABLE_H_

@@ -1,0 +1,101 @@
+#include "router/router_metrics.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gshard {
+namespace {
+
+// "OK", "INVALID_ARGUMENT".
+std::string CodeName(absl::StatusCode code) {
+  return absl::StatusCodeToString(code);
+}
+
+}  // namespace
+
+RouterMetrics::RouterMetrics(Metrics& metrics)
+    : requests(metrics.AddCounterFamily("gshard_translate_requests_total",
+                                        "Translate calls by outcome.",
+                                        {"code"})),
+      request_seconds(
+          metrics.AddHistogram("gshard_translate_duration_seconds",
+                               "Time of Translate calls, from first to last "
+                               "byte.")),
+      queue_seconds(metrics.AddHistogram(
+          "gshard_queue_duration_seconds",
+          "Time that sentences wait for their batch to begin.")),
+      requests_in_flight(metrics.AddGauge("gshard_requests_in_flight",
+                                          "Translate calls being served.")),
+      requests_queued(metrics.AddGauge("gshard_requests_queued",
+                                       "Sentences that wait for a batch.")),
+      decoded_tokens(metrics.AddCounter("gshard_decoded_tokens_total",
+                                        "Tokens of all hypotheses decoded.")),
+      expert_tokens(metrics.AddCounterFamily(
+          "gshard_expert_tokens_total",
+          "Choices of tokens that an expert served.", {"layer"})),
+      dropped_tokens(metrics.AddCounterFamily(
+          "gshard_expert_tokens_dropped_total",
+          "Choices of tokens that got no slot.", {"layer", "choice"})),
+      load_imbalance(metrics.AddGaugeFamily(
+          "gshard_expert_load_imbalance_ratio",
+          "Tokens of the busiest expert over the mean, in the last batch.",
+          {"layer"})),
+      microbatch_seconds(metrics.AddHistogram(
+          "gshard_microbatch_duration_seconds",
+          "Time of training microbatches, parameters and gradients "
+          "included.")) {
+  const HistogramFamily stages = metrics.AddHistogramFamily(
+      "gshard_stage_duration_seconds", "Time of the stages of translation.",
+      {"stage"});
+  tokenize_seconds = stages.With({"tokenize"});
+  decode_seconds = stages.With({"decode"});
+  detokenize_seconds = stages.With({"detokenize"});
+  const CounterFamily bytes = metrics.AddCounterFamily(
+      "gshard_exchange_bytes_total",
+      "Tensor bytes exchanged with expert workers.", {"direction"});
+  sent_bytes = bytes.With({"sent"});
+  received_bytes = bytes.With({"received"});
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kOk, absl::StatusCode::kCancelled,
+        absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,
+        absl::StatusCode::kNotFound, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kUnavailable, absl::StatusCode::kInternal}) {
+    requests.With({CodeName(code)});
+  }
+}
+
+void RouterMetrics::DeclareLayers(
+    const std::vector<std::string>& layers) const {
+  for (const std::string& layer : layers) {
+    expert_tokens.With({layer});
+    dropped_tokens.With({layer, "first"});
+    dropped_tokens.With({layer, "second"});
+    load_imbalance.With({layer});
+  }
+}
+
+void RouterMetrics::CountLayer(const std::string& layer,
+                               const std::vector<int64_t>& expert_rows,
+                               int64_t overflow_first,
+                               int64_t overflow_second) const {
+  const int64_t rows =
+      std::accumulate(expert_rows.begin(), expert_rows.end(), int64_t{0});
+  expert_tokens.With({layer}).Increment(static_cast<double>(rows));
+  dropped_tokens.With({layer, "first"})
+      .Increment(static_cast<double>(overflow_first));
+  dropped_tokens.With({layer, "second"})
+      .Increment(static_cast<double>(overflow_second));
+  if (rows == 0) return;
+  const int64_t most =
+      *std::max_element(expert_rows.begin(), expert_rows.end());
+  load_imbalance.With({layer}).Set(static_cast<double>(most) *
+                                   static_cast<double>(expert_rows.size()) /
+                                   static_cast<double>(rows));
+}
+
+void RouterMetrics::CountRequest(absl::StatusCode code, double seconds) const {
+  requests.With({CodeName(code)}).Increment();
+  request_seconds.Observe(seconds);
+}
+
+}  // namespace gshard

@@ -1,0 +1,49 @@
+// What a router measures, for training and serving alike.
+
+#ifndef ROUTER_ROUTER_METRICS_H_
+#define ROUTER_ROUTER_METRICS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/metrics/metrics.h"
+
+namespace gshard {
+
+// Default-constructed: ignores everything. Cheap to copy, thread-safe.
+struct RouterMetrics {
+  RouterMetrics() = default;
+  explicit RouterMetrics(Metrics& metrics);
+
+  // Makes the series of these MoE layers begin at 0.
+  void DeclareLayers(const std::vector<std::string>& layers) const;
+
+  // What one MoE layer did; `expert_rows` are rows kept by each expert.
+  void CountLayer(const std::string& layer,
+                  const std::vector<int64_t>& expert_rows,
+                  int64_t overflow_first, int64_t overflow_second) const;
+
+  // The end of a Translate call.
+  void CountRequest(absl::StatusCode code, double seconds) const;
+
+  CounterFamily requests;      // by code
+  Histogram request_seconds;   // of all Translate calls
+  Histogram queue_seconds;     // of sentences, until their batch begins
+  Gauge requests_in_flight;    // Translate calls
+  Gauge requests_queued;       // sentences that wait
+  Histogram tokenize_seconds;  // of a call
+  Histogram decode_seconds;    // of a batch
+  Histogram detokenize_seconds;
+  Counter decoded_tokens;
+  CounterFamily expert_tokens;   // by layer
+  CounterFamily dropped_tokens;  // by layer, choice
+  GaugeFamily load_imbalance;    // by layer
+  Counter sent_bytes;
+  Counter received_bytes;
+  Histogram microbatch_seconds;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_ROUTER_METRICS_H_

@@ -1,0 +1,165 @@
+#include "router/router_process.h"
+
+#include <utility>
+
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/moe/graph_ops.h"
+#include "services/rpc/channel.h"
+#include "services/sharding/role_split.h"
+
+namespace gshard {
+namespace {
+
+size_t MaxMessageBytes(const RouterOptions& options) {
+  return static_cast<size_t>(options.process.max_message_mib) << 20;
+}
+
+BatcherOptions BatchingOptions(const RouterOptions& options) {
+  return {.threads = static_cast<int>(options.threads),
+          .max_queued_tokens = options.max_queued_tokens,
+          .max_queued_sentences = options.max_queued_sentences,
+          .max_batch_tokens = options.max_batch_tokens};
+}
+
+ServerOptions ShellOptions(const RouterOptions& options) {
+  return {.address = options.process.listen,
+          .reflection = options.process.reflection,
+          .max_message_bytes = MaxMessageBytes(options)};
+}
+
+}  // namespace
+
+void AddRouterFlags(Flags& flags, RouterOptions* options) {
+  AddMemberFlags(flags, &options->process);
+  AddProcessFlags(flags, &options->process);
+  flags.Integer("threads", &options->threads, 1, 1024,
+                "batches that are translated at the same time, a thread each");
+  flags.Integer("max_queued_tokens", &options->max_queued_tokens, 1,
+                int64_t{1} << 40,
+                "tokens that may wait, times the hypotheses of the beam");
+  flags.Integer("max_queued_sentences", &options->max_queued_sentences, 1,
+                int64_t{1} << 30, "sentences that may wait");
+  flags.Integer("max_batch_tokens", &options->max_batch_tokens, 1,
+                int64_t{1} << 30,
+                "tokens of a batch: sentences times the longest source times "
+                "the hypotheses of the beam");
+}
+
+// The coordinator's commands, and the router's membership.
+class RouterProcess::Commands final : public MemberHandler {
+ public:
+  explicit Commands(RouterProcess* process) : process_(process) {}
+
+  v1::CommandReply Handle(const v1::Command& command) override {
+    return process_->sessions_->Handle(command);
+  }
+  void Interrupt(const std::string& session) override {
+    process_->sessions_->Interrupt(session);
+  }
+  void OnLost() override {
+    process_->server_.SetReady(false);
+    process_->sessions_->Clear();
+  }
+  v1::Heartbeat Load() override {
+    v1::Heartbeat load;
+    load.set_in_flight(
+        static_cast<int32_t>(process_->batcher_.running_sentences()));
+    load.set_queued(
+        static_cast<int32_t>(process_->batcher_.queued_sentences()));
+    load.set_memory_bytes_used(process_->sessions_->memory_bytes());
+    return load;
+  }
+  void OnAccepted() override { process_->server_.SetReady(true); }
+  void OnRefused(const absl::Status& status) override {
+    std::lock_guard<std::mutex> lock(process_->mutex_);
+    process_->refused_ = status;
+    process_->ended_.notify_all();
+  }
+
+ private:
+  RouterProcess* const process_;
+};
+
+RouterProcess::RouterProcess(RouterOptions options)
+    : options_(std::move(options)),
+      metrics_("router", GSHARD_VERSION),
+      router_metrics_(metrics_),
+      batcher_(BatchingOptions(options_), router_metrics_),
+      service_(&models_, &batcher_, router_metrics_),
+      server_(ShellOptions(options_)) {
+  // Before any program is built.
+  RegisterMoeOps();
+  RegisterShardingOps();
+  server_.AddService(&service_, v1::TranslationService::service_full_name());
+  server_.OnDrain(
+      [this] { batcher_.Finish(std::chrono::milliseconds(grace_ms_.load())); });
+}
+
+RouterProcess::~RouterProcess() { Drain(std::chrono::milliseconds(0)); }
+
+absl::Status RouterProcess::Start() {
+  std::lock_guard<std::mutex> drain_lock(drain_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (drained_) return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(server_.Start());
+  if (!options_.process.metrics_address.empty()) {
+    ASSIGN_OR_RETURN(
+        metrics_server_,
+        MetricsServer::Start(options_.process.metrics_address, metrics_));
+  }
+  return Join();
+}
+
+absl::Status RouterProcess::Join() {
+  // Parameters and gradients do not hold up commands and heartbeats.
+  std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
+  if (transfers == nullptr) {
+    ASSIGN_OR_RETURN(
+        transfers,
+        CreateChannel(
+            options_.process.coordinator,
+            {.max_message_bytes = MaxMessageBytes(options_), .bulk = true}));
+  }
+  sessions_ = std::make_unique<RouterSessions>(std::move(transfers),
+                                               MaxMessageBytes(options_),
+                                               &models_, router_metrics_);
+  commands_ = std::make_unique<Commands>(this);
+  MemberOptions member;
+  member.coordinator = options_.process.coordinator;
+  member.channel = options_.coordinator_channel;
+  member.role = v1::MEMBER_ROLE_ROUTER;
+  member.address = AdvertisedAddress(options_.process, server_.address());
+  member.name = MemberName(options_.process, "router", member.address);
+  member.build_version = GSHARD_VERSION;
+  LogInfo("router serves", {{"address", server_.address()},
+                            {"advertised", member.address},
+                            {"name", member.name}});
+  member_ = std::make_unique<MemberClient>(std::move(member), commands_.get());
+  return member_->Start();
+}
+
+std::string RouterProcess::metrics_address() const {
+  return metrics_server_ == nullptr ? "" : metrics_server_->address();
+}
+
+void RouterProcess::Drain(std::chrono::milliseconds grace) {
+  std::lock_guard<std::mutex> drain_lock(drain_mutex_);
+  server_.SetReady(false);
+  if (member_ != nullptr) member_->Stop();
+  grace_ms_ = grace.count();
+  server_.Drain(grace);
+  std::lock_guard<std::mutex> lock(mutex_);
+  drained_ = true;
+  ended_.notify_all();
+}
+
+absl::Status RouterProcess::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [this] { return drained_ || !refused_.ok(); });
+  return refused_;
+}
+
+}  // namespace gshard

@@ -1,0 +1,112 @@
+// RouterProcess: a router, whole: sessions, batching, service, server,
+// membership and metrics. `gshard_router` is one; several may live in one
+// process.
+
+#ifndef ROUTER_ROUTER_PROCESS_H_
+#define ROUTER_ROUTER_PROCESS_H_
+
+#include <grpcpp/channel.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "router/batcher.h"
+#include "router/model_table.h"
+#include "router/router_metrics.h"
+#include "router/router_sessions.h"
+#include "router/translation_service.h"
+#include "services/config/flags.h"
+#include "services/config/process_options.h"
+#include "services/metrics/metrics.h"
+#include "services/metrics/metrics_server.h"
+#include "services/rpc/member_client.h"
+#include "services/rpc/server.h"
+
+namespace gshard {
+
+struct RouterOptions {
+  ProcessOptions process;
+
+  // See BatcherOptions.
+  int64_t threads = 1;
+  int64_t max_queued_tokens = BatcherOptions().max_queued_tokens;
+  int64_t max_queued_sentences = BatcherOptions().max_queued_sentences;
+  int64_t max_batch_tokens = BatcherOptions().max_batch_tokens;
+
+  // Instead of process.coordinator, if set.
+  std::shared_ptr<grpc::Channel> coordinator_channel;
+};
+
+// Declares the flags of a router. `options` must outlive `flags`.
+void AddRouterFlags(Flags& flags, RouterOptions* options);
+
+// Thread-safe.
+class RouterProcess {
+ public:
+  explicit RouterProcess(RouterOptions options);
+  // Drains with no grace if nobody has.
+  ~RouterProcess();
+
+  RouterProcess(const RouterProcess&) = delete;
+  RouterProcess& operator=(const RouterProcess&) = delete;
+
+  // Serves, and begins to join the coordinator; health turns to SERVING when
+  // it has. Does nothing after Drain(). Errors: those of ServerShell::Start,
+  // MetricsServer::Start and MemberClient::Start.
+  absl::Status Start();
+
+  // Where it listens, with the port that was bound.
+  const std::string& address() const { return server_.address(); }
+  // Empty if there are no metrics.
+  std::string metrics_address() const;
+  std::string Metrics() const { return metrics_.Serialize(); }
+
+  // Tests reach the server without sockets by this if it listens nowhere.
+  std::shared_ptr<grpc::Channel> InProcessChannel() {
+    return server_.InProcessChannel();
+  }
+
+  // Turns health to NOT_SERVING, leaves the coordinator, finishes the calls
+  // that were accepted, within `grace`, and ends the server. A microbatch that
+  // runs is given up: the coordinator hands it to another router.
+  void Drain(std::chrono::milliseconds grace);
+
+  // Returns OK after Drain(), or earlier with the reason why the coordinator
+  // will never accept this router.
+  absl::Status Wait();
+
+ private:
+  class Commands;
+
+  absl::Status Join();
+
+  const RouterOptions options_;
+  gshard::Metrics metrics_;
+  const RouterMetrics router_metrics_;
+  ModelTable models_;
+  Batcher batcher_;
+  TranslationService service_;
+  std::atomic<int64_t> grace_ms_ = 0;
+  ServerShell server_;
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool drained_ = false;    // guarded by mutex_
+  absl::Status refused_;    // guarded by mutex_
+  std::mutex drain_mutex_;  // one Start() or Drain() at a time
+
+  std::unique_ptr<RouterSessions> sessions_;
+  std::unique_ptr<Commands> commands_;
+  std::unique_ptr<MemberClient> member_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_ROUTER_PROCESS_H_

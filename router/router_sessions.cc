@@ -1,0 +1,175 @@
+#include "router/router_sessions.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/config/model_config_proto.h"
+#include "services/config/training_job_proto.h"
+#include "services/rpc/member_client.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+
+RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
+                               size_t max_message_bytes, ModelTable* models,
+                               RouterMetrics metrics)
+    : coordinator_(std::move(coordinator)),
+      models_(models),
+      metrics_(std::move(metrics)),
+      connections_(max_message_bytes) {}
+
+v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
+  absl::StatusOr<v1::CommandReply> reply = Do(command);
+  if (reply.ok()) {
+    *reply->mutable_status() = ToProtoStatus(absl::OkStatus());
+    return *std::move(reply);
+  }
+  LogWarning("a command failed",
+             {{"session", SessionOf(command)}, {"status", reply.status()}});
+  return ReplyWith(reply.status());
+}
+
+absl::StatusOr<v1::CommandReply> RouterSessions::Do(
+    const v1::Command& command) {
+  v1::CommandReply reply;
+  switch (command.action_case()) {
+    case v1::Command::kLoadSession: {
+      ASSIGN_OR_RETURN(const int64_t bytes, Load(command.load_session()));
+      reply.mutable_session_loaded()->set_memory_bytes(bytes);
+      return reply;
+    }
+    case v1::Command::kUnloadSession:
+      Remove(command.unload_session().session(), /*wait=*/true);
+      return reply;
+    case v1::Command::kAbortSession:
+      Remove(command.abort_session().session(), /*wait=*/false);
+      return reply;
+    case v1::Command::kAssignMicrobatch: {
+      const v1::AssignMicrobatch& assignment = command.assign_microbatch();
+      const Entry entry = Find(assignment.session());
+      if (entry.training == nullptr) {
+        return absl::NotFoundError(absl::StrCat(
+            "the router has no training session '", assignment.session(), "'"));
+      }
+      ASSIGN_OR_RETURN(*reply.mutable_microbatch_done()->mutable_stats(),
+                       entry.training->RunMicrobatch(assignment));
+      return reply;
+    }
+    default:
+      return absl::InvalidArgumentError(
+          "expected a command for routers: load, unload, abort or assign");
+  }
+}
+
+absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
+    const v1::LoadSession& load) {
+  if (!load.has_router()) {
+    return absl::InvalidArgumentError(
+        "load_session.router: required for a router");
+  }
+  const v1::RouterSession& router = load.router();
+  ASSIGN_OR_RETURN(const ModelConfig model,
+                   ModelConfigFromProto(router.model()));
+  ASSIGN_OR_RETURN(
+      WorkerGroup workers,
+      ConnectWorkers(router.placement(), model.experts, connections_));
+  Entry entry;
+  if (load.training()) {
+    ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
+    job.model = model;
+    ASSIGN_OR_RETURN(entry.training,
+                     TrainingSession::Create(
+                         {.session = load.session(),
+                          .job = std::move(job),
+                          .tokenizer_directory = router.tokenizer_directory(),
+                          .workers = std::move(workers)},
+                         coordinator_, metrics_));
+  } else {
+    ASSIGN_OR_RETURN(entry.serving,
+                     ServingSession::Create(
+                         {.session = load.session(),
+                          .model = model,
+                          .checkpoint_directory = router.checkpoint_directory(),
+                          .workers = std::move(workers)},
+                         metrics_));
+  }
+  return entry;
+}
+
+absl::StatusOr<int64_t> RouterSessions::Load(const v1::LoadSession& load) {
+  const std::string& session = load.session();
+  if (session.empty()) {
+    return absl::InvalidArgumentError("load_session.session: required");
+  }
+  const auto exists = [&session] {
+    return absl::AlreadyExistsError(
+        absl::StrCat("session '", session, "' is loaded"));
+  };
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (sessions_.count(session) > 0) return exists();
+  }
+  ASSIGN_OR_RETURN(Entry entry, Make(load));
+  const int64_t bytes = entry.training ? entry.training->memory_bytes()
+                                       : entry.serving->memory_bytes();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (entry.serving != nullptr) RETURN_IF_ERROR(models_->Add(entry.serving));
+  sessions_[session] = std::move(entry);
+  LogInfo("session loaded", {{"session", session}, {"bytes", bytes}});
+  return bytes;
+}
+
+RouterSessions::Entry RouterSessions::Find(const std::string& session) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? Entry() : found->second;
+}
+
+void RouterSessions::Stop(const Entry& entry) {
+  if (entry.training != nullptr) entry.training->Interrupt();
+  if (entry.serving != nullptr) entry.serving->Interrupt();
+}
+
+void RouterSessions::Remove(const std::string& session, bool wait) {
+  Entry entry = Find(session);
+  if (!wait) Stop(entry);
+  if (entry.serving != nullptr) models_->Remove(session, wait);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sessions_.erase(session);
+  }
+  entry = {};
+  connections_.Prune();
+}
+
+void RouterSessions::Interrupt(const std::string& session) {
+  Stop(Find(session));
+}
+
+void RouterSessions::Clear() {
+  std::map<std::string, Entry> sessions;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sessions.swap(sessions_);
+  }
+  for (const auto& [id, entry] : sessions) {
+    Stop(entry);
+    if (entry.serving != nullptr) models_->Remove(id, /*wait=*/false);
+  }
+  sessions.clear();
+  connections_.Prune();
+}
+
+int64_t RouterSessions::memory_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t bytes = 0;
+  for (const auto& [id, entry] : sessions_) {
+    bytes += entry.training ? entry.training->memory_bytes()
+                            : entry.serving->memory_bytes();
+  }
+  return bytes;
+}
+
+}  // namespace gshard

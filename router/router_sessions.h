@@ -1,0 +1,69 @@
+// RouterSessions: what the coordinator's commands do on a router.
+
+#ifndef ROUTER_ROUTER_SESSIONS_H_
+#define ROUTER_ROUTER_SESSIONS_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "router/model_table.h"
+#include "router/router_metrics.h"
+#include "router/serving_session.h"
+#include "router/training_session.h"
+#include "router/worker_connection.h"
+
+namespace gshard {
+
+// Thread-safe.
+class RouterSessions {
+ public:
+  // `models` (not owned) gets the models that are served.
+  RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
+                 size_t max_message_bytes, ModelTable* models,
+                 RouterMetrics metrics);
+
+  // Does a command; blocks. Errors go into the reply, as coordinator.proto
+  // says.
+  v1::CommandReply Handle(const v1::Command& command);
+
+  // Makes what a session is doing end soon.
+  void Interrupt(const std::string& session);
+
+  // Drops all sessions at once.
+  void Clear();
+
+  int64_t memory_bytes() const;
+
+ private:
+  struct Entry {
+    std::shared_ptr<TrainingSession> training;  // one of
+    std::shared_ptr<ServingSession> serving;    // the two
+  };
+
+  absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
+  absl::StatusOr<int64_t> Load(const v1::LoadSession& load);
+  absl::StatusOr<Entry> Make(const v1::LoadSession& load);
+  Entry Find(const std::string& session) const;
+  // Takes a session out; after its calls if `wait`.
+  void Remove(const std::string& session, bool wait);
+  static void Stop(const Entry& entry);
+
+  const std::shared_ptr<grpc::Channel> coordinator_;
+  ModelTable* const models_;
+  const RouterMetrics metrics_;
+  WorkerConnections connections_;
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Entry> sessions_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_ROUTER_SESSIONS_H_

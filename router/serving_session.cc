@@ -1,0 +1,172 @@
+#include "router/serving_session.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/remote_segments.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/model/parameters.h"
+#include "services/model/transformer.h"
+#include "services/sharding/role_split.h"
+#include "services/train/parameter_store.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
+                             int64_t size) {
+  if (tokenizer.vocab_size() == size) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the checkpoint's ", side, " tokenizer has ",
+                   tokenizer.vocab_size(), " pieces, its model ", size));
+}
+
+absl::StatusOr<TensorMap> LoadDense(const ModelConfig& model,
+                                    const CheckpointReader& checkpoint) {
+  std::vector<ParameterSpec> dense;
+  for (ParameterSpec& spec : ModelParameters(model)) {
+    if (!spec.per_expert) dense.push_back(std::move(spec));
+  }
+  ParameterStore store(std::move(dense), /*experts=*/{}, /*optimizer=*/nullptr);
+  RETURN_IF_ERROR(store.Load(checkpoint));
+  return store.tensors();
+}
+
+std::string DefaultLanguage(const Manifest& manifest,
+                            const Tokenizer& tokenizer) {
+  const auto found = manifest.metadata.find(kDefaultLanguageKey);
+  if (found != manifest.metadata.end() && !found->second.empty()) {
+    return found->second;
+  }
+  return tokenizer.languages().size() == 1 ? tokenizer.languages()[0] : "";
+}
+
+// What workers say of their state means to clients that the model cannot be
+// run here now.
+absl::Status ToClient(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kCancelled:  // by the worker
+      return absl::UnavailableError(status.message());
+    case absl::StatusCode::kInvalidArgument:
+      return absl::InternalError(status.message());
+    default:
+      return status;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
+    ServingSessionSpec spec, RouterMetrics metrics) {
+  const ModelConfig& model = spec.model;
+  ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
+                   CheckpointReader::Open(spec.checkpoint_directory));
+  Tokenizers tokenizers;
+  ASSIGN_OR_RETURN(std::string source, checkpoint->ReadTokenizer());
+  ASSIGN_OR_RETURN(tokenizers.source,
+                   Tokenizer::FromModelBytes(std::move(source)));
+  RETURN_IF_ERROR(CheckVocabulary("source", *tokenizers.source,
+                                  model.source_vocabulary_size));
+  if (!checkpoint->manifest().target_tokenizer_file.empty()) {
+    ASSIGN_OR_RETURN(std::string target, checkpoint->ReadTargetTokenizer());
+    ASSIGN_OR_RETURN(tokenizers.own_target,
+                     Tokenizer::FromModelBytes(std::move(target)));
+  }
+  RETURN_IF_ERROR(CheckVocabulary("target", tokenizers.target(),
+                                  model.target_vocabulary_size));
+  std::string default_language =
+      DefaultLanguage(checkpoint->manifest(), *tokenizers.source);
+  ASSIGN_OR_RETURN(TensorMap parameters, LoadDense(model, *checkpoint));
+  ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
+  ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
+  ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
+  ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
+  return std::shared_ptr<ServingSession>(new ServingSession(
+      std::move(spec), std::move(tokenizers), std::move(default_language),
+      std::move(parameters), std::move(encode_roles.router),
+      std::move(decode_roles.router), std::move(metrics)));
+}
+
+ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
+                               std::string default_language,
+                               TensorMap parameters, Program encode,
+                               Program decode, RouterMetrics metrics)
+    : spec_(std::move(spec)),
+      tokenizers_(std::move(tokenizers)),
+      default_language_(std::move(default_language)),
+      parameters_(std::move(parameters)),
+      translator_(spec_.model, std::move(encode), std::move(decode),
+                  TargetTokensOf(tokenizers_.target())),
+      metrics_(std::move(metrics)) {
+  for (const auto& [name, tensor] : parameters_) {
+    memory_bytes_ += static_cast<int64_t>(tensor.bytes());
+  }
+  metrics_.DeclareLayers(MoeLayerNames(spec_.model));
+}
+
+TargetTokens ServingSession::TargetTokensOf(const Tokenizer& tokenizer) {
+  TargetTokens tokens{
+      .bos = tokenizer.bos_id(),
+      .eos = tokenizer.eos_id(),
+      .never = {tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.unk_id()}};
+  for (const std::string& language : tokenizer.languages()) {
+    const auto tag = tokenizer.LanguageTagId(language);
+    if (tag.ok()) tokens.never.push_back(*tag);
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> ServingSession::Encode(
+    absl::string_view text, absl::string_view language) const {
+  const Tokenizer& tokenizer = *tokenizers_.source;
+  const absl::StatusOr<int32_t> tag = tokenizer.LanguageTagId(language);
+  if (!tag.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("source_", tag.status().message()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<int32_t> pieces, tokenizer.Encode(text));
+  std::vector<int32_t> ids = {*tag};
+  ids.insert(ids.end(), pieces.begin(), pieces.end());
+  ids.push_back(tokenizer.eos_id());
+  return ids;
+}
+
+absl::StatusOr<std::string> ServingSession::Decode(
+    absl::Span<const int32_t> ids) const {
+  return tokenizers_.target().Decode(ids);
+}
+
+absl::StatusOr<std::vector<Hypotheses>> ServingSession::Translate(
+    absl::Span<const SourceSentence> sentences, const BatchRun& run) {
+  // Both reasons to stop wake the segments through one.
+  Cancellation stop;
+  const uint64_t by_batch = run.all_cancelled->OnCancel([&] { stop.Cancel(); });
+  const uint64_t by_session = interrupted_.OnCancel([&] { stop.Cancel(); });
+  RemoteSegments segments(spec_.workers,
+                          {.session = spec_.session, .deadline = run.deadline},
+                          stop, metrics_.sent_bytes, metrics_.received_bytes);
+  DecodeStatistics statistics;
+  absl::StatusOr<std::vector<Hypotheses>> results = translator_.Translate(
+      sentences, parameters_, &segments,
+      [&](size_t i) { return stop.cancelled() || run.cancelled(i); },
+      &statistics);
+  run.all_cancelled->Remove(by_batch);
+  interrupted_.Remove(by_session);
+  for (const LayerLoad& layer : statistics.layers) {
+    metrics_.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
+                        layer.overflow_second);
+  }
+  metrics_.decoded_tokens.Increment(
+      static_cast<double>(statistics.decoded_tokens));
+  if (interrupted_.cancelled()) {
+    return absl::UnavailableError(
+        absl::StrCat("model ", spec_.session, " was unloaded"));
+  }
+  if (results.ok() || stop.cancelled()) return results;
+  return ToClient(results.status());
+}
+
+}  // namespace gshard

@@ -1,0 +1,81 @@
+// ServingSession: a model from a checkpoint, with its experts on workers.
+
+#ifndef ROUTER_SERVING_SESSION_H_
+#define ROUTER_SERVING_SESSION_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "router/router_metrics.h"
+#include "router/translation_model.h"
+#include "router/worker_group.h"
+#include "services/config/model_config.h"
+#include "services/graph/executor.h"
+#include "services/tokenizer/tokenizer.h"
+
+namespace gshard {
+
+struct ServingSessionSpec {
+  std::string session;  // "name@version"
+  ModelConfig model;    // validated
+  std::string checkpoint_directory;
+  WorkerGroup workers;
+};
+
+// Thread-safe.
+class ServingSession final : public TranslationModel {
+ public:
+  // Reads the dense parameters and the tokenizers.
+  //
+  // Errors: those of CheckpointReader and Tokenizer; FailedPrecondition if the
+  // checkpoint's parameters or vocabularies are not the model's.
+  static absl::StatusOr<std::shared_ptr<ServingSession>> Create(
+      ServingSessionSpec spec, RouterMetrics metrics = {});
+
+  const std::string& id() const override { return spec_.session; }
+  int64_t max_positions() const override { return spec_.model.max_positions; }
+  const std::string& default_language() const override {
+    return default_language_;
+  }
+  absl::StatusOr<std::vector<int32_t>> Encode(
+      absl::string_view text, absl::string_view language) const override;
+  absl::StatusOr<std::string> Decode(
+      absl::Span<const int32_t> ids) const override;
+  absl::StatusOr<std::vector<Hypotheses>> Translate(
+      absl::Span<const SourceSentence> sentences, const BatchRun& run) override;
+
+  // Makes batches that run, and all that follow, fail with UNAVAILABLE.
+  void Interrupt() { interrupted_.Cancel(); }
+
+  int64_t memory_bytes() const { return memory_bytes_; }
+
+ private:
+  struct Tokenizers {
+    std::unique_ptr<Tokenizer> source;
+    std::unique_ptr<Tokenizer> own_target;  // null: the source's
+
+    const Tokenizer& target() const {
+      return own_target ? *own_target : *source;
+    }
+  };
+
+  ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
+                 std::string default_language, TensorMap parameters,
+                 Program encode, Program decode, RouterMetrics metrics);
+
+  static TargetTokens TargetTokensOf(const Tokenizer& tokenizer);
+
+  const ServingSessionSpec spec_;
+  const Tokenizers tokenizers_;
+  const std::string default_language_;
+  const TensorMap parameters_;
+  const Translator translator_;
+  const RouterMetrics metrics_;
+  int64_t memory_bytes_ = 0;
+  Cancellation interrupted_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_SERVING_SESSION_H_

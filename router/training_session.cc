@@ -1,0 +1,239 @@
+#include "router/training_session.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/remote_segments.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/data/corpus.h"
+#include "services/model/parameters.h"
+#include "services/model/transformer.h"
+#include "services/rpc/tensor_transfer.h"
+#include "services/sharding/role_split.h"
+#include "services/tokenizer/tokenizer.h"
+#include "services/train/local_trainer.h"
+
+namespace gshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::chrono::milliseconds LeftUntil(Clock::time_point deadline) {
+  return std::max(std::chrono::milliseconds(1),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(
+                      deadline - Clock::now()));
+}
+
+absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
+                             int64_t size) {
+  if (tokenizer.vocab_size() == size) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the ", side, " tokenizer has ", tokenizer.vocab_size(),
+                   " pieces, the model expects ", size));
+}
+
+absl::StatusOr<Dataset> LoadDataset(const TrainingJob& job,
+                                    const std::string& directory) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> source,
+                   Tokenizer::Load(absl::StrCat(directory, "/source.model")));
+  RETURN_IF_ERROR(
+      CheckVocabulary("source", *source, job.model.source_vocabulary_size));
+  std::unique_ptr<Tokenizer> own_target;
+  if (!job.model.shared_vocabulary) {
+    ASSIGN_OR_RETURN(own_target,
+                     Tokenizer::Load(absl::StrCat(directory, "/target.model")));
+  }
+  const Tokenizer& target = own_target ? *own_target : *source;
+  RETURN_IF_ERROR(
+      CheckVocabulary("target", target, job.model.target_vocabulary_size));
+  CorpusOptions corpus_options;
+  corpus_options.default_language = job.data.default_language;
+  ASSIGN_OR_RETURN(const Corpus corpus,
+                   ReadCorpus(job.data.train_path, corpus_options));
+  if (corpus.bad_lines > 0) {
+    LogWarning("bad lines were left out",
+               {{"path", job.data.train_path}, {"lines", corpus.bad_lines}});
+  }
+  return Dataset::Create(corpus, *source, target,
+                         {.max_length = static_cast<int32_t>(job.max_length)});
+}
+
+v1::MicrobatchStats StatsToProto(const StepStatistics& statistics) {
+  v1::MicrobatchStats stats;
+  stats.set_target_tokens(statistics.target_tokens);
+  stats.set_sentences(statistics.sentences);
+  stats.set_loss_sum(statistics.loss_sum);
+  for (const LayerStatistics& layer : statistics.layers) {
+    v1::LayerStats* const out = stats.add_layers();
+    out->set_balance_loss_sum(layer.balance_loss_sum);
+    out->set_groups(layer.groups);
+    out->set_routed_first(layer.routed_first);
+    out->set_routed_second(layer.routed_second);
+    out->set_overflow_first(layer.overflow_first);
+    out->set_overflow_second(layer.overflow_second);
+    out->mutable_expert_rows()->Add(layer.expert_rows.begin(),
+                                    layer.expert_rows.end());
+  }
+  return stats;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
+    TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
+    RouterMetrics metrics) {
+  const TrainingJob& job = spec.job;
+  ASSIGN_OR_RETURN(Dataset dataset, LoadDataset(job, spec.tokenizer_directory));
+  ASSIGN_OR_RETURN(
+      BatchOrder order,
+      BatchOrder::Create(
+          dataset.lengths(),
+          {.seed = static_cast<uint64_t>(job.seed),
+           .tokens = static_cast<int32_t>(job.tokens_per_microbatch),
+           .microbatches_per_step =
+               static_cast<int32_t>(job.microbatches_per_step)},
+          dataset.target_lengths()));
+  ASSIGN_OR_RETURN(const Program program,
+                   BuildTrainProgram(job.model, MakeLossConfig(job)));
+  ASSIGN_OR_RETURN(RolePrograms roles, SplitRoles(program));
+  return std::unique_ptr<TrainingSession>(new TrainingSession(
+      std::move(spec), std::move(roles.router), std::move(dataset),
+      std::move(order), std::move(coordinator), std::move(metrics)));
+}
+
+TrainingSession::TrainingSession(TrainingSessionSpec spec, Program program,
+                                 Dataset dataset, BatchOrder order,
+                                 std::shared_ptr<grpc::Channel> coordinator,
+                                 RouterMetrics metrics)
+    : spec_(std::move(spec)),
+      layers_(MoeLayerNames(spec_.job.model)),
+      runner_(spec_.job.model, std::move(program)),
+      dataset_(std::move(dataset)),
+      order_(std::move(order)),
+      coordinator_(std::move(coordinator)),
+      metrics_(std::move(metrics)) {
+  metrics_.DeclareLayers(layers_);
+  for (const ParameterSpec& parameter : ModelParameters(spec_.job.model)) {
+    if (parameter.per_expert) continue;
+    expected_[parameter.name] = {.type = ElementType::kFloat32,
+                                 .dims = parameter.dims};
+  }
+}
+
+absl::Status TrainingSession::CheckAssignment(
+    const v1::AssignMicrobatch& assignment) const {
+  if (assignment.step() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assign_microbatch.step: expected at least 1, got ",
+                     assignment.step()));
+  }
+  if (assignment.microbatch() < 0 ||
+      assignment.microbatch() >= spec_.job.microbatches_per_step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assign_microbatch.microbatch: expected 0 to ",
+                     spec_.job.microbatches_per_step - 1, ", got ",
+                     assignment.microbatch()));
+  }
+  if (assignment.timeout_ms() < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("assign_microbatch.timeout_ms: expected at least 1, got ",
+                     assignment.timeout_ms()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
+    int64_t version, std::chrono::milliseconds timeout) {
+  std::lock_guard<std::mutex> lock(parameters_mutex_);
+  if (version == version_) return parameters_;
+  v1::PullParametersRequest request;
+  request.set_session(spec_.session);
+  request.set_version(version);
+  ASSIGN_OR_RETURN(const NamedTensors tensors,
+                   PullParameters(coordinator_, request, expected_, timeout));
+  parameters_ =
+      std::make_shared<const TensorMap>(tensors.begin(), tensors.end());
+  version_ = version;
+  return parameters_;
+}
+
+void TrainingSession::CountLayers(const StepStatistics& statistics) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const LayerStatistics& layer = statistics.layers[i];
+    metrics_.CountLayer(layers_[i], layer.expert_rows, layer.overflow_first,
+                        layer.overflow_second);
+  }
+}
+
+absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
+    const v1::AssignMicrobatch& assignment) {
+  RETURN_IF_ERROR(CheckAssignment(assignment));
+  const Clock::time_point start = Clock::now();
+  // Longer than a day is no limit; adding it might overflow.
+  const Clock::time_point deadline =
+      start + std::chrono::milliseconds(
+                  std::min<int64_t>(assignment.timeout_ms(), 24 * 3600 * 1000));
+  ASSIGN_OR_RETURN(
+      const Parameters parameters,
+      PullVersion(assignment.parameter_version(), LeftUntil(deadline)));
+  const Batch batch = MakeBatch(
+      dataset_,
+      order_.Microbatch(assignment.step() - 1, assignment.microbatch()));
+  RemoteSegments segments(spec_.workers,
+                          {.session = spec_.session,
+                           .step = assignment.step(),
+                           .microbatch = assignment.microbatch(),
+                           .attempt = assignment.attempt(),
+                           .deadline = deadline},
+                          interrupted_, metrics_.sent_bytes,
+                          metrics_.received_bytes);
+  absl::StatusOr<MicrobatchResult> result = runner_.Run(
+      batch, static_cast<uint64_t>(spec_.job.seed), assignment.step(),
+      assignment.microbatch(), *parameters, &segments, [this, deadline] {
+        return interrupted_.cancelled() || Clock::now() > deadline;
+      });
+  if (!result.ok()) {
+    if (absl::IsCancelled(result.status()) && !interrupted_.cancelled() &&
+        Clock::now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the microbatch was not done in ", assignment.timeout_ms(), " ms"));
+    }
+    return result.status();
+  }
+  NamedTensors gradients;
+  for (auto& [name, gradient] : result->gradients) {
+    gradients[name] = std::move(gradient);
+  }
+  v1::TensorFrameHeader header;
+  header.set_session(spec_.session);
+  header.set_step(assignment.step());
+  header.set_microbatch(assignment.microbatch());
+  header.set_attempt(assignment.attempt());
+  RETURN_IF_ERROR(
+      PushGradients(coordinator_, header, gradients, LeftUntil(deadline)));
+  CountLayers(result->statistics);
+  v1::MicrobatchStats stats = StatsToProto(result->statistics);
+  const Clock::duration duration = Clock::now() - start;
+  stats.set_exchange_bytes(segments.exchange_bytes());
+  stats.set_exchange_micros(segments.waited().count());
+  stats.set_duration_micros(
+      std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+  metrics_.microbatch_seconds.Observe(
+      std::chrono::duration<double>(duration).count());
+  return stats;
+}
+
+int64_t TrainingSession::memory_bytes() const {
+  int64_t bytes = (dataset_.source_pieces() + dataset_.target_pieces()) *
+                  static_cast<int64_t>(sizeof(int32_t));
+  // Parameters and their gradients.
+  for (const auto& [name, tensor] : expected_) {
+    bytes += 2 * NumElements(tensor.dims) * static_cast<int64_t>(sizeof(float));
+  }
+  return bytes;
+}
+
+}  // namespace gshard

@@ -1,0 +1,92 @@
+// TrainingSession: the dense side of a training job on this router. Holds the
+// text, runs microbatches of it with the expert workers, and hands their
+// gradients to the coordinator.
+
+#ifndef ROUTER_TRAINING_SESSION_H_
+#define ROUTER_TRAINING_SESSION_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "router/cancellation.h"
+#include "router/router_metrics.h"
+#include "router/worker_group.h"
+#include "services/config/training_job.h"
+#include "services/data/batch_order.h"
+#include "services/data/dataset.h"
+#include "services/rpc/tensor_pieces.h"
+#include "services/train/microbatch.h"
+
+namespace gshard {
+
+struct TrainingSessionSpec {
+  std::string session;
+  TrainingJob job;                  // validated
+  std::string tokenizer_directory;  // source.model, and target.model if needed
+  WorkerGroup workers;
+};
+
+// Thread-safe.
+class TrainingSession {
+ public:
+  // Reads and tokenizes the text: seconds for a million words. `coordinator`
+  // is where parameters come from and gradients go.
+  //
+  // Errors: those of reading the corpus and the tokenizers; FailedPrecondition
+  // if a vocabulary is not of the model's size; those of building the program.
+  static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
+      TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
+      RouterMetrics metrics = {});
+
+  // Runs one microbatch; blocks. The gradients have been pushed when it
+  // returns.
+  //
+  // Errors: InvalidArgument for one that there is not; DeadlineExceeded;
+  // Cancelled after Interrupt(); those of PullParameters, of the expert
+  // workers and of PushGradients.
+  absl::StatusOr<v1::MicrobatchStats> RunMicrobatch(
+      const v1::AssignMicrobatch& assignment);
+
+  // Ends the microbatch that is running, and all that follow.
+  void Interrupt() { interrupted_.Cancel(); }
+
+  int64_t memory_bytes() const;
+
+ private:
+  using Parameters = std::shared_ptr<const TensorMap>;
+
+  TrainingSession(TrainingSessionSpec spec, Program program, Dataset dataset,
+                  BatchOrder order, std::shared_ptr<grpc::Channel> coordinator,
+                  RouterMetrics metrics);
+
+  absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
+  // The dense parameters of a version; keeps the last.
+  absl::StatusOr<Parameters> PullVersion(int64_t version,
+                                         std::chrono::milliseconds timeout);
+  void CountLayers(const StepStatistics& statistics) const;
+
+  const TrainingSessionSpec spec_;
+  const std::vector<std::string> layers_;  // of experts
+  const MicrobatchRunner runner_;
+  const Dataset dataset_;
+  const BatchOrder order_;
+  const std::shared_ptr<grpc::Channel> coordinator_;
+  const RouterMetrics metrics_;
+  std::map<std::string, ExpectedTensor> expected_;  // dense parameters
+  Cancellation interrupted_;
+
+  std::mutex parameters_mutex_;
+  int64_t version_ = -1;   // guarded by parameters_mutex_
+  Parameters parameters_;  // guarded by parameters_mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_TRAINING_SESSION_H_

@@ -1,0 +1,41 @@
+// TranslateRequest: from the wire to token ids, everything checked.
+
+#ifndef ROUTER_TRANSLATE_REQUEST_H_
+#define ROUTER_TRANSLATE_REQUEST_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/model_table.h"
+#include "services/decoding/translator.h"
+
+namespace gshard {
+
+inline constexpr int kMaxSentences = 64;  // of one call
+inline constexpr size_t kMaxTextBytes = 16384;
+inline constexpr int kMaxBeamSize = 32;
+inline constexpr double kMaxLengthPenalty = 4.0;
+
+// A request that may be translated.
+struct PreparedTranslation {
+  std::shared_ptr<TranslationModel> model;
+  std::vector<SourceSentence> sentences;
+};
+
+// Parses a message. Protobuf refuses a text that is not UTF-8 without saying
+// which; this says. Errors: InvalidArgument naming the field.
+absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
+    grpc::ByteBuffer buffer);
+
+// Checks every field and tokenizes. Errors, as translation.proto says:
+// InvalidArgument naming the field, NotFound, ResourceExhausted, Unavailable.
+absl::StatusOr<PreparedTranslation> PrepareTranslation(
+    const v1::TranslateRequest& request, const ModelTable& models);
+
+}  // namespace gshard
+
+#endif  // ROUTER_TRANSLATE_REQUEST_H_

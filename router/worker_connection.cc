@@ -1,0 +1,197 @@
+#include "router/worker_connection.h"
+
+#include <condition_variable>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/client_stream.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+namespace {
+
+constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
+
+// What a frame takes besides its payload.
+constexpr size_t kHeaderAllowance = size_t{64} << 10;
+
+}  // namespace
+
+// One stream from its opening to its end. Shared with its reader, which may
+// outlive the connection.
+struct WorkerConnection::Stream {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool ended = false;                   // guarded by mutex
+  bool over = false;                    // ended, and all told; by mutex
+  std::map<uint64_t, OnReply> pending;  // guarded by mutex
+  std::shared_ptr<StreamSender<ExpertFrame>> sender;  // set before it is used
+
+  // Takes a call out; null if it is not there.
+  OnReply Take(uint64_t call_id) {
+    std::lock_guard<std::mutex> lock(mutex);
+    const auto found = pending.find(call_id);
+    if (found == pending.end()) return nullptr;
+    OnReply on_reply = std::move(found->second);
+    pending.erase(found);
+    return on_reply;
+  }
+};
+
+class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
+ public:
+  ReplyReader(std::string name, std::shared_ptr<Stream> stream)
+      : name_(std::move(name)), stream_(std::move(stream)) {}
+
+  void OnMessage(ExpertFrame frame) override {
+    if (frame.header.kind() != v1::ExpertFrameHeader::REPLY) return;
+    const OnReply on_reply = stream_->Take(frame.header.call_id());
+    if (on_reply == nullptr) return;  // cancelled meanwhile
+    const absl::Status status = FromProtoStatus(frame.header.status());
+    if (status.ok()) {
+      on_reply(std::move(frame));
+    } else {
+      on_reply(Annotate(status, name_));
+    }
+  }
+
+  void OnEnd(const absl::Status& status) override {
+    std::map<uint64_t, OnReply> pending;
+    {
+      std::lock_guard<std::mutex> lock(stream_->mutex);
+      stream_->ended = true;
+      pending.swap(stream_->pending);
+    }
+    // A reply that is too long, or a router that is too slow, is the call's
+    // fault; anything else is a worker that is not there any more.
+    const absl::Status error =
+        absl::IsResourceExhausted(status) || absl::IsCancelled(status)
+            ? Annotate(status, name_)
+            : absl::UnavailableError(absl::StrCat(
+                  name_, ": the stream was lost: ",
+                  status.ok() ? "the worker ended it" : status.ToString()));
+    for (const auto& [id, on_reply] : pending) on_reply(error);
+    std::lock_guard<std::mutex> lock(stream_->mutex);
+    stream_->over = true;
+    stream_->changed.notify_all();
+  }
+
+ private:
+  const std::string name_;
+  const std::shared_ptr<Stream> stream_;
+};
+
+WorkerConnection::WorkerConnection(std::string name,
+                                   std::shared_ptr<grpc::Channel> channel,
+                                   StreamOptions options)
+    : name_(absl::StrCat("expert worker '", name, "'")),
+      channel_(std::move(channel)),
+      options_(std::move(options)) {}
+
+WorkerConnection::~WorkerConnection() {
+  if (stream_ == nullptr) return;
+  stream_->sender->Cancel();
+  std::unique_lock<std::mutex> lock(stream_->mutex);
+  stream_->changed.wait(lock, [this] { return stream_->over; });
+}
+
+std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
+  if (stream_ != nullptr) {
+    std::lock_guard<std::mutex> lock(stream_->mutex);
+    if (!stream_->ended) return stream_;
+  }
+  stream_ = std::make_shared<Stream>();
+  stream_->sender = OpenStream<ExpertFrame, ExpertFrame>(
+      channel_, kRun,
+      [this](const std::shared_ptr<StreamSender<ExpertFrame>>&) {
+        return std::make_unique<ReplyReader>(name_, stream_);
+      },
+      options_);
+  return stream_;
+}
+
+uint64_t WorkerConnection::Call(ExpertFrame frame, OnReply on_reply) {
+  const size_t bytes = PayloadBytes(frame.tensors) + kHeaderAllowance;
+  const size_t limit = options_.frame_limits.max_bytes;
+  std::shared_ptr<Stream> stream;
+  uint64_t call_id = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    call_id = ++last_call_id_;
+    if (bytes <= limit) stream = LiveStream();
+  }
+  if (stream == nullptr) {
+    on_reply(absl::ResourceExhaustedError(
+        absl::StrCat(name_, ": a call of ", bytes,
+                     " bytes is longer than a message may be, ", limit)));
+    return call_id;
+  }
+  frame.header.set_kind(v1::ExpertFrameHeader::RUN);
+  frame.header.set_call_id(call_id);
+  {
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    stream->pending[call_id] = std::move(on_reply);
+  }
+  const absl::Status sent = stream->sender->Send(std::move(frame));
+  if (!sent.ok()) {
+    // Unless the stream's end has told it already.
+    const OnReply failed = stream->Take(call_id);
+    if (failed != nullptr) failed(Annotate(sent, name_));
+  }
+  return call_id;
+}
+
+void WorkerConnection::Cancel(uint64_t call_id) {
+  std::shared_ptr<Stream> stream;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stream = stream_;
+  }
+  if (stream == nullptr || stream->Take(call_id) == nullptr) return;
+  ExpertFrame frame;
+  frame.header.set_kind(v1::ExpertFrameHeader::CANCEL);
+  frame.header.set_call_id(call_id);
+  (void)stream->sender->Send(std::move(frame));
+}
+
+size_t WorkerConnection::pending() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stream_ == nullptr) return 0;
+  std::lock_guard<std::mutex> stream_lock(stream_->mutex);
+  return stream_->pending.size();
+}
+
+WorkerConnections::WorkerConnections(size_t max_message_bytes)
+    : max_message_bytes_(max_message_bytes) {}
+
+absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
+    const std::string& name, const std::string& address) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::shared_ptr<WorkerConnection>& connection = connections_[{name, address}];
+  if (connection != nullptr) return connection;
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<grpc::Channel> channel,
+      CreateChannel(address, {.max_message_bytes = max_message_bytes_}));
+  StreamOptions options;
+  options.frame_limits.max_bytes = max_message_bytes_;
+  connection = std::make_shared<WorkerConnection>(name, std::move(channel),
+                                                  std::move(options));
+  return connection;
+}
+
+void WorkerConnections::Prune() {
+  std::vector<std::shared_ptr<WorkerConnection>> unused;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if (it->second.use_count() > 1) {
+      ++it;
+    } else {
+      unused.push_back(std::move(it->second));
+      it = connections_.erase(it);
+    }
+  }
+}
+
+}  // namespace gshard

@@ -1,0 +1,94 @@
+// WorkerConnection: the one stream between this router and an expert worker,
+// which all sessions and calls share. It is opened when first used, and again
+// when used after it was lost.
+
+#ifndef ROUTER_WORKER_CONNECTION_H_
+#define ROUTER_WORKER_CONNECTION_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/rpc/stream.h"
+
+namespace gshard {
+
+// Thread-safe.
+class WorkerConnection {
+ public:
+  // Told the outcome of a call, once: the worker's REPLY, whose status is OK,
+  // or an error that names the worker. Must not block.
+  using OnReply = std::function<void(absl::StatusOr<ExpertFrame>)>;
+
+  // `name` is the worker's, for errors. Frames are at most as long as
+  // `options.frame_limits` says, in both directions.
+  WorkerConnection(std::string name, std::shared_ptr<grpc::Channel> channel,
+                   StreamOptions options = {});
+
+  // Ends the stream; calls in flight get CANCELLED. Waits for gRPC to let go of
+  // it, so not to be run by a callback of gRPC's.
+  ~WorkerConnection();
+
+  WorkerConnection(const WorkerConnection&) = delete;
+  WorkerConnection& operator=(const WorkerConnection&) = delete;
+
+  // Sends a RUN frame, whose kind and call_id are filled in. Returns the call's
+  // id; `on_reply` may have been called before. Errors of the outcome: what the
+  // worker replied; UNAVAILABLE if the stream was lost; RESOURCE_EXHAUSTED if
+  // the frame is too long, or too much waits to be sent.
+  uint64_t Call(ExpertFrame frame, OnReply on_reply);
+
+  // Nobody waits for the call any more: the worker is told so, and `on_reply`
+  // is not called unless it is running already.
+  void Cancel(uint64_t call_id);
+
+  // Calls that wait for their replies.
+  size_t pending() const;
+
+ private:
+  struct Stream;
+  class ReplyReader;
+
+  absl::Status Describe(const absl::Status& status) const;
+  std::shared_ptr<Stream> LiveStream();  // needs mutex_
+
+  const std::string name_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const StreamOptions options_;
+
+  mutable std::mutex mutex_;
+  uint64_t last_call_id_ = 0;       // guarded by mutex_
+  std::shared_ptr<Stream> stream_;  // guarded by mutex_; null until used
+};
+
+// The connections of a router by name and address. Thread-safe.
+class WorkerConnections {
+ public:
+  explicit WorkerConnections(size_t max_message_bytes);
+
+  // Errors: InvalidArgument if `address` is not one.
+  absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
+      const std::string& name, const std::string& address);
+
+  // Closes those that nobody uses.
+  void Prune();
+
+ private:
+  const size_t max_message_bytes_;
+  std::mutex mutex_;
+  // By name and address; guarded by mutex_.
+  std::map<std::pair<std::string, std::string>,
+           std::shared_ptr<WorkerConnection>>
+      connections_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_WORKER_CONNECTION_H_

@@ -1,0 +1,19 @@
+// CHECK ends the process on a bug of ours. Never use it on what came from a
+// caller, a file or the wire: those are absl::Status.
+
+#ifndef SERVICES_BASE_CHECK_H_
+#define SERVICES_BASE_CHECK_H_
+
+#include <cstdio>
+#include <cstdlib>
+
+#define CHECK(condition)                                                    \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      std::fprintf(stderr, "%s:%d: CHECK failed: %s\n", __FILE__, __LINE__, \
+                   #condition);                                             \
+      std::abort();                                                         \
+    }                                                                       \
+  } while (false)
+
+#endif  // SERVICES_BASE_CHECK_H_

@@ -1,0 +1,54 @@
+// Counter-based random numbers: a value is a function of a key and an index,
+// never of what was drawn before. Any process can therefore draw the same
+// number, in any order, on any number of threads.
+//
+// The mixer is splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
+// number generators", 2014).
+
+#ifndef SERVICES_BASE_RANDOM_H_
+#define SERVICES_BASE_RANDOM_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+inline uint64_t SplitMix64(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+// Folds `part` into `key`; chain it to build keys such as
+// (seed, step, microbatch, layer).
+inline uint64_t FoldIn(uint64_t key, uint64_t part) {
+  return SplitMix64(key ^ SplitMix64(part + 0x632BE59BD9B4E019ull));
+}
+
+// Folds a name in, e.g. that of a parameter.
+uint64_t FoldIn(uint64_t key, absl::string_view name);
+
+// The `index`-th 64 random bits of `key`.
+inline uint64_t RandomBits(uint64_t key, uint64_t index) {
+  return SplitMix64(SplitMix64(key) + index);
+}
+
+// Uniform in [0, 1), with 24 bits.
+inline float RandomUniform(uint64_t key, uint64_t index) {
+  return static_cast<float>(RandomBits(key, index) >> 40) * 0x1p-24f;
+}
+
+// Uniform in [0, n) for n > 0. The bias is below n / 2^64.
+inline uint64_t RandomBelow(uint64_t key, uint64_t index, uint64_t n) {
+  return static_cast<uint64_t>(
+      (static_cast<unsigned __int128>(RandomBits(key, index)) * n) >> 64);
+}
+
+// Standard normal (Box-Muller).
+float RandomNormal(uint64_t key, uint64_t index);
+
+}  // namespace gshard
+
+#endif  // SERVICES_BASE_RANDOM_H_

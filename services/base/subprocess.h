@@ -1,0 +1,44 @@
+// Runs another program to its end: no shell, arguments as they are.
+
+#ifndef SERVICES_BASE_SUBPROCESS_H_
+#define SERVICES_BASE_SUBPROCESS_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+struct SubprocessOptions {
+  // "NAME=value", added to this process's environment.
+  std::vector<std::string> environment;
+  // Folder to run in; empty for the current one.
+  std::string working_directory;
+  // Show what the program says on our standard error as it comes; its standard
+  // output is then not returned.
+  bool show_output = false;
+  // A program that writes more is killed.
+  size_t max_output_bytes = size_t{1} << 30;
+};
+
+struct SubprocessResult {
+  int exit_code = 0;         // 128 + number if a signal ended it
+  std::string output;        // its standard output
+  std::string error_output;  // the last 8 KiB of its standard error
+};
+
+// Runs argv[0], found along PATH unless it holds a '/', with standard input
+// empty, and waits for its end. Which exit codes are failures is up to the
+// caller.
+//
+// Errors: NotFound if there is no such program, ResourceExhausted if it writes
+// over max_output_bytes, Internal if it cannot be started otherwise.
+absl::StatusOr<SubprocessResult> RunSubprocess(
+    const std::vector<std::string>& argv,
+    const SubprocessOptions& options = {});
+
+}  // namespace gshard
+
+#endif  // SERVICES_BASE_SUBPROCESS_H_

@@ -1,0 +1,232 @@
+#include "services/checkpoint/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+// Of `path` without its last component.
+std::string DirectoryOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
+}
+
+absl::StatusCode CodeOf(int error_number) {
+  switch (error_number) {
+    case ENOENT:
+      return absl::StatusCode::kNotFound;
+    case EEXIST:
+    case ENOTEMPTY:
+      return absl::StatusCode::kAlreadyExists;
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+      return absl::StatusCode::kResourceExhausted;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::StatusCode::kPermissionDenied;
+    case EIO:
+      return absl::StatusCode::kDataLoss;
+    case EISDIR:
+    case ENOTDIR:
+      return absl::StatusCode::kFailedPrecondition;
+    default:
+      return absl::StatusCode::kUnavailable;
+  }
+}
+
+}  // namespace
+
+absl::Status FileError(int error_number, absl::string_view operation,
+                       absl::string_view path) {
+  return absl::Status(
+      CodeOf(error_number),
+      absl::StrCat(operation, " '", path,
+                   "': ", std::generic_category().message(error_number)));
+}
+
+absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(
+    const std::string& path) {
+  const int fd =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return FileError(errno, "create", path);
+  return std::unique_ptr<OutputFile>(new OutputFile(path, fd));
+}
+
+OutputFile::OutputFile(std::string path, int fd)
+    : path_(std::move(path)), fd_(fd) {}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+absl::Status OutputFile::Append(absl::string_view bytes) {
+  RETURN_IF_ERROR(WriteAt(end_, bytes));
+  end_ += bytes.size();
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::WriteAt(uint64_t offset, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written =
+        ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return FileError(errno, "write", path_);
+    }
+    offset += written;
+    bytes.remove_prefix(written);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Sync() {
+  if (::fsync(fd_) != 0) return FileError(errno, "sync", path_);
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Close() {
+  const int fd = std::exchange(fd_, -1);
+  if (::close(fd) != 0) return FileError(errno, "close", path_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
+    const std::string& path) {
+  // Not blocking: a pipe of that name must not hang us.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return FileError(errno, "open", path);
+  struct stat status;
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd);
+    return absl::FailedPreconditionError(
+        absl::StrCat("open '", path, "': not a regular file"));
+  }
+  return std::unique_ptr<InputFile>(
+      new InputFile(path, fd, static_cast<uint64_t>(status.st_size)));
+}
+
+InputFile::InputFile(std::string path, int fd, uint64_t size)
+    : path_(std::move(path)), fd_(fd), size_(size) {}
+
+InputFile::~InputFile() { ::close(fd_); }
+
+absl::Status InputFile::ReadAt(uint64_t offset, void* target,
+                               size_t size) const {
+  char* to = static_cast<char*>(target);
+  while (size > 0) {
+    const ssize_t count = ::pread(fd_, to, size, static_cast<off_t>(offset));
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      return FileError(errno, "read", path_);
+    }
+    if (count == 0) {
+      return absl::DataLossError(absl::StrCat("read '", path_, "': the file ",
+                                              "ends at byte ", offset, ", ",
+                                              size, " bytes too early"));
+    }
+    to += count;
+    offset += count;
+    size -= count;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path,
+                                     uint64_t max_bytes) {
+  ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
+  if (file->size() > max_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("read '", path, "': expected at most ", max_bytes,
+                     " bytes, got ", file->size()));
+  }
+  std::string bytes(file->size(), '\0');
+  RETURN_IF_ERROR(file->ReadAt(0, bytes.data(), bytes.size()));
+  return bytes;
+}
+
+absl::Status WriteFileAtomically(const std::string& path,
+                                 absl::string_view bytes) {
+  const std::string beside = path + ".tmp";
+  ASSIGN_OR_RETURN(const auto file, OutputFile::Create(beside));
+  absl::Status status = file->Append(bytes);
+  if (status.ok()) status = file->Sync();
+  if (status.ok()) status = file->Close();
+  if (status.ok()) status = RenamePath(beside, path);
+  if (!status.ok()) ::unlink(beside.c_str());
+  return status;
+}
+
+absl::Status RenamePath(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    return FileError(errno, absl::StrCat("rename '", from, "' to"), to);
+  }
+  return SyncDirectory(DirectoryOf(to));
+}
+
+absl::Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return FileError(error.value(), "make directory", path);
+  if (!IsDirectory(path)) return FileError(ENOTDIR, "make directory", path);
+  return absl::OkStatus();
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return FileError(errno, "open directory", path);
+  const int result = ::fsync(fd);
+  const int error_number = errno;
+  ::close(fd);
+  // Some network file systems have no fsync of directories; their renames are
+  // durable by themselves.
+  if (result != 0 && error_number != EINVAL && error_number != ENOTSUP) {
+    return FileError(error_number, "sync directory", path);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> ListDirectory(
+    const std::string& path) {
+  std::error_code error;
+  std::vector<std::string> names;
+  std::filesystem::directory_iterator it(path, error);
+  for (; !error && it != std::filesystem::directory_iterator();
+       it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (error) return FileError(error.value(), "list", path);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  if (error) return FileError(error.value(), "remove", path);
+  return absl::OkStatus();
+}
+
+bool IsDirectory(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+}  // namespace gshard

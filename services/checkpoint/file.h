@@ -1,0 +1,123 @@
+// Files as checkpoints need them: written in full or not at all, read at
+// offsets, and every failure of the system as the status code that says what
+// to do about it.
+//
+// Errors of every function here, by what the system said:
+//   NOT_FOUND           no such file or directory
+//   ALREADY_EXISTS      it is there already
+//   RESOURCE_EXHAUSTED  disk, quota, file-size limit or descriptors are used up
+//   PERMISSION_DENIED   permissions, or a read-only file system
+//   DATA_LOSS           the device failed, or the file is shorter than asked
+//   FAILED_PRECONDITION a directory where a file should be, or the reverse
+//   UNAVAILABLE         anything else
+
+#ifndef SERVICES_CHECKPOINT_FILE_H_
+#define SERVICES_CHECKPOINT_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// The status for `error_number`, an errno: "write /a/b: No space left".
+absl::Status FileError(int error_number, absl::string_view operation,
+                       absl::string_view path);
+
+// A file being written. Not thread-safe.
+class OutputFile {
+ public:
+  // Makes the file, or empties it if it is there.
+  static absl::StatusOr<std::unique_ptr<OutputFile>> Create(
+      const std::string& path);
+  ~OutputFile();  // closes without a word; call Close to hear of errors
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  // Writes all of `bytes` at the end of what Append has written.
+  absl::Status Append(absl::string_view bytes);
+
+  // Writes all of `bytes` at `offset` from the start.
+  absl::Status WriteAt(uint64_t offset, absl::string_view bytes);
+
+  // Waits until the bytes are on the device.
+  absl::Status Sync();
+
+  // Further calls of any kind fail.
+  absl::Status Close();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  OutputFile(std::string path, int fd);
+
+  const std::string path_;
+  int fd_;
+  uint64_t end_ = 0;
+};
+
+// A file being read. Thread-safe.
+class InputFile {
+ public:
+  // Errors: as above; FAILED_PRECONDITION if it is not a regular file.
+  static absl::StatusOr<std::unique_ptr<InputFile>> Open(
+      const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  // Bytes in the file when it was opened.
+  uint64_t size() const { return size_; }
+
+  // Reads exactly `size` bytes at `offset`. Errors: DATA_LOSS if the file ends
+  // before.
+  absl::Status ReadAt(uint64_t offset, void* target, size_t size) const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  InputFile(std::string path, int fd, uint64_t size);
+
+  const std::string path_;
+  const int fd_;
+  const uint64_t size_;
+};
+
+// The whole file. Errors: RESOURCE_EXHAUSTED if it is longer than `max_bytes`,
+// of which nothing is then read.
+absl::StatusOr<std::string> ReadFile(const std::string& path,
+                                     uint64_t max_bytes);
+
+// Puts `bytes` at `path` so that a reader, even after a crash, sees either all
+// of them or what was there before: written beside, synced, renamed.
+absl::Status WriteFileAtomically(const std::string& path,
+                                 absl::string_view bytes);
+
+// Renames `from` to `to`, replacing a file, never a directory that holds
+// something, and syncs the directory of `to`.
+absl::Status RenamePath(const std::string& from, const std::string& to);
+
+// Makes `path` and the directories above it that are missing.
+absl::Status MakeDirectories(const std::string& path);
+
+// Waits until the entries of the directory are on the device.
+absl::Status SyncDirectory(const std::string& path);
+
+// Names in the directory, sorted, without "." and "..".
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
+
+// Removes the file, or the directory with all in it; links are removed, not
+// followed. OK if there is nothing.
+absl::Status RemoveTree(const std::string& path);
+
+bool IsDirectory(const std::string& path);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_FILE_H_

@@ -1,0 +1,42 @@
+// JSON from files that are not trusted: nlohmann's parser with what it does not
+// check by itself.
+
+#ifndef SERVICES_CHECKPOINT_JSON_TEXT_H_
+#define SERVICES_CHECKPOINT_JSON_TEXT_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+struct JsonLimits {
+  int max_depth = 8;
+  int64_t max_values = 1 << 20;  // objects, arrays, strings, numbers, ...
+};
+
+// The object that is all of `text`. Errors: DataLoss if `text` is not one JSON
+// object, has a key twice in one object, or goes beyond the limits.
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text,
+                                               const JsonLimits& limits);
+
+// With keys sorted, on one line. REQUIRES: all strings are UTF-8.
+std::string FormatJson(const nlohmann::json& value);
+
+// A string member. Errors: DataLoss naming the key if it is missing or no
+// string.
+absl::StatusOr<std::string> JsonString(const nlohmann::json& object,
+                                       const std::string& key);
+
+// An integer member >= 0. Errors: DataLoss likewise.
+absl::StatusOr<int64_t> JsonCount(const nlohmann::json& object,
+                                  const std::string& key);
+
+bool IsUtf8(absl::string_view text);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_JSON_TEXT_H_

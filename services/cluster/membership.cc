@@ -1,0 +1,183 @@
+#include "services/cluster/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+constexpr size_t kMaxIdBytes = 128;
+constexpr size_t kMaxAddressBytes = 256;
+constexpr size_t kMaxQuotedBytes = 64;  // of a value inside an error
+
+std::string Quote(absl::string_view text) {
+  return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)),
+                      text.size() > kMaxQuotedBytes ? "..." : "", "\"");
+}
+
+absl::Status CheckInfo(const MemberInfo& info) {
+  const auto in_id = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+  };
+  if (info.id.empty() || info.id.size() > kMaxIdBytes ||
+      !std::all_of(info.id.begin(), info.id.end(), in_id)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "id: expected 1 to ", kMaxIdBytes,
+        " letters, digits, '.', '_' or '-', got ", Quote(info.id)));
+  }
+  if (info.role != MemberRole::kRouter &&
+      info.role != MemberRole::kExpertWorker) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("role: expected router or expert worker, got ",
+                     static_cast<int>(info.role)));
+  }
+  const auto in_address = [](unsigned char c) {
+    return absl::ascii_isgraph(c);
+  };
+  const bool needs_address = info.role == MemberRole::kExpertWorker;
+  if ((needs_address && info.address.empty()) ||
+      info.address.size() > kMaxAddressBytes ||
+      !std::all_of(info.address.begin(), info.address.end(), in_address)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "address: expected ", needs_address ? 1 : 0, " to ", kMaxAddressBytes,
+        " printable bytes without spaces, got ", Quote(info.address)));
+  }
+  if (info.capacity_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "capacity_bytes: expected at least 0, got ", info.capacity_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NoLease(absl::string_view id, absl::string_view why) {
+  return absl::NotFoundError(
+      absl::StrCat("member ", Quote(id), " has no lease: ", why));
+}
+
+}  // namespace
+
+absl::string_view MemberRoleName(MemberRole role) {
+  return role == MemberRole::kRouter ? "router" : "expert worker";
+}
+
+Membership::Membership(Options options) : options_(std::move(options)) {
+  CHECK(options_.lease > absl::ZeroDuration());
+  CHECK(options_.max_members >= 1);
+}
+
+absl::StatusOr<Member> Membership::Join(const MemberInfo& info, absl::Time now,
+                                        std::vector<MembershipEvent>* events) {
+  RETURN_IF_ERROR(CheckInfo(info));
+  if (info.version != options_.version) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("version: expected ", Quote(options_.version),
+                     " as the coordinator's, got ", Quote(info.version)));
+  }
+  const auto old = members_.find(info.id);
+  if (old != members_.end() && now < old->second.lease_expiry) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "id: expected one that no member has, got ", Quote(info.id), ", whose ",
+        MemberRoleName(old->second.info.role), " at ",
+        Quote(old->second.info.address), " holds a lease for ",
+        absl::FormatDuration(old->second.lease_expiry - now)));
+  }
+  if (old != members_.end()) {
+    events->push_back(Remove(old, MembershipEvent::Kind::kExpired));
+  } else if (static_cast<int64_t>(members_.size()) >= options_.max_members) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("members: expected at most ", options_.max_members,
+                     ", got one more, ", Quote(info.id)));
+  }
+  const Member member = {.info = info,
+                         .incarnation = ++last_incarnation_,
+                         .joined = now,
+                         .lease_expiry = now + options_.lease};
+  members_[info.id] = member;
+  ++generation_;
+  events->push_back({MembershipEvent::Kind::kJoined, member});
+  return member;
+}
+
+absl::Status Membership::Renew(absl::string_view id, int64_t incarnation,
+                               absl::Time now) {
+  const auto found = members_.find(std::string(id));
+  if (found == members_.end()) {
+    return NoLease(id, "it never joined, left or expired");
+  }
+  Member& member = found->second;
+  if (member.incarnation != incarnation) {
+    return NoLease(id, absl::StrCat("expected incarnation ", member.incarnation,
+                                    ", got ", incarnation));
+  }
+  if (now >= member.lease_expiry) {
+    return NoLease(
+        id,
+        absl::StrCat("it expired ",
+                     absl::FormatDuration(now - member.lease_expiry), " ago"));
+  }
+  member.lease_expiry = std::max(member.lease_expiry, now + options_.lease);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MembershipEvent> Membership::Leave(absl::string_view id,
+                                                  int64_t incarnation) {
+  const auto found = members_.find(std::string(id));
+  if (found == members_.end()) {
+    return NoLease(id, "it never joined, left or expired");
+  }
+  if (found->second.incarnation != incarnation) {
+    return NoLease(
+        id, absl::StrCat("expected incarnation ", found->second.incarnation,
+                         ", got ", incarnation));
+  }
+  return Remove(found, MembershipEvent::Kind::kLeft);
+}
+
+std::vector<MembershipEvent> Membership::Expire(absl::Time now) {
+  std::vector<MembershipEvent> events;
+  for (auto it = members_.begin(); it != members_.end();) {
+    const auto member = it++;
+    if (now >= member->second.lease_expiry) {
+      events.push_back(Remove(member, MembershipEvent::Kind::kExpired));
+    }
+  }
+  return events;
+}
+
+absl::Time Membership::NextExpiry() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, member] : members_) {
+    next = std::min(next, member.lease_expiry);
+  }
+  return next;
+}
+
+std::vector<Member> Membership::List(std::optional<MemberRole> role) const {
+  std::vector<Member> list;
+  for (const auto& [id, member] : members_) {
+    if (!role.has_value() || member.info.role == *role) list.push_back(member);
+  }
+  return list;
+}
+
+const Member* Membership::Find(absl::string_view id) const {
+  const auto found = members_.find(std::string(id));
+  return found == members_.end() ? nullptr : &found->second;
+}
+
+MembershipEvent Membership::Remove(
+    std::map<std::string, Member>::iterator member,
+    MembershipEvent::Kind kind) {
+  MembershipEvent event = {kind, std::move(member->second)};
+  members_.erase(member);
+  ++generation_;
+  return event;
+}
+
+}  // namespace gshard

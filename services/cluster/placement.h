@@ -1,0 +1,66 @@
+// Placement: which expert worker holds which experts.
+//
+// Every MoE layer is placed alike: a worker that holds expert e holds it in all
+// layers. Pure functions, no clock, no threads. E experts, W workers.
+
+#ifndef SERVICES_CLUSTER_PLACEMENT_H_
+#define SERVICES_CLUSTER_PLACEMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+inline constexpr int32_t kMaxPlacedExperts = 2048;
+inline constexpr int32_t kMaxPlacedWorkers = 65536;
+
+struct Placement {
+  // Grows with every change, so that a stale copy is recognized.
+  int64_t version = 0;
+
+  // [W] lists of experts, each in increasing order; empty for a worker that
+  // holds none. A worker is its index.
+  std::vector<std::vector<int32_t>> experts_of_worker;
+
+  int32_t num_workers() const {
+    return static_cast<int32_t>(experts_of_worker.size());
+  }
+
+  bool operator==(const Placement&) const = default;
+};
+
+// Where one expert is: the worker, and the expert's index in the list of that
+// worker, which is also its row in the worker's weights.
+struct ExpertLocation {
+  int32_t worker = 0;
+  int32_t index = 0;
+
+  bool operator==(const ExpertLocation&) const = default;
+};
+
+// Places experts 0 to E-1 in order: worker w holds a contiguous range, and the
+// first E mod W workers hold one expert more than the others. E may be 0, W
+// may exceed E.
+//
+// Errors: InvalidArgument if E is not 0 to 2048, W not 1 to 65536, or `version`
+// negative.
+absl::StatusOr<Placement> Place(int32_t num_experts, int32_t num_workers,
+                                int64_t version);
+
+// Checks a placement that came from elsewhere: every expert 0 to E-1 is held
+// exactly once, each list is increasing, sizes are as Place demands.
+//
+// Errors: InvalidArgument, naming the expert or worker at fault.
+absl::Status ValidatePlacement(const Placement& placement, int32_t num_experts);
+
+// [E] locations. REQUIRES: ValidatePlacement(placement, num_experts) is ok.
+std::vector<ExpertLocation> LocateExperts(const Placement& placement,
+                                          int32_t num_experts);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CLUSTER_PLACEMENT_H_

@@ -1,0 +1,85 @@
+#include "services/config/fields.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gshard {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+constexpr size_t kMaxPathBytes = 4096;
+constexpr size_t kMaxQuotedBytes = 64;  // of a value inside an error
+
+bool IsName(const std::string& text) {
+  return text.size() <= kMaxNameBytes &&
+         std::all_of(text.begin(), text.end(), [](unsigned char c) {
+           return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+         });
+}
+
+bool IsPath(const std::string& text) {
+  return text.size() <= kMaxPathBytes && text.find('\0') == std::string::npos;
+}
+
+std::string Quote(const std::string& text) {
+  const bool cut = text.size() > kMaxQuotedBytes;
+  return absl::StrCat("\"",
+                      absl::Utf8SafeCEscape(text.substr(0, kMaxQuotedBytes)),
+                      cut ? "..." : "", "\"");
+}
+
+}  // namespace
+
+void FieldChecker::Integer(const char* name, int64_t field, int64_t low,
+                           int64_t high) {
+  if (field >= low && field <= high) return;
+  Fail(name, absl::StrCat(low, " to ", high), absl::StrCat(field));
+}
+
+void FieldChecker::Real(const char* name, double field, Interval interval) {
+  if (interval.Contains(field)) return;
+  Fail(name, interval.ToString(), absl::StrCat(field));
+}
+
+void FieldChecker::Text(const char* name, const std::string& field,
+                        TextKind kind, Presence presence) {
+  if (field.empty()) {
+    if (presence == Presence::kRequired) Fail(name, "a value", "nothing");
+    return;
+  }
+  if (kind == TextKind::kName && !IsName(field)) {
+    Fail(name,
+         absl::StrCat("1 to ", kMaxNameBytes,
+                      " letters, digits, '.', '_' or '-'"),
+         Quote(field));
+  } else if (kind == TextKind::kPath && !IsPath(field)) {
+    Fail(name, absl::StrCat("a path of 1 to ", kMaxPathBytes, " bytes"),
+         absl::StrCat(field.size(), " bytes, ", Quote(field)));
+  }
+}
+
+void FieldChecker::EnumNumber(const char* name, int number,
+                              const google::protobuf::EnumDescriptor* values) {
+  if (number != 0 && values->FindValueByNumber(number) != nullptr) return;
+  std::vector<std::string> names;
+  for (int i = 1; i < values->value_count(); ++i) {
+    names.push_back(values->value(i)->name());
+  }
+  const auto* got = values->FindValueByNumber(number);
+  Fail(name, absl::StrJoin(names, " or "),
+       got != nullptr ? got->name() : absl::StrCat(number));
+}
+
+void FieldChecker::Fail(const char* name, absl::string_view expected,
+                        absl::string_view got) {
+  if (!status_.ok()) return;
+  status_ = absl::InvalidArgumentError(
+      absl::StrCat(prefix_, name, ": expected ", expected, ", got ", got));
+}
+
+}  // namespace gshard

@@ -1,0 +1,90 @@
+#include "services/config/process_options.h"
+
+#include <unistd.h>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+
+namespace gshard {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+
+std::string MachineName() {
+  char name[256] = {};
+  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') {
+    return "localhost";
+  }
+  return name;
+}
+
+}  // namespace
+
+void AddProcessFlags(Flags& flags, ProcessOptions* options) {
+  flags.Text("listen", &options->listen, "ADDRESS",
+             "address to serve at: host:port or unix:/path");
+  flags.Text("metrics_address", &options->metrics_address, "HOST:PORT",
+             "address to serve /metrics at; empty for none");
+  flags.Bool("reflection", &options->reflection,
+             "let tools such as grpcurl list the services");
+  flags.Integer("max_message_mib", &options->max_message_mib, 1, 2047,
+                "largest message in either direction, in MiB");
+  flags.Integer("drain_seconds", &options->drain_seconds, 0, 86400,
+                "time for calls in progress after SIGTERM");
+  flags.Choice("log_level", &options->log_level,
+               {"debug", "info", "warning", "error"},
+               "least severity of log lines");
+}
+
+void AddMemberFlags(Flags& flags, ProcessOptions* options) {
+  flags.Text("coordinator", &options->coordinator, "ADDRESS",
+             "where the coordinator serves");
+  flags.Require("coordinator");
+  flags.Text("advertise", &options->advertise, "ADDRESS",
+             "address told to others; by default where it listens");
+  flags.Text("name", &options->name, "NAME",
+             "name among the members; by default made of the address");
+}
+
+void ApplyLogLevel(const ProcessOptions& options) {
+  LogSeverity severity = LogSeverity::kInfo;
+  if (options.log_level == "debug") severity = LogSeverity::kDebug;
+  if (options.log_level == "warning") severity = LogSeverity::kWarning;
+  if (options.log_level == "error") severity = LogSeverity::kError;
+  SetLogThreshold(severity);
+}
+
+std::string AdvertisedAddress(const ProcessOptions& options,
+                              absl::string_view listening) {
+  if (!options.advertise.empty()) return options.advertise;
+  for (const absl::string_view any : {"0.0.0.0:", "[::]:"}) {
+    if (!absl::StartsWith(listening, any)) continue;
+    return absl::StrCat(MachineName(), ":", listening.substr(any.size()));
+  }
+  return std::string(listening);
+}
+
+std::string MemberName(const ProcessOptions& options, absl::string_view role,
+                       absl::string_view advertised) {
+  if (!options.name.empty()) return options.name;
+  std::string name = absl::StrCat(role, "-");
+  if (absl::StartsWith(advertised, "unix:")) {
+    const size_t slash = advertised.rfind('/');
+    const size_t begin = slash == absl::string_view::npos ? 5 : slash + 1;
+    absl::StrAppend(&name, advertised.substr(begin));
+  } else {
+    absl::StrAppend(&name, MachineName(), "-",
+                    advertised.substr(advertised.rfind(':') + 1));
+  }
+  for (char& c : name) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '.' &&
+        c != '_') {
+      c = '-';
+    }
+  }
+  return name.substr(0, kMaxNameBytes);
+}
+
+}  // namespace gshard

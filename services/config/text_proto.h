@@ -1,0 +1,35 @@
+// Reading and printing of protobuf text, with errors as values.
+
+#ifndef SERVICES_CONFIG_TEXT_PROTO_H_
+#define SERVICES_CONFIG_TEXT_PROTO_H_
+
+#include <google/protobuf/message.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// Configuration texts above this size are refused unread.
+inline constexpr size_t kMaxTextProtoBytes = 1 << 20;
+
+// Replaces `message` by what `text` says.
+//
+// Errors: InvalidArgument, with the position of the first mistake: "line 3,
+// column 5: ...". Unknown and repeated fields are mistakes.
+absl::Status ParseTextProto(absl::string_view text,
+                            google::protobuf::Message* message);
+
+// Fields in the order of their numbers, one a line.
+std::string PrintTextProto(const google::protobuf::Message& message);
+
+// The bytes of a configuration file. Errors start with the path: NotFound,
+// PermissionDenied, or InvalidArgument if it is no readable file or too large.
+absl::StatusOr<std::string> ReadTextFile(absl::string_view path);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CONFIG_TEXT_PROTO_H_

@@ -1,0 +1,117 @@
+// TrainingJob: what to train, on what, and for how long; validated.
+//
+// proto/gshard/v1/job.proto is the form that people write and that travels; its
+// comments say what each field means and give the ranges. This struct mirrors
+// it without protobuf, and its initializers are the defaults.
+
+#ifndef SERVICES_CONFIG_TRAINING_JOB_H_
+#define SERVICES_CONFIG_TRAINING_JOB_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/config/model_config.h"
+
+namespace gshard {
+
+// Files of tab-separated language, source, target.
+struct TrainingData {
+  std::string train_path;             // required
+  std::string dev_path;               // empty: none
+  std::string source_tokenizer_path;  // empty: trained from train_path
+  std::string target_tokenizer_path;  // empty: trained, or shared
+  std::string default_language;       // empty: requests must name one
+
+  bool operator==(const TrainingData&) const = default;
+};
+
+// Decay of the second moment at step t, from 1, is 1 - t^-decay_exponent.
+struct AdafactorConfig {
+  double decay_exponent = 0.8;
+  double clipping_threshold = 1.0;  // most root mean square of an update
+  double epsilon1 = 1e-30;          // added to squared gradients
+  double epsilon2 = 1e-3;           // least scale of a parameter
+  bool multiply_by_parameter_scale = true;
+  int64_t min_dim_size_to_factor = 128;
+
+  bool operator==(const AdafactorConfig&) const = default;
+};
+
+struct AdamConfig {
+  double beta1 = 0.9;
+  double beta2 = 0.98;
+  double epsilon = 1e-9;
+  double weight_decay = 0.0;  // decoupled
+
+  bool operator==(const AdamConfig&) const = default;
+};
+
+using OptimizerConfig = std::variant<AdafactorConfig, AdamConfig>;
+
+// At step t, from 1: multiplier / sqrt(max(t, warmup_steps)), and with
+// linear_warmup also times min(1, t / warmup_steps).
+struct LearningRateSchedule {
+  double multiplier = 1.0;
+  int64_t warmup_steps = 10000;
+  bool linear_warmup = false;
+
+  bool operator==(const LearningRateSchedule&) const = default;
+};
+
+struct CheckpointPolicy {
+  std::string directory;       // required
+  int64_t every_steps = 1000;  // 0: after the last step only
+  int64_t keep = 3;
+
+  bool operator==(const CheckpointPolicy&) const = default;
+};
+
+struct TrainingJob {
+  std::string name;  // required
+  ModelConfig model;
+  TrainingData data;
+
+  int64_t seed = 1;
+  int64_t steps = 100000;
+  int64_t microbatches_per_step = 4;
+  int64_t tokens_per_microbatch = 4096;  // padding included
+  int64_t max_length = 256;              // pieces, end mark included
+
+  OptimizerConfig optimizer = AdafactorConfig();
+  LearningRateSchedule schedule;
+  double label_smoothing = 0.1;
+  double vocabulary_z_loss = 1e-4;
+  double clip_norm = 0.0;  // 0: never clipped
+
+  CheckpointPolicy checkpoint;
+
+  int64_t min_routers = 1;  // members to wait for before the first step
+  int64_t min_workers = 1;
+  std::string serve_as;           // empty: not served
+  std::string summary_directory;  // empty: no event files
+  int64_t progress_every_steps = 100;
+  int64_t time_limit_seconds = 0;  // 0: none
+
+  bool operator==(const TrainingJob&) const = default;
+};
+
+// As ValidateModelConfig; fields of the model are named "model.experts". Does
+// not look at the files that the job names.
+absl::Status ValidateTrainingJob(const TrainingJob& job);
+
+// As ParseModelConfig.
+absl::StatusOr<TrainingJob> ParseTrainingJob(absl::string_view text);
+
+// As ModelConfigToText.
+std::string TrainingJobToText(const TrainingJob& job);
+
+// As LoadModelConfig.
+absl::StatusOr<TrainingJob> LoadTrainingJob(absl::string_view path);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CONFIG_TRAINING_JOB_H_

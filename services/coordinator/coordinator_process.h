@@ -1,0 +1,86 @@
+// CoordinatorProcess: the coordinator with its server and its metrics, as the
+// program gshard_coordinator runs it and `gshard up` runs it beside others.
+
+#ifndef SERVICES_COORDINATOR_COORDINATOR_PROCESS_H_
+#define SERVICES_COORDINATOR_COORDINATOR_PROCESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "services/coordinator/coordinator.h"
+#include "services/coordinator/coordinator_service.h"
+#include "services/metrics/metrics_server.h"
+#include "services/rpc/server.h"
+
+namespace gshard {
+
+struct CoordinatorProcessOptions {
+  // "host:port" or "unix:/path"; empty for InProcessChannel() only.
+  std::string listen = "127.0.0.1:7400";
+  std::string metrics_address = {};  // "host:port"; empty: none
+  bool reflection = false;
+  int64_t max_message_mib = 64;
+
+  absl::Duration lease = absl::Seconds(10);
+  // Name and checkpoint of the models to serve from the start, once so many
+  // members are there.
+  std::vector<std::pair<std::string, std::string>> models = {};
+  int64_t min_routers = 1;
+  int64_t min_workers = 1;
+
+  // A series for each expert of each layer.
+  bool per_expert_metrics = false;
+};
+
+// Thread-safe after Start().
+class CoordinatorProcess {
+ public:
+  explicit CoordinatorProcess(CoordinatorProcessOptions options);
+  ~CoordinatorProcess();
+
+  // Errors: those of ServerShell::Start and MetricsServer::Start.
+  absl::Status Start();
+
+  // Where members and clients reach it.
+  const std::string& address() const { return server_->address(); }
+  // Empty without.
+  std::string metrics_address() const;
+
+  std::shared_ptr<grpc::Channel> InProcessChannel() {
+    return server_->InProcessChannel();
+  }
+
+  // Refuses new work; a running job ends with a checkpoint after the step that
+  // it is at; then members are sent away. Returns when no call is left.
+  void Drain(std::chrono::milliseconds grace);
+
+  // Returns after Drain().
+  void Wait() { server_->Wait(); }
+
+ private:
+  const CoordinatorProcessOptions options_;
+  Metrics metrics_;
+  TrainingMetrics training_metrics_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::unique_ptr<CoordinatorServiceImpl> service_;
+  std::unique_ptr<ServerShell> server_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::atomic<int64_t> grace_ms_{0};
+};
+
+// "name=directory" as --model takes it. Errors: InvalidArgument.
+absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(
+    absl::string_view text);
+
+// The program: flags, signals, exit code. `arguments` without its name.
+int RunCoordinator(const std::vector<std::string>& arguments);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_COORDINATOR_PROCESS_H_

@@ -1,0 +1,72 @@
+// CoordinatorService over gRPC: a thin shell around Coordinator.
+
+#ifndef SERVICES_COORDINATOR_COORDINATOR_SERVICE_H_
+#define SERVICES_COORDINATOR_COORDINATOR_SERVICE_H_
+
+#include <memory>
+
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/coordinator/coordinator.h"
+#include "services/rpc/tensor_frame.h"
+
+namespace gshard {
+
+// Methods that carry tensors are raw: see services/rpc/server_stream.h.
+template <typename Base>
+using RawTensorMethods =
+    v1::CoordinatorService::WithRawCallbackMethod_PushGradients<
+        v1::CoordinatorService::WithRawCallbackMethod_PullParameters<Base>>;
+template <typename Base>
+using ModelMethods = v1::CoordinatorService::WithCallbackMethod_LoadModel<
+    v1::CoordinatorService::WithCallbackMethod_UnloadModel<
+        v1::CoordinatorService::WithCallbackMethod_Describe<Base>>>;
+template <typename Base>
+using JobMethods = v1::CoordinatorService::WithCallbackMethod_SubmitJob<
+    v1::CoordinatorService::WithCallbackMethod_WatchJob<
+        v1::CoordinatorService::WithCallbackMethod_CancelJob<Base>>>;
+
+class CoordinatorServiceImpl final
+    : public RawTensorMethods<ModelMethods<
+          JobMethods<v1::CoordinatorService::WithCallbackMethod_Join<
+              v1::CoordinatorService::Service>>>> {
+ public:
+  // `coordinator` outlives the server.
+  CoordinatorServiceImpl(Coordinator* coordinator, FrameLimits limits)
+      : coordinator_(coordinator), limits_(limits) {}
+
+  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
+      grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
+                                      const v1::SubmitJobRequest* request,
+                                      v1::SubmitJobResponse* response) override;
+  grpc::ServerWriteReactor<v1::JobProgress>* WatchJob(
+      grpc::CallbackServerContext* context,
+      const v1::WatchJobRequest* request) override;
+  grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
+                                      const v1::CancelJobRequest* request,
+                                      v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
+                                     const v1::DescribeRequest* request,
+                                     v1::DescribeResponse* response) override;
+  grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
+                                      const v1::LoadModelRequest* request,
+                                      v1::LoadModelResponse* response) override;
+  grpc::ServerUnaryReactor* UnloadModel(
+      grpc::CallbackServerContext* context,
+      const v1::UnloadModelRequest* request,
+      v1::UnloadModelResponse* response) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* PushGradients(
+      grpc::CallbackServerContext* context,
+      grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* PullParameters(
+      grpc::CallbackServerContext* context,
+      const grpc::ByteBuffer* request) override;
+
+ private:
+  Coordinator* const coordinator_;
+  const FrameLimits limits_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_COORDINATOR_SERVICE_H_

@@ -1,0 +1,61 @@
+// What a checkpoint of a training job says beside its tensors, and how one is
+// opened for training on or for serving.
+
+#ifndef SERVICES_COORDINATOR_JOB_CHECKPOINT_H_
+#define SERVICES_COORDINATOR_JOB_CHECKPOINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/training.pb.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/job_tokenizers.h"
+
+namespace gshard {
+
+// Keys of Manifest.metadata.
+inline constexpr char kJobKey[] = "job";    // the job in text form
+inline constexpr char kSeedKey[] = "seed";  // decimal
+
+// Makes the shards of `step` a checkpoint, removes those that are too many, and
+// returns its path. Errors: FailedPrecondition if `tensors` are not those of
+// the job's model; those of CommitCheckpoint.
+absl::StatusOr<std::string> CommitJobCheckpoint(
+    const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
+    std::vector<TensorEntry> tensors);
+
+// The newest checkpoint of the job to train on from; null if there is none.
+// Errors: those of LatestCheckpoint; FailedPrecondition if it is of another
+// seed, or has all of the job's steps already.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
+    const TrainingJob& job);
+
+// Whether `checkpoint` has exactly the tensors and the model of the job, whose
+// tokenizers are prepared. Errors: FailedPrecondition naming what differs.
+absl::Status CheckResumable(const TrainingJob& job,
+                            const CheckpointReader& checkpoint);
+
+struct ServableCheckpoint {
+  std::string directory;
+  int64_t step = 0;
+  ModelConfig model;
+};
+
+// Checks that all that serving needs is there; what the optimizer keeps is not
+// looked at. Errors: those of CheckpointReader::Open and CheckExactly; DataLoss
+// if the model's configuration cannot be read; FailedPrecondition without
+// tokenizer.
+absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory);
+
+// A shard's entries from a worker, which is not trusted to write sound ones.
+// Errors: InvalidArgument.
+absl::StatusOr<std::vector<TensorEntry>> EntriesFromProto(
+    const v1::CheckpointWritten& written);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_JOB_CHECKPOINT_H_

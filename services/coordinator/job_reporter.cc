@@ -1,0 +1,270 @@
+#include "services/coordinator/job_reporter.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/model/parameters.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+namespace {
+
+double UnixSeconds(absl::Time time) {
+  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+}
+
+absl::Status CheckCount(absl::string_view field, int64_t value) {
+  constexpr int64_t kMost = int64_t{1} << 53;
+  if (value >= 0 && value <= kMost) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("stats.", field, ": expected 0 to 2^53, got ", value));
+}
+
+}  // namespace
+
+TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
+    : step(metrics.AddGauge("gshard_train_step", "Steps committed.")),
+      step_duration(metrics.AddHistogram("gshard_train_step_duration_seconds",
+                                         "Time from step to step.")),
+      loss(metrics.AddGauge("gshard_train_loss",
+                            "Cross-entropy of the last step in nats a token.")),
+      balance_loss(metrics.AddGauge(
+          "gshard_balance_loss",
+          "Balance loss of the last step, mean over layers; 1 is even.")),
+      learning_rate(metrics.AddGauge("gshard_train_learning_rate",
+                                     "Learning rate of the last step.")),
+      gradient_norm(metrics.AddGauge(
+          "gshard_train_gradient_norm",
+          "Norm of the last step's gradient, before clipping.")),
+      tokens(metrics.AddCounter("gshard_train_tokens_total",
+                                "Target tokens trained on.")),
+      tokens_per_second(
+          metrics.AddGauge("gshard_train_tokens_per_second",
+                           "Target tokens a second in the last step.")),
+      expert_tokens(metrics.AddCounterFamily(
+          "gshard_expert_tokens_total",
+          "Choices of tokens that were routed to an expert.", {"layer"})),
+      expert_tokens_dropped(metrics.AddCounterFamily(
+          "gshard_expert_tokens_dropped_total",
+          "Choices of tokens that got no slot.", {"layer", "choice"})),
+      load_imbalance(metrics.AddGaugeFamily(
+          "gshard_expert_load_imbalance_ratio",
+          "Rows of the fullest expert over the mean, in the last step.",
+          {"layer"})),
+      checkpoint_time(metrics.AddGauge(
+          "gshard_checkpoint_last_success_timestamp_seconds",
+          "When the last checkpoint was committed; 0 for never.")),
+      microbatches_retried(
+          metrics.AddCounter("gshard_train_microbatches_retried_total",
+                             "Microbatches that were handed out again.")),
+      per_expert(per_expert) {
+  if (per_expert) {
+    tokens_of_expert = metrics.AddCounterFamily(
+        "gshard_expert_rows_total",
+        "Choices of tokens that were routed to this expert.",
+        {"layer", "expert"});
+  }
+}
+
+absl::StatusOr<StepStatistics> StatisticsFromProto(
+    const v1::MicrobatchStats& stats, size_t layers, int64_t experts) {
+  StepStatistics out;
+  RETURN_IF_ERROR(CheckCount("target_tokens", stats.target_tokens()));
+  RETURN_IF_ERROR(CheckCount("sentences", stats.sentences()));
+  if (static_cast<size_t>(stats.layers_size()) != layers) {
+    return absl::InvalidArgumentError(absl::StrCat("stats.layers: expected ",
+                                                   layers, " layers, got ",
+                                                   stats.layers_size()));
+  }
+  out.target_tokens = stats.target_tokens();
+  out.sentences = stats.sentences();
+  out.loss_sum = stats.loss_sum();
+  for (const v1::LayerStats& layer : stats.layers()) {
+    LayerStatistics& to = out.layers.emplace_back();
+    to.balance_loss_sum = layer.balance_loss_sum();
+    to.groups = layer.groups();
+    to.routed_first = layer.routed_first();
+    to.routed_second = layer.routed_second();
+    to.overflow_first = layer.overflow_first();
+    to.overflow_second = layer.overflow_second();
+    for (const int64_t count : {to.groups, to.routed_first, to.routed_second,
+                                to.overflow_first, to.overflow_second}) {
+      RETURN_IF_ERROR(CheckCount("layers", count));
+    }
+    if (layer.expert_rows_size() != experts) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("stats.layers.expert_rows: expected ", experts,
+                       " experts, got ", layer.expert_rows_size()));
+    }
+    for (const int64_t rows : layer.expert_rows()) {
+      RETURN_IF_ERROR(CheckCount("layers.expert_rows", rows));
+    }
+    to.expert_rows.assign(layer.expert_rows().begin(),
+                          layer.expert_rows().end());
+  }
+  return out;
+}
+
+JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
+                         ProgressFeed* feed)
+    : job_(job),
+      layers_(MoeLayerNames(job.model)),
+      metrics_(metrics),
+      feed_(feed),
+      progress_(feed->Latest()) {}
+
+void JobReporter::Begin(int64_t step, absl::Time now) {
+  begin_ = last_step_time_ = line_time_ = now;
+  progress_.set_step(step);
+  progress_.set_eta_seconds(-1);
+  if (job_.summary_directory.empty()) return;
+  auto events =
+      EventFile::Create(job_.summary_directory, job_.name, UnixSeconds(now));
+  if (events.ok()) {
+    events_ = *std::move(events);
+  } else {
+    LogWarning("no event file", {{"status", events.status()}});
+  }
+}
+
+void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
+                                double seconds) {
+  if (metrics_ == nullptr) return;
+  const StepStatistics& statistics = result.statistics;
+  metrics_->step.Set(static_cast<double>(step));
+  metrics_->step_duration.Observe(seconds);
+  metrics_->loss.Set(statistics.loss());
+  metrics_->balance_loss.Set(statistics.balance_loss());
+  metrics_->learning_rate.Set(result.learning_rate);
+  metrics_->gradient_norm.Set(result.gradient_norm);
+  metrics_->tokens.Increment(static_cast<double>(statistics.target_tokens));
+  if (seconds > 0) {
+    metrics_->tokens_per_second.Set(
+        static_cast<double>(statistics.target_tokens) / seconds);
+  }
+  for (size_t l = 0; l < statistics.layers.size(); ++l) {
+    const LayerStatistics& layer = statistics.layers[l];
+    const std::string& name = layers_[l];
+    metrics_->expert_tokens.With({name}).Increment(
+        static_cast<double>(layer.routed_first + layer.routed_second));
+    metrics_->expert_tokens_dropped.With({name, "first"})
+        .Increment(static_cast<double>(layer.overflow_first));
+    metrics_->expert_tokens_dropped.With({name, "second"})
+        .Increment(static_cast<double>(layer.overflow_second));
+    metrics_->load_imbalance.With({name}).Set(layer.imbalance());
+    if (!metrics_->per_expert) continue;
+    for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
+      metrics_->tokens_of_expert.With({name, absl::StrCat(e)})
+          .Increment(static_cast<double>(layer.expert_rows[e]));
+    }
+  }
+}
+
+void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
+                         bool last) {
+  const StepStatistics& statistics = result.statistics;
+  const double seconds = absl::ToDoubleSeconds(now - last_step_time_);
+  last_step_time_ = now;
+  step_rate_.Observe(1.0, seconds);
+  ReportMetrics(step, result, seconds);
+  (void)since_line_.Merge(statistics);  // of one job: it fits
+
+  const double elapsed = absl::ToDoubleSeconds(now - begin_);
+  std::optional<double> eta =
+      step_rate_.TimeFor(static_cast<double>(job_.steps - step));
+  if (eta.has_value() && job_.time_limit_seconds > 0) {
+    eta = std::max(
+        0.0,
+        std::min(*eta, static_cast<double>(job_.time_limit_seconds) - elapsed));
+  }
+  if (last) eta = 0.0;
+  const double line_seconds = absl::ToDoubleSeconds(now - line_time_);
+  double imbalance = 0.0;
+  for (const LayerStatistics& layer : statistics.layers) {
+    imbalance += layer.imbalance() / static_cast<double>(layers_.size());
+  }
+  progress_.set_state(v1::JOB_STATE_RUNNING);
+  progress_.set_step(step);
+  progress_.set_loss(statistics.loss());
+  progress_.set_balance_loss(statistics.balance_loss());
+  progress_.set_overflow_ratio(statistics.overflow_share());
+  progress_.set_load_imbalance(imbalance);
+  progress_.set_gradient_norm(result.gradient_norm);
+  progress_.set_learning_rate(result.learning_rate);
+  progress_.set_elapsed_seconds(elapsed);
+  progress_.set_eta_seconds(eta.value_or(-1));
+  if (line_seconds > 0) {
+    progress_.set_tokens_per_second(
+        static_cast<double>(since_line_.target_tokens) / line_seconds);
+  }
+  const bool due = last || step == 1 || step % job_.progress_every_steps == 0;
+  if (!due) return feed_->Update(progress_);
+  since_line_ = {};
+  line_time_ = now;
+  const std::string line =
+      FormatProgress({.step = step,
+                      .total_steps = job_.steps,
+                      .loss = progress_.loss(),
+                      .balance_loss = progress_.balance_loss(),
+                      .overflow_share = progress_.overflow_ratio(),
+                      .tokens_per_second = progress_.tokens_per_second(),
+                      .eta_seconds = eta});
+  LogInfo("progress", {{"job", job_.name}, {"line", line}});
+  WriteSummary(step, result, now);
+  feed_->Publish(progress_);
+}
+
+void JobReporter::WriteSummary(int64_t step, const StepResult& result,
+                               absl::Time now) {
+  if (events_ == nullptr) return;
+  const auto scalar = [](const char* tag, double value) {
+    return Scalar{.tag = tag, .value = static_cast<float>(value)};
+  };
+  std::vector<Scalar> scalars = {
+      scalar("train/loss", progress_.loss()),
+      scalar("train/balance_loss", progress_.balance_loss()),
+      scalar("train/overflow_ratio", progress_.overflow_ratio()),
+      scalar("train/load_imbalance_ratio", progress_.load_imbalance()),
+      scalar("train/tokens_per_second", progress_.tokens_per_second()),
+      scalar("train/learning_rate", progress_.learning_rate()),
+      scalar("train/gradient_norm", progress_.gradient_norm())};
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const LayerStatistics& layer = result.statistics.layers[l];
+    scalars.push_back({absl::StrCat("balance_loss/", layers_[l]),
+                       static_cast<float>(layer.balance_loss())});
+  }
+  const absl::Status status = events_->Add(UnixSeconds(now), step, scalars);
+  if (!status.ok() && !events_failed_) {
+    events_failed_ = true;
+    LogWarning("cannot write the event file", {{"status", status}});
+  }
+}
+
+void JobReporter::OnRetry() {
+  if (metrics_ != nullptr) metrics_->microbatches_retried.Increment();
+}
+
+void JobReporter::OnCheckpoint(int64_t step, const std::string& directory,
+                               absl::Time now) {
+  if (metrics_ != nullptr) metrics_->checkpoint_time.Set(UnixSeconds(now));
+  progress_.set_checkpoint_step(step);
+  progress_.set_checkpoint_directory(directory);
+  feed_->Update(progress_);
+  LogInfo("checkpoint committed",
+          {{"job", job_.name}, {"step", step}, {"directory", directory}});
+}
+
+void JobReporter::SetState(v1::JobState state, const absl::Status& status) {
+  progress_.set_state(state);
+  if (status.ok()) {
+    progress_.clear_status();
+  } else {
+    *progress_.mutable_status() = ToProtoStatus(status);
+  }
+  feed_->Publish(progress_);
+}
+
+}  // namespace gshard

@@ -1,0 +1,281 @@
+#include "services/coordinator/members.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/member_client.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+namespace {
+
+absl::Status LostError(const Member& member) {
+  return absl::UnavailableError(absl::StrCat(
+      MemberRoleName(member.info.role), " '", member.info.id, "' was lost"));
+}
+
+}  // namespace
+
+Members::Members(MembersOptions options)
+    : options_(std::move(options)),
+      membership_(
+          {.version = absl::StrCat(kProtocolVersion), .lease = options_.lease}),
+      lease_thread_([this] { WatchLeases(); }) {}
+
+absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
+                                            std::shared_ptr<Sender> sender) {
+  if (request.protocol_version() != kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "register.protocol_version: expected ", kProtocolVersion, ", got ",
+        request.protocol_version(), " (build ", request.build_version(), ")"));
+  }
+  MemberInfo info{.id = request.name(),
+                  .role = MemberRole::kRouter,
+                  .address = request.address(),
+                  .version = absl::StrCat(request.protocol_version()),
+                  .capacity_bytes = request.memory_bytes()};
+  if (request.role() == v1::MEMBER_ROLE_EXPERT_WORKER) {
+    info.role = MemberRole::kExpertWorker;
+  } else if (request.role() != v1::MEMBER_ROLE_ROUTER) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "register.role: expected a router or an expert worker, got ",
+        static_cast<int>(request.role())));
+  }
+  RETURN_IF_ERROR(
+      Annotate(ValidateAddress(request.address()), "register.address"));
+  std::vector<OnReply> expired;
+  MemberKey key;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) {
+      return absl::UnavailableError("the coordinator is shutting down");
+    }
+    const absl::Time now = options_.clock();
+    std::vector<MembershipEvent> events;
+    ASSIGN_OR_RETURN(const Member member, membership_.Join(info, now, &events));
+    if (connections_.count(info.id) > 0) {  // its lease ran out unnoticed
+      expired = Drop(info.id, absl::DeadlineExceededError("the lease ran out"));
+    }
+    v1::JoinResponse accepted;
+    accepted.mutable_accepted()->set_lease_ms(
+        absl::ToInt64Milliseconds(options_.lease));
+    accepted.mutable_accepted()->set_heartbeat_interval_ms(
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 4));
+    (void)sender->Send(std::move(accepted));
+    key = KeyOf(member);
+    connections_[info.id] = {.incarnation = member.incarnation,
+                             .registered = request,
+                             .heartbeat = {},
+                             .last_message = now,
+                             .sender = std::move(sender),
+                             .pending = {}};
+    wake_.notify_one();
+  }
+  LogInfo("member joined", {{"member_role", MemberRoleName(info.role)},
+                            {"name", info.id},
+                            {"address", info.address},
+                            {"version", request.build_version()}});
+  Fail(std::move(expired), absl::UnavailableError("the lease ran out"));
+  options_.on_change();
+  return key;
+}
+
+Members::Connection* Members::Find(const MemberKey& key) {
+  const auto found = connections_.find(key.name);
+  if (found == connections_.end() ||
+      found->second.incarnation != key.incarnation) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+absl::Status Members::OnHeartbeat(const MemberKey& key,
+                                  const v1::Heartbeat& load) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Connection* const connection = Find(key);
+  const absl::Time now = options_.clock();
+  if (connection == nullptr ||
+      !membership_.Renew(key.name, key.incarnation, now).ok()) {
+    return absl::DeadlineExceededError("the lease ran out");
+  }
+  connection->heartbeat = load;
+  connection->last_message = now;
+  return absl::OkStatus();
+}
+
+absl::Status Members::OnCommandReply(const MemberKey& key,
+                                     v1::CommandReply reply) {
+  OnReply on_reply;
+  std::string role;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Connection* const connection = Find(key);
+    const absl::Time now = options_.clock();
+    if (connection == nullptr ||
+        !membership_.Renew(key.name, key.incarnation, now).ok()) {
+      return absl::DeadlineExceededError("the lease ran out");
+    }
+    connection->last_message = now;
+    const auto pending = connection->pending.find(reply.command_id());
+    if (pending == connection->pending.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("reply.command_id: no command ", reply.command_id(),
+                       " waits for a reply"));
+    }
+    on_reply = std::move(pending->second);
+    connection->pending.erase(pending);
+    role = std::string(MemberRoleName(membership_.Find(key.name)->info.role));
+  }
+  const absl::Status status = FromProtoStatus(reply.status());
+  if (status.ok()) {
+    on_reply(std::move(reply));
+  } else {
+    on_reply(Annotate(status, absl::StrCat(role, " '", key.name, "'")));
+  }
+  return absl::OkStatus();
+}
+
+void Members::OnEnd(const MemberKey& key, const absl::Status& why) {
+  std::vector<OnReply> pending;
+  Member member;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (Find(key) == nullptr) return;
+    member = *membership_.Find(key.name);
+    (void)membership_.Leave(key.name, key.incarnation);
+    pending = Drop(key.name, why);
+  }
+  LogInfo("member left", {{"member_role", MemberRoleName(member.info.role)},
+                          {"name", key.name},
+                          {"status", why}});
+  Fail(std::move(pending), LostError(member));
+  options_.on_change();
+}
+
+std::vector<OnReply> Members::Drop(const std::string& name,
+                                   const absl::Status& end) {
+  Connection& connection = connections_.at(name);
+  connection.sender->Finish(end);
+  std::vector<OnReply> pending;
+  for (auto& [id, on_reply] : connection.pending) {
+    pending.push_back(std::move(on_reply));
+  }
+  connections_.erase(name);
+  return pending;
+}
+
+void Members::Fail(std::vector<OnReply> pending, const absl::Status& why) {
+  for (const OnReply& on_reply : pending) on_reply(why);
+}
+
+std::vector<Member> Members::List(std::optional<MemberRole> role) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return membership_.List(role);
+}
+
+std::vector<v1::Member> Members::Describe() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const absl::Time now = options_.clock();
+  std::vector<v1::Member> members;
+  for (const Member& member : membership_.List()) {
+    const Connection& connection = connections_.at(member.info.id);
+    v1::Member& out = members.emplace_back();
+    out.set_name(member.info.id);
+    out.set_role(connection.registered.role());
+    out.set_address(member.info.address);
+    out.set_build_version(connection.registered.build_version());
+    out.set_silent_ms(absl::ToInt64Milliseconds(now - connection.last_message));
+    out.set_joined_ms(absl::ToInt64Milliseconds(now - member.joined));
+    *out.mutable_heartbeat() = connection.heartbeat;
+  }
+  return members;
+}
+
+void Members::Send(const MemberKey& key, v1::Command command,
+                   OnReply on_reply) {
+  absl::Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Connection* const connection = Find(key);
+    if (connection == nullptr) {
+      status = absl::UnavailableError(
+          absl::StrCat("member '", key.name, "' was lost"));
+    } else {
+      const uint64_t id = ++last_command_;
+      command.set_command_id(id);
+      v1::JoinResponse message;
+      *message.mutable_command() = std::move(command);
+      // First, for the reply may come before Send() returns.
+      connection->pending[id] = on_reply;
+      status = connection->sender->Send(std::move(message));
+      if (!status.ok()) connection->pending.erase(id);
+    }
+  }
+  if (!status.ok()) on_reply(status);
+}
+
+void Members::Expire() {
+  std::vector<OnReply> pending;
+  std::vector<std::pair<Member, std::vector<OnReply>>> expired;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const MembershipEvent& event : membership_.Expire(options_.clock())) {
+      expired.emplace_back(
+          event.member, Drop(event.member.info.id,
+                             absl::DeadlineExceededError("the lease ran out")));
+    }
+  }
+  for (auto& [member, replies] : expired) {
+    LogWarning("member expired",
+               {{"member_role", MemberRoleName(member.info.role)},
+                {"name", member.info.id}});
+    Fail(std::move(replies), LostError(member));
+  }
+  if (!expired.empty()) options_.on_change();
+}
+
+void Members::WatchLeases() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    const absl::Time next = membership_.NextExpiry();
+    if (next == absl::InfiniteFuture()) {
+      wake_.wait(lock);
+      continue;
+    }
+    // Renewals move `next`; looking a few times a lease is enough.
+    const absl::Duration wait =
+        std::max(next - options_.clock(), options_.lease / 8);
+    wake_.wait_for(lock, absl::ToChronoNanoseconds(wait));
+    lock.unlock();
+    Expire();
+    lock.lock();
+  }
+}
+
+void Members::Shutdown() {
+  std::vector<std::pair<Member, std::vector<OnReply>>> dropped;
+  std::thread thread;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    for (const Member& member : membership_.List()) {
+      (void)membership_.Leave(member.info.id, member.incarnation);
+      dropped.emplace_back(
+          member,
+          Drop(member.info.id,
+               absl::UnavailableError("the coordinator is shutting down")));
+    }
+    thread.swap(lease_thread_);
+    wake_.notify_one();
+  }
+  if (thread.joinable()) thread.join();
+  for (auto& [member, replies] : dropped) {
+    Fail(std::move(replies), LostError(member));
+  }
+}
+
+}  // namespace gshard

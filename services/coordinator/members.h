@@ -1,0 +1,113 @@
+// Members: the routers and expert workers that have joined, their streams, and
+// the commands that they have not answered yet.
+
+#ifndef SERVICES_COORDINATOR_MEMBERS_H_
+#define SERVICES_COORDINATOR_MEMBERS_H_
+
+#include <compare>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/cluster/membership.h"
+#include "services/rpc/stream.h"
+
+namespace gshard {
+
+// A member between one Join and its loss.
+struct MemberKey {
+  std::string name;
+  int64_t incarnation = 0;
+
+  auto operator<=>(const MemberKey&) const = default;
+};
+
+inline MemberKey KeyOf(const Member& member) {
+  return {member.info.id, member.incarnation};
+}
+
+// The outcome of a command: the member's reply with an OK status, or its error,
+// or UNAVAILABLE because the member was lost. Errors name the member.
+using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
+
+struct MembersOptions {
+  absl::Duration lease = absl::Seconds(10);
+  std::function<absl::Time()> clock = absl::Now;
+  // Called after every change, on any thread, without locks; must not block.
+  std::function<void()> on_change = [] {};
+};
+
+// Thread-safe. Callbacks come on any thread, without locks.
+class Members {
+ public:
+  using Sender = StreamSender<v1::JoinResponse>;
+
+  explicit Members(MembersOptions options);
+  ~Members() { Shutdown(); }
+
+  // The four events of a member's stream.
+  //
+  // Errors, with which the stream ends: those of CoordinatorService.Join.
+  absl::StatusOr<MemberKey> Register(const v1::RegisterMember& request,
+                                     std::shared_ptr<Sender> sender);
+  absl::Status OnHeartbeat(const MemberKey& key, const v1::Heartbeat& load);
+  absl::Status OnCommandReply(const MemberKey& key, v1::CommandReply reply);
+  void OnEnd(const MemberKey& key, const absl::Status& why);
+
+  // In order of their names.
+  std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
+  std::vector<v1::Member> Describe() const;
+
+  // Sends a command (its id is filled in). `on_reply` is called once.
+  void Send(const MemberKey& key, v1::Command command, OnReply on_reply);
+
+  // Cuts off those whose lease has run out. A thread of its own calls this in
+  // time; with another clock than absl::Now the test does.
+  void Expire();
+
+  // Ends all streams with UNAVAILABLE and refuses new ones.
+  void Shutdown();
+
+ private:
+  struct Connection {
+    int64_t incarnation = 0;
+    v1::RegisterMember registered;
+    v1::Heartbeat heartbeat;
+    absl::Time last_message;
+    std::shared_ptr<Sender> sender;
+    std::map<uint64_t, OnReply> pending;
+  };
+
+  // Null if the member has been lost.
+  Connection* Find(const MemberKey& key);  // needs mutex_
+  // Ends the member's connection; returns what must be called without the lock.
+  std::vector<OnReply> Drop(const std::string& name,
+                            const absl::Status& end);  // needs mutex_
+  void Fail(std::vector<OnReply> pending, const absl::Status& why);
+  void WatchLeases();
+
+  const MembersOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  Membership membership_;                          // guarded by mutex_
+  std::map<std::string, Connection> connections_;  // guarded by mutex_
+  uint64_t last_command_ = 0;                      // guarded by mutex_
+  bool stopping_ = false;                          // guarded by mutex_
+  std::thread lease_thread_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_MEMBERS_H_

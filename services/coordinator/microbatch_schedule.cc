@@ -1,0 +1,77 @@
+#include "services/coordinator/microbatch_schedule.h"
+
+#include "services/base/check.h"
+
+namespace gshard {
+
+void MicrobatchSchedule::RemoveRouter(const MemberKey& router) {
+  const auto found = routers_.find(router);
+  if (found == routers_.end()) return;
+  for (const int32_t index : found->second) {
+    Microbatch& microbatch = microbatches_[index];
+    microbatch.assigned = false;
+    ++microbatch.attempt;
+    waiting_.insert(index);
+  }
+  routers_.erase(found);
+}
+
+std::vector<Assignment> MicrobatchSchedule::Assign() {
+  std::vector<Assignment> assignments;
+  while (!waiting_.empty() && !routers_.empty()) {
+    auto least = routers_.begin();
+    for (auto it = routers_.begin(); it != routers_.end(); ++it) {
+      if (it->second.size() < least->second.size()) least = it;
+    }
+    const size_t most = waiting_.size() > routers_.size() ? 2 : 1;
+    if (least->second.size() >= most) break;
+    const int32_t index = *waiting_.begin();
+    waiting_.erase(waiting_.begin());
+    least->second.insert(index);
+    Microbatch& microbatch = microbatches_[index];
+    microbatch.assigned = true;
+    microbatch.router = least->first;
+    assignments.push_back({least->first, index, microbatch.attempt});
+  }
+  return assignments;
+}
+
+bool MicrobatchSchedule::IsCurrent(const Assignment& assignment) const {
+  if (assignment.microbatch < 0 ||
+      assignment.microbatch >= static_cast<int32_t>(microbatches_.size())) {
+    return false;
+  }
+  const Microbatch& microbatch = microbatches_[assignment.microbatch];
+  return microbatch.assigned && !microbatch.finished &&
+         microbatch.attempt == assignment.attempt &&
+         microbatch.router == assignment.router;
+}
+
+void MicrobatchSchedule::Finish(const Assignment& assignment) {
+  CHECK(IsCurrent(assignment));
+  microbatches_[assignment.microbatch].finished = true;
+  ++finished_;
+  routers_[assignment.router].erase(assignment.microbatch);
+}
+
+int32_t MicrobatchSchedule::Fail(const Assignment& assignment) {
+  CHECK(IsCurrent(assignment));
+  Microbatch& microbatch = microbatches_[assignment.microbatch];
+  microbatch.assigned = false;
+  routers_[assignment.router].erase(assignment.microbatch);
+  return ++microbatch.attempt;
+}
+
+void MicrobatchSchedule::Release(int32_t microbatch) {
+  waiting_.insert(microbatch);
+}
+
+std::vector<int32_t> MicrobatchSchedule::attempts() const {
+  std::vector<int32_t> attempts;
+  for (const Microbatch& microbatch : microbatches_) {
+    attempts.push_back(microbatch.attempt);
+  }
+  return attempts;
+}
+
+}  // namespace gshard

@@ -1,0 +1,190 @@
+#include "services/coordinator/session_plan.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/cluster/placement.h"
+#include "services/config/model_config_proto.h"
+#include "services/config/training_job_proto.h"
+#include "services/graph/text.h"
+#include "services/model/transformer.h"
+#include "services/rpc/tensor_frame.h"
+#include "services/sharding/role_split.h"
+#include "services/train/local_trainer.h"
+
+namespace gshard {
+namespace {
+
+v1::Initializer InitializerToProto(const Initializer& initializer) {
+  v1::Initializer out;
+  switch (initializer.kind) {
+    case InitializerKind::kZeros:
+      out.set_kind(v1::Initializer::ZEROS);
+      break;
+    case InitializerKind::kOnes:
+      out.set_kind(v1::Initializer::ONES);
+      break;
+    case InitializerKind::kNormal:
+      out.set_kind(v1::Initializer::NORMAL);
+      break;
+    case InitializerKind::kUniformFanIn:
+      out.set_kind(v1::Initializer::UNIFORM_FAN_IN);
+      break;
+  }
+  out.set_stddev(initializer.stddev);
+  out.set_fan_in(initializer.fan_in);
+  return out;
+}
+
+// Appends the segments of `program`.
+absl::Status AddSegments(const Program& program, v1::WorkerSession* session) {
+  ASSIGN_OR_RETURN(const RolePrograms roles, SplitRoles(program));
+  for (const Segment& segment : roles.segments) {
+    v1::Segment* const out = session->add_segments();
+    out->set_name(segment.name);
+    out->set_program(ProgramToText(segment.program));
+  }
+  return absl::OkStatus();
+}
+
+void AddParameters(const ModelConfig& model, v1::WorkerSession* session) {
+  session->set_total_experts(static_cast<int32_t>(model.experts));
+  for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
+    v1::ExpertParameter* const out = session->add_parameters();
+    out->set_name(spec.name);
+    out->set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+    out->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
+    *out->mutable_initializer() = InitializerToProto(spec.initializer);
+  }
+}
+
+// Bytes of one expert's weights in all layers.
+int64_t ExpertBytes(const ModelConfig& model) {
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
+    int64_t size = sizeof(float);
+    for (size_t i = 1; i < spec.dims.size(); ++i) size *= spec.dims[i];
+    bytes += size;
+  }
+  return bytes;
+}
+
+// Fills in workers and placement. `load` is a worker's, but for its experts.
+absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
+                          const std::vector<Member>& workers,
+                          int64_t placement_version, SessionPlan* plan) {
+  v1::Placement* const placement =
+      plan->router_load.mutable_router()->mutable_placement();
+  placement->set_version(placement_version);
+  if (model.experts == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      const Placement placed,
+      Place(static_cast<int32_t>(model.experts),
+            static_cast<int32_t>(workers.size()), placement_version));
+  // Training keeps gradients beside the weights; the optimizer's state of a
+  // factored matrix is next to nothing.
+  const int64_t expert_bytes = ExpertBytes(model) * (load.training() ? 2 : 1);
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const std::vector<int32_t>& experts = placed.experts_of_worker[w];
+    if (experts.empty()) continue;
+    const MemberInfo& info = workers[w].info;
+    const int64_t bytes = expert_bytes * static_cast<int64_t>(experts.size());
+    if (info.capacity_bytes > 0 && bytes > info.capacity_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          experts.size(), " experts take ", bytes, " bytes, expert worker '",
+          info.id, "' offers ", info.capacity_bytes));
+    }
+    v1::WorkerPlacement* const out = placement->add_workers();
+    out->set_name(info.id);
+    out->set_address(info.address);
+    out->mutable_experts()->Add(experts.begin(), experts.end());
+    v1::LoadSession own = load;
+    own.mutable_worker()->mutable_experts()->Add(experts.begin(),
+                                                 experts.end());
+    plan->workers.push_back(KeyOf(workers[w]));
+    plan->worker_loads.push_back(std::move(own));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
+                                        bool per_expert) {
+  std::vector<ParameterSpec> specs;
+  for (ParameterSpec& spec : ModelParameters(model)) {
+    if (spec.per_expert == per_expert) specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
+                                         const TrainingJob& job,
+                                         const TrainingStart& start,
+                                         const std::vector<Member>& workers,
+                                         int64_t placement_version) {
+  SessionPlan plan;
+  plan.session = session;
+  v1::LoadSession load;
+  load.set_session(session);
+  load.set_training(true);
+  plan.router_load = load;
+
+  v1::WorkerSession* const worker = load.mutable_worker();
+  ASSIGN_OR_RETURN(const Program program,
+                   BuildTrainProgram(job.model, MakeLossConfig(job)));
+  RETURN_IF_ERROR(AddSegments(program, worker));
+  AddParameters(job.model, worker);
+  if (start.checkpoint_directory.empty()) {
+    worker->mutable_source()->set_initial_seed(job.seed);
+  } else {
+    worker->mutable_source()->set_checkpoint_directory(
+        start.checkpoint_directory);
+  }
+  const v1::TrainingJob message = TrainingJobToProto(job);
+  if (message.has_adam()) {
+    *worker->mutable_optimizer()->mutable_adam() = message.adam();
+  } else {
+    *worker->mutable_optimizer()->mutable_adafactor() = message.adafactor();
+  }
+  worker->set_step(start.step);
+  worker->set_seed(job.seed);
+  worker->set_microbatches_per_step(job.microbatches_per_step);
+  RETURN_IF_ERROR(
+      PlaceExperts(job.model, load, workers, placement_version, &plan));
+
+  v1::RouterSession* const router = plan.router_load.mutable_router();
+  *router->mutable_model() = ModelConfigToProto(job.model);
+  *router->mutable_job() = message;
+  router->set_tokenizer_directory(start.tokenizer_directory);
+  return plan;
+}
+
+absl::StatusOr<SessionPlan> PlanServing(const std::string& session,
+                                        const ModelConfig& model,
+                                        const std::string& checkpoint_directory,
+                                        const std::vector<Member>& workers,
+                                        int64_t placement_version) {
+  SessionPlan plan;
+  plan.session = session;
+  v1::LoadSession load;
+  load.set_session(session);
+  plan.router_load = load;
+
+  v1::WorkerSession* const worker = load.mutable_worker();
+  ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
+  RETURN_IF_ERROR(AddSegments(encode, worker));
+  ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
+  RETURN_IF_ERROR(AddSegments(decode, worker));
+  AddParameters(model, worker);
+  worker->mutable_source()->set_checkpoint_directory(checkpoint_directory);
+  RETURN_IF_ERROR(PlaceExperts(model, load, workers, placement_version, &plan));
+
+  v1::RouterSession* const router = plan.router_load.mutable_router();
+  *router->mutable_model() = ModelConfigToProto(model);
+  router->set_checkpoint_directory(checkpoint_directory);
+  return plan;
+}
+
+}  // namespace gshard

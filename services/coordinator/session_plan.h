@@ -1,0 +1,65 @@
+// SessionPlan: what each member of a session is told to load.
+
+#ifndef SERVICES_COORDINATOR_SESSION_PLAN_H_
+#define SERVICES_COORDINATOR_SESSION_PLAN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/members.h"
+#include "services/model/parameters.h"
+
+namespace gshard {
+
+struct SessionPlan {
+  std::string session;
+
+  // The workers that hold experts, as in placement.workers, and what each of
+  // them loads. None for a dense model; workers beyond the number of experts
+  // take no part.
+  std::vector<MemberKey> workers;
+  std::vector<v1::LoadSession> worker_loads;
+
+  // The same for every router.
+  v1::LoadSession router_load;
+
+  const v1::Placement& placement() const {
+    return router_load.router().placement();
+  }
+};
+
+// What a training session starts from.
+struct TrainingStart {
+  int64_t step = 0;                  // updates made
+  std::string checkpoint_directory;  // empty: the job's seed
+  std::string tokenizer_directory;
+};
+
+// Splits the job's training program and places the experts on `workers`.
+//
+// Errors: those of building and splitting the program; ResourceExhausted if a
+// worker's experts do not fit the memory that it offers.
+absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
+                                         const TrainingJob& job,
+                                         const TrainingStart& start,
+                                         const std::vector<Member>& workers,
+                                         int64_t placement_version);
+
+// The same for serving: encoder and decoder.
+absl::StatusOr<SessionPlan> PlanServing(const std::string& session,
+                                        const ModelConfig& model,
+                                        const std::string& checkpoint_directory,
+                                        const std::vector<Member>& workers,
+                                        int64_t placement_version);
+
+// The per-expert, or the other parameters of a model.
+std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
+                                        bool per_expert);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_SESSION_PLAN_H_

@@ -1,0 +1,94 @@
+// BatchOrder: which sentences make up microbatch m of step s.
+//
+// A pure function of (lengths, options, step, microbatch): it does not matter
+// who asks, in which order, or how many routers share the work. Every sentence
+// comes once an epoch. An epoch is a random permutation of the sentences, cut
+// into pools; a pool is sorted by length and cut into microbatches of at most
+// `tokens` padded positions, so that little is padding; then the microbatches
+// of the epoch are shuffled. Microbatch m of step s is number s *
+// microbatches_per_step + m of the epochs behind one another; a step may
+// straddle two epochs.
+//
+// Threads: Microbatch may be called from any threads. The plan of an epoch is
+// made once, when first asked for, and two are kept: about 8 bytes a sentence
+// each. Plans of earlier epochs tell where a later one starts, so asking first
+// for a step n epochs away costs n plans.
+
+#ifndef SERVICES_DATA_BATCH_ORDER_H_
+#define SERVICES_DATA_BATCH_ORDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+struct BatchOrderOptions {
+  uint64_t seed = 1;
+  // Positions of a microbatch, padding included: sentences times the longest.
+  int32_t tokens = 2048;
+  int32_t microbatches_per_step = 1;
+  // Sentences that are sorted by length together.
+  int32_t pool = 16384;
+};
+
+class BatchOrder {
+ public:
+  // `lengths` count against the budget. Sentences of equal length are sorted by
+  // `second_lengths`, if given: with the targets' lengths there, targets are
+  // padded little too (a seventh less on package titles).
+  //
+  // Errors: InvalidArgument for an option that is not positive, no sentences,
+  // a sentence that is longer than `tokens`, or second_lengths of another size.
+  static absl::StatusOr<BatchOrder> Create(
+      std::vector<int32_t> lengths, const BatchOrderOptions& options,
+      std::vector<int32_t> second_lengths = {});
+
+  BatchOrder(BatchOrder&&) = default;
+  BatchOrder& operator=(BatchOrder&&) = default;
+
+  // Sentence indices, longest first; never empty.
+  // REQUIRES: step >= 0, 0 <= microbatch < microbatches_per_step.
+  std::vector<int32_t> Microbatch(int64_t step, int32_t microbatch) const;
+
+  // The epoch that microbatch 0 of `step` belongs to, from 0.
+  int64_t Epoch(int64_t step) const;
+
+  // Microbatches of one epoch; differs a little between epochs.
+  int64_t MicrobatchesInEpoch(int64_t epoch) const;
+
+  const BatchOrderOptions& options() const { return options_; }
+
+ private:
+  // One epoch: microbatch b holds sentences [starts[b], starts[b + 1]).
+  struct Plan {
+    int64_t epoch;
+    std::vector<int32_t> sentences;
+    std::vector<int32_t> starts;
+    int64_t size() const { return static_cast<int64_t>(starts.size()) - 1; }
+  };
+  struct Cache {
+    std::mutex mutex;
+    // Number of the first microbatch of each epoch known so far.
+    std::vector<int64_t> epoch_starts = {0};
+    std::shared_ptr<const Plan> recent[2];
+  };
+
+  BatchOrder() = default;
+  bool Before(int32_t i, int32_t j) const;
+  std::shared_ptr<const Plan> MakePlan(int64_t epoch) const;
+  std::shared_ptr<const Plan> GetPlan(int64_t epoch) const;
+  std::shared_ptr<const Plan> FindPlan(int64_t number, int64_t* offset) const;
+
+  std::vector<int32_t> lengths_;
+  std::vector<int32_t> second_lengths_;  // empty or as many
+  BatchOrderOptions options_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_DATA_BATCH_ORDER_H_

@@ -1,0 +1,78 @@
+// Parallel text from tab-separated lines: language<TAB>source<TAB>target.
+//
+// Files of two columns, source<TAB>target, are read too when the caller names
+// their language. Blank lines are nothing; every other line that is not a pair
+// is a bad line: counted, the first few remembered, never fatal by itself.
+
+#ifndef SERVICES_DATA_CORPUS_H_
+#define SERVICES_DATA_CORPUS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+struct SentencePair {
+  std::string language;  // of the source
+  std::string source;
+  std::string target;
+
+  friend bool operator==(const SentencePair&, const SentencePair&) = default;
+};
+
+struct CorpusOptions {
+  // Language of lines with two columns; without it they are bad lines.
+  std::string default_language;
+  // Longer lines are bad lines, and are never held in memory whole.
+  size_t max_line_bytes = 64 << 10;
+  // Bad lines that are remembered with their reason.
+  size_t max_reported = 5;
+};
+
+struct BadLine {
+  int64_t line;  // from 1
+  std::string reason;
+};
+
+struct Corpus {
+  std::vector<SentencePair> pairs;  // in the order of the file
+  int64_t bad_lines = 0;
+  std::vector<BadLine> first_bad_lines;
+
+  // "2 bad lines: line 7: expected 3 columns, got 1; ...". Empty if none.
+  std::string BadLineSummary() const;
+
+  // Pairs by language.
+  std::map<std::string, int64_t> CountByLanguage() const;
+};
+
+// A language is 1 to 32 ASCII letters, digits, '_', '-' or '@'.
+bool IsLanguageName(absl::string_view name);
+
+// Errors: InvalidArgument if no line is a pair (saying why the first was not).
+absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
+                                   const CorpusOptions& options = {});
+
+// Errors: NotFound if the file cannot be opened, DataLoss if reading it fails,
+// those of ParseCorpus, all with the path.
+absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
+                                  const CorpusOptions& options = {});
+
+// Writes pairs as three columns; the file appears whole or not at all.
+//
+// Errors: InvalidArgument if a text holds a tab or line break,
+// ResourceExhausted if the disk is full, FailedPrecondition if it cannot be
+// written otherwise, all with the path.
+absl::Status WriteCorpus(const std::string& path,
+                         const std::vector<SentencePair>& pairs);
+
+}  // namespace gshard
+
+#endif  // SERVICES_DATA_CORPUS_H_

@@ -1,0 +1,85 @@
+// Beam search for one sentence: pure bookkeeping, no model.
+//
+//   BeamSearch search(options, eos);
+//   while (!search.done()) {
+//     ... compute TopTokens for each live hypothesis ...
+//     search.Advance(top_tokens);
+//   }
+//   search.Results();
+//
+// A hypothesis ends when its end-of-sentence token is among the beam_size best
+// candidates of a step; the search ends when beam_size hypotheses have, or at
+// the maximum length. Scores are log-probabilities divided by the length
+// penalty ((5 + length) / 6)^alpha (Wu et al., arXiv:1609.08144), the length
+// counting the end-of-sentence token. Beam size 1 is greedy search.
+
+#ifndef SERVICES_DECODING_BEAM_SEARCH_H_
+#define SERVICES_DECODING_BEAM_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "services/decoding/top_tokens.h"
+
+namespace gshard {
+
+struct DecodeOptions {
+  int beam_size = 4;            // >= 1
+  double length_penalty = 0.6;  // alpha >= 0
+  int max_length = 0;           // tokens; 0: 2 * source tokens + 10
+  int n_best = 1;               // in [1, beam_size]
+};
+
+struct DecodedHypothesis {
+  std::vector<int32_t> ids;  // without end of sentence
+  double score = 0.0;        // log-probability over the length penalty
+  int token_count = 0;       // with end of sentence, if reached
+  bool truncated = false;    // stopped at the maximum length
+};
+
+class BeamSearch {
+ public:
+  // `max_length` replaces options.max_length. REQUIRES: both are valid.
+  BeamSearch(const DecodeOptions& options, int max_length, int32_t eos);
+
+  bool done() const { return done_; }
+
+  // Live hypotheses: 1 before the first step, then at most beam_size.
+  int num_live() const { return static_cast<int>(live_.size()); }
+  // The last token of live hypothesis i; REQUIRES: a step was made.
+  int32_t last_token(int i) const { return live_[i].ids.back(); }
+  // The live hypothesis of the step before that i continues.
+  int parent(int i) const { return live_[i].parent; }
+
+  // How many candidates Advance wants of each hypothesis.
+  int candidates_wanted() const { return 2 * options_.beam_size; }
+
+  // candidates[i] are the TopTokens of live hypothesis i.
+  void Advance(absl::Span<const std::vector<TokenScore>> candidates);
+
+  // Best first, n_best at most.
+  std::vector<DecodedHypothesis> Results() const;
+
+ private:
+  struct Live {
+    std::vector<int32_t> ids;
+    double log_probability = 0.0;
+    int parent = 0;
+  };
+
+  double Score(double log_probability, int length) const;
+  void Finish(const Live& hypothesis, double log_probability, int length,
+              bool truncated);
+
+  const DecodeOptions options_;
+  const int max_length_;
+  const int32_t eos_;
+  std::vector<Live> live_;
+  std::vector<DecodedHypothesis> finished_;
+  bool done_ = false;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_DECODING_BEAM_SEARCH_H_

@@ -1,0 +1,137 @@
+#include "services/graph/op.h"
+
+#include <map>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+#include "services/graph/ops/standard_ops.h"
+
+namespace gshard {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, OpDef, std::less<>> ops;
+
+  void Add(std::vector<OpDef> defs) {
+    for (OpDef& def : defs) {
+      std::string name = def.name;
+      ops.emplace(std::move(name), std::move(def));
+    }
+  }
+
+  Registry() {
+    Add(SourceOps());
+    Add(ElementwiseOps());
+    Add(ShapeOps());
+    Add(ContractionOps());
+    Add(NormOps());
+    Add(LookupOps());
+    Add(AttentionOps());
+    Add(LossOps());
+    Add(RaggedOps());
+  }
+};
+
+Registry& GetRegistry() {
+  static Registry* const registry = new Registry;
+  return *registry;
+}
+
+template <typename T>
+absl::string_view AttributeKind();
+template <>
+absl::string_view AttributeKind<int64_t>() { return "an integer"; }
+template <>
+absl::string_view AttributeKind<double>() { return "a number"; }
+template <>
+absl::string_view AttributeKind<std::string>() { return "a string"; }
+template <>
+absl::string_view AttributeKind<std::vector<int64_t>>() { return "integers"; }
+template <>
+absl::string_view AttributeKind<Shape>() { return "a shape"; }
+
+}  // namespace
+
+void RegisterOps(std::vector<OpDef> ops) {
+  Registry& registry = GetRegistry();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.Add(std::move(ops));
+}
+
+const OpDef* FindOp(absl::string_view name) {
+  Registry& registry = GetRegistry();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto found = registry.ops.find(name);
+  return found == registry.ops.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> OpNames() {
+  Registry& registry = GetRegistry();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  std::vector<std::string> names;
+  for (const auto& [name, def] : registry.ops) names.push_back(name);
+  return names;
+}
+
+absl::Status ExpectOperands(absl::Span<const ValueType> operands,
+                            size_t count) {
+  if (operands.size() == count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected ", count, " operands, got ", operands.size()));
+}
+
+absl::Status ExpectFloat(absl::Span<const ValueType> operands, int i) {
+  if (operands[i].type == ElementType::kFloat32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand ", i, " must be f32, got ", operands[i].ToString()));
+}
+
+absl::Status ExpectInt(absl::Span<const ValueType> operands, int i) {
+  if (operands[i].type == ElementType::kInt32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand ", i, " must be i32, got ", operands[i].ToString()));
+}
+
+absl::Status ExpectRank(absl::Span<const ValueType> operands, int i,
+                        int rank) {
+  if (static_cast<int>(operands[i].shape.size()) == rank) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("operand ", i, " must have ", rank, " dimensions, got ",
+                   operands[i].ToString()));
+}
+
+absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
+                         const Shape& shape) {
+  if (operands[i].shape == shape) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("operand ", i, " must have shape ", ShapeToString(shape),
+                   ", got ", operands[i].ToString()));
+}
+
+template <typename T>
+absl::Status ExpectAttribute(const Attributes& attributes,
+                             absl::string_view name) {
+  const auto found = attributes.find(name);
+  if (found != attributes.end() && std::holds_alternative<T>(found->second)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "attribute '", name, "' must be ", AttributeKind<T>(),
+      found == attributes.end() ? ", got none" : ", got another kind"));
+}
+template absl::Status ExpectAttribute<int64_t>(const Attributes&,
+                                               absl::string_view);
+template absl::Status ExpectAttribute<double>(const Attributes&,
+                                              absl::string_view);
+template absl::Status ExpectAttribute<std::string>(const Attributes&,
+                                                   absl::string_view);
+template absl::Status ExpectAttribute<std::vector<int64_t>>(const Attributes&,
+                                                            absl::string_view);
+template absl::Status ExpectAttribute<Shape>(const Attributes&,
+                                             absl::string_view);
+
+}  // namespace gshard

@@ -1,0 +1,204 @@
+// attention, attention_gradient, update_cache.
+
+#include "services/ops/attention.h"
+
+#include "absl/strings/str_cat.h"
+#include "services/base/random.h"
+#include "services/base/status_macros.h"
+#include "services/graph/builder.h"
+#include "services/graph/ops/standard_ops.h"
+#include "services/ops/cache.h"
+#include "services/ops/reference/attention.h"
+
+namespace gshard {
+namespace {
+
+using Types = absl::StatusOr<std::vector<ValueType>>;
+
+bool HasKey(const Attributes& attributes) {
+  return FloatAttribute(attributes, "dropout_rate") > 0.0;
+}
+
+absl::Status ExpectOptions(const Attributes& attributes) {
+  for (const char* name : {"causal", "salt", "keep_weights"}) {
+    RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
+  }
+  for (const char* name : {"scale", "dropout_rate"}) {
+    RETURN_IF_ERROR(ExpectAttribute<double>(attributes, name));
+  }
+  const double rate = FloatAttribute(attributes, "dropout_rate");
+  if (!(rate >= 0.0 && rate < 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'dropout_rate' must lie in [0, 1), got ", rate));
+  }
+  return absl::OkStatus();
+}
+
+// q, k, v, key_lengths and, with dropout, key at the end.
+absl::Status ExpectAttention(absl::Span<const ValueType> operands) {
+  for (const int i : {0, 1, 2}) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectRank(operands, i, 4));
+  }
+  const Shape& q = operands[0].shape;
+  const Shape& k = operands[1].shape;
+  RETURN_IF_ERROR(ExpectShape(operands, 1, {q[0], k[1], q[2], q[3]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, k));
+  RETURN_IF_ERROR(ExpectInt(operands, 3));
+  return ExpectShape(operands, 3, {q[0]});
+}
+
+absl::Status ExpectKey(const ValueType& key) {
+  if (key == ValueType{ElementType::kInt64, {}}) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("key must be i64[], got ", key.ToString()));
+}
+
+ValueType WeightsType(absl::Span<const ValueType> operands) {
+  const Shape& q = operands[0].shape;
+  return {ElementType::kFloat32, {q[0], q[2], q[1], operands[1].shape[1]}};
+}
+
+Types InferAttention(absl::Span<const ValueType> operands,
+                     const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOptions(attributes));
+  RETURN_IF_ERROR(ExpectOperands(operands, HasKey(attributes) ? 5 : 4));
+  RETURN_IF_ERROR(ExpectAttention(operands));
+  if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
+  std::vector<ValueType> results = {operands[0]};
+  if (IntAttribute(attributes, "keep_weights") != 0) {
+    results.push_back(WeightsType(operands));
+  }
+  return results;
+}
+
+// q, k, v, key_lengths, weights, dout, key -> dq, dk, dv.
+Types InferAttentionGradient(absl::Span<const ValueType> operands,
+                             const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOptions(attributes));
+  RETURN_IF_ERROR(ExpectOperands(operands, HasKey(attributes) ? 7 : 6));
+  RETURN_IF_ERROR(ExpectAttention(operands));
+  RETURN_IF_ERROR(ExpectFloat(operands, 4));
+  RETURN_IF_ERROR(ExpectShape(operands, 4, WeightsType(operands).shape));
+  RETURN_IF_ERROR(ExpectFloat(operands, 5));
+  RETURN_IF_ERROR(ExpectShape(operands, 5, operands[0].shape));
+  if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
+  return std::vector<ValueType>{operands[0], operands[1], operands[2]};
+}
+
+absl::Status CheckLengths(const Tensor& lengths, int64_t keys) {
+  for (const int32_t length : lengths.span<int32_t>()) {
+    if (length < 0 || length > keys) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "key lengths must lie in [0, ", keys, "], got ", length));
+    }
+  }
+  return absl::OkStatus();
+}
+
+AttentionOptions Options(const KernelContext& context, int key_operand) {
+  const Attributes& attributes = context.attributes();
+  AttentionOptions options;
+  options.causal = IntAttribute(attributes, "causal") != 0;
+  options.scale = static_cast<float>(FloatAttribute(attributes, "scale"));
+  options.dropout_rate =
+      static_cast<float>(FloatAttribute(attributes, "dropout_rate"));
+  if (HasKey(attributes)) {
+    options.dropout_key = FoldIn(
+        static_cast<uint64_t>(*context.operands[key_operand].data<int64_t>()),
+        IntAttribute(attributes, "salt"));
+  }
+  return options;
+}
+
+template <typename Function>
+absl::Status RunAttention(KernelContext& c, Function function) {
+  RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
+  AttentionResult result =
+      function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
+               Options(c, 4), c.results.size() > 1);
+  c.results[0] = std::move(result.out);
+  if (c.results.size() > 1) c.results[1] = std::move(result.probabilities);
+  return absl::OkStatus();
+}
+
+template <typename Function>
+absl::Status RunGradient(KernelContext& c, Function function) {
+  RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
+  AttentionGradients gradients =
+      function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
+               Options(c, 6), c.operands[4], c.operands[5]);
+  c.results[0] = std::move(gradients.dq);
+  c.results[1] = std::move(gradients.dk);
+  c.results[2] = std::move(gradients.dv);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
+                                              absl::Span<const ValueId> dy) {
+  if (node.outputs.size() < 2 || dy[1] != kNoValue) {
+    return absl::UnimplementedError(
+        "attention: the gradient needs 'keep_weights', and the weights have "
+        "none themselves");
+  }
+  std::vector<ValueId> operands(node.inputs.begin(), node.inputs.begin() + 4);
+  operands.push_back(node.outputs[1]);
+  operands.push_back(dy[0]);
+  if (node.inputs.size() > 4) operands.push_back(node.inputs[4]);
+  std::vector<ValueId> gradients =
+      b.AddNode("attention_gradient", std::move(operands), node.attributes);
+  gradients.resize(node.inputs.size(), kNoValue);
+  return gradients;
+}
+
+// cache [B, L, N, D], entry [B, 1, N, D], positions i32[B] -> cache.
+Types InferUpdateCache(absl::Span<const ValueType> operands,
+                       const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectRank(operands, 0, 4));
+  const Shape& cache = operands[0].shape;
+  RETURN_IF_ERROR(ExpectFloat(operands, 1));
+  RETURN_IF_ERROR(ExpectShape(operands, 1, {cache[0], 1, cache[2], cache[3]}));
+  RETURN_IF_ERROR(ExpectInt(operands, 2));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, {cache[0]}));
+  return std::vector<ValueType>{operands[0]};
+}
+
+absl::Status UpdateCacheKernel(KernelContext& c) {
+  RETURN_IF_ERROR(CheckPositions(c.operands[2], c.operands[0].dim(1)));
+  c.results[0] = UpdateCache(c.Take(0), c.operands[1], c.operands[2]);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OpDef> AttentionOps() {
+  return {
+      {.name = "attention",
+       .infer = InferAttention,
+       .kernel =
+           [](KernelContext& c) { return RunAttention(c, Attention); },
+       .reference =
+           [](KernelContext& c) {
+             return RunAttention(c, [](const Tensor& q, const Tensor& k,
+                                       const Tensor& v, const Tensor& lengths,
+                                       const AttentionOptions& options, bool) {
+               return reference::Attention(q, k, v, lengths, options);
+             });
+           },
+       .gradient = Gradient},
+      {.name = "attention_gradient",
+       .infer = InferAttentionGradient,
+       .kernel =
+           [](KernelContext& c) { return RunGradient(c, AttentionGradient); },
+       .reference =
+           [](KernelContext& c) {
+             return RunGradient(c, reference::AttentionGradient);
+           }},
+      {.name = "update_cache",
+       .infer = InferUpdateCache,
+       .kernel = UpdateCacheKernel}};
+}
+
+}  // namespace gshard

@@ -1,0 +1,249 @@
+// add, multiply, scale, relu, relu_gradient, dropout, dropout_rows.
+
+#include "services/ops/elementwise.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/random.h"
+#include "services/base/status_macros.h"
+#include "services/graph/builder.h"
+#include "services/graph/ops/standard_ops.h"
+#include "services/ops/dropout.h"
+#include "services/ops/reference/elementwise.h"
+
+namespace gshard {
+namespace {
+
+// Operands a and b, b of a's shape or of its last dimensions.
+absl::StatusOr<std::vector<ValueType>> InferBinary(
+    absl::Span<const ValueType> operands, const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectFloat(operands, 1));
+  const Shape& a = operands[0].shape;
+  const Shape& b = operands[1].shape;
+  if (b.size() > a.size() || !std::equal(b.rbegin(), b.rend(), a.rbegin())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "operand 1 must have the shape of operand 0, ", operands[0].ToString(),
+        ", or its last dimensions, got ", operands[1].ToString()));
+  }
+  return std::vector<ValueType>{operands[0]};
+}
+
+absl::StatusOr<std::vector<ValueType>> InferSame(
+    absl::Span<const ValueType> operands, const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  return std::vector<ValueType>{operands[0]};
+}
+
+absl::StatusOr<std::vector<ValueType>> InferScale(
+    absl::Span<const ValueType> operands, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "factor"));
+  return InferSame(operands, attributes);
+}
+
+absl::StatusOr<std::vector<ValueType>> InferReluGradient(
+    absl::Span<const ValueType> operands, const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectFloat(operands, 1));
+  RETURN_IF_ERROR(ExpectShape(operands, 1, operands[0].shape));
+  return std::vector<ValueType>{operands[0]};
+}
+
+// x, then a key i64[].
+absl::StatusOr<std::vector<ValueType>> InferDropout(
+    absl::Span<const ValueType> operands, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  if (operands[1] != ValueType{ElementType::kInt64, {}}) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the key must be i64[], got ", operands[1].ToString()));
+  }
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "rate"));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "salt"));
+  const double rate = FloatAttribute(attributes, "rate");
+  if (!(rate >= 0.0 && rate < 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rate must lie in [0, 1), got ", rate));
+  }
+  return std::vector<ValueType>{operands[0]};
+}
+
+// x [R, H], rows i32[R], key i64[].
+absl::StatusOr<std::vector<ValueType>> InferDropoutRows(
+    absl::Span<const ValueType> operands, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
+  RETURN_IF_ERROR(ExpectInt(operands, 1));
+  RETURN_IF_ERROR(ExpectShape(operands, 1, {operands[0].shape[0]}));
+  const std::vector<ValueType> without_rows = {operands[0], operands[2]};
+  return InferDropout(without_rows, attributes);
+}
+
+// The gradient of a binary operator's second operand: summed over the leading
+// dimensions that it lacks.
+ValueId SumToOperand(Builder& b, ValueId gradient, ValueId operand) {
+  const size_t missing =
+      b.type(gradient).shape.size() - b.type(operand).shape.size();
+  if (missing == 0) return gradient;
+  std::vector<int64_t> dims;
+  for (size_t i = 0; i < missing; ++i) dims.push_back(i);
+  return b.ReduceSum(gradient, dims);
+}
+
+float Factor(const KernelContext& context) {
+  return static_cast<float>(FloatAttribute(context.attributes(), "factor"));
+}
+
+// The key is the last operand.
+uint64_t DropoutKey(const KernelContext& context) {
+  return FoldIn(static_cast<uint64_t>(*context.operands.back().data<int64_t>()),
+                IntAttribute(context.attributes(), "salt"));
+}
+
+using Gradients = absl::StatusOr<std::vector<ValueId>>;
+
+}  // namespace
+
+std::vector<OpDef> ElementwiseOps() {
+  std::vector<OpDef> ops;
+  ops.push_back(
+      {.name = "add",
+       .infer = InferBinary,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Add(c.Take(0), c.Take(1));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Add(c.operands[0], c.operands[1]);
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{dy[0],
+                                     SumToOperand(b, dy[0], node.inputs[1])};
+       }});
+  ops.push_back(
+      {.name = "multiply",
+       .infer = InferBinary,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Multiply(c.Take(0), c.Take(1));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Multiply(c.operands[0], c.operands[1]);
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             b.Multiply(dy[0], node.inputs[1]),
+             SumToOperand(b, b.Multiply(dy[0], node.inputs[0]),
+                          node.inputs[1])};
+       }});
+  ops.push_back({.name = "scale",
+                 .infer = InferScale,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Scale(c.Take(0), Factor(c));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::Scale(c.operands[0], Factor(c));
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{b.Scale(
+                       dy[0], FloatAttribute(node.attributes, "factor"))};
+                 }});
+  ops.push_back({.name = "relu",
+                 .infer = InferSame,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Relu(c.Take(0));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::Relu(c.operands[0]);
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       b.AddOne("relu_gradient", {node.outputs[0], dy[0]})};
+                 }});
+  ops.push_back({.name = "relu_gradient",
+                 .infer = InferReluGradient,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = ReluGradient(c.Take(0), c.Take(1));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::ReluGradient(c.operands[0],
+                                                              c.operands[1]);
+                       return absl::OkStatus();
+                     }});
+  // The mask depends on key and salt alone, so the gradient is the same
+  // operator on the gradient.
+  ops.push_back(
+      {.name = "dropout",
+       .infer = InferDropout,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Dropout(c.Take(0),
+                                    FloatAttribute(c.attributes(), "rate"),
+                                    DropoutKey(c));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Dropout(
+                 c.operands[0], FloatAttribute(c.attributes(), "rate"),
+                 DropoutKey(c));
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             b.AddOne("dropout", {dy[0], node.inputs[1]}, node.attributes),
+             kNoValue};
+       }});
+  ops.push_back(
+      {.name = "dropout_rows",
+       .infer = InferDropoutRows,
+       .kernel = [](KernelContext& c) -> absl::Status {
+         for (const int32_t row : std::as_const(c.operands[1]).span<int32_t>()) {
+           if (row < 0) {
+             return absl::InvalidArgumentError(
+                 absl::StrCat("rows must not be negative, got ", row));
+           }
+         }
+         c.results[0] = DropoutRows(c.Take(0), c.operands[1],
+                                    FloatAttribute(c.attributes(), "rate"),
+                                    DropoutKey(c));
+         return absl::OkStatus();
+       },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             b.AddOne("dropout_rows",
+                      {dy[0], node.inputs[1], node.inputs[2]},
+                      node.attributes),
+             kNoValue, kNoValue};
+       }});
+  return ops;
+}
+
+}  // namespace gshard

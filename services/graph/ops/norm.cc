@@ -1,0 +1,246 @@
+// softmax, rms_norm, layer_norm and their gradients.
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/graph/builder.h"
+#include "services/graph/ops/standard_ops.h"
+#include "services/ops/layer_norm.h"
+#include "services/ops/reference/layer_norm.h"
+#include "services/ops/reference/rms_norm.h"
+#include "services/ops/reference/softmax.h"
+#include "services/ops/rms_norm.h"
+#include "services/ops/softmax.h"
+
+namespace gshard {
+namespace {
+
+using Types = absl::StatusOr<std::vector<ValueType>>;
+using Gradients = absl::StatusOr<std::vector<ValueId>>;
+
+Types InferSoftmax(absl::Span<const ValueType> operands, const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  if (operands[0].shape.empty()) {
+    return absl::InvalidArgumentError(
+        "operand 0 must have at least 1 dimension, got f32[]");
+  }
+  return std::vector<ValueType>{operands[0]};
+}
+
+Types InferSoftmaxGradient(absl::Span<const ValueType> operands,
+                           const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectFloat(operands, 1));
+  RETURN_IF_ERROR(ExpectShape(operands, 1, operands[0].shape));
+  return InferSoftmax(operands.subspan(0, 1), attributes);
+}
+
+// x [..., M] and `vectors` operands [M] after it.
+absl::Status ExpectNorm(absl::Span<const ValueType> operands, int vectors) {
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  if (operands[0].shape.empty()) {
+    return absl::InvalidArgumentError(
+        "operand 0 must have at least 1 dimension, got f32[]");
+  }
+  for (int i = 1; i <= vectors; ++i) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectShape(operands, i, {operands[0].shape.back()}));
+  }
+  return absl::OkStatus();
+}
+
+ValueType WithoutLast(const ValueType& x) {
+  return {x.type, Shape(x.shape.begin(), x.shape.end() - 1)};
+}
+
+Types InferRmsNorm(absl::Span<const ValueType> operands,
+                   const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "epsilon"));
+  RETURN_IF_ERROR(ExpectNorm(operands, 1));
+  return std::vector<ValueType>{operands[0], WithoutLast(operands[0])};
+}
+
+// x, scale, inverse_rms, dy -> dx, dscale.
+Types InferRmsNormGradient(absl::Span<const ValueType> operands,
+                           const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 4));
+  RETURN_IF_ERROR(ExpectNorm(operands, 1));
+  RETURN_IF_ERROR(ExpectFloat(operands, 2));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, WithoutLast(operands[0]).shape));
+  RETURN_IF_ERROR(ExpectFloat(operands, 3));
+  RETURN_IF_ERROR(ExpectShape(operands, 3, operands[0].shape));
+  return std::vector<ValueType>{operands[0], operands[1]};
+}
+
+Types InferLayerNorm(absl::Span<const ValueType> operands,
+                     const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "epsilon"));
+  RETURN_IF_ERROR(ExpectNorm(operands, 2));
+  return std::vector<ValueType>{operands[0], WithoutLast(operands[0]),
+                                WithoutLast(operands[0])};
+}
+
+// x, scale, mean, inverse_std, dy -> dx, dscale, dbias.
+Types InferLayerNormGradient(absl::Span<const ValueType> operands,
+                             const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 5));
+  RETURN_IF_ERROR(ExpectNorm(operands, 1));
+  for (const int i : {2, 3}) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectShape(operands, i, WithoutLast(operands[0]).shape));
+  }
+  RETURN_IF_ERROR(ExpectFloat(operands, 4));
+  RETURN_IF_ERROR(ExpectShape(operands, 4, operands[0].shape));
+  return std::vector<ValueType>{operands[0], operands[1], operands[1]};
+}
+
+float Epsilon(const KernelContext& context) {
+  return static_cast<float>(FloatAttribute(context.attributes(), "epsilon"));
+}
+
+template <typename Result>
+absl::Status SetRms(KernelContext& c, Result result) {
+  c.results[0] = std::move(result.y);
+  c.results[1] = std::move(result.inverse_rms);
+  return absl::OkStatus();
+}
+
+template <typename Result>
+absl::Status SetLayer(KernelContext& c, Result result) {
+  c.results[0] = std::move(result.y);
+  c.results[1] = std::move(result.mean);
+  c.results[2] = std::move(result.inverse_std);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OpDef> NormOps() {
+  std::vector<OpDef> ops;
+  ops.push_back({.name = "softmax",
+                 .infer = InferSoftmax,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Softmax(c.Take(0));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::Softmax(c.operands[0]);
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       b.AddOne("softmax_gradient", {node.outputs[0], dy[0]})};
+                 }});
+  ops.push_back({.name = "softmax_gradient",
+                 .infer = InferSoftmaxGradient,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = SoftmaxGradient(c.operands[0], c.Take(1));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::SoftmaxGradient(c.operands[0],
+                                                                 c.operands[1]);
+                       return absl::OkStatus();
+                     }});
+  ops.push_back(
+      {.name = "rms_norm",
+       .infer = InferRmsNorm,
+       .kernel =
+           [](KernelContext& c) {
+             return SetRms(c, RmsNorm(c.Take(0), c.operands[1], Epsilon(c)));
+           },
+       .reference =
+           [](KernelContext& c) {
+             return SetRms(c, reference::RmsNorm(c.operands[0], c.operands[1],
+                                                 Epsilon(c)));
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         if (dy[1] != kNoValue) {
+           return absl::UnimplementedError(
+               "rms_norm: inverse_rms has no gradient");
+         }
+         return b.AddNode("rms_norm_gradient",
+                          {node.inputs[0], node.inputs[1], node.outputs[1],
+                           dy[0]},
+                          {});
+       }});
+  ops.push_back({.name = "rms_norm_gradient",
+                 .infer = InferRmsNormGradient,
+                 .kernel =
+                     [](KernelContext& c) {
+                       RmsNormGradients g =
+                           RmsNormGradient(c.operands[0], c.operands[1],
+                                           c.operands[2], c.Take(3));
+                       c.results[0] = std::move(g.dx);
+                       c.results[1] = std::move(g.dscale);
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       RmsNormGradients g = reference::RmsNormGradient(
+                           c.operands[0], c.operands[1], c.operands[2],
+                           c.operands[3]);
+                       c.results[0] = std::move(g.dx);
+                       c.results[1] = std::move(g.dscale);
+                       return absl::OkStatus();
+                     }});
+  ops.push_back(
+      {.name = "layer_norm",
+       .infer = InferLayerNorm,
+       .kernel =
+           [](KernelContext& c) {
+             return SetLayer(c, LayerNorm(c.Take(0), c.operands[1],
+                                          c.operands[2], Epsilon(c)));
+           },
+       .reference =
+           [](KernelContext& c) {
+             return SetLayer(c, reference::LayerNorm(c.operands[0],
+                                                     c.operands[1],
+                                                     c.operands[2],
+                                                     Epsilon(c)));
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         if (dy[1] != kNoValue || dy[2] != kNoValue) {
+           return absl::UnimplementedError(
+               "layer_norm: mean and inverse_std have no gradient");
+         }
+         return b.AddNode("layer_norm_gradient",
+                          {node.inputs[0], node.inputs[1], node.outputs[1],
+                           node.outputs[2], dy[0]},
+                          {});
+       }});
+  ops.push_back({.name = "layer_norm_gradient",
+                 .infer = InferLayerNormGradient,
+                 .kernel =
+                     [](KernelContext& c) {
+                       LayerNormGradients g = LayerNormGradient(
+                           c.operands[0], c.operands[1], c.operands[2],
+                           c.operands[3], c.Take(4));
+                       c.results[0] = std::move(g.dx);
+                       c.results[1] = std::move(g.dscale);
+                       c.results[2] = std::move(g.dbias);
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       LayerNormGradients g = reference::LayerNormGradient(
+                           c.operands[0], c.operands[1], c.operands[2],
+                           c.operands[3], c.operands[4]);
+                       c.results[0] = std::move(g.dx);
+                       c.results[1] = std::move(g.dscale);
+                       c.results[2] = std::move(g.dbias);
+                       return absl::OkStatus();
+                     }});
+  return ops;
+}
+
+}  // namespace gshard

@@ -1,0 +1,249 @@
+#include "services/metrics/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "services/base/check.h"
+#include "services/metrics/metrics_impl.h"
+#include "services/metrics/process_metrics.h"
+
+namespace gshard {
+namespace {
+
+using Values = std::vector<std::string>;
+
+bool IsName(absl::string_view name) {
+  const auto allowed = [](char c) {
+    return ('a' <= c && c <= 'z') || ('0' <= c && c <= '9') || c == '_';
+  };
+  return !name.empty() && 'a' <= name[0] && name[0] <= 'z' &&
+         std::all_of(name.begin(), name.end(), allowed);
+}
+
+// A metric by its label values, and the family that makes new ones.
+template <typename Metric>
+class Series {
+ public:
+  using Make = std::function<Metric&(const prometheus::Labels&)>;
+
+  Series(Values labels, Make make)
+      : labels_(std::move(labels)), make_(std::move(make)) {}
+
+  Metric* Find(const Values& values) {
+    CHECK(values.size() == labels_.size());
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const auto found = metrics_.find(values); found != metrics_.end()) {
+      return found->second;
+    }
+    const bool full = metrics_.size() >= kMaxSeries;
+    const Values& kept = full ? Values(labels_.size(), "other") : values;
+    if (const auto found = metrics_.find(kept); found != metrics_.end()) {
+      return found->second;
+    }
+    prometheus::Labels labels;
+    for (size_t i = 0; i < labels_.size(); ++i) labels[labels_[i]] = kept[i];
+    return metrics_[kept] = &make_(labels);
+  }
+
+ private:
+  const Values labels_;
+  const Make make_;
+  std::mutex mutex_;
+  std::map<Values, Metric*> metrics_;
+};
+
+}  // namespace
+
+void Counter::Increment(double by) const {
+  if (metric_ == nullptr) return;
+  static_cast<prometheus::Counter*>(metric_)->Increment(by);
+}
+
+double Counter::Value() const {
+  if (metric_ == nullptr) return 0;
+  return static_cast<prometheus::Counter*>(metric_)->Value();
+}
+
+void Gauge::Set(double value) const {
+  if (metric_ == nullptr) return;
+  static_cast<prometheus::Gauge*>(metric_)->Set(value);
+}
+
+void Gauge::Add(double by) const {
+  if (metric_ == nullptr) return;
+  static_cast<prometheus::Gauge*>(metric_)->Increment(by);
+}
+
+void Gauge::SetToCurrentTime() const {
+  if (metric_ == nullptr) return;
+  static_cast<prometheus::Gauge*>(metric_)->SetToCurrentTime();
+}
+
+double Gauge::Value() const {
+  if (metric_ == nullptr) return 0;
+  return static_cast<prometheus::Gauge*>(metric_)->Value();
+}
+
+void Histogram::Observe(double value) const {
+  if (metric_ == nullptr) return;
+  static_cast<prometheus::Histogram*>(metric_)->Observe(value);
+}
+
+const std::vector<double>& DurationBuckets() {
+  static const std::vector<double>& buckets = *new std::vector<double>{
+      0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+      0.25,   0.5,   1,      2.5,   5,    10,    30,   60};
+  return buckets;
+}
+
+const std::vector<double>& SizeBuckets() {
+  static const std::vector<double>& buckets = *new std::vector<double>{
+      1,      8,       64,       512,       4096,      32768,
+      262144, 2097152, 16777216, 134217728, 1073741824};
+  return buckets;
+}
+
+const std::vector<double>& RatioBuckets() {
+  static const std::vector<double>& buckets = *new std::vector<double>{
+      0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1};
+  return buckets;
+}
+
+std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
+  std::vector<prometheus::MetricFamily> families = registry.Collect();
+  {
+    // Held while reading: ~Metrics() waits for a scrape in progress.
+    std::lock_guard<std::mutex> lock(mutex);
+    for (const auto& callback : callbacks) families.push_back(callback());
+  }
+  for (auto& metric : ProcessMetrics()) families.push_back(std::move(metric));
+  std::sort(families.begin(), families.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  return families;
+}
+
+Metrics::Metrics(absl::string_view role, absl::string_view version)
+    : impl_(std::make_shared<Impl>()) {
+  AddGaugeFamily("gshard_build_info", "Role and version of the program; 1.",
+                 {"role", "version"})
+      .With({std::string(role), std::string(version)})
+      .Set(1);
+}
+
+Metrics::~Metrics() {
+  // A MetricsServer may hold `impl_`, but what callbacks read may go with this
+  // object.
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->callbacks.clear();
+}
+
+// Checks that `name` is new and follows the rules.
+void Metrics::Register(absl::string_view name, bool counter,
+                       const std::vector<std::string>& labels) {
+  CHECK(IsName(name));
+  CHECK(absl::StartsWith(name, "gshard_"));
+  CHECK(absl::EndsWith(name, "_total") == counter);
+  for (const std::string& label : labels) CHECK(IsName(label));
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  CHECK(impl_->names.insert(std::string(name)).second);
+}
+
+Counter Metrics::AddCounter(absl::string_view name, absl::string_view help) {
+  return AddCounterFamily(name, help, {}).With({});
+}
+
+Gauge Metrics::AddGauge(absl::string_view name, absl::string_view help) {
+  return AddGaugeFamily(name, help, {}).With({});
+}
+
+Histogram Metrics::AddHistogram(absl::string_view name, absl::string_view help,
+                                const std::vector<double>& buckets) {
+  return AddHistogramFamily(name, help, {}, buckets).With({});
+}
+
+CounterFamily Metrics::AddCounterFamily(absl::string_view name,
+                                        absl::string_view help,
+                                        std::vector<std::string> labels) {
+  Register(name, /*counter=*/true, labels);
+  auto& family = prometheus::BuildCounter()
+                     .Name(std::string(name))
+                     .Help(std::string(help))
+                     .Register(impl_->registry);
+  auto series = std::make_shared<Series<prometheus::Counter>>(
+      std::move(labels),
+      [&family](const prometheus::Labels& l) -> prometheus::Counter& {
+        return family.Add(l);
+      });
+  CounterFamily result;
+  result.find_ = [series](const Values& v) { return Counter(series->Find(v)); };
+  return result;
+}
+
+GaugeFamily Metrics::AddGaugeFamily(absl::string_view name,
+                                    absl::string_view help,
+                                    std::vector<std::string> labels) {
+  Register(name, /*counter=*/false, labels);
+  auto& family = prometheus::BuildGauge()
+                     .Name(std::string(name))
+                     .Help(std::string(help))
+                     .Register(impl_->registry);
+  auto series = std::make_shared<Series<prometheus::Gauge>>(
+      std::move(labels),
+      [&family](const prometheus::Labels& l) -> prometheus::Gauge& {
+        return family.Add(l);
+      });
+  GaugeFamily result;
+  result.find_ = [series](const Values& v) { return Gauge(series->Find(v)); };
+  return result;
+}
+
+HistogramFamily Metrics::AddHistogramFamily(
+    absl::string_view name, absl::string_view help,
+    std::vector<std::string> labels, const std::vector<double>& buckets) {
+  Register(name, /*counter=*/false, labels);
+  CHECK(std::is_sorted(buckets.begin(), buckets.end()));
+  CHECK(std::adjacent_find(buckets.begin(), buckets.end()) == buckets.end());
+  auto& family = prometheus::BuildHistogram()
+                     .Name(std::string(name))
+                     .Help(std::string(help))
+                     .Register(impl_->registry);
+  auto series = std::make_shared<Series<prometheus::Histogram>>(
+      std::move(labels),
+      [&family, buckets](const prometheus::Labels& l)
+          -> prometheus::Histogram& { return family.Add(l, buckets); });
+  HistogramFamily result;
+  result.find_ = [series](const Values& v) {
+    return Histogram(series->Find(v));
+  };
+  return result;
+}
+
+void Metrics::AddCallbackGauge(absl::string_view name, absl::string_view help,
+                               std::function<double()> read) {
+  Register(name, /*counter=*/false, {});
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->callbacks.push_back([name = std::string(name),
+                              help = std::string(help),
+                              read = std::move(read)] {
+    prometheus::ClientMetric metric;
+    metric.gauge.value = read();
+    return prometheus::MetricFamily{
+        name, help, prometheus::MetricType::Gauge, {metric}};
+  });
+}
+
+std::string Metrics::Serialize() const {
+  std::ostringstream text;
+  prometheus::TextSerializer().Serialize(text, impl_->Collect());
+  return text.str();
+}
+
+}  // namespace gshard

@@ -1,0 +1,120 @@
+#include "services/metrics/metrics_server.h"
+
+#include <netdb.h>
+#include <prometheus/exposer.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/metrics/metrics_impl.h"
+
+namespace gshard {
+namespace {
+
+// Opens and closes a connection to a port of this host.
+void Touch(const std::string& host, int port) {
+  // What is bound to every address is reached by the loopback one.
+  const char* const target = host == "0.0.0.0" ? "127.0.0.1"
+                             : host == "[::]"  ? "::1"
+                                               : host.c_str();
+  std::string name = target;
+  if (name.front() == '[') name = name.substr(1, name.size() - 2);
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found) !=
+      0) {
+    return;
+  }
+  const int file = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  if (file >= 0) {
+    // Arriving is all that matters.
+    [[maybe_unused]] const int result =
+        connect(file, found->ai_addr, found->ai_addrlen);
+    close(file);
+  }
+  freeaddrinfo(found);
+}
+
+}  // namespace
+
+class MetricsServer::Impl {
+ public:
+  Impl(const std::string& address, std::shared_ptr<Metrics::Impl> metrics)
+      : host_(address.substr(0, address.rfind(':'))),
+        metrics_(std::move(metrics)),
+        exposer_(std::make_unique<prometheus::Exposer>(
+            std::vector<std::string>{"listening_ports", address, "num_threads",
+                                     "2", "linger_timeout_ms", "0"})) {
+    exposer_->RegisterCollectable(metrics_);
+  }
+
+  ~Impl() {
+    // The HTTP server looks for its end only once in 2 s, or when somebody
+    // connects.
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool stopped = false;
+    std::thread waker([&, port = port()] {
+      std::unique_lock<std::mutex> lock(mutex);
+      while (!changed.wait_for(lock, std::chrono::milliseconds(10),
+                               [&] { return stopped; })) {
+        Touch(host_, port);
+      }
+    });
+    exposer_.reset();
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      stopped = true;
+      changed.notify_all();
+    }
+    waker.join();
+  }
+
+  const std::string& host() const { return host_; }
+  int port() const { return exposer_->GetListeningPorts().at(0); }
+
+ private:
+  const std::string host_;
+  const std::shared_ptr<Metrics::Impl> metrics_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+};
+
+MetricsServer::MetricsServer() = default;
+MetricsServer::~MetricsServer() = default;
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    absl::string_view address, const Metrics& metrics) {
+  const std::string text(address);
+  const size_t colon = text.rfind(':');
+  const std::string port =
+      colon == std::string::npos ? "" : text.substr(colon + 1);
+  if (colon == 0 || port.empty() || port.size() > 5 ||
+      port.find_first_not_of("0123456789") != std::string::npos ||
+      std::stoi(port) > 65535 || text.find(',') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the metrics address must be \"host:port\", got \"", text, "\""));
+  }
+  std::unique_ptr<MetricsServer> server(new MetricsServer);
+  // The HTTP library throws where it cannot bind.
+  try {
+    server->impl_ = std::make_unique<Impl>(text, metrics.impl_);
+    server->address_ =
+        absl::StrCat(server->impl_->host(), ":", server->impl_->port());
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot serve metrics on \"", text, "\": ", error.what()));
+  }
+  return server;
+}
+
+}  // namespace gshard

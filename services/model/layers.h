@@ -1,0 +1,82 @@
+// Sublayers of the Transformer, as functions that add nodes to a program.
+//
+// Each takes the residual stream x [..., M] and returns it with the sublayer
+// added: x + Dropout(Sublayer(RmsNorm(x))).
+
+#ifndef SERVICES_MODEL_LAYERS_H_
+#define SERVICES_MODEL_LAYERS_H_
+
+#include <string>
+#include <vector>
+
+#include "services/config/model_config.h"
+#include "services/graph/builder.h"
+#include "services/moe/graph_ops.h"
+
+namespace gshard {
+
+inline constexpr double kNormEpsilon = 1e-6;
+
+// What the MoE layers of a program report.
+struct MoeReport {
+  std::string layer;
+  GateValues gate;
+};
+
+// Builds the sublayers of one program.
+class Layers {
+ public:
+  // With `training`, dropout and the gate's training policy are in force, and
+  // `key`, i64[], feeds their random numbers. Both are not owned.
+  Layers(Builder& builder, const ModelConfig& config, bool training,
+         ValueId key);
+
+  struct KeyValue {
+    ValueId key = kNoValue;    // [B, L, N, D]
+    ValueId value = kNoValue;  // [B, L, N, D]
+  };
+
+  ValueId Norm(const std::string& name, ValueId x);
+  // Dropout at one of the config's rates; identity when serving.
+  ValueId Dropout(ValueId x, double rate);
+  // Table rows times sqrt(M).
+  ValueId Embed(ValueId table, ValueId ids);
+  // x plus position vectors for positions i32[L] or i32[B, L].
+  ValueId AddPositions(ValueId x, ValueId positions, absl::string_view side);
+
+  ValueId Query(const std::string& name, ValueId x);     // [B, L, N, D]
+  KeyValue KeysValues(const std::string& name, ValueId x);
+  // Heads [B, L, N, D] back to [B, L, M], added to the residual.
+  ValueId AddHeads(const std::string& name, ValueId residual, ValueId heads);
+  ValueId Attend(ValueId query, const KeyValue& memory, ValueId lengths,
+                 bool causal);
+
+  // Dense or MoE, as the config says. `valid` is i32 of x's leading dims.
+  ValueId FeedForward(absl::string_view stack, int64_t layer, ValueId x,
+                      ValueId valid);
+
+  const std::vector<MoeReport>& moe_reports() const { return moe_reports_; }
+
+  // Adds "kept/<layer>", "overflow/<layer>" and, in training,
+  // "balance_loss/<layer>".
+  void OutputMoeReports();
+
+ private:
+  ValueId DenseFeedForward(const std::string& name, ValueId x);
+  ValueId MoeFeedForward(const std::string& name, ValueId x, ValueId valid);
+  ValueId ExpertParameter(const std::string& name, Shape shape);
+
+  Builder& b_;
+  const ModelConfig& config_;
+  const bool training_;
+  const ValueId key_;
+  int64_t next_salt_ = 0;
+  std::vector<MoeReport> moe_reports_;
+};
+
+// The gate's options in training or serving.
+GatingOptions GateOptions(const ModelConfig& config, bool training);
+
+}  // namespace gshard
+
+#endif  // SERVICES_MODEL_LAYERS_H_

@@ -1,0 +1,216 @@
+#include "services/model/plan.h"
+
+#include <algorithm>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kChoices = 2;         // experts per token
+constexpr int64_t kGradientCopies = 2;  // of the microbatch and of the step
+
+// `count` equal parameters of sizes [rows, columns]; a vector has one row.
+struct ParameterBlock {
+  int64_t ParameterCounts::*kind;
+  int64_t count;
+  int64_t rows;
+  int64_t columns;
+
+  int64_t size() const { return count * rows * columns; }
+};
+
+std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
+  using Counts = ParameterCounts;
+  const int64_t M = model.model_width;
+  const int64_t H = model.expert_width;
+  const int64_t E = model.experts;
+  const int64_t A = model.attention_width();
+  const int64_t layers = model.encoder_layers + model.decoder_layers;
+  const int64_t moe_layers = model.NumMoeLayers(model.encoder_layers) +
+                             model.NumMoeLayers(model.decoder_layers);
+  const int64_t dense_layers = layers - moe_layers;
+  // A decoder layer attends to itself and to the source.
+  const int64_t attentions = model.encoder_layers + 2 * model.decoder_layers;
+  // One before each sublayer, one at the end of each stack.
+  const int64_t norms = attentions + layers + 2;
+
+  std::vector<ParameterBlock> blocks = {
+      {&Counts::experts, moe_layers * E, M, H},
+      {&Counts::experts, moe_layers * E, H, M},
+      {&Counts::attention, 3 * attentions, M, A},
+      {&Counts::attention, attentions, A, M},
+      {&Counts::dense_ffn, dense_layers, M, model.ffn_width},
+      {&Counts::dense_ffn, dense_layers, model.ffn_width, M},
+      {&Counts::gates, moe_layers, M, E},
+      {&Counts::embeddings, 1, model.source_vocabulary_size, M},
+      {&Counts::norm_scales, norms, 1, M},
+  };
+  if (model.expert_bias) {
+    blocks.push_back({&Counts::experts, moe_layers * E, 1, H});
+    blocks.push_back({&Counts::experts, moe_layers * E, 1, M});
+  }
+  if (!model.shared_vocabulary) {
+    blocks.push_back({&Counts::embeddings, 1, model.target_vocabulary_size, M});
+  }
+  if (!model.tie_output) {
+    blocks.push_back(
+        {&Counts::output_projection, 1, M, model.target_vocabulary_size});
+  }
+  if (model.positions == Positions::kLearned) {
+    blocks.push_back({&Counts::positions, 2, model.max_positions, M});
+  }
+  return blocks;
+}
+
+// Numbers that the optimizer keeps for one parameter.
+int64_t OptimizerNumbers(const OptimizerConfig& optimizer, int64_t rows,
+                         int64_t columns) {
+  if (std::holds_alternative<AdamConfig>(optimizer)) return 2 * rows * columns;
+  const int64_t least =
+      std::get<AdafactorConfig>(optimizer).min_dim_size_to_factor;
+  return rows >= least && columns >= least ? rows + columns : rows * columns;
+}
+
+// Bytes of an estimated count of numbers, at most 1 EiB: configurations at the
+// limits of every field would not fit in 64 bits.
+int64_t EstimateBytes(double numbers) {
+  return static_cast<int64_t>(
+      std::min(numbers * kFloatBytes, 1152921504606846976.0));
+}
+
+// Numbers that a router keeps for the backward pass of one microbatch: what
+// each sublayer's gradient reads, and the logits with their gradient.
+double RouterTrainingActivations(const Plan& plan) {
+  const ModelConfig& model = plan.model;
+  const int64_t M = model.model_width;
+  // The normalized input, queries, keys, values, weights, their product, sum.
+  const int64_t attention = 2 * M + 4 * model.attention_width() +
+                            model.heads * plan.options.sentence_length;
+  const int64_t dense = 2 * M + model.ffn_width;
+  // Logits and gates, rows sent and rows received.
+  const int64_t moe = 2 * M + 2 * model.experts + 2 * kChoices * M;
+  const int64_t moe_layers = plan.encoder_moe_layers + plan.decoder_moe_layers;
+  const int64_t dense_layers =
+      model.encoder_layers + model.decoder_layers - moe_layers;
+  const int64_t per_token =
+      (model.encoder_layers + 2 * model.decoder_layers) * attention +
+      dense_layers * dense + moe_layers * moe +
+      2 * model.target_vocabulary_size;
+  return static_cast<double>(plan.options.tokens_per_microbatch) * per_token;
+}
+
+// Numbers for one batch in translation: the key-value cache of the decoder
+// (own and source), and the widest sublayer.
+double RouterServingActivations(const Plan& plan) {
+  const ModelConfig& model = plan.model;
+  const int64_t M = model.model_width;
+  const int64_t cache = model.decoder_layers * 4 * model.attention_width();
+  const int64_t widest =
+      3 * M + std::max({model.ffn_width,
+                        4 * model.attention_width() +
+                            model.heads * plan.options.sentence_length,
+                        2 * model.experts + 2 * kChoices * M});
+  return static_cast<double>(plan.options.tokens_per_microbatch) *
+         (cache + widest);
+}
+
+// Rows [M] that reach one worker in one MoE layer, with one microbatch of each
+// router under way and tokens spread evenly over the experts.
+double WorkerRows(const Plan& plan) {
+  if (plan.model.experts == 0) return 0;
+  return static_cast<double>(kChoices) * plan.options.tokens_per_microbatch *
+         plan.options.routers * plan.most_experts_per_worker /
+         plan.model.experts;
+}
+
+absl::Status CheckOption(const char* name, int64_t value, int64_t high) {
+  if (value >= 1 && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": expected 1 to ", high, ", got ", value));
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
+                              const PlanOptions& options) {
+  RETURN_IF_ERROR(ValidateModelConfig(model));
+  RETURN_IF_ERROR(CheckOption("routers", options.routers, 65536));
+  RETURN_IF_ERROR(CheckOption("workers", options.workers, 65536));
+  RETURN_IF_ERROR(CheckOption("tokens_per_microbatch",
+                              options.tokens_per_microbatch, 1 << 24));
+  RETURN_IF_ERROR(
+      CheckOption("sentence_length", options.sentence_length, 65536));
+
+  Plan plan;
+  plan.model = model;
+  plan.options = options;
+  plan.encoder_moe_layers = model.NumMoeLayers(model.encoder_layers);
+  plan.decoder_moe_layers = model.NumMoeLayers(model.decoder_layers);
+  const int64_t moe_layers = plan.encoder_moe_layers + plan.decoder_moe_layers;
+  plan.total_experts = moe_layers * model.experts;
+  plan.fewest_experts_per_worker = model.experts / options.workers;
+  plan.most_experts_per_worker =
+      (model.experts + options.workers - 1) / options.workers;
+
+  int64_t dense_state = 0;
+  int64_t expert_state = 0;  // of all experts
+  for (const ParameterBlock& block : ListParameters(model)) {
+    plan.parameters.*block.kind += block.size();
+    const int64_t state =
+        block.count *
+        OptimizerNumbers(options.optimizer, block.rows, block.columns);
+    (block.kind == &ParameterCounts::experts ? expert_state : dense_state) +=
+        state;
+  }
+  const int64_t experts = plan.parameters.experts;
+  const int64_t dense = plan.parameters.Total() - experts;
+
+  // Experts are alike, so one has an even share of what all have.
+  const auto on_worker = [&](int64_t numbers) {
+    return model.experts == 0
+               ? 0
+               : numbers / model.experts * plan.most_experts_per_worker;
+  };
+  plan.active_parameters =
+      plan.parameters.attention + plan.parameters.dense_ffn +
+      plan.parameters.gates +
+      (model.experts == 0 ? 0 : experts / model.experts * kChoices);
+
+  const int64_t row = model.model_width + model.expert_width;
+  plan.router_serving = {
+      .weights = dense * kFloatBytes,
+      .activations = EstimateBytes(RouterServingActivations(plan))};
+  plan.worker_serving = {.weights = on_worker(experts) * kFloatBytes,
+                         .activations = EstimateBytes(
+                             WorkerRows(plan) * (row + model.model_width))};
+  plan.router_training = {
+      .weights = dense * kFloatBytes,
+      .gradients = kGradientCopies * dense * kFloatBytes,
+      .optimizer_state = dense_state * kFloatBytes,
+      .activations = EstimateBytes(RouterTrainingActivations(plan))};
+  plan.worker_training = {
+      .weights = on_worker(experts) * kFloatBytes,
+      .gradients = kGradientCopies * on_worker(experts) * kFloatBytes,
+      .optimizer_state = on_worker(expert_state) * kFloatBytes,
+      // Every layer keeps its rows and hidden activations.
+      .activations = EstimateBytes(WorkerRows(plan) * row * moe_layers)};
+
+  ExchangePlan& exchange = plan.exchange;
+  exchange.layer_each_way =
+      moe_layers == 0 ? 0 : kChoices * model.model_width * kFloatBytes;
+  exchange.source_token_forward =
+      2 * plan.encoder_moe_layers * exchange.layer_each_way;
+  exchange.target_token_forward =
+      2 * plan.decoder_moe_layers * exchange.layer_each_way;
+  exchange.source_token_backward = exchange.source_token_forward;
+  exchange.target_token_backward = exchange.target_token_forward;
+  plan.dense_gradient_bytes = dense * kFloatBytes;
+  return plan;
+}
+
+}  // namespace gshard

@@ -1,0 +1,114 @@
+// Plan: what a model costs, computed from its configuration alone.
+//
+// Parameters are exact. So are weights, gradients and optimizer state in bytes;
+// activations are estimates, and the report says so. Nothing is allocated, so
+// planning for 10^12 parameters takes no more than planning for 10^6.
+//
+// Everything is float32, 4 bytes. Letters: M model width, H expert hidden
+// width, E experts in a layer, T tokens in a microbatch, W workers.
+
+#ifndef SERVICES_MODEL_PLAN_H_
+#define SERVICES_MODEL_PLAN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/config/model_config.h"
+#include "services/config/training_job.h"
+
+namespace gshard {
+
+struct PlanOptions {
+  int64_t routers = 1;                   // 1 to 65536
+  int64_t workers = 1;                   // 1 to 65536; may exceed E
+  int64_t tokens_per_microbatch = 4096;  // T on either side: 1 to 16777216
+  int64_t sentence_length = 256;         // for attention weights: 1 to 65536
+  OptimizerConfig optimizer = AdafactorConfig();
+};
+
+// Trained numbers by kind.
+struct ParameterCounts {
+  int64_t experts = 0;    // with their biases, if any
+  int64_t attention = 0;  // self- and cross-attention
+  int64_t dense_ffn = 0;
+  int64_t gates = 0;
+  int64_t embeddings = 0;         // a shared one counted once
+  int64_t output_projection = 0;  // 0 if tied to the target embedding
+  int64_t positions = 0;          // 0 if sinusoidal
+  int64_t norm_scales = 0;
+
+  // As the paper's 600 B counts: without the scales of the norms.
+  int64_t TotalWithoutNorms() const {
+    return experts + attention + dense_ffn + gates + embeddings +
+           output_projection + positions;
+  }
+  int64_t Total() const { return TotalWithoutNorms() + norm_scales; }
+};
+
+// Memory of one process, in bytes.
+struct MemoryPlan {
+  int64_t weights = 0;
+  int64_t gradients = 0;        // 0 in serving
+  int64_t optimizer_state = 0;  // 0 in serving
+  int64_t activations = 0;      // estimate, key-value cache included; <= 1 EiB
+
+  int64_t Total() const {
+    return weights + gradients + optimizer_state + activations;
+  }
+};
+
+// Payload between routers and workers, in bytes. A token sends two rows [M] to
+// each MoE layer that it passes and gets two back, if none overflows; training
+// does the same again with gradients.
+struct ExchangePlan {
+  int64_t layer_each_way = 0;  // one token, one MoE layer, one direction
+
+  // Over the MoE layers of a stack, both directions: of a source token in the
+  // encoder, of a target token in the decoder.
+  int64_t source_token_forward = 0;
+  int64_t target_token_forward = 0;
+  int64_t source_token_backward = 0;
+  int64_t target_token_backward = 0;
+};
+
+struct Plan {
+  ModelConfig model;
+  PlanOptions options;
+
+  int64_t encoder_moe_layers = 0;
+  int64_t decoder_moe_layers = 0;
+  int64_t total_experts = 0;  // over all MoE layers
+
+  // Of each MoE layer, on the workers with most and with fewest.
+  int64_t most_experts_per_worker = 0;
+  int64_t fewest_experts_per_worker = 0;
+
+  ParameterCounts parameters;
+
+  // Of one pair of a source and a target token, two experts a layer; without
+  // embeddings, positions, norms and an untied output projection.
+  int64_t active_parameters = 0;
+
+  // Routers are alike; the worker is one with most experts. Training counts one
+  // microbatch in flight a router, two copies of every gradient (of the
+  // microbatch and of the step), and tokens spread evenly over experts.
+  MemoryPlan router_training;
+  MemoryPlan worker_training;
+  MemoryPlan router_serving;
+  MemoryPlan worker_serving;
+
+  ExchangePlan exchange;
+
+  // Gradients of everything but the experts, which a router sends to the
+  // coordinator for each microbatch.
+  int64_t dense_gradient_bytes = 0;
+};
+
+// Errors: InvalidArgument if `model` is not valid or an option is out of range.
+absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
+                              const PlanOptions& options);
+
+}  // namespace gshard
+
+#endif  // SERVICES_MODEL_PLAN_H_

@@ -1,0 +1,238 @@
+#include "services/model/plan_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace gshard {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// "1,234,567".
+std::string Grouped(int64_t value) {
+  const std::string digits = absl::StrCat(value);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) grouped.push_back(',');
+    grouped.push_back(digits[i]);
+  }
+  return grouped;
+}
+
+// "619.37 B": billions, millions or thousands.
+std::string Rounded(int64_t count) {
+  if (count >= 1'000'000'000) return absl::StrFormat("%.2f B", count / 1e9);
+  if (count >= 1'000'000) return absl::StrFormat("%.2f M", count / 1e6);
+  if (count >= 1'000) return absl::StrFormat("%.2f k", count / 1e3);
+  return absl::StrCat(count);
+}
+
+// "2.25 GiB".
+std::string Bytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B",   "KiB", "MiB",
+                                           "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 5) {
+    value /= 1024;
+    ++unit;
+  }
+  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", value,
+                         kUnits[unit]);
+}
+
+// "1 router", "2 routers".
+std::string Count(int64_t count, const char* noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
+// Rows of cells. The first column is aligned left, the others right.
+class Table {
+ public:
+  void Add(std::vector<std::string> cells) {
+    widths_.resize(std::max(widths_.size(), cells.size()), 0);
+    for (size_t i = 0; i < cells.size(); ++i) {
+      widths_[i] = std::max(widths_[i], cells[i].size());
+    }
+    rows_.push_back(std::move(cells));
+  }
+
+  void AppendTo(std::string* text) const {
+    for (const auto& row : rows_) {
+      std::string line = row[0];
+      line.resize(widths_[0], ' ');
+      for (size_t i = 1; i < row.size(); ++i) {
+        line.append(2 + widths_[i] - row[i].size(), ' ');
+        line.append(row[i]);
+      }
+      line.erase(line.find_last_not_of(' ') + 1);
+      absl::StrAppend(text, line, "\n");
+    }
+  }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+  std::vector<size_t> widths_;
+};
+
+const char* OptimizerName(const Plan& plan) {
+  return std::holds_alternative<AdamConfig>(plan.options.optimizer)
+             ? "adam"
+             : "adafactor";
+}
+
+std::string Summary(const Plan& plan) {
+  const ModelConfig& model = plan.model;
+  const int64_t moe_layers = plan.encoder_moe_layers + plan.decoder_moe_layers;
+  std::string text = absl::StrCat("model ", model.name, ": ",
+                                  model.encoder_layers, " encoder and ",
+                                  Count(model.decoder_layers, "decoder layer"));
+  if (moe_layers == 0) {
+    absl::StrAppend(&text, ", all dense\n");
+  } else {
+    absl::StrAppend(&text, ",\n  ", moe_layers, " of them MoE layers of ",
+                    model.experts, " experts (", Grouped(plan.total_experts),
+                    " in all)\n");
+  }
+  absl::StrAppend(&text, "on ", Count(plan.options.routers, "router"), " and ",
+                  Count(plan.options.workers, "expert worker"));
+  if (moe_layers > 0) {
+    absl::StrAppend(&text, ", ", plan.most_experts_per_worker);
+    if (plan.fewest_experts_per_worker != plan.most_experts_per_worker) {
+      absl::StrAppend(&text, " or ", plan.fewest_experts_per_worker);
+    }
+    absl::StrAppend(&text, " experts of each layer a worker");
+  }
+  absl::StrAppend(&text, "\n");
+  return text;
+}
+
+Table ParameterTable(const Plan& plan) {
+  const ParameterCounts& counts = plan.parameters;
+  Table table;
+  const auto add = [&table](const char* name, int64_t count) {
+    table.Add({name, Grouped(count), Rounded(count)});
+  };
+  table.Add({"PARAMETERS", "exact", "rounded"});
+  add("experts", counts.experts);
+  add("attention", counts.attention);
+  add("dense feed-forward", counts.dense_ffn);
+  add("gates", counts.gates);
+  add("embeddings", counts.embeddings);
+  add("output projection", counts.output_projection);
+  add("positions", counts.positions);
+  add("total as in the paper, without norms", counts.TotalWithoutNorms());
+  add("norm scales", counts.norm_scales);
+  add("total with norm scales", counts.Total());
+  add("active per token, without embeddings", plan.active_parameters);
+  return table;
+}
+
+Table MemoryTable(const Plan& plan) {
+  Table table;
+  table.Add(
+      {"MEMORY", "weights", "gradients", "optimizer", "activations*", "total"});
+  const auto add = [&table](const char* name, const MemoryPlan& memory) {
+    table.Add({name, Bytes(memory.weights), Bytes(memory.gradients),
+               Bytes(memory.optimizer_state), Bytes(memory.activations),
+               Bytes(memory.Total())});
+  };
+  add("router, train", plan.router_training);
+  add("worker, train", plan.worker_training);
+  add("router, serve", plan.router_serving);
+  add("worker, serve", plan.worker_serving);
+  return table;
+}
+
+Table ExchangeTable(const Plan& plan) {
+  const ExchangePlan& exchange = plan.exchange;
+  Table table;
+  table.Add({"EXCHANGE PER TOKEN", "bytes"});
+  const auto add = [&table](const char* name, int64_t bytes) {
+    table.Add({name, Grouped(bytes)});
+  };
+  add("one MoE layer, to workers, forward", exchange.layer_each_way);
+  add("one MoE layer, from workers, forward", exchange.layer_each_way);
+  add("one MoE layer, to workers, backward", exchange.layer_each_way);
+  add("one MoE layer, from workers, backward", exchange.layer_each_way);
+  add("source token, all layers, forward", exchange.source_token_forward);
+  add("source token, all layers, backward", exchange.source_token_backward);
+  add("target token, all layers, forward", exchange.target_token_forward);
+  add("target token, all layers, backward", exchange.target_token_backward);
+  return table;
+}
+
+Json MemoryJson(const MemoryPlan& memory) {
+  return {{"weights_bytes", memory.weights},
+          {"gradients_bytes", memory.gradients},
+          {"optimizer_state_bytes", memory.optimizer_state},
+          {"activations_estimate_bytes", memory.activations},
+          {"total_bytes", memory.Total()}};
+}
+
+}  // namespace
+
+std::string PlanToText(const Plan& plan) {
+  std::string text = Summary(plan);
+  absl::StrAppend(&text, "\n");
+  ParameterTable(plan).AppendTo(&text);
+  absl::StrAppend(&text, "\n");
+  MemoryTable(plan).AppendTo(&text);
+  absl::StrAppend(
+      &text, "* estimate for ", Grouped(plan.options.tokens_per_microbatch),
+      " tokens in sentences of ", plan.options.sentence_length, "; float32; ",
+      OptimizerName(plan), ";\n  the worker is one with most experts\n\n");
+  ExchangeTable(plan).AppendTo(&text);
+  absl::StrAppend(&text, "\ngradients from a router per microbatch: ",
+                  Bytes(plan.dense_gradient_bytes), "\n");
+  return text;
+}
+
+std::string PlanToJson(const Plan& plan) {
+  const ParameterCounts& counts = plan.parameters;
+  const ExchangePlan& exchange = plan.exchange;
+  const Json json = {
+      {"model", plan.model.name},
+      {"routers", plan.options.routers},
+      {"workers", plan.options.workers},
+      {"tokens_per_microbatch", plan.options.tokens_per_microbatch},
+      {"sentence_length", plan.options.sentence_length},
+      {"optimizer", OptimizerName(plan)},
+      {"encoder_moe_layers", plan.encoder_moe_layers},
+      {"decoder_moe_layers", plan.decoder_moe_layers},
+      {"total_experts", plan.total_experts},
+      {"most_experts_per_worker", plan.most_experts_per_worker},
+      {"fewest_experts_per_worker", plan.fewest_experts_per_worker},
+      {"parameters",
+       {{"experts", counts.experts},
+        {"attention", counts.attention},
+        {"dense_ffn", counts.dense_ffn},
+        {"gates", counts.gates},
+        {"embeddings", counts.embeddings},
+        {"output_projection", counts.output_projection},
+        {"positions", counts.positions},
+        {"total_without_norms", counts.TotalWithoutNorms()},
+        {"norm_scales", counts.norm_scales},
+        {"total", counts.Total()},
+        {"active_per_token", plan.active_parameters}}},
+      {"memory",
+       {{"router_training", MemoryJson(plan.router_training)},
+        {"worker_training", MemoryJson(plan.worker_training)},
+        {"router_serving", MemoryJson(plan.router_serving)},
+        {"worker_serving", MemoryJson(plan.worker_serving)}}},
+      {"exchange_per_token",
+       {{"layer_each_way_bytes", exchange.layer_each_way},
+        {"source_forward_bytes", exchange.source_token_forward},
+        {"source_backward_bytes", exchange.source_token_backward},
+        {"target_forward_bytes", exchange.target_token_forward},
+        {"target_backward_bytes", exchange.target_token_backward}}},
+      {"dense_gradient_bytes_per_microbatch", plan.dense_gradient_bytes}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace gshard

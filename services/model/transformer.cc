@@ -1,0 +1,242 @@
+#include "services/model/transformer.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/graph/gradient.h"
+#include "services/model/layers.h"
+#include "services/model/parameters.h"
+
+namespace gshard {
+namespace {
+
+const Dim B = Dim::Symbol("B");
+const Dim Ls = Dim::Symbol("Ls");
+const Dim Lt = Dim::Symbol("Lt");
+const Dim K = Dim::Symbol("K");
+const Dim P = Dim::Symbol("P");
+
+ValueId IntInput(Builder& b, absl::string_view name, Shape shape) {
+  return b.Input(name, {ElementType::kInt32, std::move(shape)});
+}
+
+// Ids and what tells padding from tokens.
+struct Tokens {
+  ValueId ids;        // i32[B, L]
+  ValueId positions;  // i32[L]
+  ValueId lengths;    // i32[B]
+  ValueId valid;      // i32[B, L]
+};
+
+Tokens TokenInputs(Builder& b, const std::string& side, const Dim& L) {
+  return {.ids = IntInput(b, side, {B, L}),
+          .positions = IntInput(b, side + "_positions", {L}),
+          .lengths = IntInput(b, side + "_lengths", {B}),
+          .valid = IntInput(b, side + "_valid", {B, L})};
+}
+
+ValueId EmbeddingTable(Builder& b, const ModelConfig& config, bool source) {
+  if (config.shared_vocabulary) {
+    return b.Parameter("embedding",
+                       {config.target_vocabulary_size, config.model_width});
+  }
+  return source ? b.Parameter("source_embedding",
+                              {config.source_vocabulary_size,
+                               config.model_width})
+                : b.Parameter("target_embedding",
+                              {config.target_vocabulary_size,
+                               config.model_width});
+}
+
+ValueId EmbedInput(Layers& layers, const ModelConfig& config, Builder& b,
+                   ValueId ids, ValueId positions, bool source) {
+  const ValueId x = layers.AddPositions(
+      layers.Embed(EmbeddingTable(b, config, source), ids), positions,
+      source ? "source" : "target");
+  return layers.Dropout(x, config.dropout.input);
+}
+
+// The encoder's output [B, Ls, M].
+ValueId Encode(Layers& layers, const ModelConfig& config, Builder& b,
+               const Tokens& source) {
+  ValueId x = EmbedInput(layers, config, b, source.ids, source.positions,
+                         /*source=*/true);
+  for (int64_t i = 0; i < config.encoder_layers; ++i) {
+    const std::string name = LayerName("encoder", i, "self_attention");
+    const ValueId normed = layers.Norm(name + ".norm", x);
+    const ValueId heads =
+        layers.Attend(layers.Query(name, normed),
+                      layers.KeysValues(name, normed), source.lengths,
+                      /*causal=*/false);
+    x = layers.AddHeads(name, x, heads);
+    x = layers.FeedForward("encoder", i, x, source.valid);
+  }
+  return layers.Dropout(layers.Norm("encoder.norm", x),
+                        config.dropout.residual);
+}
+
+// Rows [N, M] of the decoder's output to logits [N, V].
+ValueId Logits(const ModelConfig& config, Builder& b, ValueId rows) {
+  const double root = std::sqrt(static_cast<double>(config.model_width));
+  ValueId table;
+  if (config.tie_output) {
+    table = EmbeddingTable(b, config, /*source=*/false);
+    // The table stands for one of rows sqrt(M) times as long (see Embed), and
+    // the authors' code then multiplies the rows by M^-1/2.
+    if (!config.scale_tied_logits) rows = b.Scale(rows, root);
+  } else {
+    table = b.Parameter("output_projection", {config.target_vocabulary_size,
+                                              config.model_width});
+  }
+  return b.Einsum("nm,vm->nv", rows, table);
+}
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
+                                          const LossConfig& loss_config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".train"));
+  const Tokens source = TokenInputs(b, "source", Ls);
+  const Tokens target = TokenInputs(b, "target", Lt);
+  const ValueId labels = IntInput(b, "labels", {B, Lt});
+  const ValueId target_tokens =
+      b.Input("target_tokens", {ElementType::kFloat32, {}});
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/true, key);
+
+  const ValueId memory = Encode(layers, config, b, source);
+  ValueId x = EmbedInput(layers, config, b, target.ids, target.positions,
+                         /*source=*/false);
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    const std::string self = LayerName("decoder", i, "self_attention");
+    ValueId normed = layers.Norm(self + ".norm", x);
+    x = layers.AddHeads(
+        self, x,
+        layers.Attend(layers.Query(self, normed),
+                      layers.KeysValues(self, normed), target.lengths,
+                      /*causal=*/true));
+    const std::string cross = LayerName("decoder", i, "cross_attention");
+    normed = layers.Norm(cross + ".norm", x);
+    x = layers.AddHeads(
+        cross, x,
+        layers.Attend(layers.Query(cross, normed),
+                      layers.KeysValues(cross, memory), source.lengths,
+                      /*causal=*/false));
+    x = layers.FeedForward("decoder", i, x, target.valid);
+  }
+  x = layers.Dropout(layers.Norm("decoder.norm", x), config.dropout.residual);
+  const ValueId logits =
+      Logits(config, b, b.Reshape(x, {B * Lt, config.model_width}));
+  const ValueId cross_entropy =
+      b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
+                     loss_config.label_smoothing, loss_config.z_loss);
+
+  // Auxiliary losses are means; times the tokens they weigh like the sum.
+  ValueId auxiliary = b.Constant(0.0);
+  for (const MoeReport& report : layers.moe_reports()) {
+    auxiliary = b.Add(auxiliary, b.Scale(report.gate.balance_loss,
+                                         config.gate.balance_loss_coefficient));
+    if (config.gate.z_loss_coefficient > 0.0) {
+      auxiliary = b.Add(auxiliary, b.Scale(report.gate.z_loss,
+                                           config.gate.z_loss_coefficient));
+    }
+  }
+  const ValueId total =
+      b.Add(cross_entropy, b.Multiply(auxiliary, target_tokens));
+
+  std::vector<ValueId> parameters;
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : ModelParameters(config)) {
+    Shape shape;
+    for (const int64_t dim : spec.dims) shape.push_back(dim);
+    parameters.push_back(b.Parameter(spec.name, std::move(shape)));
+    names.push_back(spec.name);
+  }
+  ASSIGN_OR_RETURN(const std::vector<ValueId> gradients,
+                   AddGradients(b, total, parameters));
+  b.Output("loss", cross_entropy);
+  layers.OutputMoeReports();
+  for (size_t i = 0; i < names.size(); ++i) {
+    b.Output("gradient/" + names[i], gradients[i]);
+  }
+  ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
+  return Pruned(program);
+}
+
+absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".encode"));
+  const Tokens source = TokenInputs(b, "source", Ls);
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/false, key);
+  const ValueId memory = Encode(layers, config, b, source);
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    const Layers::KeyValue cross = layers.KeysValues(
+        LayerName("decoder", i, "cross_attention"), memory);
+    b.Output(absl::StrCat("cross_key/", i), cross.key);
+    b.Output(absl::StrCat("cross_value/", i), cross.value);
+  }
+  layers.OutputMoeReports();
+  ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
+  return Pruned(program);
+}
+
+absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".decode"));
+  const Dim N = config.heads, D = config.head_width;
+  const ValueId tokens = IntInput(b, "tokens", {B, K});
+  const ValueId positions = IntInput(b, "positions", {B, K});
+  const ValueId lengths = IntInput(b, "lengths", {B * K});
+  const ValueId valid = IntInput(b, "valid", {B, K});
+  const ValueId source_lengths = IntInput(b, "source_lengths", {B});
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/false, key);
+
+  const ValueId flat_positions = b.Reshape(positions, {B * K});
+  ValueId x =
+      EmbedInput(layers, config, b, tokens, positions, /*source=*/false);
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    const auto cache = [&](const char* name, const Dim& rows, const Dim& L) {
+      return b.Input(absl::StrCat(name, "/", i),
+                     {ElementType::kFloat32, {rows, L, N, D}});
+    };
+    // Each hypothesis is a sequence of its own with one query.
+    const std::string self = LayerName("decoder", i, "self_attention");
+    ValueId normed = layers.Norm(self + ".norm", x);
+    const Shape one = {B * K, 1, N, D};
+    const Layers::KeyValue entry = layers.KeysValues(self, normed);
+    const Layers::KeyValue updated = {
+        b.AddOne("update_cache", {cache("self_key", B * K, P),
+                                  b.Reshape(entry.key, one), flat_positions}),
+        b.AddOne("update_cache", {cache("self_value", B * K, P),
+                                  b.Reshape(entry.value, one),
+                                  flat_positions})};
+    const ValueId heads = layers.Attend(b.Reshape(layers.Query(self, normed),
+                                                  one),
+                                        updated, lengths, /*causal=*/false);
+    x = layers.AddHeads(self, x, b.Reshape(heads, {B, K, N, D}));
+    b.Output(absl::StrCat("self_key/", i), updated.key);
+    b.Output(absl::StrCat("self_value/", i), updated.value);
+
+    // The hypotheses of a sentence are queries on the same memory.
+    const std::string cross = LayerName("decoder", i, "cross_attention");
+    normed = layers.Norm(cross + ".norm", x);
+    x = layers.AddHeads(
+        cross, x,
+        layers.Attend(layers.Query(cross, normed),
+                      {cache("cross_key", B, Ls), cache("cross_value", B, Ls)},
+                      source_lengths, /*causal=*/false));
+    x = layers.FeedForward("decoder", i, x, valid);
+  }
+  x = layers.Norm("decoder.norm", x);
+  b.Output("logits",
+           Logits(config, b, b.Reshape(x, {B * K, config.model_width})));
+  layers.OutputMoeReports();
+  ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
+  return Pruned(program);
+}
+
+}  // namespace gshard

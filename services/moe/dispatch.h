@@ -1,0 +1,63 @@
+// Dispatch and combine: moving tokens to rows ordered by expert, and the
+// experts' outputs back (the two GSEC einsums of Algorithm 2, with indices in
+// place of one-hot matrices).
+//
+// Letters: T tokens, E experts, R rows = choices that have a slot, M width.
+// A row is one (token, choice); row_source[r] = 2 * token + choice. Rows lie in
+// order of (expert, group, slot): expert e holds the group_sizes[e] rows
+// after those of the experts below it, as RaggedDot wants them.
+//
+// Everything is plain tensors, so that a graph operator or a peer can carry
+// them; all that comes in is checked. Pure functions; sums run in a fixed
+// order.
+
+#ifndef SERVICES_MOE_DISPATCH_H_
+#define SERVICES_MOE_DISPATCH_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+struct DispatchPlan {
+  Tensor row_source;   // i32[R]
+  Tensor group_sizes;  // i32[E]: rows per expert
+};
+
+// `expert` and `slot` are i32[T, 2] as Routing has them; `group_size` is S, or
+// 0 if all tokens are one group. A counting sort, O(T + E).
+// Errors: InvalidArgument, also for an expert outside [0, E) or a slot outside
+// [0, S) of a choice that has a slot.
+absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
+                                          const Tensor& slot,
+                                          int64_t num_experts,
+                                          int64_t group_size);
+
+// x f32[T, M] -> rows f32[R, M]: row r is the token of row_source[r].
+absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source);
+
+// d_rows f32[R, M] -> dx f32[T, M]: the first choice's row plus the second's.
+absl::StatusOr<Tensor> DispatchGradient(const Tensor& d_rows,
+                                        const Tensor& row_source,
+                                        int64_t num_tokens);
+
+// rows f32[R, M], weight f32[T, 2] -> y f32[T, M]: sum over the token's rows of
+// weight * row, first choice first. A token without rows is exactly 0.
+absl::StatusOr<Tensor> Combine(const Tensor& rows, const Tensor& row_source,
+                               const Tensor& weight);
+
+struct CombineGradients {
+  Tensor d_rows;    // f32[R, M]
+  Tensor d_weight;  // f32[T, 2]; 0 for a choice without a row
+};
+
+absl::StatusOr<CombineGradients> CombineGradient(const Tensor& dy,
+                                                 const Tensor& rows,
+                                                 const Tensor& row_source,
+                                                 const Tensor& weight);
+
+}  // namespace gshard
+
+#endif  // SERVICES_MOE_DISPATCH_H_

@@ -1,0 +1,55 @@
+// The MoE operators of the program: top2_gating, plan_dispatch, dispatch,
+// combine, with their gradients.
+//
+// Letters: T tokens, E experts, R rows = choices that have a slot, M width.
+
+#ifndef SERVICES_MOE_GRAPH_OPS_H_
+#define SERVICES_MOE_GRAPH_OPS_H_
+
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "services/graph/builder.h"
+#include "services/graph/op.h"
+#include "services/moe/gating.h"
+
+namespace gshard {
+
+// Adds this room's operators to the registry. Call before building or parsing
+// a program that has them; calling again does nothing.
+void RegisterMoeOps();
+
+// Results of GateTokens as values of the program.
+struct GateValues {
+  ValueId expert = kNoValue;          // i32[T, 2]
+  ValueId slot = kNoValue;            // i32[T, 2]
+  ValueId weight = kNoValue;          // f32[T, 2]
+  ValueId kept_count = kNoValue;      // i32[E]
+  ValueId overflow_count = kNoValue;  // i32[2]
+  ValueId balance_loss = kNoValue;    // f32[]; only if options.losses
+  ValueId z_loss = kNoValue;          // f32[]; only if options.losses
+};
+
+// logits [T, E], valid i32[T], key i64[]; `salt` tells layers apart. See
+// Top2Gating in gating.h.
+GateValues GateTokens(Builder& builder, ValueId logits, ValueId valid,
+                      ValueId key, const GatingOptions& options, int64_t salt);
+
+struct DispatchValues {
+  ValueId row_source = kNoValue;   // i32[R]
+  ValueId group_sizes = kNoValue;  // i32[E]
+  ValueId rows = kNoValue;         // f32[R, M]
+};
+
+// x [T, M] to rows sorted by expert; R is a fresh symbol.
+DispatchValues DispatchTokens(Builder& builder, ValueId x,
+                              const GateValues& gate, int64_t num_experts,
+                              const GatingOptions& options);
+
+// rows [R, M] back to tokens [T, M].
+ValueId CombineRows(Builder& builder, ValueId rows, ValueId row_source,
+                    ValueId weight);
+
+}  // namespace gshard
+
+#endif  // SERVICES_MOE_GRAPH_OPS_H_

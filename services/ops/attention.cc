@@ -1,0 +1,328 @@
+#include "services/ops/attention.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "services/base/check.h"
+#include "services/base/random.h"
+#include "services/ops/dropout_mask.h"
+#include "services/ops/exp.h"
+#include "services/ops/simd.h"
+#include "services/ops/tile_matmul.h"
+
+namespace gshard {
+namespace {
+
+// Sizes of one call, and where the elements of one head are: row l of head n of
+// sentence b is at ((b * length + l) * heads + n) * width.
+struct Sizes {
+  int64_t batch, queries, keys, heads, width;
+  int64_t stride;        // between rows of a head
+  int64_t padded_width;  // width, to whole tiles
+  int64_t padded_keys;   // the most keys, to whole tiles
+
+  Sizes(const Tensor& q, const Tensor& k)
+      : batch(q.dim(0)),
+        queries(q.dim(1)),
+        keys(k.dim(1)),
+        heads(q.dim(2)),
+        width(q.dim(3)),
+        stride(heads * width),
+        padded_width(PadToTile(width)),
+        padded_keys(PadToTile(keys)) {}
+
+  int64_t Query(int64_t b, int64_t n) const {
+    return (b * queries * heads + n) * width;
+  }
+  int64_t Key(int64_t b, int64_t n) const {
+    return (b * keys * heads + n) * width;
+  }
+};
+
+// How many of `length` keys query i sees.
+int64_t VisibleKeys(const Sizes& sizes, const AttentionOptions& options,
+                    int64_t length, int64_t i) {
+  if (!options.causal) return length;
+  return std::clamp<int64_t>(i + 1 + sizes.keys - sizes.queries, 0, length);
+}
+
+GSHARD_SIMD void SoftmaxRow(float* x, int64_t visible, int64_t padded,
+                            float scale) {
+  float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t j = 0; j < visible; ++j) {
+    x[j] *= scale;
+    max = x[j] > max ? x[j] : max;
+  }
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < visible; ++j) {
+    const float e = Exp(x[j] - max);
+    x[j] = e;
+    sum += e;
+  }
+  const float factor = 1.0f / sum;
+#pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) x[j] *= factor;
+  for (int64_t j = visible; j < padded; ++j) x[j] = 0.0f;
+}
+
+GSHARD_SIMD void DropRow(const float* x, float* out, int64_t size,
+                         DropoutMask mask) {
+#pragma omp simd
+  for (int64_t j = 0; j < size; ++j) out[j] = x[j] * mask.Factor(j);
+}
+
+DropoutMask MaskOfRow(const AttentionOptions& options, int64_t b, int64_t n,
+                      int64_t i) {
+  const uint64_t key = FoldIn(FoldIn(FoldIn(options.dropout_key, b), n), i);
+  return DropoutMask(options.dropout_rate, key);
+}
+
+// Gradient of the logits' row from that of the probabilities: dropout (unless
+// `mask` is null), softmax and scale.
+GSHARD_SIMD void SoftmaxGradientRow(const float* probabilities, float* dx,
+                                    int64_t visible, int64_t padded,
+                                    float scale) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < visible; ++j) sum += probabilities[j] * dx[j];
+#pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) {
+    dx[j] = scale * probabilities[j] * (dx[j] - sum);
+  }
+  for (int64_t j = visible; j < padded; ++j) dx[j] = 0.0f;
+}
+
+// Copies [rows, width] with rows `stride` apart to rows padded with zeros.
+void Pack(const float* x, int64_t rows, int64_t stride, int64_t width,
+          int64_t padded_width, float* out) {
+  for (int64_t r = 0; r < rows; ++r, x += stride, out += padded_width) {
+    std::copy_n(x, width, out);
+    std::fill(out + width, out + padded_width, 0.0f);
+  }
+}
+
+// The rows of a head as a second operand for TileMatmul, packed: in place they
+// are a power of two apart, which only a few sets of the cache would hold.
+struct Rows {
+  const float* data;
+  int64_t stride;
+
+  Rows(const float* x, int64_t rows, const Sizes& sizes,
+       std::vector<float>& buffer)
+      : stride(sizes.padded_width) {
+    buffer.resize(rows * stride);
+    Pack(x, rows, sizes.stride, sizes.width, stride, buffer.data());
+    data = buffer.data();
+  }
+};
+
+using Float4 = float __attribute__((vector_size(16), aligned(4), may_alias));
+
+// Copies a [4, 4] block, rows `stride` apart, to its transpose.
+inline void Transpose4x4(const float* x, int64_t stride, float* out,
+                         int64_t out_stride) {
+  const auto row = [&](int64_t r) {
+    return *reinterpret_cast<const Float4*>(x + r * stride);
+  };
+  const Float4 low01 = __builtin_shufflevector(row(0), row(1), 0, 4, 1, 5);
+  const Float4 low23 = __builtin_shufflevector(row(2), row(3), 0, 4, 1, 5);
+  const Float4 high01 = __builtin_shufflevector(row(0), row(1), 2, 6, 3, 7);
+  const Float4 high23 = __builtin_shufflevector(row(2), row(3), 2, 6, 3, 7);
+  const auto column = [&](int64_t c) -> Float4& {
+    return *reinterpret_cast<Float4*>(out + c * out_stride);
+  };
+  column(0) = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+  column(1) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+  column(2) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+  column(3) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+}
+
+// Copies [rows, width] with rows `stride` apart to its transpose
+// [width, padded_rows].
+void PackTransposed(const float* x, int64_t rows, int64_t stride, int64_t width,
+                    int64_t padded_rows, float* out) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float* const from = x + r * stride;
+    int64_t i = 0;
+    for (; i + 4 <= width; i += 4) {
+      Transpose4x4(from + i, stride, out + i * padded_rows + r, padded_rows);
+    }
+    for (; i < width; ++i) {
+      for (int64_t j = 0; j < 4; ++j) {
+        out[i * padded_rows + r + j] = from[j * stride + i];
+      }
+    }
+  }
+  for (; r < padded_rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) {
+      out[i * padded_rows + r] = r < rows ? x[r * stride + i] : 0.0f;
+    }
+  }
+}
+
+// out [m, width] (rows sizes.stride apart) = a b, through `buffer` where the
+// tiles would write beyond the row.
+void MatmulToRows(int64_t m, int64_t k, TileOperand a, const Rows& b,
+                  const Sizes& sizes, std::vector<float>& buffer, float* out) {
+  if (sizes.width == sizes.padded_width) {
+    TileMatmul(m, sizes.width, k, a, b.data, b.stride, out, sizes.stride);
+    return;
+  }
+  buffer.resize(m * sizes.padded_width);
+  TileMatmul(m, sizes.padded_width, k, a, b.data, b.stride, buffer.data(),
+             sizes.padded_width);
+  for (int64_t r = 0; r < m; ++r) {
+    std::copy_n(buffer.data() + r * sizes.padded_width, sizes.width,
+                out + r * sizes.stride);
+  }
+}
+
+void CheckSizes(const Tensor& q, const Tensor& k, const Tensor& v,
+                const Tensor& key_lengths, const AttentionOptions& options) {
+  CHECK(q.rank() == 4 && k.rank() == 4 && v.dims() == k.dims());
+  CHECK(k.dim(0) == q.dim(0) && k.dim(2) == q.dim(2) && k.dim(3) == q.dim(3));
+  CHECK(key_lengths.size() == q.dim(0));
+  for (const int32_t length : key_lengths.span<int32_t>()) {
+    CHECK(length >= 0 && length <= k.dim(1));
+  }
+  CHECK(options.dropout_rate >= 0.0f && options.dropout_rate < 1.0f);
+}
+
+// Buffers of one head, kept by the thread: small, and needed again at once.
+struct Workspace {
+  std::vector<float> transposed, scores, dropped, dscores, rows, out;
+};
+
+Workspace& ThreadWorkspace() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+}  // namespace
+
+AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
+                          const Tensor& key_lengths,
+                          const AttentionOptions& options,
+                          bool keep_probabilities) {
+  CheckSizes(q, k, v, key_lengths, options);
+  const Sizes sizes(q, k);
+  AttentionResult result;
+  result.out = Tensor(ElementType::kFloat32, q.dims());
+  if (keep_probabilities) {
+    result.probabilities =
+        Tensor(ElementType::kFloat32,
+               {sizes.batch, sizes.heads, sizes.queries, sizes.keys});
+  }
+  Workspace& work = ThreadWorkspace();
+  work.transposed.resize(sizes.width * sizes.padded_keys);
+  work.scores.resize(sizes.queries * sizes.padded_keys);
+  float* const scores = work.scores.data();
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    const int64_t length = key_lengths.i32()[b];
+    const int64_t padded = PadToTile(length);
+    for (int64_t n = 0; n < sizes.heads; ++n) {
+      PackTransposed(k.f32() + sizes.Key(b, n), length, sizes.stride,
+                     sizes.width, padded, work.transposed.data());
+      TileMatmul(sizes.queries, padded, sizes.width,
+                 {q.f32() + sizes.Query(b, n), sizes.stride, 1},
+                 work.transposed.data(), padded, scores, padded);
+      for (int64_t i = 0; i < sizes.queries; ++i) {
+        float* const row = scores + i * padded;
+        const int64_t visible = VisibleKeys(sizes, options, length, i);
+        SoftmaxRow(row, visible, padded, options.scale);
+        if (keep_probabilities) {
+          float* const kept =
+              result.probabilities.f32() +
+              ((b * sizes.heads + n) * sizes.queries + i) * sizes.keys;
+          std::copy_n(row, length, kept);
+          std::fill(kept + length, kept + sizes.keys, 0.0f);
+        }
+        if (options.dropout_rate > 0.0f) {
+          DropRow(row, row, visible, MaskOfRow(options, b, n, i));
+        }
+      }
+      const Rows values(v.f32() + sizes.Key(b, n), length, sizes, work.rows);
+      MatmulToRows(sizes.queries, length, {scores, padded, 1}, values, sizes,
+                   work.out, result.out.f32() + sizes.Query(b, n));
+    }
+  }
+  return result;
+}
+
+AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
+                                     const Tensor& v, const Tensor& key_lengths,
+                                     const AttentionOptions& options,
+                                     const Tensor& probabilities,
+                                     const Tensor& dout) {
+  CheckSizes(q, k, v, key_lengths, options);
+  const Sizes sizes(q, k);
+  CHECK(dout.dims() == q.dims());
+  CHECK(probabilities.size() ==
+        sizes.batch * sizes.heads * sizes.queries * sizes.keys);
+  AttentionGradients gradients;
+  gradients.dq = Tensor(ElementType::kFloat32, q.dims());
+  gradients.dk = Tensor(ElementType::kFloat32, k.dims());
+  gradients.dv = Tensor(ElementType::kFloat32, k.dims());
+  Workspace& work = ThreadWorkspace();
+  work.transposed.resize(sizes.width * sizes.padded_keys);
+  work.dscores.resize(sizes.queries * sizes.padded_keys);
+  work.dropped.resize(sizes.queries * sizes.padded_keys);
+  float* const dscores = work.dscores.data();
+  float* const dropped = work.dropped.data();
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    const int64_t length = key_lengths.i32()[b];
+    const int64_t padded = PadToTile(length);
+    for (int64_t n = 0; n < sizes.heads; ++n) {
+      const int64_t query = sizes.Query(b, n), key = sizes.Key(b, n);
+      const float* const kept = probabilities.f32() + (b * sizes.heads + n) *
+                                                          sizes.queries *
+                                                          sizes.keys;
+
+      // dprobabilities = dout v^T, then dlogits in place.
+      PackTransposed(v.f32() + key, length, sizes.stride, sizes.width, padded,
+                     work.transposed.data());
+      TileMatmul(sizes.queries, padded, sizes.width,
+                 {dout.f32() + query, sizes.stride, 1}, work.transposed.data(),
+                 padded, dscores, padded);
+      for (int64_t i = 0; i < sizes.queries; ++i) {
+        const int64_t visible = VisibleKeys(sizes, options, length, i);
+        const float* const p = kept + i * sizes.keys;
+        float* const d = dscores + i * padded;
+        if (options.dropout_rate > 0.0f) {
+          const DropoutMask mask = MaskOfRow(options, b, n, i);
+          DropRow(d, d, visible, mask);
+          DropRow(p, dropped + i * padded, visible, mask);
+          std::fill(dropped + i * padded + visible, dropped + (i + 1) * padded,
+                    0.0f);
+        }
+        SoftmaxGradientRow(p, d, visible, padded, options.scale);
+      }
+
+      // dv = dropped^T dout, dk = dlogits^T q, dq = dlogits k.
+      const TileOperand transposed_probabilities =
+          options.dropout_rate > 0.0f ? TileOperand{dropped, 1, padded}
+                                      : TileOperand{kept, 1, sizes.keys};
+      MatmulToRows(length, sizes.queries, transposed_probabilities,
+                   Rows(dout.f32() + query, sizes.queries, sizes, work.rows),
+                   sizes, work.out, gradients.dv.f32() + key);
+      MatmulToRows(length, sizes.queries, {dscores, 1, padded},
+                   Rows(q.f32() + query, sizes.queries, sizes, work.rows),
+                   sizes, work.out, gradients.dk.f32() + key);
+      MatmulToRows(sizes.queries, length, {dscores, padded, 1},
+                   Rows(k.f32() + key, length, sizes, work.rows), sizes,
+                   work.out, gradients.dq.f32() + query);
+    }
+    const int64_t first_pad = sizes.Key(b, 0) + length * sizes.stride;
+    const int64_t end = sizes.Key(b, 0) + sizes.keys * sizes.stride;
+    for (Tensor* gradient : {&gradients.dk, &gradients.dv}) {
+      std::fill(gradient->f32() + first_pad, gradient->f32() + end, 0.0f);
+    }
+  }
+  return gradients;
+}
+
+}  // namespace gshard

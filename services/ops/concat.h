@@ -1,0 +1,36 @@
+// Parts of tensors put together and taken out. Of any element type, except
+// where sums are involved.
+
+#ifndef SERVICES_OPS_CONCAT_H_
+#define SERVICES_OPS_CONCAT_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// The tensors one after the other along `dim`.
+// REQUIRES: at least one; same type, and same sizes except along `dim`.
+Tensor Concat(absl::Span<const Tensor> tensors, int dim);
+
+// Indices [begin, end) of `dim`. Shares x's buffer if `dim` is 0.
+Tensor Slice(const Tensor& x, int dim, int64_t begin, int64_t end);
+
+// The gradient of Slice: dy at [begin, ...) of `dim`, zeros elsewhere, where
+// x had `size` indices along `dim`.
+Tensor SliceGradient(const Tensor& dy, int dim, int64_t begin, int64_t size);
+
+// Rows of the outermost dimension: x [R, ...], indices i32[n] -> [n, ...]. A
+// negative index gives a row of zeros.
+Tensor GatherRows(const Tensor& x, const Tensor& indices);
+
+// The gradient of GatherRows: dy [n, ...] float32 -> [num_rows, ...], where
+// rows of the same index are added in order and negative ones are left out.
+Tensor ScatterAddRows(const Tensor& dy, const Tensor& indices,
+                      int64_t num_rows);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_CONCAT_H_

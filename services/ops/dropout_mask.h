@@ -1,0 +1,34 @@
+// The factors that dropout multiplies by: 0 or 1 / (1 - rate).
+
+#ifndef SERVICES_OPS_DROPOUT_MASK_H_
+#define SERVICES_OPS_DROPOUT_MASK_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "services/base/random.h"
+
+namespace gshard {
+
+class DropoutMask {
+ public:
+  DropoutMask(float rate, uint64_t key)
+      : start_(SplitMix64(key)),
+        threshold_(static_cast<uint64_t>(std::ceil(rate * 0x1p24f)) << 40),
+        factor_(1.0f / (1.0f - rate)) {}
+
+  // 0 if RandomUniform(key, index) < rate. The comparison is done on the bits,
+  // where it vectorises: a uniform number is the upper 24 of 64 bits.
+  float Factor(uint64_t index) const {
+    return SplitMix64(start_ + index) < threshold_ ? 0.0f : factor_;
+  }
+
+ private:
+  uint64_t start_;
+  uint64_t threshold_;
+  float factor_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_DROPOUT_MASK_H_

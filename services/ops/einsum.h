@@ -1,0 +1,56 @@
+// Einsum of two tensors: "blm,mh->blh" contracts m.
+//
+// A letter is one of four kinds:
+//   batch       in a, b and the result
+//   row         in a and the result
+//   column      in b and the result
+//   contracted  in a and b, not in the result
+//
+// The result's rows have the same bits whatever the sizes of the row and batch
+// letters.
+
+#ifndef SERVICES_OPS_EINSUM_H_
+#define SERVICES_OPS_EINSUM_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+struct EinsumSpec {
+  // The letters of each tensor, as written.
+  std::string a;
+  std::string b;
+  std::string result;
+
+  // The letters by kind: batch, row and column in the order of the result,
+  // contracted in the order of a.
+  std::string batch;
+  std::string rows;
+  std::string columns;
+  std::string contracted;
+
+  // "blm,mh->blh".
+  std::string ToString() const;
+};
+
+// Errors: InvalidArgument if the text is not "letters,letters->letters", a
+// letter is not in [a-zA-Z], is repeated in one tensor, is in the result only,
+// or is in one operand and nowhere else.
+absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view text);
+
+// The einsums that give the gradients: of a from (dresult, b), and of b from
+// (a, dresult).
+EinsumSpec GradientOfA(const EinsumSpec& spec);
+EinsumSpec GradientOfB(const EinsumSpec& spec);
+
+// REQUIRES: float32; the ranks are those of `spec`, and a letter has the same
+// size in both operands.
+Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_EINSUM_H_

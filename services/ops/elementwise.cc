@@ -1,0 +1,127 @@
+#include "services/ops/elementwise.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "services/base/check.h"
+#include "services/ops/reuse.h"
+#include "services/ops/simd.h"
+
+namespace gshard {
+namespace {
+
+GSHARD_SIMD void MultiplyRow(const float* a, const float* b, float* out,
+                             int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] * b[i];
+}
+
+GSHARD_SIMD void AddConstant(const float* a, float b, float* out,
+                             int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] + b;
+}
+
+GSHARD_SIMD void MultiplyConstant(const float* a, float b, float* out,
+                                  int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] * b;
+}
+
+GSHARD_SIMD void ReluRow(const float* x, float* out, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = x[i] < 0.0f ? 0.0f : x[i];
+}
+
+GSHARD_SIMD void ReluGradientRow(const float* y, const float* dy, float* out,
+                                 int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+}
+
+GSHARD_SIMD float SumRow(const float* x, int64_t size) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < size; ++i) sum += x[i];
+  return sum;
+}
+
+using RowFunction = void (*)(const float*, const float*, float*, int64_t);
+using ConstantFunction = void (*)(const float*, float, float*, int64_t);
+
+Tensor ApplySuffix(Tensor a, Tensor b, RowFunction row,
+                   ConstantFunction constant) {
+  CHECK(IsSuffix(b.dims(), a.dims()));
+  Tensor out;
+  if (!a.unique() && b.unique() && b.size() == a.size()) {
+    out = b.Reshaped(a.dims());
+  } else {
+    out = ReuseOrAllocate(a);
+  }
+  if (b.size() == a.size()) {
+    row(a.f32(), b.f32(), out.f32(), a.size());
+  } else if (b.size() == 1) {
+    constant(a.f32(), b.f32()[0], out.f32(), a.size());
+  } else {
+    for (int64_t i = 0; i < a.size(); i += b.size()) {
+      row(a.f32() + i, b.f32(), out.f32() + i, b.size());
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+GSHARD_SIMD void AddRow(const float* a, const float* b, float* out,
+                        int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] + b[i];
+}
+
+bool IsSuffix(const Dims& suffix, const Dims& dims) {
+  return suffix.size() <= dims.size() &&
+         std::equal(suffix.begin(), suffix.end(), dims.end() - suffix.size());
+}
+
+Tensor Add(Tensor a, Tensor b) {
+  return ApplySuffix(std::move(a), std::move(b), AddRow, AddConstant);
+}
+
+Tensor Multiply(Tensor a, Tensor b) {
+  return ApplySuffix(std::move(a), std::move(b), MultiplyRow, MultiplyConstant);
+}
+
+Tensor Scale(Tensor x, float factor) {
+  Tensor out = ReuseOrAllocate(x);
+  MultiplyConstant(x.f32(), factor, out.f32(), x.size());
+  return out;
+}
+
+Tensor Relu(Tensor x) {
+  Tensor out = ReuseOrAllocate(x);
+  ReluRow(x.f32(), out.f32(), x.size());
+  return out;
+}
+
+Tensor ReluGradient(const Tensor& y, Tensor dy) {
+  CHECK(y.size() == dy.size());
+  Tensor out = ReuseOrAllocate(dy);
+  ReluGradientRow(y.f32(), dy.f32(), out.f32(), dy.size());
+  return out;
+}
+
+Tensor SumToSuffix(const Tensor& x, const Dims& dims) {
+  CHECK(IsSuffix(dims, x.dims()));
+  if (x.dims() == dims) return x;
+  Tensor sum = Tensor::Zeros(ElementType::kFloat32, dims);
+  if (sum.size() == 1) {
+    sum.f32()[0] = SumRow(x.f32(), x.size());
+    return sum;
+  }
+  for (int64_t i = 0; i < x.size(); i += sum.size()) {
+    AddRow(sum.f32(), x.f32() + i, sum.f32(), sum.size());
+  }
+  return sum;
+}
+
+}  // namespace gshard

@@ -1,0 +1,51 @@
+#include "services/ops/embedding.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+#include "services/ops/elementwise.h"
+
+namespace gshard {
+
+absl::Status CheckIds(const Tensor& ids, int64_t vocabulary) {
+  for (int64_t i = 0; i < ids.size(); ++i) {
+    const int32_t id = ids.i32()[i];
+    if (id < 0 || id >= vocabulary) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("id at position ", i, ": expected in [0, ", vocabulary,
+                       "), got ", id));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Tensor Embedding(const Tensor& table, const Tensor& ids) {
+  const int64_t vocabulary = table.dim(0), m = table.dim(1);
+  Dims dims = ids.dims();
+  dims.push_back(m);
+  Tensor result(ElementType::kFloat32, dims);
+  const int32_t* id = ids.i32();
+  for (int64_t i = 0; i < ids.size(); ++i) {
+    CHECK(id[i] >= 0 && id[i] < vocabulary);
+    std::memcpy(result.f32() + i * m, table.f32() + id[i] * m,
+                m * sizeof(float));
+  }
+  return result;
+}
+
+Tensor EmbeddingGradient(const Tensor& dresult, const Tensor& ids,
+                         int64_t vocabulary) {
+  const int64_t m = dresult.dims().back();
+  CHECK(dresult.size() == ids.size() * m);
+  Tensor dtable = Tensor::Zeros(ElementType::kFloat32, {vocabulary, m});
+  const int32_t* id = ids.i32();
+  for (int64_t i = 0; i < ids.size(); ++i) {
+    CHECK(id[i] >= 0 && id[i] < vocabulary);
+    float* row = dtable.f32() + id[i] * m;
+    AddRow(row, dresult.f32() + i * m, row, m);
+  }
+  return dtable;
+}
+
+}  // namespace gshard

@@ -1,0 +1,119 @@
+#include "services/ops/matmul.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "services/base/check.h"
+
+namespace gshard {
+namespace {
+
+using dnnl::memory;
+
+// A new shape costs about 100 us to compile, a cached one nothing. Ragged
+// groups bring a few hundred row counts; the bound is for shapes that never
+// repeat.
+constexpr size_t kMaxCachedShapes = 1024;
+
+using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>;
+
+struct Primitive {
+  dnnl::matmul matmul;
+  memory a, b, c;
+};
+
+// Never destroyed: threads may still compute while the process exits.
+const dnnl::engine& Engine() {
+  static const auto* const engine =
+      new dnnl::engine(dnnl::engine::kind::cpu, 0);
+  return *engine;
+}
+
+class PrimitiveCache {
+ public:
+  // oneDNN captures the calling thread's OpenMP thread count when it compiles.
+  PrimitiveCache() : stream_(Engine()) { omp_set_num_threads(1); }
+
+  void Execute(const MatmulShape& shape, const float* a, const float* b,
+               float* c, bool accumulate) {
+    Primitive& primitive = Get(shape, accumulate);
+    primitive.a.set_data_handle(const_cast<float*>(a));
+    primitive.b.set_data_handle(const_cast<float*>(b));
+    primitive.c.set_data_handle(c);
+    primitive.matmul.execute(stream_, {{DNNL_ARG_SRC, primitive.a},
+                                       {DNNL_ARG_WEIGHTS, primitive.b},
+                                       {DNNL_ARG_DST, primitive.c}});
+    stream_.wait();
+  }
+
+ private:
+  Primitive& Get(const MatmulShape& shape, bool accumulate) {
+    const Key key{shape.m,           shape.n,           shape.k,
+                  shape.transpose_a, shape.transpose_b, accumulate};
+    auto found = primitives_.find(key);
+    if (found != primitives_.end()) return found->second;
+    if (primitives_.size() >= kMaxCachedShapes) primitives_.clear();
+    return primitives_.emplace(key, Compile(shape, accumulate)).first->second;
+  }
+
+  static memory::desc Matrix(int64_t rows, int64_t columns, bool transpose) {
+    return memory::desc(
+        {rows, columns}, memory::data_type::f32,
+        transpose ? memory::dims{1, rows} : memory::dims{columns, 1});
+  }
+
+  static Primitive Compile(const MatmulShape& shape, bool accumulate) {
+    omp_set_num_threads(1);
+    const memory::desc a = Matrix(shape.m, shape.k, shape.transpose_a);
+    const memory::desc b = Matrix(shape.k, shape.n, shape.transpose_b);
+    const memory::desc c = Matrix(shape.m, shape.n, false);
+    dnnl::primitive_attr attributes;
+    if (accumulate) {
+      dnnl::post_ops post_ops;
+      post_ops.append_sum(1.0f);
+      attributes.set_post_ops(post_ops);
+    }
+    const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c),
+                                                   attributes, Engine());
+    return Primitive{dnnl::matmul(description), memory(a, Engine(), nullptr),
+                     memory(b, Engine(), nullptr),
+                     memory(c, Engine(), nullptr)};
+  }
+
+  dnnl::stream stream_;
+  absl::flat_hash_map<Key, Primitive> primitives_;
+};
+
+PrimitiveCache& ThreadCache() {
+  thread_local PrimitiveCache cache;
+  return cache;
+}
+
+}  // namespace
+
+void InitCompute() { ThreadCache(); }
+
+void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
+            bool accumulate) {
+  CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
+  if (shape.m == 0 || shape.n == 0) return;
+  if (shape.k == 0) {
+    if (!accumulate) std::fill_n(c, shape.m * shape.n, 0.0f);
+    return;
+  }
+  ThreadCache().Execute(shape, a, b, c, accumulate);
+}
+
+void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
+                 const float* b, float* c, bool accumulate) {
+  for (int64_t i = 0; i < batch; ++i) {
+    Matmul(shape, a + i * shape.m * shape.k, b + i * shape.k * shape.n,
+           c + i * shape.m * shape.n, accumulate);
+  }
+}
+
+}  // namespace gshard

@@ -1,0 +1,42 @@
+// Dense float32 matrix products on one thread, by oneDNN.
+//
+// A row of the result has the same bits whatever the number of rows beside it
+// (tests/services/ops/matmul_test.cc holds oneDNN to this); serving and
+// partitioned execution rely on it.
+//
+// Thread-safe: each thread has its own cache of compiled primitives.
+
+#ifndef SERVICES_OPS_MATMUL_H_
+#define SERVICES_OPS_MATMUL_H_
+
+#include <cstdint>
+
+namespace gshard {
+
+// c[m, n] = op(a) op(b), where op(a) is [m, k] and op(b) is [k, n]. All dense
+// and row-major: a transposed a is stored as [k, m], a transposed b as [n, k].
+struct MatmulShape {
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  bool transpose_a = false;
+  bool transpose_b = false;
+};
+
+// Prepares the process for our kernels: one OpenMP thread a call. Call once at
+// the start of main(), before other threads compute. Kernels called without it
+// give the same results and set the thread count of the calling thread.
+void InitCompute();
+
+// c = op(a) op(b), plus the old c if `accumulate`. An empty sum (k = 0) is
+// zero.
+void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
+            bool accumulate = false);
+
+// The same for `batch` products whose operands follow each other in memory.
+void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
+                 const float* b, float* c, bool accumulate = false);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_MATMUL_H_

@@ -1,0 +1,63 @@
+#include "services/ops/softmax.h"
+
+#include <limits>
+
+#include "services/base/check.h"
+#include "services/ops/exp.h"
+#include "services/ops/reuse.h"
+#include "services/ops/simd.h"
+
+namespace gshard {
+namespace {
+
+GSHARD_SIMD void SoftmaxRows(const float* x, float* y, int64_t rows,
+                             int64_t size) {
+  for (int64_t r = 0; r < rows; ++r, x += size, y += size) {
+    float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+    for (int64_t i = 0; i < size; ++i) max = x[i] > max ? x[i] : max;
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < size; ++i) {
+      const float e = Exp(x[i] - max);
+      y[i] = e;
+      sum += e;
+    }
+    const float factor = 1.0f / sum;
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) y[i] *= factor;
+  }
+}
+
+GSHARD_SIMD void SoftmaxGradientRows(const float* y, const float* dy, float* dx,
+                                     int64_t rows, int64_t size) {
+  for (int64_t r = 0; r < rows; ++r, y += size, dy += size, dx += size) {
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < size; ++i) sum += y[i] * dy[i];
+#pragma omp simd
+    for (int64_t i = 0; i < size; ++i) dx[i] = y[i] * (dy[i] - sum);
+  }
+}
+
+int64_t Rows(const Tensor& x) {
+  CHECK(x.rank() > 0);
+  return x.size() == 0 ? 0 : x.size() / x.dims().back();
+}
+
+}  // namespace
+
+Tensor Softmax(Tensor x) {
+  Tensor y = ReuseOrAllocate(x);
+  SoftmaxRows(x.f32(), y.f32(), Rows(x), x.dims().back());
+  return y;
+}
+
+Tensor SoftmaxGradient(const Tensor& y, Tensor dy) {
+  CHECK(y.size() == dy.size());
+  Tensor dx = ReuseOrAllocate(dy);
+  SoftmaxGradientRows(y.f32(), dy.f32(), dx.f32(), Rows(dy), dy.dims().back());
+  return dx;
+}
+
+}  // namespace gshard

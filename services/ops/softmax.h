@@ -1,0 +1,18 @@
+// Softmax over the last dimension, float32.
+
+#ifndef SERVICES_OPS_SOFTMAX_H_
+#define SERVICES_OPS_SOFTMAX_H_
+
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// exp(x - max) / sum, row by row. A row's bits don't depend on other rows.
+Tensor Softmax(Tensor x);
+
+// dx = y * (dy - sum(y * dy)), with y = Softmax(x).
+Tensor SoftmaxGradient(const Tensor& y, Tensor dy);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_SOFTMAX_H_

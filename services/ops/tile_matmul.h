@@ -1,0 +1,34 @@
+// Small matrix products with rows anywhere in memory, for attention, whose
+// heads are too small and too many for calls to oneDNN.
+//
+// Each element is one sum in the order of k, whatever the other sizes.
+
+#ifndef SERVICES_OPS_TILE_MATMUL_H_
+#define SERVICES_OPS_TILE_MATMUL_H_
+
+#include <cstdint>
+
+namespace gshard {
+
+// Columns of a tile: b and c must have whole tiles.
+constexpr int64_t kTileColumns = 16;
+
+constexpr int64_t PadToTile(int64_t n) {
+  return (n + kTileColumns - 1) / kTileColumns * kTileColumns;
+}
+
+// Element (i, k) is at data[i * row_stride + k * column_stride].
+struct TileOperand {
+  const float* data;
+  int64_t row_stride;
+  int64_t column_stride;
+};
+
+// c[m, n] = a[m, k] b[k, n]. Rows of b and c are dense, and b_stride and
+// c_stride floats apart. REQUIRES: n is a multiple of kTileColumns.
+void TileMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, const float* b,
+                int64_t b_stride, float* c, int64_t c_stride);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_TILE_MATMUL_H_

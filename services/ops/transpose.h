@@ -1,0 +1,17 @@
+// Permutation of dimensions, of any element type of 4 bytes.
+
+#ifndef SERVICES_OPS_TRANSPOSE_H_
+#define SERVICES_OPS_TRANSPOSE_H_
+
+#include "absl/types/span.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// Dimension i of the result is dimension permutation[i] of x. Shares x's
+// buffer if no element moves.
+Tensor Transpose(const Tensor& x, absl::Span<const int> permutation);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_TRANSPOSE_H_

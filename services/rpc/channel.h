@@ -1,0 +1,68 @@
+// Addresses, channels and deadlines: the calling side of gRPC.
+
+#ifndef SERVICES_RPC_CHANNEL_H_
+#define SERVICES_RPC_CHANNEL_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// Largest message that either side accepts unless configured otherwise.
+inline constexpr size_t kDefaultMaxMessageBytes = size_t{64} << 20;
+
+// OK if `address` is "unix:/path", "unix:path" (at most 107 bytes of path) or
+// "host:port" with a port from `lowest_port` to 65535; IPv6 hosts in brackets.
+// Errors: InvalidArgument.
+absl::Status ValidateAddress(absl::string_view address, int lowest_port = 1);
+
+// Keeps gRPC's library running until the process ends; CreateChannel() and
+// ServerShell call it. Otherwise the library stops with its last object, which
+// can take 10 s (it joins a thread in a poll) and races with calls that are
+// just ending.
+void KeepGrpcRunning();
+
+struct ChannelOptions {
+  // Either direction. At least 1 KiB, below 2 GiB.
+  size_t max_message_bytes = kDefaultMaxMessageBytes;
+
+  // Tunes flow control for messages of a megabyte and more (parameters,
+  // gradients), at the cost of latency for small ones.
+  bool bulk = false;
+};
+
+// A connection to `address`, made when first used and made again, with 0.1 to 2
+// s of backoff, when lost. A silent peer is noticed after 20 + 10 s. Two
+// channels never share a connection. Proxies of the environment are not used.
+// The peers trust their network: traffic is not encrypted.
+// Errors: InvalidArgument.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
+    absl::string_view address, const ChannelOptions& options = {});
+
+// gRPC sets no deadline by itself, so every unary call of ours gets one.
+inline constexpr std::chrono::milliseconds kDefaultDeadline{30'000};
+
+// Ends the call `timeout` from now. Queues the call until the peer can be
+// reached if `wait_for_ready`, instead of failing at once with UNAVAILABLE.
+void SetDeadline(grpc::ClientContext& context,
+                 std::chrono::milliseconds timeout = kDefaultDeadline,
+                 bool wait_for_ready = false);
+
+// What is left of a call's deadline, for the next hop: at least 0, at most
+// `most`; `most` if the call has none.
+std::chrono::milliseconds RemainingTime(
+    std::chrono::system_clock::time_point deadline,
+    std::chrono::milliseconds most);
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_CHANNEL_H_

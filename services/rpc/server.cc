@@ -1,0 +1,222 @@
+#include "services/rpc/server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "services/base/check.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+// Makes way for a socket at `path`: removes that of a server that died.
+absl::Status ClearSocketPath(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot look at ", path, ": ", strerror(errno)));
+  }
+  if (!S_ISSOCK(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " exists and is not a socket"));
+  }
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  // Non-blocking: a server that is alive but does not accept is alive.
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+  if (probe < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("cannot make a socket: ", strerror(errno)));
+  }
+  const int result =
+      connect(probe, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  const int error = result == 0 ? 0 : errno;
+  close(probe);
+  if (error == 0 || error == EAGAIN || error == EINPROGRESS) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("another server is listening on unix:", path));
+  }
+  if (error != ECONNREFUSED) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot reach the socket ", path, ": ", strerror(error)));
+  }
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot remove the stale socket ", path, ": ", strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Validate(const ServerOptions& options) {
+  if (options.max_message_bytes < 1024 ||
+      options.max_message_bytes > size_t{INT32_MAX}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_message_bytes must be from 1024 to ", INT32_MAX,
+                     ", got ", options.max_message_bytes));
+  }
+  if (options.max_calls_per_connection < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_calls_per_connection must be at least 1, got ",
+                     options.max_calls_per_connection));
+  }
+  if (options.address.empty()) return absl::OkStatus();
+  return ValidateAddress(options.address, /*lowest_port=*/0);
+}
+
+void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             options.max_calls_per_connection);
+  // Two servers on one port would share its connections at random.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Allows the pings of CreateChannel(), and sends its own, so that a client
+  // that vanished does not hold its calls.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 32 << 20);
+}
+
+// Reflection as one server's options say; linking gRPC's library switches it on
+// for all of a process.
+class ReflectionOption final : public grpc::ServerBuilderOption {
+ public:
+  explicit ReflectionOption(bool on) : on_(on) {}
+
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*
+                         plugins) override {
+    auto reflection =
+        std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>();
+    std::erase_if(*plugins, [&](const auto& plugin) {
+      return plugin->name() == reflection->name();
+    });
+    if (on_) plugins->push_back(std::move(reflection));
+  }
+
+ private:
+  const bool on_;
+};
+
+}  // namespace
+
+ServerShell::ServerShell(ServerOptions options)
+    : options_(std::move(options)) {
+  KeepGrpcRunning();
+}
+
+ServerShell::~ServerShell() { Drain(std::chrono::milliseconds(0)); }
+
+void ServerShell::AddService(grpc::Service* service, absl::string_view name) {
+  services_.push_back(service);
+  service_names_.emplace_back(name);
+}
+
+void ServerShell::OnDrain(std::function<void()> callback) {
+  drain_callbacks_.push_back(std::move(callback));
+}
+
+absl::Status ServerShell::Start() {
+  CHECK(server_ == nullptr);
+  RETURN_IF_ERROR(Validate(options_));
+  absl::string_view path = options_.address;
+  if (absl::ConsumePrefix(&path, "unix:")) {
+    if (absl::StartsWith(path, "//")) path.remove_prefix(2);
+    RETURN_IF_ERROR(ClearSocketPath(std::string(path)));
+  }
+
+  // gRPC reads this once, when a server is built.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  builder.SetOption(std::make_unique<ReflectionOption>(options_.reflection));
+  SetArguments(options_, builder);
+  int port = 0;
+  if (!options_.address.empty()) {
+    builder.AddListeningPort(options_.address,
+                             grpc::InsecureServerCredentials(), &port);
+  }
+  for (grpc::Service* service : services_) builder.RegisterService(service);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on \"", options_.address,
+                     "\": the address is in use, or not one of this host"));
+  }
+  address_ = options_.address;
+  if (!address_.empty() && !absl::StartsWith(address_, "unix:")) {
+    address_ = absl::StrCat(address_.substr(0, address_.rfind(':')), ":", port);
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    state_ = kServing;
+  }
+  SetReady(false);
+  return absl::OkStatus();
+}
+
+void ServerShell::SetReady(bool ready) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ != kServing) return;
+  grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
+  health.SetServingStatus(ready);
+  for (const std::string& name : service_names_) {
+    health.SetServingStatus(name, ready);
+  }
+}
+
+std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
+  CHECK(server_ != nullptr);
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(
+      static_cast<int>(options_.max_message_bytes));
+  arguments.SetMaxSendMessageSize(static_cast<int>(options_.max_message_bytes));
+  return server_->InProcessChannel(arguments);
+}
+
+void ServerShell::Drain(std::chrono::milliseconds grace) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (state_ == kIdle) return;
+    if (state_ != kServing) {
+      drained_.wait(lock, [this] { return state_ == kDrained; });
+      return;
+    }
+    state_ = kDraining;
+    // Health never flips back after this.
+    server_->GetHealthCheckService()->Shutdown();
+  }
+  LogInfo("draining", {{"address", address_}, {"grace_ms", grace.count()}});
+  const auto deadline = std::chrono::system_clock::now() + grace;
+  for (const auto& callback : drain_callbacks_) callback();
+  server_->Shutdown(deadline);
+  std::lock_guard<std::mutex> lock(mutex_);
+  state_ = kDrained;
+  drained_.notify_all();
+}
+
+void ServerShell::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  drained_.wait(lock, [this] { return state_ == kDrained; });
+}
+
+}  // namespace gshard

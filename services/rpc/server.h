@@ -1,0 +1,117 @@
+// ServerShell: what every process's gRPC server has besides its services:
+// address, limits, health, reflection, and an orderly end.
+//
+//   ServerShell server({.address = "0.0.0.0:7400"});
+//   server.AddService(&translation_service,
+//                     v1::TranslationService::service_full_name());
+//   server.OnDrain([&] { router_service.FinishAccepted(); });
+//   RETURN_IF_ERROR(server.Start());
+//   LoadEverything();
+//   server.SetReady(true);
+//   SignalWatcher signals([&](int) { server.Drain(30s); });
+//   server.Wait();
+//
+// Health (grpc.health.v1) answers for "" and for each service: NOT_SERVING
+// until SetReady(true), and for good once Drain() has begun.
+
+#ifndef SERVICES_RPC_SERVER_H_
+#define SERVICES_RPC_SERVER_H_
+
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "services/rpc/channel.h"
+
+namespace gshard {
+
+struct ServerOptions {
+  // "host:port" (port 0: any free one), "unix:/path", or empty for a server
+  // that only InProcessChannel() reaches.
+  std::string address = {};
+
+  // Lets tools such as grpcurl list the services.
+  bool reflection = false;
+
+  // Either direction. At least 1 KiB, below 2 GiB.
+  size_t max_message_bytes = kDefaultMaxMessageBytes;
+
+  // Calls that one connection may have open; more wait on the client's side. At
+  // least 1.
+  int max_calls_per_connection = 1024;
+};
+
+// Thread-safe after Start().
+class ServerShell {
+ public:
+  explicit ServerShell(ServerOptions options);
+
+  // Drains with no grace if nobody has.
+  ~ServerShell();
+
+  ServerShell(const ServerShell&) = delete;
+  ServerShell& operator=(const ServerShell&) = delete;
+
+  // `name` is the service's, e.g. v1::TranslationService::service_full_name();
+  // health answers for it. Not owned; must outlive the shell. Call before
+  // Start().
+  void AddService(grpc::Service* service, absl::string_view name);
+
+  // Called by Drain(), in the order of registration, after health has turned
+  // and before the server stops listening: finish what was accepted, end
+  // long-lived streams. Call before Start().
+  void OnDrain(std::function<void()> callback);
+
+  // Binds and serves.
+  //
+  // Errors: InvalidArgument if the options are not valid; AlreadyExists if a
+  // live server has the unix socket; FailedPrecondition if the socket's path is
+  // taken by something else than a socket; Unavailable if the address cannot be
+  // bound. The socket of a server that died is replaced.
+  absl::Status Start();
+
+  // Where it listens, with the port that was bound, e.g. "0.0.0.0:43017".
+  const std::string& address() const { return address_; }
+
+  // Turns health to SERVING, or back to NOT_SERVING. No effect once draining.
+  void SetReady(bool ready);
+
+  // A channel without sockets, for tests. Begin no call on it after Drain():
+  // gRPC 1.51 crashes where it should fail.
+  std::shared_ptr<grpc::Channel> InProcessChannel();
+
+  // Ends the server: health turns to NOT_SERVING, the OnDrain callbacks run,
+  // new calls are refused, calls in progress may go on for `grace` and are then
+  // cancelled. Returns when they are over; handlers of streams may be told a
+  // little later (see stream.h). Later calls wait for the first.
+  void Drain(std::chrono::milliseconds grace);
+
+  // Returns after Drain().
+  void Wait();
+
+ private:
+  const ServerOptions options_;
+  std::vector<grpc::Service*> services_;
+  std::vector<std::string> service_names_;
+  std::vector<std::function<void()>> drain_callbacks_;
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+
+  std::mutex mutex_;
+  std::condition_variable drained_;
+  enum { kIdle, kServing, kDraining, kDrained } state_ = kIdle;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SERVER_H_

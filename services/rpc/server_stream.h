@@ -1,0 +1,243 @@
+// The serving side of streams. Methods that carry frames are registered raw, so
+// that gRPC hands over bytes:
+//
+//   class Service : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
+//                       v1::ExpertWorkerService::Service> {
+//     grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
+//         grpc::CallbackServerContext* context) override {
+//       return ServeStream<ExpertFrame, ExpertFrame>(
+//           context, [this](auto sender) { return MakeHandler(sender); });
+//     }
+//   };
+//
+// and those of plain messages with WithCallbackMethod_Join and typed reactors.
+
+#ifndef SERVICES_RPC_SERVER_STREAM_H_
+#define SERVICES_RPC_SERVER_STREAM_H_
+
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "services/rpc/status.h"
+#include "services/rpc/stream.h"
+
+namespace gshard {
+
+// A request of a raw method. Errors: InvalidArgument.
+template <typename Message>
+absl::StatusOr<Message> ParseRaw(grpc::ByteBuffer buffer) {
+  Message message;
+  grpc::ProtoBufferReader reader(&buffer);
+  if (!reader.status().ok() || !message.ParseFromZeroCopyStream(&reader)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request is not a valid ", message.GetTypeName()));
+  }
+  return message;
+}
+
+// A response of a raw method.
+template <typename Message>
+grpc::ByteBuffer SerializeRaw(const Message& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+template <typename In, typename Out>
+class ServerStream final
+    : public grpc::ServerBidiReactor<typename Wire<In>::Type,
+                                     typename Wire<Out>::Type>,
+      public OutgoingQueue<Out>::Writer {
+ public:
+  using WireIn = typename Wire<In>::Type;
+  using WireOut = typename Wire<Out>::Type;
+
+  ServerStream(grpc::CallbackServerContext* context,
+               const StreamHandlerFactory<In, Out>& factory,
+               const StreamOptions& options)
+      : context_(context),
+        limits_(options.frame_limits),
+        queue_(std::make_shared<OutgoingQueue<Out>>(this,
+                                                    options.max_queued_bytes)),
+        handler_(factory(queue_)) {
+    this->StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {  // half-closed by the client, or lost
+      queue_->Finish(absl::OkStatus());
+      return;
+    }
+    absl::StatusOr<In> message = Wire<In>::Decode(incoming_, limits_);
+    if (!message.ok()) {
+      queue_->Abort(message.status());
+      return;
+    }
+    handler_->OnMessage(*std::move(message));
+    this->StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override { queue_->OnWriteDone(ok); }
+
+  void OnCancel() override {
+    queue_->Abort(absl::CancelledError("the client cancelled or was lost"));
+  }
+
+  void OnDone() override {
+    absl::Status status = queue_->Detach();
+    if (status.ok() && context_->IsCancelled()) {
+      status = absl::CancelledError("the client cancelled or was lost");
+    }
+    handler_->OnEnd(status);
+    delete this;
+  }
+
+  void Write(const WireOut* message) override { this->StartWrite(message); }
+  void Close(const absl::Status& status) override {
+    this->grpc::ServerBidiReactor<WireIn, WireOut>::Finish(
+        ToGrpcStatus(status));
+  }
+  void CancelCall() override { context_->TryCancel(); }
+
+ private:
+  grpc::CallbackServerContext* const context_;
+  const FrameLimits limits_;
+  WireIn incoming_;
+  const std::shared_ptr<OutgoingQueue<Out>> queue_;
+  const std::unique_ptr<StreamHandler<In>> handler_;
+};
+
+// Serves a call of a bidirectional method. When the client half-closes, what is
+// queued is still sent, and the call ends OK.
+template <typename In, typename Out>
+grpc::ServerBidiReactor<typename Wire<In>::Type, typename Wire<Out>::Type>*
+ServeStream(grpc::CallbackServerContext* context,
+            const StreamHandlerFactory<In, Out>& factory,
+            const StreamOptions& options = {}) {
+  return new ServerStream<In, Out>(context, factory, options);
+}
+
+// What serves one call of a client-streaming method. Called by gRPC's threads,
+// one at a time; destroyed after OnComplete(), or earlier if the client is lost
+// or after an error.
+template <typename In, typename Response>
+class UploadHandler {
+ public:
+  virtual ~UploadHandler() = default;
+
+  // An error ends the call with it.
+  virtual absl::Status OnMessage(In message) = 0;
+
+  // The client has half-closed the call, or was lost: gRPC may not know yet
+  // which. Check that all is there before acting on it.
+  virtual absl::StatusOr<Response> OnComplete() = 0;
+};
+
+template <typename In, typename Response>
+class ServerUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  ServerUpload(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
+               std::unique_ptr<UploadHandler<In, Response>> handler,
+               const FrameLimits& limits)
+      : context_(context),
+        response_(response),
+        handler_(std::move(handler)),
+        limits_(limits) {
+    StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      const absl::Status status = Take();
+      if (!status.ok()) return Finish(ToGrpcStatus(status));
+      StartRead(&incoming_);
+    } else if (context_->IsCancelled()) {
+      Finish(grpc::Status::CANCELLED);
+    } else {
+      const absl::StatusOr<Response> response = handler_->OnComplete();
+      if (response.ok()) *response_ = SerializeRaw(*response);
+      Finish(ToGrpcStatus(response.status()));
+    }
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Take() {
+    absl::StatusOr<In> message = Wire<In>::Decode(incoming_, limits_);
+    if (!message.ok()) return message.status();
+    return handler_->OnMessage(*std::move(message));
+  }
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  const std::unique_ptr<UploadHandler<In, Response>> handler_;
+  const FrameLimits limits_;
+  grpc::ByteBuffer incoming_;
+};
+
+// Serves a call of a raw client-streaming method.
+template <typename In, typename Response>
+grpc::ServerReadReactor<grpc::ByteBuffer>* ServeUpload(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
+    std::unique_ptr<UploadHandler<In, Response>> handler,
+    const FrameLimits& limits = {}) {
+  return new ServerUpload<In, Response>(context, response, std::move(handler),
+                                        limits);
+}
+
+// The next message of a download; nothing at its end; or an error that ends
+// the call. Must not block.
+template <typename Out>
+using NextMessage = std::function<absl::StatusOr<std::optional<Out>>()>;
+
+template <typename Out>
+class ServerDownload final
+    : public grpc::ServerWriteReactor<typename Wire<Out>::Type> {
+ public:
+  explicit ServerDownload(NextMessage<Out> next) : next_(std::move(next)) {
+    WriteNext();
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return this->Finish(grpc::Status::CANCELLED);
+    WriteNext();
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void WriteNext() {
+    absl::StatusOr<std::optional<Out>> message = next_();
+    if (!message.ok() || !message->has_value()) {
+      return this->Finish(ToGrpcStatus(message.status()));
+    }
+    outgoing_ = Wire<Out>::Encode(**std::move(message));
+    this->StartWrite(&outgoing_);
+  }
+
+  const NextMessage<Out> next_;
+  typename Wire<Out>::Type outgoing_;
+};
+
+// Serves a call of a server-streaming method. `next` is called when the client
+// has taken the message before, so that a slow client holds one message.
+template <typename Out>
+grpc::ServerWriteReactor<typename Wire<Out>::Type>* ServeDownload(
+    NextMessage<Out> next) {
+  return new ServerDownload<Out>(std::move(next));
+}
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SERVER_STREAM_H_

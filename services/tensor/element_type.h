@@ -1,0 +1,59 @@
+// The element types that tensors, files and the wire share.
+
+#ifndef SERVICES_TENSOR_ELEMENT_TYPE_H_
+#define SERVICES_TENSOR_ELEMENT_TYPE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// The values are those of the wire's gshard.v1.ElementType.
+enum class ElementType : int32_t {
+  kFloat32 = 1,
+  kInt32 = 2,
+  kInt64 = 3,
+  kFloat64 = 4,
+  kUint8 = 5,
+};
+
+// Bytes of one element.
+size_t ElementSize(ElementType type);
+
+// Short name as the program's text form writes it: "f32", "i32", "i64", "f64",
+// "u8".
+absl::string_view ElementTypeName(ElementType type);
+
+// Errors: InvalidArgument naming the unknown name.
+absl::StatusOr<ElementType> ParseElementType(absl::string_view name);
+
+template <typename T>
+struct ElementTypeOf;
+template <>
+struct ElementTypeOf<float> {
+  static constexpr ElementType value = ElementType::kFloat32;
+};
+template <>
+struct ElementTypeOf<int32_t> {
+  static constexpr ElementType value = ElementType::kInt32;
+};
+template <>
+struct ElementTypeOf<int64_t> {
+  static constexpr ElementType value = ElementType::kInt64;
+};
+template <>
+struct ElementTypeOf<double> {
+  static constexpr ElementType value = ElementType::kFloat64;
+};
+template <>
+struct ElementTypeOf<uint8_t> {
+  static constexpr ElementType value = ElementType::kUint8;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TENSOR_ELEMENT_TYPE_H_

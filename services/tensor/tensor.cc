@@ -1,0 +1,76 @@
+#include "services/tensor/tensor.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gshard {
+
+int64_t NumElements(absl::Span<const int64_t> dims) {
+  int64_t size = 1;
+  for (const int64_t dim : dims) size *= dim;
+  return size;
+}
+
+std::string DimsToString(absl::Span<const int64_t> dims) {
+  return absl::StrCat("[", absl::StrJoin(dims, ", "), "]");
+}
+
+Tensor::Tensor(ElementType type, Dims dims)
+    : type_(type), dims_(std::move(dims)), size_(NumElements(dims_)) {
+  for (const int64_t dim : dims_) CHECK(dim >= 0);
+  data_ = AllocateBuffer(bytes());
+}
+
+Tensor Tensor::Zeros(ElementType type, Dims dims) {
+  Tensor tensor(type, std::move(dims));
+  std::memset(tensor.raw(), 0, tensor.bytes());
+  return tensor;
+}
+
+Tensor Tensor::Scalar(float value) {
+  Tensor tensor(ElementType::kFloat32, {});
+  tensor.f32()[0] = value;
+  return tensor;
+}
+
+Tensor Tensor::Wrap(ElementType type, Dims dims, std::byte* data,
+                    std::shared_ptr<void> keeper) {
+  Tensor tensor;
+  tensor.type_ = type;
+  tensor.dims_ = std::move(dims);
+  tensor.size_ = NumElements(tensor.dims_);
+  tensor.data_ = std::shared_ptr<std::byte>(std::move(keeper), data);
+  return tensor;
+}
+
+Tensor Tensor::Reshaped(Dims dims) const {
+  CHECK(NumElements(dims) == size_);
+  Tensor tensor = *this;
+  tensor.dims_ = std::move(dims);
+  return tensor;
+}
+
+Tensor Tensor::Rows(int64_t begin, int64_t end) const {
+  CHECK(rank() > 0 && 0 <= begin && begin <= end && end <= dim(0));
+  const int64_t row = dim(0) == 0 ? 0 : size_ / dim(0);
+  Tensor rows = *this;
+  rows.dims_[0] = end - begin;
+  rows.size_ = row * (end - begin);
+  rows.data_ = std::shared_ptr<std::byte>(
+      data_, data_.get() + begin * row * ElementSize(type_));
+  return rows;
+}
+
+Tensor Tensor::Clone() const {
+  Tensor copy(type_, dims_);
+  std::memcpy(copy.raw(), raw(), bytes());
+  return copy;
+}
+
+std::string Tensor::TypeString() const {
+  return absl::StrCat(ElementTypeName(type_), DimsToString(dims_));
+}
+
+}  // namespace gshard

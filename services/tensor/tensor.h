@@ -1,0 +1,121 @@
+// Tensor: a dense row-major array that shares its buffer when copied.
+//
+// Copying a Tensor is cheap and aliases; by convention a tensor that more than
+// one holder can see is not written. Clone() makes an independent copy.
+// Thread-safety: const access from any thread; writing needs one owner.
+
+#ifndef SERVICES_TENSOR_TENSOR_H_
+#define SERVICES_TENSOR_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "services/base/check.h"
+#include "services/tensor/buffer.h"
+#include "services/tensor/element_type.h"
+
+namespace gshard {
+
+// Sizes of the dimensions, outermost first; empty for a scalar.
+using Dims = absl::InlinedVector<int64_t, 6>;
+
+// Product of the sizes; 1 for a scalar.
+int64_t NumElements(absl::Span<const int64_t> dims);
+
+// "[2, 3]".
+std::string DimsToString(absl::Span<const int64_t> dims);
+
+class Tensor {
+ public:
+  // An absent tensor: empty() is true.
+  Tensor() = default;
+
+  // Contents undefined. REQUIRES: no size is negative.
+  Tensor(ElementType type, Dims dims);
+
+  static Tensor Zeros(ElementType type, Dims dims);
+
+  template <typename T>
+  static Tensor Of(Dims dims, absl::Span<const T> values) {
+    Tensor tensor(ElementTypeOf<T>::value, std::move(dims));
+    CHECK(static_cast<size_t>(tensor.size()) == values.size());
+    std::copy(values.begin(), values.end(), tensor.data<T>());
+    return tensor;
+  }
+  static Tensor Floats(Dims dims, const std::vector<float>& values) {
+    return Of<float>(std::move(dims), values);
+  }
+  static Tensor Ints(Dims dims, const std::vector<int32_t>& values) {
+    return Of<int32_t>(std::move(dims), values);
+  }
+  static Tensor Scalar(float value);
+
+  // A tensor over memory owned by `keeper`, which stays alive as long as it.
+  // REQUIRES: `data` holds the elements, aligned for their type.
+  static Tensor Wrap(ElementType type, Dims dims, std::byte* data,
+                     std::shared_ptr<void> keeper);
+
+  bool empty() const { return data_ == nullptr; }
+  ElementType type() const { return type_; }
+  const Dims& dims() const { return dims_; }
+  int rank() const { return static_cast<int>(dims_.size()); }
+  int64_t dim(int i) const { return dims_[i]; }
+  int64_t size() const { return size_; }
+  size_t bytes() const { return size_ * ElementSize(type_); }
+
+  const std::byte* raw() const { return data_.get(); }
+  std::byte* raw() { return data_.get(); }
+
+  template <typename T>
+  const T* data() const {
+    CHECK(type_ == ElementTypeOf<T>::value);
+    return reinterpret_cast<const T*>(data_.get());
+  }
+  template <typename T>
+  T* data() {
+    CHECK(type_ == ElementTypeOf<T>::value);
+    return reinterpret_cast<T*>(data_.get());
+  }
+  template <typename T>
+  absl::Span<const T> span() const {
+    return {data<T>(), static_cast<size_t>(size_)};
+  }
+  template <typename T>
+  absl::Span<T> span() {
+    return {data<T>(), static_cast<size_t>(size_)};
+  }
+  const float* f32() const { return data<float>(); }
+  float* f32() { return data<float>(); }
+  const int32_t* i32() const { return data<int32_t>(); }
+  int32_t* i32() { return data<int32_t>(); }
+
+  // True if no other tensor shares the buffer, so that it may be overwritten.
+  bool unique() const { return data_.use_count() == 1; }
+
+  // The same elements under other sizes, sharing the buffer.
+  // REQUIRES: the number of elements is the same.
+  Tensor Reshaped(Dims dims) const;
+
+  // Rows [begin, end) of the outermost dimension, sharing the buffer.
+  Tensor Rows(int64_t begin, int64_t end) const;
+
+  Tensor Clone() const;
+
+  // "f32[2, 3]".
+  std::string TypeString() const;
+
+ private:
+  ElementType type_ = ElementType::kFloat32;
+  Dims dims_;
+  int64_t size_ = 0;
+  std::shared_ptr<std::byte> data_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TENSOR_TENSOR_H_

@@ -1,0 +1,208 @@
+#include "services/tokenizer/sentencepiece_model.h"
+
+#include <string.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/tokenizer/utf8.h"
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kMaxPieces = 1 << 20;
+constexpr size_t kMaxModelBytes = size_t{256} << 20;
+
+absl::Status Damaged(absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat("not an intact SentencePiece model: ", what));
+}
+
+// One field of a protobuf message: a number, or bytes.
+struct Field {
+  uint32_t number = 0;
+  uint32_t wire_type = 0;
+  uint64_t value = 0;       // wire types 0 (varint), 1 and 5 (fixed)
+  absl::string_view bytes;  // wire type 2
+};
+
+// Takes a protobuf message apart; false in Next() at its end or a damaged
+// field, which ok() tells apart.
+class MessageReader {
+ public:
+  explicit MessageReader(absl::string_view message) : rest_(message) {}
+
+  bool Next(Field* field) {
+    if (rest_.empty() || !ok_) return false;
+    uint64_t tag = 0;
+    ok_ = Varint(&tag);
+    *field = {
+        static_cast<uint32_t>(tag >> 3), static_cast<uint32_t>(tag & 7), 0, {}};
+    ok_ = ok_ && tag >> 3 != 0 && tag >> 32 == 0 && Value(field);
+    return ok_;
+  }
+
+  bool ok() const { return ok_; }
+
+ private:
+  bool Varint(uint64_t* value) {
+    *value = 0;
+    for (int shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_[0]);
+      rest_.remove_prefix(1);
+      *value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if (byte < 0x80) return true;
+    }
+    return false;
+  }
+
+  bool Fixed(size_t size, uint64_t* value) {
+    if (rest_.size() < size) return false;
+    memcpy(value, rest_.data(), size);  // little-endian, as the machine
+    rest_.remove_prefix(size);
+    return true;
+  }
+
+  bool Value(Field* field) {
+    switch (field->wire_type) {
+      case 0:
+        return Varint(&field->value);
+      case 1:
+        return Fixed(8, &field->value);
+      case 2: {
+        uint64_t size = 0;
+        if (!Varint(&size) || size > rest_.size()) return false;
+        field->bytes = rest_.substr(0, size);
+        rest_.remove_prefix(size);
+        return true;
+      }
+      case 5:
+        return Fixed(4, &field->value);
+      default:
+        return false;
+    }
+  }
+
+  absl::string_view rest_;
+  bool ok_ = true;
+};
+
+// message SentencePiece { string piece = 1; float score = 2; Type type = 3; }
+absl::StatusOr<Piece> ParsePiece(absl::string_view message) {
+  Piece piece;
+  MessageReader reader(message);
+  Field field;
+  while (reader.Next(&field)) {
+    if (field.number == 1 && field.wire_type == 2) {
+      piece.text = std::string(field.bytes);
+    } else if (field.number == 2 && field.wire_type == 5) {
+      const auto bits = static_cast<uint32_t>(field.value);
+      memcpy(&piece.score, &bits, sizeof piece.score);
+    } else if (field.number == 3 && field.wire_type == 0) {
+      if (field.value < 1 || field.value > 6) {
+        return Damaged("a piece has an unknown type");
+      }
+      piece.type = static_cast<PieceType>(field.value);
+    }
+  }
+  if (!reader.ok()) return Damaged("a piece is cut off");
+  if (piece.text.empty() || !IsUtf8(piece.text) ||
+      piece.text.find('\0') != std::string::npos) {
+    return Damaged("a piece has no text");
+  }
+  // NaN and infinity would make the search for the best pieces go astray.
+  if (!(piece.score > -1e30f && piece.score < 1e30f)) {
+    return Damaged("a piece has no finite score");
+  }
+  return piece;
+}
+
+// The table of normalization rules: the size of a trie, the trie (a double
+// array as darts-clone writes it) and the replacement texts, each ended by a
+// zero byte. SentencePiece follows the trie without looking at its size.
+absl::Status CheckRules(absl::string_view rules) {
+  if (rules.empty()) return absl::OkStatus();
+  uint32_t trie_bytes = 0;
+  if (rules.size() < sizeof trie_bytes) return Damaged("rules are cut off");
+  memcpy(&trie_bytes, rules.data(), sizeof trie_bytes);
+  rules.remove_prefix(sizeof trie_bytes);
+  if (trie_bytes > rules.size() || trie_bytes < 1024 || trie_bytes % 4 != 0) {
+    return Damaged("the trie of its rules has a wrong size");
+  }
+  const absl::string_view texts = rules.substr(trie_bytes);
+  if (texts.empty() || texts.back() != '\0') {
+    return Damaged("the texts of its rules have no end");
+  }
+  if (!IsUtf8(texts)) return Damaged("the texts of its rules are not UTF-8");
+  const size_t units = trie_bytes / 4;
+  for (size_t i = 0; i < units; ++i) {
+    uint32_t unit = 0;
+    memcpy(&unit, rules.data() + 4 * i, sizeof unit);
+    if (unit >> 31 != 0) {  // a value: where the replacement starts
+      if ((unit & 0x7FFFFFFF) >= texts.size()) {
+        return Damaged("a rule points outside the texts");
+      }
+    } else {  // a node: its children are at i ^ offset ^ byte
+      const size_t offset = static_cast<size_t>(unit >> 10)
+                            << ((unit & 0x200) >> 6);
+      if (((i ^ offset) | 0xFF) >= units) {
+        return Damaged("a rule points outside the trie");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// message NormalizerSpec { bytes precompiled_charsmap = 2; ... }
+absl::Status CheckNormalizer(absl::string_view message) {
+  MessageReader reader(message);
+  Field field;
+  while (reader.Next(&field)) {
+    if (field.number == 2 && field.wire_type == 2) {
+      RETURN_IF_ERROR(CheckRules(field.bytes));
+    }
+  }
+  return reader.ok() ? absl::OkStatus() : Damaged("its rules are cut off");
+}
+
+}  // namespace
+
+// message ModelProto {
+//   repeated SentencePiece pieces = 1;  TrainerSpec trainer_spec = 2;
+//   NormalizerSpec normalizer_spec = 3;  SelfTestData self_test_data = 4;
+//   NormalizerSpec denormalizer_spec = 5; }
+absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
+    absl::string_view bytes) {
+  if (bytes.size() > kMaxModelBytes) return Damaged("over 256 MiB");
+  SentencePieceModel model;
+  MessageReader reader(bytes);
+  Field field;
+  while (reader.Next(&field)) {
+    if (field.number > 5 || field.wire_type != 2) {
+      return Damaged(absl::StrCat("unexpected field ", field.number));
+    }
+    if (field.number == 1) {
+      ASSIGN_OR_RETURN(Piece piece, ParsePiece(field.bytes));
+      model.pieces.push_back(std::move(piece));
+    } else if (field.number == 3 || field.number == 5) {
+      RETURN_IF_ERROR(CheckNormalizer(field.bytes));
+    }
+  }
+  if (!reader.ok()) return Damaged("cut off or altered");
+  if (model.pieces.empty()) return Damaged("it has no pieces");
+  if (static_cast<int64_t>(model.pieces.size()) > kMaxPieces) {
+    return Damaged("over a million pieces");
+  }
+  absl::flat_hash_set<absl::string_view> seen;
+  for (const Piece& piece : model.pieces) {
+    if (!seen.insert(piece.text).second) {
+      return Damaged(absl::StrCat("two pieces are \"", piece.text, "\""));
+    }
+  }
+  return model;
+}
+
+}  // namespace gshard

@@ -1,0 +1,109 @@
+// Tokenizer: text to piece ids and back, by SentencePiece.
+//
+// The ids are those that `spm_encode --output_format=id` prints for the same
+// model. Four pieces are special and never come out of Encode, whatever the
+// text holds: padding, end of sentence, beginning of sentence and the language
+// tags ("<de>"), which callers put in front of a source by their id. The
+// unknown piece stands for what the vocabulary cannot spell.
+//
+// Models that TrainTokenizer (trainer.h) makes use pad 0, eos 1, unk 2, bos 3.
+//
+// Threads: const methods may run at the same time from any threads.
+
+#ifndef SERVICES_TOKENIZER_TOKENIZER_H_
+#define SERVICES_TOKENIZER_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "services/tokenizer/sentencepiece_model.h"
+
+namespace gshard {
+
+// The piece that tells the model which language a source is in: "<pt_BR>".
+std::string LanguageTag(absl::string_view language);
+
+class Tokenizer {
+ public:
+  // Encode refuses longer texts: SentencePiece needs memory and time for them.
+  static constexpr size_t kMaxTextBytes = 1 << 20;
+
+  // Reads a SentencePiece model file.
+  //
+  // Errors: NotFound if it cannot be opened; those of FromModelBytes.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
+      const std::string& path);
+
+  // From the bytes of a model file, e.g. those that a checkpoint carries.
+  //
+  // Errors: DataLoss if the bytes are no intact SentencePiece model,
+  // InvalidArgument if it is a model that lacks <pad>, <s>, </s> or <unk>,
+  // FailedPrecondition if SentencePiece cannot be loaded on this machine.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> FromModelBytes(
+      std::string bytes);
+
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+  ~Tokenizer();
+
+  // Ids of the pieces of `text`; no special piece is added. Empty text gives
+  // no ids.
+  //
+  // Errors: InvalidArgument if `text` is not UTF-8 or over kMaxTextBytes.
+  absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
+
+  // The text of `ids`. Special pieces leave no trace, the unknown piece becomes
+  // " \u2047 ".
+  //
+  // Errors: OutOfRange naming the first id outside [0, vocab_size).
+  absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) const;
+
+  int32_t vocab_size() const {
+    return static_cast<int32_t>(model_.pieces.size());
+  }
+  int32_t pad_id() const { return pad_id_; }
+  int32_t bos_id() const { return bos_id_; }
+  int32_t eos_id() const { return eos_id_; }
+  int32_t unk_id() const { return unk_id_; }
+
+  // Errors: NotFound if the vocabulary has no such piece.
+  absl::StatusOr<int32_t> PieceToId(absl::string_view piece) const;
+
+  // REQUIRES: 0 <= id < vocab_size().
+  const std::string& IdToPiece(int32_t id) const;
+
+  // The id of LanguageTag(language).
+  //
+  // Errors: InvalidArgument naming the languages that there are.
+  absl::StatusOr<int32_t> LanguageTagId(absl::string_view language) const;
+
+  // Languages that have a tag, in the order of their ids.
+  const std::vector<std::string>& languages() const { return languages_; }
+
+  // The model file, byte for byte: what a checkpoint ships.
+  const std::string& model_bytes() const { return bytes_; }
+
+ private:
+  Tokenizer() = default;
+
+  std::string bytes_;
+  SentencePieceModel model_;
+  absl::flat_hash_map<std::string, int32_t> ids_;
+  std::vector<std::string> languages_;
+  int32_t pad_id_ = -1;
+  int32_t bos_id_ = -1;
+  int32_t eos_id_ = -1;
+  int32_t unk_id_ = -1;
+  void* processor_ = nullptr;  // behind the shim; see isolated_library.h
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TOKENIZER_TOKENIZER_H_

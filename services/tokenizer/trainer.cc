@@ -1,0 +1,212 @@
+#include "services/tokenizer/trainer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "services/base/status_macros.h"
+#include "services/base/subprocess.h"
+#include "services/tokenizer/tokenizer.h"
+#include "services/tokenizer/utf8.h"
+
+namespace gshard {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int32_t kMinVocabSize = 64;
+constexpr int32_t kMaxVocabSize = 256000;
+// The sums of training depend on how it is divided, so this is no option.
+constexpr int kThreads = 4;
+
+absl::Status FileError(absl::string_view what, const std::string& path) {
+  const std::string message =
+      absl::StrCat("cannot ", what, " ", path, ": ", strerror(errno));
+  return errno == ENOSPC || errno == EDQUOT
+             ? absl::ResourceExhaustedError(message)
+             : absl::FailedPreconditionError(message);
+}
+
+// A folder that is gone, with all in it, when the scope ends.
+class TemporaryFolder {
+ public:
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  absl::Status Make(const std::string& prefix) {
+    std::string name = absl::StrCat(prefix, ".training-XXXXXX");
+    if (mkdtemp(name.data()) == nullptr) return FileError("make", name);
+    path_ = name;
+    return absl::OkStatus();
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+absl::Status CheckTagName(absl::string_view language) {
+  bool ok = !language.empty() && language.size() <= 32 && language != "s" &&
+            language != "pad" && language != "unk";
+  for (const char c : language) {
+    ok = ok && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '@');
+  }
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("languages: expected a name such as de or pt_BR, got \"",
+                   language, "\""));
+}
+
+absl::Status CheckOptions(const TokenizerOptions& options) {
+  if (options.vocab_size < kMinVocabSize ||
+      options.vocab_size > kMaxVocabSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("vocab_size: expected ", kMinVocabSize, " to ",
+                     kMaxVocabSize, ", got ", options.vocab_size));
+  }
+  if (!(options.character_coverage > 0 && options.character_coverage <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("character_coverage: expected over 0 and at most 1, got ",
+                     options.character_coverage));
+  }
+  if (options.max_sentences < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_sentences: expected 0 or more, got ", options.max_sentences));
+  }
+  for (const std::string& language : options.languages) {
+    RETURN_IF_ERROR(CheckTagName(language));
+  }
+  for (const std::string& symbol : options.user_defined_symbols) {
+    if (symbol.empty() || !IsUtf8(symbol) ||
+        symbol.find_first_of(", \t\r\n\"") != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "user_defined_symbols: expected UTF-8 without commas, quotes or "
+          "spaces, got \"",
+          symbol, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteSentences(const std::vector<std::string>& sentences,
+                            const std::string& path) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary);
+  bool any = false;
+  for (size_t i = 0; i < sentences.size(); ++i) {
+    if (!IsUtf8(sentences[i])) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("sentence ", i, ": expected UTF-8"));
+    }
+    std::string line = sentences[i];
+    for (char& c : line) {
+      if (c == '\n' || c == '\r' || c == '\0') c = ' ';
+    }
+    any = any || !absl::StripAsciiWhitespace(line).empty();
+    file << line << '\n';
+  }
+  file.close();
+  if (!file) return FileError("write", path);
+  if (!any) {
+    return absl::InvalidArgumentError("no text to train a vocabulary on");
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> TrainCommand(const TokenizerOptions& options) {
+  const bool unigram =
+      options.model_type == TokenizerOptions::ModelType::kUnigram;
+  std::vector<std::string> tags;
+  for (const std::string& language : options.languages) {
+    tags.push_back(LanguageTag(language));
+  }
+  // File names end up in the model: they must not vary.
+  std::vector<std::string> command = {
+      "spm_train",
+      "--input=sentences.txt",
+      "--model_prefix=vocabulary",
+      absl::StrCat("--model_type=", unigram ? "unigram" : "bpe"),
+      absl::StrCat("--vocab_size=", options.vocab_size),
+      absl::StrCat("--character_coverage=", options.character_coverage),
+      absl::StrCat("--hard_vocab_limit=",
+                   unigram && options.allow_smaller ? "false" : "true"),
+      absl::StrCat("--random_seed=", options.seed),
+      absl::StrCat("--num_threads=", kThreads),
+      "--pad_id=0",
+      "--eos_id=1",
+      "--unk_id=2",
+      "--bos_id=3",
+      "--minloglevel=1"};
+  if (!tags.empty()) {
+    command.push_back(
+        absl::StrCat("--control_symbols=", absl::StrJoin(tags, ",")));
+  }
+  if (!options.user_defined_symbols.empty()) {
+    command.push_back(
+        absl::StrCat("--user_defined_symbols=",
+                     absl::StrJoin(options.user_defined_symbols, ",")));
+  }
+  if (options.max_sentences > 0) {
+    command.push_back(
+        absl::StrCat("--input_sentence_size=", options.max_sentences));
+  }
+  return command;
+}
+
+// spm_train ends with the reason on a line of its own.
+absl::Status TrainingError(const SubprocessResult& result) {
+  for (absl::string_view line : absl::StrSplit(result.error_output, '\n')) {
+    const size_t start = line.find("Vocabulary size");
+    if (start != absl::string_view::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("vocab_size: ", line.substr(start)));
+    }
+  }
+  const absl::string_view words =
+      absl::StripAsciiWhitespace(result.error_output);
+  return absl::InternalError(
+      absl::StrCat("spm_train failed with code ", result.exit_code, ": ",
+                   words.substr(words.size() > 500 ? words.size() - 500 : 0)));
+}
+
+}  // namespace
+
+absl::Status TrainTokenizer(const TokenizerOptions& options,
+                            const std::vector<std::string>& sentences,
+                            const std::string& path) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  TemporaryFolder folder;
+  RETURN_IF_ERROR(folder.Make(path));
+  RETURN_IF_ERROR(WriteSentences(sentences, folder.path() + "/sentences.txt"));
+  SubprocessOptions run;
+  run.working_directory = folder.path();
+  run.environment = {"LC_ALL=C.UTF-8"};
+  absl::StatusOr<SubprocessResult> result =
+      RunSubprocess(TrainCommand(options), run);
+  if (absl::IsNotFound(result.status())) {
+    return absl::FailedPreconditionError(
+        "no program spm_train; install the Debian package sentencepiece");
+  }
+  RETURN_IF_ERROR(result.status());
+  if (result->exit_code != 0) return TrainingError(*result);
+  const std::string model = folder.path() + "/vocabulary.model";
+  // A full disk leaves half a model and no complaint.
+  ASSIGN_OR_RETURN(const auto checked, Tokenizer::Load(model));
+  if (rename(model.c_str(), path.c_str()) != 0) {
+    return FileError("write", path);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

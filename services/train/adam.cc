@@ -1,0 +1,115 @@
+#include <cmath>
+
+#include "services/base/check.h"
+#include "services/base/status_macros.h"
+#include "services/ops/simd.h"
+#include "services/train/optimizer_kinds.h"
+
+namespace gshard {
+namespace {
+
+struct AdamStep {
+  float gradient_scale;
+  float beta1;
+  float keep1;  // 1 - beta1
+  float beta2;
+  float keep2;         // 1 - beta2
+  float rate;          // learning rate / (1 - beta1^t)
+  float inverse_root;  // 1 / sqrt(1 - beta2^t)
+  float epsilon;
+  float keep;  // 1 - learning rate * weight decay
+};
+
+GSHARD_SIMD void UpdateAll(const AdamStep step, const float* gradient,
+                           int64_t size, float* weight, float* first,
+                           float* second) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    const float g = gradient[i] * step.gradient_scale;
+    first[i] = step.beta1 * first[i] + step.keep1 * g;
+    second[i] = step.beta2 * second[i] + step.keep2 * (g * g);
+    weight[i] = step.keep * weight[i] -
+                step.rate * first[i] /
+                    (std::sqrt(second[i]) * step.inverse_root + step.epsilon);
+  }
+}
+
+class Adam final : public Optimizer {
+ public:
+  explicit Adam(const AdamOptions& options) : options_(options) {}
+
+  std::vector<NamedShape> StateShapes(
+      absl::Span<const int64_t> dims) const override {
+    const Dims same(dims.begin(), dims.end());
+    return {{"first", same}, {"second", same}};
+  }
+
+  void Update(absl::Span<const int64_t> dims, absl::Span<float> weight,
+              absl::Span<const float> gradient, double gradient_scale,
+              absl::Span<const absl::Span<float>> state, int64_t step,
+              double learning_rate) const override {
+    CHECK(step >= 1);
+    CHECK(weight.size() == static_cast<size_t>(NumElements(dims)));
+    CHECK(gradient.size() == weight.size() && state.size() == 2);
+    CHECK(state[0].size() == weight.size() && state[1].size() == weight.size());
+    const double t = static_cast<double>(step);
+    const auto narrow = [](double x) { return static_cast<float>(x); };
+    const AdamStep numbers = {
+        .gradient_scale = narrow(gradient_scale),
+        .beta1 = narrow(options_.beta1),
+        .keep1 = narrow(1.0 - options_.beta1),
+        .beta2 = narrow(options_.beta2),
+        .keep2 = narrow(1.0 - options_.beta2),
+        .rate = narrow(learning_rate / (1.0 - std::pow(options_.beta1, t))),
+        .inverse_root =
+            narrow(1.0 / std::sqrt(1.0 - std::pow(options_.beta2, t))),
+        .epsilon = narrow(options_.epsilon),
+        .keep = narrow(1.0 - learning_rate * options_.weight_decay),
+    };
+    UpdateAll(numbers, gradient.data(), weight.size(), weight.data(),
+              state[0].data(), state[1].data());
+  }
+
+ private:
+  const AdamOptions options_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdam(
+    const AdamOptions& options) {
+  RETURN_IF_ERROR(
+      CheckOption(options.weight_decay >= 0 && options.weight_decay <= 1,
+                  "adam weight_decay", "[0, 1]", options.weight_decay));
+  RETURN_IF_ERROR(CheckOption(options.beta1 >= 0 && options.beta1 < 1,
+                              "adam beta1", "[0, 1)", options.beta1));
+  RETURN_IF_ERROR(CheckOption(options.beta2 >= 0 && options.beta2 < 1,
+                              "adam beta2", "[0, 1)", options.beta2));
+  RETURN_IF_ERROR(CheckOption(options.epsilon > 0 && options.epsilon <= 1,
+                              "adam epsilon", "(0, 1]", options.epsilon));
+  return std::make_unique<Adam>(options);
+}
+
+namespace reference {
+
+void AdamUpdate(const AdamOptions& options, absl::Span<float> weight,
+                absl::Span<const float> gradient, double gradient_scale,
+                absl::Span<const absl::Span<float>> state, int64_t step,
+                double learning_rate) {
+  const absl::Span<float> first = state[0], second = state[1];
+  for (size_t k = 0; k < weight.size(); ++k) {
+    const double g = gradient[k] * gradient_scale;
+    const double m = options.beta1 * first[k] + (1.0 - options.beta1) * g;
+    const double v = options.beta2 * second[k] + (1.0 - options.beta2) * g * g;
+    const double m_hat = m / (1.0 - std::pow(options.beta1, step));
+    const double v_hat = v / (1.0 - std::pow(options.beta2, step));
+    weight[k] = static_cast<float>(
+        weight[k] - learning_rate * options.weight_decay * weight[k] -
+        learning_rate * m_hat / (std::sqrt(v_hat) + options.epsilon));
+    first[k] = static_cast<float>(m);
+    second[k] = static_cast<float>(v);
+  }
+}
+
+}  // namespace reference
+}  // namespace gshard

@@ -1,0 +1,69 @@
+// Scalars over steps, in the files that TensorBoard reads.
+//
+// A file is a sequence of TFRecords (u64 length, its masked CRC-32C, the bytes,
+// their masked CRC-32C; little-endian), each a tensorflow.Event message:
+//
+//   double wall_time = 1;  int64 step = 2;  string file_version = 3;
+//   Summary summary = 5 { repeated Value value = 1 { string tag = 1;
+//                                                    float simple_value = 2; }
+//                                                    }
+//
+// The messages are this small and this old, so they are encoded by hand.
+
+#ifndef SERVICES_TRAIN_EVENT_FILE_H_
+#define SERVICES_TRAIN_EVENT_FILE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "services/checkpoint/file.h"
+
+namespace gshard {
+
+// One point of one curve. TensorBoard groups tags by what stands before '/'.
+struct Scalar {
+  std::string tag;
+  float value = 0.0f;
+};
+
+// The bytes of an Event message. `wall_time` is in seconds since 1970.
+std::string EncodeVersionEvent(double wall_time);
+std::string EncodeScalarEvent(double wall_time, int64_t step,
+                              absl::Span<const Scalar> scalars);
+
+// `payload` framed as a TFRecord.
+std::string EncodeRecord(absl::string_view payload);
+
+// Not thread-safe.
+class EventFile {
+ public:
+  // Makes `directory`/events.out.tfevents.SECONDS.`suffix` (the name must hold
+  // "tfevents"; files of one directory are shown as one run, in order of
+  // name). Errors: those of checkpoint/file.h.
+  static absl::StatusOr<std::unique_ptr<EventFile>> Create(
+      const std::string& directory, const std::string& suffix,
+      double wall_time);
+
+  // Appends the points of one step; they are visible to a reader on return.
+  // An error leaves training unharmed: log it and go on.
+  absl::Status Add(double wall_time, int64_t step,
+                   absl::Span<const Scalar> scalars);
+
+  const std::string& path() const { return file_->path(); }
+
+ private:
+  explicit EventFile(std::unique_ptr<OutputFile> file)
+      : file_(std::move(file)) {}
+
+  std::unique_ptr<OutputFile> file_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_EVENT_FILE_H_

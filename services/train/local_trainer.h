@@ -1,0 +1,72 @@
+// LocalTrainer: a training job in one process, on the unpartitioned program.
+//
+// The reference of distributed training: routers, workers and coordinator
+// together make the same losses and the same weights, bit for bit.
+
+#ifndef SERVICES_TRAIN_LOCAL_TRAINER_H_
+#define SERVICES_TRAIN_LOCAL_TRAINER_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "services/config/training_job.h"
+#include "services/data/batch.h"
+#include "services/train/microbatch.h"
+#include "services/train/parameter_store.h"
+#include "services/train/schedule.h"
+
+namespace gshard {
+
+// The job's options as this room takes them.
+std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config);
+Schedule MakeSchedule(const LearningRateSchedule& config);
+LossConfig MakeLossConfig(const TrainingJob& job);
+
+// What the summed gradients of a step are multiplied by.
+struct StepScale {
+  double gradient_norm = 0.0;   // of the mean over target tokens
+  double gradient_scale = 0.0;  // 1 / target_tokens, times the clipping
+};
+
+// `squared_norm_of_sum` is TotalSquaredNorm over all parameters, experts
+// included. Errors: FailedPrecondition if it is not finite or there are no
+// tokens: the step must not be made.
+absl::StatusOr<StepScale> ScaleStep(double squared_norm_of_sum,
+                                    int64_t target_tokens, double clip_norm);
+
+struct StepResult {
+  StepStatistics statistics;
+  double gradient_norm = 0.0;  // of the mean loss, before clipping
+  double learning_rate = 0.0;
+};
+
+class LocalTrainer {
+ public:
+  // Microbatch `index` of `step`, both as MicrobatchRunner counts them.
+  using BatchSource = std::function<Batch(int64_t step, int64_t index)>;
+
+  // `job` has been validated. Parameters are initialised from its seed.
+  static absl::StatusOr<std::unique_ptr<LocalTrainer>> Create(
+      const TrainingJob& job);
+
+  // Makes the next step. Errors: FailedPrecondition if a gradient is not
+  // finite; the parameters are then unchanged.
+  absl::StatusOr<StepResult> Step(const BatchSource& batches);
+
+  int64_t step() const { return step_; }  // updates made
+  const ParameterStore& parameters() const { return *store_; }
+
+ private:
+  LocalTrainer(const TrainingJob& job, Program program);
+
+  const TrainingJob job_;
+  const Schedule schedule_;
+  const MicrobatchRunner runner_;
+  std::unique_ptr<ParameterStore> store_;
+  int64_t step_ = 0;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_LOCAL_TRAINER_H_

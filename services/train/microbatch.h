@@ -1,0 +1,51 @@
+// One microbatch: the unit of gradient summation.
+//
+// A microbatch is a pure function of (parameters, batch, seed, step, index):
+// its random numbers are keyed by these, so whoever runs it, wherever the
+// experts are, gets the same bits.
+
+#ifndef SERVICES_TRAIN_MICROBATCH_H_
+#define SERVICES_TRAIN_MICROBATCH_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/config/model_config.h"
+#include "services/data/batch.h"
+#include "services/graph/executor.h"
+#include "services/model/transformer.h"
+#include "services/train/parameter_store.h"
+#include "services/train/step_statistics.h"
+
+namespace gshard {
+
+struct MicrobatchResult {
+  // Of the sum over target tokens; of the parameters that the program has.
+  GradientList gradients;
+  StepStatistics statistics;
+};
+
+// Runs a training program. Thread-safe.
+class MicrobatchRunner {
+ public:
+  // `program` is BuildTrainProgram's for `config`, or the router's side of it.
+  MicrobatchRunner(const ModelConfig& config, Program program);
+
+  // `step` counts from 1, `index` from 0. `parameters` are those of the
+  // program; `segments` runs the calls of a router's program.
+  absl::StatusOr<MicrobatchResult> Run(
+      const Batch& batch, uint64_t seed, int64_t step, int64_t index,
+      const TensorMap& parameters, SegmentRunner* segments = nullptr,
+      std::function<bool()> cancelled = nullptr) const;
+
+ private:
+  const std::vector<std::string> moe_layers_;
+  const Executor executor_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_MICROBATCH_H_

@@ -1,0 +1,116 @@
+// Optimizers: one update of one logical tensor.
+//
+// A logical tensor is a parameter as the single-device program names it, except
+// that the weights of an MoE layer, [E, M, H], are E logical matrices [M, H],
+// one per expert. An update reads and writes nothing beyond its tensor, so the
+// result does not depend on which process holds which expert.
+//
+// Arithmetic is in float32 with sums in double, in an order that depends on the
+// shape only: equal arguments give equal bits.
+
+#ifndef SERVICES_TRAIN_OPTIMIZER_H_
+#define SERVICES_TRAIN_OPTIMIZER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// Adafactor (Shazeer & Stern, arXiv:1804.04235) without momentum, in the form
+// that GShard was trained with. For a matrix W [n, m] with gradient g at step
+// t = 1, 2, ...:
+//
+//   b = 1 - t^-decay_exponent
+//   R = b R + (1 - b) mean over columns of (g^2 + epsilon1)      [n]
+//   C = b C + (1 - b) mean over rows of (g^2 + epsilon1)         [m]
+//   U = g / sqrt(R C^T / mean(R))
+//   U = U / max(1, RMS(U) / clip_threshold)
+//   W = W - learning_rate * max(epsilon2, RMS(W)) * U
+//
+// Tensors that are not matrices, or small ones, keep the full second moment V
+// instead: U = g / sqrt(V).
+struct AdafactorOptions {
+  double decay_exponent = 0.8;  // (0, 1]
+  double epsilon1 = 1e-30;      // [1e-37, 1]
+  double epsilon2 = 1e-3;       // [0, 1)
+  double clip_threshold = 1.0;  // >= 0; 0 is no clipping
+  bool multiply_by_parameter_scale = true;
+  int64_t min_dim_size_to_factor = 128;  // >= 1; both sizes must reach it
+};
+
+// Adam (arXiv:1412.6980) with bias correction, and weight decay decoupled from
+// the gradient (arXiv:1711.05101): W = W - learning_rate * weight_decay * W.
+struct AdamOptions {
+  double beta1 = 0.9;     // [0, 1)
+  double beta2 = 0.98;    // [0, 1)
+  double epsilon = 1e-9;  // (0, 1]
+  double weight_decay = 0.0;  // [0, 1]
+};
+
+enum class OptimizerKind { kAdafactor, kAdam };
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdafactor;
+  AdafactorOptions adafactor;
+  AdamOptions adam;
+};
+
+// One of the tensors that an optimizer keeps beside a parameter.
+struct NamedShape {
+  std::string name;  // "row", "column", "second", "first"
+  Dims dims;
+};
+
+// Thread-safe: holds options only.
+class Optimizer {
+ public:
+  // Errors: InvalidArgument naming the option and its range.
+  static absl::StatusOr<std::unique_ptr<Optimizer>> Create(
+      const OptimizerOptions& options);
+  virtual ~Optimizer() = default;
+
+  // The float32 state of a tensor of shape `dims`, in the order that Update
+  // takes it. All of it starts as zeros.
+  virtual std::vector<NamedShape> StateShapes(
+      absl::Span<const int64_t> dims) const = 0;
+
+  // Makes update number `step` (the first is 1) of a tensor of shape `dims`:
+  // changes `weight` and `state` in place. `gradient` is multiplied by
+  // `gradient_scale` (clipping, averaging) on the way in. Values that are not
+  // finite go through; check the gradient's norm first.
+  //
+  // REQUIRES: sizes as `dims` and StateShapes(dims) say; step >= 1.
+  virtual void Update(absl::Span<const int64_t> dims, absl::Span<float> weight,
+                      absl::Span<const float> gradient, double gradient_scale,
+                      absl::Span<const absl::Span<float>> state, int64_t step,
+                      double learning_rate) const = 0;
+};
+
+// Zeros of StateShapes(dims).
+std::vector<Tensor> InitialState(const Optimizer& optimizer,
+                                 absl::Span<const int64_t> dims);
+
+namespace reference {
+
+// Slow twins, in plain loops and double throughout (state is still rounded to
+// float32 between steps). Arguments as Optimizer::Update.
+void AdafactorUpdate(const AdafactorOptions& options,
+                     absl::Span<const int64_t> dims, absl::Span<float> weight,
+                     absl::Span<const float> gradient, double gradient_scale,
+                     absl::Span<const absl::Span<float>> state, int64_t step,
+                     double learning_rate);
+void AdamUpdate(const AdamOptions& options, absl::Span<float> weight,
+                absl::Span<const float> gradient, double gradient_scale,
+                absl::Span<const absl::Span<float>> state, int64_t step,
+                double learning_rate);
+
+}  // namespace reference
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_OPTIMIZER_H_

@@ -1,0 +1,62 @@
+// The sum of the microbatches of a step, in order of their index whoever
+// computed them and whenever they arrive.
+//
+// Floating-point addition depends on its order. Adding as contributions come in
+// would make training depend on timing; waiting for all would hold every one in
+// memory. OrderedSum adds each as soon as those before it are there, and keeps
+// those that came early.
+
+#ifndef SERVICES_TRAIN_ORDERED_SUM_H_
+#define SERVICES_TRAIN_ORDERED_SUM_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// Thread-safe.
+class OrderedSum {
+ public:
+  // Sums the contributions of microbatches 0 .. count - 1, keeping at most
+  // `max_pending` that came early. REQUIRES: count >= 1, max_pending >= 0.
+  OrderedSum(int64_t count, int64_t max_pending);
+
+  // Adds microbatch `index`'s `values`: any number of float32, float64 or
+  // int64 tensors, of which types and shapes are the same in all microbatches.
+  // Tensors that nobody else shares are taken over, others copied.
+  //
+  // Errors, each leaving the sum as it was:
+  //   OUT_OF_RANGE        `index` is not one of the microbatches
+  //   INVALID_ARGUMENT    types or shapes differ from those that came first
+  //   ALREADY_EXISTS      this index was added before: drop the duplicate
+  //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: try again when
+  //                       next() has moved
+  absl::Status Add(int64_t index, std::vector<Tensor> values);
+
+  // The lowest index that is missing; count when complete.
+  int64_t next() const;
+  bool complete() const;
+
+  // The sums. REQUIRES: complete(), and not taken before.
+  std::vector<Tensor> Take();
+
+ private:
+  void AddNext(std::vector<Tensor> values);  // needs mutex_
+
+  const int64_t count_;
+  const int64_t max_pending_;
+  mutable std::mutex mutex_;
+  int64_t next_ = 0;                              // guarded by mutex_
+  bool taken_ = false;                            // guarded by mutex_
+  std::vector<Tensor> sum_;                       // guarded by mutex_
+  std::map<int64_t, std::vector<Tensor>> early_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_ORDERED_SUM_H_

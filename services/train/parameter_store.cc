@@ -1,0 +1,238 @@
+#include "services/train/parameter_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/train/gradient_norm.h"
+
+namespace gshard {
+namespace {
+
+// A logical tensor as optimizers see it: at most a matrix.
+Dims OptimizerDims(const Dims& dims, int row_dims) {
+  if (dims.size() <= 2) return dims;
+  const absl::Span<const int64_t> all = dims;
+  return {NumElements(all.subspan(0, row_dims)),
+          NumElements(all.subspan(row_dims))};
+}
+
+std::string StateName(absl::string_view tensor, absl::string_view state) {
+  return absl::StrCat("optimizer/", tensor, "/", state);
+}
+
+}  // namespace
+
+double TotalSquaredNorm(std::vector<SquaredNorm> norms) {
+  std::sort(norms.begin(), norms.end(),
+            [](const SquaredNorm& a, const SquaredNorm& b) {
+              return a.tensor < b.tensor;
+            });
+  double total = 0.0;
+  for (const SquaredNorm& norm : norms) total += norm.value;
+  return total;
+}
+
+ParameterStore::ParameterStore(std::vector<ParameterSpec> specs,
+                               std::vector<int32_t> experts,
+                               std::shared_ptr<const Optimizer> optimizer)
+    : specs_(std::move(specs)),
+      experts_(std::move(experts)),
+      optimizer_(std::move(optimizer)) {
+  for (const ParameterSpec& spec : specs_) {
+    Dims dims = spec.dims;
+    const auto add = [&](std::string name, int64_t row, Dims logical_dims) {
+      Logical logical{.name = std::move(name),
+                      .parameter = spec.name,
+                      .row = row,
+                      .dims = std::move(logical_dims),
+                      .matrix = {},
+                      .state = {}};
+      logical.matrix = OptimizerDims(logical.dims, spec.row_dims);
+      if (optimizer_ != nullptr) {
+        logical.state = InitialState(*optimizer_, logical.matrix);
+      }
+      logical_.push_back(std::move(logical));
+    };
+    if (spec.per_expert) {
+      dims[0] = static_cast<int64_t>(experts_.size());
+      for (size_t i = 0; i < experts_.size(); ++i) {
+        add(ExpertTensorName(spec.name, experts_[i]), i,
+            Dims(dims.begin() + 1, dims.end()));
+      }
+    } else {
+      add(spec.name, -1, dims);
+    }
+    tensors_[spec.name] = Tensor(ElementType::kFloat32, dims);
+  }
+}
+
+Tensor ParameterStore::View(const Logical& logical, const Tensor& of) const {
+  if (logical.row < 0) return of;
+  return of.Rows(logical.row, logical.row + 1).Reshaped(logical.dims);
+}
+
+absl::Status ParameterStore::Initialize(uint64_t seed) {
+  for (const ParameterSpec& spec : specs_) {
+    ASSIGN_OR_RETURN(tensors_[spec.name], InitialValue(spec, seed, experts_));
+  }
+  for (Logical& logical : logical_) {
+    for (Tensor& state : logical.state) {
+      std::memset(state.raw(), 0, state.bytes());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::Load(const CheckpointReader& checkpoint) {
+  for (Logical& logical : logical_) {
+    ASSIGN_OR_RETURN(const Tensor value,
+                     checkpoint.Read({.name = logical.name,
+                                      .type = ElementType::kFloat32,
+                                      .dims = logical.dims}));
+    Tensor target = View(logical, tensors_[logical.parameter]);
+    std::memcpy(target.raw(), value.raw(), value.bytes());
+    if (optimizer_ == nullptr) continue;
+    const std::vector<NamedShape> shapes =
+        optimizer_->StateShapes(logical.matrix);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      ASSIGN_OR_RETURN(
+          const Tensor state,
+          checkpoint.Read({.name = StateName(logical.name, shapes[i].name),
+                           .type = ElementType::kFloat32,
+                           .dims = shapes[i].dims}));
+      logical.state[i] = state.Clone();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::CheckGradients(
+    const GradientList& gradients) const {
+  if (gradients.size() != specs_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected ", specs_.size(), " gradients, got ", gradients.size()));
+  }
+  absl::flat_hash_map<std::string, bool> seen;
+  for (const auto& [name, gradient] : gradients) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end() || !seen.emplace(name, true).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gradient '", name, "' is unknown or twice there"));
+    }
+    if (gradient.type() != ElementType::kFloat32 ||
+        gradient.dims() != found->second.dims()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("gradient '", name, "': expected ",
+                       found->second.TypeString(), ", got ",
+                       gradient.TypeString()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<SquaredNorm> ParameterStore::SquaredNorms(
+    const GradientList& gradients) const {
+  TensorMap by_name(gradients.begin(), gradients.end());
+  std::vector<SquaredNorm> norms;
+  for (const Logical& logical : logical_) {
+    const Tensor gradient = View(logical, by_name[logical.parameter]);
+    norms.push_back({.tensor = logical.name,
+                     .value = SumOfSquares(gradient.span<float>())});
+  }
+  return norms;
+}
+
+void ParameterStore::Update(const GradientList& gradients,
+                            double gradient_scale, int64_t step,
+                            double learning_rate) {
+  TensorMap by_name(gradients.begin(), gradients.end());
+  for (auto& [name, tensor] : tensors_) {
+    if (!tensor.unique()) tensor = tensor.Clone();
+  }
+  std::vector<absl::Span<float>> state;
+  for (Logical& logical : logical_) {
+    Tensor weight = View(logical, tensors_[logical.parameter]);
+    const Tensor gradient = View(logical, by_name[logical.parameter]);
+    state.clear();
+    for (Tensor& tensor : logical.state) {
+      if (!tensor.unique()) tensor = tensor.Clone();
+      state.push_back(tensor.span<float>());
+    }
+    optimizer_->Update(logical.matrix, weight.span<float>(),
+                       gradient.span<float>(), gradient_scale, state, step,
+                       learning_rate);
+  }
+}
+
+std::vector<TensorSpec> ParameterStore::TensorSpecs() const {
+  std::vector<TensorSpec> specs;
+  for (const Logical& logical : logical_) {
+    specs.push_back({.name = logical.name,
+                     .type = ElementType::kFloat32,
+                     .dims = logical.dims});
+    if (optimizer_ == nullptr) continue;
+    for (const NamedShape& shape : optimizer_->StateShapes(logical.matrix)) {
+      specs.push_back({.name = StateName(logical.name, shape.name),
+                       .type = ElementType::kFloat32,
+                       .dims = shape.dims});
+    }
+  }
+  return specs;
+}
+
+absl::Status ParameterStore::Save(CheckpointWriter& writer) const {
+  for (const Logical& logical : logical_) {
+    RETURN_IF_ERROR(
+        writer.Write(logical.name,
+                     View(logical, tensors_.at(logical.parameter))));
+    if (optimizer_ == nullptr) continue;
+    const std::vector<NamedShape> shapes =
+        optimizer_->StateShapes(logical.matrix);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      RETURN_IF_ERROR(writer.Write(StateName(logical.name, shapes[i].name),
+                                   logical.state[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+int64_t ParameterStore::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors_) bytes += tensor.bytes();
+  for (const Logical& logical : logical_) {
+    for (const Tensor& state : logical.state) bytes += state.bytes();
+  }
+  return bytes;
+}
+
+std::vector<TensorSpec> CheckpointTensors(const ModelConfig& config,
+                                          const Optimizer* optimizer) {
+  std::vector<TensorSpec> specs;
+  const auto add = [&](const std::string& name, const Dims& dims,
+                       int row_dims) {
+    specs.push_back({name, ElementType::kFloat32, dims});
+    if (optimizer == nullptr) return;
+    for (const NamedShape& shape :
+         optimizer->StateShapes(OptimizerDims(dims, row_dims))) {
+      specs.push_back(
+          {StateName(name, shape.name), ElementType::kFloat32, shape.dims});
+    }
+  };
+  for (const ParameterSpec& spec : ModelParameters(config)) {
+    if (!spec.per_expert) {
+      add(spec.name, spec.dims, spec.row_dims);
+      continue;
+    }
+    const Dims dims(spec.dims.begin() + 1, spec.dims.end());
+    for (int64_t e = 0; e < spec.dims[0]; ++e) {
+      add(ExpertTensorName(spec.name, e), dims, spec.row_dims);
+    }
+  }
+  return specs;
+}
+
+}  // namespace gshard

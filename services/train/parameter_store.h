@@ -1,0 +1,105 @@
+// The parameters that one process owns, with their optimizer state.
+//
+// The coordinator owns the dense parameters of a job, a worker those of its
+// experts; a single process owns them all. Each logical tensor (of a
+// per-expert parameter: one expert's part) is initialised, updated, saved and
+// loaded by itself, so that what becomes of it does not depend on who has it.
+
+#ifndef SERVICES_TRAIN_PARAMETER_STORE_H_
+#define SERVICES_TRAIN_PARAMETER_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/graph/executor.h"
+#include "services/model/parameters.h"
+#include "services/train/optimizer.h"
+
+namespace gshard {
+
+// Gradients by parameter: dense ones as the parameter, per-expert ones
+// [experts here, ...].
+using GradientList = std::vector<std::pair<std::string, Tensor>>;
+
+// The squared norm of one logical tensor's gradient.
+struct SquaredNorm {
+  std::string tensor;
+  double value = 0.0;
+};
+
+// Sum in order of name: the same whoever had which.
+double TotalSquaredNorm(std::vector<SquaredNorm> norms);
+
+// Not thread-safe; what tensors() returned may be used during Update, which
+// then leaves it as it was and replaces it.
+class ParameterStore {
+ public:
+  // `experts` are the global ids of the experts held here, ascending; for
+  // dense `specs` they may be empty. `optimizer` is null where nothing is
+  // trained. Values are undefined until Initialize or Load.
+  ParameterStore(std::vector<ParameterSpec> specs, std::vector<int32_t> experts,
+                 std::shared_ptr<const Optimizer> optimizer);
+
+  // Errors: those of InitialValue.
+  absl::Status Initialize(uint64_t seed);
+
+  // Errors: those of CheckpointReader::Read. With an optimizer its state is
+  // read, too.
+  absl::Status Load(const CheckpointReader& checkpoint);
+
+  // By parameter; per-expert ones are [experts, ...].
+  const TensorMap& tensors() const { return tensors_; }
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  const std::vector<int32_t>& experts() const { return experts_; }
+
+  // Whether `gradients` has each parameter once, in its shape.
+  // Errors: InvalidArgument naming the first that is wrong.
+  absl::Status CheckGradients(const GradientList& gradients) const;
+
+  // One per logical tensor. REQUIRES: CheckGradients.
+  std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients) const;
+
+  // Makes update `step`. REQUIRES: CheckGradients, an optimizer.
+  void Update(const GradientList& gradients, double gradient_scale,
+              int64_t step, double learning_rate);
+
+  // The logical tensors held here, optimizer state included if there is an
+  // optimizer; what Save writes.
+  std::vector<TensorSpec> TensorSpecs() const;
+  absl::Status Save(CheckpointWriter& writer) const;
+
+  int64_t bytes() const;
+
+ private:
+  // A logical tensor: the whole of a parameter or one expert's part.
+  struct Logical {
+    std::string name;
+    std::string parameter;
+    int64_t row = -1;  // of a per-expert parameter
+    Dims dims;
+    Dims matrix;  // what the optimizer takes it for
+    std::vector<Tensor> state;
+  };
+
+  Tensor View(const Logical& logical, const Tensor& of) const;
+
+  std::vector<ParameterSpec> specs_;
+  std::vector<int32_t> experts_;
+  std::shared_ptr<const Optimizer> optimizer_;
+  TensorMap tensors_;
+  std::vector<Logical> logical_;
+};
+
+// The logical tensors of a whole model's checkpoint.
+std::vector<TensorSpec> CheckpointTensors(const ModelConfig& config,
+                                          const Optimizer* optimizer);
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_PARAMETER_STORE_H_

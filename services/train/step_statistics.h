@@ -1,0 +1,50 @@
+// What a microbatch, and then a step, has to say for itself.
+
+#ifndef SERVICES_TRAIN_STEP_STATISTICS_H_
+#define SERVICES_TRAIN_STEP_STATISTICS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace gshard {
+
+// Of one MoE layer. A choice is one (token, expert) pair that gating asked for.
+struct LayerStatistics {
+  double balance_loss_sum = 0.0;  // E-scaled, summed over groups
+  int64_t groups = 0;             // G
+  int64_t routed_first = 0;       // choices that got a slot
+  int64_t routed_second = 0;
+  int64_t overflow_first = 0;  // choices that got none
+  int64_t overflow_second = 0;
+  std::vector<int64_t> expert_rows;  // [E]: choices routed to each expert
+
+  // Mean over groups; 1 is even load. 0 without groups.
+  double balance_loss() const;
+  // Rows of the fullest expert over the mean; 1 is even load, E the worst. 0
+  // without rows.
+  double imbalance() const;
+};
+
+// Sums, not means: a step's are those of its microbatches, whatever their
+// sizes. Merge in order of index, so that the doubles come out the same.
+struct StepStatistics {
+  int64_t target_tokens = 0;
+  int64_t sentences = 0;
+  double loss_sum = 0.0;  // nats, over target tokens
+  std::vector<LayerStatistics> layers;
+
+  // Adds `other`. Errors: InvalidArgument if the numbers of layers or experts
+  // differ; this is then unchanged. An empty `layers` takes the other's.
+  absl::Status Merge(const StepStatistics& other);
+
+  double loss() const;            // per target token; 0 without tokens
+  double balance_loss() const;    // mean over layers; 0 without layers
+  double overflow_share() const;  // [0, 1], over all layers; 0 without choices
+  double max_imbalance() const;   // of the worst layer
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_STEP_STATISTICS_H_

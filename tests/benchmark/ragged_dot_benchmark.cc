@@ -1,0 +1,250 @@
+// The expert computation beside a dense product of the same arithmetic.
+//
+// RaggedDot up and down (E experts, R rows in all) does the floating-point
+// operations of two dense products; what it loses is to small groups and to
+// reading E matrices instead of one. `of_dense` is the ratio of the speeds,
+// both measured in this process, alternating.
+
+#include <benchmark/benchmark.h>
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "services/base/random.h"
+#include "services/ops/attention.h"
+#include "services/ops/dropout.h"
+#include "services/ops/elementwise.h"
+#include "services/ops/layer_norm.h"
+#include "services/ops/matmul.h"
+#include "services/ops/ragged_dot.h"
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kExperts = 16;
+constexpr int64_t kRows = 1024;
+constexpr int64_t kWidth = 512;    // M
+constexpr int64_t kHidden = 2048;  // H
+
+Tensor Random(Dims dims, uint64_t key) {
+  Tensor tensor(ElementType::kFloat32, std::move(dims));
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    tensor.f32()[i] = RandomUniform(key, i) - 0.5f;
+  }
+  return tensor;
+}
+
+// Rows per expert: all the same, or as 1 / (e + 1).
+Tensor GroupSizes(bool zipf) {
+  std::vector<double> shares(kExperts, 1.0 / kExperts);
+  if (zipf) {
+    double sum = 0.0;
+    for (int64_t e = 0; e < kExperts; ++e) sum += 1.0 / (e + 1);
+    for (int64_t e = 0; e < kExperts; ++e) shares[e] = 1.0 / (e + 1) / sum;
+  }
+  Tensor sizes(ElementType::kInt32, {kExperts});
+  int32_t rest = kRows;
+  for (int64_t e = kExperts - 1; e >= 0; --e) {
+    sizes.i32()[e] = e == 0 ? rest : static_cast<int32_t>(shares[e] * kRows);
+    rest -= sizes.i32()[e];
+  }
+  return sizes;
+}
+
+// Processor time of this thread, which other processes disturb less than the
+// clock; our kernels have no other threads.
+double ThreadSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         static_cast<double>(time.tv_nsec) * 1e-9;
+}
+
+template <typename Function>
+double Seconds(Function function) {
+  const double start = ThreadSeconds();
+  function();
+  return ThreadSeconds() - start;
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2,
+                   values.end());
+  return values[values.size() / 2];
+}
+
+// Runs `ragged` as the benchmark, with `dense` beside it in each iteration.
+template <typename Ragged, typename Dense>
+void RunBeside(benchmark::State& state, double flops, Ragged ragged,
+               Dense dense) {
+  ragged();
+  dense();
+  std::vector<double> ragged_seconds, dense_seconds;
+  for (auto _ : state) {
+    ragged_seconds.push_back(Seconds(ragged));
+    dense_seconds.push_back(Seconds(dense));
+    state.SetIterationTime(ragged_seconds.back());
+  }
+  const double ragged_median = Median(ragged_seconds);
+  const double dense_median = Median(dense_seconds);
+  state.counters["gflops"] = flops / ragged_median / 1e9;
+  state.counters["dense_gflops"] = flops / dense_median / 1e9;
+  state.counters["of_dense"] = dense_median / ragged_median;
+}
+
+void BM_ExpertForward(benchmark::State& state) {
+  InitCompute();
+  const Tensor sizes = GroupSizes(state.range(0) != 0);
+  const Tensor rows = Random({kRows, kWidth}, 1);
+  const Tensor up = Random({kExperts, kWidth, kHidden}, 2);
+  const Tensor down = Random({kExperts, kHidden, kWidth}, 3);
+  Tensor hidden(ElementType::kFloat32, {kRows, kHidden});
+  Tensor out(ElementType::kFloat32, {kRows, kWidth});
+  RunBeside(
+      state, 4.0 * kRows * kWidth * kHidden,
+      [&] {
+        benchmark::DoNotOptimize(
+            RaggedDot(RaggedDot(rows, up, sizes), down, sizes));
+      },
+      [&] {
+        Matmul({.m = kRows, .n = kHidden, .k = kWidth}, rows.f32(), up.f32(),
+               hidden.f32());
+        Matmul({.m = kRows, .n = kWidth, .k = kHidden}, hidden.f32(),
+               down.f32(), out.f32());
+      });
+}
+BENCHMARK(BM_ExpertForward)
+    ->ArgName("zipf")
+    ->Arg(0)
+    ->Arg(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+void BM_ExpertBackward(benchmark::State& state) {
+  InitCompute();
+  const Tensor sizes = GroupSizes(state.range(0) != 0);
+  const Tensor rows = Random({kRows, kWidth}, 1);
+  const Tensor up = Random({kExperts, kWidth, kHidden}, 2);
+  const Tensor dhidden = Random({kRows, kHidden}, 3);
+  Tensor drows(ElementType::kFloat32, {kRows, kWidth});
+  Tensor dup(ElementType::kFloat32, {kWidth, kHidden});
+  RunBeside(
+      state, 4.0 * kRows * kWidth * kHidden,
+      [&] {
+        benchmark::DoNotOptimize(RaggedDotRowsGradient(dhidden, up, sizes));
+        benchmark::DoNotOptimize(
+            RaggedDotWeightsGradient(rows, dhidden, sizes));
+      },
+      [&] {
+        Matmul({.m = kRows, .n = kWidth, .k = kHidden, .transpose_b = true},
+               dhidden.f32(), up.f32(), drows.f32());
+        Matmul({.m = kWidth, .n = kHidden, .k = kRows, .transpose_a = true},
+               rows.f32(), dhidden.f32(), dup.f32());
+      });
+}
+BENCHMARK(BM_ExpertBackward)
+    ->ArgName("zipf")
+    ->Arg(0)
+    ->Arg(1)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
+
+// What stands beside the products in a layer, on [1024, 512].
+void BM_LayerNorm(benchmark::State& state) {
+  const Tensor x = Random({kRows, kWidth}, 1);
+  const Tensor scale = Random({kWidth}, 2), bias = Random({kWidth}, 3);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(LayerNorm(x, scale, bias, 1e-6f));
+  }
+  state.SetBytesProcessed(state.iterations() * 2 * x.bytes());
+}
+BENCHMARK(BM_LayerNorm)->Unit(benchmark::kMicrosecond);
+
+void BM_LayerNormGradient(benchmark::State& state) {
+  const Tensor x = Random({kRows, kWidth}, 1), dy = Random({kRows, kWidth}, 4);
+  const Tensor scale = Random({kWidth}, 2), bias = Random({kWidth}, 3);
+  const LayerNormResult result = LayerNorm(x, scale, bias, 1e-6f);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        LayerNormGradient(x, scale, result.mean, result.inverse_std, dy));
+  }
+  state.SetBytesProcessed(state.iterations() * 3 * x.bytes());
+}
+BENCHMARK(BM_LayerNormGradient)->Unit(benchmark::kMicrosecond);
+
+void BM_Add(benchmark::State& state) {
+  const Tensor x = Random({kRows, kWidth}, 1), y = Random({kRows, kWidth}, 2);
+  for (auto _ : state) benchmark::DoNotOptimize(Add(x, y));
+  state.SetBytesProcessed(state.iterations() * 3 * x.bytes());
+}
+BENCHMARK(BM_Add)->Unit(benchmark::kMicrosecond);
+
+void BM_Dropout(benchmark::State& state) {
+  const Tensor x = Random({kRows, kWidth}, 1);
+  for (auto _ : state) benchmark::DoNotOptimize(Dropout(x, 0.1f, 7));
+  state.SetBytesProcessed(state.iterations() * 2 * x.bytes());
+}
+BENCHMARK(BM_Dropout)->Unit(benchmark::kMicrosecond);
+
+// 8 heads of 64; 1024 rows whatever the length.
+struct AttentionInputs {
+  explicit AttentionInputs(int64_t length)
+      : q(Random({kRows / length, length, 8, 64}, 1)),
+        k(Random(q.dims(), 2)),
+        v(Random(q.dims(), 3)),
+        lengths(ElementType::kInt32, {q.dim(0)}) {
+    std::fill_n(lengths.i32(), lengths.size(), static_cast<int32_t>(length));
+  }
+  double Flops() const { return 4.0 * q.size() * q.dim(1); }
+
+  Tensor q, k, v, lengths;
+};
+
+void BM_Attention(benchmark::State& state) {
+  const AttentionInputs in(state.range(0));
+  const AttentionOptions options{.scale = 0.125f,
+                                 .dropout_rate = state.range(1) * 0.1f};
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        Attention(in.q, in.k, in.v, in.lengths, options, true));
+  }
+  state.counters["gflops"] = benchmark::Counter(
+      in.Flops() * 1e-9, benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_Attention)
+    ->ArgNames({"length", "dropout"})
+    ->Args({16, 0})
+    ->Args({32, 0})
+    ->Args({32, 1})
+    ->Args({64, 0})
+    ->Args({256, 0})
+    ->Unit(benchmark::kMicrosecond);
+
+void BM_AttentionGradient(benchmark::State& state) {
+  const AttentionInputs in(state.range(0));
+  const AttentionOptions options{.scale = 0.125f,
+                                 .dropout_rate = state.range(1) * 0.1f};
+  const Tensor probabilities =
+      Attention(in.q, in.k, in.v, in.lengths, options, true).probabilities;
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(AttentionGradient(in.q, in.k, in.v, in.lengths,
+                                               options, probabilities, in.q));
+  }
+  state.counters["gflops"] = benchmark::Counter(
+      2e-9 * in.Flops(), benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(BM_AttentionGradient)
+    ->ArgNames({"length", "dropout"})
+    ->Args({16, 0})
+    ->Args({32, 0})
+    ->Args({32, 1})
+    ->Args({64, 0})
+    ->Args({256, 0})
+    ->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace gshard
+
+BENCHMARK_MAIN();

@@ -1,0 +1,80 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "client/commands.h"
+#include "tests/client/command_run.h"
+#include "tests/client/fake_router.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kTest[] =
+    "de\tHallo Welt\thello world\n"
+    "fr\tbonjour\tgood day\n"
+    "de\tTag\tday\n";
+
+TEST(EvaluateCommandTest, SaysWhenSacrebleuIsMissing) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const CommandRun run(EvaluateCommand,
+                       {"--test", folder.Write("test.tsv", kTest), "--out",
+                        folder.path() + "/out", "--sacrebleu=/none", "--router",
+                        router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("No scores: no sacrebleu that runs at /none"),
+                    HasSubstr("de        Hallo Welt  hello world  "
+                              "de:HALLO WELT")));
+  EXPECT_EQ(folder.Read("out/hypotheses.txt"),
+            "de:HALLO WELT\nfr:BONJOUR\nde:TAG\n");
+  EXPECT_EQ(folder.Read("out/references.txt"), "hello world\ngood day\nday\n");
+  EXPECT_EQ(folder.Read("out/de.sources.txt"), "Hallo Welt\nTag\n");
+}
+
+TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  // Its score is the number of references.
+  const std::string program = folder.Write(
+      "sacrebleu",
+      "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n"
+      "echo \"{\\\"name\\\": \\\"BLEU\\\", \\\"score\\\": $(wc -l < $1), "
+      "\\\"signature\\\": \\\"tok:13a\\\"}\"\n",
+      /*executable=*/true);
+  const std::vector<std::string> arguments = {
+      "--test",        folder.Write("test.tsv", kTest),
+      "--sacrebleu",   program,
+      "--samples=0",   "--router",
+      router.address()};
+  const CommandRun run(EvaluateCommand, arguments);
+  ASSERT_OK(run.status);
+  EXPECT_THAT(run.out, HasSubstr("language  sentences  BLEU\n"
+                                 "de                2  2.00\n"
+                                 "fr                1  1.00\n"
+                                 "all               3  3.00\n"
+                                 "BLEU tok:13a\n"));
+
+  std::vector<std::string> as_json = arguments;
+  as_json.insert(as_json.end(), {"--json", "--limit=2"});
+  const CommandRun json_run(EvaluateCommand, as_json);
+  ASSERT_OK(json_run.status);
+  const auto json = nlohmann::json::parse(json_run.out, nullptr, false);
+  EXPECT_EQ(json["sentences"], 2);
+  EXPECT_EQ(json["results"][2]["language"], "all");
+  EXPECT_EQ(json["results"][2]["scores"][0]["score"], 2.0);
+}
+
+TEST(EvaluateCommandTest, NeedsAReadableTest) {
+  EXPECT_TRUE(IsUsageError(CommandRun(EvaluateCommand, {}).status));
+  EXPECT_THAT(CommandRun(EvaluateCommand, {"--test=/none.tsv"}).status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/none.tsv")));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,141 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <mutex>
+
+#include "client/commands.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/rpc/server.h"
+#include "services/rpc/status.h"
+#include "tests/client/command_run.h"
+#include "tests/client/scratch_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kJob[] =
+    "name: 'tiny'\n"
+    "data { train_path: 'data/train.tsv' }\n"
+    "checkpoint { directory: '/checkpoints' }\n";
+
+// A coordinator that accepts every job and tells of it what it is given.
+class FakeCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  FakeCoordinator() : server_({.address = "unix:" + folder_.path() + "/c"}) {
+    server_.AddService(this, v1::CoordinatorService::service_full_name());
+    const absl::Status status = server_.Start();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  ~FakeCoordinator() override { server_.Drain(std::chrono::milliseconds(0)); }
+
+  const std::string& address() const { return server_.address(); }
+
+  std::vector<v1::JobProgress> lines;  // set before the first call
+
+  v1::SubmitJobRequest submitted() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return submitted_;
+  }
+
+  grpc::Status SubmitJob(grpc::ServerContext*,
+                         const v1::SubmitJobRequest* request,
+                         v1::SubmitJobResponse* response) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    submitted_ = *request;
+    response->set_job(request->job().name());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status WatchJob(grpc::ServerContext*,
+                        const v1::WatchJobRequest* request,
+                        grpc::ServerWriter<v1::JobProgress>* writer) override {
+    for (v1::JobProgress line : lines) {
+      line.set_job(request->job());
+      writer->Write(line);
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  const ScratchFolder folder_;
+  std::mutex mutex_;
+  v1::SubmitJobRequest submitted_;  // guarded by mutex_
+  ServerShell server_;
+};
+
+v1::JobProgress Line(v1::JobState state, int64_t step) {
+  v1::JobProgress line;
+  line.set_state(state);
+  line.set_step(step);
+  line.set_total_steps(20);
+  line.set_loss(4.25);
+  line.set_eta_seconds(61);
+  return line;
+}
+
+TEST(TrainCommandTest, SubmitsAbsolutePaths) {
+  FakeCoordinator coordinator;
+  const ScratchFolder folder;
+  const CommandRun run(
+      TrainCommand, {folder.Write("job", kJob), "--resume", "--time_limit=90s",
+                     "--coordinator", coordinator.address()});
+  ASSERT_OK(run.status);
+  EXPECT_THAT(run.out, HasSubstr("gshard watch tiny"));
+  const v1::SubmitJobRequest request = coordinator.submitted();
+  EXPECT_TRUE(request.resume());
+  EXPECT_EQ(request.job().data().train_path(),
+            (std::filesystem::current_path() / "data/train.tsv").string());
+  EXPECT_EQ(request.job().data().dev_path(), "");
+  EXPECT_EQ(request.job().checkpoint().directory(), "/checkpoints");
+  EXPECT_EQ(request.job().time_limit_seconds(), 90);
+}
+
+TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
+  FakeCoordinator coordinator;
+  coordinator.lines = {Line(v1::JOB_STATE_WAITING, 0),
+                       Line(v1::JOB_STATE_RUNNING, 10),
+                       Line(v1::JOB_STATE_SUCCEEDED, 20)};
+  coordinator.lines[0].mutable_status()->set_message("no worker");
+  const ScratchFolder folder;
+  const CommandRun run(TrainCommand, {folder.Write("job", kJob), "--follow",
+                                      "--coordinator", coordinator.address()});
+  ASSERT_OK(run.status);
+  EXPECT_THAT(run.out, AllOf(HasSubstr("job tiny: waiting, no worker\n"),
+                             HasSubstr("4.25"), HasSubstr("00:01:01"),
+                             HasSubstr("job tiny: succeeded at step 20")));
+}
+
+TEST(TrainCommandTest, FailsAsTheJobDoes) {
+  FakeCoordinator coordinator;
+  coordinator.lines = {Line(v1::JOB_STATE_FAILED, 3)};
+  coordinator.lines[0].mutable_status()->set_code(
+      static_cast<int>(absl::StatusCode::kResourceExhausted));
+  coordinator.lines[0].mutable_status()->set_message("disk full");
+  const CommandRun run(WatchCommand,
+                       {"tiny", "--coordinator", coordinator.address()});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                   "job tiny: disk full"));
+
+  coordinator.lines = {Line(v1::JOB_STATE_CANCELLED, 3)};
+  EXPECT_THAT(
+      CommandRun(WatchCommand, {"tiny", "--coordinator", coordinator.address()})
+          .status,
+      StatusIs(absl::StatusCode::kCancelled,
+               HasSubstr("job tiny was cancelled")));
+}
+
+TEST(TrainCommandTest, RefusesABadJobBeforeAnyCall) {
+  const ScratchFolder folder;
+  EXPECT_THAT(
+      CommandRun(TrainCommand, {folder.Write("job", "name: 'x'\n")}).status,
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train_path")));
+  EXPECT_TRUE(IsUsageError(CommandRun(TrainCommand, {}).status));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,107 @@
+#include "client/dispatch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::Status Greet(Arguments arguments, Console& console) {
+  Flags flags("gshard greet", "Says hello.");
+  std::string name = "you";
+  flags.Text("name", &name, "NAME", "whom to greet");
+  flags.Example("gshard greet --name Ada");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  *console.out << "hello " << name << "\n";
+  return absl::OkStatus();
+}
+
+absl::Status Fail(Arguments, Console&) {
+  return absl::NotFoundError("nobody is there");
+}
+
+struct Outcome {
+  int code;
+  std::string out;
+  std::string error;
+};
+
+Outcome RunGshard(const std::vector<std::string>& arguments) {
+  const std::vector<Command> commands = {{"greet", "says hello", Greet},
+                                         {"wave off", "sends away", Fail},
+                                         {"fail", "does not work", Fail}};
+  std::ostringstream out, error;
+  Console console{nullptr, &out, &error,
+                  [](const char*) -> const char* { return nullptr; }};
+  const int code = Dispatch(commands, arguments, console);
+  return {code, out.str(), error.str()};
+}
+
+TEST(DispatchTest, RunsACommandWithItsArguments) {
+  const Outcome outcome = RunGshard({"greet", "--name", "Ada"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.out, "hello Ada\n");
+  EXPECT_EQ(outcome.error, "");
+}
+
+TEST(DispatchTest, PrintsErrorsWithTheirCode) {
+  const Outcome outcome = RunGshard({"fail"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.error, "gshard: not_found: nobody is there\n");
+  EXPECT_EQ(RunGshard({"wave", "off"}).code, 1);
+}
+
+TEST(DispatchTest, WrongCallsEndWithTwo) {
+  const Outcome outcome = RunGshard({"greet", "--nmae=Ada"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, AllOf(HasSubstr("gshard: invalid_argument: "),
+                                   HasSubstr("did you mean --name?")));
+  EXPECT_EQ(RunGshard({"greet", "stray"}).code, 2);
+}
+
+TEST(DispatchTest, SuggestsTheNearestCommand) {
+  const Outcome outcome = RunGshard({"greeet"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("did you mean `gshard greet`?"));
+  EXPECT_THAT(RunGshard({"wave"}).error,
+              HasSubstr("did you mean `gshard wave off`"));
+  EXPECT_THAT(RunGshard({"something"}).error, HasSubstr("see `gshard --help`"));
+}
+
+TEST(DispatchTest, HelpListsCommandsAndExplainsOne) {
+  for (const char* word : {"help", "--help", "-h"}) {
+    const Outcome outcome = RunGshard({word});
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("greet"), HasSubstr("wave off"),
+                                   HasSubstr("says hello")));
+  }
+  for (const auto& asked : std::vector<std::vector<std::string>>{
+           {"help", "greet"}, {"greet", "--help"}}) {
+    const Outcome outcome = RunGshard(asked);
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.out, HasSubstr("gshard greet --name Ada"));
+  }
+}
+
+TEST(DispatchTest, NoCommandIsAWrongCall) {
+  const Outcome outcome = RunGshard({});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("Usage: gshard COMMAND"));
+}
+
+TEST(DispatchTest, KnowsItsVersion) {
+  EXPECT_THAT(RunGshard({"--version"}).out, ::testing::StartsWith("gshard 0."));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,180 @@
+#include "client/line_translator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "absl/strings/str_cat.h"
+#include "client/line_source.h"
+#include "tests/client/fake_router.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+struct Translated {
+  absl::Status status;
+  std::vector<std::string> lines;
+};
+
+Translated TranslateAll(LineTranslatorOptions options,
+                        std::vector<std::string> texts) {
+  options.first_pause = std::chrono::milliseconds(1);
+  auto translator = LineTranslator::Create(std::move(options));
+  EXPECT_OK(translator);
+  Translated translated;
+  translated.status =
+      (*translator)
+          ->Translate(
+              LinesOfTexts(std::move(texts), {.language = "de"}),
+              [&](const SourceLine& line, const v1::TranslationResult* result) {
+                EXPECT_EQ(line.number,
+                          static_cast<int64_t>(translated.lines.size()) + 1);
+                translated.lines.push_back(
+                    result == nullptr ? "" : result->hypotheses(0).text());
+              });
+  return translated;
+}
+
+std::vector<std::string> Numbered(int count) {
+  std::vector<std::string> texts;
+  for (int i = 1; i <= count; ++i) texts.push_back(absl::StrCat("t", i));
+  return texts;
+}
+
+TEST(LineTranslatorTest, KeepsOrderOverManyCalls) {
+  FakeRouter router;
+  // The first call answers only when a later one has come, and no later one
+  // answers before the first has come.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool first = false, later = false;
+  router.refuse = [&](int, const v1::TranslateRequest& request) {
+    std::unique_lock<std::mutex> lock(mutex);
+    const bool is_first = request.sentences(0).text() == "t1";
+    (is_first ? first : later) = true;
+    changed.notify_all();
+    changed.wait(lock, [&] { return is_first ? later : first; });
+    return absl::OkStatus();
+  };
+  const Translated translated = TranslateAll(
+      {.routers = {router.address()}, .calls_in_flight = 3}, Numbered(300));
+  ASSERT_OK(translated.status);
+  ASSERT_EQ(translated.lines.size(), 300u);
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(translated.lines[i], absl::StrCat("de:T", i + 1));
+  }
+  EXPECT_EQ(router.requests().size(), 5u);  // of 64 sentences
+  EXPECT_LE(router.most_at_a_time(), 3);
+  EXPECT_GE(router.most_at_a_time(), 2);
+}
+
+TEST(LineTranslatorTest, BlankLinesStayBlankAndAreNotSent) {
+  FakeRouter router;
+  const Translated translated = TranslateAll({.routers = {router.address()}},
+                                             {"", "a", "  ", "b", "\t", ""});
+  ASSERT_OK(translated.status);
+  EXPECT_THAT(translated.lines, ElementsAre("", "de:A", "", "de:B", "", ""));
+  ASSERT_EQ(router.requests().size(), 1u);
+  EXPECT_EQ(router.requests()[0].sentences_size(), 2);
+}
+
+TEST(LineTranslatorTest, NothingButBlankLinesNeedsNoCall) {
+  FakeRouter router;
+  const Translated translated =
+      TranslateAll({.routers = {router.address()}}, {"", ""});
+  ASSERT_OK(translated.status);
+  EXPECT_THAT(translated.lines, ElementsAre("", ""));
+  EXPECT_TRUE(router.requests().empty());
+}
+
+TEST(LineTranslatorTest, NamesTheLineOfARefusedSentence) {
+  FakeRouter router;
+  router.refuse = [](int, const v1::TranslateRequest& request) {
+    for (int i = 0; i < request.sentences_size(); ++i) {
+      if (request.sentences(i).text() == "t5") {
+        return absl::InvalidArgumentError(
+            absl::StrCat("sentences[", i, "].text: too many tokens"));
+      }
+    }
+    return absl::OkStatus();
+  };
+  // Two sentences a call; line 2 is blank, so line 5 is in the third one.
+  std::vector<std::string> texts = Numbered(8);
+  texts[1] = "";
+  const Translated translated = TranslateAll(
+      {.routers = {router.address()}, .sentences_per_call = 2}, texts);
+  EXPECT_THAT(translated.status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("line 5: sentences[0].text: too many")));
+  EXPECT_THAT(translated.lines, ElementsAre("de:T1", "", "de:T3", "de:T4"));
+}
+
+TEST(LineTranslatorTest, NamesTheLinesOfAFailedCall) {
+  FakeRouter router;
+  router.refuse = [](int, const v1::TranslateRequest&) {
+    return absl::NotFoundError("no model x");
+  };
+  EXPECT_THAT(
+      TranslateAll({.routers = {router.address()}, .model = "x"}, Numbered(3))
+          .status,
+      StatusIs(absl::StatusCode::kNotFound, "lines 1 to 3: no model x"));
+  EXPECT_EQ(router.requests()[0].model(), "x");
+}
+
+TEST(LineTranslatorTest, RefusesBadTextBehindTheLinesBeforeIt) {
+  FakeRouter router;
+  const Translated malformed =
+      TranslateAll({.routers = {router.address()}}, {"a", "b\xff", "c"});
+  EXPECT_THAT(malformed.status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "line 2: expected UTF-8, got byte 255 at offset 1"));
+  EXPECT_THAT(malformed.lines, ElementsAre("de:A"));
+  EXPECT_THAT(TranslateAll({.routers = {router.address()}},
+                           {std::string(kMaxSentenceBytes + 1, 'x')})
+                  .status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "line 1: expected at most 16384 bytes, got 16385"));
+}
+
+TEST(LineTranslatorTest, SendsAgainWhatARouterHadNoTimeFor) {
+  FakeRouter busy, idle;
+  busy.refuse = [](int, const v1::TranslateRequest&) {
+    return absl::ResourceExhaustedError("the queue is full");
+  };
+  const Translated translated = TranslateAll(
+      {.routers = {busy.address(), idle.address()}, .calls_in_flight = 1},
+      {"a"});
+  ASSERT_OK(translated.status);
+  EXPECT_THAT(translated.lines, ElementsAre("de:A"));
+  EXPECT_EQ(busy.requests().size(), 1u);
+}
+
+TEST(LineTranslatorTest, GivesUpAfterItsAttempts) {
+  FakeRouter router;
+  router.refuse = [](int, const v1::TranslateRequest&) {
+    return absl::UnavailableError("a worker is lost");
+  };
+  EXPECT_THAT(
+      TranslateAll({.routers = {router.address()}, .attempts = 3}, {"a"})
+          .status,
+      StatusIs(absl::StatusCode::kUnavailable, "line 1: a worker is lost"));
+  EXPECT_EQ(router.requests().size(), 3u);
+}
+
+TEST(LineTranslatorTest, NeedsRouters) {
+  EXPECT_THAT(LineTranslator::Create({}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected a router's address")));
+  EXPECT_THAT(
+      LineTranslator::Create({.routers = {"nowhere"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nowhere")));
+}
+
+}  // namespace
+}  // namespace gshard

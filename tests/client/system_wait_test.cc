@@ -1,0 +1,60 @@
+#include "client/system_wait.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/scratch_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+void AddMember(v1::DescribeResponse* system, v1::MemberRole role) {
+  system->add_members()->set_role(role);
+}
+
+TEST(SystemWaitTest, CountsMembersByRole) {
+  v1::DescribeResponse system;
+  AddMember(&system, v1::MEMBER_ROLE_ROUTER);
+  AddMember(&system, v1::MEMBER_ROLE_EXPERT_WORKER);
+  AddMember(&system, v1::MEMBER_ROLE_EXPERT_WORKER);
+  EXPECT_EQ(Missing(system, {.routers = 1, .workers = 2}), "");
+  EXPECT_EQ(Missing(system, {.routers = 2, .workers = 3}),
+            "1 of 2 routers are there, 2 of 3 expert workers are there");
+}
+
+TEST(SystemWaitTest, AModelIsThereWhenItsServingSessionIsReady) {
+  v1::DescribeResponse system;
+  const SystemGoal goal{.routers = 0, .workers = 0, .model = "demo"};
+  v1::SessionInfo* session = system.add_sessions();
+  session->set_state(v1::SessionInfo::READY);
+  session->set_session("demo/1");
+  session->set_training(true);
+  EXPECT_EQ(Missing(system, goal), "model demo is not ready");
+  session->set_training(false);
+  session->set_session("demo2@7");
+  EXPECT_EQ(Missing(system, goal), "model demo is not ready");
+  session->set_session("demo@7");
+  EXPECT_EQ(Missing(system, goal), "");
+  session->set_state(v1::SessionInfo::LOADING);
+  EXPECT_EQ(Missing(system, goal), "model demo is not ready");
+}
+
+TEST(SystemWaitTest, SaysWhyItGaveUp) {
+  const ScratchFolder folder;
+  ASSERT_OK_AND_ASSIGN(
+      const auto nobody,
+      CoordinatorClient::Create("unix:" + folder.path() + "/c.sock"));
+  EXPECT_THAT(WaitForSystem(*nobody, {}, std::chrono::milliseconds(150),
+                            [] { return absl::OkStatus(); }),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("does `gshard up` run?")));
+  EXPECT_THAT(WaitForSystem(*nobody, {}, std::chrono::minutes(10),
+                            [] { return absl::AbortedError("router-0 died"); }),
+              StatusIs(absl::StatusCode::kAborted, "router-0 died"));
+}
+
+}  // namespace
+}  // namespace gshard

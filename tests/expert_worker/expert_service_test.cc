@@ -1,0 +1,460 @@
+// ExpertService over an in-process channel, with the frames that routers send.
+
+#include "expert_worker/expert_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "services/rpc/client_stream.h"
+#include "services/rpc/server.h"
+#include "services/rpc/status.h"
+#include "tests/expert_worker/training_model.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMemory = int64_t{1} << 30;
+
+// A router's side of one stream.
+class RouterStream {
+ public:
+  explicit RouterStream(std::shared_ptr<grpc::Channel> channel)
+      : state_(std::make_shared<State>()) {
+    sender_ = OpenStream<ExpertFrame, ExpertFrame>(
+        std::move(channel), "/gshard.v1.ExpertWorkerService/Run",
+        [this](auto) { return std::make_unique<Handler>(state_); });
+  }
+  ~RouterStream() {
+    sender_->Cancel();
+    (void)WaitForEnd();
+  }
+
+  void Send(ExpertFrame frame) { (void)sender_->Send(std::move(frame)); }
+  void Cancel() { sender_->Cancel(); }
+  void HalfClose() { sender_->Finish(); }
+
+  ExpertFrame WaitForReply() {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait(
+        lock, [this] { return !state_->replies.empty() || state_->end; });
+    EXPECT_FALSE(state_->replies.empty());
+    if (state_->replies.empty()) return {};
+    ExpertFrame reply = std::move(state_->replies.front());
+    state_->replies.pop_front();
+    return reply;
+  }
+  absl::Status WaitForEnd() {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait(lock, [this] { return state_->end.has_value(); });
+    return *state_->end;
+  }
+  // The status of the reply to `call_id`, which is the next.
+  absl::Status Outcome(uint64_t call_id) {
+    const ExpertFrame reply = WaitForReply();
+    EXPECT_EQ(reply.header.kind(), v1::ExpertFrameHeader::REPLY);
+    EXPECT_EQ(reply.header.call_id(), call_id);
+    return FromProtoStatus(reply.header.status());
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<ExpertFrame> replies;
+    std::optional<absl::Status> end;
+  };
+  class Handler final : public StreamHandler<ExpertFrame> {
+   public:
+    explicit Handler(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    void OnMessage(ExpertFrame frame) override {
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->replies.push_back(std::move(frame));
+      state_->changed.notify_all();
+    }
+    void OnEnd(const absl::Status& status) override {
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->end = status;
+      state_->changed.notify_all();
+    }
+
+   private:
+    const std::shared_ptr<State> state_;
+  };
+
+  const std::shared_ptr<State> state_;
+  std::shared_ptr<StreamSender<ExpertFrame>> sender_;
+};
+
+// The calls of one microbatch, as a local run makes them.
+class CallRecorder final : public DividingRunner {
+ public:
+  CallRecorder(ExpertsOfWorkers experts, WorkerSession* session)
+      : DividingRunner(experts, false), session_(session) {}
+
+  struct Recorded {
+    WorkerCall call;
+    std::vector<Tensor> replies;
+  };
+  std::vector<Recorded> recorded;
+
+ protected:
+  absl::StatusOr<std::vector<std::vector<Tensor>>> CallWorkers(
+      std::vector<WorkerCall> calls) override {
+    CHECK(calls.size() == 1);
+    SegmentRun run;
+    run.segment = calls[0].segment;
+    run.step = 1;
+    TensorMap inputs;
+    for (auto& [name, tensor] : calls[0].inputs) {
+      tensor = tensor.Clone();
+      inputs[name] = tensor.Clone();
+    }
+    ASSIGN_OR_RETURN(std::vector<Tensor> replies,
+                     session_->RunSegment(run, std::move(inputs)));
+    std::vector<Tensor> kept;
+    for (const Tensor& reply : replies) kept.push_back(reply.Clone());
+    recorded.push_back({std::move(calls[0]), std::move(kept)});
+    return std::vector<std::vector<Tensor>>{std::move(replies)};
+  }
+
+ private:
+  WorkerSession* const session_;
+};
+
+class ExpertServiceTest : public ::testing::Test {
+ protected:
+  ExpertServiceTest() : job_(SmallJob()), roles_(SplitTraining(job_)) {
+    const std::vector<int32_t> all = {0, 1, 2, 3, 4};
+    auto session = WorkerSession::Create(
+        TrainingSpec(job_, roles_.segments, all), kMemory);
+    CHECK(session.ok());
+    CallRecorder recorder({all}, session->get());
+    ParameterStore dense(SpecsOf(job_.model, false), {}, nullptr);
+    CHECK(dense.Initialize(job_.seed).ok());
+    CHECK(
+        MicrobatchRunner(job_.model, roles_.router)
+            .Run(RandomBatch(1, 0), job_.seed, 1, 0, dense.tensors(), &recorder)
+            .ok());
+    calls_ = std::move(recorder.recorded);
+    CHECK(sessions_.Load("small/1", TrainingSpec(job_, roles_.segments, all))
+              .ok());
+    options_.queue.now = [this] {
+      return WorkQueue::TimePoint(milliseconds(now_ms_));
+    };
+  }
+  ~ExpertServiceTest() override {
+    // The router's side goes first.
+    router_.reset();
+    server_.reset();
+  }
+
+  void Start() {
+    service_ = std::make_unique<ExpertService>(&sessions_, options_);
+    server_ = std::make_unique<ServerShell>(ServerOptions{});
+    server_->AddService(service_.get(),
+                        v1::ExpertWorkerService::service_full_name());
+    server_->OnDrain([this] { service_->FinishAccepted(); });
+    ASSERT_OK(server_->Start());
+    router_ = std::make_unique<RouterStream>(server_->InProcessChannel());
+  }
+
+  // Call `i` of the microbatch.
+  ExpertFrame Frame(uint64_t call_id, size_t i = 0) const {
+    ExpertFrame frame;
+    frame.header.set_kind(v1::ExpertFrameHeader::RUN);
+    frame.header.set_call_id(call_id);
+    frame.header.set_session("small/1");
+    frame.header.set_segment(calls_[i].call.segment);
+    frame.header.set_step(1);
+    frame.header.set_timeout_ms(1000);
+    for (const auto& [name, tensor] : calls_[i].call.inputs) {
+      frame.Add(name, tensor);
+    }
+    return frame;
+  }
+  static ExpertFrame CancelFrame(uint64_t call_id) {
+    ExpertFrame frame;
+    frame.header.set_kind(v1::ExpertFrameHeader::CANCEL);
+    frame.header.set_call_id(call_id);
+    return frame;
+  }
+
+  // Holds the queue's only thread until the result is set.
+  std::shared_ptr<std::promise<void>> HoldThread() {
+    auto release = std::make_shared<std::promise<void>>();
+    std::promise<void> begun;
+    const auto released = release->get_future().share();
+    CHECK(const_cast<WorkQueue&>(service_->queue())
+              .Add({.stream = 0,
+                    .call_id = 0,
+                    .bytes = 0,
+                    .deadline = WorkQueue::TimePoint::max(),
+                    .run =
+                        [&begun, released](auto&, auto) {
+                          begun.set_value();
+                          released.wait();
+                        }})
+              .ok());
+    begun.get_future().wait();
+    return release;
+  }
+  // Returns when `count` calls wait.
+  void WaitForWaiting(int count) {
+    while (service_->queue().waiting() != count) std::this_thread::yield();
+  }
+
+  size_t open_runs() {
+    auto lease = sessions_.Find("small/1");
+    CHECK(lease.ok());
+    return lease->session().open_runs();
+  }
+
+  const TrainingJob job_;
+  const RolePrograms roles_;
+  std::vector<CallRecorder::Recorded> calls_;
+  std::atomic<int> now_ms_ = 0;
+  ExpertServiceOptions options_;
+  SessionTable sessions_{kMemory};
+  std::unique_ptr<ExpertService> service_;
+  std::unique_ptr<ServerShell> server_;
+  std::unique_ptr<RouterStream> router_;
+};
+
+TEST_F(ExpertServiceTest, RunsAMicrobatchToTheBit) {
+  Start();
+  int64_t rows = 0;
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    EXPECT_EQ(open_runs(), i == 0 ? 0u : 1u);
+    router_->Send(Frame(i, i));
+    const ExpertFrame reply = router_->WaitForReply();
+    ASSERT_OK(FromProtoStatus(reply.header.status()));
+    EXPECT_EQ(reply.header.call_id(), i);
+    EXPECT_GT(reply.header.run_micros(), 0);
+    ASSERT_EQ(reply.tensors.size(), calls_[i].replies.size());
+    for (size_t r = 0; r < reply.tensors.size(); ++r) {
+      EXPECT_TRUE(TensorEqual(reply.tensors[r], calls_[i].replies[r]));
+    }
+    EXPECT_GT(service_->rows(), rows);
+    rows = service_->rows();
+  }
+  EXPECT_EQ(open_runs(), 0u);
+}
+
+TEST_F(ExpertServiceTest, SaysWhatIsWrongAndGoesOn) {
+  Start();
+  const auto outcome = [&](ExpertFrame frame) {
+    router_->Send(std::move(frame));
+    return router_->Outcome(7);
+  };
+  const auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+  const auto kNotFound = absl::StatusCode::kNotFound;
+
+  ExpertFrame frame = Frame(7);
+  frame.header.set_session("small/2");
+  EXPECT_THAT(outcome(frame), StatusIs(kNotFound, HasSubstr("'small/2'")));
+  frame = Frame(7);
+  frame.header.set_segment("other");
+  EXPECT_THAT(outcome(frame), StatusIs(kNotFound, HasSubstr("'other'")));
+  frame = Frame(7);
+  frame.header.set_timeout_ms(0);
+  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("timeout_ms")));
+  frame = Frame(7);
+  frame.header.set_step(2);
+  EXPECT_THAT(outcome(frame), StatusIs(kPrecondition, HasSubstr("at step 1")));
+  frame = Frame(7);
+  frame.header.set_microbatch(1000);
+  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("[0, 3)")));
+  frame = Frame(7);
+  frame.header.mutable_tensors(1)->set_name(frame.header.tensors(0).name());
+  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("name of its own")));
+  frame = Frame(7);
+  frame.header.mutable_tensors(0)->set_name("call/v999999");
+  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("call/")));
+  frame = Frame(7);
+  frame.header.mutable_tensors()->RemoveLast();
+  frame.tensors.pop_back();
+  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("inputs, got")));
+  // A call that needs what was not saved.
+  EXPECT_THAT(outcome(Frame(7, calls_.size() - 1)),
+              StatusIs(kPrecondition, HasSubstr("has not saved")));
+  // Operands of another shape; group sizes that are not those of the rows.
+  for (int i = 0; i < frame.header.tensors_size(); ++i) {
+    const Tensor& right = calls_[0].call.inputs[i].second;
+    ExpertFrame wrong = Frame(7);
+    if (right.type() == ElementType::kInt32) {
+      Tensor sizes = right.Clone();
+      sizes.i32()[0] += 1;
+      wrong.tensors[i] = sizes;
+    } else {
+      wrong.tensors[i] = RandomTensor({right.dim(0), right.dim(1) + 1}, 1);
+      wrong.header.mutable_tensors(i)->set_dims(1, right.dim(1) + 1);
+    }
+    EXPECT_THAT(outcome(wrong), StatusIs(kInvalid, HasSubstr("expected")));
+  }
+  // A later attempt supersedes; then the right call still works.
+  frame = Frame(7);
+  frame.header.set_attempt(2);
+  EXPECT_OK(outcome(frame));
+  EXPECT_THAT(outcome(Frame(7)),
+              StatusIs(kPrecondition, HasSubstr("superseded by attempt 2")));
+}
+
+TEST_F(ExpertServiceTest, EndsAStreamThatBreaksTheRules) {
+  Start();
+  ExpertFrame frame = Frame(1);
+  frame.header.set_kind(v1::ExpertFrameHeader::REPLY);
+  router_->Send(frame);
+  EXPECT_THAT(router_->WaitForEnd(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected RUN or CANCEL, got 2")));
+
+  router_ = std::make_unique<RouterStream>(server_->InProcessChannel());
+  const auto release = HoldThread();
+  router_->Send(Frame(1));
+  router_->Send(Frame(1));
+  EXPECT_THAT(router_->WaitForEnd(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("call_id 1 has no reply yet")));
+  release->set_value();
+}
+
+TEST_F(ExpertServiceTest, CancelsAndTimesOutWhatWaits) {
+  Start();
+  const auto release = HoldThread();
+  router_->Send(Frame(1));
+  router_->Send(Frame(2));
+  WaitForWaiting(2);
+  router_->Send(CancelFrame(1));
+  EXPECT_THAT(router_->Outcome(1), StatusIs(absl::StatusCode::kCancelled,
+                                            HasSubstr("before it began")));
+  router_->Send(CancelFrame(77));  // nothing
+  now_ms_ += 1000;
+  release->set_value();
+  EXPECT_THAT(router_->Outcome(2),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("before the segment began")));
+  EXPECT_EQ(open_runs(), 0u);
+}
+
+TEST_F(ExpertServiceTest, RefusesWhatItsQueueCannotTake) {
+  options_.queue.max_calls = 1;
+  Start();
+  const auto release = HoldThread();
+  router_->Send(Frame(1));
+  router_->Send(Frame(2));
+  EXPECT_THAT(router_->Outcome(2),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("queue is full")));
+  release->set_value();
+  EXPECT_OK(router_->Outcome(1));
+}
+
+TEST_F(ExpertServiceTest, RefusesFramesThatAreTooLong) {
+  options_.stream.frame_limits.max_bytes = 64;
+  Start();
+  router_->Send(Frame(1));
+  EXPECT_THAT(router_->WaitForEnd(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("64")));
+}
+
+TEST_F(ExpertServiceTest, ABrokenStreamLeavesNothingBehind) {
+  Start();
+  router_->Send(Frame(1));
+  ASSERT_OK(router_->Outcome(1));
+  EXPECT_EQ(open_runs(), 1u);
+  const auto release = HoldThread();
+  ExpertFrame other = Frame(2);
+  other.header.set_microbatch(1);
+  router_->Send(other);
+  WaitForWaiting(1);
+  router_->Cancel();
+  EXPECT_THAT(router_->WaitForEnd(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  WaitForWaiting(0);
+  while (service_->streams() > 0) std::this_thread::yield();
+  EXPECT_EQ(open_runs(), 0u);
+  release->set_value();
+  // The next stream starts anew, with the next attempt.
+  router_ = std::make_unique<RouterStream>(server_->InProcessChannel());
+  ExpertFrame again = Frame(3);
+  again.header.set_attempt(1);
+  router_->Send(again);
+  EXPECT_OK(router_->Outcome(3));
+  EXPECT_EQ(open_runs(), 1u);
+}
+
+TEST_F(ExpertServiceTest, AbortedSessionsRunNothing) {
+  Start();
+  const auto release = HoldThread();
+  router_->Send(Frame(1));
+  WaitForWaiting(1);
+  sessions_.Abort("small/1");
+  std::thread unloader([this] { sessions_.Unload("small/1"); });
+  release->set_value();
+  EXPECT_THAT(router_->Outcome(1),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("has ended")));
+  unloader.join();
+  router_->Send(Frame(2));
+  EXPECT_THAT(router_->Outcome(2),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("small/1")));
+  EXPECT_EQ(sessions_.memory_bytes_used(), 0);
+}
+
+TEST_F(ExpertServiceTest, UnloadingWaitsForAcceptedCalls) {
+  Start();
+  const auto release = HoldThread();
+  router_->Send(Frame(1));
+  WaitForWaiting(1);
+  std::thread unloader([this] { sessions_.Unload("small/1"); });
+  while (sessions_.size() > 0) std::this_thread::yield();
+  router_->Send(Frame(2));
+  EXPECT_THAT(router_->Outcome(2),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("small/1")));
+  release->set_value();
+  EXPECT_OK(router_->Outcome(1));
+  unloader.join();
+}
+
+TEST_F(ExpertServiceTest, DrainsByFinishingWhatItAccepted) {
+  Start();
+  const auto release = HoldThread();
+  router_->Send(Frame(1));
+  WaitForWaiting(1);
+  std::thread drain([this] { server_->Drain(milliseconds(60'000)); });
+  // Refused as soon as the drain has begun.
+  uint64_t call = 2;
+  while (true) {
+    router_->Send(Frame(call));
+    router_->Send(CancelFrame(call));
+    const absl::Status outcome = router_->Outcome(call);
+    ++call;
+    if (absl::IsUnavailable(outcome)) break;
+    EXPECT_THAT(outcome, StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  }
+  release->set_value();
+  EXPECT_OK(router_->Outcome(1));
+  EXPECT_THAT(router_->WaitForEnd(), StatusIs(absl::StatusCode::kUnavailable,
+                                              HasSubstr("shutting down")));
+  drain.join();
+}
+
+}  // namespace
+}  // namespace gshard

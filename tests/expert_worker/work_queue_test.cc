@@ -1,0 +1,166 @@
+#include "expert_worker/work_queue.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+// A queue whose threads are held by calls that last until Release(), under a
+// clock that stands still.
+class WorkQueueTest : public ::testing::Test {
+ protected:
+  WorkQueueTest() {
+    options_.now = [this] {
+      return WorkQueue::TimePoint(milliseconds(now_ms_));
+    };
+    options_.max_calls = 3;
+    options_.max_bytes = 100;
+  }
+
+  void Start() { queue_.emplace(options_); }
+
+  // Holds one thread.
+  void Hold() {
+    std::promise<void> begun;
+    WorkQueue::Work work = MakeWork(0, 0, 0);
+    work.run = [this, &begun](const absl::Status&, microseconds) {
+      begun.set_value();
+      released_.wait();
+    };
+    ASSERT_OK(queue_->Add(std::move(work)));
+    begun.get_future().wait();
+  }
+  void Release() { release_.set_value(); }
+
+  WorkQueue::Work MakeWork(uint64_t stream, uint64_t call, size_t bytes,
+                           int timeout_ms = 1000) {
+    return {.stream = stream,
+            .call_id = call,
+            .bytes = bytes,
+            .deadline = options_.now() + milliseconds(timeout_ms),
+            .run = [=, this](const absl::Status& status, microseconds waited) {
+              std::lock_guard<std::mutex> lock(mutex_);
+              log_.push_back(absl::StrCat(
+                  call, " ", absl::StatusCodeToString(status.code()), " ",
+                  waited.count() / 1000));
+            }};
+  }
+
+  std::vector<std::string> log() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return log_;
+  }
+
+  std::atomic<int> now_ms_ = 5;
+  WorkQueueOptions options_;
+  std::mutex mutex_;
+  std::vector<std::string> log_;
+  std::promise<void> release_;
+  std::shared_future<void> released_ = release_.get_future().share();
+  std::optional<WorkQueue> queue_;  // last: its threads use the rest
+};
+
+TEST_F(WorkQueueTest, RunsInOrderOfArrival) {
+  Start();
+  Hold();
+  EXPECT_EQ(queue_->running(), 1);
+  for (uint64_t call = 1; call <= 3; ++call) {
+    ASSERT_OK(queue_->Add(MakeWork(1, call, 10)));
+  }
+  EXPECT_EQ(queue_->waiting(), 3);
+  EXPECT_EQ(queue_->waiting_bytes(), 30u);
+  now_ms_ += 7;
+  Release();
+  queue_->Finish();
+  EXPECT_THAT(log(), ElementsAre("1 OK 7", "2 OK 7", "3 OK 7"));
+  EXPECT_EQ(queue_->waiting_bytes(), 0u);
+}
+
+TEST_F(WorkQueueTest, IsBoundedInCallsAndBytes) {
+  Start();
+  Hold();
+  // Larger than the limit, but alone.
+  ASSERT_OK(queue_->Add(MakeWork(1, 1, 200)));
+  EXPECT_THAT(queue_->Add(MakeWork(1, 2, 1)),
+              StatusIs(kExhausted, HasSubstr("200 bytes wait")));
+  queue_->Cancel(1, 1);
+  ASSERT_OK(queue_->Add(MakeWork(1, 3, 100)));
+  ASSERT_OK(queue_->Add(MakeWork(1, 4, 0)));
+  ASSERT_OK(queue_->Add(MakeWork(1, 5, 0)));
+  EXPECT_THAT(queue_->Add(MakeWork(1, 6, 0)),
+              StatusIs(kExhausted, HasSubstr("3 calls")));
+  Release();
+  queue_->Finish();
+  EXPECT_THAT(log(),
+              ElementsAre("1 CANCELLED 0", "3 OK 0", "4 OK 0", "5 OK 0"));
+}
+
+TEST_F(WorkQueueTest, DoesNotBeginWhatIsLate) {
+  Start();
+  Hold();
+  ASSERT_OK(queue_->Add(MakeWork(1, 1, 0, /*timeout_ms=*/10)));
+  ASSERT_OK(queue_->Add(MakeWork(1, 2, 0, /*timeout_ms=*/11)));
+  now_ms_ += 10;
+  Release();
+  queue_->Finish();
+  EXPECT_THAT(log(), ElementsAre("1 DEADLINE_EXCEEDED 10", "2 OK 10"));
+}
+
+TEST_F(WorkQueueTest, CancelsWhatWaits) {
+  Start();
+  Hold();
+  ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
+  ASSERT_OK(queue_->Add(MakeWork(2, 1, 0)));
+  ASSERT_OK(queue_->Add(MakeWork(1, 2, 0)));
+  queue_->Cancel(3, 1);
+  EXPECT_EQ(queue_->waiting(), 3);
+  queue_->CancelStream(1);
+  EXPECT_THAT(log(), ElementsAre("1 CANCELLED 0", "2 CANCELLED 0"));
+  EXPECT_EQ(queue_->waiting(), 1);
+  queue_->Cancel(2, 1);
+  EXPECT_EQ(queue_->waiting(), 0);
+  Release();
+}
+
+TEST_F(WorkQueueTest, FinishesWhatItHasAccepted) {
+  options_.threads = 2;
+  Start();
+  Hold();
+  Hold();
+  ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
+  ASSERT_OK(queue_->Add(MakeWork(1, 2, 0)));
+  std::thread finisher([this] { queue_->Finish(); });
+  // Refused from some time on; what came before is accepted.
+  uint64_t call = 3;
+  std::vector<std::string> accepted = {"1 OK 0", "2 OK 0"};
+  while (true) {
+    const absl::Status added = queue_->Add(MakeWork(1, call, 0));
+    if (absl::IsUnavailable(added)) break;
+    if (added.ok()) accepted.push_back(absl::StrCat(call++, " OK 0"));
+  }
+  Release();
+  finisher.join();
+  EXPECT_THAT(log(), ::testing::UnorderedElementsAreArray(accepted));
+}
+
+}  // namespace
+}  // namespace gshard

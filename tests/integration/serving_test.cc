@@ -1,0 +1,166 @@
+// What was trained on one cluster is served the same by any other, and calls
+// that clients abandon leave nothing behind.
+
+#include <gmock/gmock.h>
+
+#include "services/checkpoint/checkpoint.h"
+#include "tests/integration/cluster.h"
+#include "tests/integration/names_job.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ServingTest : public ::testing::Test {
+ protected:
+  // One short training for all tests, on four workers.
+  static void SetUpTestSuite() {
+    directory_ = new TemporaryDirectory;
+    TrainingJob job = NamesJob(directory_->path());
+    job.steps = 30;
+    Cluster cluster(2, 4);
+    cluster.WaitForMembers();
+    const auto lines = cluster.Train(job);
+    ASSERT_TRUE(lines.ok()) << lines.status();
+    const auto path = LatestCheckpoint(directory_->path());
+    ASSERT_TRUE(path.ok()) << path.status();
+    *checkpoint_ = *path;
+  }
+  static void TearDownTestSuite() { delete directory_; }
+
+  static v1::TranslateRequest Request() {
+    v1::TranslateRequest request;
+    request.set_model("names");
+    for (const char* text :
+         {"Deutschland", "Vereinigte Staaten", "Niederländisch", "Euro",
+          "Amerikanisch-Samoa", "St. Pierre und Miquelon"}) {
+      v1::Sentence* sentence = request.add_sentences();
+      sentence->set_text(text);
+      sentence->set_source_language("de");
+    }
+    request.mutable_options()->set_beam_size(3);
+    request.mutable_options()->set_n_best(2);
+    return request;
+  }
+
+  static absl::StatusOr<v1::TranslateResponse> Translate(
+      Cluster& cluster, const v1::TranslateRequest& request, int router = 0) {
+    v1::TranslateResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    RETURN_IF_ERROR(FromGrpcStatus(cluster.Translation(router)->Translate(
+        &context, request, &response)));
+    return response;
+  }
+
+  static TemporaryDirectory* directory_;
+  static std::string* const checkpoint_;
+};
+
+TemporaryDirectory* ServingTest::directory_ = nullptr;
+std::string* const ServingTest::checkpoint_ = new std::string;
+
+TEST_F(ServingTest, AnyNumberOfWorkersGivesTheSameTranslations) {
+  std::string first;
+  for (const int workers : {1, 2, 3, 8}) {
+    SCOPED_TRACE(absl::StrCat(workers, " workers"));
+    Cluster cluster(workers == 2 ? 2 : 1, workers);
+    ASSERT_OK(cluster.Load("names", *checkpoint_));
+    ASSERT_OK_AND_ASSIGN(v1::TranslateResponse response,
+                         Translate(cluster, Request()));
+    ASSERT_EQ(response.results_size(), Request().sentences_size());
+    EXPECT_EQ(response.results(0).hypotheses_size(), 2);
+    const std::string bytes = response.SerializeAsString();
+    if (first.empty()) first = bytes;
+    EXPECT_EQ(bytes, first);
+    if (workers == 2) {
+      ASSERT_OK_AND_ASSIGN(response, Translate(cluster, Request(), 1));
+      EXPECT_EQ(response.SerializeAsString(), first);
+    }
+  }
+}
+
+TEST_F(ServingTest, SentenceTranslatesTheSameAloneAndInAnyCall) {
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  const v1::TranslateRequest together = Request();
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse batch,
+                       Translate(cluster, together));
+  for (int i = 0; i < together.sentences_size(); ++i) {
+    v1::TranslateRequest alone = together;
+    alone.clear_sentences();
+    *alone.add_sentences() = together.sentences(i);
+    ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse response,
+                         Translate(cluster, alone));
+    EXPECT_EQ(response.results(0).SerializeAsString(),
+              batch.results(i).SerializeAsString());
+  }
+}
+
+TEST_F(ServingTest, AbandonedCallsLeaveNothingBehind) {
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  v1::TranslateRequest request = Request();
+  request.mutable_options()->set_beam_size(32);
+  request.mutable_options()->set_n_best(32);
+  request.mutable_options()->set_max_length(64);
+  const auto stub = cluster.Translation();
+  for (int i = 0; i < 20; ++i) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    grpc::CompletionQueue queue;
+    v1::TranslateResponse response;
+    grpc::Status status;
+    auto call = stub->AsyncTranslate(&context, request, &queue);
+    call->Finish(&response, &status, nullptr);
+    context.TryCancel();
+    void* tag;
+    bool ok;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(Eventually([&] {
+    const std::string metrics = cluster.router(0).Metrics();
+    return metrics.find("gshard_requests_in_flight 0\n") != std::string::npos &&
+           metrics.find("gshard_requests_queued 0\n") != std::string::npos;
+  })) << cluster.router(0).Metrics();
+  // And the slots are free for others.
+  EXPECT_OK(Translate(cluster, Request()));
+}
+
+TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
+  Cluster cluster(1, 1);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  ASSERT_OK(Translate(cluster, Request()));
+  cluster.worker(0).Drain(std::chrono::seconds(5));
+  EXPECT_THAT(Translate(cluster, Request()),
+              StatusIs(absl::StatusCode::kUnavailable, ::testing::_));
+  v1::TranslateRequest unknown = Request();
+  unknown.set_model("nothing");
+  EXPECT_THAT(Translate(cluster, unknown),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+}
+
+TEST_F(ServingTest, DamagedCheckpointIsRefusedByName) {
+  const TemporaryDirectory copy;
+  const std::string damaged = copy.path() + "/step-00000030";
+  std::filesystem::copy(*checkpoint_, damaged,
+                        std::filesystem::copy_options::recursive);
+  for (const auto& entry : std::filesystem::directory_iterator(damaged)) {
+    if (entry.path().extension() == ".safetensors") {
+      std::filesystem::resize_file(entry.path(),
+                                   std::filesystem::file_size(entry) - 1);
+      break;
+    }
+  }
+  Cluster cluster(1, 1);
+  EXPECT_THAT(cluster.Load("names", damaged),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("safetensors")));
+  EXPECT_THAT(cluster.Load("names", copy.path() + "/step-00000031"),
+              StatusIs(absl::StatusCode::kNotFound, ::testing::_));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,144 @@
+// Training is the same function of the job whatever the cluster: every loss
+// and every weight, bit for bit.
+
+#include <gmock/gmock.h>
+
+#include "services/checkpoint/checkpoint.h"
+#include "services/data/batch_order.h"
+#include "services/data/dataset.h"
+#include "services/tokenizer/tokenizer.h"
+#include "services/train/local_trainer.h"
+#include "tests/integration/cluster.h"
+#include "tests/integration/names_job.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+struct Outcome {
+  std::map<int64_t, double> losses;  // by step
+  std::map<std::string, Tensor> tensors;
+};
+
+// Waits for all members first, so that all of them take part.
+void RunOnCluster(const TrainingJob& job, int routers, int workers,
+                  Outcome* outcome) {
+  Cluster cluster(routers, workers);
+  cluster.WaitForMembers();
+  TrainingJob waiting = job;
+  waiting.min_routers = routers;
+  waiting.min_workers = workers;
+  ASSERT_OK_AND_ASSIGN(const auto lines, cluster.Train(waiting));
+  for (const auto& [step, line] : lines) {
+    if (step > 0) outcome->losses[step] = line.loss();
+  }
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       LatestCheckpoint(job.checkpoint.directory));
+  ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
+  EXPECT_EQ(reader->manifest().step, job.steps);
+  for (const TensorEntry& entry : reader->manifest().tensors) {
+    ASSERT_OK_AND_ASSIGN(outcome->tensors[entry.name],
+                         reader->Read(entry.name));
+  }
+}
+
+// The same job by LocalTrainer, with the tokenizer that a cluster trained.
+void RunLocally(TrainingJob job, const std::string& tokenizer_path,
+                Outcome* outcome) {
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(tokenizer_path));
+  job.model.source_vocabulary_size = job.model.target_vocabulary_size =
+      tokenizer->vocab_size();
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ReadCorpus(job.data.train_path));
+  ASSERT_OK_AND_ASSIGN(
+      const Dataset dataset,
+      Dataset::Create(corpus, *tokenizer,
+                      {.max_length = static_cast<int32_t>(job.max_length)}));
+  ASSERT_OK_AND_ASSIGN(
+      const BatchOrder order,
+      BatchOrder::Create(
+          dataset.lengths(),
+          {.seed = static_cast<uint64_t>(job.seed),
+           .tokens = static_cast<int32_t>(job.tokens_per_microbatch),
+           .microbatches_per_step =
+               static_cast<int32_t>(job.microbatches_per_step)},
+          dataset.target_lengths()));
+  ASSERT_OK_AND_ASSIGN(const auto trainer, LocalTrainer::Create(job));
+  for (int64_t step = 1; step <= job.steps; ++step) {
+    ASSERT_OK_AND_ASSIGN(
+        const StepResult result,
+        trainer->Step([&](int64_t s, int64_t index) {
+          return MakeBatch(dataset, order.Microbatch(s - 1, index));
+        }));
+    outcome->losses[step] = result.statistics.loss();
+  }
+  for (const ParameterSpec& spec : trainer->parameters().specs()) {
+    const Tensor& value = trainer->parameters().tensors().at(spec.name);
+    if (!spec.per_expert) {
+      outcome->tensors[spec.name] = value;
+      continue;
+    }
+    for (int64_t e = 0; e < value.dim(0); ++e) {
+      const Tensor row = value.Rows(e, e + 1);
+      outcome->tensors[ExpertTensorName(spec.name, e)] =
+          row.Reshaped(Dims(row.dims().begin() + 1, row.dims().end()));
+    }
+  }
+}
+
+void ExpectSame(const Outcome& outcome, const Outcome& reference) {
+  for (const auto& [step, loss] : reference.losses) {
+    const auto found = outcome.losses.find(step);
+    ASSERT_NE(found, outcome.losses.end()) << "no line of step " << step;
+    EXPECT_EQ(found->second, loss) << "step " << step;
+  }
+  for (const auto& [name, tensor] : reference.tensors) {
+    const auto found = outcome.tensors.find(name);
+    ASSERT_NE(found, outcome.tensors.end()) << name;
+    EXPECT_TRUE(TensorEqual(found->second, tensor)) << name;
+  }
+}
+
+TEST(TrainingTest, AnyClusterTrainsTheModelOfOneProcess) {
+  const TemporaryDirectory directory;
+  Outcome first;
+  const TrainingJob job = NamesJob(directory.path() + "/1-1");
+  ASSERT_NO_FATAL_FAILURE(RunOnCluster(job, 1, 1, &first));
+  ASSERT_EQ(first.losses.size(), static_cast<size_t>(job.steps));
+
+  Outcome local;
+  ASSERT_NO_FATAL_FAILURE(RunLocally(
+      job, job.checkpoint.directory + "/tokenizer/source.model", &local));
+  ExpectSame(first, local);
+
+  for (const auto& [routers, workers] :
+       std::vector<std::pair<int, int>>{{1, 4}, {2, 3}}) {
+    SCOPED_TRACE(absl::StrCat(routers, " routers, ", workers, " workers"));
+    Outcome outcome;
+    ASSERT_NO_FATAL_FAILURE(
+        RunOnCluster(NamesJob(absl::StrCat(directory.path(), "/", routers, "-",
+                                           workers)),
+                     routers, workers, &outcome));
+    ExpectSame(outcome, first);
+    EXPECT_EQ(outcome.tensors.size(), first.tensors.size());
+  }
+}
+
+TEST(TrainingTest, LossFallsAndLoadIsBalanced) {
+  const TemporaryDirectory directory;
+  TrainingJob job = NamesJob(directory.path());
+  job.steps = 60;
+  job.model.dropout = {.input = 0, .residual = 0, .attention = 0};
+  Cluster cluster(1, 2);
+  ASSERT_OK_AND_ASSIGN(const auto lines, cluster.Train(job));
+  ASSERT_GE(lines.size(), 2u);
+  const v1::JobProgress& last = lines.rbegin()->second;
+  EXPECT_EQ(last.step(), 60);
+  ASSERT_EQ(lines.count(1), 1u);
+  EXPECT_LT(last.loss(), 0.75 * lines.at(1).loss());
+  EXPECT_LT(last.balance_loss(), 1.5);
+  EXPECT_GT(last.tokens_per_second(), 0.0);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,241 @@
+// The shape of this very tree, and on small made-up trees that each rule can
+// say no. See tests/testing/source_rules.h for the rules.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/source_rules.h"
+#include "tests/testing/source_tree.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+// The project root is the working directory of every test.
+const std::vector<SourceFile>& ThisTree() {
+  static const std::vector<SourceFile>& files =
+      *new std::vector<SourceFile>(ReadSourceTree("."));
+  return files;
+}
+
+TEST(ThisTreeTest, IsRead) {
+  EXPECT_THAT(ThisTree(),
+              Contains(Field(&SourceFile::path, "tests/layering_test.cc")));
+  EXPECT_THAT(ThisTree(),
+              Contains(Field(&SourceFile::path, "services/CMakeLists.txt")));
+}
+
+// One failure a violation, each on a line of its own.
+void ExpectNone(const std::vector<std::string>& violations) {
+  for (const std::string& violation : violations) ADD_FAILURE() << violation;
+}
+
+TEST(ThisTreeTest, RoomsUseOnlyRoomsAboveThem) {
+  ExpectNone(LayeringViolations(ThisTree()));
+}
+
+TEST(ThisTreeTest, LibrariesStayInTheRoomsThatWrapThem) {
+  ExpectNone(FenceViolations(ThisTree()));
+}
+
+TEST(ThisTreeTest, IsTidy) { ExpectNone(TidyViolations(ThisTree())); }
+
+constexpr char kRooms[] =
+    "# Rooms, lowest first.\n"
+    "set(GSHARD_ROOMS\n  base\n  moe  # gates\n  model rpc\n  coordinator)\n"
+    "foreach(room ${GSHARD_ROOMS})\nendforeach()\n";
+
+// A tree of one file that includes `header`.
+std::vector<SourceFile> Including(const std::string& path,
+                                  const std::string& header) {
+  const std::string spelled = header[0] == '<' ? header : '"' + header + '"';
+  return {{"services/CMakeLists.txt", kRooms},
+          {path, absl::StrCat("// Made up.\n#include ", spelled, "\n")}};
+}
+
+TEST(LayeringTest, ReadsTheListOfRooms) {
+  EXPECT_THAT(RoomOrder(kRooms),
+              ElementsAre("base", "moe", "model", "rpc", "coordinator"));
+  EXPECT_THAT(LayeringViolations({{"services/CMakeLists.txt", "set(X y)\n"}}),
+              ElementsAre(HasSubstr("lists no rooms")));
+}
+
+TEST(LayeringTest, ARoomMayUseItselfAndRoomsAbove) {
+  for (const char* header : {"services/base/log.h", "services/moe/gating.h",
+                             "<vector>", "absl/status/status.h"}) {
+    EXPECT_THAT(LayeringViolations(Including("services/moe/a.cc", header)),
+                IsEmpty());
+  }
+}
+
+TEST(LayeringTest, ARoomMayNotUseRoomsBelow) {
+  EXPECT_THAT(
+      LayeringViolations(Including("services/moe/a.h", "services/model/b.h")),
+      ElementsAre(AllOf(StartsWith("services/moe/a.h:2: "),
+                        HasSubstr("must not use services/model"))));
+}
+
+TEST(LayeringTest, ARoomMustBeInTheList) {
+  EXPECT_THAT(LayeringViolations(Including("services/attic/a.cc", "<vector>")),
+              ElementsAre(HasSubstr("services/attic is not in")));
+}
+
+TEST(LayeringTest, NobodyButTheClientUsesAProcess) {
+  for (const char* from :
+       {"services/rpc/a.cc", "router/a.cc", "expert_worker/a.cc"}) {
+    for (const char* to : {"client/b.h", "services/coordinator/b.h"}) {
+      EXPECT_THAT(LayeringViolations(Including(from, to)),
+                  ElementsAre(HasSubstr("only the client uses processes")))
+          << from << " " << to;
+    }
+  }
+  EXPECT_THAT(LayeringViolations(Including("router/a.cc", "expert_worker/b.h")),
+              ElementsAre(HasSubstr("router must not use expert_worker")));
+  EXPECT_THAT(
+      LayeringViolations(Including("services/coordinator/a.cc", "router/b.h")),
+      ElementsAre(HasSubstr("must not use router")));
+  for (const char* to : {"router/b.h", "expert_worker/b.h",
+                         "services/coordinator/b.h", "services/rpc/b.h"}) {
+    EXPECT_THAT(LayeringViolations(Including("client/up.cc", to)), IsEmpty());
+  }
+}
+
+TEST(LayeringTest, OnlyTestsUseWhatIsForTests) {
+  EXPECT_THAT(LayeringViolations(
+                  Including("services/moe/a.cc", "tests/testing/tensors.h")),
+              ElementsAre(HasSubstr("is for tests only")));
+  EXPECT_THAT(LayeringViolations(Including("tests/services/moe/a_test.cc",
+                                           "tests/testing/tensors.h")),
+              IsEmpty());
+}
+
+// Otherwise "../model/x.h" would pass by the rules.
+TEST(LayeringTest, IncludesAreSpelledFromTheRoot) {
+  for (const char* header : {"b.h", "../model/b.h", "services/../model/b.h"}) {
+    EXPECT_THAT(LayeringViolations(Including("services/moe/a.cc", header)),
+                ElementsAre(HasSubstr("from the project root")));
+  }
+}
+
+TEST(FenceTest, GrpcIsForTheWireAndTheProcesses) {
+  for (const char* header : {"<grpcpp/grpcpp.h>", "grpc/grpc.h",
+                             "proto/gshard/v1/expert.grpc.pb.h"}) {
+    for (const char* path :
+         {"services/moe/a.cc", "services/config/a.cc", "services/cluster/a.h",
+          "tests/services/train/a_test.cc", "tests/testing/a.h"}) {
+      EXPECT_THAT(FenceViolations(Including(path, header)),
+                  ElementsAre(HasSubstr("gRPC header")))
+          << path << " " << header;
+    }
+    for (const char* path :
+         {"services/rpc/a.cc", "services/coordinator/a.cc", "router/a.cc",
+          "expert_worker/a.h", "client/a.cc", "tests/router/a_test.cc",
+          "tests/services/rpc/a_test.cc", "tests/integration/a_test.cc"}) {
+      EXPECT_THAT(FenceViolations(Including(path, header)), IsEmpty())
+          << path << " " << header;
+    }
+  }
+}
+
+TEST(FenceTest, ProtobufIsForTheWireConfigAndCheckpoints) {
+  for (const char* header :
+       {"<google/protobuf/text_format.h>", "proto/gshard/v1/tensor.pb.h"}) {
+    EXPECT_THAT(FenceViolations(Including("services/config/a.cc", header)),
+                IsEmpty());
+    EXPECT_THAT(FenceViolations(Including("services/model/a.cc", header)),
+                ElementsAre(HasSubstr("protobuf header")));
+  }
+}
+
+TEST(FenceTest, OneRoomWrapsEachKernelAndTextLibrary) {
+  EXPECT_THAT(
+      FenceViolations(Including("services/moe/a.cc", "<oneapi/dnnl/dnnl.hpp>")),
+      ElementsAre(HasSubstr("oneDNN header")));
+  EXPECT_THAT(
+      FenceViolations(Including("router/a.cc", "<sentencepiece_processor.h>")),
+      ElementsAre(HasSubstr("SentencePiece header")));
+}
+
+constexpr char kTidyHeader[] =
+    "#ifndef SERVICES_MOE_A_H_\n#define SERVICES_MOE_A_H_\n\n"
+    "#endif  // SERVICES_MOE_A_H_\n";
+
+TEST(TidyTest, AcceptsAGuardThatMatchesThePath) {
+  EXPECT_THAT(TidyViolations({{"services/moe/a.h", kTidyHeader}}), IsEmpty());
+}
+
+TEST(TidyTest, RefusesAGuardOfAnotherPath) {
+  for (const std::string& text : {std::string(kTidyHeader), std::string(),
+                                  std::string("#pragma once\n")}) {
+    EXPECT_THAT(TidyViolations({{"services/moe/b.h", text}}),
+                ElementsAre(HasSubstr("must be SERVICES_MOE_B_H_")));
+  }
+}
+
+TEST(TidyTest, EverySourceFileIsBuilt) {
+  const SourceFile test = {"tests/services/moe/a_test.cc", "\n"};
+  EXPECT_THAT(TidyViolations({test}),
+              ElementsAre(HasSubstr("no CMakeLists.txt names this file")));
+  EXPECT_THAT(TidyViolations({test,
+                              {"tests/services/moe/CMakeLists.txt",
+                               "# gshard_test(a SRCS a_test.cc)\n"
+                               "gshard_test(b SRCS aa_test.cc)\n"}}),
+              ElementsAre(HasSubstr("no CMakeLists.txt names this file")));
+  EXPECT_THAT(TidyViolations({test,
+                              {"tests/services/moe/CMakeLists.txt",
+                               "gshard_test(a SRCS a_test.cc)\n"}}),
+              IsEmpty());
+  EXPECT_THAT(TidyViolations({test,
+                              {"tests/CMakeLists.txt",
+                               "gshard_test(a\n"
+                               "  SRCS services/moe/a_test.cc)\n"}}),
+              IsEmpty());
+}
+
+TEST(TidyTest, RefusesLongFilesAndDrawers) {
+  std::string text;
+  for (int i = 0; i < 601; ++i) text += "a\n";
+  EXPECT_THAT(TidyViolations({{"deploy/long.sh", text}}),
+              ElementsAre(HasSubstr("has 601 lines")));
+  EXPECT_THAT(TidyViolations({{"deploy/fits.sh", text.substr(2)}}), IsEmpty());
+  const std::vector<SourceFile> drawer = {
+      {"router/CMakeLists.txt", "gshard_binary(x SRCS string_utils.cc)\n"},
+      {"router/string_utils.cc", "\n"}};
+  EXPECT_THAT(TidyViolations(drawer), ElementsAre(HasSubstr("not utils")));
+}
+
+TEST(TidyTest, RefusesWorkLeftToDoAndTestsSwitchedOff) {
+  const auto list = [](const std::string& line) {
+    return TidyViolations({{"tests/a.cmake", "\n" + line + "\n"}});
+  };
+  EXPECT_THAT(list("// TO"
+                   "DO: later"),
+              ElementsAre(StartsWith("tests/a.cmake:2: ")));
+  EXPECT_THAT(list("// FIX"
+                   "ME"),
+              ElementsAre(HasSubstr("is left")));
+  EXPECT_THAT(list("  GTEST_"
+                   "SKIP();"),
+              ElementsAre(HasSubstr("off")));
+  EXPECT_THAT(list("TEST(A, DISABLED"
+                   "_B) {"),
+              ElementsAre(HasSubstr("off")));
+  EXPECT_THAT(list("TO"
+                   "DOS and FIX"
+                   "MENT are words"),
+              IsEmpty());
+}
+
+}  // namespace
+}  // namespace gshard

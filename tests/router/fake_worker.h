@@ -1,0 +1,170 @@
+// An expert worker of a few lines: runs segments where their frames arrive,
+// or misbehaves as told.
+
+#ifndef TESTS_ROUTER_FAKE_WORKER_H_
+#define TESTS_ROUTER_FAKE_WORKER_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/gshard/v1/expert.grpc.pb.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/server.h"
+#include "services/rpc/server_stream.h"
+#include "services/rpc/status.h"
+#include "services/sharding/segment_host.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+
+class FakeWorker {
+ public:
+  using Sender = std::shared_ptr<StreamSender<ExpertFrame>>;
+  using OnGradient =
+      std::function<void(const std::string& parameter, Tensor gradient)>;
+
+  FakeWorker(const std::vector<Segment>& segments, TensorMap parameters,
+             OnGradient on_gradient = nullptr)
+      : state_(std::make_shared<State>(segments, std::move(parameters),
+                                       std::move(on_gradient))),
+        service_(state_) {
+    server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
+    EXPECT_OK(server_.Start());
+  }
+  ~FakeWorker() { server_.Drain(std::chrono::milliseconds(0)); }
+
+  // What happens to RUN frames from now on instead of running them; null again
+  // runs them.
+  void Instead(std::function<void(const Sender&, const ExpertFrame&)> action) {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->action = std::move(action);
+  }
+
+  // Returns the headers of the first `count` frames when they have come.
+  std::vector<v1::ExpertFrameHeader> WaitForFrames(size_t count) {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait(lock, [&] { return state_->frames.size() >= count; });
+    return state_->frames;
+  }
+  int streams() const {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    return state_->streams;
+  }
+
+  std::shared_ptr<grpc::Channel> Channel() {
+    auto channel = CreateChannel(server_.address());
+    EXPECT_OK(channel);
+    return *channel;
+  }
+
+ private:
+  struct State {
+    State(const std::vector<Segment>& segments, TensorMap parameters,
+          OnGradient on_gradient)
+        : host(segments),
+          parameters(std::move(parameters)),
+          on_gradient(std::move(on_gradient)) {}
+
+    void Run(const Sender& sender, ExpertFrame frame) {
+      TensorMap inputs;
+      for (size_t i = 0; i < frame.tensors.size(); ++i) {
+        inputs[frame.header.tensors(i).name()] = std::move(frame.tensors[i]);
+      }
+      auto result = host.Run(frame.header.segment(), frame.header.session(),
+                             std::move(inputs), parameters);
+      ExpertFrame reply;
+      reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+      reply.header.set_call_id(frame.header.call_id());
+      *reply.header.mutable_status() = ToProtoStatus(result.status());
+      if (result.ok()) {
+        for (auto& [parameter, gradient] : result->gradients) {
+          if (on_gradient) on_gradient(parameter, std::move(gradient));
+        }
+        for (Tensor& tensor : result->replies) {
+          reply.Add("", std::move(tensor));
+        }
+      }
+      (void)sender->Send(std::move(reply));
+    }
+
+    SegmentHost host;
+    const TensorMap parameters;
+    const OnGradient on_gradient;
+    mutable std::mutex mutex;
+    std::condition_variable changed;
+    std::function<void(const Sender&, const ExpertFrame&)> action;
+    std::vector<v1::ExpertFrameHeader> frames;
+    int streams = 0;
+  };
+
+  class Reader final : public StreamHandler<ExpertFrame> {
+   public:
+    Reader(std::shared_ptr<State> state, Sender sender)
+        : state_(std::move(state)), sender_(std::move(sender)) {}
+
+    void OnMessage(ExpertFrame frame) override {
+      std::function<void(const Sender&, const ExpertFrame&)> action;
+      {
+        std::lock_guard<std::mutex> lock(state_->mutex);
+        state_->frames.push_back(frame.header);
+        action = state_->action;
+        state_->changed.notify_all();
+      }
+      if (frame.header.kind() != v1::ExpertFrameHeader::RUN) return;
+      if (action != nullptr) {
+        action(sender_, frame);
+      } else {
+        state_->Run(sender_, std::move(frame));
+      }
+    }
+    void OnEnd(const absl::Status&) override {}
+
+   private:
+    const std::shared_ptr<State> state_;
+    const Sender sender_;
+  };
+
+  class Service final
+      : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
+            v1::ExpertWorkerService::Service> {
+   public:
+    explicit Service(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
+        grpc::CallbackServerContext* context) override {
+      return ServeStream<ExpertFrame, ExpertFrame>(
+          context, [this](Sender sender) {
+            std::lock_guard<std::mutex> lock(state_->mutex);
+            ++state_->streams;
+            return std::make_unique<Reader>(state_, std::move(sender));
+          });
+    }
+
+   private:
+    const std::shared_ptr<State> state_;
+  };
+
+  // A new one each time.
+  static std::string SocketAddress() {
+    static std::atomic<int> count = 0;
+    return absl::StrCat("unix:", ::testing::TempDir(), "gshard-worker-",
+                        getpid(), "-", ++count);
+  }
+
+  const std::shared_ptr<State> state_;
+  Service service_;
+  ServerShell server_{{.address = SocketAddress()}};
+};
+
+}  // namespace gshard
+
+#endif  // TESTS_ROUTER_FAKE_WORKER_H_

@@ -1,0 +1,209 @@
+// What a Translate call may ask for, and what it is told if it may not.
+
+#include "router/translate_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "services/rpc/server_stream.h"
+#include "tests/router/fake_model.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class TranslateRequestTest : public ::testing::Test {
+ protected:
+  TranslateRequestTest() {
+    EXPECT_OK(models_.Add(std::make_shared<FakeModel>("tiny@1")));
+    EXPECT_OK(models_.Add(std::make_shared<FakeModel>("german@2", "de")));
+  }
+
+  static v1::TranslateRequest Valid() {
+    v1::TranslateRequest request;
+    request.set_model("tiny");
+    v1::Sentence* const sentence = request.add_sentences();
+    sentence->set_text("ein kurzer Satz");
+    sentence->set_source_language("de");
+    return request;
+  }
+
+  ModelTable models_;
+};
+
+TEST_F(TranslateRequestTest, DefaultsAreThoseOfTheContract) {
+  const auto prepared = PrepareTranslation(Valid(), models_);
+  ASSERT_OK(prepared);
+  EXPECT_EQ(prepared->model->id(), "tiny@1");
+  ASSERT_EQ(prepared->sentences.size(), 1);
+  EXPECT_THAT(prepared->sentences[0].ids, ElementsAre(1, 13, 16, 14, 2));
+  const DecodeOptions& options = prepared->sentences[0].options;
+  EXPECT_EQ(options.beam_size, 4);
+  EXPECT_EQ(options.length_penalty, 0.6);
+  EXPECT_EQ(options.n_best, 1);
+  EXPECT_EQ(options.max_length, FakeModel::kPositions);  // below 2 * 5 + 10
+}
+
+TEST_F(TranslateRequestTest, OptionsAreTaken) {
+  v1::TranslateRequest request = Valid();
+  request.set_model("german@2");
+  request.mutable_sentences(0)->clear_source_language();
+  v1::TranslateOptions* const options = request.mutable_options();
+  options->set_beam_size(5);
+  options->set_length_penalty(0);
+  options->set_max_length(3);
+  options->set_n_best(5);
+  const auto prepared = PrepareTranslation(request, models_);
+  ASSERT_OK(prepared);
+  const DecodeOptions& decode = prepared->sentences[0].options;
+  EXPECT_EQ(decode.beam_size, 5);
+  EXPECT_EQ(decode.length_penalty, 0);
+  EXPECT_EQ(decode.max_length, 3);
+  EXPECT_EQ(decode.n_best, 5);
+
+  options->Clear();
+  options->set_greedy(true);
+  const auto greedy = PrepareTranslation(request, models_);
+  ASSERT_OK(greedy);
+  EXPECT_EQ(greedy->sentences[0].options.beam_size, 1);
+  EXPECT_EQ(greedy->sentences[0].options.length_penalty, 0);
+}
+
+TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
+  using Request = v1::TranslateRequest;
+  struct Case {
+    std::function<void(Request&)> spoil;
+    absl::StatusCode code;
+    std::string message;
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  const std::vector<Case> cases = {
+      {[](Request& r) { r.clear_sentences(); }, kInvalid,
+       "sentences: expected 1 to 64, got 0"},
+      {[](Request& r) {
+         for (int i = 0; i < 64; ++i) *r.add_sentences() = r.sentences(0);
+       },
+       absl::StatusCode::kResourceExhausted,
+       "sentences: expected at most 64, got 65"},
+      {[](Request& r) { r.mutable_sentences(0)->clear_text(); }, kInvalid,
+       "sentences[0].text: expected 1 to 16384 bytes, got 0"},
+      {[](Request& r) {
+         *r.add_sentences() = r.sentences(0);
+         r.mutable_sentences(1)->set_text(std::string(16385, 'a'));
+       },
+       kInvalid, "sentences[1].text: expected 1 to 16384 bytes, got 16385"},
+      {[](Request& r) { r.mutable_sentences(0)->set_text("  "); }, kInvalid,
+       "sentences[0].text: expected text"},
+      {[](Request& r) {
+         r.mutable_sentences(0)->set_text("a b c d e f g h i j k");
+       },
+       kInvalid, "sentences[0].text: expected at most 12 tokens, got 13"},
+      {[](Request& r) { r.mutable_sentences(0)->set_source_language("xx"); },
+       kInvalid,
+       "sentences[0].source_language: expected one of de, fr, got \"xx\""},
+      {[](Request& r) { r.mutable_sentences(0)->clear_source_language(); },
+       kInvalid, "sentences[0].source_language: expected one of"},
+      {[](Request& r) { r.set_model("other"); }, absl::StatusCode::kNotFound,
+       "model: no model 'other' is loaded on this router; loaded: tiny@1, "
+       "german@2"},
+      {[](Request& r) { r.set_model("tiny@9"); }, absl::StatusCode::kNotFound,
+       "model: no model 'tiny@9'"},
+      {[](Request& r) { r.set_model(std::string(300, 'm')); }, kInvalid,
+       "model: expected at most 257 bytes, got 300"},
+      {[](Request& r) { r.clear_model(); }, kInvalid,
+       "model: expected one of the models, which are tiny@1, german@2"},
+      {[](Request& r) { r.mutable_options()->set_beam_size(33); }, kInvalid,
+       "options.beam_size: expected 1 to 32, got 33"},
+      {[](Request& r) { r.mutable_options()->set_beam_size(-1); }, kInvalid,
+       "options.beam_size: expected 1 to 32, got -1"},
+      {[](Request& r) { r.mutable_options()->set_length_penalty(4.5); },
+       kInvalid, "options.length_penalty: expected 0 to 4, got 4.5"},
+      {[](Request& r) { r.mutable_options()->set_length_penalty(-0.5); },
+       kInvalid, "options.length_penalty: expected 0 to 4, got -0.5"},
+      {[](Request& r) { r.mutable_options()->set_length_penalty(NAN); },
+       kInvalid, "options.length_penalty: expected 0 to 4, got "},
+      {[](Request& r) { r.mutable_options()->set_max_length(13); }, kInvalid,
+       "options.max_length: expected 1 to 12, got 13"},
+      {[](Request& r) { r.mutable_options()->set_max_length(-1); }, kInvalid,
+       "options.max_length: expected 1 to 12, got -1"},
+      {[](Request& r) { r.mutable_options()->set_n_best(5); }, kInvalid,
+       "options.n_best: expected 1 to 4, got 5"},
+      {[](Request& r) { r.mutable_options()->set_n_best(-2); }, kInvalid,
+       "options.n_best: expected 1 to 4, got -2"},
+      {[](Request& r) {
+         r.mutable_options()->set_greedy(true);
+         r.mutable_options()->set_beam_size(2);
+       },
+       kInvalid, "options.greedy: contradicts options.beam_size 2"},
+      {[](Request& r) {
+         r.mutable_options()->set_greedy(true);
+         r.mutable_options()->set_n_best(2);
+       },
+       kInvalid, "options.n_best: expected 1 to 1, got 2"},
+  };
+  for (const Case& bad : cases) {
+    Request request = Valid();
+    bad.spoil(request);
+    EXPECT_THAT(PrepareTranslation(request, models_),
+                StatusIs(bad.code, StartsWith(bad.message)));
+  }
+}
+
+TEST_F(TranslateRequestTest, NoModelIsNotTheCallersFault) {
+  v1::TranslateRequest request = Valid();
+  request.clear_model();
+  EXPECT_THAT(PrepareTranslation(request, ModelTable()),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("no model is loaded")));
+}
+
+TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {
+  v1::TranslateRequest request = Valid();
+  *request.add_sentences() = request.sentences(0);
+  request.mutable_sentences(1)->set_text("na\xC3");
+  EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "sentences[1].text: expected UTF-8, byte 2 is not"));
+  request = Valid();
+  request.mutable_sentences(0)->set_source_language("\xFF");
+  EXPECT_THAT(
+      ParseTranslateRequest(SerializeRaw(request)),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "sentences[0].source_language: expected UTF-8, byte 0 is not"));
+  request = Valid();
+  request.set_model("\xC0\x80");
+  EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "model: expected UTF-8, byte 0 is not"));
+}
+
+TEST_F(TranslateRequestTest, BytesThatAreNoMessageAreRefused) {
+  const grpc::ByteBuffer whole = SerializeRaw(Valid());
+  grpc::Slice bytes;
+  ASSERT_TRUE(whole.DumpToSingleSlice(&bytes).ok());
+  const std::string text(bytes.begin(), bytes.end());
+  ASSERT_OK(ParseTranslateRequest(whole));
+  int refused = 0;
+  for (size_t length = 0; length < text.size(); ++length) {
+    const grpc::Slice part(text.substr(0, length));
+    const auto request = ParseTranslateRequest(grpc::ByteBuffer(&part, 1));
+    if (request.ok()) continue;  // cut between fields
+    ++refused;
+    EXPECT_THAT(request, StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("not a valid")));
+  }
+  EXPECT_GT(refused, 20);
+}
+
+}  // namespace
+}  // namespace gshard

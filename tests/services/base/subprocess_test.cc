@@ -1,0 +1,80 @@
+#include "services/base/subprocess.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(SubprocessTest, ReturnsWhatTheProgramSays) {
+  ASSERT_OK_AND_ASSIGN(
+      const SubprocessResult result,
+      RunSubprocess({"sh", "-c", "echo out; echo err >&2; exit 3"}));
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.output, "out\n");
+  EXPECT_EQ(result.error_output, "err\n");
+}
+
+TEST(SubprocessTest, PassesArgumentsAsTheyAre) {
+  ASSERT_OK_AND_ASSIGN(const SubprocessResult result,
+                       RunSubprocess({"printf", "%s|", "a b", "$HOME;", "*"}));
+  EXPECT_EQ(result.output, "a b|$HOME;|*|");
+}
+
+TEST(SubprocessTest, SetsEnvironmentAndFolder) {
+  SubprocessOptions options;
+  options.environment = {"HOME=/there", "NEW=x"};
+  options.working_directory = "/";
+  ASSERT_OK_AND_ASSIGN(
+      const SubprocessResult result,
+      RunSubprocess({"sh", "-c", "echo $HOME $NEW $PWD ${PATH:+path}"},
+                    options));
+  EXPECT_EQ(result.output, "/there x / path\n");
+}
+
+TEST(SubprocessTest, StandardInputIsEmpty) {
+  ASSERT_OK_AND_ASSIGN(const SubprocessResult result, RunSubprocess({"cat"}));
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.output, "");
+}
+
+// More than pipes hold, on both at once: neither may block the other.
+TEST(SubprocessTest, TakesLongOutput) {
+  ASSERT_OK_AND_ASSIGN(
+      const SubprocessResult result,
+      RunSubprocess({"sh", "-c",
+                     "head -c 3000000 /dev/zero & head -c 3000000 /dev/zero "
+                     ">&2; wait; echo last >&2"}));
+  EXPECT_EQ(result.output.size(), 3000000u);
+  EXPECT_EQ(result.error_output.size(), 8192u);
+  EXPECT_THAT(result.error_output, HasSubstr("last\n"));
+}
+
+TEST(SubprocessTest, StopsAProgramThatSaysTooMuch) {
+  SubprocessOptions options;
+  options.max_output_bytes = 1000;
+  EXPECT_THAT(RunSubprocess({"yes"}, options),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("yes wrote over 1000 bytes")));
+}
+
+TEST(SubprocessTest, TellsOfSignals) {
+  ASSERT_OK_AND_ASSIGN(const SubprocessResult result,
+                       RunSubprocess({"sh", "-c", "kill -9 $$"}));
+  EXPECT_EQ(result.exit_code, 128 + 9);
+}
+
+TEST(SubprocessTest, NamesAMissingProgram) {
+  EXPECT_THAT(
+      RunSubprocess({"no-such-program"}),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("no-such-program")));
+}
+
+}  // namespace
+}  // namespace gshard

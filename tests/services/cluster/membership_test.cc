@@ -1,0 +1,223 @@
+#include "services/cluster/membership.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+MemberInfo Worker(std::string id) {
+  return {.id = std::move(id),
+          .role = MemberRole::kExpertWorker,
+          .address = "10.0.0.1:7000",
+          .version = "1.0"};
+}
+
+MemberInfo Router(std::string id) {
+  return {.id = std::move(id),
+          .role = MemberRole::kRouter,
+          .address = "",
+          .version = "1.0"};
+}
+
+// Each test is a story: what happened at which second, and what came of it.
+class MembershipTest : public ::testing::Test {
+ protected:
+  static absl::Time At(double seconds) {
+    return absl::UnixEpoch() + absl::Seconds(seconds);
+  }
+
+  absl::StatusOr<Member> Join(const MemberInfo& info, double seconds) {
+    return membership_.Join(info, At(seconds), &events_);
+  }
+
+  // What happened since the last call: "joined worker-0".
+  std::vector<std::string> Events() {
+    std::vector<std::string> texts;
+    for (const MembershipEvent& event : events_) {
+      texts.push_back(absl::StrCat(
+          event.kind == MembershipEvent::Kind::kJoined ? "joined "
+          : event.kind == MembershipEvent::Kind::kLeft ? "left "
+                                                       : "expired ",
+          event.member.info.id));
+    }
+    events_.clear();
+    return texts;
+  }
+
+  void Expire(double seconds) { events_ = membership_.Expire(At(seconds)); }
+
+  std::vector<std::string> Ids(std::optional<MemberRole> role = std::nullopt) {
+    std::vector<std::string> ids;
+    for (const Member& member : membership_.List(role)) {
+      ids.push_back(member.info.id);
+    }
+    return ids;
+  }
+
+  Membership membership_{
+      {.version = "1.0", .lease = absl::Seconds(10), .max_members = 3}};
+  std::vector<MembershipEvent> events_;
+};
+
+TEST_F(MembershipTest, MembersJoinAndAreListedInOrder) {
+  ASSERT_OK(Join(Worker("worker-1"), 0));
+  ASSERT_OK(Join(Router("router-0"), 1));
+  ASSERT_OK(Join(Worker("worker-0"), 2));
+  EXPECT_THAT(Events(), ElementsAre("joined worker-1", "joined router-0",
+                                    "joined worker-0"));
+  EXPECT_THAT(Ids(), ElementsAre("router-0", "worker-0", "worker-1"));
+  EXPECT_THAT(Ids(MemberRole::kExpertWorker),
+              ElementsAre("worker-0", "worker-1"));
+  EXPECT_THAT(Ids(MemberRole::kRouter), ElementsAre("router-0"));
+  EXPECT_EQ(membership_.generation(), 3);
+  ASSERT_NE(membership_.Find("worker-0"), nullptr);
+  EXPECT_EQ(membership_.Find("worker-0")->joined, At(2));
+  EXPECT_EQ(membership_.Find("worker-7"), nullptr);
+}
+
+TEST_F(MembershipTest, ARenewedLeaseOutlivesASilentOne) {
+  ASSERT_OK_AND_ASSIGN(const Member busy, Join(Worker("busy"), 0));
+  ASSERT_OK(Join(Worker("silent"), 0));
+  Events();
+  EXPECT_EQ(membership_.NextExpiry(), At(10));
+
+  ASSERT_OK(membership_.Renew("busy", busy.incarnation, At(6)));
+  Expire(9.999);
+  EXPECT_THAT(Events(), IsEmpty());
+  Expire(10);
+  EXPECT_THAT(Events(), ElementsAre("expired silent"));
+  EXPECT_THAT(Ids(), ElementsAre("busy"));
+  EXPECT_EQ(membership_.NextExpiry(), At(16));
+
+  Expire(16);
+  EXPECT_THAT(Events(), ElementsAre("expired busy"));
+  EXPECT_EQ(membership_.NextExpiry(), absl::InfiniteFuture());
+}
+
+TEST_F(MembershipTest, RenewingChangesNoGeneration) {
+  ASSERT_OK_AND_ASSIGN(const Member member, Join(Worker("worker-0"), 0));
+  const int64_t before = membership_.generation();
+  ASSERT_OK(membership_.Renew("worker-0", member.incarnation, At(5)));
+  EXPECT_EQ(membership_.generation(), before);
+}
+
+TEST_F(MembershipTest, ALateRenewalComesTooLate) {
+  ASSERT_OK_AND_ASSIGN(const Member member, Join(Worker("worker-0"), 0));
+  EXPECT_THAT(
+      membership_.Renew("worker-0", member.incarnation, At(12)),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("it expired 2s ago")));
+  Expire(12);
+  EXPECT_THAT(membership_.Renew("worker-0", member.incarnation, At(12)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("never joined, left or expired")));
+}
+
+TEST_F(MembershipTest, ADelayedRenewalDoesNotShortenTheLease) {
+  ASSERT_OK_AND_ASSIGN(const Member member, Join(Worker("worker-0"), 0));
+  ASSERT_OK(membership_.Renew("worker-0", member.incarnation, At(8)));
+  ASSERT_OK(membership_.Renew("worker-0", member.incarnation, At(3)));
+  EXPECT_EQ(membership_.NextExpiry(), At(18));
+}
+
+TEST_F(MembershipTest, AnIdBelongsToItsHolderUntilTheLeaseEnds) {
+  ASSERT_OK(Join(Worker("worker-0"), 0));
+  Events();
+  EXPECT_THAT(Join(Worker("worker-0"), 9),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("holds a lease for 1s")));
+  EXPECT_THAT(Events(), IsEmpty());
+
+  // Nobody swept in between: the newcomer's joining reports the expiry.
+  ASSERT_OK(Join(Worker("worker-0"), 11));
+  EXPECT_THAT(Events(), ElementsAre("expired worker-0", "joined worker-0"));
+}
+
+TEST_F(MembershipTest, ARestartedMemberIsNotTheOneBefore) {
+  ASSERT_OK_AND_ASSIGN(const Member first, Join(Worker("worker-0"), 0));
+  ASSERT_OK(membership_.Leave("worker-0", first.incarnation));
+  ASSERT_OK_AND_ASSIGN(const Member second, Join(Worker("worker-0"), 1));
+  EXPECT_GT(second.incarnation, first.incarnation);
+
+  EXPECT_THAT(membership_.Renew("worker-0", first.incarnation, At(2)),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("expected incarnation 2, got 1")));
+  EXPECT_THAT(membership_.Leave("worker-0", first.incarnation),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("expected incarnation 2, got 1")));
+  EXPECT_OK(membership_.Renew("worker-0", second.incarnation, At(2)));
+}
+
+TEST_F(MembershipTest, LeavingIsReportedOnce) {
+  ASSERT_OK_AND_ASSIGN(const Member member, Join(Worker("worker-0"), 0));
+  ASSERT_OK_AND_ASSIGN(const MembershipEvent event,
+                       membership_.Leave("worker-0", member.incarnation));
+  EXPECT_EQ(event.kind, MembershipEvent::Kind::kLeft);
+  EXPECT_EQ(event.member.info, Worker("worker-0"));
+  EXPECT_THAT(membership_.Leave("worker-0", member.incarnation),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no lease")));
+  Expire(100);
+  EXPECT_THAT(Events(), IsEmpty());
+}
+
+TEST_F(MembershipTest, AnotherVersionIsTurnedAway) {
+  MemberInfo old = Worker("worker-0");
+  old.version = "0.9";
+  EXPECT_THAT(Join(old, 0),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "version: expected \"1.0\" as the coordinator's, got "
+                       "\"0.9\""));
+  EXPECT_THAT(Ids(), IsEmpty());
+  EXPECT_EQ(membership_.generation(), 0);
+}
+
+TEST_F(MembershipTest, AFullClusterTakesNobodyUntilOneGoes) {
+  for (const char* id : {"a", "b", "c"}) ASSERT_OK(Join(Worker(id), 0));
+  EXPECT_THAT(Join(Worker("d"), 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       "members: expected at most 3, got one more, \"d\""));
+  // An id whose lease ran out makes room for itself.
+  ASSERT_OK(Join(Worker("a"), 11));
+  EXPECT_THAT(Ids(), ElementsAre("a", "b", "c"));
+  Expire(11);
+  EXPECT_THAT(Ids(), ElementsAre("a"));
+  EXPECT_OK(Join(Worker("d"), 11));
+}
+
+TEST_F(MembershipTest, MalformedMembersAreRefusedByField) {
+  const auto invalid = [](const char* start) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(start));
+  };
+  EXPECT_THAT(Join(Worker(""), 0), invalid("id: expected 1 to 128"));
+  EXPECT_THAT(Join(Worker("a b"), 0), invalid("got \"a b\""));
+  EXPECT_THAT(Join(Worker(std::string(129, 'x')), 0), invalid("id: expected"));
+  EXPECT_THAT(Join(Worker("\xff\n"), 0), invalid("got \"\\xff\\n\""));
+
+  MemberInfo member = Worker("worker-0");
+  member.address = "";
+  EXPECT_THAT(Join(member, 0), invalid("address: expected 1 to 256"));
+  member.address = "a host:1";
+  EXPECT_THAT(Join(member, 0), invalid("without spaces, got \"a host:1\""));
+  member = Worker("worker-0");
+  member.capacity_bytes = -1;
+  EXPECT_THAT(Join(member, 0),
+              invalid("capacity_bytes: expected at least 0, got -1"));
+  member = Worker("worker-0");
+  member.role = static_cast<MemberRole>(9);
+  EXPECT_THAT(Join(member, 0), invalid("role: expected router or expert "
+                                       "worker, got 9"));
+  EXPECT_THAT(Events(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gshard

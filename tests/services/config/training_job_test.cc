@@ -1,0 +1,167 @@
+#include "services/config/training_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "services/config/training_job_proto.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The least that a job must say.
+constexpr char kLeast[] =
+    "name: \"demo\" data { train_path: \"train.tsv\" } "
+    "checkpoint { directory: \"out\" }";
+
+TrainingJob LeastJob() {
+  TrainingJob job;
+  job.name = "demo";
+  job.data.train_path = "train.tsv";
+  job.checkpoint.directory = "out";
+  return job;
+}
+
+// Every field away from its default.
+TrainingJob UnusualJob() {
+  TrainingJob job;
+  job.name = "unusual";
+  job.model.experts = 64;
+  job.model.gate.literal = true;
+  job.data = {"a b/\"train\".tsv", "dev\xc3\xa9.tsv", "s.model", "t.model",
+              "pt_BR"};
+  job.seed = std::numeric_limits<int64_t>::max();
+  job.steps = 17;
+  job.microbatches_per_step = 3;
+  job.tokens_per_microbatch = 999;
+  job.max_length = 64;
+  job.optimizer = AdamConfig{0.8, 0.95, 1e-7, 0.01};
+  job.schedule = {0.044, 400, true};
+  job.label_smoothing = 0.2;
+  job.vocabulary_z_loss = 0.0;
+  job.clip_norm = 1.0;
+  job.checkpoint = {"there", 0, 7};
+  job.min_routers = 2;
+  job.min_workers = 4;
+  job.serve_as = "de-en";
+  job.summary_directory = "summaries";
+  job.progress_every_steps = 10;
+  job.time_limit_seconds = 480;
+  return job;
+}
+
+TEST(TrainingJobTest, FillsInDefaults) {
+  ASSERT_OK_AND_ASSIGN(const TrainingJob job, ParseTrainingJob(kLeast));
+  EXPECT_EQ(job, LeastJob());
+  EXPECT_TRUE(std::holds_alternative<AdafactorConfig>(job.optimizer));
+}
+
+TEST(TrainingJobTest, ReadsBackWhatItPrints) {
+  TrainingJob adafactor = LeastJob();
+  adafactor.optimizer = AdafactorConfig{0.7, 2.0, 1e-20, 1e-4, false, 16};
+  for (const TrainingJob& job : {LeastJob(), UnusualJob(), adafactor}) {
+    const std::string text = TrainingJobToText(job);
+    SCOPED_TRACE(text);
+    ASSERT_OK_AND_ASSIGN(const TrainingJob again, ParseTrainingJob(text));
+    EXPECT_EQ(again, job);
+  }
+}
+
+// A field that is added to the message, but not to the struct, fails here.
+TEST(TrainingJobTest, PrintsEveryFieldOfTheMessage) {
+  const auto expect_all_set = [](const google::protobuf::Message& group) {
+    const auto* descriptor = group.GetDescriptor();
+    for (int i = 0; i < descriptor->field_count(); ++i) {
+      const auto* field = descriptor->field(i);
+      if (field->real_containing_oneof() != nullptr) continue;
+      EXPECT_TRUE(group.GetReflection()->HasField(group, field))
+          << field->full_name();
+    }
+  };
+  TrainingJob job = LeastJob();
+  const v1::TrainingJob message = TrainingJobToProto(job);
+  expect_all_set(message);
+  expect_all_set(message.data());
+  expect_all_set(message.adafactor());
+  expect_all_set(message.schedule());
+  expect_all_set(message.checkpoint());
+  job.optimizer = AdamConfig();
+  expect_all_set(TrainingJobToProto(job).adam());
+}
+
+TEST(TrainingJobTest, ReadsAnOptimizerByItsName) {
+  ASSERT_OK_AND_ASSIGN(
+      const TrainingJob job,
+      ParseTrainingJob(absl::StrCat(kLeast, " adam { beta2: 0.999 }")));
+  ASSERT_TRUE(std::holds_alternative<AdamConfig>(job.optimizer));
+  EXPECT_EQ(std::get<AdamConfig>(job.optimizer).beta2, 0.999);
+  EXPECT_EQ(std::get<AdamConfig>(job.optimizer).beta1, 0.9);
+  EXPECT_THAT(
+      ParseTrainingJob(absl::StrCat(kLeast, " adam {} adafactor {}")),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("adafactor")));
+}
+
+TEST(TrainingJobTest, InsistsOnWhatHasNoDefault) {
+  EXPECT_THAT(ParseTrainingJob(""),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "name: expected a value, got nothing"));
+  TrainingJob job = LeastJob();
+  job.data.train_path = "";
+  EXPECT_THAT(ValidateTrainingJob(job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "data.train_path: expected a value, got nothing"));
+  job = LeastJob();
+  job.checkpoint.directory = "";
+  EXPECT_THAT(ValidateTrainingJob(job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "checkpoint.directory: expected a value, got nothing"));
+}
+
+TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
+  const struct {
+    const char* text;
+    const char* message;
+  } cases[] = {
+      {"seed: -1", "seed: expected 0 to 9223372036854775807, got -1"},
+      {"steps: 0", "steps: expected 1 to 1000000000, got 0"},
+      {"label_smoothing: 1",
+       "label_smoothing: expected at least 0 and less than 1, got 1"},
+      {"adam { epsilon: 0 }",
+       "adam.epsilon: expected above 0 and at most 1, got 0"},
+      {"schedule { multiplier: 0 }",
+       "schedule.multiplier: expected above 0 and at most 1e+06, got 0"},
+      {"min_workers: 0", "min_workers: expected 1 to 65536, got 0"},
+      {"model { gate { group_size: -1 } }",
+       "model.gate.group_size: expected 0 to 1048576, got -1"},
+      {"model { experts: 1 }",
+       "model.experts: expected 0 (dense) or 2 to 2048, as each token has two "
+       "choices, got 1"},
+      {"max_length: 1025",
+       "max_length: expected at most model.max_positions, which is 1024, got "
+       "1025"},
+      {"tokens_per_microbatch: 255",
+       "tokens_per_microbatch: expected at least max_length, which is 256, "
+       "got 255"},
+  };
+  for (const auto& bad : cases) {
+    EXPECT_THAT(ParseTrainingJob(absl::StrCat(kLeast, " ", bad.text)),
+                StatusIs(absl::StatusCode::kInvalidArgument, bad.message));
+  }
+  TrainingJob job = LeastJob();
+  job.model.shared_vocabulary = true;
+  job.data.target_tokenizer_path = "t.model";
+  EXPECT_THAT(ValidateTrainingJob(job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("data.target_tokenizer_path: expected "
+                                 "nothing")));
+}
+
+}  // namespace
+}  // namespace gshard

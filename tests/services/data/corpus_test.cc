@@ -1,0 +1,147 @@
+#include "services/data/corpus.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+TEST(CorpusTest, ReadsThreeColumns) {
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus,
+                       ParseCorpus("de\tHallo Welt\tHello world\n"
+                                   "\n"
+                                   "pt_BR\tOi\tHi\r\n"
+                                   "de\tja \t yes"));
+  EXPECT_THAT(corpus.pairs,
+              ElementsAre(SentencePair{"de", "Hallo Welt", "Hello world"},
+                          SentencePair{"pt_BR", "Oi", "Hi"},
+                          SentencePair{"de", "ja", "yes"}));
+  EXPECT_EQ(corpus.bad_lines, 0);
+  EXPECT_EQ(corpus.BadLineSummary(), "");
+  EXPECT_THAT(corpus.CountByLanguage(),
+              ElementsAre(Pair("de", 2), Pair("pt_BR", 1)));
+}
+
+TEST(CorpusTest, ReadsTwoColumnsOfANamedLanguage) {
+  CorpusOptions options;
+  options.default_language = "de";
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus,
+                       ParseCorpus("ja\tyes\nfr\toui\tyes\n", options));
+  EXPECT_THAT(corpus.pairs, ElementsAre(SentencePair{"de", "ja", "yes"},
+                                        SentencePair{"fr", "oui", "yes"}));
+  EXPECT_THAT(ParseCorpus("ja\tyes\n"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("line 1: expected 3 columns, got 2")));
+}
+
+TEST(CorpusTest, CountsBadLinesAndTellsTheFirst) {
+  CorpusOptions options;
+  options.max_line_bytes = 40;
+  options.max_reported = 7;
+  const std::string text =
+      "de\tgut\tgood\n"        // 1
+      "only one column\n"      // 2
+      "de\ta\tb\tc\n"          // 3
+      "de\tbad \xFF\tbytes\n"  // 4
+      "de\t\tempty\n"          // 5
+      "de\tempty\t  \n"        // 6
+      "d e\tno\tlanguage\n" +  // 7
+      std::string("de\tz\0\tzero\n", 11) +
+      std::string(1000, 'x') + "\n" +  // 9
+      "de\tauch gut\talso good\n";     // 10
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ParseCorpus(text, options));
+  EXPECT_EQ(corpus.pairs.size(), 2u);
+  EXPECT_EQ(corpus.bad_lines, 8);
+  EXPECT_EQ(corpus.BadLineSummary(),
+            "8 bad lines: line 2: expected 3 columns, got 1; "
+            "line 3: expected 3 columns, got 4; "
+            "line 4: not UTF-8 at byte 7; line 5: the source is empty; "
+            "line 6: the target is empty; "
+            "line 7: the first column is no language name; "
+            "line 8: holds a zero byte; ...");
+}
+
+TEST(CorpusTest, LimitIsOnWholeLines) {
+  CorpusOptions options;
+  options.max_line_bytes = 9;
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus,
+                       ParseCorpus("de\tabc\txy\nde\tabc\txyz\n", options));
+  EXPECT_EQ(corpus.pairs.size(), 1u);
+  EXPECT_EQ(corpus.BadLineSummary(), "1 bad line: line 2: longer than 9 bytes");
+}
+
+TEST(CorpusTest, RefusesTextWithoutPairs) {
+  EXPECT_THAT(ParseCorpus(""), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("no sentence pairs")));
+  EXPECT_THAT(
+      ReadCorpus("no/such/file.tsv"),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such/file.tsv")));
+  // A folder opens, but does not read.
+  EXPECT_THAT(ReadCorpus("tests"),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tests")));
+}
+
+// Files are read in parts: a line may lie across two of them.
+TEST(CorpusTest, FilesReadLikeText) {
+  std::string text;
+  for (int i = 0; i < 30000; ++i) {
+    text += "de\tsatz " + std::to_string(i) + "\tsentence\n";
+  }
+  const std::string path = ::testing::TempDir() + "corpus_test_long.tsv";
+  std::ofstream(path) << text;
+  ASSERT_OK_AND_ASSIGN(const Corpus from_text, ParseCorpus(text));
+  ASSERT_OK_AND_ASSIGN(const Corpus from_file, ReadCorpus(path));
+  EXPECT_TRUE(from_text.pairs == from_file.pairs);
+  EXPECT_EQ(from_file.pairs.size(), 30000u);
+}
+
+TEST(CorpusTest, WritesWhatItReads) {
+  const std::string path = ::testing::TempDir() + "corpus_test.tsv";
+  const std::vector<SentencePair> pairs = {{"de", "ja", "yes"},
+                                           {"fr", "non", "no"}};
+  ASSERT_OK(WriteCorpus(path, pairs));
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ReadCorpus(path));
+  EXPECT_EQ(corpus.pairs, pairs);
+}
+
+TEST(CorpusTest, WritesAllOrNothing) {
+  const std::string path = ::testing::TempDir() + "corpus_test_bad.tsv";
+  EXPECT_THAT(WriteCorpus(path, {{"de", "a", "b"}, {"de", "a\tb", "c"}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(path)));
+  EXPECT_FALSE(std::ifstream(path).is_open());
+  EXPECT_FALSE(std::ifstream(path + ".partial").is_open());
+  EXPECT_THAT(WriteCorpus("/no/such/folder/x.tsv", {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/no/such/folder")));
+}
+
+TEST(CorpusTest, TellsAFullDisk) {
+  // Writing to /dev/full fails as a full disk does.
+  const std::string path = ::testing::TempDir() + "corpus_test_full.tsv";
+  const std::string partial = path + ".partial";
+  unlink(partial.c_str());
+  ASSERT_EQ(symlink("/dev/full", partial.c_str()), 0);
+  EXPECT_THAT(WriteCorpus(path, {{"de", "a", "b"}}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(path)));
+  unlink(partial.c_str());
+}
+
+TEST(CorpusTest, FixtureIsClean) {
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ReadCorpus("tests/data/names.tsv"));
+  EXPECT_EQ(corpus.bad_lines, 0);
+  EXPECT_THAT(corpus.CountByLanguage(),
+              ElementsAre(Pair("de", 138), Pair("es", 173), Pair("fr", 199)));
+}
+
+}  // namespace
+}  // namespace gshard

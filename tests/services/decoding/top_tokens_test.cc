@@ -1,0 +1,65 @@
+#include "services/decoding/top_tokens.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "services/base/random.h"
+
+namespace gshard {
+namespace {
+
+std::vector<int32_t> Tokens(const std::vector<TokenScore>& scores) {
+  std::vector<int32_t> tokens;
+  for (const TokenScore& score : scores) tokens.push_back(score.token);
+  return tokens;
+}
+
+TEST(TopTokensTest, ComeBestFirstAndTiesByToken) {
+  const std::vector<float> logits = {1, 3, 2, 3, 0};
+  EXPECT_THAT(Tokens(TopTokens(logits, 3, {})),
+              ::testing::ElementsAre(1, 3, 2));
+}
+
+TEST(TopTokensTest, LeaveOutForbiddenTokensButCountThemInTheSum) {
+  const std::vector<float> logits = {0, 0, 0, 0};
+  const std::vector<TokenScore> top = TopTokens(logits, 4, {1, 2});
+  EXPECT_THAT(Tokens(top), ::testing::ElementsAre(0, 3));
+  EXPECT_NEAR(top[0].log_probability, std::log(0.25), 1e-6);
+}
+
+TEST(TopTokensTest, OfARowOfNanAreNone) {
+  const std::vector<float> logits(8, std::nanf(""));
+  EXPECT_TRUE(TopTokens(logits, 2, {}).empty());
+}
+
+TEST(TopTokensTest, EqualSortingTheWholeRow) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    const int64_t V = 1 + RandomBelow(seed, 0, 200);
+    std::vector<float> logits;
+    double sum = 0.0;
+    for (int64_t v = 0; v < V; ++v) {
+      logits.push_back(8.0f * RandomUniform(seed, v + 1));
+      sum += std::exp(static_cast<double>(logits.back()));
+    }
+    std::vector<int32_t> order;
+    for (int64_t v = 0; v < V; ++v) order.push_back(v);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+      return logits[a] > logits[b];
+    });
+    const std::vector<TokenScore> top = TopTokens(logits, 5, {});
+    ASSERT_EQ(top.size(), std::min<size_t>(5, V));
+    for (size_t i = 0; i < top.size(); ++i) {
+      EXPECT_EQ(top[i].token, order[i]);
+      EXPECT_NEAR(top[i].log_probability, logits[order[i]] - std::log(sum),
+                  1e-5);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gshard

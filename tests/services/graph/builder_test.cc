@@ -1,0 +1,258 @@
+#include "services/graph/builder.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const Dim B = Dim::Symbol("B");
+constexpr auto kFloat = ElementType::kFloat32;
+constexpr auto kInt = ElementType::kInt32;
+
+TEST(BuilderTest, BuildsAProgram) {
+  Builder b("ffn");
+  const ValueId x = b.Input("x", {kFloat, {B, 8}});
+  const ValueId wi = b.Parameter("wi", {8, 16});
+  const ValueId h = b.Relu(b.Einsum("bm,mh->bh", x, wi));
+  b.Output("h", h);
+  EXPECT_EQ(b.type(h).ToString(), "f32[B, 16]");
+  ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
+  EXPECT_EQ(program.nodes.size(), 4);
+  EXPECT_EQ(program.FindOutput("h"), h);
+  EXPECT_EQ(program.FindOutput("x"), kNoValue);
+  EXPECT_EQ(program.producer(h).op->name, "relu");
+  EXPECT_EQ(program.NodesOf("parameter").size(), 1);
+}
+
+TEST(BuilderTest, AParameterIsOneValue) {
+  Builder b("p");
+  EXPECT_EQ(b.Parameter("w", {3}), b.Parameter("w", {3}));
+  EXPECT_OK(b.status());
+  b.Parameter("w", {4});
+  EXPECT_THAT(
+      b.status(),
+      StatusIs(absl::StatusCode::kAlreadyExists,
+               HasSubstr("parameter 'w' exists already with shape [3]")));
+}
+
+TEST(BuilderTest, TheFirstErrorStays) {
+  Builder b("p");
+  const ValueId bad = b.AddOne("frobnicate", {});
+  EXPECT_EQ(bad, kNoValue);
+  EXPECT_EQ(b.Relu(bad), kNoValue);
+  EXPECT_EQ(b.type(bad).ToString(), "f32[]");
+  EXPECT_EQ(b.Input("x", {kFloat, {}}), kNoValue);
+  b.Output("y", bad);
+  b.Annotate(bad, "split(0, expert)");
+  EXPECT_THAT(std::move(b).Finish(),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("no operator 'frobnicate'")));
+}
+
+TEST(BuilderTest, NamesOfInputsAndOutputsAreUnique) {
+  Builder inputs("p");
+  inputs.Input("x", {kFloat, {}});
+  inputs.Input("x", {kFloat, {}});
+  EXPECT_THAT(inputs.status(), StatusIs(absl::StatusCode::kAlreadyExists,
+                                        HasSubstr("input 'x' exists")));
+  Builder outputs("p");
+  const ValueId x = outputs.Input("x", {kFloat, {}});
+  outputs.Output("y", x);
+  outputs.Output("y", x);
+  EXPECT_THAT(outputs.status(), StatusIs(absl::StatusCode::kAlreadyExists,
+                                         HasSubstr("output 'y' exists")));
+  Builder nothing("p");
+  nothing.Output("y", kNoValue);
+  EXPECT_THAT(nothing.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("'y' is not a value")));
+}
+
+TEST(BuilderTest, FreshSymbolsAreNotInUse) {
+  Builder b("p");
+  b.Input("x", {kFloat, {Dim::Symbol("R0"), Dim::Symbol("R1") * 2}});
+  EXPECT_EQ(b.FreshSymbol("R").ToString(), "R2");
+  EXPECT_EQ(b.FreshSymbol("R").ToString(), "R3");
+}
+
+// A wrong use of an operator and what must be said about it.
+struct WrongUse {
+  std::string message;
+  std::function<void(Builder&)> use;
+};
+
+ValueId F(Builder& b, Shape shape) {
+  return b.Input(std::to_string(b.program().nodes.size()),
+                 {kFloat, std::move(shape)});
+}
+ValueId I(Builder& b, Shape shape) {
+  return b.Input(std::to_string(b.program().nodes.size()),
+                 {kInt, std::move(shape)});
+}
+
+const std::vector<WrongUse>& WrongUses() {
+  static const auto& uses = *new std::vector<WrongUse>{
+      {"add: expected 2 operands, got 1",
+       [](Builder& b) { b.AddOne("add", {F(b, {3})}); }},
+      {"add: operand 1 must be f32, got i32[3]",
+       [](Builder& b) { b.Add(F(b, {3}), I(b, {3})); }},
+      {"add: operand 1 must have the shape of operand 0, f32[2, 3], or its "
+       "last dimensions, got f32[2]",
+       [](Builder& b) {
+         b.Add(F(b, {2, 3}), F(b, {2}));
+       }},
+      {"relu: operand 0 must be f32, got i32[2]",
+       [](Builder& b) { b.Relu(I(b, {2})); }},
+      {"scale: attribute 'factor' must be a number, got none",
+       [](Builder& b) { b.AddOne("scale", {F(b, {2})}); }},
+      {"scale: attribute 'factor' must be a number, got another kind",
+       [](Builder& b) {
+         b.AddOne("scale", {F(b, {2})}, {{"factor", int64_t{2}}});
+       }},
+      {"dropout: the key must be i64[], got i32[]",
+       [](Builder& b) { b.Dropout(F(b, {2}), I(b, {}), 0.5, 0); }},
+      {"dropout: rate must lie in [0, 1), got 1",
+       [](Builder& b) {
+         b.Dropout(F(b, {2}), b.Input("key", {ElementType::kInt64, {}}), 1.0,
+                   0);
+       }},
+      {"reshape: shape must have as many elements as f32[B, 6], got [B, 5]",
+       [](Builder& b) {
+         b.Reshape(F(b, {B, 6}), {B, 5});
+       }},
+      {"transpose: 'permutation' must name each dimension of f32[B, 6] once",
+       [](Builder& b) {
+         b.Transpose(F(b, {B, 6}), {0, 0});
+       }},
+      {"reduce_sum: 'dims' must ascend within [0, 2), got 2",
+       [](Builder& b) {
+         b.ReduceSum(F(b, {B, 6}), {0, 2});
+       }},
+      {"concat: operand 1 must have shape",
+       [](Builder& b) {
+         b.Concat({F(b, {2, 6}), F(b, {2, 5})}, 0);
+       }},
+      {"concat: 'dim' must lie in [0, 1), got 1",
+       [](Builder& b) { b.Concat({F(b, {2})}, 1); }},
+      {"slice: 'begin' and 'end' must lie within a static dimension of "
+       "f32[B, 6], got [0, 1) of dimension 0",
+       [](Builder& b) {
+         b.Slice(F(b, {B, 6}), 0, 0, 1);
+       }},
+      {"einsum: 'm' is 3 in operand 0 and 4 in operand 1",
+       [](Builder& b) {
+         b.Einsum("bm,mh->bh", F(b, {B, 3}), F(b, {4, 5}));
+       }},
+      {"einsum: operand 1 must have 2 dimensions, got f32[4]",
+       [](Builder& b) {
+         b.Einsum("bm,mh->bh", F(b, {B, 4}), F(b, {4}));
+       }},
+      {"einsum: ",
+       [](Builder& b) {
+         b.Einsum("bm;mh", F(b, {B, 4}), F(b, {4, 5}));
+       }},
+      {"softmax: operand 0 must have at least 1 dimension",
+       [](Builder& b) { b.Softmax(F(b, {})); }},
+      {"rms_norm: operand 1 must have shape [6], got f32[5]",
+       [](Builder& b) {
+         b.RmsNorm(F(b, {B, 6}), F(b, {5}), 1e-6);
+       }},
+      {"embedding: operand 1 must be i32, got f32[2]",
+       [](Builder& b) {
+         b.Embedding(F(b, {9, 6}), F(b, {2}));
+       }},
+      {"sinusoidal_positions: 'width' must be at least 1, got 0",
+       [](Builder& b) { b.SinusoidalPositions(I(b, {2}), 0); }},
+      {"attention: operand 1 must have shape [B, 4, 2, 3], got f32[B, 4, 2, 5]",
+       [](Builder& b) {
+         const ValueId q = F(b, {B, 3, 2, 3});
+         const ValueId k = F(b, {B, 4, 2, 5});
+         b.Attention(q, k, k, I(b, {B}), kNoValue, {});
+       }},
+      {"attention: operand 4 is not a value",
+       [](Builder& b) {
+         const ValueId q = F(b, {B, 3, 2, 3});
+         b.Attention(q, q, q, I(b, {B}), kNoValue, {.dropout_rate = 0.1});
+       }},
+      {"cross_entropy: operand 1 must have shape [B], got i32[3]",
+       [](Builder& b) {
+         b.CrossEntropy(F(b, {B, 9}), I(b, {3}), 0, 0);
+       }},
+      {"ragged_dot: operand 2 must have shape [4], got i32[5]",
+       [](Builder& b) {
+         const ValueId rows = F(b, {B, 3});
+         const ValueId weights = F(b, {4, 3, 2});
+         b.RaggedDot(rows, weights, I(b, {5}));
+       }},
+      {"broadcast: 'shape' without 'dims' must be the operand's, f32[3], got "
+       "f32[4]",
+       [](Builder& b) {
+         b.AddOne("broadcast", {F(b, {3})},
+                  {{"shape", Shape{2, 4}}, {"dims", std::vector<int64_t>{0}}});
+       }},
+      {"cross_entropy_gradient: operand 2 must be f32, got i32[B]",
+       [](Builder& b) {
+         const ValueId logits = F(b, {B, 3});
+         const ValueId labels = I(b, {B});
+         b.AddOne("cross_entropy_gradient", {logits, labels, labels, labels},
+                  {{"smoothing", 0.0}, {"z_loss", 0.0}});
+       }},
+      {"rms_norm_gradient: operand 2 must be f32, got i32[B]",
+       [](Builder& b) {
+         const ValueId x = F(b, {B, 3});
+         const ValueId scale = F(b, {3});
+         b.AddNode("rms_norm_gradient", {x, scale, I(b, {B}), x}, {});
+       }},
+  };
+  return uses;
+}
+
+TEST(BuilderTest, SaysWhatIsWrong) {
+  for (const WrongUse& wrong : WrongUses()) {
+    Builder b("p");
+    wrong.use(b);
+    EXPECT_THAT(b.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr(wrong.message)));
+  }
+}
+
+TEST(BuilderTest, ErrorsNameTheProgramOrTheOperand) {
+  Builder b("model.train");
+  b.AddOne("add", {99, 0});
+  EXPECT_THAT(b.status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("add: operand 0 is not a value of program "
+                                 "'model.train'")));
+  Builder c("model.train");
+  c.Relu(I(c, {2}));
+  EXPECT_THAT(c.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("program 'model.train', relu: ")));
+}
+
+TEST(PrunedTest, DropsWhatNoOutputNeeds) {
+  Builder b("p");
+  const ValueId unused = b.Input("unused", {kFloat, {2}});
+  b.Relu(unused);
+  const ValueId x = b.Input("x", {kFloat, {2}});
+  const ValueId y = b.Relu(x);
+  b.Annotate(y, "split(0, expert)");
+  b.Output("y", y);
+  ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
+  const Program pruned = Pruned(program);
+  EXPECT_EQ(pruned.name, "p");
+  EXPECT_EQ(pruned.values.size(), 2);
+  ASSERT_EQ(pruned.nodes.size(), 2);
+  EXPECT_THAT(pruned.nodes[1].inputs, ElementsAre(0));
+  EXPECT_EQ(pruned.FindOutput("y"), 1);
+  EXPECT_EQ(pruned.producer(1).op->name, "relu");
+  EXPECT_EQ(pruned.values[1].sharding, "split(0, expert)");
+}
+
+}  // namespace
+}  // namespace gshard

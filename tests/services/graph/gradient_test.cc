@@ -1,0 +1,141 @@
+// What AddGradients does with the shape of the program; the gradient of each
+// operator is tested in op_test.cc.
+
+#include "services/graph/gradient.h"
+
+#include "services/graph/executor.h"
+#include "services/graph/text.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr auto kFloat = ElementType::kFloat32;
+
+TEST(GradientTest, SumsOverUses) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {}});
+  // x * x + 3 x + x: 2 x + 4.
+  const ValueId loss = b.Add(b.Add(b.Multiply(x, x), b.Scale(x, 3.0)), x);
+  ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
+                       AddGradients(b, loss, {x}));
+  b.Output("dx", gradients[0]);
+  ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<Tensor> y,
+      Executor(program).Run({{"x", Tensor::Scalar(5.0f)}}, {}));
+  EXPECT_EQ(*y[0].f32(), 14.0f);
+}
+
+TEST(GradientTest, OfValuesInBetweenAndOfTheLoss) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {}});
+  const ValueId middle = b.Scale(x, 3.0);
+  const ValueId loss = b.Multiply(middle, middle);
+  ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
+                       AddGradients(b, loss, {middle, loss, x}));
+  for (const ValueId gradient : gradients) {
+    b.Output(std::to_string(gradient), gradient);
+  }
+  ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<Tensor> y,
+      Executor(program).Run({{"x", Tensor::Scalar(2.0f)}}, {}));
+  EXPECT_EQ(*y[0].f32(), 12.0f);
+  EXPECT_EQ(*y[1].f32(), 1.0f);
+  EXPECT_EQ(*y[2].f32(), 36.0f);
+}
+
+TEST(GradientTest, NoneWhereTheLossDoesNotDepend) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {}});
+  const ValueId other = b.Input("other", {kFloat, {3}});
+  b.Relu(other);
+  ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
+                       AddGradients(b, b.Scale(x, 2.0), {other, x}));
+  EXPECT_EQ(gradients[0], kNoValue);
+  EXPECT_NE(gradients[1], kNoValue);
+}
+
+TEST(GradientTest, LossMustBeAScalar) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {1}});
+  EXPECT_THAT(AddGradients(b, x, {x}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("loss must be f32[], got f32[1]")));
+}
+
+TEST(GradientTest, NamesTheOperatorWithoutGradient) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {2}});
+  const ValueId y = b.AddOne("relu_gradient", {x, x});
+  EXPECT_THAT(AddGradients(b, b.ReduceSum(y, {0}), {x}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("'relu_gradient' has no gradient")));
+}
+
+// An operator without gradient does not matter where nothing is asked of it.
+TEST(GradientTest, OperatorsOffTheWayNeedNoGradient) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {2}});
+  const ValueId w = b.Input("w", {kFloat, {2}});
+  const ValueId y = b.AddOne("relu_gradient", {x, x});
+  EXPECT_OK(AddGradients(b, b.ReduceSum(b.Multiply(y, w), {0}), {w}));
+}
+
+TEST(GradientTest, ResultsThatAreKeptHaveNone) {
+  const auto gradient = [](const char* op, int result) {
+    Builder b("p");
+    const ValueId x = b.Input("x", {kFloat, {2, 3}});
+    const ValueId s = b.Input("s", {kFloat, {3}});
+    const ValueId labels = b.Input("l", {ElementType::kInt32, {2}});
+    std::vector<ValueId> y;
+    if (op == std::string("rms_norm")) {
+      y = b.AddNode(op, {x, s}, {{"epsilon", 1e-6}});
+    } else if (op == std::string("layer_norm")) {
+      y = b.AddNode(op, {x, s, s}, {{"epsilon", 1e-6}});
+    } else {
+      y = b.AddNode(op, {x, labels}, {{"smoothing", 0.0}, {"z_loss", 0.0}});
+    }
+    return AddGradients(b, b.ReduceSum(y[result], {0}), {x}).status();
+  };
+  for (const auto& [op, result] :
+       std::vector<std::pair<const char*, int>>{{"rms_norm", 1},
+                                                {"layer_norm", 1},
+                                                {"layer_norm", 2},
+                                                {"cross_entropy", 1}}) {
+    EXPECT_THAT(gradient(op, result),
+                StatusIs(absl::StatusCode::kUnimplemented, HasSubstr(op)));
+  }
+}
+
+TEST(GradientTest, DoesNotGoOnAfterAnError) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {}});
+  b.AddOne("frobnicate", {});
+  EXPECT_THAT(AddGradients(b, x, {x}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("frobnicate")));
+}
+
+// The same program, the same gradients: text for text.
+TEST(GradientTest, IsAFunctionOfTheProgram) {
+  const auto text = [] {
+    Builder b("p");
+    const ValueId x = b.Input("x", {kFloat, {2, 3}});
+    const ValueId w = b.Parameter("w", {3, 3});
+    ValueId y = x;
+    for (int i = 0; i < 3; ++i) y = b.Add(y, b.Einsum("bm,mn->bn", y, w));
+    const auto gradients =
+        AddGradients(b, b.ReduceSum(b.Multiply(y, y), {0, 1}), {x, w});
+    b.Output("dx", (*gradients)[0]);
+    b.Output("dw", (*gradients)[1]);
+    return ProgramToText(*std::move(b).Finish());
+  };
+  EXPECT_EQ(text(), text());
+}
+
+}  // namespace
+}  // namespace gshard

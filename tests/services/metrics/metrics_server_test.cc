@@ -1,0 +1,89 @@
+#include "services/metrics/metrics_server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// The whole HTTP answer of a server on the loopback address.
+std::string Get(const std::string& address, const std::string& path) {
+  const int file = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in target = {};
+  target.sin_family = AF_INET;
+  target.sin_port = htons(
+      static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(file, reinterpret_cast<sockaddr*>(&target), sizeof(target)),
+            0);
+  const std::string request = absl::StrCat(
+      "GET ", path, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(write(file, request.data(), request.size()),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(file, buffer, sizeof(buffer))) > 0;) {
+    answer.append(buffer, n);
+  }
+  close(file);
+  return answer;
+}
+
+TEST(MetricsServerTest, ServesMetricsOnAFreePort) {
+  Metrics metrics("router", "1");
+  const Counter steps = metrics.AddCounter("gshard_steps_total", "Steps.");
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", metrics));
+  EXPECT_THAT(server->address(),
+              AllOf(StartsWith("127.0.0.1:"), Not(HasSubstr(":0"))));
+  steps.Increment(5);
+  EXPECT_THAT(
+      Get(server->address(), "/metrics"),
+      AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\ngshard_steps_total 5\n")));
+  EXPECT_THAT(Get(server->address(), "/"), StartsWith("HTTP/1.1 404"));
+
+  // The port is taken now.
+  EXPECT_THAT(
+      MetricsServer::Start(server->address(), metrics),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server->address())));
+}
+
+TEST(MetricsServerTest, OutlivesItsMetrics) {
+  auto metrics = std::make_unique<Metrics>("router", "1");
+  metrics->AddCallbackGauge("gshard_age_seconds", "Age.", [] { return 1.0; });
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", *metrics));
+  metrics.reset();
+  EXPECT_THAT(
+      Get(server->address(), "/metrics"),
+      AllOf(StartsWith("HTTP/1.1 200"), Not(HasSubstr("gshard_age_seconds"))));
+}
+
+TEST(MetricsServerTest, RefusesWhatIsNoAddress) {
+  const Metrics metrics("router", "1");
+  for (const char* address : {"", "9100", ":9100", "host:", "127.0.0.1:x",
+                              "127.0.0.1:70000", "127.0.0.1:1,127.0.0.1:2"}) {
+    EXPECT_THAT(MetricsServer::Start(address, metrics),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("\"", address, "\""))));
+  }
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,293 @@
+#include "services/model/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/model/parameters.h"
+#include "services/model/plan_report.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A model whose numbers can be counted on paper.
+ModelConfig TinyModel() {
+  ModelConfig model;
+  model.name = "tiny";
+  model.encoder_layers = 2;  // layer 0 MoE, layer 1 dense
+  model.decoder_layers = 3;  // layers 0 and 2 MoE, layer 1 dense
+  model.model_width = 4;
+  model.ffn_width = 10;
+  model.expert_width = 6;
+  model.heads = 2;
+  model.head_width = 3;
+  model.experts = 5;
+  model.source_vocabulary_size = 11;
+  model.target_vocabulary_size = 7;
+  return model;
+}
+
+struct PaperModel {
+  const char* name;
+  int64_t experts;
+  int64_t attention;
+  int64_t dense_ffn;
+  int64_t gates;
+  int64_t total;
+  double active_billions;
+  int64_t total_experts;
+};
+
+class PaperModelTest : public ::testing::TestWithParam<PaperModel> {};
+
+// The paper's configurations, counted from the shapes that it states: an
+// attention block has 4 * 1024 * 2048 weights, an FFN or expert 2 * 1024 *
+// 8192, a gate 1024 * E, the embeddings (64000 + 32000) * 1024.
+TEST_P(PaperModelTest, HasExactlyThePapersParameters) {
+  const PaperModel& expected = GetParam();
+  ASSERT_OK_AND_ASSIGN(const ModelConfig model,
+                       LoadModelConfig(absl::StrCat(
+                           "deploy/config/", expected.name, ".textproto")));
+  EXPECT_EQ(model.name, expected.name);
+  ASSERT_OK_AND_ASSIGN(
+      const Plan plan,
+      MakePlan(model,
+               {.routers = 8, .workers = static_cast<int64_t>(model.experts)}));
+
+  EXPECT_EQ(plan.parameters.experts, expected.experts);
+  EXPECT_EQ(plan.parameters.attention, expected.attention);
+  EXPECT_EQ(plan.parameters.dense_ffn, expected.dense_ffn);
+  EXPECT_EQ(plan.parameters.gates, expected.gates);
+  EXPECT_EQ(plan.parameters.embeddings, 98'304'000);
+  EXPECT_EQ(plan.parameters.output_projection, 0);
+  EXPECT_EQ(plan.parameters.positions, 0);
+  EXPECT_EQ(plan.parameters.TotalWithoutNorms(), expected.total);
+  EXPECT_EQ(plan.total_experts, expected.total_experts);
+  EXPECT_NEAR(plan.active_parameters / 1e9, expected.active_billions, 0.005);
+
+  // Norms: two an encoder layer, three a decoder layer, one a stack.
+  const int64_t norms = 2 * model.encoder_layers + 3 * model.decoder_layers + 2;
+  EXPECT_EQ(plan.parameters.norm_scales, norms * 1024);
+  EXPECT_EQ(plan.parameters.Total(), expected.total + norms * 1024);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table1, PaperModelTest,
+    ::testing::Values(
+        PaperModel{"gshard_2048e_36l", 618'475'290'624, 452'984'832,
+                   301'989'888, 37'748'736, 619'366'318'080, 1.40, 36864},
+        PaperModel{"gshard_2048e_12l", 206'158'430'208, 150'994'944,
+                   100'663'296, 12'582'912, 206'520'975'360, 0.47, 12288},
+        PaperModel{"gshard_512e_36l", 154'618'822'656, 452'984'832, 301'989'888,
+                   9'437'184, 155'481'538'560, 1.37, 9216},
+        PaperModel{"gshard_512e_12l", 51'539'607'552, 150'994'944, 100'663'296,
+                   3'145'728, 51'892'715'520, 0.46, 3072},
+        PaperModel{"gshard_128e_36l", 38'654'705'664, 452'984'832, 301'989'888,
+                   2'359'296, 39'510'343'680, 1.36, 2304},
+        PaperModel{"gshard_128e_12l", 12'884'901'888, 150'994'944, 100'663'296,
+                   786'432, 13'235'650'560, 0.45, 768},
+        PaperModel{"gshard_2048e_60l", 1'030'792'151'040, 754'974'720,
+                   503'316'480, 62'914'560, 1'032'211'660'800, 2.33, 61440}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(PlanTest, CountsEveryKindOfParameter) {
+  ModelConfig model = TinyModel();
+  model.tie_output = false;
+  model.positions = Positions::kLearned;
+  model.max_positions = 9;
+  model.expert_bias = true;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {}));
+
+  EXPECT_EQ(plan.encoder_moe_layers, 1);
+  EXPECT_EQ(plan.decoder_moe_layers, 2);
+  // Three layers of five experts of 2 * 4 * 6 weights and 6 + 4 biases.
+  EXPECT_EQ(plan.parameters.experts, 15 * (48 + 10));
+  // Two blocks in the encoder, six in the decoder, of 4 * 4 * 6.
+  EXPECT_EQ(plan.parameters.attention, 8 * 96);
+  EXPECT_EQ(plan.parameters.dense_ffn, 2 * 80);
+  EXPECT_EQ(plan.parameters.gates, 3 * 20);
+  EXPECT_EQ(plan.parameters.embeddings, (11 + 7) * 4);
+  EXPECT_EQ(plan.parameters.output_projection, 4 * 7);
+  EXPECT_EQ(plan.parameters.positions, 2 * 9 * 4);
+  EXPECT_EQ(plan.parameters.norm_scales, (4 + 9 + 2) * 4);
+  EXPECT_EQ(plan.active_parameters, 768 + 160 + 60 + 3 * 2 * 58);
+}
+
+// The plan counts by formula, the model lists its tensors: they must agree.
+TEST(PlanTest, AgreesWithTheParametersOfTheModel) {
+  std::vector<ModelConfig> models = {TinyModel(), ModelConfig()};
+  for (const bool shared : {false, true}) {
+    ModelConfig model = TinyModel();
+    model.positions = Positions::kLearned;
+    model.expert_bias = shared;
+    model.tie_output = !shared;
+    model.shared_vocabulary = shared;
+    model.target_vocabulary_size = shared ? 11 : 7;
+    model.moe_period = shared ? 1 : 3;
+    model.moe_offset = shared ? 0 : 1;
+    models.push_back(model);
+  }
+  models.push_back(TinyModel());
+  models.back().experts = 0;
+  ASSERT_OK_AND_ASSIGN(
+      const ModelConfig largest,
+      LoadModelConfig("deploy/config/gshard_2048e_60l.textproto"));
+  models.push_back(largest);
+
+  for (const ModelConfig& model : models) {
+    SCOPED_TRACE(ModelConfigToText(model));
+    int64_t all = 0;
+    int64_t experts = 0;
+    for (const ParameterSpec& spec : ModelParameters(model)) {
+      const int64_t count = NumElements(spec.dims);
+      all += count;
+      if (spec.per_expert) experts += count;
+    }
+    ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {}));
+    EXPECT_EQ(plan.parameters.Total(), all);
+    EXPECT_EQ(plan.parameters.experts, experts);
+  }
+}
+
+TEST(PlanTest, CountsASharedEmbeddingOnce) {
+  ModelConfig model = TinyModel();
+  model.target_vocabulary_size = 11;
+  model.shared_vocabulary = true;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {}));
+  EXPECT_EQ(plan.parameters.embeddings, 11 * 4);
+}
+
+TEST(PlanTest, GivesTheFullestWorkerTheLargerShareOfUnevenExperts) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(TinyModel(), {.workers = 3}));
+  EXPECT_EQ(plan.most_experts_per_worker, 2);
+  EXPECT_EQ(plan.fewest_experts_per_worker, 1);
+  // Two experts of 48 floats in each of three layers.
+  EXPECT_EQ(plan.worker_serving.weights, 3 * 2 * 48 * 4);
+  EXPECT_EQ(plan.worker_serving.gradients, 0);
+  EXPECT_EQ(plan.worker_serving.optimizer_state, 0);
+  EXPECT_EQ(plan.worker_training.gradients, 2 * 3 * 2 * 48 * 4);
+  EXPECT_EQ(plan.router_serving.weights,
+            4 * (plan.parameters.Total() - plan.parameters.experts));
+}
+
+TEST(PlanTest, LeavesWorkersBeyondTheExpertsIdle) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(TinyModel(), {.workers = 8}));
+  EXPECT_EQ(plan.most_experts_per_worker, 1);
+  EXPECT_EQ(plan.fewest_experts_per_worker, 0);
+}
+
+TEST(PlanTest, CountsOptimizerStateOfFactoredAndWholeParameters) {
+  PlanOptions options = {.optimizer = AdamConfig()};
+  ASSERT_OK_AND_ASSIGN(const Plan adam, MakePlan(TinyModel(), options));
+  EXPECT_EQ(adam.worker_training.optimizer_state, 2 * 15 * 48 * 4);
+
+  // Sizes are 4 and 6: at 5 nothing is factored, at 4 each expert matrix
+  // keeps a row and a column.
+  options.optimizer = AdafactorConfig{.min_dim_size_to_factor = 5};
+  ASSERT_OK_AND_ASSIGN(const Plan whole, MakePlan(TinyModel(), options));
+  EXPECT_EQ(whole.worker_training.optimizer_state, 15 * 48 * 4);
+  options.optimizer = AdafactorConfig{.min_dim_size_to_factor = 4};
+  ASSERT_OK_AND_ASSIGN(const Plan factored, MakePlan(TinyModel(), options));
+  EXPECT_EQ(factored.worker_training.optimizer_state, 15 * 2 * (4 + 6) * 4);
+}
+
+TEST(PlanTest, CountsTheExchangeOfATokenPerDirectionAndPass) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(TinyModel(), {}));
+  EXPECT_EQ(plan.exchange.layer_each_way, 2 * 4 * 4);  // two rows of M floats
+  EXPECT_EQ(plan.exchange.source_token_forward, 1 * 2 * 32);
+  EXPECT_EQ(plan.exchange.target_token_forward, 2 * 2 * 32);
+  EXPECT_EQ(plan.exchange.source_token_backward, 1 * 2 * 32);
+  EXPECT_EQ(plan.exchange.target_token_backward, 2 * 2 * 32);
+}
+
+TEST(PlanTest, PlansADenseModelWithoutWorkersToUse) {
+  ModelConfig model = TinyModel();
+  model.experts = 0;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {.workers = 2}));
+  EXPECT_EQ(plan.parameters.experts, 0);
+  EXPECT_EQ(plan.parameters.gates, 0);
+  EXPECT_EQ(plan.parameters.dense_ffn, 5 * 80);
+  EXPECT_EQ(plan.worker_training.Total(), 0);
+  EXPECT_EQ(plan.exchange.layer_each_way, 0);
+  EXPECT_THAT(PlanToText(plan), HasSubstr("all dense"));
+}
+
+TEST(PlanTest, RefusesWhatCannotBePlanned) {
+  EXPECT_THAT(MakePlan(TinyModel(), {.routers = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "routers: expected 1 to 65536, got 0"));
+  EXPECT_THAT(MakePlan(TinyModel(), {.workers = 65537}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "workers: expected 1 to 65536, got 65537"));
+  ModelConfig model = TinyModel();
+  model.experts = 2049;
+  EXPECT_THAT(MakePlan(model, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "experts: expected 0 to 2048, got 2049"));
+}
+
+// The largest of everything fits in 64 bits.
+TEST(PlanTest, SurvivesTheLargestConfiguration) {
+  ModelConfig model;
+  model.encoder_layers = kMaxLayers;
+  model.decoder_layers = kMaxLayers;
+  model.model_width = kMaxWidth;
+  model.ffn_width = kMaxWidth;
+  model.expert_width = kMaxWidth;
+  model.heads = 1024;
+  model.head_width = 1024;
+  model.experts = kMaxExperts;
+  model.moe_period = 1;
+  model.source_vocabulary_size = 1 << 24;
+  model.target_vocabulary_size = 1 << 24;
+  model.max_positions = 65536;
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       MakePlan(model, {.routers = 65536,
+                                        .tokens_per_microbatch = 1 << 24,
+                                        .sentence_length = 65536,
+                                        .optimizer = AdamConfig()}));
+  EXPECT_EQ(plan.parameters.experts, int64_t{2000} * 2048 * (int64_t{1} << 33));
+  EXPECT_GT(plan.worker_training.Total(), plan.worker_training.weights);
+  EXPECT_GT(plan.router_training.Total(), plan.router_training.weights);
+}
+
+TEST(PlanReportTest, StatesBothTotalsInAlignedText) {
+  ASSERT_OK_AND_ASSIGN(
+      const ModelConfig model,
+      LoadModelConfig("deploy/config/gshard_2048e_36l.textproto"));
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       MakePlan(model, {.routers = 16, .workers = 1000}));
+  const std::string text = PlanToText(plan);
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("619,366,318,080"), HasSubstr("619.37 B"),
+                    HasSubstr("norm scales"), HasSubstr("619,366,412,288"),
+                    HasSubstr("36,864 in all"),
+                    HasSubstr("3 or 2 experts of each layer a worker")));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+}
+
+TEST(PlanReportTest, GivesExactNumbersInJson) {
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(TinyModel(), {.workers = 3}));
+  const auto json = nlohmann::json::parse(PlanToJson(plan));
+  EXPECT_EQ(json["model"], "tiny");
+  EXPECT_EQ(json["parameters"]["experts"], 15 * 48);
+  EXPECT_EQ(json["parameters"]["total"], plan.parameters.Total());
+  EXPECT_EQ(json["memory"]["worker_serving"]["weights_bytes"],
+            plan.worker_serving.weights);
+  EXPECT_EQ(json["exchange_per_token"]["layer_each_way_bytes"], 32);
+}
+
+}  // namespace
+}  // namespace gshard

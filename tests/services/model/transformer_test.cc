@@ -1,0 +1,262 @@
+#include "services/model/transformer.h"
+
+#include <map>
+#include <tuple>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/graph/text.h"
+#include "services/model/plan.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::Contains;
+
+TensorMap RunTraining(const ModelConfig& config, const TensorMap& parameters,
+                      TensorMap inputs, bool reference = false) {
+  auto program = BuildTrainProgram(config, LossConfig());
+  CHECK(program.ok());
+  const Executor executor(*std::move(program));
+  auto outputs =
+      executor.Run(std::move(inputs), parameters, {.reference = reference});
+  CHECK(outputs.ok());
+  return NamedOutputs(executor.program(), *outputs);
+}
+
+// What the gradients are of: see BuildTrainProgram.
+double Objective(const ModelConfig& config, const TensorMap& outputs,
+                 float target_tokens) {
+  double balance_loss = 0.0;
+  for (const std::string& layer : MoeLayerNames(config)) {
+    balance_loss += *outputs.at("balance_loss/" + layer).f32();
+  }
+  return *outputs.at("loss").f32() +
+         target_tokens * config.gate.balance_loss_coefficient * balance_loss;
+}
+
+TEST(TrainProgramTest, GradientsAgreeWithDifferences) {
+  ModelConfig config = TinyConfig();
+  config.expert_bias = true;
+  config.gate.balance_loss_coefficient = 0.1;
+  const TensorMap parameters = TinyParameters(config, 7);
+  const TensorMap inputs = TrainInputs(config, TinyPairs());
+  const float tokens = *inputs.at("target_tokens").f32();
+  const TensorMap outputs = RunTraining(config, parameters, inputs);
+  const TensorMap slow = RunTraining(config, parameters, inputs, true);
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(config, LossConfig()));
+  const Executor executor(program);
+  const float step = 3e-3f;
+  uint64_t draw = 0;
+  for (const ParameterSpec& spec : ModelParameters(config)) {
+    const Tensor& gradient = outputs.at("gradient/" + spec.name);
+    EXPECT_TRUE(TensorNear(gradient, slow.at("gradient/" + spec.name), 2e-5f))
+        << spec.name;
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      const int64_t i = RandomBelow(5, draw++, gradient.size());
+      double objective[2];
+      for (const int side : {0, 1}) {
+        TensorMap moved = parameters;
+        moved[spec.name] = moved[spec.name].Clone();
+        moved[spec.name].f32()[i] += side == 0 ? -step : step;
+        ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
+                             executor.Run(inputs, moved));
+        objective[side] = Objective(config, NamedOutputs(program, y), tokens);
+      }
+      const double numeric = (objective[1] - objective[0]) / (2 * step);
+      EXPECT_NEAR(gradient.f32()[i], numeric, 0.01 + 0.02 * std::fabs(numeric))
+          << spec.name << "[" << i << "]";
+    }
+  }
+}
+
+TEST(TrainProgramTest, RandomNumbersAreAFunctionOfTheKey) {
+  ModelConfig config = TinyConfig();
+  config.dropout = {
+      .input = 0.2, .residual = 0.2, .attention = 0.2, .ffn = 0.2, .moe = 0.0};
+  config.gate.training_policy = SecondExpertPolicy::kRandom;
+  config.gate.training_capacity_factor = 1.0;
+  const TensorMap parameters = TinyParameters(config, 7);
+  const auto run = [&](int64_t key) {
+    return RunTraining(config, parameters,
+                       TrainInputs(config, TinyPairs(), key));
+  };
+  const TensorMap first = run(1), again = run(1), other = run(2);
+  for (const auto& [name, value] : first) {
+    EXPECT_TRUE(TensorEqual(value, again.at(name))) << name;
+  }
+  EXPECT_FALSE(TensorEqual(first.at("loss"), other.at("loss")));
+  EXPECT_FALSE(TensorEqual(first.at("gradient/encoder.0.moe.wi"),
+                           other.at("gradient/encoder.0.moe.wi")));
+}
+
+TEST(TrainProgramTest, PaddingChangesNothing) {
+  const ModelConfig config = TinyConfig();
+  const TensorMap parameters = TinyParameters(config, 7);
+  std::vector<SentencePair> pairs = TinyPairs();
+  const TensorMap plain =
+      RunTraining(config, parameters, TrainInputs(config, pairs));
+  pairs.push_back({{}, {}});
+  pairs.push_back({{}, {}});
+  const TensorMap padded =
+      RunTraining(config, parameters, TrainInputs(config, pairs, 1, 7, 9));
+  for (const auto& [name, value] : plain) {
+    // Sums over tokens may be cut into other pieces.
+    EXPECT_TRUE(value.type() == ElementType::kFloat32
+                    ? TensorNear(padded.at(name), value, 2e-5f)
+                    : TensorEqual(padded.at(name), value))
+        << name;
+  }
+  EXPECT_TRUE(TensorEqual(plain.at("loss"), padded.at("loss")));
+}
+
+TEST(TrainProgramTest, ExpertsLearnOnlyFromTheirTokens) {
+  const ModelConfig config = TinyConfig();
+  const TensorMap outputs =
+      RunTraining(config, TinyParameters(config, 7),
+                  TrainInputs(config, {{{1, 4}, {0, 3}}}));
+  const Tensor& kept = outputs.at("kept/decoder.0.moe");
+  const Tensor& gradient = outputs.at("gradient/decoder.0.moe.wo");
+  int64_t rows = 0;
+  for (int64_t e = 0; e < config.experts; ++e) {
+    rows += kept.i32()[e];
+    const Tensor of_expert = gradient.Rows(e, e + 1);
+    const bool any =
+        std::any_of(of_expert.f32(), of_expert.f32() + of_expert.size(),
+                    [](float x) { return x != 0.0f; });
+    EXPECT_EQ(any, kept.i32()[e] > 0) << "expert " << e;
+  }
+  EXPECT_EQ(rows, 4);  // two tokens, two choices
+}
+
+using Shapes = std::map<std::string, std::string>;
+
+// Parameters of the program, "name" -> "[4, 8]".
+Shapes ParametersOf(const Program& program) {
+  Shapes shapes;
+  for (const Node* node : program.NodesOf("parameter")) {
+    shapes[StringAttribute(node->attributes, "name")] =
+        ShapeToString(ShapeAttribute(node->attributes, "shape"));
+  }
+  return shapes;
+}
+
+Shapes ParametersOf(const ModelConfig& config) {
+  Shapes shapes;
+  for (const ParameterSpec& spec : ModelParameters(config)) {
+    EXPECT_EQ(spec.per_expert, absl::StrContains(spec.name, ".moe.") &&
+                                   !absl::EndsWith(spec.name, ".gate") &&
+                                   !absl::EndsWith(spec.name, ".norm"))
+        << spec.name;
+    shapes[spec.name] = DimsToString(spec.dims);
+  }
+  return shapes;
+}
+
+struct Variant {
+  int64_t encoder_layers, decoder_layers, moe_period, moe_offset, experts;
+  bool shared, tied, scaled, learned, bias;
+};
+
+class VariantTest : public ::testing::TestWithParam<Variant> {
+ protected:
+  static ModelConfig Config() {
+    const Variant& v = GetParam();
+    ModelConfig config = TinyConfig();
+    config.encoder_layers = v.encoder_layers;
+    config.decoder_layers = v.decoder_layers;
+    config.moe_period = v.moe_period;
+    config.moe_offset = v.moe_offset;
+    config.experts = v.experts;
+    config.shared_vocabulary = v.shared;
+    if (v.shared) config.source_vocabulary_size = 13;
+    config.tie_output = v.tied;
+    config.scale_tied_logits = v.scaled;
+    config.positions = v.learned ? Positions::kLearned : Positions::kSinusoidal;
+    config.expert_bias = v.bias;
+    return config;
+  }
+};
+
+TEST_P(VariantTest, ParametersAreThoseOfTheProgramAndThePlan) {
+  const ModelConfig config = Config();
+  ASSERT_OK(ValidateModelConfig(config));
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(config, LossConfig()));
+  EXPECT_EQ(ParametersOf(program), ParametersOf(config));
+  int64_t total = 0;
+  for (const ParameterSpec& spec : ModelParameters(config)) {
+    total += NumElements(spec.dims);
+    const ValueId gradient = program.FindOutput("gradient/" + spec.name);
+    ASSERT_NE(gradient, kNoValue) << spec.name;
+    EXPECT_EQ(ShapeToString(program.type(gradient).shape),
+              DimsToString(spec.dims));
+  }
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(config, {}));
+  EXPECT_EQ(plan.parameters.Total(), total);
+}
+
+TEST_P(VariantTest, ServingReadsASubsetOfTheParameters) {
+  const ModelConfig config = Config();
+  const Shapes all = ParametersOf(config);
+  for (const auto& program :
+       {BuildEncodeProgram(config), BuildDecodeProgram(config)}) {
+    ASSERT_OK(program);
+    for (const auto& parameter : ParametersOf(*program)) {
+      EXPECT_THAT(all, Contains(parameter));
+    }
+  }
+}
+
+TEST_P(VariantTest, TrainsAndReportsEachMoeLayer) {
+  const ModelConfig config = Config();
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(config, LossConfig()));
+  const TensorMap outputs = RunTraining(config, TinyParameters(config, 3),
+                                        TrainInputs(config, TinyPairs()));
+  for (const auto& [name, value] : outputs) {
+    if (value.type() != ElementType::kFloat32) continue;
+    for (const float x : value.span<float>()) {
+      ASSERT_TRUE(std::isfinite(x)) << name;
+    }
+  }
+  EXPECT_GT(*outputs.at("loss").f32(), 0.0f);
+  for (const std::string& layer : MoeLayerNames(config)) {
+    ASSERT_TRUE(outputs.contains("kept/" + layer)) << layer;
+    ASSERT_TRUE(outputs.contains("overflow/" + layer)) << layer;
+    // 1 if balanced, and no layer of so few tokens is worse than collapsed.
+    EXPECT_GT(*outputs.at("balance_loss/" + layer).f32(), 0.5f);
+    EXPECT_LE(*outputs.at("balance_loss/" + layer).f32(),
+              static_cast<float>(config.experts));
+  }
+  const int64_t layers = MoeLayerNames(config).size();
+  EXPECT_EQ(layers, config.NumMoeLayers(config.encoder_layers) +
+                        config.NumMoeLayers(config.decoder_layers));
+  EXPECT_EQ(program.NodesOf("top2_gating").size(), layers);
+}
+
+TEST_P(VariantTest, TextGivesTheProgramBack) {
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(Config(), LossConfig()));
+  const std::string text = ProgramToText(program);
+  ASSERT_OK_AND_ASSIGN(const Program parsed, ParseProgram(text));
+  EXPECT_EQ(ProgramToText(parsed), text);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Configs, VariantTest,
+    ::testing::Values(
+        // layers, MoE period and offset, experts; shared, tied, scaled,
+        // learned, bias
+        Variant{2, 2, 2, 0, 4, false, true, true, false, false},
+        Variant{3, 1, 2, 1, 4, true, true, false, true, true},
+        Variant{1, 2, 1, 0, 3, false, false, true, true, false},
+        Variant{4, 3, 3, 2, 2, true, false, true, false, true},
+        Variant{2, 3, 3, 0, 2, false, true, false, false, true},
+        Variant{1, 1, 2, 0, 0, false, false, false, false, false}));
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,120 @@
+#include "services/ops/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "services/ops/reference/matmul.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+TEST(MatmulTest, EqualsReferenceOnOddSizesAndBothTransposes) {
+  for (const int64_t m : {1, 3, 17, 64}) {
+    for (const int64_t n : {1, 3, 17, 48}) {
+      for (const int64_t k : {1, 3, 17, 100}) {
+        for (const int flags : {0, 1, 2, 3, 4, 5, 6, 7}) {
+          const MatmulShape shape{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
+          const bool accumulate = (flags & 4) != 0;
+          const Tensor a = RandomTensor({m, k}, 1);
+          const Tensor b = RandomTensor({k, n}, 2);
+          Tensor c = RandomTensor({m, n}, 3);
+          Tensor expected = c.Clone();
+          Matmul(shape, a.f32(), b.f32(), c.f32(), accumulate);
+          reference::Matmul(shape, a.f32(), b.f32(), expected.f32(),
+                            accumulate);
+          EXPECT_TRUE(TensorNear(c, expected, 1e-5f))
+              << m << " " << n << " " << k << " " << flags;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulTest, EmptySumIsZeroAndEmptyResultIsNothing) {
+  Tensor c = RandomTensor({2, 3}, 1);
+  const Tensor before = c.Clone();
+  Matmul({.m = 2, .n = 3, .k = 0}, nullptr, nullptr, c.f32(), true);
+  EXPECT_TRUE(TensorEqual(c, before));
+  Matmul({.m = 2, .n = 3, .k = 0}, nullptr, nullptr, c.f32());
+  EXPECT_TRUE(TensorEqual(c, Tensor::Zeros(ElementType::kFloat32, {2, 3})));
+  Matmul({.m = 0, .n = 3, .k = 4}, nullptr, nullptr, nullptr);
+  Matmul({.m = 2, .n = 0, .k = 4}, nullptr, nullptr, nullptr);
+}
+
+TEST(MatmulTest, BatchFollowsInMemory) {
+  const MatmulShape shape{.m = 3, .n = 5, .k = 7, .transpose_b = true};
+  const Tensor a = RandomTensor({4, 3, 7}, 1), b = RandomTensor({4, 5, 7}, 2);
+  Tensor c(ElementType::kFloat32, {4, 3, 5});
+  Tensor expected(ElementType::kFloat32, {4, 3, 5});
+  BatchMatmul(shape, 4, a.f32(), b.f32(), c.f32());
+  for (int i = 0; i < 4; ++i) {
+    reference::Matmul(shape, a.f32() + i * 21, b.f32() + i * 35,
+                      expected.f32() + i * 15);
+  }
+  EXPECT_TRUE(TensorNear(c, expected, 1e-5f));
+}
+
+// Serving and partitioned execution rely on this property of oneDNN.
+TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
+  struct Size {
+    int64_t k, n;
+  };
+  for (const Size size : {Size{64, 128}, Size{512, 96}, Size{100, 77},
+                          Size{17, 3}, Size{33, 1}, Size{256, 1000}}) {
+    for (const bool transpose_b : {false, true}) {
+      const Tensor a = RandomTensor({300, size.k}, 1);
+      const Tensor b = RandomTensor({size.k, size.n}, 2);
+      MatmulShape shape{
+          .m = 300, .n = size.n, .k = size.k, .transpose_b = transpose_b};
+      Tensor all(ElementType::kFloat32, {300, size.n});
+      Matmul(shape, a.f32(), b.f32(), all.f32());
+      for (int64_t m = 1; m <= 300; m += m < 40 ? 1 : 13) {
+        shape.m = m;
+        // The last row of the first m, and the same row alone.
+        Tensor some(ElementType::kFloat32, {m, size.n});
+        Matmul(shape, a.f32(), b.f32(), some.f32());
+        ASSERT_TRUE(TensorEqual(some, all.Rows(0, m)))
+            << "m " << m << " k " << size.k << " n " << size.n
+            << " transpose_b " << transpose_b;
+      }
+    }
+  }
+}
+
+TEST(MatmulTest, ThreadsGiveTheSameBits) {
+  InitCompute();
+  const Tensor a = RandomTensor({33, 65}, 1), b = RandomTensor({65, 31}, 2);
+  std::vector<Tensor> results(4);
+  std::vector<std::thread> threads;
+  for (Tensor& result : results) {
+    threads.emplace_back([&] {
+      result = Tensor(ElementType::kFloat32, {33, 31});
+      for (int i = 0; i < 20; ++i) {
+        Matmul({.m = 33, .n = 31, .k = 65}, a.f32(), b.f32(), result.f32());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Tensor& result : results) {
+    EXPECT_TRUE(TensorEqual(result, results[0]));
+  }
+}
+
+TEST(MatmulTest, MoreShapesThanTheCacheHoldsStayRight) {
+  const Tensor a = RandomTensor({1200, 2}, 1), b = RandomTensor({2, 1}, 2);
+  Tensor c(ElementType::kFloat32, {1200, 1});
+  for (int64_t m = 1; m <= 1200; ++m) {
+    Matmul({.m = m, .n = 1, .k = 2}, a.f32(), b.f32(), c.f32());
+  }
+  Tensor expected(ElementType::kFloat32, {1200, 1});
+  reference::Matmul({.m = 1200, .n = 1, .k = 2}, a.f32(), b.f32(),
+                    expected.f32());
+  EXPECT_TRUE(TensorNear(c, expected, 1e-6f));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,122 @@
+#include "services/ops/ragged_dot.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "services/ops/reference/ragged_dot.h"
+#include "tests/services/ops/numeric_gradient.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::vector<int32_t>> kGroupSizes = {
+    {3, 0, 17, 1}, {0, 0, 0}, {1}, {0, 5}, {33, 2, 0, 0}, {}};
+
+int64_t Sum(const std::vector<int32_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+TEST(RaggedDotTest, EqualsReference) {
+  for (const std::vector<int32_t>& sizes : kGroupSizes) {
+    const int64_t groups = sizes.size(), num_rows = Sum(sizes);
+    const Tensor group_sizes = Tensor::Ints({groups}, sizes);
+    for (const int64_t m : {1, 17, 32}) {
+      const int64_t h = 2 * m + 1;
+      const Tensor rows = RandomTensor({num_rows, m}, 1);
+      const Tensor weights = RandomTensor({groups, m, h}, 2);
+      const Tensor dresult = RandomTensor({num_rows, h}, 3);
+      const Tensor bias = RandomTensor({groups, h}, 4);
+      EXPECT_TRUE(TensorNear(RaggedDot(rows, weights, group_sizes),
+                             reference::RaggedDot(rows, weights, group_sizes),
+                             1e-5f));
+      EXPECT_TRUE(TensorNear(
+          RaggedDotRowsGradient(dresult, weights, group_sizes),
+          reference::RaggedDotRowsGradient(dresult, weights, group_sizes),
+          1e-5f));
+      EXPECT_TRUE(TensorNear(
+          RaggedDotWeightsGradient(rows, dresult, group_sizes),
+          reference::RaggedDotWeightsGradient(rows, dresult, group_sizes),
+          1e-5f));
+      EXPECT_TRUE(
+          TensorEqual(RaggedBiasAdd(dresult, bias, group_sizes),
+                      reference::RaggedBiasAdd(dresult, bias, group_sizes)));
+      EXPECT_TRUE(TensorNear(
+          RaggedBiasGradient(dresult, group_sizes),
+          reference::RaggedBiasGradient(dresult, group_sizes), 1e-5f));
+    }
+  }
+}
+
+TEST(RaggedDotTest, GradientsEqualDifferences) {
+  const Tensor group_sizes = Tensor::Ints({4}, {2, 0, 3, 1});
+  const Tensor rows = RandomTensor({6, 3}, 1);
+  const Tensor weights = RandomTensor({4, 3, 5}, 2);
+  const Tensor bias = RandomTensor({4, 5}, 3);
+  const Tensor dresult = RandomTensor({6, 5}, 4);
+  EXPECT_TRUE(TensorNear(RaggedDotRowsGradient(dresult, weights, group_sizes),
+                         NumericGradient(
+                             [&](const Tensor& x) {
+                               return reference::RaggedDot(x, weights,
+                                                           group_sizes);
+                             },
+                             rows, dresult, 0.25f),
+                         1e-4f));
+  EXPECT_TRUE(TensorNear(RaggedDotWeightsGradient(rows, dresult, group_sizes),
+                         NumericGradient(
+                             [&](const Tensor& x) {
+                               return reference::RaggedDot(rows, x,
+                                                           group_sizes);
+                             },
+                             weights, dresult, 0.25f),
+                         1e-4f));
+  EXPECT_TRUE(TensorNear(RaggedBiasGradient(dresult, group_sizes),
+                         NumericGradient(
+                             [&](const Tensor& x) {
+                               return reference::RaggedBiasAdd(dresult, x,
+                                                               group_sizes);
+                             },
+                             bias, dresult, 0.25f),
+                         1e-4f));
+}
+
+TEST(RaggedDotTest, ARowIsTheSameWhateverItsGroupHolds) {
+  const Tensor weights = RandomTensor({1, 48, 65}, 1);
+  const Tensor rows = RandomTensor({40, 48}, 2);
+  const Tensor all = RaggedDot(rows, weights, Tensor::Ints({1}, {40}));
+  for (int32_t n = 1; n < 40; ++n) {
+    EXPECT_TRUE(
+        TensorEqual(RaggedDot(rows.Rows(0, n), weights, Tensor::Ints({1}, {n})),
+                    all.Rows(0, n)));
+  }
+}
+
+TEST(RaggedDotTest, BiasIsAddedInPlaceOnlyIfNobodyElseLooks) {
+  const Tensor group_sizes = Tensor::Ints({1}, {2});
+  const Tensor bias = Tensor::Floats({1, 1}, {1});
+  Tensor rows = Tensor::Floats({2, 1}, {1, 2});
+  const Tensor shared = RaggedBiasAdd(rows, bias, group_sizes);
+  EXPECT_TRUE(TensorEqual(rows, Tensor::Floats({2, 1}, {1, 2})));
+  const std::byte* buffer = rows.raw();
+  const Tensor moved = RaggedBiasAdd(std::move(rows), bias, group_sizes);
+  EXPECT_EQ(moved.raw(), buffer);
+  EXPECT_TRUE(TensorEqual(moved, shared));
+}
+
+TEST(CheckGroupSizesTest, NamesBothNumbers) {
+  EXPECT_OK(CheckGroupSizes(Tensor::Ints({2}, {1, 2}), 3));
+  EXPECT_THAT(CheckGroupSizes(Tensor::Ints({2}, {1, 2}), 4),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected the sum 4, got 3")));
+  EXPECT_THAT(CheckGroupSizes(Tensor::Ints({2}, {5, -1}), 4),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("group size 1: expected at least 0")));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,317 @@
+#include "services/rpc/member_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/server.h"
+#include "services/rpc/status.h"
+#include "tests/services/rpc/fake_coordinator.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kCancelled = absl::StatusCode::kCancelled;
+
+// Writes down what it is told. PrepareStep commands last until Release() or
+// until their session is interrupted.
+class Recorder final : public MemberHandler {
+ public:
+  v1::CommandReply Handle(const v1::Command& command) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const std::string& session = SessionOf(command);
+    Add(absl::StrCat("begin ", command.command_id()));
+    v1::CommandReply reply;
+    if (command.has_prepare_step()) {
+      changed_.wait(
+          lock, [&] { return released_ || interrupted_.count(session) > 0; });
+      if (interrupted_.count(session) > 0) {
+        reply = ReplyWith(absl::CancelledError("interrupted"));
+      }
+    }
+    Add(absl::StrCat("end ", command.command_id()));
+    return reply;
+  }
+  void Interrupt(const std::string& session) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    interrupted_.insert(session);
+    changed_.notify_all();
+  }
+  void OnLost() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Add("lost");
+  }
+  v1::Heartbeat Load() override {
+    v1::Heartbeat heartbeat;
+    heartbeat.set_queued(17);
+    return heartbeat;
+  }
+  void OnAccepted() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Add("accepted");
+  }
+  void OnRefused(const absl::Status& status) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Add(absl::StrCat("refused ", status.message()));
+  }
+
+  void Release() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+  void WaitFor(const std::string& event) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] {
+      return std::count(events_.begin(), events_.end(), event) > 0;
+    });
+  }
+  std::vector<std::string> events() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return events_;
+  }
+
+ private:
+  void Add(std::string event) {
+    events_.push_back(std::move(event));
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> events_;
+  std::set<std::string> interrupted_;
+  bool released_ = false;
+};
+
+v1::Command Slow(uint64_t id, const std::string& session) {
+  v1::Command command;
+  command.set_command_id(id);
+  command.mutable_prepare_step()->set_session(session);
+  return command;
+}
+v1::Command Quick(uint64_t id, const std::string& session) {
+  v1::Command command;
+  command.set_command_id(id);
+  command.mutable_commit_step()->set_session(session);
+  return command;
+}
+v1::Command Abort(uint64_t id, const std::string& session) {
+  v1::Command command;
+  command.set_command_id(id);
+  command.mutable_abort_session()->set_session(session);
+  return command;
+}
+
+void ExpectReply(JoinedMember& member, uint64_t id, absl::StatusCode code) {
+  const v1::CommandReply reply = member.WaitForReply();
+  EXPECT_EQ(reply.command_id(), id);
+  EXPECT_EQ(FromProtoStatus(reply.status()).code(), code)
+      << reply.status().message();
+}
+
+class MemberClientTest : public ::testing::Test {
+ protected:
+  MemberClientTest() {
+    char name[] = "/tmp/gshard_member_XXXXXX";
+    directory_ = mkdtemp(name);
+    options_.coordinator = "unix:" + directory_ + "/coordinator";
+    options_.role = v1::MEMBER_ROLE_ROUTER;
+    options_.name = "router-1";
+    options_.address = "host:7001";
+    options_.build_version = "1.2.3";
+    options_.memory_bytes = 5;
+    options_.min_backoff = milliseconds(1);
+    options_.max_backoff = milliseconds(4);
+  }
+  ~MemberClientTest() override {
+    client_.reset();
+    server_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  void StartServer() {
+    server_ = std::make_unique<ServerShell>(
+        ServerOptions{.address = options_.coordinator});
+    server_->AddService(&coordinator_,
+                        v1::CoordinatorService::service_full_name());
+    ASSERT_OK(server_->Start());
+  }
+  void StartClient() {
+    client_ = std::make_unique<MemberClient>(options_, &recorder_);
+    ASSERT_OK(client_->Start());
+  }
+  std::shared_ptr<JoinedMember> Join() {
+    auto member = coordinator_.WaitForMember();
+    member->WaitForRegistration();
+    member->Accept();
+    return member;
+  }
+
+  std::string directory_;
+  MemberOptions options_;
+  FakeCoordinator coordinator_;
+  std::unique_ptr<ServerShell> server_;
+  Recorder recorder_;
+  std::unique_ptr<MemberClient> client_;
+};
+
+TEST_F(MemberClientTest, RegistersAndSendsHeartbeats) {
+  StartServer();
+  StartClient();
+  const auto member = coordinator_.WaitForMember();
+  const v1::RegisterMember registration = member->WaitForRegistration();
+  EXPECT_EQ(registration.role(), v1::MEMBER_ROLE_ROUTER);
+  EXPECT_EQ(registration.name(), "router-1");
+  EXPECT_EQ(registration.address(), "host:7001");
+  EXPECT_EQ(registration.protocol_version(), kProtocolVersion);
+  EXPECT_EQ(registration.build_version(), "1.2.3");
+  EXPECT_EQ(registration.memory_bytes(), 5);
+  EXPECT_FALSE(client_->joined());
+  member->Accept();
+  EXPECT_EQ(member->WaitForHeartbeat().queued(), 17);
+  EXPECT_EQ(member->WaitForHeartbeat().queued(), 17);
+  EXPECT_TRUE(client_->joined());
+}
+
+TEST_F(MemberClientTest, KeepsTheOrderOfASession) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  member->Send(Slow(1, "a"));
+  member->Send(Quick(2, "a"));
+  member->Send(Quick(3, "b"));
+  ExpectReply(*member, 3, absl::StatusCode::kOk);
+  recorder_.WaitFor("begin 1");
+  recorder_.Release();
+  ExpectReply(*member, 1, absl::StatusCode::kOk);
+  ExpectReply(*member, 2, absl::StatusCode::kOk);
+  std::vector<std::string> of_a;
+  for (const std::string& event : recorder_.events()) {
+    if (event.find('1') != event.npos || event.find('2') != event.npos) {
+      of_a.push_back(event);
+    }
+  }
+  EXPECT_THAT(of_a, ElementsAre("begin 1", "end 1", "begin 2", "end 2"));
+}
+
+TEST_F(MemberClientTest, AbortOvertakes) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  member->Send(Slow(1, "a"));
+  member->Send(Slow(4, "b"));
+  recorder_.WaitFor("begin 1");
+  recorder_.WaitFor("begin 4");
+  member->Send(Quick(2, "a"));
+  member->Send(Abort(3, "a"));
+  ExpectReply(*member, 2, kCancelled);
+  ExpectReply(*member, 1, kCancelled);
+  ExpectReply(*member, 3, absl::StatusCode::kOk);
+  recorder_.Release();
+  ExpectReply(*member, 4, absl::StatusCode::kOk);
+  EXPECT_THAT(recorder_.events(),
+              ::testing::Not(::testing::Contains("begin 2")));
+}
+
+TEST_F(MemberClientTest, AnswersCommandsThatItDoesNotKnow) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  v1::Command command;
+  command.set_command_id(9);
+  member->Send(command);
+  ExpectReply(*member, 9, absl::StatusCode::kInvalidArgument);
+  member->Send(Quick(10, ""));
+  ExpectReply(*member, 10, absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(MemberClientTest, DropsAllAndJoinsAgainWhenTheStreamIsLost) {
+  StartServer();
+  StartClient();
+  const auto first = Join();
+  first->Send(Slow(1, "a"));
+  first->Send(Quick(2, "a"));
+  recorder_.WaitFor("begin 1");
+  first->End(absl::DeadlineExceededError("the lease ran out"));
+  const auto second = Join();
+  second->Send(Quick(5, "a"));
+  ExpectReply(*second, 5, absl::StatusCode::kOk);
+  EXPECT_THAT(recorder_.events(),
+              ElementsAre("accepted", "begin 1", "end 1", "lost", "accepted",
+                          "begin 5", "end 5"));
+}
+
+TEST_F(MemberClientTest, JoinsACoordinatorThatComesLater) {
+  StartClient();
+  StartServer();
+  Join();
+  recorder_.WaitFor("accepted");
+  server_->Drain(milliseconds(0));
+  recorder_.WaitFor("lost");
+  StartServer();
+  Join()->WaitForHeartbeat();
+}
+
+TEST_F(MemberClientTest, GivesUpWhenRefused) {
+  StartServer();
+  StartClient();
+  coordinator_.WaitForMember()->End(absl::AlreadyExistsError("name taken"));
+  coordinator_.WaitForMember()->End(absl::UnavailableError("starting"));
+  coordinator_.WaitForMember()->End(
+      absl::FailedPreconditionError("protocol version 2"));
+  recorder_.WaitFor("refused protocol version 2");
+  client_->Stop();
+  EXPECT_THAT(recorder_.events(), ElementsAre("refused protocol version 2"));
+}
+
+TEST_F(MemberClientTest, TriesAgainWhenNotAcceptedInTime) {
+  options_.accept_timeout = milliseconds(5);
+  StartServer();
+  StartClient();
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_THAT(coordinator_.WaitForMember()->WaitForEnd(),
+                StatusIs(kCancelled, HasSubstr("")));
+  }
+  EXPECT_FALSE(client_->joined());
+  EXPECT_THAT(recorder_.events(), ElementsAre());
+}
+
+TEST_F(MemberClientTest, LeavesInOrder) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  member->Send(Slow(1, "a"));
+  recorder_.WaitFor("begin 1");
+  client_->Stop();
+  EXPECT_OK(member->WaitForEnd());
+  EXPECT_FALSE(client_->joined());
+  EXPECT_THAT(recorder_.events(), ElementsAre("accepted", "begin 1", "end 1"));
+  client_->Stop();  // once more does nothing
+}
+
+TEST_F(MemberClientTest, StopsWithoutACoordinator) {
+  StartClient();
+  client_->Stop();
+  EXPECT_THAT(recorder_.events(), ElementsAre());
+
+  options_.coordinator = "nowhere";
+  client_ = std::make_unique<MemberClient>(options_, &recorder_);
+  EXPECT_THAT(client_->Start(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("nowhere")));
+}
+
+}  // namespace
+}  // namespace gshard

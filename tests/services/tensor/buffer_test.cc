@@ -1,0 +1,77 @@
+#include "services/tensor/buffer.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace gshard {
+namespace {
+
+TEST(BufferTest, BlocksAreAlignedAndWritableAtEverySize) {
+  for (const size_t bytes : {0, 1, 63, 64, 65, 512, 513, 576, 577, 1023, 1024,
+                             1025, 100000, 1 << 20}) {
+    const auto block = AllocateBuffer(bytes);
+    ASSERT_NE(block, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block.get()) % 64, 0u);
+    std::memset(block.get(), 0xAB, bytes);
+  }
+}
+
+TEST(BufferTest, UsageCountsWhatIsHeldAndAtMostAnEighthMore) {
+  const size_t before = GetBufferUsage().live_bytes;
+  for (const size_t bytes : {1000, 4096, 5000, 123456}) {
+    const auto block = AllocateBuffer(bytes);
+    const size_t held = GetBufferUsage().live_bytes - before;
+    EXPECT_GE(held, bytes);
+    EXPECT_LE(held, bytes + bytes / 8 + 64);
+  }
+  EXPECT_EQ(GetBufferUsage().live_bytes, before);
+}
+
+TEST(BufferTest, AFreedBlockIsHandedOutAgain) {
+  TrimBufferCache();
+  const std::byte* first = AllocateBuffer(10000).get();
+  EXPECT_GE(GetBufferUsage().cached_bytes, 10000u);
+  // A nearly equal size shares the block.
+  const auto second = AllocateBuffer(10001);
+  EXPECT_EQ(second.get(), first);
+  EXPECT_EQ(GetBufferUsage().cached_bytes, 0u);
+}
+
+TEST(BufferTest, LiveBlocksAreNeverShared) {
+  const auto a = AllocateBuffer(4096);
+  const auto b = AllocateBuffer(4096);
+  std::memset(a.get(), 1, 4096);
+  std::memset(b.get(), 2, 4096);
+  EXPECT_EQ(a.get()[4095], std::byte{1});
+}
+
+TEST(BufferTest, TrimGivesCachedBlocksBack) {
+  { const auto block = AllocateBuffer(1 << 16); }
+  EXPECT_GT(GetBufferUsage().cached_bytes, 0u);
+  TrimBufferCache();
+  EXPECT_EQ(GetBufferUsage().cached_bytes, 0u);
+}
+
+TEST(BufferTest, ThreadsAllocateAndReturnAtTheSameTime) {
+  const size_t before = GetBufferUsage().live_bytes;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([t] {
+      for (int i = 0; i < 500; ++i) {
+        const size_t bytes = 64 + 512 * (i % 5);
+        const auto block = AllocateBuffer(bytes);
+        std::memset(block.get(), t, bytes);
+        EXPECT_EQ(block.get()[bytes - 1], static_cast<std::byte>(t));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(GetBufferUsage().live_bytes, before);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,130 @@
+#include "services/tensor/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(TensorTest, ADefaultTensorIsAbsentAndAnEmptyOneIsNot) {
+  EXPECT_TRUE(Tensor().empty());
+  const Tensor none(ElementType::kFloat32, {0, 5});
+  EXPECT_FALSE(none.empty());
+  EXPECT_EQ(none.size(), 0);
+  EXPECT_EQ(none.bytes(), 0u);
+}
+
+TEST(TensorTest, KnowsItsTypeDimsAndSize) {
+  const Tensor tensor(ElementType::kInt64, {2, 3, 4});
+  EXPECT_EQ(tensor.rank(), 3);
+  EXPECT_EQ(tensor.dim(1), 3);
+  EXPECT_EQ(tensor.size(), 24);
+  EXPECT_EQ(tensor.bytes(), 192u);
+  EXPECT_EQ(tensor.TypeString(), "i64[2, 3, 4]");
+  EXPECT_EQ(Tensor::Scalar(1).TypeString(), "f32[]");
+  EXPECT_EQ(Tensor::Scalar(2.5f).f32()[0], 2.5f);
+}
+
+TEST(TensorTest, NumElementsOfAScalarIsOne) {
+  EXPECT_EQ(NumElements({}), 1);
+  EXPECT_EQ(NumElements({4, 0, 2}), 0);
+  EXPECT_EQ(NumElements({4, 3}), 12);
+  EXPECT_EQ(DimsToString({}), "[]");
+  EXPECT_EQ(DimsToString({4, 3}), "[4, 3]");
+}
+
+TEST(TensorTest, HoldsTheValuesGiven) {
+  EXPECT_THAT(Tensor::Ints({2, 2}, {1, 2, 3, 4}).span<int32_t>(),
+              ElementsAre(1, 2, 3, 4));
+  const Tensor zeros = Tensor::Zeros(ElementType::kFloat64, {3});
+  EXPECT_THAT(zeros.span<double>(), ElementsAre(0, 0, 0));
+}
+
+TEST(TensorTest, CopiesShareTheBufferAndClonesDoNot) {
+  Tensor tensor = Tensor::Floats({2}, {1, 2});
+  EXPECT_TRUE(tensor.unique());
+  const Tensor copy = tensor;
+  EXPECT_FALSE(tensor.unique());
+  const Tensor clone = tensor.Clone();
+  EXPECT_TRUE(clone.unique());
+  tensor.f32()[0] = 9;
+  EXPECT_EQ(copy.f32()[0], 9);
+  EXPECT_EQ(clone.f32()[0], 1);
+}
+
+TEST(TensorTest, ReshapedKeepsTheElementsAndTheBuffer) {
+  const Tensor tensor = Tensor::Floats({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Tensor flat = tensor.Reshaped({6});
+  EXPECT_EQ(flat.TypeString(), "f32[6]");
+  EXPECT_EQ(flat.raw(), tensor.raw());
+  EXPECT_FALSE(tensor.unique());
+}
+
+TEST(TensorTest, RowsAreAViewOfTheOutermostDimension) {
+  const Tensor tensor = Tensor::Ints({3, 2}, {1, 2, 3, 4, 5, 6});
+  const Tensor rows = tensor.Rows(1, 3);
+  EXPECT_EQ(rows.TypeString(), "i32[2, 2]");
+  EXPECT_THAT(rows.span<int32_t>(), ElementsAre(3, 4, 5, 6));
+  EXPECT_FALSE(tensor.unique());
+  EXPECT_EQ(tensor.Rows(2, 2).size(), 0);
+  EXPECT_EQ(tensor.Rows(3, 3).size(), 0);
+  EXPECT_EQ(Tensor(ElementType::kFloat32, {0, 4}).Rows(0, 0).TypeString(),
+            "f32[0, 4]");
+}
+
+TEST(TensorTest, AViewKeepsTheBufferAlive) {
+  Tensor rows;
+  {
+    const Tensor tensor = Tensor::Floats({2, 2}, {1, 2, 3, 4});
+    rows = tensor.Rows(1, 2);
+  }
+  EXPECT_THAT(rows.span<float>(), ElementsAre(3, 4));
+  EXPECT_TRUE(rows.unique());
+}
+
+TEST(TensorTest, WrapKeepsTheOwnerOfItsMemoryAlive) {
+  auto owner = std::make_shared<std::vector<float>>(4, 1.5f);
+  const std::weak_ptr<std::vector<float>> watch = owner;
+  {
+    auto* const data = reinterpret_cast<std::byte*>(owner->data());
+    const Tensor tensor =
+        Tensor::Wrap(ElementType::kFloat32, {2, 2}, data, std::move(owner));
+    EXPECT_EQ(tensor.f32()[3], 1.5f);
+    EXPECT_FALSE(watch.expired());
+  }
+  EXPECT_TRUE(watch.expired());
+}
+
+TEST(TensorDeathTest, WrongUseIsABugOfOurs) {
+  const Tensor tensor = Tensor::Floats({2, 2}, {1, 2, 3, 4});
+  EXPECT_DEATH(tensor.data<int32_t>(), "CHECK failed");
+  EXPECT_DEATH(tensor.Reshaped({3}), "CHECK failed");
+  EXPECT_DEATH(tensor.Rows(1, 3), "CHECK failed");
+  EXPECT_DEATH(Tensor(ElementType::kFloat32, {-1}), "CHECK failed");
+  EXPECT_DEATH(Tensor::Floats({3}, {1, 2}), "CHECK failed");
+}
+
+// The comparisons that every other test leans on must be able to say no.
+TEST(TensorComparisonTest, NearAndEqualSeeEveryDifference) {
+  const Tensor a = Tensor::Floats({2}, {1, 2});
+  EXPECT_TRUE(TensorEqual(a, a.Clone()));
+  EXPECT_TRUE(TensorNear(a, Tensor::Floats({2}, {1, 2.00001f}), 1e-4f));
+  EXPECT_FALSE(TensorEqual(a, Tensor::Floats({2}, {1, 2.00001f})));
+  EXPECT_FALSE(TensorNear(a, Tensor::Floats({2}, {1, 2.1f}), 1e-4f));
+  EXPECT_FALSE(TensorNear(a, a.Reshaped({2, 1}), 1e-4f));
+  EXPECT_FALSE(TensorEqual(a, a.Reshaped({1, 2})));
+  EXPECT_FALSE(TensorEqual(a, Tensor::Ints({2}, {1, 2})));
+  const Tensor nan = Tensor::Floats({1}, {std::nanf("")});
+  EXPECT_FALSE(TensorNear(nan, nan, 1.0f));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,134 @@
+#include "services/tokenizer/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/tokenizer/tokenizer.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<std::string> Sentences() {
+  std::vector<std::string> sentences;
+  for (int i = 0; i < 400; ++i) {
+    sentences.push_back(absl::StrCat("package number ", i * 7919 % 1000,
+                                     " is a library for träge Köche ", i % 13));
+  }
+  return sentences;
+}
+
+TokenizerOptions Options() {
+  TokenizerOptions options;
+  options.vocab_size = 100;
+  options.languages = {"de"};
+  return options;
+}
+
+std::string Path(const std::string& name) {
+  return ::testing::TempDir() + "trainer_test_" + name;
+}
+
+TEST(TrainerTest, SameTextAndOptionsGiveTheSameBytes) {
+  for (const auto type : {TokenizerOptions::ModelType::kUnigram,
+                          TokenizerOptions::ModelType::kBpe}) {
+    TokenizerOptions options = Options();
+    options.model_type = type;
+    ASSERT_OK(TrainTokenizer(options, Sentences(), Path("a")));
+    ASSERT_OK(TrainTokenizer(options, Sentences(), Path("b")));
+    ASSERT_OK_AND_ASSIGN(const auto a, Tokenizer::Load(Path("a")));
+    ASSERT_OK_AND_ASSIGN(const auto b, Tokenizer::Load(Path("b")));
+    EXPECT_TRUE(a->model_bytes() == b->model_bytes());
+    EXPECT_LE(a->vocab_size(), 100);
+  }
+}
+
+TEST(TrainerTest, KeepsUserDefinedSymbolsWhole) {
+  TokenizerOptions options = Options();
+  options.user_defined_symbols = {"@@NAME@@"};
+  ASSERT_OK(TrainTokenizer(options, Sentences(), Path("symbols")));
+  ASSERT_OK_AND_ASSIGN(const auto tokenizer, Tokenizer::Load(Path("symbols")));
+  ASSERT_OK_AND_ASSIGN(const int32_t id, tokenizer->PieceToId("@@NAME@@"));
+  ASSERT_OK_AND_ASSIGN(const auto ids, tokenizer->Encode("a@@NAME@@b"));
+  EXPECT_THAT(ids, ::testing::Contains(id));
+}
+
+TEST(TrainerTest, RefusesOptionsOutOfRange) {
+  const auto expect = [](const TokenizerOptions& options,
+                         const std::string& message) {
+    EXPECT_THAT(
+        TrainTokenizer(options, Sentences(), Path("refused")),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  TokenizerOptions options = Options();
+  options.vocab_size = 10;
+  expect(options, "vocab_size: expected 64 to 256000, got 10");
+  options = Options();
+  options.character_coverage = 0;
+  expect(options, "character_coverage");
+  options = Options();
+  options.max_sentences = -1;
+  expect(options, "max_sentences");
+  for (const char* name : {"", "s", "unk", "pad", "a b", "--x=>"}) {
+    options = Options();
+    options.languages = {name};
+    expect(options, "languages");
+  }
+  options = Options();
+  options.user_defined_symbols = {"a,b"};
+  expect(options, "user_defined_symbols");
+  options = Options();
+  options.allow_smaller = false;
+  options.vocab_size = 50000;
+  expect(options, "vocab_size: Vocabulary size");
+  EXPECT_FALSE(std::filesystem::exists(Path("refused")));
+}
+
+TEST(TrainerTest, RefusesTextItCannotUse) {
+  EXPECT_THAT(TrainTokenizer(Options(), {}, Path("none")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("text")));
+  EXPECT_THAT(TrainTokenizer(Options(), {" ", "\n"}, Path("none")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("text")));
+  EXPECT_THAT(
+      TrainTokenizer(Options(), {"ok", "\xFF"}, Path("none")),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("sentence 1")));
+}
+
+TEST(TrainerTest, NamesTheFolderItCannotWrite) {
+  EXPECT_THAT(TrainTokenizer(Options(), Sentences(), "/no/such/folder/m"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/no/such/folder/m")));
+}
+
+TEST(TrainerTest, SaysWhatToInstall) {
+  const std::string path = getenv("PATH");
+  setenv("PATH", "/nowhere", 1);
+  EXPECT_THAT(TrainTokenizer(Options(), Sentences(), Path("missing")),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("install the Debian package sentencepiece")));
+  setenv("PATH", path.c_str(), 1);
+}
+
+TEST(TrainerTest, LeavesNoTemporaryFiles) {
+  const std::string folder = Path("folder");
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  ASSERT_OK(TrainTokenizer(Options(), Sentences(), folder + "/m.model"));
+  int files = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    ++files;
+    EXPECT_EQ(file.path().filename(), "m.model");
+  }
+  EXPECT_EQ(files, 1);
+}
+
+}  // namespace
+}  // namespace gshard

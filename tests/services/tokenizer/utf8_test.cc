@@ -1,0 +1,41 @@
+#include "services/tokenizer/utf8.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace gshard {
+namespace {
+
+TEST(Utf8Test, ReadsWhatItWrites) {
+  for (const char32_t c : {U'a', U'\x7F', U'\x80', U'\u07FF', U'\u0800',
+                           U'\uFFFD', U'\U00010000', U'\U0010FFFF'}) {
+    std::string text;
+    AppendUtf8(c, &text);
+    size_t position = 0;
+    char32_t read = 0;
+    ASSERT_TRUE(NextCharacter(text, &position, &read)) << text;
+    EXPECT_EQ(read, c);
+    EXPECT_EQ(position, text.size());
+    EXPECT_EQ(CountCharacters(text), 1u);
+  }
+}
+
+TEST(Utf8Test, RefusesMalformedBytes) {
+  EXPECT_TRUE(IsUtf8(""));
+  EXPECT_TRUE(IsUtf8("Grüße 東京 🙂"));
+  for (const char* bad :
+       {"\x80", "\xC3", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80",
+        "\xF4\x90\x80\x80", "\xF8\x88\x80", "\xFF", "\xE2\x82", "\xC3("}) {
+    EXPECT_EQ(FirstMalformedByte(bad), 0u) << bad;
+    EXPECT_EQ(FirstMalformedByte(std::string("ab") + bad), 2u) << bad;
+  }
+}
+
+TEST(Utf8Test, LowercasesWithoutALocale) {
+  EXPECT_EQ(Lowercase("ÀÉÞß×Ž Ĺĺ ŸŐ ΑΩΣ ЖЁЯ 東 Zz"),
+            "àéþß×ž ĺĺ ÿő αωσ жёя 東 zz");
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,175 @@
+#include "services/train/ordered_sum.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "services/base/random.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::vector<Tensor> Microbatch(int64_t index) {
+  return {RandomTensor({3, 5}, index, 1000.0f),
+          Tensor::Of<double>({}, std::vector<double>{1.0 / (1.0 + index)}),
+          Tensor::Of<int64_t>({2}, std::vector<int64_t>{index, 1})};
+}
+
+// In order, without the class.
+std::vector<Tensor> PlainSum(int64_t count) {
+  std::vector<Tensor> sum = Microbatch(0);
+  for (int64_t i = 1; i < count; ++i) {
+    const std::vector<Tensor> values = Microbatch(i);
+    for (int64_t k = 0; k < 15; ++k) sum[0].f32()[k] += values[0].f32()[k];
+    sum[1].data<double>()[0] += values[1].data<double>()[0];
+    for (int k : {0, 1}) {
+      sum[2].data<int64_t>()[k] += values[2].data<int64_t>()[k];
+    }
+  }
+  return sum;
+}
+
+void ExpectPlainSum(OrderedSum& sum, int64_t count) {
+  ASSERT_TRUE(sum.complete());
+  const std::vector<Tensor> got = sum.Take();
+  const std::vector<Tensor> expected = PlainSum(count);
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(TensorEqual(got[i], expected[i]));
+  }
+}
+
+// Holds for every order of arrival, and the orders do differ when summed as
+// they come.
+TEST(OrderedSumTest, AnyOrderOfArrivalGivesTheSameBits) {
+  constexpr int64_t kCount = 12;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    SCOPED_TRACE(seed);
+    std::vector<int64_t> order(kCount);
+    std::iota(order.begin(), order.end(), 0);
+    for (int64_t i = kCount - 1; i > 0; --i) {
+      std::swap(order[i], order[RandomBelow(seed, i, i + 1)]);
+    }
+    OrderedSum sum(kCount, kCount);
+    for (const int64_t index : order) {
+      EXPECT_FALSE(sum.complete());
+      ASSERT_OK(sum.Add(index, Microbatch(index)));
+    }
+    ExpectPlainSum(sum, kCount);
+  }
+  float forward = 0.0f, backward = 0.0f;
+  for (int64_t i = 0; i < kCount; ++i) {
+    forward += Microbatch(i)[0].f32()[0];
+    backward += Microbatch(kCount - 1 - i)[0].f32()[0];
+  }
+  EXPECT_NE(forward, backward);
+}
+
+TEST(OrderedSumTest, ThreadsMayAddAtOnce) {
+  constexpr int64_t kCount = 64;
+  OrderedSum sum(kCount, kCount);
+  std::vector<std::thread> threads;
+  for (int64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&sum, t] {
+      for (int64_t i = t; i < kCount; i += 4) {
+        ASSERT_OK(sum.Add(i, Microbatch(i)));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ExpectPlainSum(sum, kCount);
+}
+
+TEST(OrderedSumTest, RefusesAnIndexTwice) {
+  OrderedSum sum(3, 3);
+  ASSERT_OK(sum.Add(2, Microbatch(2)));
+  EXPECT_THAT(sum.Add(2, Microbatch(2)),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("microbatch 2 was added before")));
+  ASSERT_OK(sum.Add(0, Microbatch(0)));
+  EXPECT_THAT(sum.Add(0, Microbatch(0)),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("0")));
+  ASSERT_OK(sum.Add(1, Microbatch(1)));
+  ExpectPlainSum(sum, 3);
+}
+
+TEST(OrderedSumTest, RefusesOtherShapesWhoeverCameFirst) {
+  OrderedSum sum(3, 3);
+  ASSERT_OK(sum.Add(1, {Tensor::Scalar(1)}));  // early
+  const auto refused = [&](std::vector<Tensor> values, const char* message) {
+    EXPECT_THAT(
+        sum.Add(0, std::move(values)),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  };
+  refused({Tensor::Floats({1}, {1})}, "expected f32[], got f32[1]");
+  refused({Tensor::Of<double>({}, std::vector<double>{1})},
+          "expected f32[], got f64[]");
+  refused({}, "expected 1 values, got 0");
+  refused({Tensor()}, "got an absent tensor");
+  ASSERT_OK(sum.Add(0, {Tensor::Scalar(2)}));
+  EXPECT_THAT(sum.Add(2, {Tensor::Floats({1}, {1})}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("microbatch 2, value 0")));
+  ASSERT_OK(sum.Add(2, {Tensor::Scalar(4)}));
+  EXPECT_EQ(sum.Take()[0].f32()[0], 7.0f);
+}
+
+TEST(OrderedSumTest, RefusesTypesThatItCannotAdd) {
+  OrderedSum sum(1, 0);
+  EXPECT_THAT(sum.Add(0, {Tensor::Ints({1}, {1})}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected f32, f64 or i64, got i32[1]")));
+  EXPECT_THAT(
+      sum.Add(0, {Tensor()}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("absent")));
+}
+
+TEST(OrderedSumTest, RefusesIndicesOutOfRange) {
+  OrderedSum sum(2, 2);
+  for (const int64_t index : {-1, 2}) {
+    EXPECT_THAT(sum.Add(index, Microbatch(0)),
+                StatusIs(absl::StatusCode::kOutOfRange,
+                         HasSubstr("expected a microbatch in [0, 2)")));
+  }
+}
+
+TEST(OrderedSumTest, KeepsNoMoreEarlyOnesThanItMay) {
+  OrderedSum sum(4, 1);
+  ASSERT_OK(sum.Add(3, Microbatch(3)));
+  EXPECT_THAT(sum.Add(2, Microbatch(2)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("1 others wait for microbatch 0")));
+  ASSERT_OK(sum.Add(0, Microbatch(0)));
+  ASSERT_OK(sum.Add(1, Microbatch(1)));
+  EXPECT_EQ(sum.next(), 2);
+  ASSERT_OK(sum.Add(2, Microbatch(2)));
+  ExpectPlainSum(sum, 4);
+}
+
+TEST(OrderedSumTest, LeavesTensorsThatOthersHold) {
+  const Tensor first = Tensor::Floats({2}, {1, 2});
+  const Tensor second = Tensor::Floats({2}, {10, 20});
+  OrderedSum sum(2, 0);
+  ASSERT_OK(sum.Add(0, {first}));
+  ASSERT_OK(sum.Add(1, {second}));
+  EXPECT_TRUE(TensorEqual(sum.Take()[0], Tensor::Floats({2}, {11, 22})));
+  EXPECT_TRUE(TensorEqual(first, Tensor::Floats({2}, {1, 2})));
+}
+
+TEST(OrderedSumTest, NothingToSumIsFine) {
+  OrderedSum sum(2, 2);
+  ASSERT_OK(sum.Add(1, {}));
+  ASSERT_OK(sum.Add(0, {}));
+  EXPECT_TRUE(sum.Take().empty());
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,95 @@
+#include "services/train/step_statistics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+StepStatistics Sample() {
+  StepStatistics statistics;
+  statistics.target_tokens = 10;
+  statistics.sentences = 2;
+  statistics.loss_sum = 25.0;
+  statistics.layers = {{.balance_loss_sum = 2.5,
+                        .groups = 2,
+                        .routed_first = 9,
+                        .routed_second = 5,
+                        .overflow_first = 1,
+                        .overflow_second = 5,
+                        .expert_rows = {10, 2, 1, 1}},
+                       {.balance_loss_sum = 2.0,
+                        .groups = 2,
+                        .routed_first = 10,
+                        .routed_second = 10,
+                        .expert_rows = {5, 5, 5, 5}}};
+  return statistics;
+}
+
+TEST(StepStatisticsTest, MeansByHand) {
+  const StepStatistics statistics = Sample();
+  EXPECT_DOUBLE_EQ(statistics.loss(), 2.5);
+  EXPECT_DOUBLE_EQ(statistics.layers[0].balance_loss(), 1.25);
+  EXPECT_DOUBLE_EQ(statistics.balance_loss(), 1.125);
+  EXPECT_DOUBLE_EQ(statistics.overflow_share(), 6.0 / 40.0);
+  EXPECT_DOUBLE_EQ(statistics.layers[0].imbalance(), 10 * 4 / 14.0);
+  EXPECT_DOUBLE_EQ(statistics.layers[1].imbalance(), 1.0);
+  EXPECT_DOUBLE_EQ(statistics.max_imbalance(), 10 * 4 / 14.0);
+}
+
+TEST(StepStatisticsTest, NothingHasNoNaN) {
+  const StepStatistics nothing;
+  EXPECT_EQ(nothing.loss(), 0.0);
+  EXPECT_EQ(nothing.balance_loss(), 0.0);
+  EXPECT_EQ(nothing.overflow_share(), 0.0);
+  EXPECT_EQ(nothing.max_imbalance(), 0.0);
+  StepStatistics idle;
+  idle.layers = {{.expert_rows = {0, 0}}, {}};
+  EXPECT_EQ(idle.balance_loss(), 0.0);
+  EXPECT_EQ(idle.overflow_share(), 0.0);
+  EXPECT_EQ(idle.max_imbalance(), 0.0);
+}
+
+TEST(StepStatisticsTest, MergeAddsEverything) {
+  StepStatistics step;
+  ASSERT_OK(step.Merge(Sample()));
+  ASSERT_OK(step.Merge(Sample()));
+  ASSERT_OK(step.Merge(Sample()));
+  EXPECT_EQ(step.target_tokens, 30);
+  EXPECT_EQ(step.sentences, 6);
+  EXPECT_DOUBLE_EQ(step.loss_sum, 75.0);
+  const LayerStatistics& layer = step.layers[0];
+  EXPECT_DOUBLE_EQ(layer.balance_loss_sum, 7.5);
+  EXPECT_EQ(layer.groups, 6);
+  EXPECT_EQ(layer.routed_first, 27);
+  EXPECT_EQ(layer.routed_second, 15);
+  EXPECT_EQ(layer.overflow_first, 3);
+  EXPECT_EQ(layer.overflow_second, 15);
+  EXPECT_THAT(layer.expert_rows, ElementsAre(30, 6, 3, 3));
+  EXPECT_DOUBLE_EQ(step.loss(), Sample().loss());
+  EXPECT_DOUBLE_EQ(step.overflow_share(), Sample().overflow_share());
+}
+
+TEST(StepStatisticsTest, MergeRefusesAnotherModelsAndChangesNothing) {
+  StepStatistics step = Sample();
+  StepStatistics other = Sample();
+  other.layers.pop_back();
+  EXPECT_THAT(step.Merge(other),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("statistics of 2 layers, got 1")));
+  other = Sample();
+  other.layers[1].expert_rows.pop_back();
+  EXPECT_THAT(step.Merge(other),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("layer 1: expected statistics of 4 experts, "
+                                 "got 3")));
+  EXPECT_EQ(step.target_tokens, 10);
+}
+
+}  // namespace
+}  // namespace gshard

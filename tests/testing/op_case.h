@@ -1,0 +1,233 @@
+// One operator under test: a small program around it, and the checks that hold
+// for every operator. Rooms that add operators list cases for each.
+
+#ifndef TESTS_TESTING_OP_CASE_H_
+#define TESTS_TESTING_OP_CASE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <ostream>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/graph/builder.h"
+#include "services/graph/executor.h"
+#include "services/graph/gradient.h"
+#include "services/graph/text.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+
+struct OpCase {
+  std::string op;    // the operator that it covers
+  std::string name;  // tells the cases of an operator apart
+  std::vector<Tensor> inputs;
+  // The results to look at, from the values of the inputs.
+  std::function<std::vector<ValueId>(Builder&, const std::vector<ValueId>&)>
+      build;
+  // Inputs whose gradients are held against differences.
+  std::vector<int> differentiated = {};
+  float step = 1e-2f;
+  float tolerance = 3e-3f;
+  // Names a symbol for the outermost dimension of these inputs.
+  std::vector<int> symbolic = {};
+};
+
+inline void PrintTo(const OpCase& c, std::ostream* out) {
+  *out << c.op << " " << c.name;
+}
+
+// A case of an operator with one result.
+inline OpCase SimpleCase(std::string op, std::string name,
+                         std::vector<Tensor> inputs, Attributes attributes,
+                         std::vector<int> differentiated) {
+  const auto build = [op, attributes](Builder& b,
+                                      const std::vector<ValueId>& values) {
+    return std::vector<ValueId>{b.AddOne(op, values, attributes)};
+  };
+  return {.op = std::move(op),
+          .name = std::move(name),
+          .inputs = std::move(inputs),
+          .build = build,
+          .differentiated = std::move(differentiated)};
+}
+
+// Random numbers in [-1.1, -0.1) and [0.1, 1.1), for operators with a kink.
+inline Tensor AwayFromZero(Dims dims, uint64_t seed) {
+  Tensor tensor = RandomTensor(std::move(dims), seed);
+  for (float& x : tensor.span<float>()) x += x < 0 ? -0.1f : 0.1f;
+  return tensor;
+}
+
+// The case as programs: of its results, and of the gradients of the sum of
+// its float results times `weights`.
+class OpProgram {
+ public:
+  explicit OpProgram(const OpCase& c) : case_(c) {
+    Builder forward("case");
+    const std::vector<ValueId> results = c.build(forward, Inputs(forward));
+    for (size_t i = 0; i < results.size(); ++i) {
+      forward.Output(absl::StrCat("result", i), results[i]);
+    }
+    auto program = std::move(forward).Finish();
+    CHECK(program.ok());
+    program_ = *std::move(program);
+  }
+
+  const Program& program() const { return program_; }
+
+  TensorMap Feeds() const {
+    TensorMap feeds;
+    for (size_t i = 0; i < case_.inputs.size(); ++i) {
+      feeds[absl::StrCat("x", i)] = case_.inputs[i];
+    }
+    return feeds;
+  }
+
+  absl::StatusOr<std::vector<Tensor>> Run(bool reference) const {
+    return Executor(program_).Run(Feeds(), Feeds(), {.reference = reference});
+  }
+
+  // Gradients of the differentiated inputs.
+  absl::StatusOr<std::vector<Tensor>> RunGradients(
+      const std::vector<Tensor>& weights, bool reference) const {
+    Builder b("gradients");
+    const std::vector<ValueId> inputs = Inputs(b);
+    const std::vector<ValueId> results = case_.build(b, inputs);
+    TensorMap feeds = Feeds();
+    ValueId loss = b.Constant(0.0);
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (weights[i].empty()) continue;
+      const std::string name = absl::StrCat("w", i);
+      feeds[name] = weights[i];
+      const ValueId product =
+          b.Multiply(results[i], b.Input(name, b.type(results[i])));
+      std::vector<int64_t> dims;
+      for (int d = 0; d < weights[i].rank(); ++d) dims.push_back(d);
+      loss = b.Add(loss, dims.empty() ? product : b.ReduceSum(product, dims));
+    }
+    std::vector<ValueId> wanted;
+    for (const int i : case_.differentiated) wanted.push_back(inputs[i]);
+    auto gradients = AddGradients(b, loss, wanted);
+    if (!gradients.ok()) return gradients.status();
+    for (size_t i = 0; i < gradients->size(); ++i) {
+      b.Output(absl::StrCat("gradient", i), (*gradients)[i]);
+    }
+    auto program = std::move(b).Finish();
+    if (!program.ok()) return program.status();
+    return Executor(*std::move(program))
+        .Run(feeds, feeds, {.reference = reference});
+  }
+
+ private:
+  std::vector<ValueId> Inputs(Builder& b) const {
+    std::vector<ValueId> values;
+    for (size_t i = 0; i < case_.inputs.size(); ++i) {
+      const Tensor& tensor = case_.inputs[i];
+      Shape shape(tensor.dims().begin(), tensor.dims().end());
+      if (std::count(case_.symbolic.begin(), case_.symbolic.end(), i) > 0) {
+        shape[0] = Dim::Symbol("N");
+      }
+      values.push_back(
+          b.Input(absl::StrCat("x", i), {tensor.type(), std::move(shape)}));
+    }
+    return values;
+  }
+
+  const OpCase& case_;
+  Program program_;
+};
+
+// The operator is in the program, and printing and parsing gives it back.
+inline void CheckText(const OpCase& c) {
+  const OpProgram program(c);
+  EXPECT_FALSE(program.program().NodesOf(c.op).empty());
+  const std::string text = ProgramToText(program.program());
+  ASSERT_OK_AND_ASSIGN(const Program parsed, ParseProgram(text));
+  EXPECT_EQ(ProgramToText(parsed), text);
+}
+
+// Kernel and reference agree.
+inline void CheckAgainstReference(const OpCase& c) {
+  const OpProgram program(c);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast, program.Run(false));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow, program.Run(true));
+  ASSERT_EQ(fast.size(), slow.size());
+  for (size_t i = 0; i < fast.size(); ++i) {
+    EXPECT_TRUE(fast[i].type() == ElementType::kFloat32
+                    ? TensorNear(fast[i], slow[i], 1e-5f)
+                    : TensorEqual(fast[i], slow[i]))
+        << "result " << i;
+  }
+}
+
+// Gradients, fast and slow, agree with differences of the slow reference.
+inline void CheckGradients(const OpCase& c) {
+  const OpProgram program(c);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> results, program.Run(true));
+  std::vector<Tensor> weights;
+  for (size_t i = 0; i < results.size(); ++i) {
+    weights.push_back(results[i].type() == ElementType::kFloat32
+                          ? RandomTensor(results[i].dims(), 77 + i)
+                          : Tensor());
+  }
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast,
+                       program.RunGradients(weights, false));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow,
+                       program.RunGradients(weights, true));
+  for (size_t g = 0; g < c.differentiated.size(); ++g) {
+    EXPECT_TRUE(TensorNear(fast[g], slow[g], 1e-5f)) << "gradient " << g;
+    const int input = c.differentiated[g];
+    Tensor numeric(ElementType::kFloat32, c.inputs[input].dims());
+    for (int64_t i = 0; i < numeric.size(); ++i) {
+      double loss[2];
+      float at[2];
+      for (const int side : {0, 1}) {
+        OpCase moved = c;
+        Tensor& x = moved.inputs[input];
+        x = x.Clone();
+        x.f32()[i] += side == 0 ? -c.step : c.step;
+        at[side] = x.f32()[i];
+        ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
+                             OpProgram(moved).Run(true));
+        loss[side] = 0.0;
+        for (size_t r = 0; r < y.size(); ++r) {
+          if (weights[r].empty()) continue;
+          for (int64_t j = 0; j < y[r].size(); ++j) {
+            loss[side] +=
+                static_cast<double>(y[r].f32()[j]) * weights[r].f32()[j];
+          }
+        }
+      }
+      numeric.f32()[i] = static_cast<float>(
+          (loss[1] - loss[0]) / (static_cast<double>(at[1]) - at[0]));
+    }
+    EXPECT_TRUE(TensorNear(slow[g], numeric, c.tolerance)) << "input " << input;
+  }
+}
+
+// Each of `ops` has a case, and one with gradients if it is differentiable.
+inline void CheckEveryOpHasACase(const std::vector<std::string>& ops,
+                                 const std::vector<OpCase>& cases) {
+  std::set<std::string> covered, differentiated;
+  for (const OpCase& c : cases) {
+    covered.insert(c.op);
+    if (!c.differentiated.empty()) differentiated.insert(c.op);
+  }
+  for (const std::string& op : ops) {
+    EXPECT_TRUE(covered.count(op)) << "operator '" << op << "' has no case";
+    EXPECT_TRUE(FindOp(op)->gradient == nullptr || differentiated.count(op))
+        << "the gradient of '" << op << "' has no case";
+  }
+}
+
+}  // namespace gshard
+
+#endif  // TESTS_TESTING_OP_CASE_H_

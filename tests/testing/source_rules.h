@@ -1,0 +1,40 @@
+// The rules that keep the tree's shape, checked on the text of its files.
+//
+// A place is a file's folder as the rules see it: "services/moe", "router",
+// "client". A test's place is that of what it tests (tests/router/x_test.cc is
+// in router); tests that cross rooms (tests/integration, ...) may use anything.
+//
+// Every function returns one line a violation, "path:line: what is wrong", and
+// nothing when the rule holds.
+
+#ifndef TESTS_TESTING_SOURCE_RULES_H_
+#define TESTS_TESTING_SOURCE_RULES_H_
+
+#include <string>
+#include <vector>
+
+#include "tests/testing/source_tree.h"
+
+namespace gshard {
+
+// The rooms of services/, lowest first, from the text of
+// services/CMakeLists.txt.
+std::vector<std::string> RoomOrder(const std::string& cmake_lists);
+
+// A room uses only rooms above it in services/CMakeLists.txt. Rooms never use a
+// process folder, and of those only the client, which can run all roles in one
+// process, uses another.
+std::vector<std::string> LayeringViolations(
+    const std::vector<SourceFile>& files);
+
+// gRPC, protobuf, oneDNN and SentencePiece headers stay in the rooms that wrap
+// them.
+std::vector<std::string> FenceViolations(const std::vector<SourceFile>& files);
+
+// No file is too long, named for a drawer, or left with work to do; no test is
+// switched off; guards match paths; every source file is built.
+std::vector<std::string> TidyViolations(const std::vector<SourceFile>& files);
+
+}  // namespace gshard
+
+#endif  // TESTS_TESTING_SOURCE_RULES_H_
