@@ -8,7 +8,6 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,29 +19,14 @@
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "router/router_process.h"
-#include "services/base/check.h"
 #include "services/coordinator/coordinator_process.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
+#include "tests/integration/temporary_directory.h"
 #include "services/config/training_job_proto.h"
 
 namespace gshard {
-
-// A directory that is removed at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string path = ::testing::TempDir() + "gshard.XXXXXX";
-    CHECK(mkdtemp(path.data()) != nullptr);
-    path_ = path;
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // Yields until `condition` holds, 60 seconds at most.
 template <typename Condition>

@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
+
 #include "services/checkpoint/checkpoint.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
@@ -141,6 +143,20 @@ TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
   unknown.set_model("nothing");
   EXPECT_THAT(Translate(cluster, unknown),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+}
+
+TEST_F(ServingTest, VocabulariesOfTheirOwnForSourceAndTarget) {
+  const TemporaryDirectory directory;
+  TrainingJob job = NamesJob(directory.path());
+  job.model.shared_vocabulary = false;
+  job.model.target_vocabulary_size = 200;
+  job.steps = 2;
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Train(job));
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       LatestCheckpoint(directory.path()));
+  ASSERT_OK(cluster.Load("names", path));
+  EXPECT_OK(Translate(cluster, Request()));
 }
 
 TEST_F(ServingTest, DamagedCheckpointIsRefusedByName) {

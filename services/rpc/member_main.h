@@ -1,0 +1,53 @@
+// What the main() of routers and of expert workers have in common.
+
+#ifndef SERVICES_RPC_MEMBER_MAIN_H_
+#define SERVICES_RPC_MEMBER_MAIN_H_
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/base/log.h"
+#include "services/config/flags.h"
+#include "services/config/process_options.h"
+#include "services/rpc/signal_watcher.h"
+
+namespace gshard {
+
+// Parses `arguments` by `flags`, which write to `options`, and runs a Process
+// until SIGTERM has drained it. Returns the exit code: 0, 1 if the process
+// could not start or was refused, 2 for wrong flags.
+//
+// Options has a member `process` of type ProcessOptions. Process is made of
+// Options and has Start(), Drain(grace) and Wait(), as RouterProcess.
+template <typename Process, typename Options>
+int RunMember(Flags& flags, const Options& options, const char* role,
+              const std::vector<std::string>& arguments) {
+  const absl::StatusOr<Flags::Result> parsed = flags.Parse(arguments);
+  if (!parsed.ok()) {
+    std::fprintf(stderr, "%s\n",
+                 std::string(parsed.status().message()).c_str());
+    return 2;
+  }
+  if (parsed->help) {
+    std::fputs(flags.Help().c_str(), stdout);
+    return 0;
+  }
+  ApplyLogLevel(options.process);
+  SetLogField({"role", role});
+
+  Process process(options);
+  const std::chrono::seconds grace(options.process.drain_seconds);
+  SignalWatcher signals([&](int) { process.Drain(grace); });
+  absl::Status status = process.Start();
+  if (status.ok()) status = process.Wait();
+  if (status.ok()) return 0;
+  LogError("the process ends", {{"status", status}});
+  return 1;
+}
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_MEMBER_MAIN_H_

@@ -1,0 +1,101 @@
+// The programs themselves: `gshard up` in one process and with a process for
+// each role gives the same translations, and stops when told.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/child_process.h"
+#include "services/base/subprocess.h"
+#include "services/checkpoint/checkpoint.h"
+#include "tests/integration/names_job.h"
+#include "tests/integration/temporary_directory.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+// A system started by `gshard up`, stopped at the end.
+class System {
+ public:
+  System(const std::string& directory, std::vector<std::string> flags)
+      : directory_(directory) {
+    std::vector<std::string> argv = {Gshard(),     "up",          "--routers",
+                                     "1",          "--workers",   "2",
+                                     "--directory", directory_};
+    argv.insert(argv.end(), flags.begin(), flags.end());
+    auto up = ChildProcess::Start("up", argv, directory_ + ".log");
+    EXPECT_TRUE(up.ok()) << up.status();
+    if (up.ok()) up_ = *std::move(up);
+  }
+
+  // SIGTERM ends it, and nothing went wrong on the way.
+  void Stop() {
+    ASSERT_NE(up_, nullptr);
+    up_->Terminate();
+    EXPECT_TRUE(up_->WaitOrKill(std::chrono::seconds(60)))
+        << LastLines(up_->log_path(), 20);
+    EXPECT_TRUE(up_->Succeeded()) << LastLines(up_->log_path(), 20);
+  }
+
+  // Runs a command against the system; its standard output.
+  std::string Run(const std::vector<std::string>& arguments) {
+    std::vector<std::string> argv = {Gshard()};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    const auto result = RunSubprocess(
+        argv, {.environment = {"GSHARD_DIRECTORY=" + directory_},
+               .working_directory = {}});
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (!result.ok()) return "";
+    EXPECT_EQ(result->exit_code, 0) << result->output << result->error_output;
+    return result->output;
+  }
+
+  std::string Translate() {
+    return Run({"translate", "--model", "names", "--from", "de", "--beam", "3",
+                "--n_best", "2", "--json", "Deutschland", "Vereinigte Staaten",
+                "Euro"});
+  }
+
+ private:
+  static std::string Gshard() {
+    return std::string(GSHARD_PROGRAMS) + "/gshard";
+  }
+
+  const std::string directory_;
+  std::unique_ptr<ChildProcess> up_;
+};
+
+TEST(ProcessesTest, EmbeddedAndSeparateProcessesTranslateAlike) {
+  const TemporaryDirectory directory;
+  TrainingJob job = NamesJob(directory.path() + "/checkpoints");
+  job.steps = 20;
+  job.min_workers = 2;
+  job.serve_as = "names";
+  const std::string job_path = directory.path() + "/job.textproto";
+  std::ofstream(job_path) << TrainingJobToText(job);
+
+  System embedded(directory.path() + "/a", {});
+  embedded.Run({"wait", "--routers", "1", "--workers", "2"});
+  embedded.Run({"train", job_path, "--follow"});
+  embedded.Run({"wait", "--model", "names"});
+  const std::string translations = embedded.Translate();
+  EXPECT_THAT(translations, ::testing::HasSubstr("hypotheses"));
+  ASSERT_NO_FATAL_FAILURE(embedded.Stop());
+
+  ASSERT_OK_AND_ASSIGN(const std::string checkpoint,
+                       LatestCheckpoint(job.checkpoint.directory));
+  System separate(directory.path() + "/b",
+                  {"--processes", "--models", "names=" + checkpoint});
+  separate.Run({"wait", "--model", "names"});
+  EXPECT_EQ(separate.Translate(), translations);
+  ASSERT_NO_FATAL_FAILURE(separate.Stop());
+}
+
+}  // namespace
+}  // namespace gshard
