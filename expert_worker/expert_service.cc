@@ -76,6 +76,7 @@ struct ExpertService::Call {
   SessionTable::Lease session;
   SegmentRun run;
   TensorMap inputs;
+  int64_t rows = 0;
 };
 
 class ExpertService::FrameReader final : public StreamHandler<ExpertFrame> {
@@ -161,7 +162,7 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
                .microbatch = header.microbatch(),
                .attempt = header.attempt(),
                .owner = stream->id};
-  const int64_t rows = CountRows(frame.tensors);
+  call->rows = CountRows(frame.tensors);
   const size_t bytes = PayloadBytes(frame.tensors);
   ASSIGN_OR_RETURN(call->inputs, NamedInputs(frame));
   RETURN_IF_ERROR(queue_.Add(
@@ -174,8 +175,6 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
        .run = [this, call](const absl::Status& status, microseconds waited) {
          RunCall(*call, status, waited);
        }}));
-  rows_ += rows;
-  metrics_.rows.Increment(rows);
   metrics_.received_bytes.Increment(bytes);
   return absl::OkStatus();
 }
@@ -190,6 +189,9 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
   if (!status.ok()) {
     replies = status;
   } else if (!call.session.aborted() && !stream.ended) {
+    // Before the reply, so that whoever has that finds its rows counted.
+    rows_ += call.rows;
+    metrics_.rows.Increment(call.rows);
     const Clock::time_point begin = Clock::now();
     replies =
         call.session.session().RunSegment(call.run, std::move(call.inputs));
