@@ -296,12 +296,13 @@ FakeCluster::FakeCluster(CoordinatorOptions options) {
   coordinator_ = std::make_unique<Coordinator>(std::move(options));
   service_ = std::make_unique<CoordinatorServiceImpl>(coordinator_.get(),
                                                       FrameLimits());
-  server_ = std::make_unique<ServerShell>(ServerOptions());
+  server_ = std::make_unique<ServerShell>(
+      ServerOptions{.address = "unix:" + directory_.path() + "/server"});
   server_->AddService(service_.get(),
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain([this] { coordinator_->Drain(absl::ZeroDuration()); });
   CHECK(server_->Start().ok());
-  channel_ = server_->InProcessChannel();
+  channel_ = *CreateChannel(server_->address());
   stub_ = v1::CoordinatorService::NewStub(channel_);
 }
 

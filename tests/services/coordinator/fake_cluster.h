@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "tests/integration/temporary_directory.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
 #include "services/rpc/member_client.h"
@@ -119,6 +120,7 @@ class FakeCluster {
  private:
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<CoordinatorServiceImpl> service_;
+  const TemporaryDirectory directory_;
   std::unique_ptr<ServerShell> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;
