@@ -108,6 +108,9 @@ class ClientStream final
 // Begins a call of any streaming method, named "/package.Service/Method". Never
 // blocks; a peer that cannot be reached shows in OnEnd(). Without `timeout` the
 // stream lasts until one side ends it: Cancel() or Finish() the sender.
+//
+// The caller keeps a reference to `channel` until OnEnd(): gRPC 1.51 joins its
+// threads when the last channel goes, and must not do so on one of these.
 template <typename Out, typename In>
 std::shared_ptr<StreamSender<Out>> OpenStream(
     std::shared_ptr<grpc::Channel> channel, const std::string& method,

@@ -11,6 +11,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -35,8 +36,13 @@ class FakeRouter final : public v1::TranslationService::Service {
   const std::string& address() const { return server_.address(); }
 
   // Asked before each call, with the number of calls so far; its error is the
-  // answer. Set before the first call.
-  std::function<absl::Status(int call, const v1::TranslateRequest&)> refuse;
+  // answer.
+  using Refusal =
+      std::function<absl::Status(int call, const v1::TranslateRequest&)>;
+  void Refuse(Refusal refuse) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    refuse_ = std::move(refuse);
+  }
 
   std::vector<v1::TranslateRequest> requests() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -51,8 +57,10 @@ class FakeRouter final : public v1::TranslationService::Service {
                          const v1::TranslateRequest* request,
                          v1::TranslateResponse* response) override {
     int call;
+    Refusal refuse;
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      refuse = refuse_;
       call = static_cast<int>(requests_.size());
       requests_.push_back(*request);
       most_at_a_time_ = std::max(most_at_a_time_, ++at_a_time_);
@@ -77,6 +85,7 @@ class FakeRouter final : public v1::TranslationService::Service {
  private:
   const ScratchFolder folder_;
   std::mutex mutex_;
+  Refusal refuse_;
   std::vector<v1::TranslateRequest> requests_;
   int at_a_time_ = 0;
   int most_at_a_time_ = 0;

@@ -54,14 +54,14 @@ TEST(LineTranslatorTest, KeepsOrderOverManyCalls) {
   std::mutex mutex;
   std::condition_variable changed;
   bool first = false, later = false;
-  router.refuse = [&](int, const v1::TranslateRequest& request) {
+  router.Refuse([&](int, const v1::TranslateRequest& request) {
     std::unique_lock<std::mutex> lock(mutex);
     const bool is_first = request.sentences(0).text() == "t1";
     (is_first ? first : later) = true;
     changed.notify_all();
     changed.wait(lock, [&] { return is_first ? later : first; });
     return absl::OkStatus();
-  };
+  });
   const Translated translated = TranslateAll(
       {.routers = {router.address()}, .calls_in_flight = 3}, Numbered(300));
   ASSERT_OK(translated.status);
@@ -95,7 +95,7 @@ TEST(LineTranslatorTest, NothingButBlankLinesNeedsNoCall) {
 
 TEST(LineTranslatorTest, NamesTheLineOfARefusedSentence) {
   FakeRouter router;
-  router.refuse = [](int, const v1::TranslateRequest& request) {
+  router.Refuse([](int, const v1::TranslateRequest& request) {
     for (int i = 0; i < request.sentences_size(); ++i) {
       if (request.sentences(i).text() == "t5") {
         return absl::InvalidArgumentError(
@@ -103,7 +103,7 @@ TEST(LineTranslatorTest, NamesTheLineOfARefusedSentence) {
       }
     }
     return absl::OkStatus();
-  };
+  });
   // Two sentences a call; line 2 is blank, so line 5 is in the third one.
   std::vector<std::string> texts = Numbered(8);
   texts[1] = "";
@@ -117,9 +117,9 @@ TEST(LineTranslatorTest, NamesTheLineOfARefusedSentence) {
 
 TEST(LineTranslatorTest, NamesTheLinesOfAFailedCall) {
   FakeRouter router;
-  router.refuse = [](int, const v1::TranslateRequest&) {
+  router.Refuse([](int, const v1::TranslateRequest&) {
     return absl::NotFoundError("no model x");
-  };
+  });
   EXPECT_THAT(
       TranslateAll({.routers = {router.address()}, .model = "x"}, Numbered(3))
           .status,
@@ -144,9 +144,9 @@ TEST(LineTranslatorTest, RefusesBadTextBehindTheLinesBeforeIt) {
 
 TEST(LineTranslatorTest, SendsAgainWhatARouterHadNoTimeFor) {
   FakeRouter busy, idle;
-  busy.refuse = [](int, const v1::TranslateRequest&) {
+  busy.Refuse([](int, const v1::TranslateRequest&) {
     return absl::ResourceExhaustedError("the queue is full");
-  };
+  });
   const Translated translated = TranslateAll(
       {.routers = {busy.address(), idle.address()}, .calls_in_flight = 1},
       {"a"});
@@ -157,9 +157,9 @@ TEST(LineTranslatorTest, SendsAgainWhatARouterHadNoTimeFor) {
 
 TEST(LineTranslatorTest, GivesUpAfterItsAttempts) {
   FakeRouter router;
-  router.refuse = [](int, const v1::TranslateRequest&) {
+  router.Refuse([](int, const v1::TranslateRequest&) {
     return absl::UnavailableError("a worker is lost");
-  };
+  });
   EXPECT_THAT(
       TranslateAll({.routers = {router.address()}, .attempts = 3}, {"a"})
           .status,

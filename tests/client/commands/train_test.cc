@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
@@ -35,7 +37,11 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
 
   const std::string& address() const { return server_.address(); }
 
-  std::vector<v1::JobProgress> lines;  // set before the first call
+  // What WatchJob() writes.
+  void Tell(std::vector<v1::JobProgress> lines) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    lines_ = std::move(lines);
+  }
 
   v1::SubmitJobRequest submitted() {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -54,7 +60,12 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
   grpc::Status WatchJob(grpc::ServerContext*,
                         const v1::WatchJobRequest* request,
                         grpc::ServerWriter<v1::JobProgress>* writer) override {
-    for (v1::JobProgress line : lines) {
+    std::vector<v1::JobProgress> lines;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      lines = lines_;
+    }
+    for (v1::JobProgress& line : lines) {
       line.set_job(request->job());
       writer->Write(line);
     }
@@ -64,7 +75,8 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
  private:
   const ScratchFolder folder_;
   std::mutex mutex_;
-  v1::SubmitJobRequest submitted_;  // guarded by mutex_
+  v1::SubmitJobRequest submitted_;      // guarded by mutex_
+  std::vector<v1::JobProgress> lines_;  // guarded by mutex_
   ServerShell server_;
 };
 
@@ -97,10 +109,10 @@ TEST(TrainCommandTest, SubmitsAbsolutePaths) {
 
 TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
   FakeCoordinator coordinator;
-  coordinator.lines = {Line(v1::JOB_STATE_WAITING, 0),
-                       Line(v1::JOB_STATE_RUNNING, 10),
-                       Line(v1::JOB_STATE_SUCCEEDED, 20)};
-  coordinator.lines[0].mutable_status()->set_message("no worker");
+  v1::JobProgress waiting = Line(v1::JOB_STATE_WAITING, 0);
+  waiting.mutable_status()->set_message("no worker");
+  coordinator.Tell({waiting, Line(v1::JOB_STATE_RUNNING, 10),
+                    Line(v1::JOB_STATE_SUCCEEDED, 20)});
   const ScratchFolder folder;
   const CommandRun run(TrainCommand, {folder.Write("job", kJob), "--follow",
                                       "--coordinator", coordinator.address()});
@@ -112,16 +124,17 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
 
 TEST(TrainCommandTest, FailsAsTheJobDoes) {
   FakeCoordinator coordinator;
-  coordinator.lines = {Line(v1::JOB_STATE_FAILED, 3)};
-  coordinator.lines[0].mutable_status()->set_code(
+  v1::JobProgress failed = Line(v1::JOB_STATE_FAILED, 3);
+  failed.mutable_status()->set_code(
       static_cast<int>(absl::StatusCode::kResourceExhausted));
-  coordinator.lines[0].mutable_status()->set_message("disk full");
+  failed.mutable_status()->set_message("disk full");
+  coordinator.Tell({failed});
   const CommandRun run(WatchCommand,
                        {"tiny", "--coordinator", coordinator.address()});
   EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kResourceExhausted,
                                    "job tiny: disk full"));
 
-  coordinator.lines = {Line(v1::JOB_STATE_CANCELLED, 3)};
+  coordinator.Tell({Line(v1::JOB_STATE_CANCELLED, 3)});
   EXPECT_THAT(
       CommandRun(WatchCommand, {"tiny", "--coordinator", coordinator.address()})
           .status,

@@ -476,8 +476,9 @@ TEST(MessageStreamTest, CarriesMessages) {
   server.AddService(&service, v1::CoordinatorService::service_full_name());
   ASSERT_OK(server.Start());
   Log<v1::JoinResponse, v1::JoinRequest> member;
+  const auto channel = server.InProcessChannel();
   const auto sender = OpenStream<v1::JoinRequest, v1::JoinResponse>(
-      server.InProcessChannel(), kJoin, member.Factory());
+      channel, kJoin, member.Factory());
   for (int i = 0; i < 3; ++i) {
     v1::JoinRequest request;
     request.mutable_heartbeat()->set_in_flight(i);

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,8 +81,14 @@ class TransferService final : public Base {
         });
   }
 
-  NamedTensors pushed;
-  v1::TensorFrameHeader header;
+  NamedTensors pushed() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return pushed_;
+  }
+  v1::TensorFrameHeader header() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return header_;
+  }
 
  private:
   class Push final
@@ -90,11 +97,16 @@ class TransferService final : public Base {
     explicit Push(TransferService* service)
         : service_(service), collector_(Specs()) {}
     absl::Status OnMessage(TensorFrame frame) override {
-      service_->header = frame.header;
+      {
+        std::lock_guard<std::mutex> lock(service_->mutex_);
+        service_->header_ = frame.header;
+      }
       return collector_.Add(std::move(frame));
     }
     absl::StatusOr<v1::PushGradientsResponse> OnComplete() override {
-      ASSIGN_OR_RETURN(service_->pushed, collector_.Take());
+      ASSIGN_OR_RETURN(NamedTensors pushed, collector_.Take());
+      std::lock_guard<std::mutex> lock(service_->mutex_);
+      service_->pushed_ = std::move(pushed);
       return v1::PushGradientsResponse();
     }
 
@@ -102,6 +114,10 @@ class TransferService final : public Base {
     TransferService* const service_;
     TensorCollector collector_;
   };
+
+  std::mutex mutex_;
+  NamedTensors pushed_;           // guarded by mutex_
+  v1::TensorFrameHeader header_;  // guarded by mutex_
 };
 
 class TensorTransferTest : public ::testing::Test {
@@ -124,8 +140,8 @@ TEST_F(TensorTransferTest, PushesGradients) {
   header.set_session("s");
   header.set_microbatch(3);
   ASSERT_OK(PushGradients(channel_, header, Example(), kLong));
-  ExpectExample(service_.pushed);
-  EXPECT_EQ(service_.header.microbatch(), 3);
+  ExpectExample(service_.pushed());
+  EXPECT_EQ(service_.header().microbatch(), 3);
 }
 
 TEST_F(TensorTransferTest, PushReportsTheServersError) {
@@ -138,7 +154,7 @@ TEST_F(TensorTransferTest, PushReportsTheServersError) {
   EXPECT_THAT(PushGradients(channel_, {}, gradients, kLong),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("\"scale\" is missing")));
-  EXPECT_TRUE(service_.pushed.empty());
+  EXPECT_TRUE(service_.pushed().empty());
 }
 
 TEST_F(TensorTransferTest, PullsParameters) {
