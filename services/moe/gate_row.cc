@@ -1,10 +1,20 @@
 #include "services/moe/gate_row.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 
 #include "services/ops/simd.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(GSHARD_SANITIZED)
+// GCC 12 takes the undefined operands inside this header for mistakes.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+#define GSHARD_AVX512
+#endif
 
 namespace gshard {
 namespace {
@@ -67,10 +77,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
   return found < num_experts ? found : -1;
 }
 
-}  // namespace
-
-GSHARD_SIMD Top2 FindTop2(const float* logits, int64_t num_experts) {
-  if (num_experts == 1) return {};
+GSHARD_SIMD Top2 FindTop2Anywhere(const float* logits, int64_t num_experts) {
   Lanes m0 = Lanes{} - kInfinity, m1 = m0;
   int64_t e = 0;
   for (; e + kBlock <= num_experts; e += kBlock) {
@@ -106,6 +113,99 @@ GSHARD_SIMD Top2 FindTop2(const float* logits, int64_t num_experts) {
       FindValue(logits, lane_max, largest(), top.first, num_experts);
   top.second = second >= 0 ? static_cast<int32_t>(second) : !top.first;
   return top;
+}
+
+#ifdef GSHARD_AVX512
+// The same with compares that give bits, which the compiler's vectors have no
+// way to say: where the largest logit is cannot be guessed, so a branch per
+// lane costs more than the vectors that it saves.
+#define GSHARD_TARGET [[gnu::target("avx512f")]]
+
+GSHARD_TARGET inline __m512 LoadUpTo(const float* from, int64_t count) {
+  return _mm512_mask_loadu_ps(
+      _mm512_set1_ps(-kInfinity),
+      static_cast<__mmask16>(count >= kLanes ? 0xffff : (1 << count) - 1),
+      from);
+}
+
+// The lane maxima of `count` logits.
+GSHARD_TARGET inline __m512 MaxOf(const float* logits, int64_t count) {
+  __m512 m0 = _mm512_set1_ps(-kInfinity), m1 = m0, m2 = m0, m3 = m0;
+  int64_t e = 0;
+  for (; e + 4 * kLanes <= count; e += 4 * kLanes) {
+    m0 = _mm512_max_ps(_mm512_loadu_ps(logits + e), m0);
+    m1 = _mm512_max_ps(_mm512_loadu_ps(logits + e + kLanes), m1);
+    m2 = _mm512_max_ps(_mm512_loadu_ps(logits + e + 2 * kLanes), m2);
+    m3 = _mm512_max_ps(_mm512_loadu_ps(logits + e + 3 * kLanes), m3);
+  }
+  for (; e < count; e += kLanes) {
+    m0 = _mm512_max_ps(LoadUpTo(logits + e, count - e), m0);
+  }
+  return _mm512_max_ps(_mm512_max_ps(m0, m1), _mm512_max_ps(m2, m3));
+}
+
+GSHARD_TARGET inline int64_t FindValueAvx512(const float* logits, float value,
+                                             int64_t skip,
+                                             int64_t num_experts) {
+  const __m512 values = _mm512_set1_ps(value);
+  const auto hit = [](uint32_t bits, int64_t begin, int64_t skip) {
+    if (skip >= begin && skip < begin + kLanes) bits &= ~(1u << (skip - begin));
+    return bits != 0 ? begin + std::countr_zero(bits) : -1;
+  };
+  int64_t e = 0;
+  for (; e + 4 * kLanes <= num_experts; e += 4 * kLanes) {
+    uint32_t bits[4];
+    for (int i = 0; i < 4; ++i) {
+      bits[i] = _mm512_cmp_ps_mask(_mm512_loadu_ps(logits + e + i * kLanes),
+                                   values, _CMP_EQ_OQ);
+    }
+    if ((bits[0] | bits[1] | bits[2] | bits[3]) == 0) continue;
+    for (int i = 0; i < 4; ++i) {
+      const int64_t found = hit(bits[i], e + i * kLanes, skip);
+      if (found >= 0) return found;
+    }
+  }
+  for (; e < num_experts; e += kLanes) {
+    const int64_t found =
+        hit(_mm512_cmp_ps_mask(LoadUpTo(logits + e, num_experts - e), values,
+                               _CMP_EQ_OQ),
+            e, skip);
+    if (found >= 0) return found < num_experts ? found : -1;
+  }
+  return -1;
+}
+
+GSHARD_TARGET Top2 FindTop2Avx512(const float* logits, int64_t num_experts) {
+  Top2 top;
+  const float largest = _mm512_reduce_max_ps(MaxOf(logits, num_experts));
+  const int64_t first =
+      std::max<int64_t>(FindValueAvx512(logits, largest, -1, num_experts), 0);
+  // The second: before the vector of the first, in it, and after it.
+  const int64_t begin = first / kLanes * kLanes;
+  const int64_t end = std::min<int64_t>(begin + kLanes, num_experts);
+  const __m512 beside = _mm512_mask_mov_ps(
+      LoadUpTo(logits + begin, end - begin),
+      static_cast<__mmask16>(1 << (first - begin)), _mm512_set1_ps(-kInfinity));
+  const __m512 others = _mm512_max_ps(MaxOf(logits, begin),
+                                      MaxOf(logits + end, num_experts - end));
+  const int64_t second = FindValueAvx512(
+      logits, _mm512_reduce_max_ps(_mm512_max_ps(beside, others)), first,
+      num_experts);
+  top.first = static_cast<int32_t>(first);
+  top.second = static_cast<int32_t>(second >= 0 ? second : !first);
+  return top;
+}
+#endif  // GSHARD_AVX512
+
+}  // namespace
+
+Top2 FindTop2(const float* logits, int64_t num_experts) {
+  if (num_experts == 1) return {};
+#ifdef GSHARD_AVX512
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f");
+  if (has_avx512) return FindTop2Avx512(logits, num_experts);
+#endif
+  return FindTop2Anywhere(logits, num_experts);
 }
 
 GSHARD_SIMD float ExpRow(const float* logits, float max, int64_t num_experts,

@@ -2,8 +2,11 @@
 //
 // RaggedDot up and down (E experts, R rows in all) does the floating-point
 // operations of two dense products; what it loses is to small groups and to
-// reading E matrices instead of one. `of_dense` is the ratio of the speeds,
-// both measured in this process, alternating.
+// reading E matrices instead of one. Two ratios of speeds, all measured in this
+// process, alternating:
+//   of_dense  beside R rows times one matrix [M, H], which stays in the cache
+//   of_wide   beside R / E rows times one matrix [M, E * H]: as much arithmetic
+//             and as many bytes of weights
 
 #include <benchmark/benchmark.h>
 #include <time.h>
@@ -75,23 +78,29 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Runs `ragged` as the benchmark, with `dense` beside it in each iteration.
-template <typename Ragged, typename Dense>
+// Runs `ragged` as the benchmark, with `dense` and `wide` beside it in each
+// iteration.
+template <typename Ragged, typename Dense, typename Wide>
 void RunBeside(benchmark::State& state, double flops, Ragged ragged,
-               Dense dense) {
+               Dense dense, Wide wide) {
   ragged();
   dense();
-  std::vector<double> ragged_seconds, dense_seconds;
+  wide();
+  std::vector<double> ragged_seconds, dense_seconds, wide_seconds;
   for (auto _ : state) {
     ragged_seconds.push_back(Seconds(ragged));
     dense_seconds.push_back(Seconds(dense));
+    wide_seconds.push_back(Seconds(wide));
     state.SetIterationTime(ragged_seconds.back());
   }
   const double ragged_median = Median(ragged_seconds);
   const double dense_median = Median(dense_seconds);
+  const double wide_median = Median(wide_seconds);
   state.counters["gflops"] = flops / ragged_median / 1e9;
   state.counters["dense_gflops"] = flops / dense_median / 1e9;
+  state.counters["wide_gflops"] = flops / wide_median / 1e9;
   state.counters["of_dense"] = dense_median / ragged_median;
+  state.counters["of_wide"] = wide_median / ragged_median;
 }
 
 void BM_ExpertForward(benchmark::State& state) {
@@ -113,6 +122,12 @@ void BM_ExpertForward(benchmark::State& state) {
                hidden.f32());
         Matmul({.m = kRows, .n = kWidth, .k = kHidden}, hidden.f32(),
                down.f32(), out.f32());
+      },
+      [&] {
+        Matmul({.m = kRows / kExperts, .n = kExperts * kHidden, .k = kWidth},
+               rows.f32(), up.f32(), hidden.f32());
+        Matmul({.m = kRows / kExperts, .n = kExperts * kWidth, .k = kHidden},
+               hidden.f32(), down.f32(), out.f32());
       });
 }
 BENCHMARK(BM_ExpertForward)
@@ -129,7 +144,7 @@ void BM_ExpertBackward(benchmark::State& state) {
   const Tensor up = Random({kExperts, kWidth, kHidden}, 2);
   const Tensor dhidden = Random({kRows, kHidden}, 3);
   Tensor drows(ElementType::kFloat32, {kRows, kWidth});
-  Tensor dup(ElementType::kFloat32, {kWidth, kHidden});
+  Tensor dup(ElementType::kFloat32, {kExperts, kWidth, kHidden});
   RunBeside(
       state, 4.0 * kRows * kWidth * kHidden,
       [&] {
@@ -141,6 +156,19 @@ void BM_ExpertBackward(benchmark::State& state) {
         Matmul({.m = kRows, .n = kWidth, .k = kHidden, .transpose_b = true},
                dhidden.f32(), up.f32(), drows.f32());
         Matmul({.m = kWidth, .n = kHidden, .k = kRows, .transpose_a = true},
+               rows.f32(), dhidden.f32(), dup.f32());
+      },
+      [&] {
+        // The gradients with respect to R / E rows and to [M, E * H].
+        Matmul({.m = kRows / kExperts,
+                .n = kWidth,
+                .k = kExperts * kHidden,
+                .transpose_b = true},
+               dhidden.f32(), up.f32(), drows.f32());
+        Matmul({.m = kWidth,
+                .n = kExperts * kHidden,
+                .k = kRows / kExperts,
+                .transpose_a = true},
                rows.f32(), dhidden.f32(), dup.f32());
       });
 }

@@ -63,8 +63,10 @@ TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
   struct Size {
     int64_t k, n;
   };
-  for (const Size size : {Size{64, 128}, Size{512, 96}, Size{100, 77},
-                          Size{17, 3}, Size{33, 1}, Size{256, 1000}}) {
+  for (const Size size :
+       {Size{64, 128}, Size{512, 96}, Size{100, 77}, Size{17, 3}, Size{33, 1},
+        Size{256, 1000}, Size{300, 1}, Size{257, 130}, Size{512, 1024},
+        Size{1000, 1024}}) {
     for (const bool transpose_b : {false, true}) {
       const Tensor a = RandomTensor({300, size.k}, 1);
       const Tensor b = RandomTensor({size.k, size.n}, 2);
