@@ -7,6 +7,7 @@ find_package(gRPC CONFIG REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # which gRPC links anyway
+find_package(SQLite3 REQUIRED)
 find_package(GTest CONFIG REQUIRED)
 find_package(benchmark CONFIG REQUIRED)
 
@@ -17,3 +18,10 @@ find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
 add_library(gshard_dnnl INTERFACE)
 target_include_directories(gshard_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(gshard_dnnl INTERFACE ${DNNL_LIBRARY})
+
+# Gloo comes without a CMake package.
+find_library(GLOO_LIBRARY gloo REQUIRED)
+find_path(GLOO_INCLUDE_DIR gloo/context.h REQUIRED)
+add_library(gshard_gloo INTERFACE)
+target_include_directories(gshard_gloo SYSTEM INTERFACE ${GLOO_INCLUDE_DIR})
+target_link_libraries(gshard_gloo INTERFACE ${GLOO_LIBRARY})

@@ -186,6 +186,11 @@ absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
     return absl::InvalidArgumentError(
         absl::StrCat("step: expected at least 0, got ", spec.step));
   }
+  if (spec.skipped_steps < 0 || spec.skipped_steps > spec.step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("skipped_steps: expected 0 to ", spec.step, ", got ",
+                     spec.skipped_steps));
+  }
   // Far from overflow, and beyond any machine.
   constexpr int64_t kMost = int64_t{1} << 50;
   std::set<absl::string_view> names;

@@ -103,6 +103,7 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
                    OptimizerConfigFromProto(worker.optimizer()));
   spec.optimizer = MakeOptimizer(optimizer);
   spec.step = worker.step();
+  spec.skipped_steps = worker.skipped_steps();
   spec.microbatches_per_step = worker.microbatches_per_step();
   return spec;
 }

@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
   }
   const std::string directory = spec.checkpoint_directory;
   const uint64_t seed = spec.initial_seed;
+  const int64_t expected_step = spec.step - spec.skipped_steps;
   std::unique_ptr<WorkerSession> session(
       new WorkerSession(std::move(spec), bytes));
   if (directory.empty()) {
@@ -56,9 +57,9 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
     return session;
   }
   ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
-  if (session->training() && checkpoint->manifest().step != session->step_) {
+  if (session->training() && checkpoint->manifest().step != expected_step) {
     return absl::FailedPreconditionError(
-        absl::StrCat("expected a checkpoint of step ", session->step_, ", got ",
+        absl::StrCat("expected a checkpoint of step ", expected_step, ", got ",
                      checkpoint->manifest().step, " in ", directory));
   }
   RETURN_IF_ERROR(session->store_.Load(*checkpoint));

@@ -26,7 +26,7 @@
 #include "services/checkpoint/checkpoint.h"
 #include "services/config/model_config.h"
 #include "services/model/parameters.h"
-#include "services/sharding/segment_host.h"
+#include "services/segments/segment_host.h"
 #include "services/train/optimizer.h"
 #include "services/train/parameter_store.h"
 
@@ -45,7 +45,8 @@ struct WorkerSessionSpec {
 
   // The rest is for training; null in serving.
   std::shared_ptr<const Optimizer> optimizer;
-  int64_t step = 0;  // committed already
+  int64_t step = 0;           // committed already
+  int64_t skipped_steps = 0;  // of these, the last, left out by the source
   int64_t microbatches_per_step = 0;
 };
 

@@ -14,7 +14,7 @@
 #include "router/cancellation.h"
 #include "router/worker_group.h"
 #include "services/metrics/metrics.h"
-#include "services/sharding/exchange.h"
+#include "services/segments/exchange.h"
 
 namespace gshard {
 

@@ -6,7 +6,7 @@
 #include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/channel.h"
-#include "services/sharding/role_split.h"
+#include "services/segments/role_split.h"
 
 namespace gshard {
 namespace {

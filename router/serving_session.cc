@@ -8,7 +8,7 @@
 #include "services/checkpoint/checkpoint.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
-#include "services/sharding/role_split.h"
+#include "services/segments/role_split.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {

@@ -12,7 +12,7 @@
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_transfer.h"
-#include "services/sharding/role_split.h"
+#include "services/segments/role_split.h"
 #include "services/tokenizer/tokenizer.h"
 #include "services/train/local_trainer.h"
 

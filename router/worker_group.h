@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/worker_connection.h"
-#include "services/sharding/exchange.h"
+#include "services/segments/exchange.h"
 
 namespace gshard {
 

@@ -63,6 +63,14 @@ void VisitFields(Visitor& visitor, Struct& checkpoint) {
                Presence::kRequired);
   visitor.Integer("every_steps", checkpoint.every_steps, 0, kMaxSteps);
   visitor.Integer("keep", checkpoint.keep, 1, 1000);
+  visitor.Integer("keep_best", checkpoint.keep_best, 0, 1000);
+}
+
+template <typename Visitor, Is<RecoveryPolicy> Struct>
+void VisitFields(Visitor& visitor, Struct& recovery) {
+  visitor.Integer("max_recoveries", recovery.max_recoveries, 0, 1'000'000);
+  visitor.Integer("replacement_wait_ms", recovery.replacement_wait_ms, 0,
+                  3'600'000);
 }
 
 // Of messages with the oneof `optimizer`.
@@ -98,6 +106,9 @@ void VisitFields(Visitor& visitor, Struct& job) {
   visitor.Integer("progress_every_steps", job.progress_every_steps, 1,
                   kMaxSteps);
   visitor.Integer("time_limit_seconds", job.time_limit_seconds, 0, kMaxSteps);
+  visitor.Enum("on_nonfinite", job.on_nonfinite,
+               v1::TrainingJob::OnNonfinite_descriptor());
+  visitor.Group("recovery", job.recovery);
 }
 
 absl::Status ValidateTrainingJob(const TrainingJob& job) {

@@ -65,9 +65,21 @@ struct LearningRateSchedule {
 struct CheckpointPolicy {
   std::string directory;       // required
   int64_t every_steps = 1000;  // 0: after the last step only
-  int64_t keep = 3;
+  int64_t keep = 3;            // the newest
+  int64_t keep_best = 1;       // by validation loss
 
   bool operator==(const CheckpointPolicy&) const = default;
+};
+
+// What to do with a step whose loss or gradient is not finite.
+enum class OnNonfinite { kStop, kSkip, kRollback };
+
+// How a job goes on when an expert worker is lost.
+struct RecoveryPolicy {
+  int64_t max_recoveries = 10;         // without progress
+  int64_t replacement_wait_ms = 2000;  // before others take over
+
+  bool operator==(const RecoveryPolicy&) const = default;
 };
 
 struct TrainingJob {
@@ -95,6 +107,8 @@ struct TrainingJob {
   std::string summary_directory;  // empty: no event files
   int64_t progress_every_steps = 100;
   int64_t time_limit_seconds = 0;  // 0: none
+  OnNonfinite on_nonfinite = OnNonfinite::kStop;
+  RecoveryPolicy recovery;
 
   bool operator==(const TrainingJob&) const = default;
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/rpc/tensor_frame.h"
 #include "services/train/local_trainer.h"
 
@@ -61,13 +62,14 @@ absl::Status CheckComplete(const TrainingJob& job,
 
 absl::StatusOr<std::string> CommitJobCheckpoint(
     const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
-    std::vector<TensorEntry> tensors) {
+    std::vector<TensorEntry> tensors, std::optional<double> validation_loss) {
   RETURN_IF_ERROR(CheckComplete(job, tensors));
   Manifest manifest;
   manifest.step = step;
   manifest.model_config = ModelConfigToText(job.model);
   manifest.tokenizer_file = kSourceFile;
   if (!tokenizers.target.empty()) manifest.target_tokenizer_file = kTargetFile;
+  manifest.validation_loss = validation_loss;
   manifest.metadata = {{kJobKey, TrainingJobToText(job)},
                        {kSeedKey, absl::StrCat(job.seed)},
                        {kDefaultLanguageKey, job.data.default_language}};
@@ -76,8 +78,9 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
       const std::string path,
       CommitCheckpoint(job.checkpoint.directory, std::move(manifest),
                        tokenizers.source, tokenizers.target));
-  const absl::Status pruned =
-      PruneCheckpoints(job.checkpoint.directory, job.checkpoint.keep);
+  const absl::Status pruned = PruneCheckpoints(
+      job.checkpoint.directory,
+      {.last = job.checkpoint.keep, .best = job.checkpoint.keep_best});
   if (!pruned.ok()) {
     LogWarning("old checkpoints stay", {{"status", pruned}});
   }
@@ -86,26 +89,25 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job) {
-  const auto path = LatestCheckpoint(job.checkpoint.directory);
-  if (absl::IsNotFound(path.status())) {
-    return std::unique_ptr<CheckpointReader>();
-  }
-  if (!path.ok()) return path.status();
-  ASSIGN_OR_RETURN(auto reader, CheckpointReader::Open(*path));
-  const Manifest& manifest = reader->manifest();
+  auto reader = LatestGoodCheckpoint(job.checkpoint.directory);
+  if (absl::IsNotFound(reader.status())) return nullptr;
+  if (!reader.ok()) return reader.status();
+  const std::string& path = (*reader)->path();
+  const Manifest& manifest = (*reader)->manifest();
   const auto seed = manifest.metadata.find(kSeedKey);
   if (seed == manifest.metadata.end() ||
       seed->second != absl::StrCat(job.seed)) {
     return absl::FailedPreconditionError(
         absl::StrCat("seed: expected ",
                      seed == manifest.metadata.end() ? "none" : seed->second,
-                     " as in the checkpoint ", *path, ", got ", job.seed));
+                     " as in the checkpoint ", path, ", got ", job.seed));
   }
   if (manifest.step >= job.steps) {
     return absl::FailedPreconditionError(
         absl::StrCat("steps: expected more than the ", manifest.step,
-                     " of the checkpoint ", *path, ", got ", job.steps));
+                     " of the checkpoint ", path, ", got ", job.steps));
   }
+  RETURN_IF_ERROR(ClearAfter(job.checkpoint.directory, manifest.step));
   return reader;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,16 +22,20 @@ namespace gshard {
 inline constexpr char kJobKey[] = "job";    // the job in text form
 inline constexpr char kSeedKey[] = "seed";  // decimal
 
-// Makes the shards of `step` a checkpoint, removes those that are too many, and
-// returns its path. Errors: FailedPrecondition if `tensors` are not those of
-// the job's model; those of CommitCheckpoint.
+// Makes the shards of `step` a checkpoint, removes those that the job does not
+// keep, and returns its path. `validation_loss`, of the weights of this step,
+// is recorded if it was measured. Errors: FailedPrecondition if `tensors` are
+// not those of the job's model; those of CommitCheckpoint.
 absl::StatusOr<std::string> CommitJobCheckpoint(
     const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
-    std::vector<TensorEntry> tensors);
+    std::vector<TensorEntry> tensors,
+    std::optional<double> validation_loss = std::nullopt);
 
-// The newest checkpoint of the job to train on from; null if there is none.
-// Errors: those of LatestCheckpoint; FailedPrecondition if it is of another
-// seed, or has all of the job's steps already.
+// The newest checkpoint of the job to train on from, read and verified in full;
+// null if there is none. Newer ones, which are damaged, are set aside with a
+// warning, since the job will write these steps again.
+// Errors: those of LatestGoodCheckpoint and ClearAfter; FailedPrecondition if
+// it is of another seed, or has all of the job's steps already.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job);
 

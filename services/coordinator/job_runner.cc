@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
 
 namespace gshard {
 namespace {

@@ -10,7 +10,7 @@
 #include "services/graph/text.h"
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_frame.h"
-#include "services/sharding/role_split.h"
+#include "services/segments/role_split.h"
 #include "services/train/local_trainer.h"
 
 namespace gshard {

@@ -114,7 +114,8 @@ absl::StatusOr<std::vector<Tensor>> Executor::Run(
                             .result_types = result_types,
                             .operands = absl::MakeSpan(operands),
                             .results = absl::MakeSpan(results),
-                            .segments = options.segments};
+                            .segments = options.segments,
+                            .devices = options.devices};
       const absl::Status status = RunKernel(context, options.reference);
       if (!status.ok()) return Annotate(status, where());
     }

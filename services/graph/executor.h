@@ -23,6 +23,8 @@ using TensorMap = absl::flat_hash_map<std::string, Tensor>;
 struct RunOptions {
   // For programs with call_segment nodes. Not owned.
   SegmentRunner* segments = nullptr;
+  // For programs with collectives. Not owned.
+  DeviceGroups* devices = nullptr;
   // Uses the operators' slow references where they have one.
   bool reference = false;
   // Called before each node with its index; true stops the run with CANCELLED.

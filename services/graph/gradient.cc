@@ -31,6 +31,16 @@ absl::StatusOr<std::vector<ValueId>> AddGradients(
   for (size_t n = num_nodes; n-- > 0;) {
     // A copy: adding nodes moves the list.
     const Node node = builder.program().nodes[n];
+    // Every use has been seen: the gradient is whole, and lies as its value.
+    for (const ValueId output : node.outputs) {
+      const ValueId gradient = gradients[output];
+      if (gradient == kNoValue) continue;
+      const std::string& sharding = builder.program().values[output].sharding;
+      if (!sharding.empty() &&
+          builder.program().values[gradient].sharding.empty()) {
+        builder.Annotate(gradient, std::string(sharding));
+      }
+    }
     bool wanted = false;
     for (const ValueId input : node.inputs) wanted = wanted || depends[input];
     std::vector<ValueId> of_results;

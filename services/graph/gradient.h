@@ -15,6 +15,8 @@ namespace gshard {
 // respect to each of `values`, and returns them in that order. A value that
 // the loss does not depend on gets kNoValue.
 //
+// A gradient carries the sharding annotation of its value (program.h).
+//
 // The order of sums is the reverse of the order of uses, so the result does
 // not depend on anything but the program.
 //

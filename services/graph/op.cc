@@ -25,7 +25,10 @@ struct Registry {
     Add(SourceOps());
     Add(ElementwiseOps());
     Add(ShapeOps());
+    Add(PaddingOps());
+    Add(ReduceMaxOps());
     Add(ContractionOps());
+    Add(ConvolutionOps());
     Add(NormOps());
     Add(LookupOps());
     Add(AttentionOps());

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "services/collectives/device_groups.h"
 #include "services/graph/dim.h"
 #include "services/graph/program.h"
 #include "services/tensor/tensor.h"
@@ -47,6 +48,8 @@ struct KernelContext {
   // To be set, one per output.
   absl::Span<Tensor> results;
   SegmentRunner* segments = nullptr;
+  // The other devices of a partitioned program; null outside of one.
+  DeviceGroups* devices = nullptr;
 
   Tensor Take(int i) { return std::move(operands[i]); }
   const Attributes& attributes() const { return node.attributes; }
@@ -83,8 +86,8 @@ struct OpDef {
       gradient = nullptr;
 };
 
-// Adds operators to the registry; adding a name again does nothing. Call
-// before any thread builds or parses a program.
+// Adds operators to the registry; adding a name again does nothing. From
+// any thread.
 void RegisterOps(std::vector<OpDef> ops);
 
 // Null if there is none. The operators of this room are always there.

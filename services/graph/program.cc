@@ -51,7 +51,7 @@ const Shape& ShapeAttribute(const Attributes& attributes,
   return Get<Shape>(attributes, name);
 }
 
-Program Pruned(const Program& program) {
+Program Pruned(const Program& program, std::vector<ValueId>* new_ids) {
   std::vector<bool> needed(program.values.size(), false);
   for (const auto& [name, value] : program.outputs) needed[value] = true;
   std::vector<bool> kept(program.nodes.size(), false);
@@ -82,6 +82,7 @@ Program Pruned(const Program& program) {
   for (const auto& [name, value] : program.outputs) {
     pruned.outputs.emplace_back(name, renamed[value]);
   }
+  if (new_ids != nullptr) *new_ids = std::move(renamed);
   return pruned;
 }
 

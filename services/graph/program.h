@@ -79,7 +79,9 @@ const Shape& ShapeAttribute(const Attributes& attributes,
 
 // A program without the nodes that no output needs. Inputs and parameters
 // that nothing reads disappear as well.
-Program Pruned(const Program& program);
+// With `renamed`, each value's id in the result, kNoValue if it has none.
+Program Pruned(const Program& program,
+               std::vector<ValueId>* renamed = nullptr);
 
 }  // namespace gshard
 

@@ -139,7 +139,8 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   const ValueId tokens = b_.Reshape(x, {T, M});
   const GatingOptions options = GateOptions(config_, training_);
   const ValueId logits =
-      b_.Einsum("tm,me->te", tokens, b_.Parameter(name + ".gate", {M, E}));
+      b_.Einsum("tm,me->te", tokens,
+                Replicate(b_, b_.Parameter(name + ".gate", {M, E})));
   const GateValues gate = GateTokens(b_, logits, b_.Reshape(valid, {T}), key_,
                                      options, next_salt_++);
   moe_reports_.push_back({name, gate});

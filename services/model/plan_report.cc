@@ -7,22 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "services/base/amount_text.h"
 
 namespace gshard {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// "1,234,567".
-std::string Grouped(int64_t value) {
-  const std::string digits = absl::StrCat(value);
-  std::string grouped;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) grouped.push_back(',');
-    grouped.push_back(digits[i]);
-  }
-  return grouped;
-}
 
 // "619.37 B": billions, millions or thousands.
 std::string Rounded(int64_t count) {
@@ -30,20 +20,6 @@ std::string Rounded(int64_t count) {
   if (count >= 1'000'000) return absl::StrFormat("%.2f M", count / 1e6);
   if (count >= 1'000) return absl::StrFormat("%.2f k", count / 1e3);
   return absl::StrCat(count);
-}
-
-// "2.25 GiB".
-std::string Bytes(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"B",   "KiB", "MiB",
-                                           "GiB", "TiB", "PiB"};
-  double value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 5) {
-    value /= 1024;
-    ++unit;
-  }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", value,
-                         kUnits[unit]);
 }
 
 // "1 router", "2 routers".
@@ -96,8 +72,8 @@ std::string Summary(const Plan& plan) {
     absl::StrAppend(&text, ", all dense\n");
   } else {
     absl::StrAppend(&text, ",\n  ", moe_layers, " of them MoE layers of ",
-                    model.experts, " experts (", Grouped(plan.total_experts),
-                    " in all)\n");
+                    model.experts, " experts (",
+                    GroupedText(plan.total_experts), " in all)\n");
   }
   absl::StrAppend(&text, "on ", Count(plan.options.routers, "router"), " and ",
                   Count(plan.options.workers, "expert worker"));
@@ -116,7 +92,7 @@ Table ParameterTable(const Plan& plan) {
   const ParameterCounts& counts = plan.parameters;
   Table table;
   const auto add = [&table](const char* name, int64_t count) {
-    table.Add({name, Grouped(count), Rounded(count)});
+    table.Add({name, GroupedText(count), Rounded(count)});
   };
   table.Add({"PARAMETERS", "exact", "rounded"});
   add("experts", counts.experts);
@@ -138,9 +114,9 @@ Table MemoryTable(const Plan& plan) {
   table.Add(
       {"MEMORY", "weights", "gradients", "optimizer", "activations*", "total"});
   const auto add = [&table](const char* name, const MemoryPlan& memory) {
-    table.Add({name, Bytes(memory.weights), Bytes(memory.gradients),
-               Bytes(memory.optimizer_state), Bytes(memory.activations),
-               Bytes(memory.Total())});
+    table.Add({name, BytesText(memory.weights), BytesText(memory.gradients),
+               BytesText(memory.optimizer_state), BytesText(memory.activations),
+               BytesText(memory.Total())});
   };
   add("router, train", plan.router_training);
   add("worker, train", plan.worker_training);
@@ -154,7 +130,7 @@ Table ExchangeTable(const Plan& plan) {
   Table table;
   table.Add({"EXCHANGE PER TOKEN", "bytes"});
   const auto add = [&table](const char* name, int64_t bytes) {
-    table.Add({name, Grouped(bytes)});
+    table.Add({name, GroupedText(bytes)});
   };
   add("one MoE layer, to workers, forward", exchange.layer_each_way);
   add("one MoE layer, from workers, forward", exchange.layer_each_way);
@@ -184,12 +160,12 @@ std::string PlanToText(const Plan& plan) {
   absl::StrAppend(&text, "\n");
   MemoryTable(plan).AppendTo(&text);
   absl::StrAppend(
-      &text, "* estimate for ", Grouped(plan.options.tokens_per_microbatch),
+      &text, "* estimate for ", GroupedText(plan.options.tokens_per_microbatch),
       " tokens in sentences of ", plan.options.sentence_length, "; float32; ",
       OptimizerName(plan), ";\n  the worker is one with most experts\n\n");
   ExchangeTable(plan).AppendTo(&text);
   absl::StrAppend(&text, "\ngradients from a router per microbatch: ",
-                  Bytes(plan.dense_gradient_bytes), "\n");
+                  BytesText(plan.dense_gradient_bytes), "\n");
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include "services/graph/gradient.h"
 #include "services/model/layers.h"
 #include "services/model/parameters.h"
+#include "services/sharding/annotation.h"
 
 namespace gshard {
 namespace {
@@ -21,6 +22,15 @@ ValueId IntInput(Builder& b, absl::string_view name, Shape shape) {
   return b.Input(name, {ElementType::kInt32, std::move(shape)});
 }
 
+// An input with a row per sentence, or per hypothesis of one: routers share
+// the sentences.
+ValueId BatchInput(Builder& b, absl::string_view name, ValueType type) {
+  return Split(b, b.Input(name, std::move(type)), 0, "router");
+}
+ValueId BatchInput(Builder& b, absl::string_view name, Shape shape) {
+  return BatchInput(b, name, ValueType{ElementType::kInt32, std::move(shape)});
+}
+
 // Ids and what tells padding from tokens.
 struct Tokens {
   ValueId ids;        // i32[B, L]
@@ -30,10 +40,10 @@ struct Tokens {
 };
 
 Tokens TokenInputs(Builder& b, const std::string& side, const Dim& L) {
-  return {.ids = IntInput(b, side, {B, L}),
+  return {.ids = BatchInput(b, side, Shape{B, L}),
           .positions = IntInput(b, side + "_positions", {L}),
-          .lengths = IntInput(b, side + "_lengths", {B}),
-          .valid = IntInput(b, side + "_valid", {B, L})};
+          .lengths = BatchInput(b, side + "_lengths", Shape{B}),
+          .valid = BatchInput(b, side + "_valid", Shape{B, L})};
 }
 
 ValueId EmbeddingTable(Builder& b, const ModelConfig& config, bool source) {
@@ -41,19 +51,18 @@ ValueId EmbeddingTable(Builder& b, const ModelConfig& config, bool source) {
     return b.Parameter("embedding",
                        {config.target_vocabulary_size, config.model_width});
   }
-  return source ? b.Parameter("source_embedding",
-                              {config.source_vocabulary_size,
-                               config.model_width})
-                : b.Parameter("target_embedding",
-                              {config.target_vocabulary_size,
-                               config.model_width});
+  return source
+             ? b.Parameter("source_embedding",
+                           {config.source_vocabulary_size, config.model_width})
+             : b.Parameter("target_embedding",
+                           {config.target_vocabulary_size, config.model_width});
 }
 
 ValueId EmbedInput(Layers& layers, const ModelConfig& config, Builder& b,
                    ValueId ids, ValueId positions, bool source) {
-  const ValueId x = layers.AddPositions(
-      layers.Embed(EmbeddingTable(b, config, source), ids), positions,
-      source ? "source" : "target");
+  const ValueId x =
+      layers.AddPositions(layers.Embed(EmbeddingTable(b, config, source), ids),
+                          positions, source ? "source" : "target");
   return layers.Dropout(x, config.dropout.input);
 }
 
@@ -86,8 +95,8 @@ ValueId Logits(const ModelConfig& config, Builder& b, ValueId rows) {
     // the authors' code then multiplies the rows by M^-1/2.
     if (!config.scale_tied_logits) rows = b.Scale(rows, root);
   } else {
-    table = b.Parameter("output_projection", {config.target_vocabulary_size,
-                                              config.model_width});
+    table = b.Parameter("output_projection",
+                        {config.target_vocabulary_size, config.model_width});
   }
   return b.Einsum("nm,vm->nv", rows, table);
 }
@@ -100,7 +109,7 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
   Builder b(absl::StrCat(config.name, ".train"));
   const Tokens source = TokenInputs(b, "source", Ls);
   const Tokens target = TokenInputs(b, "target", Lt);
-  const ValueId labels = IntInput(b, "labels", {B, Lt});
+  const ValueId labels = BatchInput(b, "labels", Shape{B, Lt});
   const ValueId target_tokens =
       b.Input("target_tokens", {ElementType::kFloat32, {}});
   const ValueId key = b.Input("key", {ElementType::kInt64, {}});
@@ -173,8 +182,8 @@ absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config) {
   Layers layers(b, config, /*training=*/false, key);
   const ValueId memory = Encode(layers, config, b, source);
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
-    const Layers::KeyValue cross = layers.KeysValues(
-        LayerName("decoder", i, "cross_attention"), memory);
+    const Layers::KeyValue cross =
+        layers.KeysValues(LayerName("decoder", i, "cross_attention"), memory);
     b.Output(absl::StrCat("cross_key/", i), cross.key);
     b.Output(absl::StrCat("cross_value/", i), cross.value);
   }
@@ -187,11 +196,11 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
   RegisterMoeOps();
   Builder b(absl::StrCat(config.name, ".decode"));
   const Dim N = config.heads, D = config.head_width;
-  const ValueId tokens = IntInput(b, "tokens", {B, K});
-  const ValueId positions = IntInput(b, "positions", {B, K});
-  const ValueId lengths = IntInput(b, "lengths", {B * K});
-  const ValueId valid = IntInput(b, "valid", {B, K});
-  const ValueId source_lengths = IntInput(b, "source_lengths", {B});
+  const ValueId tokens = BatchInput(b, "tokens", Shape{B, K});
+  const ValueId positions = BatchInput(b, "positions", Shape{B, K});
+  const ValueId lengths = BatchInput(b, "lengths", Shape{B * K});
+  const ValueId valid = BatchInput(b, "valid", Shape{B, K});
+  const ValueId source_lengths = BatchInput(b, "source_lengths", Shape{B});
   const ValueId key = b.Input("key", {ElementType::kInt64, {}});
   Layers layers(b, config, /*training=*/false, key);
 
@@ -200,8 +209,8 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
       EmbedInput(layers, config, b, tokens, positions, /*source=*/false);
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
     const auto cache = [&](const char* name, const Dim& rows, const Dim& L) {
-      return b.Input(absl::StrCat(name, "/", i),
-                     {ElementType::kFloat32, {rows, L, N, D}});
+      return BatchInput(b, absl::StrCat(name, "/", i),
+                        ValueType{ElementType::kFloat32, {rows, L, N, D}});
     };
     // Each hypothesis is a sequence of its own with one query.
     const std::string self = LayerName("decoder", i, "self_attention");
@@ -211,12 +220,12 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
     const Layers::KeyValue updated = {
         b.AddOne("update_cache", {cache("self_key", B * K, P),
                                   b.Reshape(entry.key, one), flat_positions}),
-        b.AddOne("update_cache", {cache("self_value", B * K, P),
-                                  b.Reshape(entry.value, one),
-                                  flat_positions})};
-    const ValueId heads = layers.Attend(b.Reshape(layers.Query(self, normed),
-                                                  one),
-                                        updated, lengths, /*causal=*/false);
+        b.AddOne("update_cache",
+                 {cache("self_value", B * K, P), b.Reshape(entry.value, one),
+                  flat_positions})};
+    const ValueId heads =
+        layers.Attend(b.Reshape(layers.Query(self, normed), one), updated,
+                      lengths, /*causal=*/false);
     x = layers.AddHeads(self, x, b.Reshape(heads, {B, K, N, D}));
     b.Output(absl::StrCat("self_key/", i), updated.key);
     b.Output(absl::StrCat("self_value/", i), updated.value);

@@ -64,7 +64,8 @@ int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
     const int64_t i = token * num_experts + e;
     float gumbel;
     if (noise.gumbel.empty()) {
-      const float uniform = RandomUniform(noise.key, i) + 0x1p-25f;
+      const int64_t draw = i + noise.first_token * num_experts;
+      const float uniform = RandomUniform(noise.key, draw) + 0x1p-25f;
       gumbel = -std::log(-std::log(uniform));
     } else {
       gumbel = noise.gumbel[i];
@@ -236,9 +237,10 @@ void Gate::ChooseExperts(int64_t token, int64_t s) {
   }
   if (expert[1] < 0) return;
   if (options_.second_expert == SecondExpert::kRandom) {
-    const float uniform = noise_.uniform.empty()
-                              ? RandomUniform(noise_.key, token)
-                              : noise_.uniform[token];
+    const float uniform =
+        noise_.uniform.empty()
+            ? RandomUniform(noise_.key, noise_.first_token + token)
+            : noise_.uniform[token];
     const float w2 = options_.normalize == Normalize::kBeforeCapacity
                          ? weight[1]
                          : second_probability;

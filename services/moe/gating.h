@@ -82,6 +82,9 @@ struct GatingNoise {
   uint64_t key = 0;
   absl::Span<const float> uniform = {};
   absl::Span<const float> gumbel = {};
+  // Number of the first token among those that draw from `key`: a device that
+  // gates a part of a batch draws what the whole would.
+  int64_t first_token = 0;
 };
 
 // Choice k of token t is element [t, k].

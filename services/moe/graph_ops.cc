@@ -5,6 +5,7 @@
 #include "services/base/status_macros.h"
 #include "services/moe/dispatch.h"
 #include "services/moe/reference_gating.h"
+#include "services/moe/sharding_rules.h"
 
 namespace gshard {
 namespace {
@@ -20,9 +21,9 @@ ValueType Int(Shape shape) { return {ElementType::kInt32, std::move(shape)}; }
 absl::Status ExpectType(absl::Span<const ValueType> operands, int i,
                         const ValueType& expected) {
   if (operands[i] == expected) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("operand ", i, " must be ", expected.ToString(), ", got ",
-                   operands[i].ToString()));
+  return absl::InvalidArgumentError(absl::StrCat("operand ", i, " must be ",
+                                                 expected.ToString(), ", got ",
+                                                 operands[i].ToString()));
 }
 
 Attributes ToAttributes(const GatingOptions& options) {
@@ -54,8 +55,8 @@ absl::StatusOr<GatingOptions> FromAttributes(const Attributes& attributes) {
                           int64_t count) -> absl::StatusOr<int64_t> {
     const int64_t value = IntAttribute(attributes, name);
     if (value >= 0 && value < count) return value;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", name, "' must lie in [0, ", count, "), got ", value));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' must lie in [0, ", count, "), got ", value));
   };
   GatingOptions options;
   ASSIGN_OR_RETURN(const int64_t second_expert, choice("second_expert", 3));
@@ -79,17 +80,19 @@ absl::StatusOr<GatingOptions> FromAttributes(const Attributes& attributes) {
   return options;
 }
 
-// logits [T, E], valid i32[T], key i64[].
+// logits [T, E], valid i32[T], key i64[], and on a part of the tokens the
+// number of the first i64[].
 Types InferGating(absl::Span<const ValueType> operands,
                   const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  const ValueType number{ElementType::kInt64, {}};
+  RETURN_IF_ERROR(ExpectOperands(operands, operands.size() == 4 ? 4 : 3));
+  if (operands.size() == 4) RETURN_IF_ERROR(ExpectType(operands, 3, number));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   const Dim& T = operands[0].shape[0];
   const Dim& E = operands[0].shape[1];
   RETURN_IF_ERROR(ExpectType(operands, 1, Int({T})));
-  RETURN_IF_ERROR(
-      ExpectType(operands, 2, ValueType{ElementType::kInt64, {}}));
+  RETURN_IF_ERROR(ExpectType(operands, 2, number));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "salt"));
   ASSIGN_OR_RETURN(const GatingOptions options, FromAttributes(attributes));
   std::vector<ValueType> results = {Int({T, 2}), Int({T, 2}), Float({T, 2}),
@@ -111,11 +114,13 @@ Types InferGating(absl::Span<const ValueType> operands,
 
 template <typename Function>
 absl::Status RunGating(KernelContext& c, Function gate) {
-  ASSIGN_OR_RETURN(const GatingOptions options,
-                   FromAttributes(c.attributes()));
+  ASSIGN_OR_RETURN(const GatingOptions options, FromAttributes(c.attributes()));
   GatingNoise noise;
   noise.key = FoldIn(static_cast<uint64_t>(*c.operands[2].data<int64_t>()),
                      IntAttribute(c.attributes(), "salt"));
+  if (c.operands.size() > 3) {
+    noise.first_token = *c.operands[3].data<int64_t>();
+  }
   ASSIGN_OR_RETURN(Routing routing,
                    gate(c.operands[0], c.operands[1], options, noise));
   c.results[0] = std::move(routing.expert);
@@ -136,8 +141,7 @@ absl::Status RunGating(KernelContext& c, Function gate) {
 Gradients GatingGradientRule(Builder& b, const Node& node,
                              absl::Span<const ValueId> dy) {
   if (node.outputs.size() < 9) {
-    return absl::UnimplementedError(
-        "top2_gating: the gradient needs 'losses'");
+    return absl::UnimplementedError("top2_gating: the gradient needs 'losses'");
   }
   const ValueId zero = b.Constant(0.0);
   const ValueId d_weight =
@@ -149,7 +153,9 @@ Gradients GatingGradientRule(Builder& b, const Node& node,
        node.outputs[8], d_weight, dy[5] != kNoValue ? dy[5] : zero,
        dy[6] != kNoValue ? dy[6] : zero},
       node.attributes);
-  return std::vector<ValueId>{d_logits, kNoValue, kNoValue};
+  std::vector<ValueId> gradients(node.inputs.size(), kNoValue);
+  gradients[0] = d_logits;
+  return gradients;
 }
 
 // logits, expert, slot, choice_count [G, E], log_sum [T], d_weight,
@@ -174,8 +180,7 @@ Types InferGatingGradient(absl::Span<const ValueType> operands,
 }
 
 absl::Status GatingGradientKernel(KernelContext& c) {
-  ASSIGN_OR_RETURN(const GatingOptions options,
-                   FromAttributes(c.attributes()));
+  ASSIGN_OR_RETURN(const GatingOptions options, FromAttributes(c.attributes()));
   Routing routing;
   routing.expert = c.operands[1];
   routing.slot = c.operands[2];
@@ -260,65 +265,63 @@ Types InferCombineGradient(absl::Span<const ValueType> operands,
 
 std::vector<OpDef> MoeOps() {
   std::vector<OpDef> ops;
-  ops.push_back({.name = "top2_gating",
-                 .infer = InferGating,
-                 .kernel =
-                     [](KernelContext& c) { return RunGating(c, Top2Gating); },
-                 .reference =
-                     [](KernelContext& c) {
-                       return RunGating(
-                           c, [](const auto&... arguments)
-                                  -> absl::StatusOr<Routing> {
-                             return reference::Top2Gating(arguments...);
-                           });
-                     },
-                 .gradient = GatingGradientRule});
+  ops.push_back(
+      {.name = "top2_gating",
+       .infer = InferGating,
+       .kernel = [](KernelContext& c) { return RunGating(c, Top2Gating); },
+       .reference =
+           [](KernelContext& c) {
+             return RunGating(
+                 c, [](const auto&... arguments) -> absl::StatusOr<Routing> {
+                   return reference::Top2Gating(arguments...);
+                 });
+           },
+       .gradient = GatingGradientRule});
   ops.push_back({.name = "top2_gating_gradient",
                  .infer = InferGatingGradient,
                  .kernel = GatingGradientKernel});
-  ops.push_back({.name = "plan_dispatch",
-                 .infer = InferPlan,
-                 .kernel = [](KernelContext& c) -> absl::Status {
-                   ASSIGN_OR_RETURN(
-                       DispatchPlan plan,
-                       PlanDispatch(c.operands[0], c.operands[1],
-                                    IntAttribute(c.attributes(), "experts"),
-                                    IntAttribute(c.attributes(),
-                                                 "group_size")));
-                   c.results[0] = std::move(plan.row_source);
-                   c.results[1] = std::move(plan.group_sizes);
-                   return absl::OkStatus();
-                 }});
   ops.push_back(
-      {.name = "dispatch",
-       .infer = InferDispatch,
+      {.name = "plan_dispatch",
+       .infer = InferPlan,
        .kernel = [](KernelContext& c) -> absl::Status {
-         ASSIGN_OR_RETURN(c.results[0],
-                          DispatchRows(c.operands[0], c.operands[1]));
+         ASSIGN_OR_RETURN(
+             DispatchPlan plan,
+             PlanDispatch(c.operands[0], c.operands[1],
+                          IntAttribute(c.attributes(), "experts"),
+                          IntAttribute(c.attributes(), "group_size")));
+         c.results[0] = std::move(plan.row_source);
+         c.results[1] = std::move(plan.group_sizes);
          return absl::OkStatus();
-       },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         return std::vector<ValueId>{
-             b.AddOne("dispatch_gradient", {dy[0], node.inputs[1]},
-                      {{"shape", b.type(node.inputs[0]).shape}}),
-             kNoValue};
        }});
+  ops.push_back({.name = "dispatch",
+                 .infer = InferDispatch,
+                 .kernel = [](KernelContext& c) -> absl::Status {
+                   ASSIGN_OR_RETURN(c.results[0],
+                                    DispatchRows(c.operands[0], c.operands[1]));
+                   return absl::OkStatus();
+                 },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       b.AddOne("dispatch_gradient", {dy[0], node.inputs[1]},
+                                {{"shape", b.type(node.inputs[0]).shape}}),
+                       kNoValue};
+                 }});
   ops.push_back({.name = "dispatch_gradient",
                  .infer = InferDispatchGradient,
                  .kernel = [](KernelContext& c) -> absl::Status {
                    ASSIGN_OR_RETURN(const Dims dims, c.ResultDims(0));
-                   ASSIGN_OR_RETURN(c.results[0],
-                                    DispatchGradient(c.operands[0],
-                                                     c.operands[1], dims[0]));
+                   ASSIGN_OR_RETURN(
+                       c.results[0],
+                       DispatchGradient(c.operands[0], c.operands[1], dims[0]));
                    return absl::OkStatus();
                  }});
   ops.push_back(
       {.name = "combine",
        .infer = InferCombine,
        .kernel = [](KernelContext& c) -> absl::Status {
-         ASSIGN_OR_RETURN(c.results[0], Combine(c.operands[0], c.operands[1],
-                                                c.operands[2]));
+         ASSIGN_OR_RETURN(c.results[0],
+                          Combine(c.operands[0], c.operands[1], c.operands[2]));
          return absl::OkStatus();
        },
        .gradient = [](Builder& b, const Node& node,
@@ -344,11 +347,13 @@ std::vector<OpDef> MoeOps() {
 
 }  // namespace
 
-void RegisterMoeOps() { RegisterOps(MoeOps()); }
+void RegisterMoeOps() {
+  RegisterOps(MoeOps());
+  RegisterMoeSharding();
+}
 
 GateValues GateTokens(Builder& builder, ValueId logits, ValueId valid,
-                      ValueId key, const GatingOptions& options,
-                      int64_t salt) {
+                      ValueId key, const GatingOptions& options, int64_t salt) {
   Attributes attributes = ToAttributes(options);
   attributes["salt"] = salt;
   if (options.losses) {

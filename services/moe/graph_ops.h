@@ -15,8 +15,9 @@
 
 namespace gshard {
 
-// Adds this room's operators to the registry. Call before building or parsing
-// a program that has them; calling again does nothing.
+// Adds this room's operators to the registry, and how they are partitioned
+// (sharding_rules.h). Call before building or parsing a program that has them;
+// calling again does nothing.
 void RegisterMoeOps();
 
 // Results of GateTokens as values of the program.

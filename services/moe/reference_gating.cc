@@ -146,10 +146,11 @@ Routing Top2Gating(const Tensor& logits, const Tensor& valid,
       float value = x[j];
       if (options.second_expert == SecondExpert::kSampling) {
         const int64_t i = t * E + j;
-        value +=
-            noise.gumbel.empty()
-                ? -std::log(-std::log(RandomUniform(noise.key, i) + 0x1p-25f))
-                : noise.gumbel[i];
+        value += noise.gumbel.empty()
+                     ? -std::log(-std::log(
+                           RandomUniform(noise.key, noise.first_token * E + i) +
+                           0x1p-25f))
+                     : noise.gumbel[i];
       }
       if (e[1] < 0 || value > best) {
         e[1] = static_cast<int32_t>(j);
@@ -173,8 +174,9 @@ Routing Top2Gating(const Tensor& logits, const Tensor& valid,
     wanted[t][0] = true;
     wanted[t][1] = e[1] >= 0;
     if (e[1] >= 0 && options.second_expert == SecondExpert::kRandom) {
-      const float rnd = noise.uniform.empty() ? RandomUniform(noise.key, t)
-                                              : noise.uniform[t];
+      const float rnd = noise.uniform.empty()
+                            ? RandomUniform(noise.key, noise.first_token + t)
+                            : noise.uniform[t];
       const double compared =
           options.normalize == Normalize::kBeforeCapacity ? w2[t] : g2;
       wanted[t][1] = compared / options.random_threshold > rnd;

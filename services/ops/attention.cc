@@ -44,7 +44,10 @@ struct Sizes {
 int64_t VisibleKeys(const Sizes& sizes, const AttentionOptions& options,
                     int64_t length, int64_t i) {
   if (!options.causal) return length;
-  return std::clamp<int64_t>(i + 1 + sizes.keys - sizes.queries, 0, length);
+  const int64_t queries =
+      options.all_queries > 0 ? options.all_queries : sizes.queries;
+  return std::clamp<int64_t>(options.first_query + i + 1 + sizes.keys - queries,
+                             0, length);
 }
 
 GSHARD_SIMD void SoftmaxRow(float* x, int64_t visible, int64_t padded,
@@ -76,7 +79,10 @@ GSHARD_SIMD void DropRow(const float* x, float* out, int64_t size,
 
 DropoutMask MaskOfRow(const AttentionOptions& options, int64_t b, int64_t n,
                       int64_t i) {
-  const uint64_t key = FoldIn(FoldIn(FoldIn(options.dropout_key, b), n), i);
+  const uint64_t key =
+      FoldIn(FoldIn(FoldIn(options.dropout_key, options.first_sentence + b),
+                    options.first_head + n),
+             options.first_query + i);
   return DropoutMask(options.dropout_rate, key);
 }
 

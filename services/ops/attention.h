@@ -28,6 +28,15 @@ struct AttentionOptions {
   // (sentence, head, query, key position), whatever the padding.
   float dropout_rate = 0.0f;
   uint64_t dropout_key = 0;
+
+  // Of a call on a part of a larger one: where its first sentence, head and
+  // query stand there, and how many queries there are (0: no more than these).
+  // What a query sees and what is dropped is as in the larger call. Keys are
+  // all there.
+  int64_t first_sentence = 0;
+  int64_t first_head = 0;
+  int64_t first_query = 0;
+  int64_t all_queries = 0;
 };
 
 struct AttentionResult {

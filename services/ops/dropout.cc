@@ -1,5 +1,7 @@
 #include "services/ops/dropout.h"
 
+#include <utility>
+
 #include "services/base/check.h"
 #include "services/base/random.h"
 #include "services/ops/dropout_mask.h"
@@ -26,7 +28,42 @@ Tensor Dropout(Tensor x, float rate, uint64_t key) {
   return out;
 }
 
+Tensor DropoutPart(Tensor x, absl::Span<const int64_t> begin,
+                   absl::Span<const int64_t> whole, float rate, uint64_t key) {
+  CHECK(rate >= 0.0f && rate < 1.0f);
+  CHECK(static_cast<int>(begin.size()) == x.rank() &&
+        begin.size() == whole.size());
+  if (rate == 0.0f) return x;
+  if (x.rank() == 0) return Dropout(std::move(x), rate, key);
+  Tensor out = ReuseOrAllocate(x);
+  const DropoutMask mask(rate, key);
+  const int last = x.rank() - 1;
+  const int64_t size = x.dim(last);
+  const int64_t rows = size == 0 ? 0 : x.size() / size;
+  for (int64_t r = 0; r < rows; ++r) {
+    // The number of the row's first element in the whole, from the last
+    // dimension to the first.
+    uint64_t start = begin[last];
+    uint64_t stride = whole[last];
+    int64_t rest = r;
+    for (int d = last - 1; d >= 0; --d) {
+      start += (begin[d] + rest % x.dim(d)) * stride;
+      stride *= whole[d];
+      rest /= x.dim(d);
+    }
+    DropoutRow(x.f32() + r * size, out.f32() + r * size, size, start, mask);
+  }
+  return out;
+}
+
 Tensor DropoutRows(Tensor x, const Tensor& rows, float rate, uint64_t key) {
+  const int64_t columns = x.dim(1);
+  return DropoutRowsPart(std::move(x), rows, /*first_column=*/0, columns, rate,
+                         key);
+}
+
+Tensor DropoutRowsPart(Tensor x, const Tensor& rows, int64_t first_column,
+                       int64_t columns, float rate, uint64_t key) {
   CHECK(rate >= 0.0f && rate < 1.0f && x.rank() == 2);
   if (rate == 0.0f) return x;
   Tensor out = ReuseOrAllocate(x);
@@ -34,7 +71,8 @@ Tensor DropoutRows(Tensor x, const Tensor& rows, float rate, uint64_t key) {
   const int64_t H = x.dim(1);
   for (int64_t r = 0; r < x.dim(0); ++r) {
     DropoutRow(x.f32() + r * H, out.f32() + r * H, H,
-               static_cast<uint64_t>(rows.i32()[r]) * H, mask);
+               static_cast<uint64_t>(rows.i32()[r]) * columns + first_column,
+               mask);
   }
   return out;
 }

@@ -1,9 +1,11 @@
 #include "services/ops/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "services/base/check.h"
+#include "services/ops/exp.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"
 
@@ -14,6 +16,37 @@ GSHARD_SIMD void MultiplyRow(const float* a, const float* b, float* out,
                              int64_t size) {
 #pragma omp simd
   for (int64_t i = 0; i < size; ++i) out[i] = a[i] * b[i];
+}
+
+GSHARD_SIMD void SubtractRow(const float* a, const float* b, float* out,
+                             int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] - b[i];
+}
+
+GSHARD_SIMD void DivideRow(const float* a, const float* b, float* out,
+                           int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] / b[i];
+}
+
+GSHARD_SIMD void SubtractConstant(const float* a, float b, float* out,
+                                  int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] - b;
+}
+
+GSHARD_SIMD void DivideConstant(const float* a, float b, float* out,
+                                int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = a[i] / b;
+}
+
+// A block of a fixed size has no rest, which other instructions would compute.
+constexpr int64_t kExpBlock = 64;
+GSHARD_SIMD void ExpBlock(const float* x, float* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < kExpBlock; ++i) out[i] = Exp(x[i]);
 }
 
 GSHARD_SIMD void AddConstant(const float* a, float b, float* out,
@@ -87,6 +120,14 @@ Tensor Add(Tensor a, Tensor b) {
   return ApplySuffix(std::move(a), std::move(b), AddRow, AddConstant);
 }
 
+Tensor Subtract(Tensor a, Tensor b) {
+  return ApplySuffix(std::move(a), std::move(b), SubtractRow, SubtractConstant);
+}
+
+Tensor Divide(Tensor a, Tensor b) {
+  return ApplySuffix(std::move(a), std::move(b), DivideRow, DivideConstant);
+}
+
 Tensor Multiply(Tensor a, Tensor b) {
   return ApplySuffix(std::move(a), std::move(b), MultiplyRow, MultiplyConstant);
 }
@@ -94,6 +135,23 @@ Tensor Multiply(Tensor a, Tensor b) {
 Tensor Scale(Tensor x, float factor) {
   Tensor out = ReuseOrAllocate(x);
   MultiplyConstant(x.f32(), factor, out.f32(), x.size());
+  return out;
+}
+
+Tensor Exp(Tensor x) {
+  Tensor out = ReuseOrAllocate(x);
+  float block[kExpBlock] = {};
+  float powers[kExpBlock];
+  for (int64_t i = 0; i < x.size(); i += kExpBlock) {
+    const int64_t count = std::min(kExpBlock, x.size() - i);
+    std::copy_n(x.f32() + i, count, block);
+    ExpBlock(block, powers);
+    for (int64_t j = 0; j < count; ++j) {
+      // Where exp.h stops short.
+      const bool extreme = block[j] > 88.0f || block[j] < -87.0f;
+      out.f32()[i + j] = extreme ? std::exp(block[j]) : powers[j];
+    }
+  }
   return out;
 }
 

@@ -14,12 +14,17 @@ namespace gshard {
 // Whether `suffix` are the last sizes of `dims`.
 bool IsSuffix(const Dims& suffix, const Dims& dims);
 
-// a + b and a * b. REQUIRES: b's sizes are a suffix of a's.
+// a + b, a - b, a * b and a / b. REQUIRES: b's sizes are a suffix of a's.
 Tensor Add(Tensor a, Tensor b);
+Tensor Subtract(Tensor a, Tensor b);
 Tensor Multiply(Tensor a, Tensor b);
+Tensor Divide(Tensor a, Tensor b);
 
 // factor * x.
 Tensor Scale(Tensor x, float factor);
+
+// e^x within 2 ulp, with infinity and the smallest numbers where they belong.
+Tensor Exp(Tensor x);
 
 // max(x, 0).
 Tensor Relu(Tensor x);

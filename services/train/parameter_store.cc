@@ -125,10 +125,9 @@ absl::Status ParameterStore::CheckGradients(
     }
     if (gradient.type() != ElementType::kFloat32 ||
         gradient.dims() != found->second.dims()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("gradient '", name, "': expected ",
-                       found->second.TypeString(), ", got ",
-                       gradient.TypeString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "gradient '", name, "': expected ", found->second.TypeString(),
+          ", got ", gradient.TypeString()));
     }
   }
   return absl::OkStatus();
@@ -185,19 +184,26 @@ std::vector<TensorSpec> ParameterStore::TensorSpecs() const {
 }
 
 absl::Status ParameterStore::Save(CheckpointWriter& writer) const {
+  for (const NamedTensor& named : Snapshot()) {
+    RETURN_IF_ERROR(writer.Write(named.name, named.tensor));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<NamedTensor> ParameterStore::Snapshot() const {
+  std::vector<NamedTensor> snapshot;
   for (const Logical& logical : logical_) {
-    RETURN_IF_ERROR(
-        writer.Write(logical.name,
-                     View(logical, tensors_.at(logical.parameter))));
+    snapshot.push_back(
+        {logical.name, View(logical, tensors_.at(logical.parameter))});
     if (optimizer_ == nullptr) continue;
     const std::vector<NamedShape> shapes =
         optimizer_->StateShapes(logical.matrix);
     for (size_t i = 0; i < shapes.size(); ++i) {
-      RETURN_IF_ERROR(writer.Write(StateName(logical.name, shapes[i].name),
-                                   logical.state[i]));
+      snapshot.push_back(
+          {StateName(logical.name, shapes[i].name), logical.state[i]});
     }
   }
-  return absl::OkStatus();
+  return snapshot;
 }
 
 int64_t ParameterStore::bytes() const {

@@ -74,6 +74,11 @@ class ParameterStore {
   std::vector<TensorSpec> TensorSpecs() const;
   absl::Status Save(CheckpointWriter& writer) const;
 
+  // The same tensors as they are now, sharing buffers with the store, for a
+  // BackgroundWriter: an Update meanwhile replaces what is shared and leaves
+  // the snapshot as it was.
+  std::vector<NamedTensor> Snapshot() const;
+
   int64_t bytes() const;
 
  private:

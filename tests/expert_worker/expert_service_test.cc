@@ -38,9 +38,9 @@ constexpr int64_t kMemory = int64_t{1} << 30;
 class RouterStream {
  public:
   explicit RouterStream(std::shared_ptr<grpc::Channel> channel)
-      : state_(std::make_shared<State>()) {
+      : channel_(std::move(channel)), state_(std::make_shared<State>()) {
     sender_ = OpenStream<ExpertFrame, ExpertFrame>(
-        std::move(channel), "/gshard.v1.ExpertWorkerService/Run",
+        channel_, "/gshard.v1.ExpertWorkerService/Run",
         [this](auto) { return std::make_unique<Handler>(state_); });
   }
   ~RouterStream() {
@@ -100,6 +100,7 @@ class RouterStream {
     const std::shared_ptr<State> state_;
   };
 
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::shared_ptr<State> state_;
   std::shared_ptr<StreamSender<ExpertFrame>> sender_;
 };
@@ -177,8 +178,8 @@ class ExpertServiceTest : public ::testing::Test {
                         v1::ExpertWorkerService::service_full_name());
     server_->OnDrain([this] { service_->FinishAccepted(); });
     ASSERT_OK(server_->Start());
-    router_ = std::make_unique<RouterStream>(
-      *CreateChannel(server_->address()));
+    router_ =
+        std::make_unique<RouterStream>(*CreateChannel(server_->address()));
   }
 
   // Call `i` of the microbatch.
@@ -333,8 +334,7 @@ TEST_F(ExpertServiceTest, EndsAStreamThatBreaksTheRules) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("expected RUN or CANCEL, got 2")));
 
-  router_ = std::make_unique<RouterStream>(
-      *CreateChannel(server_->address()));
+  router_ = std::make_unique<RouterStream>(*CreateChannel(server_->address()));
   const auto release = HoldThread();
   router_->Send(Frame(1));
   router_->Send(Frame(1));
@@ -401,8 +401,7 @@ TEST_F(ExpertServiceTest, ABrokenStreamLeavesNothingBehind) {
   EXPECT_EQ(open_runs(), 0u);
   release->set_value();
   // The next stream starts anew, with the next attempt.
-  router_ = std::make_unique<RouterStream>(
-      *CreateChannel(server_->address()));
+  router_ = std::make_unique<RouterStream>(*CreateChannel(server_->address()));
   ExpertFrame again = Frame(3);
   again.header.set_attempt(1);
   router_->Send(again);

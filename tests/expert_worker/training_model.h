@@ -15,8 +15,8 @@
 #include "services/base/status_macros.h"
 #include "services/model/transformer.h"
 #include "services/moe/graph_ops.h"
-#include "services/sharding/exchange.h"
-#include "services/sharding/role_split.h"
+#include "services/segments/exchange.h"
+#include "services/segments/role_split.h"
 #include "services/train/local_trainer.h"
 #include "services/train/microbatch.h"
 

@@ -13,6 +13,7 @@
 #include "client/child_process.h"
 #include "services/base/subprocess.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "tests/integration/names_job.h"
 #include "tests/integration/temporary_directory.h"
 #include "tests/testing/status_matchers.h"

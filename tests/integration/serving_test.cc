@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
 #include "tests/testing/status_matchers.h"

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/data/batch_order.h"
 #include "services/data/dataset.h"
 #include "services/tokenizer/tokenizer.h"

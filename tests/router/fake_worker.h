@@ -21,7 +21,7 @@
 #include "services/rpc/server.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/status.h"
-#include "services/sharding/segment_host.h"
+#include "services/segments/segment_host.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

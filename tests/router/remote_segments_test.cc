@@ -11,7 +11,7 @@
 
 #include "services/graph/executor.h"
 #include "tests/router/fake_worker.h"
-#include "tests/services/sharding/split_model.h"
+#include "tests/services/segments/split_model.h"
 
 namespace gshard {
 namespace {

@@ -160,6 +160,15 @@ const std::vector<Fence>& Fences() {
                 StartsWith(header, "dnnl");
        },
        {"services/ops"}},
+      {"gloo",
+       [](absl::string_view header) { return StartsWith(header, "gloo/"); },
+       {"services/collectives"}},
+      {"NCCL",
+       [](absl::string_view header) { return StartsWith(header, "nccl"); },
+       {"services/collectives"}},
+      {"SQLite",
+       [](absl::string_view header) { return StartsWith(header, "sqlite3"); },
+       {"services/coordinator"}},
       {"SentencePiece",
        [](absl::string_view header) {
          return StartsWith(header, "sentencepiece");

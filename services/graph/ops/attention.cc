@@ -96,6 +96,11 @@ absl::Status CheckLengths(const Tensor& lengths, int64_t keys) {
   return absl::OkStatus();
 }
 
+// Attributes that only a part of a larger attention has (services/sharding).
+int64_t PartAttribute(const Attributes& attributes, absl::string_view name) {
+  return attributes.contains(name) ? IntAttribute(attributes, name) : 0;
+}
+
 AttentionOptions Options(const KernelContext& context, int key_operand) {
   const Attributes& attributes = context.attributes();
   AttentionOptions options;
@@ -103,6 +108,10 @@ AttentionOptions Options(const KernelContext& context, int key_operand) {
   options.scale = static_cast<float>(FloatAttribute(attributes, "scale"));
   options.dropout_rate =
       static_cast<float>(FloatAttribute(attributes, "dropout_rate"));
+  options.first_sentence = PartAttribute(attributes, "first_sentence");
+  options.first_head = PartAttribute(attributes, "first_head");
+  options.first_query = PartAttribute(attributes, "first_query");
+  options.all_queries = PartAttribute(attributes, "all_queries");
   if (HasKey(attributes)) {
     options.dropout_key = FoldIn(
         static_cast<uint64_t>(*context.operands[key_operand].data<int64_t>()),

@@ -1,4 +1,5 @@
-// add, multiply, scale, relu, relu_gradient, dropout, dropout_rows.
+// add, subtract, multiply, divide, scale, exp, relu, relu_gradient, dropout,
+// dropout_rows.
 
 #include "services/ops/elementwise.h"
 
@@ -129,6 +130,46 @@ std::vector<OpDef> ElementwiseOps() {
                                      SumToOperand(b, dy[0], node.inputs[1])};
        }});
   ops.push_back(
+      {.name = "subtract",
+       .infer = InferBinary,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Subtract(c.Take(0), c.Take(1));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Subtract(c.operands[0], c.operands[1]);
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             dy[0],
+             b.Scale(SumToOperand(b, dy[0], node.inputs[1]), -1.0)};
+       }});
+  // With y = a / b: da = dy / b, db = -da y.
+  ops.push_back(
+      {.name = "divide",
+       .infer = InferBinary,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Divide(c.Take(0), c.Take(1));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Divide(c.operands[0], c.operands[1]);
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         const ValueId da = b.Divide(dy[0], node.inputs[1]);
+         const ValueId product = b.Multiply(da, node.outputs[0]);
+         return std::vector<ValueId>{
+             da, b.Scale(SumToOperand(b, product, node.inputs[1]), -1.0)};
+       }});
+  ops.push_back(
       {.name = "multiply",
        .infer = InferBinary,
        .kernel =
@@ -164,6 +205,23 @@ std::vector<OpDef> ElementwiseOps() {
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{b.Scale(
                        dy[0], FloatAttribute(node.attributes, "factor"))};
+                 }});
+  ops.push_back({.name = "exp",
+                 .infer = InferSame,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Exp(c.Take(0));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::Exp(c.operands[0]);
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       b.Multiply(dy[0], node.outputs[0])};
                  }});
   ops.push_back({.name = "relu",
                  .infer = InferSame,

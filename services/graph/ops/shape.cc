@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/ops/dims.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/concat.h"
 #include "services/ops/reduce.h"
@@ -14,27 +15,6 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
-// The attribute `name` as dimensions of a tensor of `rank`: in range and
-// strictly ascending.
-absl::StatusOr<std::vector<int>> ExpectDims(const Attributes& attributes,
-                                            absl::string_view name, int rank) {
-  RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, name));
-  std::vector<int> dims;
-  for (const int64_t dim : IntsAttribute(attributes, name)) {
-    if (dim < 0 || dim >= rank || (!dims.empty() && dim <= dims.back())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", name, "' must ascend within [0, ", rank,
-                       "), got ", dim));
-    }
-    dims.push_back(static_cast<int>(dim));
-  }
-  return dims;
-}
-
-std::vector<int> ToInts(const std::vector<int64_t>& dims) {
-  return std::vector<int>(dims.begin(), dims.end());
-}
 
 Types InferReshape(absl::Span<const ValueType> operands,
                    const Attributes& attributes) {
@@ -96,16 +76,8 @@ Types InferReduceSum(absl::Span<const ValueType> operands,
   const Shape& shape = operands[0].shape;
   ASSIGN_OR_RETURN(const std::vector<int> dims,
                    ExpectDims(attributes, "dims", shape.size()));
-  Shape result;
-  size_t next = 0;
-  for (size_t i = 0; i < shape.size(); ++i) {
-    if (next < dims.size() && dims[next] == static_cast<int>(i)) {
-      ++next;
-    } else {
-      result.push_back(shape[i]);
-    }
-  }
-  return std::vector<ValueType>{{ElementType::kFloat32, std::move(result)}};
+  return std::vector<ValueType>{
+      {ElementType::kFloat32, WithoutDims(shape, dims)}};
 }
 
 Gradients ReduceSumGradient(Builder& b, const Node& node,

@@ -12,7 +12,10 @@ namespace gshard {
 std::vector<OpDef> SourceOps();
 std::vector<OpDef> ElementwiseOps();
 std::vector<OpDef> ShapeOps();
+std::vector<OpDef> PaddingOps();
+std::vector<OpDef> ReduceMaxOps();
 std::vector<OpDef> ContractionOps();
+std::vector<OpDef> ConvolutionOps();
 std::vector<OpDef> NormOps();
 std::vector<OpDef> LookupOps();
 std::vector<OpDef> AttentionOps();

@@ -16,14 +16,19 @@ int64_t At(const Tensor& x, int64_t b, int64_t l, int64_t n, int64_t d) {
 
 bool Sees(const Tensor& q, const Tensor& k, const Tensor& key_lengths,
           const AttentionOptions& options, int64_t b, int64_t i, int64_t j) {
+  const int64_t queries =
+      options.all_queries > 0 ? options.all_queries : q.dim(1);
   return j < key_lengths.i32()[b] &&
-         (!options.causal || j <= i + k.dim(1) - q.dim(1));
+         (!options.causal || j <= options.first_query + i + k.dim(1) - queries);
 }
 
 // What a probability is multiplied by.
 double DropoutFactor(const AttentionOptions& options, int64_t b, int64_t n,
                      int64_t i, int64_t j) {
-  const uint64_t key = FoldIn(FoldIn(FoldIn(options.dropout_key, b), n), i);
+  const uint64_t key =
+      FoldIn(FoldIn(FoldIn(options.dropout_key, options.first_sentence + b),
+                    options.first_head + n),
+             options.first_query + i);
   return RandomUniform(key, j) < options.dropout_rate
              ? 0.0
              : 1.0 / (1.0 - options.dropout_rate);

@@ -1,5 +1,6 @@
 #include "services/ops/reference/elementwise.h"
 
+#include <cmath>
 #include <vector>
 
 #include "services/base/random.h"
@@ -19,6 +20,22 @@ Tensor ForEach(const Tensor& like, Function function) {
 Tensor Add(const Tensor& a, const Tensor& b) {
   return ForEach(a,
                  [&](int64_t i) { return a.f32()[i] + b.f32()[i % b.size()]; });
+}
+
+Tensor Subtract(const Tensor& a, const Tensor& b) {
+  return ForEach(a,
+                 [&](int64_t i) { return a.f32()[i] - b.f32()[i % b.size()]; });
+}
+
+Tensor Divide(const Tensor& a, const Tensor& b) {
+  return ForEach(a,
+                 [&](int64_t i) { return a.f32()[i] / b.f32()[i % b.size()]; });
+}
+
+Tensor Exp(const Tensor& x) {
+  return ForEach(x, [&](int64_t i) {
+    return static_cast<float>(std::exp(static_cast<double>(x.f32()[i])));
+  });
 }
 
 Tensor Multiply(const Tensor& a, const Tensor& b) {

@@ -10,8 +10,11 @@
 namespace gshard::reference {
 
 Tensor Add(const Tensor& a, const Tensor& b);
+Tensor Subtract(const Tensor& a, const Tensor& b);
 Tensor Multiply(const Tensor& a, const Tensor& b);
+Tensor Divide(const Tensor& a, const Tensor& b);
 Tensor Scale(const Tensor& x, float factor);
+Tensor Exp(const Tensor& x);
 Tensor Relu(const Tensor& x);
 Tensor ReluGradient(const Tensor& y, const Tensor& dy);
 Tensor SumToSuffix(const Tensor& x, const Dims& dims);

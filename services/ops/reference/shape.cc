@@ -3,26 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "services/ops/reference/coordinates.h"
+
 namespace gshard::reference {
 namespace {
-
-// The coordinates of element `i` of a tensor with sizes `dims`.
-Dims Coordinates(int64_t i, const Dims& dims) {
-  Dims coordinates(dims.size());
-  for (size_t d = dims.size(); d-- > 0;) {
-    coordinates[d] = i % dims[d];
-    i /= dims[d];
-  }
-  return coordinates;
-}
-
-int64_t Offset(const Dims& coordinates, const Dims& dims) {
-  int64_t offset = 0;
-  for (size_t d = 0; d < dims.size(); ++d) {
-    offset = offset * dims[d] + coordinates[d];
-  }
-  return offset;
-}
 
 Dims Without(const Dims& dims, absl::Span<const int> removed) {
   Dims kept;

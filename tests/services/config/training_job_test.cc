@@ -54,6 +54,8 @@ TrainingJob UnusualJob() {
   job.summary_directory = "summaries";
   job.progress_every_steps = 10;
   job.time_limit_seconds = 480;
+  job.on_nonfinite = OnNonfinite::kRollback;
+  job.recovery = {3, 250};
   return job;
 }
 
@@ -92,6 +94,7 @@ TEST(TrainingJobTest, PrintsEveryFieldOfTheMessage) {
   expect_all_set(message.adafactor());
   expect_all_set(message.schedule());
   expect_all_set(message.checkpoint());
+  expect_all_set(message.recovery());
   job.optimizer = AdamConfig();
   expect_all_set(TrainingJobToProto(job).adam());
 }

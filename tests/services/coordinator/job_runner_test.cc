@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/tokenizer/tokenizer.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"

@@ -12,7 +12,10 @@ namespace gshard {
 std::vector<OpCase> SourceCases();
 std::vector<OpCase> ElementwiseCases();
 std::vector<OpCase> ShapeCases();
+std::vector<OpCase> PaddingCases();
+std::vector<OpCase> ReduceMaxCases();
 std::vector<OpCase> ContractionCases();
+std::vector<OpCase> ConvolutionCases();
 std::vector<OpCase> NormCases();
 std::vector<OpCase> LookupCases();
 std::vector<OpCase> AttentionCases();
@@ -21,9 +24,10 @@ std::vector<OpCase> RaggedCases();
 
 inline std::vector<OpCase> AllGraphCases() {
   std::vector<OpCase> all;
-  for (const auto& cases : {SourceCases(), ElementwiseCases(), ShapeCases(),
-                            ContractionCases(), NormCases(), LookupCases(),
-                            AttentionCases(), LossCases(), RaggedCases()}) {
+  for (const auto& cases :
+       {SourceCases(), ElementwiseCases(), ShapeCases(), PaddingCases(),
+        ReduceMaxCases(), ContractionCases(), ConvolutionCases(), NormCases(),
+        LookupCases(), AttentionCases(), LossCases(), RaggedCases()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

@@ -3,6 +3,16 @@
 #include "tests/services/graph/op_cases.h"
 
 namespace gshard {
+namespace {
+
+// Random numbers in [0.5, 1.5).
+Tensor Positive(Dims dims, uint64_t seed) {
+  Tensor tensor = RandomTensor(std::move(dims), seed, 0.5f);
+  for (float& x : tensor.span<float>()) x += 1.0f;
+  return tensor;
+}
+
+}  // namespace
 
 std::vector<OpCase> SourceCases() {
   return {
@@ -50,6 +60,24 @@ std::vector<OpCase> ElementwiseCases() {
                  {RandomTensor({3, 5}, 1), RandomTensor({5}, 2)}, {}, {0, 1}),
       SimpleCase("multiply", "scalars",
                  {Tensor::Scalar(-1.5f), Tensor::Scalar(0.25f)}, {}, {0, 1}),
+      SimpleCase("subtract", "same shape",
+                 {RandomTensor({3, 5}, 1), RandomTensor({3, 5}, 2)}, {},
+                 {0, 1}),
+      SimpleCase("subtract", "last dimensions",
+                 {RandomTensor({2, 3, 5}, 1), RandomTensor({3, 5}, 2)}, {},
+                 {0, 1}),
+      SimpleCase("subtract", "scalar",
+                 {RandomTensor({7}, 1), Tensor::Scalar(2.0f)}, {}, {0, 1}),
+      SimpleCase("divide", "same shape",
+                 {RandomTensor({3, 5}, 1), Positive({3, 5}, 2)}, {}, {0, 1}),
+      SimpleCase("divide", "last dimension",
+                 {RandomTensor({3, 5}, 1), Positive({5}, 2)}, {}, {0, 1}),
+      SimpleCase("divide", "scalar",
+                 {RandomTensor({7}, 1), Tensor::Scalar(-1.5f)}, {}, {0, 1}),
+      SimpleCase("divide", "no rows",
+                 {RandomTensor({0, 5}, 1), Positive({5}, 2)}, {}, {0, 1}),
+      SimpleCase("exp", "matrix", {RandomTensor({3, 23}, 1)}, {}, {0}),
+      SimpleCase("exp", "empty", {RandomTensor({0, 3}, 1)}, {}, {0}),
       SimpleCase("scale", "vector", {RandomTensor({9}, 1)}, {{"factor", -0.3}},
                  {0}),
       SimpleCase("relu", "matrix", {AwayFromZero({4, 5}, 1)}, {}, {0}),

@@ -298,6 +298,31 @@ TEST(Capacity, OptionsInOrderOfPrecedence) {
   EXPECT_EQ(Capacity({.capacity = 100}, 64, 8), 64);
 }
 
+// Noise goes by the number of the token, wherever it is gated.
+TEST(Top2Gating, PartsDrawWhatTheWholeDraws) {
+  const int64_t part = 8;
+  const Tensor logits = RandomTensor({3 * part, 6}, 3);
+  for (const SecondExpert second :
+       {SecondExpert::kRandom, SecondExpert::kSampling}) {
+    const GatingOptions options = {.second_expert = second, .group_size = 4};
+    ASSERT_OK_AND_ASSIGN(const Routing whole,
+                         Top2Gating(logits, {}, options, {.key = 5}));
+    for (int64_t begin = 0; begin < 3 * part; begin += part) {
+      const Tensor rows = logits.Rows(begin, begin + part);
+      const GatingNoise noise = {.key = 5, .first_token = begin};
+      ASSERT_OK_AND_ASSIGN(const Routing routing,
+                           Top2Gating(rows, {}, options, noise));
+      for (const Tensor& slot :
+           {routing.slot,
+            reference::Top2Gating(rows, {}, options, noise).slot}) {
+        EXPECT_TRUE(TensorEqual(slot, whole.slot.Rows(begin, begin + part)));
+      }
+      EXPECT_TRUE(
+          TensorEqual(routing.expert, whole.expert.Rows(begin, begin + part)));
+    }
+  }
+}
+
 TEST(Top2Gating, RejectsWhatIsNotLogits) {
   const auto gate = [](const Tensor& logits, const Tensor& valid,
                        const GatingNoise& noise) {

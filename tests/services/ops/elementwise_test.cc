@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "services/ops/reference/elementwise.h"
 #include "tests/services/ops/numeric_gradient.h"
@@ -23,7 +26,10 @@ TEST(ElementwiseTest, EqualsReference) {
   for (const Pair& pair : kPairs) {
     const Tensor a = RandomTensor(pair.a, 1), b = RandomTensor(pair.b, 2);
     EXPECT_TRUE(TensorEqual(Add(a, b), reference::Add(a, b)));
+    EXPECT_TRUE(TensorEqual(Subtract(a, b), reference::Subtract(a, b)));
     EXPECT_TRUE(TensorEqual(Multiply(a, b), reference::Multiply(a, b)));
+    EXPECT_TRUE(TensorEqual(Divide(a, b), reference::Divide(a, b)));
+    EXPECT_TRUE(TensorNear(Exp(a), reference::Exp(a), 1e-6f));
     EXPECT_TRUE(TensorEqual(Scale(a, 0.3f), reference::Scale(a, 0.3f)));
     EXPECT_TRUE(TensorEqual(Relu(a), reference::Relu(a)));
     const Tensor dy = RandomTensor(pair.a, 3);
@@ -48,6 +54,38 @@ TEST(ElementwiseTest, GradientsEqualDifferences) {
       NumericGradient([](const Tensor& x) { return reference::Relu(x); }, a, dy,
                       1e-3f),
       1e-3f));
+}
+
+TEST(ElementwiseTest, ExpIsExactToTheExtremes) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<float> values = {-infinity, infinity, 88.5f,   88.9f,
+                               -87.2f,    -95.0f,   -103.9f, -200.0f};
+  for (int i = -900; i <= 900; ++i) values.push_back(0.1f * i);
+  const Tensor x =
+      Tensor::Floats({static_cast<int64_t>(values.size())}, values);
+  const Tensor y = Exp(x), expected = reference::Exp(x);
+  for (int64_t i = 0; i < x.size(); ++i) {
+    if (std::isinf(expected.f32()[i])) {
+      EXPECT_EQ(y.f32()[i], infinity);
+      continue;
+    }
+    // 2 ulp, or steps of the smallest numbers.
+    EXPECT_NEAR(y.f32()[i], expected.f32()[i],
+                expected.f32()[i] * 2.4e-7f + 3e-45f)
+        << x.f32()[i];
+  }
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(Exp(Tensor::Scalar(nan)).f32()[0]));
+}
+
+// A power does not depend on what stands beside it.
+TEST(ElementwiseTest, ExpHasTheSameBitsWherever) {
+  const Tensor x = RandomTensor({300}, 1, 90.0f);
+  const Tensor y = Exp(x);
+  for (const int64_t begin : {0, 1, 63, 64, 65, 299}) {
+    EXPECT_TRUE(
+        TensorEqual(Exp(x.Rows(begin, 300).Clone()), y.Rows(begin, 300)));
+  }
 }
 
 TEST(ElementwiseTest, OverwritesWhatNobodyElseHolds) {

@@ -1,0 +1,30 @@
+# CUDA and NCCL, which Debian does not package and nothing requires:
+# gshard_nccl exists only if both are found.
+set(GSHARD_CUDA AUTO CACHE STRING
+    "Build what needs CUDA: ON, OFF, or AUTO where there is a compiler for it")
+set_property(CACHE GSHARD_CUDA PROPERTY STRINGS AUTO ON OFF)
+if(NOT GSHARD_CUDA)
+  return()
+endif()
+
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  find_package(CUDAToolkit)
+endif()
+if(NOT CUDAToolkit_FOUND)
+  if(GSHARD_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "GSHARD_CUDA is ON, but there is no CUDA toolkit")
+  endif()
+  return()
+endif()
+
+find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+if(NCCL_LIBRARY AND NCCL_INCLUDE_DIR)
+  add_library(gshard_nccl INTERFACE)
+  target_include_directories(gshard_nccl SYSTEM INTERFACE ${NCCL_INCLUDE_DIR})
+  target_link_libraries(gshard_nccl INTERFACE ${NCCL_LIBRARY} CUDA::cudart)
+elseif(GSHARD_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "GSHARD_CUDA is ON, but there is no NCCL")
+endif()

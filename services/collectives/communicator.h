@@ -1,0 +1,51 @@
+// Communicator: one member's end of a group of processes or threads.
+//
+// Everything that a partitioned program sends goes through one primitive, an
+// exchange of bytes between all pairs of a group; collectives.h makes the
+// collectives out of it, in the same order of arithmetic whatever carries the
+// bytes.
+
+#ifndef SERVICES_COLLECTIVES_COMMUNICATOR_H_
+#define SERVICES_COLLECTIVES_COMMUNICATOR_H_
+
+#include <cstddef>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace gshard {
+
+// Bytes to send, and where to put bytes that come.
+struct SendBytes {
+  const void* data = nullptr;
+  size_t size = 0;
+};
+struct ReceiveBytes {
+  void* data = nullptr;
+  size_t size = 0;
+};
+
+// All members make the same calls in the same order. Not thread-safe: one
+// thread per member.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Sends send[r] to rank r and fills receive[r] with what rank r sends here;
+  // both have size() entries, the own one included. An entry may be empty if
+  // both ends agree. Blocks until everything has come and `send` may be
+  // reused.
+  //
+  // Errors: InvalidArgument for spans of another length or sizes that two ends
+  // disagree about, where that can be seen; Unavailable when a member is gone;
+  // DeadlineExceeded when one does not come; Cancelled after an abort.
+  virtual absl::Status Exchange(absl::Span<const SendBytes> send,
+                                absl::Span<const ReceiveBytes> receive) = 0;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COLLECTIVES_COMMUNICATOR_H_

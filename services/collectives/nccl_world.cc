@@ -1,0 +1,259 @@
+#include "services/collectives/nccl_world.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/collectives/cuda_staging.h"
+#include "services/collectives/exchange_check.h"
+
+namespace gshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Staged messages start at multiples of this, as the GPU likes to read them.
+constexpr size_t kAlignment = 256;
+
+// Between two looks at whether an exchange is done. Blocking calls would not
+// return if a member dies.
+constexpr std::chrono::microseconds kPollInterval(20);
+
+size_t Aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+absl::Status NcclStatus(ncclResult_t result, const char* call,
+                        ncclComm_t comm) {
+  if (result == ncclSuccess || result == ncclInProgress) {
+    return absl::OkStatus();
+  }
+  const std::string message = absl::StrCat(
+      call, ": ", ncclGetErrorString(result), ": ", ncclGetLastError(comm));
+  if (result == ncclRemoteError || result == ncclSystemError) {
+    return absl::UnavailableError(message);
+  }
+  if (result == ncclInvalidArgument || result == ncclInvalidUsage) {
+    return absl::InvalidArgumentError(message);
+  }
+  return absl::InternalError(message);
+}
+
+}  // namespace
+
+class NcclCommunicator::Gpu {
+ public:
+  explicit Gpu(const NcclOptions& options) : options_(options) {}
+
+  ~Gpu() {
+    cudaSetDevice(options_.gpu);
+    // Not ncclCommDestroy, which waits for members that may be gone. Nothing is
+    // under way between exchanges.
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  absl::Status Connect(const ncclUniqueId& id, int rank, int size) {
+    RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options_.gpu), "cudaSetDevice"));
+    RETURN_IF_ERROR(
+        CudaStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+                   "cudaStreamCreateWithFlags"));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const Clock::time_point deadline = Clock::now() + options_.timeout;
+    RETURN_IF_ERROR(
+        NcclStatus(ncclCommInitRankConfig(&comm_, size, id, rank, &config),
+                   "ncclCommInitRankConfig", comm_));
+    return AwaitNccl("ncclCommInitRankConfig", deadline);
+  }
+
+  absl::Status Exchange(int rank, absl::Span<const SendBytes> send,
+                        absl::Span<const ReceiveBytes> receive) {
+    const int n = static_cast<int>(send.size());
+    const Clock::time_point deadline = Clock::now() + options_.timeout;
+    RETURN_IF_ERROR(CudaStatus(cudaSetDevice(options_.gpu), "cudaSetDevice"));
+    std::vector<size_t> send_at(n), receive_at(n);
+    size_t send_bytes = 0, receive_bytes = 0;
+    for (int r = 0; r < n; ++r) {
+      if (r == rank) continue;
+      send_at[r] = send_bytes;
+      send_bytes += Aligned(send[r].size);
+      receive_at[r] = receive_bytes;
+      receive_bytes += Aligned(receive[r].size);
+    }
+    RETURN_IF_ERROR(sending_.Reserve(send_bytes));
+    RETURN_IF_ERROR(receiving_.Reserve(receive_bytes));
+    for (int r = 0; r < n; ++r) {
+      if (r == rank || send[r].size == 0) continue;
+      RETURN_IF_ERROR(CudaStatus(
+          cudaMemcpyAsync(sending_.data() + send_at[r], send[r].data,
+                          send[r].size, cudaMemcpyHostToDevice, stream_),
+          "cudaMemcpyAsync"));
+    }
+
+    RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "ncclGroupStart", comm_));
+    absl::Status queued;
+    for (int r = 0; r < n && queued.ok(); ++r) {
+      if (r == rank) continue;
+      if (send[r].size > 0) {
+        queued = NcclStatus(ncclSend(sending_.data() + send_at[r], send[r].size,
+                                     ncclUint8, r, comm_, stream_),
+                            "ncclSend", comm_);
+      }
+      if (queued.ok() && receive[r].size > 0) {
+        queued =
+            NcclStatus(ncclRecv(receiving_.data() + receive_at[r],
+                                receive[r].size, ncclUint8, r, comm_, stream_),
+                       "ncclRecv", comm_);
+      }
+    }
+    // The group has to end whatever happened in it.
+    const absl::Status ended =
+        NcclStatus(ncclGroupEnd(), "ncclGroupEnd", comm_);
+    RETURN_IF_ERROR(queued);
+    RETURN_IF_ERROR(ended);
+    RETURN_IF_ERROR(AwaitNccl("ncclGroupEnd", deadline));
+    RETURN_IF_ERROR(AwaitStream(deadline));
+
+    for (int r = 0; r < n; ++r) {
+      if (r == rank || receive[r].size == 0) continue;
+      RETURN_IF_ERROR(CudaStatus(
+          cudaMemcpyAsync(receive[r].data, receiving_.data() + receive_at[r],
+                          receive[r].size, cudaMemcpyDeviceToHost, stream_),
+          "cudaMemcpyAsync"));
+    }
+    return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  }
+
+  // Ends what is under way, so that the other members see an error.
+  void Abort() {
+    cudaSetDevice(options_.gpu);
+    if (comm_ != nullptr) ncclCommAbort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  absl::Status CheckDeadline(const char* what, Clock::time_point deadline) {
+    if (Clock::now() < deadline) return absl::OkStatus();
+    return absl::DeadlineExceededError(absl::StrCat(
+        what, ": not done after ", options_.timeout.count(), " ms"));
+  }
+
+  // Waits until NCCL's last call, which does not block, has had its effect.
+  absl::Status AwaitNccl(const char* call, Clock::time_point deadline) {
+    for (;;) {
+      ncclResult_t state = ncclSuccess;
+      RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &state),
+                                 "ncclCommGetAsyncError", comm_));
+      if (state != ncclInProgress) return NcclStatus(state, call, comm_);
+      RETURN_IF_ERROR(CheckDeadline(call, deadline));
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  }
+
+  absl::Status AwaitStream(Clock::time_point deadline) {
+    for (;;) {
+      const cudaError_t state = cudaStreamQuery(stream_);
+      if (state != cudaErrorNotReady) {
+        return CudaStatus(state, "cudaStreamQuery");
+      }
+      ncclResult_t error = ncclSuccess;
+      RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &error),
+                                 "ncclCommGetAsyncError", comm_));
+      RETURN_IF_ERROR(NcclStatus(error, "exchange", comm_));
+      RETURN_IF_ERROR(CheckDeadline("exchange", deadline));
+      std::this_thread::sleep_for(kPollInterval);
+    }
+  }
+
+  const NcclOptions options_;
+  ncclComm_t comm_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  CudaStaging sending_;
+  CudaStaging receiving_;
+};
+
+absl::StatusOr<std::string> NewNcclId() {
+  RETURN_IF_ERROR(CheckGpu(0));
+  ncclUniqueId id;
+  RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr));
+  return std::string(id.internal, sizeof(id.internal));
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    absl::string_view id, int rank, int size, const NcclOptions& options) {
+  if (size < 1 || rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a rank below the number of members, got rank ",
+                     rank, " of ", size));
+  }
+  ncclUniqueId unique;
+  if (id.size() != sizeof(unique.internal)) {
+    return absl::InvalidArgumentError(absl::StrCat("expected an id of ",
+                                                   sizeof(unique.internal),
+                                                   " bytes, got ", id.size()));
+  }
+  if (options.timeout <= std::chrono::milliseconds::zero()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected a positive timeout, got ", options.timeout.count(), " ms"));
+  }
+  RETURN_IF_ERROR(CheckGpu(options.gpu));
+  std::memcpy(unique.internal, id.data(), id.size());
+  auto gpu = std::make_unique<Gpu>(options);
+  RETURN_IF_ERROR(gpu->Connect(unique, rank, size));
+  return std::unique_ptr<NcclCommunicator>(
+      new NcclCommunicator(rank, size, std::move(gpu)));
+}
+
+NcclCommunicator::NcclCommunicator(int rank, int size, std::unique_ptr<Gpu> gpu)
+    : rank_(rank), size_(size), gpu_(std::move(gpu)) {}
+
+NcclCommunicator::~NcclCommunicator() = default;
+
+absl::Status NcclCommunicator::Exchange(
+    absl::Span<const SendBytes> send, absl::Span<const ReceiveBytes> receive) {
+  RETURN_IF_ERROR(CheckExchange(rank_, size_, send, receive));
+  RETURN_IF_ERROR(broken_);
+  const ReceiveBytes& own = receive[rank_];
+  if (own.size > 0 && own.data != send[rank_].data) {
+    std::memcpy(own.data, send[rank_].data, own.size);
+  }
+  broken_ = gpu_->Exchange(rank_, send, receive);
+  if (!broken_.ok()) gpu_->Abort();
+  return broken_;
+}
+
+absl::StatusOr<std::unique_ptr<NcclWorld>> NcclWorld::Create(
+    World* bootstrap, const NcclOptions& options) {
+  RETURN_IF_ERROR(CheckGpu(options.gpu));
+  return std::unique_ptr<NcclWorld>(new NcclWorld(bootstrap, options));
+}
+
+absl::StatusOr<Communicator*> NcclWorld::Group(absl::Span<const int> ranks) {
+  std::vector<int> key(ranks.begin(), ranks.end());
+  if (const auto found = groups_.find(key); found != groups_.end()) {
+    return found->second.get();
+  }
+  ASSIGN_OR_RETURN(Communicator* const group, bootstrap_->Group(ranks));
+  std::string id(sizeof(ncclUniqueId), '\0');
+  std::vector<SendBytes> send(group->size());
+  std::vector<ReceiveBytes> receive(group->size());
+  if (group->rank() == 0) {
+    ASSIGN_OR_RETURN(id, NewNcclId());
+    for (int r = 1; r < group->size(); ++r) send[r] = {id.data(), id.size()};
+  } else {
+    receive[0] = {id.data(), id.size()};
+  }
+  RETURN_IF_ERROR(group->Exchange(send, receive));
+  ASSIGN_OR_RETURN(
+      auto communicator,
+      NcclCommunicator::Create(id, group->rank(), group->size(), options_));
+  return (groups_[std::move(key)] = std::move(communicator)).get();
+}
+
+}  // namespace gshard

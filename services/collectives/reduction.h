@@ -1,0 +1,36 @@
+// Reduction: how a collective folds the members' values into one.
+//
+// The fold goes in rank order, element by element, ((x0 + x1) + x2) + ..., so
+// that the result has the same bits on every member, for every transport, and
+// however the elements are cut into pieces on the way.
+
+#ifndef SERVICES_COLLECTIVES_REDUCTION_H_
+#define SERVICES_COLLECTIVES_REDUCTION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "services/tensor/element_type.h"
+
+namespace gshard {
+
+// A NaN on any member makes the result NaN, in kMax and kMin too. Sums of
+// integers wrap around.
+enum class Reduction { kSum, kMax, kMin };
+
+// Errors: InvalidArgument for element types that are not numbers: u8.
+absl::Status CheckReducible(ElementType type);
+
+// result[i] = fold over r of parts[r][i], for `count` elements each. `result`
+// may be parts[0] or overlap none of the parts.
+//
+// REQUIRES: CheckReducible(type) is OK and there is at least one part.
+void ReduceInRankOrder(ElementType type, Reduction reduction,
+                       absl::Span<const std::byte* const> parts, int64_t count,
+                       std::byte* result);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COLLECTIVES_REDUCTION_H_

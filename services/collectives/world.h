@@ -1,0 +1,47 @@
+// World: one device's end of all the devices of a run, and the groups of them
+// that it belongs to. local_world.h has threads of one process for devices,
+// gloo_world.h and nccl_world.h have processes.
+
+#ifndef SERVICES_COLLECTIVES_WORLD_H_
+#define SERVICES_COLLECTIVES_WORLD_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/collectives/communicator.h"
+
+namespace gshard {
+
+// Not thread-safe: one thread per device.
+class World {
+ public:
+  virtual ~World() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // The group of these devices, ranked as listed: the member with group rank i
+  // is device ranks[i]. Formed at the first call, which may wait for the other
+  // members, and the same object afterwards; owned by this world. A device
+  // makes the calls for the groups that it shares with another in the same
+  // order as that one.
+  //
+  // Errors: InvalidArgument if the list has a rank that does not exist, has one
+  // twice, or lacks this device; Unavailable, DeadlineExceeded or Cancelled, as
+  // in Communicator::Exchange, if the members do not come together.
+  virtual absl::StatusOr<Communicator*> Group(absl::Span<const int> ranks) = 0;
+};
+
+// The position of `rank` in `ranks`, a group in a world of `size` devices.
+//
+// Errors: InvalidArgument as World::Group returns it.
+absl::StatusOr<int> RankInGroup(int rank, int size,
+                                absl::Span<const int> ranks);
+
+// The group of all devices, 0, 1, ..., size - 1.
+//
+// Errors: as World::Group.
+absl::StatusOr<Communicator*> WholeGroup(World& world);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COLLECTIVES_WORLD_H_

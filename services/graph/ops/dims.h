@@ -1,0 +1,35 @@
+// Dimensions that an operator names in its attributes.
+
+#ifndef SERVICES_GRAPH_OPS_DIMS_H_
+#define SERVICES_GRAPH_OPS_DIMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "services/graph/dim.h"
+#include "services/graph/program.h"
+
+namespace gshard {
+
+// The attribute `name` as dimensions of a tensor of `rank`. Errors:
+// InvalidArgument unless they are in range and strictly ascending.
+absl::StatusOr<std::vector<int>> ExpectDims(const Attributes& attributes,
+                                            absl::string_view name, int rank);
+
+// The attribute `name` as one dimension of a tensor of `rank`. Errors:
+// InvalidArgument unless it is in range.
+absl::StatusOr<int> ExpectDim(const Attributes& attributes,
+                              absl::string_view name, int rank);
+
+// As kernels take them.
+std::vector<int> ToInts(const std::vector<int64_t>& dims);
+
+// `shape` without `dims`, which ascend.
+Shape WithoutDims(const Shape& shape, absl::Span<const int> dims);
+
+}  // namespace gshard
+
+#endif  // SERVICES_GRAPH_OPS_DIMS_H_

@@ -1,0 +1,260 @@
+// pad, mask_tail, reverse, dynamic_slice.
+
+#include "services/ops/padding.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/graph/builder.h"
+#include "services/graph/ops/dims.h"
+#include "services/graph/ops/standard_ops.h"
+#include "services/ops/concat.h"
+#include "services/ops/fill.h"
+#include "services/ops/reference/padding.h"
+#include "services/ops/reverse.h"
+#include "services/ops/window.h"
+
+namespace gshard {
+namespace {
+
+using Types = absl::StatusOr<std::vector<ValueType>>;
+using Gradients = absl::StatusOr<std::vector<ValueId>>;
+using Ints = std::vector<int64_t>;
+
+absl::Status ExpectValue(const Attributes& attributes, ElementType type) {
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
+  const double value = FloatAttribute(attributes, "value");
+  if (IsElement(type, value)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'value' must be a number that ", ElementTypeName(type),
+                   " holds, got ", value));
+}
+
+// Operand `i` is i64[].
+absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i) {
+  if (operands[i] == ValueType{ElementType::kInt64, {}}) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand ", i, " must be i64[], got ", operands[i].ToString()));
+}
+
+std::vector<Padding> Paddings(const Attributes& attributes) {
+  std::vector<Padding> paddings;
+  for (size_t d = 0; d < IntsAttribute(attributes, "low").size(); ++d) {
+    paddings.push_back({.low = IntsAttribute(attributes, "low")[d],
+                        .high = IntsAttribute(attributes, "high")[d],
+                        .interior = IntsAttribute(attributes, "interior")[d]});
+  }
+  return paddings;
+}
+
+// The size of dimension `d` with its padding.
+absl::StatusOr<Dim> PaddedDim(const ValueType& x, int d,
+                              const Padding& padding) {
+  if (padding.low == 0 && padding.high == 0 && padding.interior == 0) {
+    return x.shape[d];
+  }
+  if (!x.shape[d].is_static()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dimension ", d, " is padded and must be static, got ", x.ToString()));
+  }
+  const bool within =
+      padding.low >= -kMaxWindowSize && padding.low <= kMaxWindowSize &&
+      padding.high >= -kMaxWindowSize && padding.high <= kMaxWindowSize &&
+      padding.interior >= 0 && padding.interior < kMaxWindowStep &&
+      x.shape[d].size() <= kMaxWindowSize;
+  const int64_t size = within ? PaddedSize(x.shape[d].size(), padding) : -1;
+  if (size < 0 || size > kMaxWindowSize) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'low', 'high' and 'interior' must leave a size for dimension ", d,
+        " of ", x.ToString(), ", got ", padding.low, ", ", padding.high,
+        " and ", padding.interior));
+  }
+  return Dim(size);
+}
+
+Types InferPad(absl::Span<const ValueType> operands,
+               const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  ValueType result = operands[0];
+  for (const char* name : {"low", "high", "interior"}) {
+    RETURN_IF_ERROR(ExpectAttribute<Ints>(attributes, name));
+    const size_t length = IntsAttribute(attributes, name).size();
+    if (length != result.shape.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", name, "' must have one entry per dimension of ",
+                       operands[0].ToString(), ", got ", length));
+    }
+  }
+  RETURN_IF_ERROR(ExpectValue(attributes, result.type));
+  const std::vector<Padding> paddings = Paddings(attributes);
+  for (size_t d = 0; d < paddings.size(); ++d) {
+    ASSIGN_OR_RETURN(result.shape[d], PaddedDim(operands[0], d, paddings[d]));
+  }
+  return std::vector<ValueType>{std::move(result)};
+}
+
+// What was put in is cut off again, and what was cut off gets zeros. Then only
+// every (interior + 1)-th element of a dimension came from x: those are column
+// 0 once the dimension is folded.
+Gradients PadGradient(Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) {
+  const Shape x = b.type(node.inputs[0]).shape;
+  Ints low, high;
+  const std::vector<Padding> paddings = Paddings(node.attributes);
+  for (size_t d = 0; d < paddings.size(); ++d) {
+    const bool folds = paddings[d].interior > 0 && x[d] != Dim(0);
+    low.push_back(-paddings[d].low);
+    high.push_back((folds ? paddings[d].interior : 0) - paddings[d].high);
+  }
+  ValueId dx = b.Pad(dy[0], std::move(low), std::move(high));
+  for (size_t d = 0; d < paddings.size(); ++d) {
+    RETURN_IF_ERROR(b.status());
+    if (paddings[d].interior == 0 || x[d] == Dim(0)) continue;
+    Shape rest = b.type(dx).shape;
+    rest[d] = x[d];
+    Shape folded = rest;
+    folded.insert(folded.begin() + d + 1, Dim(paddings[d].interior + 1));
+    dx = b.Slice(b.Reshape(dx, std::move(folded)), d + 1, 0, 1);
+    dx = b.Reshape(dx, std::move(rest));
+  }
+  return std::vector<ValueId>{dx};
+}
+
+// x, limit i64[].
+Types InferMaskTail(absl::Span<const ValueType> operands,
+                    const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectIndex(operands, 1));
+  RETURN_IF_ERROR(
+      ExpectDim(attributes, "dim", operands[0].shape.size()).status());
+  RETURN_IF_ERROR(ExpectValue(attributes, operands[0].type));
+  return std::vector<ValueType>{operands[0]};
+}
+
+Gradients MaskTailGradient(Builder& b, const Node& node,
+                           absl::Span<const ValueId> dy) {
+  Attributes attributes = node.attributes;
+  attributes["value"] = 0.0;
+  return std::vector<ValueId>{
+      b.AddOne("mask_tail", {dy[0], node.inputs[1]}, std::move(attributes)),
+      kNoValue};
+}
+
+Types InferReverse(absl::Span<const ValueType> operands,
+                   const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(
+      ExpectDims(attributes, "dims", operands[0].shape.size()).status());
+  return std::vector<ValueType>{operands[0]};
+}
+
+// x, start i64[].
+Types InferDynamicSlice(absl::Span<const ValueType> operands,
+                        const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectIndex(operands, 1));
+  ValueType result = operands[0];
+  ASSIGN_OR_RETURN(const int dim,
+                   ExpectDim(attributes, "dim", result.shape.size()));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
+  const int64_t size = IntAttribute(attributes, "size");
+  const Dim whole = result.shape[dim];
+  const int64_t most = whole.is_static() ? whole.size() : kMaxWindowSize;
+  if (size < 0 || size > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'size' must lie in [0, ", most, "] for dimension ", dim,
+                     " of ", operands[0].ToString(), ", got ", size));
+  }
+  result.shape[dim] = Dim(size);
+  return std::vector<ValueType>{std::move(result)};
+}
+
+// Operand 1.
+int64_t Index(const KernelContext& context) {
+  return *std::as_const(context.operands[1]).data<int64_t>();
+}
+
+absl::Status DynamicSliceKernel(KernelContext& c) {
+  const int dim = IntAttribute(c.attributes(), "dim");
+  const int64_t size = IntAttribute(c.attributes(), "size");
+  const int64_t start = Index(c);
+  const int64_t last = c.operands[0].dim(dim) - size;
+  if (start < 0 || start > last) {
+    return absl::OutOfRangeError(
+        absl::StrCat("start of ", size, " elements of dimension ", dim, " of ",
+                     c.operands[0].TypeString(), " must lie in [0, ", last,
+                     "], got ", start));
+  }
+  c.results[0] = Slice(c.operands[0], dim, start, start + size);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OpDef> PaddingOps() {
+  std::vector<OpDef> ops;
+  ops.push_back({.name = "pad",
+                 .infer = InferPad,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] =
+                           Pad(c.operands[0], Paddings(c.attributes()),
+                               FloatAttribute(c.attributes(), "value"));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::Pad(
+                           c.operands[0], Paddings(c.attributes()),
+                           FloatAttribute(c.attributes(), "value"));
+                       return absl::OkStatus();
+                     },
+                 .gradient = PadGradient});
+  ops.push_back({.name = "mask_tail",
+                 .infer = InferMaskTail,
+                 .kernel =
+                     [](KernelContext& c) {
+                       const int64_t limit = Index(c);
+                       c.results[0] = MaskTail(
+                           c.Take(0), IntAttribute(c.attributes(), "dim"),
+                           limit, FloatAttribute(c.attributes(), "value"));
+                       return absl::OkStatus();
+                     },
+                 .reference =
+                     [](KernelContext& c) {
+                       c.results[0] = reference::MaskTail(
+                           c.operands[0], IntAttribute(c.attributes(), "dim"),
+                           Index(c), FloatAttribute(c.attributes(), "value"));
+                       return absl::OkStatus();
+                     },
+                 .gradient = MaskTailGradient});
+  ops.push_back(
+      {.name = "reverse",
+       .infer = InferReverse,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Reverse(
+                 c.operands[0], ToInts(IntsAttribute(c.attributes(), "dims")));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Reverse(
+                 c.operands[0], ToInts(IntsAttribute(c.attributes(), "dims")));
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             b.Reverse(dy[0], IntsAttribute(node.attributes, "dims"))};
+       }});
+  ops.push_back({.name = "dynamic_slice",
+                 .infer = InferDynamicSlice,
+                 .kernel = DynamicSliceKernel});
+  return ops;
+}
+
+}  // namespace gshard

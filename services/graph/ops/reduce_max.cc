@@ -1,0 +1,85 @@
+// reduce_max, reduce_max_gradient.
+
+#include "services/ops/reduce_max.h"
+
+#include "services/base/status_macros.h"
+#include "services/graph/builder.h"
+#include "services/graph/ops/dims.h"
+#include "services/graph/ops/standard_ops.h"
+#include "services/ops/reference/reduce_max.h"
+
+namespace gshard {
+namespace {
+
+using Types = absl::StatusOr<std::vector<ValueType>>;
+using Gradients = absl::StatusOr<std::vector<ValueId>>;
+
+std::vector<int> ReducedDims(const KernelContext& context) {
+  return ToInts(IntsAttribute(context.attributes(), "dims"));
+}
+
+Types InferReduceMax(absl::Span<const ValueType> operands,
+                     const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  const Shape& shape = operands[0].shape;
+  ASSIGN_OR_RETURN(const std::vector<int> dims,
+                   ExpectDims(attributes, "dims", shape.size()));
+  return std::vector<ValueType>{
+      {ElementType::kFloat32, WithoutDims(shape, dims)}};
+}
+
+// x, y = reduce_max(x), dy.
+Types InferReduceMaxGradient(absl::Span<const ValueType> operands,
+                             const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  ASSIGN_OR_RETURN(const std::vector<ValueType> y,
+                   InferReduceMax(operands.first(1), attributes));
+  for (const int i : {1, 2}) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectShape(operands, i, y[0].shape));
+  }
+  return std::vector<ValueType>{operands[0]};
+}
+
+Gradients GradientOfReduceMax(Builder& b, const Node& node,
+                              absl::Span<const ValueId> dy) {
+  return std::vector<ValueId>{b.AddOne("reduce_max_gradient",
+                                       {node.inputs[0], node.outputs[0], dy[0]},
+                                       node.attributes)};
+}
+
+}  // namespace
+
+std::vector<OpDef> ReduceMaxOps() {
+  return {
+      {.name = "reduce_max",
+       .infer = InferReduceMax,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = ReduceMax(c.operands[0], ReducedDims(c));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::ReduceMax(c.operands[0], ReducedDims(c));
+             return absl::OkStatus();
+           },
+       .gradient = GradientOfReduceMax},
+      {.name = "reduce_max_gradient",
+       .infer = InferReduceMaxGradient,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = ReduceMaxGradient(c.operands[0], c.operands[1],
+                                              c.operands[2], ReducedDims(c));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::ReduceMaxGradient(
+                 c.operands[0], c.operands[1], c.operands[2], ReducedDims(c));
+             return absl::OkStatus();
+           }}};
+}
+
+}  // namespace gshard

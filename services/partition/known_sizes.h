@@ -1,0 +1,29 @@
+// Sizes that a device knows when it makes a tensor.
+//
+// broadcast and constant give their results dimensions that no operand has. If
+// such a size is a symbol, something that runs before must have bound it in the
+// form that the device needs: an input that is cut along "router" binds
+// B_by_router, not B.
+
+#ifndef SERVICES_PARTITION_KNOWN_SIZES_H_
+#define SERVICES_PARTITION_KNOWN_SIZES_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/partition/lowering.h"
+
+namespace gshard {
+
+// Sees to it that a node with these (local) operands can make a tensor of whole
+// shape `shape` in this sharding. What binds a size is kept in the program
+// though nothing reads it (Lowering::kept); where nothing does, a vector of
+// that size is brought there.
+//
+// Symbols that no value before has are left to the operator.
+absl::Status KnowSizes(Lowering& l, const std::vector<ValueId>& operands,
+                       const Shape& shape, const Sharding& sharding);
+
+}  // namespace gshard
+
+#endif  // SERVICES_PARTITION_KNOWN_SIZES_H_

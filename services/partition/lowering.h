@@ -1,0 +1,186 @@
+// Lowering: writing one node of a program as nodes of a device's program.
+//
+// The partitioner (partitioner.h) walks the program with one Lowering. Most
+// operators are lowered by their rule alone: choose axes for the factors, bring
+// the operands to the sharding that this gives them, mask padding, run the same
+// operator on what is there. Others register a lowering of their own.
+
+#ifndef SERVICES_PARTITION_LOWERING_H_
+#define SERVICES_PARTITION_LOWERING_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/graph/builder.h"
+#include "services/partition/partitioner.h"
+#include "services/sharding/propagation.h"
+
+namespace gshard {
+
+// A value of the program as a device has it. The shape of `value` in the
+// device's program is LocalShape of the whole shape, always.
+struct LocalValue {
+  ValueId value = kNoValue;  // of the device's program
+  Sharding sharding;
+  int role = 0;
+};
+
+class Lowering {
+ public:
+  Lowering(const Program& program, const DeviceMesh& mesh,
+           const Shardings& shardings, const PartitionOptions& options);
+
+  // The program that is partitioned, its mesh, and what propagation found.
+  const Program& program;
+  const DeviceMesh& mesh;
+  const Shardings& shardings;
+  const PartitionOptions& options;
+  // The device's program.
+  Builder b;
+
+  // --- Values of the program ---
+
+  const ValueType& Type(ValueId value) const { return program.type(value); }
+  // What propagation wants of a value.
+  const Sharding& Wanted(ValueId value) const { return shardings.of[value]; }
+  // The form in which a value is at hand; others are made by As.
+  const LocalValue& Main(ValueId value) const {
+    return versions_[value].front();
+  }
+  // All forms in which it is at hand.
+  const std::vector<LocalValue>& Versions(ValueId value) const {
+    return versions_[value];
+  }
+  // The value in another sharding, on a role: a form made before, or made now
+  // from Main by the cheapest collectives (reshard.h).
+  //
+  // Errors: Unimplemented, naming the value, for a way between roles that is
+  // not known; those of the builder.
+  absl::StatusOr<ValueId> As(ValueId value, const Sharding& sharding, int role);
+  absl::StatusOr<ValueId> As(ValueId value, const Sharding& sharding) {
+    return As(value, sharding, Main(value).role);
+  }
+  // Whether the value has a form by now.
+  bool HasForm(ValueId value) const { return !versions_[value].empty(); }
+  // Adds a form of a value that came about otherwise.
+  void AddVersion(ValueId value, LocalValue version);
+  // The same, and it is what Main returns from now on.
+  void MakeMain(ValueId value, LocalValue version);
+
+  // Group sizes i32[E] of ragged rows, by the symbol of their dimension;
+  // kNoValue if `rows` is none.
+  ValueId GroupSizes(const Dim& rows) const;
+  bool IsGroupSizes(ValueId value) const;
+  // Whether devices along the axes know how many of these rows come from their
+  // own tokens. Without, rows cannot be cut by token.
+  bool HasShares(const Dim& rows, const Axes& axes) const;
+  // The counts i32[n, E] that an all-to-all of such rows along the axes gave;
+  // kNoValue before there was one.
+  ValueId Counts(const Dim& rows, const Axes& axes) const;
+  void NoteCounts(const Dim& rows, const Axes& axes, ValueId counts);
+
+  // Of the nodes written from here on.
+  int role() const { return role_; }
+  void SetRole(int role) { role_ = role; }
+
+  // --- Writing nodes ---
+
+  // Adds a node and notes its role. Results have the types that the operator
+  // infers.
+  std::vector<ValueId> Add(absl::string_view op, std::vector<ValueId> operands,
+                           Attributes attributes = {});
+  ValueId AddOne(absl::string_view op, std::vector<ValueId> operands,
+                 Attributes attributes = {}) {
+    return Add(op, std::move(operands), std::move(attributes))[0];
+  }
+
+  // The attributes axes and parts, and then some.
+  Attributes Along(const Axes& axes, Attributes more = {}) const;
+
+  // The sum (or maximum) over the devices along the axes; x itself if that is
+  // one.
+  ValueId AllReduce(ValueId x, const Axes& axes,
+                    Reduction reduction = Reduction::kSum);
+
+  // x with the padding of dimension `dim` of the whole `shape` set to
+  // `identity`; x itself where there is none.
+  ValueId MaskPadding(ValueId x, const Shape& shape, const Sharding& sharding,
+                      int dim, double identity);
+  // Of all dimensions.
+  ValueId MaskPadding(ValueId x, const Shape& shape, const Sharding& sharding,
+                      double identity);
+
+  // A local tensor of whole shape `shape` from one sharding to another. No
+  // ragged rows, no partial target.
+  // See reshard.h.
+  absl::StatusOr<ValueId> Reshard(ValueId x, const Shape& shape,
+                                  const Sharding& from, const Sharding& to);
+  ValueId PadEnd(ValueId x, int dim, const Dim& size);
+  ValueId TakeFirst(ValueId x, int dim, const Dim& size);
+
+  // --- The generic lowering ---
+
+  // Axes for each factor of the node's rule: from the wanted shardings of its
+  // results, then from its operands, the largest first; each axis once, one
+  // role, none where the rule or the sizes forbid it.
+  struct FactorAxes {
+    std::vector<Axes> of;
+    int role = 0;
+  };
+  FactorAxes ChooseAxes(const Node& node, const OpRule& rule) const;
+
+  // What these axes make of an operand or result.
+  Sharding ShardingFor(const std::vector<DimFactors>& dims, const OpRule& rule,
+                       const FactorAxes& axes) const;
+  // The axes of factors that `dims` lacks.
+  Axes MissingAxes(const std::vector<DimFactors>& dims, const OpRule& rule,
+                   const FactorAxes& axes) const;
+
+  // Operand i in the sharding that the axes give it, padding masked.
+  absl::StatusOr<ValueId> Operand(const Node& node, const OpRule& rule,
+                                  const FactorAxes& axes, size_t i);
+
+  // Lowers by the rule. Returns one value per result; sums are still partial.
+  // `op`, if not empty, is the operator that devices run instead of the node's,
+  // with the same operands and `more` attributes.
+  absl::StatusOr<std::vector<LocalValue>> LowerByRule(
+      const Node& node, const OpRule& rule, const FactorAxes& axes,
+      absl::string_view op = "", const Attributes& more = {});
+
+  // The role of each value of the device's program.
+  std::vector<int> value_roles;
+  // Values of the device's program that stay though no output needs them:
+  // see known_sizes.h.
+  std::vector<ValueId> kept;
+
+ private:
+  friend class Partitioner;
+
+  absl::StatusOr<ValueId> Convert(ValueId value, LocalValue from,
+                                  const Sharding& to, int role);
+
+  int role_ = 0;
+  std::vector<std::vector<LocalValue>> versions_;  // by value of the program
+  std::map<std::string, ValueId> sizes_of_rows_;   // by symbol
+  // counts that an all-to-all of rows gave, by symbol and axes.
+  std::map<std::pair<std::string, Axes>, ValueId> counts_;
+};
+
+// Writes a node; returns one value per result, in any sharding, or nothing if
+// the rule alone will do.
+using LowerFunction = std::function<absl::StatusOr<std::vector<LocalValue>>(
+    Lowering& lowering, const Node& node)>;
+
+// Adds the lowering of an operator; adding one again does nothing. From any
+// thread.
+void RegisterLowering(absl::string_view op, LowerFunction lower);
+// Null if there is none.
+const LowerFunction* FindLowering(absl::string_view op);
+
+}  // namespace gshard
+
+#endif  // SERVICES_PARTITION_LOWERING_H_

@@ -1,0 +1,56 @@
+// embedding and embedding_gradient of a table that is split over its words:
+// every device looks up the ids that it has, and the sum over the devices is
+// the result. The gradient's rows are the device's own.
+
+#include "services/base/status_macros.h"
+#include "services/partition/lowering.h"
+#include "services/partition/lowering/standard_lowerings.h"
+#include "services/partition/ops/part_position.h"
+
+namespace gshard {
+namespace {
+
+using Values = absl::StatusOr<std::vector<LocalValue>>;
+
+Values Lookup(Lowering& l, const Node& node) {
+  const OpRule rule = RuleOf(l.program, node);
+  const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
+  const Sharding sharding = l.ShardingFor(rule.operands[0], rule, axes);
+  if (l.mesh.Parts(sharding.dims[0].axes) <= 1) {
+    return l.LowerByRule(node, rule, axes);
+  }
+  // The table's padding is not read, so nobody masks it, which would copy it.
+  ASSIGN_OR_RETURN(const ValueId table,
+                   l.As(node.inputs[0], sharding, axes.role));
+  ASSIGN_OR_RETURN(const ValueId ids, l.Operand(node, rule, axes, 1));
+  l.SetRole(axes.role);
+  LocalValue rows{
+      .value = l.AddOne(
+          "embedding_part", {table, ids},
+          PositionAttributes(l.Type(node.inputs[0]).shape, sharding, l.mesh)),
+      .sharding = l.ShardingFor(rule.results[0], rule, axes),
+      .role = axes.role};
+  rows.sharding.partial = l.MissingAxes(rule.results[0], rule, axes);
+  return std::vector<LocalValue>{std::move(rows)};
+}
+
+Values Gradient(Lowering& l, const Node& node) {
+  const OpRule rule = RuleOf(l.program, node);
+  const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
+  const Sharding sharding = l.ShardingFor(rule.results[0], rule, axes);
+  if (l.mesh.Parts(sharding.dims[0].axes) <= 1) {
+    return l.LowerByRule(node, rule, axes);
+  }
+  return l.LowerByRule(
+      node, rule, axes, "embedding_gradient_part",
+      PositionAttributes(l.Type(node.outputs[0]).shape, sharding, l.mesh));
+}
+
+}  // namespace
+
+void RegisterEmbeddingLowerings() {
+  RegisterLowering("embedding", Lookup);
+  RegisterLowering("embedding_gradient", Gradient);
+}
+
+}  // namespace gshard

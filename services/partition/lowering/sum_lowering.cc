@@ -1,0 +1,51 @@
+// add and subtract of sums that no device has made yet: added first, then
+// summed over the devices once. The gradient of a value that several products
+// use is such a sum.
+
+#include <algorithm>
+
+#include "services/partition/lowering.h"
+#include "services/partition/lowering/standard_lowerings.h"
+
+namespace gshard {
+namespace {
+
+// The partial form of a value that nothing but this node needs; null if there
+// is none.
+const LocalValue* PartialForm(const Lowering& l, ValueId value) {
+  int uses = 0;
+  for (const Node& node : l.program.nodes) {
+    uses += std::count(node.inputs.begin(), node.inputs.end(), value);
+  }
+  for (const auto& [name, output] : l.program.outputs) uses += output == value;
+  if (uses != 1) return nullptr;
+  for (const LocalValue& version : l.Versions(value)) {
+    if (!version.sharding.partial.empty()) return &version;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
+  if (l.Type(node.inputs[0]) != l.Type(node.inputs[1]))
+    return std::vector<LocalValue>();
+  const LocalValue* const a = PartialForm(l, node.inputs[0]);
+  const LocalValue* const b = PartialForm(l, node.inputs[1]);
+  if (a == nullptr || b == nullptr || a->sharding != b->sharding ||
+      a->role != b->role) {
+    return std::vector<LocalValue>();
+  }
+  l.SetRole(a->role);
+  const LocalValue sum{.value = l.AddOne(node.op->name, {a->value, b->value}),
+                       .sharding = a->sharding,
+                       .role = a->role};
+  return std::vector<LocalValue>{sum};
+}
+
+}  // namespace
+
+void RegisterSumLowerings() {
+  RegisterLowering("add", Lower);
+  RegisterLowering("subtract", Lower);
+}
+
+}  // namespace gshard

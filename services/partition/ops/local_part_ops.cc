@@ -1,0 +1,276 @@
+#include "services/partition/ops/local_part_ops.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/collectives/ragged_exchange.h"
+#include "services/ops/concat.h"
+
+namespace gshard {
+namespace {
+
+using Types = absl::StatusOr<std::vector<ValueType>>;
+
+absl::Status ExpectDim(const Attributes& attributes, const ValueType& x) {
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "dim"));
+  const int64_t dim = IntAttribute(attributes, "dim");
+  if (dim >= 0 && dim < static_cast<int64_t>(x.shape.size())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "'dim' must be a dimension of ", x.ToString(), ", got ", dim));
+}
+
+absl::StatusOr<int64_t> DeviceIndex(KernelContext& c) {
+  if (c.devices == nullptr) {
+    return absl::FailedPreconditionError(
+        "a partitioned program runs on devices of a mesh");
+  }
+  return c.devices->Index(StringAttribute(c.attributes(), "axes"));
+}
+
+Types InferPart(absl::Span<const ValueType> operands,
+                const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
+  RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
+  return std::vector<ValueType>{
+      {operands[0].type, ShapeAttribute(attributes, "shape")}};
+}
+
+absl::Status PartKernel(KernelContext& c) {
+  ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+  const int dim = static_cast<int>(IntAttribute(c.attributes(), "dim"));
+  const int64_t parts = IntAttribute(c.attributes(), "parts");
+  const int64_t size = c.operands[0].dim(dim);
+  if (size % parts != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(c.operands[0].TypeString(), " cannot be cut in ", parts,
+                     " equal parts along dimension ", dim));
+  }
+  c.results[0] = Slice(c.operands[0], dim, index * (size / parts),
+                       (index + 1) * (size / parts));
+  return absl::OkStatus();
+}
+
+Types InferPartOffset(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 0));
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
+  return std::vector<ValueType>{{ElementType::kInt64, {}}};
+}
+
+Types InferRowsOffset(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
+  return std::vector<ValueType>{{ElementType::kInt64, {}}};
+}
+
+Tensor Int64(int64_t value) {
+  Tensor scalar(ElementType::kInt64, {});
+  *scalar.data<int64_t>() = value;
+  return scalar;
+}
+
+Types InferAddOffset(absl::Span<const ValueType> operands,
+                     const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectInt(operands, 0));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "factor"));
+  if (operands[1] != ValueType{ElementType::kInt64, {}}) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("operand 1 must be i64[], got ", operands[1].ToString()));
+  }
+  return std::vector<ValueType>{operands[0]};
+}
+
+absl::Status AddOffsetKernel(KernelContext& c) {
+  const int64_t offset =
+      *c.operands[1].data<int64_t>() * IntAttribute(c.attributes(), "factor");
+  Tensor sum = c.Take(0);
+  if (!sum.unique()) sum = sum.Clone();
+  for (int32_t& value : sum.span<int32_t>()) {
+    value = static_cast<int32_t>(value + offset);
+  }
+  c.results[0] = std::move(sum);
+  return absl::OkStatus();
+}
+
+Types InferMask(absl::Span<const ValueType> operands,
+                const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "value"));
+  return std::vector<ValueType>{operands[0]};
+}
+
+template <typename T>
+void Fill(Tensor& x, int dim, int64_t begin, T value) {
+  int64_t outer = 1, inner = 1;
+  for (int d = 0; d < dim; ++d) outer *= x.dim(d);
+  for (int d = dim + 1; d < x.rank(); ++d) inner *= x.dim(d);
+  T* data = x.data<T>();
+  for (int64_t o = 0; o < outer; ++o) {
+    T* const slice = data + o * x.dim(dim) * inner;
+    std::fill(slice + begin * inner, slice + x.dim(dim) * inner, value);
+  }
+}
+
+absl::Status MaskKernel(KernelContext& c) {
+  ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+  const int dim = static_cast<int>(IntAttribute(c.attributes(), "dim"));
+  const int64_t local = c.operands[0].dim(dim);
+  const int64_t begin = std::clamp(
+      IntAttribute(c.attributes(), "size") - index * local, int64_t{0}, local);
+  const double value = FloatAttribute(c.attributes(), "value");
+  Tensor x = c.Take(0);
+  if (begin < local) {
+    if (!x.unique()) x = x.Clone();
+    switch (x.type()) {
+      case ElementType::kFloat32:
+        Fill(x, dim, begin, static_cast<float>(value));
+        break;
+      case ElementType::kInt32:
+        Fill(x, dim, begin, static_cast<int32_t>(value));
+        break;
+      default:
+        return absl::InvalidArgumentError(absl::StrCat(
+            "padding to mask must be f32 or i32, got ", x.TypeString()));
+    }
+  }
+  c.results[0] = std::move(x);
+  return absl::OkStatus();
+}
+
+Types InferPadEnd(absl::Span<const ValueType> operands,
+                  const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
+  ValueType result = operands[0];
+  Dim& dim = result.shape[IntAttribute(attributes, "dim")];
+  const int64_t size = IntAttribute(attributes, "size");
+  if (!dim.is_static() || dim.size() > size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'size' must be at least that of ", operands[0].ToString(),
+                     ", got ", size));
+  }
+  dim = Dim(size);
+  return std::vector<ValueType>{std::move(result)};
+}
+
+absl::Status PadEndKernel(KernelContext& c) {
+  const int dim = static_cast<int>(IntAttribute(c.attributes(), "dim"));
+  Dims dims = c.operands[0].dims();
+  dims[dim] = IntAttribute(c.attributes(), "size") - dims[dim];
+  const std::vector<Tensor> parts = {c.operands[0],
+                                     Tensor::Zeros(c.operands[0].type(), dims)};
+  c.results[0] = Concat(parts, dim);
+  return absl::OkStatus();
+}
+
+Types InferRaggedPart(absl::Span<const ValueType> operands,
+                      const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectInt(operands, 1));
+  RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "parts"));
+  RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "rows"));
+  const Shape& rows = ShapeAttribute(attributes, "rows");
+  if (rows.size() != 1 || operands[0].shape.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'rows' must be one dimension, got ", ShapeToString(rows)));
+  }
+  ValueType result = operands[0];
+  result.shape[0] = rows[0];
+  return std::vector<ValueType>{std::move(result)};
+}
+
+absl::Status RaggedPartKernel(KernelContext& c) {
+  ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+  const Tensor& sizes = c.operands[1];
+  const int64_t experts = sizes.dim(0);
+  const int64_t block = ExpertBlock(
+      experts, static_cast<int>(IntAttribute(c.attributes(), "parts")));
+  int64_t begin = 0, count = 0, total = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    const int32_t size = sizes.i32()[e];
+    if (size < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("group sizes must not be negative, got ", size));
+    }
+    total += size;
+    if (e < index * block) begin += size;
+    if (e >= index * block && e < (index + 1) * block) count += size;
+  }
+  if (total != c.operands[0].dim(0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group sizes must add up to the rows of ",
+                     c.operands[0].TypeString(), ", got ", total));
+  }
+  c.results[0] = c.operands[0].Rows(begin, begin + count);
+  return absl::OkStatus();
+}
+
+Types InferCheckMultiple(absl::Span<const ValueType> operands,
+                         const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectDim(attributes, operands[0]));
+  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "multiple"));
+  if (IntAttribute(attributes, "multiple") < 1) {
+    return absl::InvalidArgumentError("'multiple' must be at least 1");
+  }
+  return std::vector<ValueType>{operands[0]};
+}
+
+absl::Status CheckMultipleKernel(KernelContext& c) {
+  const int64_t multiple = IntAttribute(c.attributes(), "multiple");
+  const int64_t size = c.operands[0].dim(IntAttribute(c.attributes(), "dim"));
+  if (size % multiple != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a device's part must be a multiple of ", multiple, ", got ", size));
+  }
+  c.results[0] = c.Take(0);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OpDef> LocalPartOps() {
+  return {{.name = "part", .infer = InferPart, .kernel = PartKernel},
+          {.name = "part_offset",
+           .infer = InferPartOffset,
+           .kernel = [](KernelContext& c) -> absl::Status {
+             ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+             c.results[0] = Int64(index * IntAttribute(c.attributes(), "size"));
+             return absl::OkStatus();
+           }},
+          {.name = "rows_offset",
+           .infer = InferRowsOffset,
+           .kernel = [](KernelContext& c) -> absl::Status {
+             ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
+             c.results[0] = Int64(index * c.operands[0].size());
+             return absl::OkStatus();
+           }},
+          {.name = "add_offset",
+           .infer = InferAddOffset,
+           .kernel = AddOffsetKernel},
+          {.name = "mask_padding", .infer = InferMask, .kernel = MaskKernel},
+          {.name = "pad_end", .infer = InferPadEnd, .kernel = PadEndKernel},
+          {.name = "ragged_part",
+           .infer = InferRaggedPart,
+           .kernel = RaggedPartKernel},
+          {.name = "check_multiple",
+           .infer = InferCheckMultiple,
+           .kernel = CheckMultipleKernel}};
+}
+
+}  // namespace gshard

@@ -1,0 +1,42 @@
+// PartPosition: where a device's part of a tensor lies in the whole one, for
+// operators whose results depend on it: random numbers that count elements,
+// causal masks, words of a vocabulary.
+//
+// Such an operator carries attributes, one entry per dimension of the tensor:
+//
+//   axes    mesh axes that split it, separated by ";": "router;;model"
+//   sizes   its whole size, 0 if that is the parts' sizes together (a symbol)
+//   parts   number of parts
+
+#ifndef SERVICES_PARTITION_OPS_PART_POSITION_H_
+#define SERVICES_PARTITION_OPS_PART_POSITION_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/graph/op.h"
+#include "services/sharding/sharding.h"
+
+namespace gshard {
+
+struct PartPosition {
+  Dims begin;  // of the part's first element
+  Dims whole;  // sizes
+};
+
+// The attributes, put to `more`, of a tensor of whole shape `shape`.
+Attributes PositionAttributes(const Shape& shape, const Sharding& sharding,
+                              const DeviceMesh& mesh, Attributes more = {});
+
+// Whether the attributes are there, for `rank` dimensions. For `infer`.
+absl::Status ExpectPosition(const Attributes& attributes, size_t rank);
+
+// On a device, of a part with the sizes `local`.
+//
+// Errors: FailedPrecondition outside of a partitioned program; those of
+// DeviceGroups::Index.
+absl::StatusOr<PartPosition> FindPosition(const KernelContext& context,
+                                          const Dims& local);
+
+}  // namespace gshard
+
+#endif  // SERVICES_PARTITION_OPS_PART_POSITION_H_

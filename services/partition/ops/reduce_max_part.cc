@@ -1,0 +1,76 @@
+// The two halves of reduce_max_gradient, between which the numbers of ties of
+// several devices are added: reduce_max_ties, reduce_max_share.
+
+#include "services/base/status_macros.h"
+#include "services/ops/elementwise.h"
+#include "services/ops/reduce.h"
+#include "services/partition/ops/part_ops.h"
+
+namespace gshard {
+namespace {
+
+using Types = absl::StatusOr<std::vector<ValueType>>;
+
+std::vector<int> ReducedDims(const KernelContext& c) {
+  const std::vector<int64_t>& dims = IntsAttribute(c.attributes(), "dims");
+  return std::vector<int>(dims.begin(), dims.end());
+}
+
+// x, then `count` operands of the shape of reduce_max(x).
+absl::Status ExpectReduced(absl::Span<const ValueType> operands, size_t count,
+                           const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, count + 1));
+  RETURN_IF_ERROR(ExpectAttribute<std::vector<int64_t>>(attributes, "dims"));
+  for (size_t i = 0; i <= count; ++i) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    if (i > 0) RETURN_IF_ERROR(ExpectShape(operands, i, operands[1].shape));
+  }
+  return absl::OkStatus();
+}
+
+Types InferTies(absl::Span<const ValueType> operands,
+                const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectReduced(operands, 1, attributes));
+  return std::vector<ValueType>{operands[1]};
+}
+
+Types InferShare(absl::Span<const ValueType> operands,
+                 const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectReduced(operands, 3, attributes));
+  return std::vector<ValueType>{operands[0]};
+}
+
+absl::Status TiesKernel(KernelContext& c) {
+  const Tensor& x = c.operands[0];
+  const Tensor y = Broadcast(c.operands[1], x.dims(), ReducedDims(c));
+  Tensor equal(ElementType::kFloat32, x.dims());
+  for (int64_t i = 0; i < x.size(); ++i) {
+    equal.f32()[i] = x.f32()[i] == y.f32()[i] ? 1.0f : 0.0f;
+  }
+  c.results[0] = ReduceSum(equal, ReducedDims(c));
+  return absl::OkStatus();
+}
+
+absl::Status ShareKernel(KernelContext& c) {
+  const Tensor& x = c.operands[0];
+  const std::vector<int> dims = ReducedDims(c);
+  const Tensor y = Broadcast(c.operands[1], x.dims(), dims);
+  const Tensor share =
+      Broadcast(Divide(c.operands[3], c.operands[2]), x.dims(), dims);
+  Tensor dx(ElementType::kFloat32, x.dims());
+  for (int64_t i = 0; i < x.size(); ++i) {
+    dx.f32()[i] = x.f32()[i] == y.f32()[i] ? share.f32()[i] : 0.0f;
+  }
+  c.results[0] = std::move(dx);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<OpDef> ReduceMaxPartOps() {
+  return {
+      {.name = "reduce_max_ties", .infer = InferTies, .kernel = TiesKernel},
+      {.name = "reduce_max_share", .infer = InferShare, .kernel = ShareKernel}};
+}
+
+}  // namespace gshard

@@ -1,0 +1,41 @@
+// The memory of a device that runs its role's part of a partitioned program,
+// by liveness, without allocating any.
+//
+// Buffers live as in services/graph/executor.h: from the node that makes them
+// to their last use, outputs to the end; inputs from the beginning. A reshape
+// shares its operand's buffer. Not counted: what a kernel uses while it runs,
+// and that some kernels write into an operand's buffer instead of a new one.
+
+#ifndef SERVICES_PARTITION_REPORT_MEMORY_USE_H_
+#define SERVICES_PARTITION_REPORT_MEMORY_USE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/partition/partitioner.h"
+#include "services/partition/report/symbol_sizes.h"
+#include "services/sharding/device_mesh.h"
+
+namespace gshard {
+
+// In bytes.
+struct MemoryUse {
+  int64_t parameters = 0;
+  int64_t gradients = 0;    // outputs "gradient/<name>"
+  int64_t activations = 0;  // the most at a time of all else
+  // The most of all at a time. At most the sum of the three, and less if not
+  // all gradients are there when activations are at their most.
+  int64_t peak = 0;
+};
+
+// By role of the mesh.
+//
+// Errors: FailedPrecondition for a symbol whose size is not known.
+absl::StatusOr<std::vector<MemoryUse>> MemoryOfRoles(
+    const Partitioned& partitioned, const DeviceMesh& mesh,
+    const SymbolSizes& sizes);
+
+}  // namespace gshard
+
+#endif  // SERVICES_PARTITION_REPORT_MEMORY_USE_H_

@@ -1,0 +1,45 @@
+// A partitioned program, or a part of it, as a picture: text for Graphviz's
+// `dot`.
+//
+// Nodes are filled in the colour of their role; collectives and crossings are
+// hexagons, parameters and inputs ellipses, all else boxes. An edge is labelled
+// with its value's type on the device and, where it is a form of a value of the
+// whole program, with how that lies. What comes from outside of the part is
+// drawn dashed; a result, which nothing in the part reads, ends in a point.
+
+#ifndef SERVICES_PARTITION_REPORT_PROGRAM_DOT_H_
+#define SERVICES_PARTITION_REPORT_PROGRAM_DOT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/partition/partitioner.h"
+#include "services/sharding/device_mesh.h"
+
+namespace gshard {
+
+// Nodes `first` to `last` of a program, both of them included.
+struct NodeRange {
+  int32_t first = 0;
+  int32_t last = 0;
+};
+
+// From the first top2_gating to the first combine behind it.
+//
+// Errors: NotFound for a program without MoE layers.
+absl::StatusOr<NodeRange> FirstMoeLayer(const Program& program);
+
+// The nodes between the ones that make two values, in either order.
+//
+// Errors: OutOfRange for a value that there is not.
+absl::StatusOr<NodeRange> BetweenValues(const Program& program, ValueId a,
+                                        ValueId b);
+
+// REQUIRES: the range lies in the program.
+std::string ProgramToDot(const Partitioned& partitioned, const DeviceMesh& mesh,
+                         const NodeRange& range);
+
+}  // namespace gshard
+
+#endif  // SERVICES_PARTITION_REPORT_PROGRAM_DOT_H_

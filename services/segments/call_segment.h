@@ -1,0 +1,45 @@
+// call_segment: the operator that stands in a router's program for what expert
+// workers compute (role_split.h).
+
+#ifndef SERVICES_SEGMENTS_CALL_SEGMENT_H_
+#define SERVICES_SEGMENTS_CALL_SEGMENT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "services/graph/program.h"
+
+namespace gshard {
+
+// How an operand or result of call_segment is divided among the workers.
+enum class Division : int64_t {
+  kGroupSizes = 0,  // i32[E]: each worker gets its experts' entries
+  kRows = 1,        // [R, ...]: the rows of its experts
+  kWhole = 2,       // the same for all
+};
+
+// The node call_segment. Operand 0 is the layer's group_sizes; results are
+// rows. Attributes: "segment" (name), "division" and "sent" (per operand),
+// "operands" (names of the segment's inputs, joined by ';'), "replies" (their
+// number), "summed" (per reply) and "shape0", "shape1", ... (of the replies).
+struct SegmentCall {
+  std::string segment;
+  std::vector<Division> division;  // per operand
+  std::vector<bool> sent;          // per operand; others are used here only
+  std::vector<std::string> names;  // per operand: the segment's input
+  int64_t num_replies = 0;
+  // Per reply: it is the sum of what the slices of an expert send; others are
+  // the same from each.
+  std::vector<bool> summed;
+};
+
+// Reads a call_segment node.
+SegmentCall GetSegmentCall(const Node& node);
+
+// Adds call_segment to the operators. SplitRoles does so itself.
+void RegisterShardingOps();
+
+}  // namespace gshard
+
+#endif  // SERVICES_SEGMENTS_CALL_SEGMENT_H_

@@ -1,0 +1,153 @@
+#include "services/segments/segment_host.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+absl::StatusOr<int64_t> SegmentHost::Slice::Index(absl::string_view axes) {
+  if (axes == "model") return index_;
+  return absl::UnimplementedError(
+      absl::StrCat("a segment does not know its place along '", axes, "'"));
+}
+
+absl::StatusOr<Communicator*> SegmentHost::Slice::Along(
+    absl::string_view axes) {
+  return absl::UnimplementedError(absl::StrCat(
+      "segments do not talk to each other, not along '", axes, "' either"));
+}
+
+SegmentHost::SegmentHost(std::vector<Segment> segments, int slice)
+    : slice_(slice) {
+  for (Segment& segment : segments) {
+    Hosted hosted;
+    for (const Node* node : segment.program.NodesOf("input")) {
+      const std::string& name = StringAttribute(node->attributes, "name");
+      (absl::StartsWith(name, "saved/") ? hosted.saved_inputs
+                                        : hosted.call_inputs)
+          .push_back(name);
+    }
+    for (const auto& [name, value] : segment.program.outputs) {
+      has_saves_ = has_saves_ || absl::StartsWith(name, "save/");
+    }
+    hosted.executor = std::make_unique<Executor>(std::move(segment.program));
+    segments_[segment.name] = std::move(hosted);
+  }
+}
+
+absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
+                                               const std::string& run,
+                                               TensorMap inputs,
+                                               const TensorMap& parameters) {
+  const auto found = segments_.find(segment);
+  if (found == segments_.end()) {
+    return absl::NotFoundError(absl::StrCat("no segment '", segment, "'"));
+  }
+  const Hosted& hosted = found->second;
+  if (inputs.size() != hosted.call_inputs.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment ", segment, " takes ", hosted.call_inputs.size(),
+                     " inputs, got ", inputs.size()));
+  }
+  for (const std::string& name : hosted.call_inputs) {
+    if (!inputs.contains(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("segment ", segment, " needs the input ", name));
+    }
+  }
+  if (has_saves_) {
+    RETURN_IF_ERROR(OpenCall(found->first, hosted, run, inputs));
+  }
+
+  auto outputs = hosted.executor->Run(
+      std::move(inputs), parameters, {.segments = nullptr, .devices = &slice_});
+  if (!outputs.ok()) {
+    // As if it had not been called.
+    if (has_saves_) ForgetCall(found->first, run);
+    return Annotate(outputs.status(), segment);
+  }
+
+  SegmentResult result;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto open = runs_.find(run);
+  const Program& program = hosted.executor->program();
+  for (size_t i = 0; i < outputs->size(); ++i) {
+    absl::string_view name = program.outputs[i].first;
+    Tensor& tensor = (*outputs)[i];
+    if (absl::ConsumePrefix(&name, "save/")) {
+      // The run may have been dropped meanwhile.
+      if (open != runs_.end()) open->second.saved[name] = std::move(tensor);
+    } else if (absl::ConsumePrefix(&name, "gradient/")) {
+      result.gradients.emplace_back(std::string(name), std::move(tensor));
+    } else {
+      result.replies.push_back(std::move(tensor));
+    }
+  }
+  if (open != runs_.end() && open->second.called.size() == segments_.size()) {
+    runs_.erase(open);
+    result.run_ended = true;
+  }
+  return result;
+}
+
+absl::Status SegmentHost::OpenCall(const std::string& segment,
+                                   const Hosted& hosted, const std::string& run,
+                                   TensorMap& inputs) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto open = runs_.find(run);
+  for (const std::string& name : hosted.saved_inputs) {
+    const auto key = absl::StripPrefix(name, "saved/");
+    if (open == runs_.end() || !open->second.saved.contains(key)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", segment, " needs ", name, ", which run '",
+                       run, "' has not saved"));
+    }
+    inputs[name] = open->second.saved.find(key)->second;
+  }
+  if (open == runs_.end()) {
+    if (runs_.size() >= kMaxOpenRuns) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("at most ", kMaxOpenRuns, " runs may be open"));
+    }
+    open = runs_.emplace(run, OpenRun()).first;
+  }
+  if (!open->second.called.insert(segment).second) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "segment ", segment, " was called before in run '", run, "'"));
+  }
+  return absl::OkStatus();
+}
+
+void SegmentHost::ForgetCall(const std::string& segment,
+                             const std::string& run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto open = runs_.find(run);
+  if (open == runs_.end()) return;
+  open->second.called.erase(segment);
+  if (open->second.called.empty()) runs_.erase(open);
+}
+
+void SegmentHost::EndRun(const std::string& run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  runs_.erase(run);
+}
+
+size_t SegmentHost::open_runs() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return runs_.size();
+}
+
+std::map<std::string, Shape> SegmentHost::ParameterShapes() const {
+  std::map<std::string, Shape> shapes;
+  for (const auto& [name, hosted] : segments_) {
+    for (const Node* node : hosted.executor->program().NodesOf("parameter")) {
+      shapes[StringAttribute(node->attributes, "name")] =
+          ShapeAttribute(node->attributes, "shape");
+    }
+  }
+  return shapes;
+}
+
+}  // namespace gshard

@@ -1,0 +1,98 @@
+// SegmentHost: the expert side of a session. Holds its segments, its experts'
+// parameters and what earlier segments of a run saved.
+//
+// Thread-safe: runs go on at the same time; the calls of one run come one
+// after the other, as the router's program makes them.
+
+#ifndef SERVICES_SEGMENTS_SEGMENT_HOST_H_
+#define SERVICES_SEGMENTS_SEGMENT_HOST_H_
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/graph/executor.h"
+#include "services/segments/role_split.h"
+
+namespace gshard {
+
+struct SegmentResult {
+  std::vector<Tensor> replies;  // in the order of the segment's outputs
+  // Gradients by parameter, [E of this host, ...]; empty without training.
+  std::vector<std::pair<std::string, Tensor>> gradients;
+  bool run_ended = false;  // every segment has been called
+};
+
+class SegmentHost {
+ public:
+  // Runs that have saved something and not ended; more are refused.
+  static constexpr size_t kMaxOpenRuns = 256;
+
+  // `slice` is the host's place along the axis model (role_split.h).
+  explicit SegmentHost(std::vector<Segment> segments, int slice = 0);
+
+  // Runs one segment. `run` names the run; calls without saved values may
+  // leave it empty. `parameters` hold the host's experts, [E, ...].
+  //
+  // A call that fails leaves no trace in its run.
+  //
+  // Errors: NotFound for an unknown segment or a parameter that is missing;
+  // InvalidArgument for inputs that the segment does not know, misses or cannot
+  // take; FailedPrecondition if a saved value is missing or a segment is called
+  // twice in a run; ResourceExhausted beyond kMaxOpenRuns.
+  absl::StatusOr<SegmentResult> Run(absl::string_view segment,
+                                    const std::string& run, TensorMap inputs,
+                                    const TensorMap& parameters);
+
+  // Drops what a run has saved.
+  void EndRun(const std::string& run);
+
+  size_t open_runs() const;
+
+  // Name and shape, with E as a symbol, of each parameter of the segments.
+  std::map<std::string, Shape> ParameterShapes() const;
+
+ private:
+  struct OpenRun {
+    TensorMap saved;               // by value name: "v12"
+    std::set<std::string> called;  // segments
+  };
+  struct Hosted {
+    std::unique_ptr<Executor> executor;
+    std::vector<std::string> call_inputs;   // "call/v12"
+    std::vector<std::string> saved_inputs;  // "saved/v12"
+  };
+
+  // Enters the call into its run and adds what the run has saved to `inputs`.
+  absl::Status OpenCall(const std::string& segment, const Hosted& hosted,
+                        const std::string& run, TensorMap& inputs);
+  void ForgetCall(const std::string& segment, const std::string& run);
+
+  // Tells the operators of a segment which slice they work on; nothing else
+  // can be asked.
+  class Slice : public DeviceGroups {
+   public:
+    explicit Slice(int index) : index_(index) {}
+    absl::StatusOr<int64_t> Index(absl::string_view axes) override;
+    absl::StatusOr<Communicator*> Along(absl::string_view axes) override;
+
+   private:
+    const int index_;
+  };
+
+  Slice slice_;
+  std::map<std::string, Hosted, std::less<>> segments_;
+  bool has_saves_ = false;
+  mutable std::mutex mutex_;
+  std::map<std::string, OpenRun> runs_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_SEGMENTS_SEGMENT_HOST_H_

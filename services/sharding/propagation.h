@@ -1,0 +1,66 @@
+// Propagation: completes the sharding of every value from the annotations of a
+// few (GShard, arXiv 2006.16668, section 3.2; priorities as in XLA and Shardy).
+//
+// Facts spread from the annotated values along the factors of each operator's
+// rule (rule.h), forwards and backwards, to a fixed point, in rounds in which
+// all nodes look at the same state: so the result does not depend on the order
+// of the nodes. First through operators that move data or work elementwise,
+// then through all. Where two facts about one value disagree in a round, the
+// more important one wins, and a fact once accepted is only ever refined. The
+// order of importance:
+//   1. pass-through operators before others
+//   2. facts that come from larger tensors
+//   3. facts that split more ways
+//   4. the lower dimension, then the axis that stands first in the mesh
+// Annotations are never changed.
+
+#ifndef SERVICES_SHARDING_PROPAGATION_H_
+#define SERVICES_SHARDING_PROPAGATION_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/graph/program.h"
+#include "services/sharding/annotation.h"
+#include "services/sharding/device_mesh.h"
+#include "services/sharding/rule.h"
+#include "services/sharding/sharding.h"
+
+namespace gshard {
+
+// Where the sharding of a value comes from.
+struct Origin {
+  enum Kind { kNothing, kAnnotation, kPropagated, kManual } kind = kNothing;
+  ValueId from = kNoValue;  // the neighbour
+  int32_t through = -1;     // the node between them
+  int round = 0;
+};
+
+struct Shardings {
+  std::vector<Sharding> of;  // by value; never partial
+  std::vector<Origin> origins;
+  // Of values annotated with Shard: see Annotation.
+  std::vector<std::vector<int64_t>> device_orders;
+  std::vector<OpRule> rules;  // by node
+
+  // Whether a value belongs to a manual region (manual.h): each device has its
+  // own, of the shape that the program says.
+  bool IsManual(ValueId value) const {
+    return origins[value].kind == Origin::kManual;
+  }
+  int rounds = 0;
+};
+
+// Errors: those of GetAnnotation.
+absl::StatusOr<Shardings> Propagate(const Program& program,
+                                    const DeviceMesh& mesh);
+
+// One line per value that is split: its name, type, sharding and why.
+//   v12 f32[T, 512] [router, -] from v9 through reshape
+std::string Explain(const Program& program, const DeviceMesh& mesh,
+                    const Shardings& shardings);
+
+}  // namespace gshard
+
+#endif  // SERVICES_SHARDING_PROPAGATION_H_

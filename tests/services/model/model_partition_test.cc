@@ -1,0 +1,183 @@
+// The model's annotations: its training program on the devices of a mesh.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "services/config/model_config.h"
+#include "services/partition/ops/collective_ops.h"
+#include "services/partition/partitioner.h"
+#include "tests/testing/partitioned_run.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tiny_model.h"
+
+namespace gshard {
+namespace {
+
+// Four pairs of sentences of four words at most.
+std::vector<SentencePair> Pairs() {
+  return {{{1, 4, 9, 2}, {0, 3, 12}},
+          {{5, 2}, {0, 7, 7, 2}},
+          {{3, 3, 8}, {0, 11}},
+          {{6}, {0, 1, 1}}};
+}
+
+ModelConfig GroupedConfig() {
+  ModelConfig config = TinyConfig();
+  config.decoder_layers = 3;
+  config.gate.group_size = 4;
+  config.gate.training_policy = SecondExpertPolicy::kRandom;
+  config.gate.training_capacity_factor = 1.0;
+  return config;
+}
+
+void CheckProgram(const ModelConfig& config, const Program& program,
+                  const TensorMap& inputs, std::vector<MeshAxis> axes) {
+  ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh,
+                       DeviceMesh::Create(std::move(axes)));
+  const TensorMap parameters = TinyParameters(config, 7);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> whole,
+                       Executor(program).Run(inputs, parameters));
+  ASSERT_OK_AND_ASSIGN(const Partitioned partitioned, Partition(program, mesh));
+  ASSERT_OK_AND_ASSIGN(
+      const std::vector<Tensor> joined,
+      RunPartitioned(partitioned, mesh, inputs, parameters, whole));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const std::string& name = program.outputs[i].first;
+    if (whole[i].type() == ElementType::kInt32) {
+      EXPECT_TRUE(TensorEqual(joined[i], whole[i])) << name;
+    } else {
+      EXPECT_TRUE(TensorNear(joined[i], whole[i], 1e-5f)) << name;
+    }
+  }
+}
+
+void CheckTraining(const ModelConfig& config, std::vector<MeshAxis> axes) {
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(config, LossConfig()));
+  CheckProgram(config, program, TrainInputs(config, Pairs(), 1, 4, 4),
+               std::move(axes));
+}
+
+// Sentences along one axis, experts along the other.
+TEST(ModelPartitionTest, TrainingEqualsTheModelInOnePiece) {
+  for (const auto& [routers, workers] :
+       std::vector<std::pair<int64_t, int64_t>>{
+           {1, 2}, {2, 1}, {2, 2}, {4, 2}, {2, 3}}) {
+    SCOPED_TRACE(absl::StrCat(routers, " routers, ", workers, " workers"));
+    ModelConfig config = GroupedConfig();
+    config.expert_bias = workers == 3;
+    CheckTraining(config, {{"router", routers, ""}, {"expert", workers, ""}});
+  }
+}
+
+TEST(ModelPartitionTest, WithDropout) {
+  ModelConfig config = GroupedConfig();
+  config.dropout = {
+      .input = 0.1, .residual = 0.1, .attention = 0.1, .ffn = 0.1, .moe = 0.1};
+  CheckTraining(config, {{"router", 2, ""}, {"expert", 2, ""}});
+}
+
+TEST(ModelPartitionTest, Encoder) {
+  const ModelConfig config = GroupedConfig();
+  ASSERT_OK_AND_ASSIGN(const Program program, BuildEncodeProgram(config));
+  TensorMap inputs;
+  AddSentences("source", {{1, 4, 9, 2}, {5, 2}, {3, 3, 8}, {6}}, 4, inputs);
+  inputs["key"] = KeyInput(0);
+  CheckProgram(config, program, inputs, {{"router", 2, ""}, {"expert", 2, ""}});
+}
+
+// One step for two hypotheses of each of four sentences.
+TEST(ModelPartitionTest, Decoder) {
+  const ModelConfig config = GroupedConfig();
+  ASSERT_OK_AND_ASSIGN(const Program program, BuildDecodeProgram(config));
+  const int64_t B = 4, K = 2, P = 3, L = 4;
+  const auto cache = [&](int64_t rows, int64_t length, uint64_t seed) {
+    return RandomTensor({rows, length, config.heads, config.head_width}, seed);
+  };
+  TensorMap inputs = {
+      {"tokens", Tensor::Ints({B, K}, {1, 2, 3, 4, 5, 6, 7, 8})},
+      {"positions", Tensor::Ints({B, K}, {1, 1, 2, 0, 1, 2, 0, 1})},
+      {"lengths", Tensor::Ints({B * K}, {2, 2, 3, 1, 2, 3, 1, 2})},
+      {"valid", Tensor::Ints({B, K}, {1, 1, 1, 0, 1, 1, 1, 0})},
+      {"source_lengths", Tensor::Ints({B}, {4, 2, 3, 1})},
+      {"key", KeyInput(0)}};
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    inputs[absl::StrCat("self_key/", i)] = cache(B * K, P, 10 + i);
+    inputs[absl::StrCat("self_value/", i)] = cache(B * K, P, 20 + i);
+    inputs[absl::StrCat("cross_key/", i)] = cache(B, L, 30 + i);
+    inputs[absl::StrCat("cross_value/", i)] = cache(B, L, 40 + i);
+  }
+  CheckProgram(config, program, inputs, {{"router", 2, ""}, {"expert", 2, ""}});
+}
+
+struct Counts {
+  std::map<std::string, int> nodes;
+  int router_nodes = 0, worker_nodes = 0;
+  bool operator==(const Counts& other) const = default;
+};
+
+absl::StatusOr<Counts> CountNodes(const Program& program, int64_t routers,
+                                  int64_t workers) {
+  ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                   DeviceMesh::Create({{"router", routers, "router"},
+                                       {"expert", workers, "worker"}}));
+  ASSIGN_OR_RETURN(const Partitioned partitioned, Partition(program, mesh));
+  Counts counts;
+  for (const Node& node : partitioned.program.nodes) {
+    ++counts.nodes[node.op->name];
+    ++(partitioned.roles[node.outputs[0]] == 0 ? counts.router_nodes
+                                               : counts.worker_nodes);
+    if (IsCollective(node.op->name)) {
+      EXPECT_EQ(partitioned.roles[node.outputs[0]], 0)
+          << "workers talk: " << node.op->name;
+    }
+  }
+  for (const auto& [name, placed] : partitioned.parameters) {
+    const bool split = !placed.sharding.IsReplicated();
+    EXPECT_EQ(placed.role == 1, split) << name;
+  }
+  return counts;
+}
+
+// Routers share the sentences and keep the dense weights, workers the experts:
+// two crossings per MoE layer forward and two backward.
+TEST(ModelPartitionTest, RoutersAndWorkers) {
+  ASSERT_OK_AND_ASSIGN(
+      ModelConfig config,
+      LoadModelConfig("deploy/config/gshard_2048e_36l.textproto"));
+  // Without groups all routers' tokens are one, and gathered.
+  config.gate.group_size = 1024;
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(config, LossConfig()));
+  ASSERT_OK_AND_ASSIGN(const Counts few, CountNodes(program, 2, 2));
+  ASSERT_OK_AND_ASSIGN(const Counts many, CountNodes(program, 2048, 2048));
+  EXPECT_EQ(few, many);
+  int layers = 0;
+  for (int64_t i = 0; i < config.encoder_layers; ++i) {
+    layers += config.IsMoeLayer(i);
+  }
+  for (int64_t i = 0; i < config.decoder_layers; ++i) {
+    layers += config.IsMoeLayer(i);
+  }
+  EXPECT_EQ(many.nodes.at("send_rows"), 2 * layers);
+  EXPECT_EQ(many.nodes.at("return_rows"), 2 * layers);
+  EXPECT_FALSE(many.nodes.contains("send_whole"));
+  // Routers add up gradients, losses and counts, and share no activations.
+  for (const auto& [name, count] : many.nodes) {
+    EXPECT_TRUE(!IsCollective(name) || name == "all_reduce") << name;
+  }
+  int dense = 0;
+  for (const ParameterSpec& spec : ModelParameters(config)) {
+    dense += !spec.per_expert;
+  }
+  // Each layer's balance loss and its share, kept and overflow counts; the
+  // cross entropy.
+  EXPECT_EQ(many.nodes.at("all_reduce"), dense + 4 * layers + 1);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,97 @@
+#include "services/train/parameter_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/checkpoint/background_writer.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/config/training_job.h"
+#include "services/train/local_trainer.h"
+#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+constexpr int kExperts = 3;
+
+ParameterStore Sample() {
+  std::vector<ParameterSpec> specs(2);
+  specs[0].name = "dense";
+  specs[0].dims = {4, 5};
+  specs[1].name = "moe.wi";
+  specs[1].dims = {kExperts, 4, 5};
+  specs[1].per_expert = true;
+  return ParameterStore(specs, {0, 1, 2},
+                        MakeOptimizer(OptimizerConfig(AdamConfig())));
+}
+
+GradientList Gradients(uint64_t seed) {
+  return {{"dense", RandomTensor({4, 5}, seed)},
+          {"moe.wi", RandomTensor({kExperts, 4, 5}, seed + 1)}};
+}
+
+std::vector<NamedTensor> Copies(const std::vector<NamedTensor>& tensors) {
+  std::vector<NamedTensor> copies;
+  for (const NamedTensor& named : tensors) {
+    copies.push_back({named.name, named.tensor.Clone()});
+  }
+  return copies;
+}
+
+// Training goes on under the writer, and the shard is of the step at which it
+// was started, weights and optimizer state alike.
+TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
+  ScratchDirectory scratch;
+  ParameterStore store = Sample();
+  ASSERT_OK(store.Initialize(1));
+  store.Update(Gradients(10), 1.0, 1, 0.01);
+  BackgroundWriter writer;
+  const std::vector<NamedTensor> expected = Copies(store.Snapshot());
+  ASSERT_EQ(expected.size(), store.TensorSpecs().size());
+  ASSERT_OK(writer.Start(1, scratch.path(), "all", store.Snapshot()));
+  for (const int64_t step : {2, 3, 4}) {
+    store.Update(Gradients(10 * step), 1.0, step, 0.01);
+  }
+  auto result = writer.Wait();
+  ASSERT_TRUE(result.has_value());
+  ASSERT_OK(result->entries);
+  Manifest manifest;
+  manifest.step = 1;
+  manifest.tensors = *std::move(result->entries);
+  ASSERT_OK_AND_ASSIGN(const std::string path,
+                       CommitCheckpoint(scratch.path(), manifest, ""));
+  ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
+  ASSERT_OK(reader->CheckExactly(store.TensorSpecs()));
+  const std::vector<NamedTensor> now = store.Snapshot();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_OK_AND_ASSIGN(const Tensor written, reader->Read(expected[i].name));
+    EXPECT_TRUE(TensorEqual(written, expected[i].tensor)) << expected[i].name;
+    EXPECT_FALSE(TensorEqual(now[i].tensor, expected[i].tensor))
+        << expected[i].name;
+  }
+}
+
+TEST(ParameterStoreTest, UpdatesAreInPlaceOnceTheSnapshotIsGone) {
+  ParameterStore store = Sample();
+  ASSERT_OK(store.Initialize(1));
+  const std::byte* const before = store.tensors().at("moe.wi").raw();
+  store.Update(Gradients(1), 1.0, 1, 0.01);
+  EXPECT_EQ(store.tensors().at("moe.wi").raw(), before);
+  {
+    const auto snapshot = store.Snapshot();
+    store.Update(Gradients(2), 1.0, 2, 0.01);
+    EXPECT_NE(store.tensors().at("moe.wi").raw(), before);
+  }
+  const std::byte* const after = store.tensors().at("moe.wi").raw();
+  store.Update(Gradients(3), 1.0, 3, 0.01);
+  EXPECT_EQ(store.tensors().at("moe.wi").raw(), after);
+}
+
+}  // namespace
+}  // namespace gshard
