@@ -6,11 +6,14 @@
 #include <utility>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 
 namespace gshard {
 namespace {
 
 constexpr char kUsagePayload[] = "gshard/usage";
+constexpr char kExitPayload[] = "gshard/exit_code";
 
 }  // namespace
 
@@ -25,6 +28,20 @@ absl::Status UsageError(absl::string_view message) {
 
 bool IsUsageError(const absl::Status& status) {
   return status.GetPayload(kUsagePayload).has_value();
+}
+
+absl::Status WithExitCode(absl::Status status, int code) {
+  status.SetPayload(kExitPayload, absl::Cord(absl::StrCat(code)));
+  return status;
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (status.ok()) return 0;
+  int code = IsUsageError(status) ? 2 : 1;
+  if (const auto payload = status.GetPayload(kExitPayload)) {
+    (void)absl::SimpleAtoi(std::string(*payload), &code);
+  }
+  return code;
 }
 
 absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,

@@ -45,6 +45,16 @@ absl::Status UsageError(absl::Status status);
 absl::Status UsageError(absl::string_view message);
 bool IsUsageError(const absl::Status& status);
 
+// The same error, marked so that the program ends with `code`. Those of
+// sysexits.h that batch systems act on:
+inline constexpr int kExitTemporary = 75;   // EX_TEMPFAIL: try again
+inline constexpr int kExitDoNotRetry = 70;  // EX_SOFTWARE: it would not help
+absl::Status WithExitCode(absl::Status status, int code);
+
+// With what the program ends: 0 for OK, the code of WithExitCode, 2 for a usage
+// error, otherwise 1.
+int ExitCodeOf(const absl::Status& status);
+
 // Parses; prints the help and returns nothing if that is what was asked for.
 // Errors are usage errors.
 absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,

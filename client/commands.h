@@ -25,8 +25,15 @@ absl::Status TrainCommand(Arguments arguments, Console& console);
 absl::Status WatchCommand(Arguments arguments, Console& console);
 absl::Status CancelCommand(Arguments arguments, Console& console);
 
+// Checkpoints, without a system.
+absl::Status CheckpointInspectCommand(Arguments arguments, Console& console);
+absl::Status CheckpointVerifyCommand(Arguments arguments, Console& console);
+absl::Status CheckpointDiffCommand(Arguments arguments, Console& console);
+absl::Status CheckpointExportCommand(Arguments arguments, Console& console);
+
 // Without a system.
 absl::Status PlanCommand(Arguments arguments, Console& console);
+absl::Status PartitionCommand(Arguments arguments, Console& console);
 
 }  // namespace gshard
 

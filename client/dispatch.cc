@@ -80,7 +80,7 @@ int Finish(const absl::Status& status, Console& console) {
                  << absl::AsciiStrToLower(
                         absl::StatusCodeToString(status.code()))
                  << ": " << status.message() << std::endl;
-  return IsUsageError(status) ? 2 : 1;
+  return ExitCodeOf(status);
 }
 
 }  // namespace

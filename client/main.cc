@@ -31,7 +31,17 @@ int main(int argc, char** argv) {
        DescribeCommand},
       {"load", "serves a checkpoint", LoadCommand},
       {"unload", "stops serving a model", UnloadCommand},
+      {"checkpoint inspect", "says what a checkpoint holds",
+       CheckpointInspectCommand},
+      {"checkpoint verify", "reads all of a checkpoint and checks every byte",
+       CheckpointVerifyCommand},
+      {"checkpoint diff", "compares two checkpoints, tensor by tensor",
+       CheckpointDiffCommand},
+      {"checkpoint export", "writes a checkpoint as one safetensors file",
+       CheckpointExportCommand},
       {"plan", "says what a model costs, without allocating it", PlanCommand},
+      {"partition", "says what devices compute and send for a model",
+       PartitionCommand},
   };
   Console console{&std::cin, &std::cout, &std::cerr,
                   [](const char* name) -> const char* { return getenv(name); }};

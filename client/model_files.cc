@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/command.h"
-#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/checkpoint_folder.h"
 
 namespace gshard {
 

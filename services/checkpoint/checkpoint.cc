@@ -6,35 +6,18 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/sha256.h"
 
 namespace gshard {
 namespace {
 
 constexpr absl::string_view kShardSuffix = ".safetensors";
-constexpr absl::string_view kPartialSuffix = ".partial";
-constexpr absl::string_view kStepPrefix = "step-";
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
-
-// The step of a directory "step-00001200", or -1.
-int64_t StepOf(absl::string_view name) {
-  int64_t step = -1;
-  if (!absl::ConsumePrefix(&name, kStepPrefix) ||
-      !std::all_of(name.begin(), name.end(),
-                   [](char c) { return c >= '0' && c <= '9'; }) ||
-      !absl::SimpleAtoi(name, &step)) {
-    return -1;
-  }
-  return step;
-}
 
 absl::Status CheckStep(int64_t step) {
   if (step >= 0) return absl::OkStatus();
@@ -48,62 +31,61 @@ absl::Status CheckNotCommitted(const std::string& root, int64_t step) {
       "there is a checkpoint ", CheckpointPath(root, step), " already"));
 }
 
-// Opens the shards that the manifest names and compares their headers with it.
-// `mismatch` is the code for a difference: before the commit a writer's
-// mistake, after it damage.
-absl::StatusOr<std::map<std::string, std::unique_ptr<SafetensorsReader>>>
-OpenShards(const std::string& directory, const Manifest& manifest,
-           absl::StatusCode mismatch) {
-  std::map<std::string, std::unique_ptr<SafetensorsReader>> shards;
-  std::map<std::string, size_t> counts;
-  for (const TensorEntry& entry : manifest.tensors) {
-    auto& shard = shards[entry.file];
-    if (shard == nullptr) {
-      auto opened =
-          SafetensorsReader::Open(absl::StrCat(directory, "/", entry.file));
-      if (absl::IsNotFound(opened.status())) {
-        return absl::Status(mismatch, opened.status().message());
-      }
-      if (!opened.ok()) return opened.status();
-      shard = *std::move(opened);
-    }
-    ++counts[entry.file];
-    const auto found = shard->tensors().find(entry.name);
-    const std::string where = absl::StrCat("tensor '", entry.name, "' of ",
-                                           directory, "/", entry.file);
-    if (found == shard->tensors().end()) {
-      return absl::Status(mismatch, absl::StrCat(where, " is missing"));
-    }
-    if (found->second.type != entry.type || found->second.dims != entry.dims) {
-      return absl::Status(
-          mismatch,
-          absl::StrCat(where, ": expected ", TypeString(entry.type, entry.dims),
-                       ", got ",
-                       TypeString(found->second.type, found->second.dims)));
-    }
-  }
-  for (const auto& [file, shard] : shards) {
-    if (shard->tensors().size() != counts[file]) {
-      return absl::Status(
-          mismatch,
-          absl::StrCat(directory, "/", file, ": expected ", counts[file],
-                       " tensors, got ", shard->tensors().size()));
-    }
-  }
-  return shards;
-}
-
 // What writers that died, or another attempt with other shards, left behind.
 absl::Status RemoveStrangers(const std::string& directory,
-                             const Manifest& manifest) {
+                             const Manifest& manifest, FaultPoints* faults) {
   std::set<std::string> files;
   for (const TensorEntry& entry : manifest.tensors) files.insert(entry.file);
   ASSIGN_OR_RETURN(const auto names, ListDirectory(directory));
   for (const std::string& name : names) {
     if (files.count(name) > 0) continue;
-    RETURN_IF_ERROR(RemoveTree(absl::StrCat(directory, "/", name)));
+    RETURN_IF_ERROR(RemoveTree(absl::StrCat(directory, "/", name), faults));
   }
   return absl::OkStatus();
+}
+
+// What earlier attempts left of the shard `file`: it may be what fills the
+// disk.
+absl::Status RemoveShard(const std::string& directory, const std::string& file,
+                         FaultPoints* faults) {
+  ASSIGN_OR_RETURN(const auto names, ListDirectory(directory));
+  for (const std::string& name : names) {
+    if (name != file && !absl::StartsWith(name, file + ".")) continue;
+    RETURN_IF_ERROR(RemoveTree(absl::StrCat(directory, "/", name), faults));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadTokenizerFile(const InputFile* file,
+                                              const std::string& sha256,
+                                              const std::string& checkpoint) {
+  if (file == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("checkpoint ", checkpoint, " has no such tokenizer"));
+  }
+  if (file->size() > kMaxTokenizerBytes) {
+    return absl::DataLossError(absl::StrCat(file->path(), ": expected at most ",
+                                            kMaxTokenizerBytes, " bytes, got ",
+                                            file->size()));
+  }
+  std::string bytes(file->size(), '\0');
+  RETURN_IF_ERROR(file->ReadAt(0, bytes.data(), bytes.size()));
+  if (Sha256(bytes) != sha256) {
+    return absl::DataLossError(
+        absl::StrCat("tokenizer ", file->path(),
+                     " is not as it was written: its checksum differs"));
+  }
+  return bytes;
+}
+
+// Null for an empty `name`.
+absl::StatusOr<std::unique_ptr<InputFile>> OpenTokenizer(
+    const std::string& directory, const std::string& name) {
+  if (name.empty()) return nullptr;
+  auto file = InputFile::Open(absl::StrCat(directory, "/", name));
+  if (!absl::IsNotFound(file.status())) return file;
+  return absl::DataLossError(
+      absl::StrCat("tokenizer: ", file.status().message()));
 }
 
 // ", 3 missing (a, b, c)", or nothing.
@@ -119,27 +101,19 @@ std::string Describe(absl::string_view what,
 
 }  // namespace
 
-std::string CheckpointPath(const std::string& root, int64_t step) {
-  return absl::StrFormat("%s/%s%08d", root, kStepPrefix, step);
-}
-
-std::string PartialCheckpointPath(const std::string& root, int64_t step) {
-  return absl::StrCat(CheckpointPath(root, step), kPartialSuffix);
-}
-
 absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
     const std::string& root, int64_t step, const std::string& shard,
-    const std::vector<TensorSpec>& specs) {
+    const std::vector<TensorSpec>& specs, FaultPoints* faults) {
   RETURN_IF_ERROR(CheckStep(step));
   const std::string file = absl::StrCat(shard, kShardSuffix);
   RETURN_IF_ERROR(Annotate(CheckFileName(file), "shard"));
   RETURN_IF_ERROR(CheckNotCommitted(root, step));
   const std::string directory = PartialCheckpointPath(root, step);
-  RETURN_IF_ERROR(MakeDirectories(directory));
-  ASSIGN_OR_RETURN(auto writer,
-                   SafetensorsWriter::Create(
-                       absl::StrCat(directory, "/", file), specs,
-                       {{"format", "gshard"}, {"step", absl::StrCat(step)}}));
+  RETURN_IF_ERROR(MakeDirectories(directory, faults));
+  RETURN_IF_ERROR(RemoveShard(directory, file, faults));
+  ASSIGN_OR_RETURN(auto writer, SafetensorsWriter::Create(
+                                    absl::StrCat(directory, "/", file), specs,
+                                    ShardMetadata(step), faults));
   return std::unique_ptr<CheckpointWriter>(
       new CheckpointWriter(file, std::move(writer)));
 }
@@ -163,7 +137,7 @@ absl::StatusOr<std::vector<TensorEntry>> CheckpointWriter::Finish() {
 
 absl::StatusOr<std::string> CommitCheckpoint(
     const std::string& root, Manifest manifest, const std::string& tokenizer,
-    const std::string& target_tokenizer) {
+    const std::string& target_tokenizer, FaultPoints* faults) {
   RETURN_IF_ERROR(CheckStep(manifest.step));
   RETURN_IF_ERROR(CheckNotCommitted(root, manifest.step));
   manifest.tokenizer_sha256 =
@@ -172,76 +146,35 @@ absl::StatusOr<std::string> CommitCheckpoint(
       manifest.target_tokenizer_file.empty() ? "" : Sha256(target_tokenizer);
   ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
   const std::string directory = PartialCheckpointPath(root, manifest.step);
-  RETURN_IF_ERROR(MakeDirectories(directory));
+  RETURN_IF_ERROR(MakeDirectories(directory, faults));
   RETURN_IF_ERROR(
       OpenShards(directory, manifest, absl::StatusCode::kFailedPrecondition)
           .status());
-  RETURN_IF_ERROR(RemoveStrangers(directory, manifest));
+  RETURN_IF_ERROR(RemoveStrangers(directory, manifest, faults));
   if (!manifest.tokenizer_file.empty()) {
     RETURN_IF_ERROR(WriteFileAtomically(
-        absl::StrCat(directory, "/", manifest.tokenizer_file), tokenizer));
+        absl::StrCat(directory, "/", manifest.tokenizer_file), tokenizer,
+        faults));
   }
   if (!manifest.target_tokenizer_file.empty()) {
     RETURN_IF_ERROR(WriteFileAtomically(
         absl::StrCat(directory, "/", manifest.target_tokenizer_file),
-        target_tokenizer));
+        target_tokenizer, faults));
   }
-  RETURN_IF_ERROR(
-      WriteFileAtomically(absl::StrCat(directory, "/", kManifestFile), text));
+  RETURN_IF_ERROR(WriteFileAtomically(
+      absl::StrCat(directory, "/", kManifestFile), text, faults));
   const std::string path = CheckpointPath(root, manifest.step);
-  RETURN_IF_ERROR(RenamePath(directory, path));
+  RETURN_IF_ERROR(RenamePath(directory, path, faults));
+  const absl::Status cleared = RemoveLeftovers(root, manifest.step, faults);
+  if (!cleared.ok()) {
+    LogWarning("leftovers of checkpoints stay", {{"status", cleared}});
+  }
   return path;
 }
 
-absl::Status AbandonCheckpoint(const std::string& root, int64_t step) {
-  return RemoveTree(PartialCheckpointPath(root, step));
-}
-
-absl::StatusOr<std::vector<std::string>> ListCheckpoints(
-    const std::string& root) {
-  auto names = ListDirectory(root);
-  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
-  if (!names.ok()) return names.status();
-  std::map<int64_t, std::string, std::greater<int64_t>> by_step;
-  for (const std::string& name : *names) {
-    const int64_t step = StepOf(name);
-    if (step >= 0) by_step[step] = absl::StrCat(root, "/", name);
-  }
-  std::vector<std::string> paths;
-  for (auto& [step, path] : by_step) paths.push_back(std::move(path));
-  return paths;
-}
-
-absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
-  ASSIGN_OR_RETURN(const auto paths, ListCheckpoints(root));
-  absl::Status first_problem;
-  for (const std::string& path : paths) {
-    const absl::Status status = CheckpointReader::Open(path).status();
-    if (status.ok()) return path;
-    LogWarning("checkpoint passed over", {{"path", path}, {"status", status}});
-    first_problem.Update(status);
-  }
-  if (paths.empty()) {
-    return absl::NotFoundError(absl::StrCat("no checkpoint in '", root, "'"));
-  }
-  return absl::DataLossError(
-      absl::StrCat("none of ", paths.size(), " checkpoints in '", root,
-                   "' can be read; the newest: ", first_problem.message()));
-}
-
-absl::Status PruneCheckpoints(const std::string& root, int64_t keep) {
-  if (keep < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected to keep >= 1 checkpoints, got ", keep));
-  }
-  ASSIGN_OR_RETURN(const auto paths, ListCheckpoints(root));
-  for (size_t i = keep; i < paths.size(); ++i) {
-    const std::string partial = absl::StrCat(paths[i], kPartialSuffix);
-    RETURN_IF_ERROR(RemoveTree(partial));
-    RETURN_IF_ERROR(RenamePath(paths[i], partial));
-    RETURN_IF_ERROR(RemoveTree(partial));
-  }
-  return absl::OkStatus();
+absl::Status AbandonCheckpoint(const std::string& root, int64_t step,
+                               FaultPoints* faults) {
+  return RemoveTree(PartialCheckpointPath(root, step), faults);
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
@@ -259,9 +192,22 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(
     return Annotate(manifest.status(), absl::StrCat(path, "/", kManifestFile));
   }
   reader->manifest_ = *std::move(manifest);
-  ASSIGN_OR_RETURN(reader->shards_, OpenShards(path, reader->manifest_,
-                                               absl::StatusCode::kDataLoss));
-  return reader;
+  const absl::Status opened = reader->OpenFiles();
+  if (opened.ok()) return reader;
+  if (!InputFile::Open(absl::StrCat(path, "/", kManifestFile)).ok()) {
+    return absl::NotFoundError(
+        absl::StrCat("checkpoint ", path, " was removed while it was opened"));
+  }
+  return opened;
+}
+
+absl::Status CheckpointReader::OpenFiles() {
+  ASSIGN_OR_RETURN(shards_,
+                   OpenShards(path_, manifest_, absl::StatusCode::kDataLoss));
+  ASSIGN_OR_RETURN(tokenizer_, OpenTokenizer(path_, manifest_.tokenizer_file));
+  ASSIGN_OR_RETURN(target_tokenizer_,
+                   OpenTokenizer(path_, manifest_.target_tokenizer_file));
+  return absl::OkStatus();
 }
 
 const TensorEntry* CheckpointReader::Find(const std::string& name) const {
@@ -300,31 +246,12 @@ absl::StatusOr<Tensor> CheckpointReader::Read(const TensorSpec& spec) const {
 }
 
 absl::StatusOr<std::string> CheckpointReader::ReadTokenizer() const {
-  return ReadTokenizerFile(manifest_.tokenizer_file,
-                           manifest_.tokenizer_sha256);
+  return ReadTokenizerFile(tokenizer_.get(), manifest_.tokenizer_sha256, path_);
 }
 
 absl::StatusOr<std::string> CheckpointReader::ReadTargetTokenizer() const {
-  return ReadTokenizerFile(manifest_.target_tokenizer_file,
-                           manifest_.target_tokenizer_sha256);
-}
-
-absl::StatusOr<std::string> CheckpointReader::ReadTokenizerFile(
-    const std::string& file, const std::string& sha256) const {
-  if (file.empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("checkpoint ", path_, " has no such tokenizer"));
-  }
-  const std::string path = absl::StrCat(path_, "/", file);
-  auto bytes = ReadFile(path, kMaxTokenizerBytes);
-  if (absl::IsNotFound(bytes.status())) {
-    return absl::DataLossError(bytes.status().message());
-  }
-  if (bytes.ok() && Sha256(*bytes) != sha256) {
-    return absl::DataLossError(
-        absl::StrCat(path, " is not as it was written: its checksum differs"));
-  }
-  return bytes;
+  return ReadTokenizerFile(target_tokenizer_.get(),
+                           manifest_.target_tokenizer_sha256, path_);
 }
 
 absl::Status CheckpointReader::CheckExactly(

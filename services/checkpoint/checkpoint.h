@@ -12,43 +12,49 @@
 //
 // Writing: every process opens a CheckpointWriter on the same root and step,
 // under a shard name of its own, and sends the entries that Finish returns to
-// the leader, which calls CommitCheckpoint with all of them. A process that
-// dies at any point before that leaves a ".partial" directory, which no reader
-// looks at and the next attempt at that step uses again. All processes must see
-// the same file system.
+// the leader, which calls CommitCheckpoint with all of them. All processes must
+// see the same file system.
+//
+// What survives what: each file is written beside, synced, renamed, and its
+// directory synced, before anything that names it is; the rename of the
+// directory makes the checkpoint. A process that dies, a machine that loses its
+// power or a disk that is full at any point leaves a ".partial" directory,
+// which no reader looks at and the next attempt at that step clears.
+//
+// Every byte of a checkpoint is checked on its way in: elements and tokenizers
+// by SHA-256 (OpenSSL's, which uses the processor's instructions for it; strong
+// enough that equal sums mean equal tensors), the manifest by its seal, and the
+// shards' headers by comparison with what the manifest makes them.
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_H_
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/checkpoint/file.h"
 #include "services/checkpoint/manifest.h"
 #include "services/checkpoint/safetensors.h"
+#include "services/checkpoint/shards.h"
 #include "services/checkpoint/tensor_spec.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
 
-// ROOT/step-00001200 and ROOT/step-00001200.partial.
-std::string CheckpointPath(const std::string& root, int64_t step);
-std::string PartialCheckpointPath(const std::string& root, int64_t step);
-
 // Writes one process's shard. Not thread-safe.
 class CheckpointWriter {
  public:
   // `shard` is a name as CheckFileName takes it, without its ".safetensors".
-  // A shard of that name from an earlier attempt is replaced. Errors:
-  // AlreadyExists if the checkpoint is committed already; those of
-  // SafetensorsWriter.
+  // What earlier attempts left of a shard of that name is removed first. For
+  // `faults` see file.h; it outlives the writer. Errors: AlreadyExists if the
+  // checkpoint is committed already; those of SafetensorsWriter.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
       const std::string& root, int64_t step, const std::string& shard,
-      const std::vector<TensorSpec>& specs);
+      const std::vector<TensorSpec>& specs, FaultPoints* faults = nullptr);
 
   // In any order. Errors: those of SafetensorsWriter.
   absl::Status Write(const std::string& name, const Tensor& tensor);
@@ -70,39 +76,30 @@ class CheckpointWriter {
 // only), removes other files from the directory, writes `tokenizer` under
 // manifest.tokenizer_file and `target_tokenizer` under
 // manifest.target_tokenizer_file (their checksums are filled in here) and the
-// manifest, and renames the directory.
+// manifest, and renames the directory. Then removes what dead writers left of
+// earlier steps, so only one checkpoint of a root is written at a time.
 //
 // Errors: AlreadyExists for a tensor in two shards, or if the step is
 // committed already; FailedPrecondition if a shard lacks a tensor or has
 // another; those of file.h. After an error there is no checkpoint of the step
-// and the call may be repeated.
+// and the call may be repeated; or, if only the last sync failed, there is all
+// of it.
 absl::StatusOr<std::string> CommitCheckpoint(
     const std::string& root, Manifest manifest, const std::string& tokenizer,
-    const std::string& target_tokenizer = "");
+    const std::string& target_tokenizer = "", FaultPoints* faults = nullptr);
 
 // Removes what was written of a step that will not be committed.
-absl::Status AbandonCheckpoint(const std::string& root, int64_t step);
+absl::Status AbandonCheckpoint(const std::string& root, int64_t step,
+                               FaultPoints* faults = nullptr);
 
-// Paths of the committed checkpoints, newest first. Errors: those of file.h;
-// none for a root that does not exist.
-absl::StatusOr<std::vector<std::string>> ListCheckpoints(
-    const std::string& root);
-
-// The newest checkpoint that opens. Damaged ones are passed over with a
-// warning in the log. Errors: NotFound if there is none at all; DataLoss if
-// none of those there can be read.
-absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
-
-// Removes all but the newest `keep` (>= 1) checkpoints. Each is renamed to
-// ".partial" first, so that a crash leaves no half checkpoint.
-absl::Status PruneCheckpoints(const std::string& root, int64_t keep);
-
-// Reads a checkpoint. Thread-safe.
+// Reads a checkpoint. Thread-safe. One that is open can be read to its end even
+// if it is removed meanwhile.
 class CheckpointReader {
  public:
   // Reads the manifest and the headers of all shards, and checks that they
   // agree. Errors: NotFound if there is no checkpoint at `path`; DataLoss if
-  // anything is missing, added or altered; FailedPrecondition for one of a
+  // anything of this is missing, added or altered, naming the file and the
+  // tensor or field; FailedPrecondition for one of a
   // later version; those of file.h.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       const std::string& path);
@@ -139,12 +136,13 @@ class CheckpointReader {
  private:
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {}
 
-  absl::StatusOr<std::string> ReadTokenizerFile(
-      const std::string& file, const std::string& sha256) const;
+  absl::Status OpenFiles();
 
   const std::string path_;
   Manifest manifest_;
-  std::map<std::string, std::unique_ptr<SafetensorsReader>> shards_;
+  Shards shards_;
+  std::unique_ptr<InputFile> tokenizer_;  // null for none
+  std::unique_ptr<InputFile> target_tokenizer_;
 };
 
 }  // namespace gshard

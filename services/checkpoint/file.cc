@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -52,6 +54,17 @@ absl::StatusCode CodeOf(int error_number) {
   }
 }
 
+absl::Status Reach(FaultPoints* faults, const DiskChange& change) {
+  return faults == nullptr ? absl::OkStatus() : faults->Reach(change);
+}
+
+// Eight digits that no other process has, on any machine.
+std::string RandomSuffix() {
+  uint32_t bits = 0;
+  CHECK(::getrandom(&bits, sizeof(bits), 0) == sizeof(bits));
+  return absl::StrCat(absl::Hex(bits, absl::kZeroPad8));
+}
+
 }  // namespace
 
 absl::Status FileError(int error_number, absl::string_view operation,
@@ -63,15 +76,26 @@ absl::Status FileError(int error_number, absl::string_view operation,
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(
-    const std::string& path) {
+    const std::string& path, FaultPoints* faults) {
+  RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kCreate, path}));
   const int fd =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return FileError(errno, "create", path);
-  return std::unique_ptr<OutputFile>(new OutputFile(path, fd));
+  return std::unique_ptr<OutputFile>(new OutputFile(path, fd, faults));
 }
 
-OutputFile::OutputFile(std::string path, int fd)
-    : path_(std::move(path)), fd_(fd) {}
+absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::CreateBeside(
+    const std::string& path, FaultPoints* faults) {
+  const std::string beside = absl::StrCat(path, ".", RandomSuffix(), ".tmp");
+  RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kCreate, beside}));
+  const int fd =
+      ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (fd < 0) return FileError(errno, "create", beside);
+  return std::unique_ptr<OutputFile>(new OutputFile(beside, fd, faults));
+}
+
+OutputFile::OutputFile(std::string path, int fd, FaultPoints* faults)
+    : path_(std::move(path)), fd_(fd), faults_(faults) {}
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -84,6 +108,8 @@ absl::Status OutputFile::Append(absl::string_view bytes) {
 }
 
 absl::Status OutputFile::WriteAt(uint64_t offset, absl::string_view bytes) {
+  RETURN_IF_ERROR(
+      Reach(faults_, {DiskChange::Kind::kWrite, path_, "", offset, bytes}));
   while (!bytes.empty()) {
     const ssize_t written =
         ::pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
@@ -98,6 +124,7 @@ absl::Status OutputFile::WriteAt(uint64_t offset, absl::string_view bytes) {
 }
 
 absl::Status OutputFile::Sync() {
+  RETURN_IF_ERROR(Reach(faults_, {DiskChange::Kind::kSync, path_}));
   if (::fsync(fd_) != 0) return FileError(errno, "sync", path_);
   return absl::OkStatus();
 }
@@ -163,33 +190,40 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
 }
 
 absl::Status WriteFileAtomically(const std::string& path,
-                                 absl::string_view bytes) {
-  const std::string beside = path + ".tmp";
-  ASSIGN_OR_RETURN(const auto file, OutputFile::Create(beside));
+                                 absl::string_view bytes, FaultPoints* faults) {
+  ASSIGN_OR_RETURN(const auto file, OutputFile::CreateBeside(path, faults));
   absl::Status status = file->Append(bytes);
   if (status.ok()) status = file->Sync();
   if (status.ok()) status = file->Close();
-  if (status.ok()) status = RenamePath(beside, path);
-  if (!status.ok()) ::unlink(beside.c_str());
+  if (status.ok()) status = RenamePath(file->path(), path, faults);
+  if (!status.ok()) RemoveTree(file->path(), faults).IgnoreError();
   return status;
 }
 
-absl::Status RenamePath(const std::string& from, const std::string& to) {
+absl::Status RenamePath(const std::string& from, const std::string& to,
+                        FaultPoints* faults) {
+  RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kRename, from, to}));
   if (::rename(from.c_str(), to.c_str()) != 0) {
     return FileError(errno, absl::StrCat("rename '", from, "' to"), to);
   }
-  return SyncDirectory(DirectoryOf(to));
+  return SyncDirectory(DirectoryOf(to), faults);
 }
 
-absl::Status MakeDirectories(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return FileError(error.value(), "make directory", path);
+absl::Status MakeDirectories(const std::string& path, FaultPoints* faults) {
+  if (IsDirectory(path)) return absl::OkStatus();
+  const std::string parent = DirectoryOf(path);
+  if (parent != path) RETURN_IF_ERROR(MakeDirectories(parent, faults));
+  RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kMakeDirectory, path}));
+  // Another process may have been faster.
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
+    return FileError(errno, "make directory", path);
+  }
   if (!IsDirectory(path)) return FileError(ENOTDIR, "make directory", path);
-  return absl::OkStatus();
+  return SyncDirectory(parent, faults);
 }
 
-absl::Status SyncDirectory(const std::string& path) {
+absl::Status SyncDirectory(const std::string& path, FaultPoints* faults) {
+  RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kSyncDirectory, path}));
   const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return FileError(errno, "open directory", path);
   const int result = ::fsync(fd);
@@ -217,9 +251,22 @@ absl::StatusOr<std::vector<std::string>> ListDirectory(
   return names;
 }
 
-absl::Status RemoveTree(const std::string& path) {
+absl::Status RemoveTree(const std::string& path, FaultPoints* faults) {
   std::error_code error;
-  std::filesystem::remove_all(path, error);
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) return absl::OkStatus();
+  if (error) return FileError(error.value(), "remove", path);
+  if (type == std::filesystem::file_type::directory) {
+    const auto names = ListDirectory(path);
+    if (absl::IsNotFound(names.status())) return absl::OkStatus();
+    if (!names.ok()) return names.status();
+    for (const std::string& name : *names) {
+      RETURN_IF_ERROR(RemoveTree(absl::StrCat(path, "/", name), faults));
+    }
+  }
+  RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kRemove, path}));
+  // Nothing there is no error: another process may have been faster.
+  std::filesystem::remove(path, error);
   if (error) return FileError(error.value(), "remove", path);
   return absl::OkStatus();
 }

@@ -10,6 +10,9 @@
 //   DATA_LOSS           the device failed, or the file is shorter than asked
 //   FAILED_PRECONDITION a directory where a file should be, or the reverse
 //   UNAVAILABLE         anything else
+//
+// What changes the disk takes fault points for tests (fault_points.h), null in
+// production; the object outlives what it is passed to.
 
 #ifndef SERVICES_CHECKPOINT_FILE_H_
 #define SERVICES_CHECKPOINT_FILE_H_
@@ -23,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/checkpoint/fault_points.h"
 
 namespace gshard {
 
@@ -35,7 +39,12 @@ class OutputFile {
  public:
   // Makes the file, or empties it if it is there.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(
-      const std::string& path);
+      const std::string& path, FaultPoints* faults = nullptr);
+
+  // Makes a file beside `path` that no other process writes to, for RenamePath
+  // to put there: "path.<random>.tmp".
+  static absl::StatusOr<std::unique_ptr<OutputFile>> CreateBeside(
+      const std::string& path, FaultPoints* faults = nullptr);
   ~OutputFile();  // closes without a word; call Close to hear of errors
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -55,10 +64,11 @@ class OutputFile {
   const std::string& path() const { return path_; }
 
  private:
-  OutputFile(std::string path, int fd);
+  OutputFile(std::string path, int fd, FaultPoints* faults);
 
   const std::string path_;
   int fd_;
+  FaultPoints* const faults_;
   uint64_t end_ = 0;
 };
 
@@ -97,24 +107,29 @@ absl::StatusOr<std::string> ReadFile(const std::string& path,
 // Puts `bytes` at `path` so that a reader, even after a crash, sees either all
 // of them or what was there before: written beside, synced, renamed.
 absl::Status WriteFileAtomically(const std::string& path,
-                                 absl::string_view bytes);
+                                 absl::string_view bytes,
+                                 FaultPoints* faults = nullptr);
 
 // Renames `from` to `to`, replacing a file, never a directory that holds
 // something, and syncs the directory of `to`.
-absl::Status RenamePath(const std::string& from, const std::string& to);
+absl::Status RenamePath(const std::string& from, const std::string& to,
+                        FaultPoints* faults = nullptr);
 
-// Makes `path` and the directories above it that are missing.
-absl::Status MakeDirectories(const std::string& path);
+// Makes `path` and the directories above it that are missing, and waits until
+// their names are on the device.
+absl::Status MakeDirectories(const std::string& path,
+                             FaultPoints* faults = nullptr);
 
 // Waits until the entries of the directory are on the device.
-absl::Status SyncDirectory(const std::string& path);
+absl::Status SyncDirectory(const std::string& path,
+                           FaultPoints* faults = nullptr);
 
 // Names in the directory, sorted, without "." and "..".
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
 
 // Removes the file, or the directory with all in it; links are removed, not
 // followed. OK if there is nothing.
-absl::Status RemoveTree(const std::string& path);
+absl::Status RemoveTree(const std::string& path, FaultPoints* faults = nullptr);
 
 bool IsDirectory(const std::string& path);
 

@@ -1,6 +1,9 @@
 #include "services/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -8,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/json_text.h"
+#include "services/checkpoint/sealed_lines.h"
 #include "services/checkpoint/sha256.h"
 
 namespace gshard {
@@ -16,6 +20,40 @@ namespace {
 using nlohmann::json;
 
 constexpr char kFormat[] = "gshard-checkpoint";
+
+// The members before "tensors", in the order of their lines; the first line is
+// "{".
+constexpr absl::string_view kFields[] = {"format",
+                                         "version",
+                                         "step",
+                                         "validation_loss",
+                                         "model_config",
+                                         "tokenizer_file",
+                                         "tokenizer_sha256",
+                                         "target_tokenizer_file",
+                                         "target_tokenizer_sha256",
+                                         "metadata"};
+
+// What a line of the manifest is about, though a byte of it may be wrong.
+std::string PartOfLine(size_t index, absl::string_view line) {
+  const size_t first_tensor = std::size(kFields) + 2;
+  if (index == 0) return "the line '{'";
+  if (index <= std::size(kFields)) {
+    return absl::StrCat("the field '", kFields[index - 1], "'");
+  }
+  if (index < first_tensor) return "the field 'tensors'";
+  constexpr absl::string_view kStart = "{\"name\":\"";
+  const size_t end = line.find("\",\"file\":");
+  if (line.substr(0, kStart.size()) == kStart &&
+      end != absl::string_view::npos) {
+    return absl::StrCat(
+        "tensor '",
+        absl::CHexEscape(line.substr(kStart.size(), end - kStart.size())),
+        "' (number ", index - first_tensor, ")");
+  }
+  return absl::StrCat("tensor number ", index - first_tensor,
+                      " or the end of the list");
+}
 
 absl::StatusOr<TensorEntry> ParseEntry(const json& value) {
   if (!value.is_object()) {
@@ -43,6 +81,11 @@ absl::StatusOr<TensorEntry> ParseEntry(const json& value) {
 absl::StatusOr<Manifest> ParseMembers(const json& value) {
   Manifest manifest;
   ASSIGN_OR_RETURN(manifest.step, JsonCount(value, "step"));
+  const auto loss = value.find("validation_loss");
+  if (loss == value.end() || (!loss->is_null() && !loss->is_number())) {
+    return absl::DataLossError("expected a number 'validation_loss', or null");
+  }
+  if (loss->is_number()) manifest.validation_loss = loss->get<double>();
   ASSIGN_OR_RETURN(manifest.model_config, JsonString(value, "model_config"));
   ASSIGN_OR_RETURN(manifest.tokenizer_file,
                    JsonString(value, "tokenizer_file"));
@@ -133,6 +176,12 @@ absl::Status CheckManifest(const Manifest& manifest) {
   if (!IsUtf8(manifest.model_config)) {
     return absl::InvalidArgumentError("model_config must be UTF-8");
   }
+  if (manifest.validation_loss.has_value() &&
+      !std::isfinite(*manifest.validation_loss)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("validation_loss: expected a finite number, got ",
+                     *manifest.validation_loss));
+  }
   for (const auto& [key, value] : manifest.metadata) {
     if (!IsUtf8(key) || !IsUtf8(value)) {
       return absl::InvalidArgumentError("metadata must be UTF-8");
@@ -175,27 +224,37 @@ absl::StatusOr<std::string> FormatManifest(const Manifest& manifest) {
   for (const TensorEntry& entry : manifest.tensors) order.push_back(&entry);
   std::sort(order.begin(), order.end(),
             [](const auto* a, const auto* b) { return a->name < b->name; });
-  json tensors = json::array();
-  for (const TensorEntry* entry : order) {
-    tensors.push_back(
-        {{"name", entry->name},
-         {"file", entry->file},
-         {"type", std::string(ElementTypeName(entry->type))},
-         {"dims", std::vector<int64_t>(entry->dims.begin(), entry->dims.end())},
-         {"sha256", entry->sha256}});
+  const json fields = {
+      {"format", kFormat},
+      {"version", kManifestVersion},
+      {"step", manifest.step},
+      {"validation_loss", manifest.validation_loss.has_value()
+                              ? json(*manifest.validation_loss)
+                              : json()},
+      {"model_config", manifest.model_config},
+      {"tokenizer_file", manifest.tokenizer_file},
+      {"tokenizer_sha256", manifest.tokenizer_sha256},
+      {"target_tokenizer_file", manifest.target_tokenizer_file},
+      {"target_tokenizer_sha256", manifest.target_tokenizer_sha256},
+      {"metadata", manifest.metadata}};
+  std::vector<std::string> lines = {"{"};
+  for (const absl::string_view field : kFields) {
+    lines.push_back(absl::StrCat(
+        "\"", field, "\":", FormatJson(fields[std::string(field)]), ","));
   }
-  json value = {{"format", kFormat},
-                {"version", kManifestVersion},
-                {"step", manifest.step},
-                {"model_config", manifest.model_config},
-                {"tokenizer_file", manifest.tokenizer_file},
-                {"tokenizer_sha256", manifest.tokenizer_sha256},
-                {"target_tokenizer_file", manifest.target_tokenizer_file},
-                {"target_tokenizer_sha256", manifest.target_tokenizer_sha256},
-                {"metadata", manifest.metadata},
-                {"tensors", std::move(tensors)}};
-  value["sha256"] = Sha256(FormatJson(value));
-  std::string text = FormatJson(value) + "\n";
+  lines.push_back("\"tensors\":[");
+  for (const TensorEntry* entry : order) {
+    const json type = std::string(ElementTypeName(entry->type));
+    const json dims =
+        std::vector<int64_t>(entry->dims.begin(), entry->dims.end());
+    lines.push_back(absl::StrCat(
+        "{\"name\":", FormatJson(entry->name),
+        ",\"file\":", FormatJson(entry->file), ",\"type\":", FormatJson(type),
+        ",\"dims\":", FormatJson(dims), ",\"sha256\":\"", entry->sha256, "\"}",
+        entry == order.back() ? "" : ","));
+  }
+  lines.push_back("],");
+  std::string text = SealLines(lines);
   if (text.size() > kMaxManifestBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected a manifest of at most ", kMaxManifestBytes,
@@ -210,10 +269,11 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
                                             kMaxManifestBytes, " bytes, got ",
                                             text.size()));
   }
+  RETURN_IF_ERROR(CheckSeal(text, PartOfLine));
   // A tensor of d dimensions takes d + 6 values and over 4 times as many bytes.
   const int64_t max_values = 16 + static_cast<int64_t>(text.size()) / 4;
   ASSIGN_OR_RETURN(
-      json value,
+      const json value,
       ParseJsonObject(text, {.max_depth = 4, .max_values = max_values}));
   ASSIGN_OR_RETURN(const std::string format, JsonString(value, "format"));
   if (format != kFormat) {
@@ -225,12 +285,6 @@ absl::StatusOr<Manifest> ParseManifest(absl::string_view text) {
     return absl::FailedPreconditionError(
         absl::StrCat("expected a checkpoint of version ", kManifestVersion,
                      ", got ", version, ": it needs another release"));
-  }
-  ASSIGN_OR_RETURN(const std::string sha256, JsonString(value, "sha256"));
-  value.erase("sha256");
-  if (Sha256(FormatJson(value)) != sha256) {
-    return absl::DataLossError(
-        "the manifest is not as it was written: its checksum differs");
   }
   auto manifest = ParseMembers(value);
   if (!manifest.ok()) return absl::DataLossError(manifest.status().message());

@@ -1,13 +1,15 @@
 // The table of contents of a checkpoint, and what makes it one: the file
 // manifest.json, written after everything that it names.
 //
-// It carries a checksum of itself, so that a flipped bit in a step number or
-// in the model's configuration is found like one in a weight.
+// It is JSON, one field and one tensor a line, and carries checksums of itself
+// (sealed_lines.h), so that a flipped bit in a step number or in the model's
+// configuration is found, and named, like one in a weight.
 
 #ifndef SERVICES_CHECKPOINT_MANIFEST_H_
 #define SERVICES_CHECKPOINT_MANIFEST_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,6 +57,10 @@ struct Manifest {
   std::string target_tokenizer_file;
   std::string target_tokenizer_sha256;
 
+  // The loss on held-out text of these weights, lower is better; none if it was
+  // not measured. Finite.
+  std::optional<double> validation_loss;
+
   // Anything else worth keeping, e.g. the seed of the job.
   StringMap metadata;
 
@@ -74,8 +80,8 @@ absl::Status CheckManifest(const Manifest& manifest);
 // Tensors are put in order of name. Errors: those of CheckManifest.
 absl::StatusOr<std::string> FormatManifest(const Manifest& manifest);
 
-// Errors: DataLoss for anything but what FormatManifest wrote;
-// FailedPrecondition for one of a later version.
+// Errors: DataLoss for anything but what FormatManifest wrote, naming the field
+// or the tensor that is damaged; FailedPrecondition for one of another version.
 absl::StatusOr<Manifest> ParseManifest(absl::string_view text);
 
 }  // namespace gshard

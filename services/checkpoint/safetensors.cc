@@ -1,7 +1,5 @@
 #include "services/checkpoint/safetensors.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -77,27 +75,44 @@ absl::StatusOr<std::map<std::string, StoredTensor>> LayOut(
   return tensors;
 }
 
-std::string FormatHeader(const std::map<std::string, StoredTensor>& tensors,
-                         const StringMap& metadata) {
-  json header = json::object();
-  if (!metadata.empty()) header[kMetadataKey] = metadata;
-  for (const auto& [name, tensor] : tensors) {
-    header[name] = {
-        {"dtype", std::string(DtypeName(tensor.type))},
-        {"shape", std::vector<int64_t>(tensor.dims.begin(), tensor.dims.end())},
-        {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes}}};
-  }
-  std::string text = FormatJson(header);
-  text.append((8 - text.size() % 8) % 8, ' ');
-  return text;
-}
-
 std::string LittleEndian64(uint64_t value) {
   std::string bytes;
   for (size_t i = 0; i < kLengthBytes; ++i) {
     bytes.push_back(static_cast<char>(value >> (8 * i)));
   }
   return bytes;
+}
+
+// The length and the JSON; sorted by name, which keeps its bytes a function of
+// the arguments.
+SafetensorsHeader FormatHeader(
+    const std::map<std::string, StoredTensor>& tensors,
+    const StringMap& metadata) {
+  std::map<absl::string_view, json> members;
+  if (!metadata.empty()) members[kMetadataKey] = metadata;
+  for (const auto& [name, tensor] : tensors) {
+    members[name] = {
+        {"dtype", std::string(DtypeName(tensor.type))},
+        {"shape", std::vector<int64_t>(tensor.dims.begin(), tensor.dims.end())},
+        {"data_offsets", {tensor.offset, tensor.offset + tensor.bytes}}};
+  }
+  SafetensorsHeader header;
+  header.ends.push_back({kLengthBytes, "the header's length"});
+  std::string text = "{";
+  const auto end_part = [&](std::string name) {
+    header.ends.push_back({kLengthBytes + text.size(), std::move(name)});
+  };
+  for (const auto& [name, member] : members) {
+    absl::StrAppend(&text, text.size() > 1 ? "," : "",
+                    FormatJson(std::string(name)), ":", FormatJson(member));
+    end_part(name == kMetadataKey ? "the header's metadata"
+                                  : absl::StrCat("tensor '", name, "'"));
+  }
+  text.push_back('}');
+  text.append((8 - text.size() % 8) % 8, ' ');
+  end_part("the header's end");
+  header.bytes = LittleEndian64(text.size()) + text;
+  return header;
 }
 
 // The whole numbers of an array, each >= 0.
@@ -210,41 +225,52 @@ absl::Status ParseHeader(const std::string& text, uint64_t data_bytes,
 
 }  // namespace
 
+std::string SafetensorsHeader::PartAt(size_t offset) const {
+  for (const auto& [end, part] : ends) {
+    if (offset < end) return part;
+  }
+  return "what follows the header";
+}
+
+absl::StatusOr<SafetensorsHeader> MakeSafetensorsHeader(
+    const std::vector<TensorSpec>& specs, const StringMap& metadata) {
+  ASSIGN_OR_RETURN(const auto tensors, LayOut(specs));
+  return FormatHeader(tensors, metadata);
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::string& path, const std::vector<TensorSpec>& specs,
-    const StringMap& metadata) {
+    const StringMap& metadata, FaultPoints* faults) {
   for (const auto& [key, value] : metadata) {
     if (!IsUtf8(key) || !IsUtf8(value)) {
       return absl::InvalidArgumentError("metadata must be UTF-8");
     }
   }
   ASSIGN_OR_RETURN(auto tensors, LayOut(specs));
-  const std::string header = FormatHeader(tensors, metadata);
+  const std::string header = FormatHeader(tensors, metadata).bytes;
   if (header.size() > kMaxSafetensorsHeaderBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected names and shapes of at most ", kMaxSafetensorsHeaderBytes,
         " bytes in one file, got ", header.size()));
   }
-  for (auto& [name, tensor] : tensors) {
-    tensor.offset += kLengthBytes + header.size();
-  }
-  ASSIGN_OR_RETURN(auto file, OutputFile::Create(path + ".tmp"));
+  for (auto& [name, tensor] : tensors) tensor.offset += header.size();
+  ASSIGN_OR_RETURN(auto file, OutputFile::CreateBeside(path, faults));
   std::unique_ptr<SafetensorsWriter> writer(
-      new SafetensorsWriter(path, std::move(file), std::move(tensors)));
-  RETURN_IF_ERROR(
-      writer->file_->Append(LittleEndian64(header.size()) + header));
+      new SafetensorsWriter(path, std::move(file), std::move(tensors), faults));
+  RETURN_IF_ERROR(writer->file_->Append(header));
   return writer;
 }
 
 SafetensorsWriter::SafetensorsWriter(
     std::string path, std::unique_ptr<OutputFile> file,
-    std::map<std::string, StoredTensor> tensors)
+    std::map<std::string, StoredTensor> tensors, FaultPoints* faults)
     : path_(std::move(path)),
       file_(std::move(file)),
-      tensors_(std::move(tensors)) {}
+      tensors_(std::move(tensors)),
+      faults_(faults) {}
 
 SafetensorsWriter::~SafetensorsWriter() {
-  if (!finished_) ::unlink(file_->path().c_str());
+  if (!finished_) RemoveTree(file_->path(), faults_).IgnoreError();
 }
 
 absl::Status SafetensorsWriter::Write(const std::string& name,
@@ -282,7 +308,7 @@ absl::Status SafetensorsWriter::Finish() {
   }
   RETURN_IF_ERROR(file_->Sync());
   RETURN_IF_ERROR(file_->Close());
-  RETURN_IF_ERROR(RenamePath(file_->path(), path_));
+  RETURN_IF_ERROR(RenamePath(file_->path(), path_, faults_));
   finished_ = true;
   return absl::OkStatus();
 }

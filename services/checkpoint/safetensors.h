@@ -20,6 +20,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,7 +57,7 @@ class SafetensorsWriter {
   // AlreadyExists for two specs of one name; those of file.h.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, const std::vector<TensorSpec>& specs,
-      const StringMap& metadata);
+      const StringMap& metadata, FaultPoints* faults = nullptr);
   ~SafetensorsWriter();  // removes the file unless finished
 
   // Writes the elements of one of the specs. Errors: NotFound for another
@@ -70,14 +71,31 @@ class SafetensorsWriter {
 
  private:
   SafetensorsWriter(std::string path, std::unique_ptr<OutputFile> file,
-                    std::map<std::string, StoredTensor> tensors);
+                    std::map<std::string, StoredTensor> tensors,
+                    FaultPoints* faults);
 
   const std::string path_;
   std::unique_ptr<OutputFile> file_;
   const std::map<std::string, StoredTensor> tensors_;
+  FaultPoints* const faults_;
   std::map<std::string, bool> written_;
   bool finished_ = false;
 };
+
+// What a SafetensorsWriter with these arguments writes before the elements.
+struct SafetensorsHeader {
+  std::string bytes;
+
+  // What the byte at `offset` is part of: "tensor 'x'", "the metadata", or the
+  // length or the form of the header.
+  std::string PartAt(size_t offset) const;
+
+  std::vector<std::pair<size_t, std::string>> ends;  // of parts, ascending
+};
+
+// Errors: those of SafetensorsWriter::Create about its arguments.
+absl::StatusOr<SafetensorsHeader> MakeSafetensorsHeader(
+    const std::vector<TensorSpec>& specs, const StringMap& metadata);
 
 // Reads the tensors of one file, each when asked for. Thread-safe.
 class SafetensorsReader {

@@ -21,6 +21,11 @@ struct TensorSpec {
   Dims dims;
 };
 
+struct NamedTensor {
+  std::string name;
+  Tensor tensor;
+};
+
 constexpr size_t kMaxTensorNameBytes = 512;
 constexpr size_t kMaxTensorRank = 8;
 

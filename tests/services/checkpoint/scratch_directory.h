@@ -17,7 +17,8 @@ namespace gshard {
 
 class ScratchDirectory {
  public:
-  ScratchDirectory() : path_(::testing::TempDir() + "gshard_test_XXXXXX") {
+  explicit ScratchDirectory(const std::string& parent = ::testing::TempDir())
+      : path_(parent + "gshard_test_XXXXXX") {
     CHECK(::mkdtemp(path_.data()) != nullptr);
   }
   ~ScratchDirectory() { RemoveTree(path_).IgnoreError(); }

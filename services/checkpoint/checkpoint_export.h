@@ -1,0 +1,31 @@
+// A checkpoint's tensors as one plain safetensors file, for other programs.
+
+#ifndef SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_
+#define SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/checkpoint/checkpoint.h"
+
+namespace gshard {
+
+struct Exported {
+  int64_t tensors = 0;
+  uint64_t bytes = 0;  // of elements
+};
+
+// Writes the tensors that `wanted` takes, under their names, verified on the
+// way; the file is there whole or not at all, and replaces one of its name. Its
+// metadata are "format" ("pt", as readers expect), "step" and "model_config".
+// Holds one tensor at a time. Errors: FailedPrecondition if no tensor is
+// wanted; those of CheckpointReader::Read and SafetensorsWriter.
+absl::StatusOr<Exported> ExportCheckpoint(
+    const CheckpointReader& checkpoint, const std::string& path,
+    const std::function<bool(const std::string& name)>& wanted);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_

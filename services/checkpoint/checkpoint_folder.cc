@@ -1,0 +1,257 @@
+#include "services/checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/file.h"
+
+namespace gshard {
+namespace {
+
+constexpr absl::string_view kStepPrefix = "step-";
+constexpr absl::string_view kPartialSuffix = ".partial";
+constexpr absl::string_view kRemovedSuffix = ".removed";
+constexpr absl::string_view kDamagedSuffix = ".damaged";
+
+// A directory that this room has made.
+struct Folder {
+  std::string path;
+  int64_t step = 0;
+  std::string suffix;  // empty: a checkpoint
+};
+
+// "step-00001200.partial", or nothing for another name.
+std::optional<Folder> ParseName(absl::string_view name) {
+  Folder folder;
+  if (!absl::ConsumePrefix(&name, kStepPrefix)) return std::nullopt;
+  const size_t digits =
+      std::min(name.find_first_not_of("0123456789"), name.size());
+  folder.suffix = std::string(name.substr(digits));
+  if (!absl::SimpleAtoi(name.substr(0, digits), &folder.step) ||
+      (!folder.suffix.empty() && folder.suffix != kPartialSuffix &&
+       folder.suffix != kRemovedSuffix && folder.suffix != kDamagedSuffix)) {
+    return std::nullopt;
+  }
+  return folder;
+}
+
+// Newest first; none for a root that does not exist.
+absl::StatusOr<std::vector<Folder>> ListFolders(const std::string& root) {
+  auto names = ListDirectory(root);
+  if (absl::IsNotFound(names.status())) return std::vector<Folder>();
+  if (!names.ok()) return names.status();
+  std::vector<Folder> folders;
+  for (const std::string& name : *names) {
+    std::optional<Folder> folder = ParseName(name);
+    if (!folder.has_value()) continue;
+    folder->path = absl::StrCat(root, "/", name);
+    if (IsDirectory(folder->path)) folders.push_back(*std::move(folder));
+  }
+  std::stable_sort(
+      folders.begin(), folders.end(),
+      [](const Folder& a, const Folder& b) { return a.step > b.step; });
+  return folders;
+}
+
+// Whether it is the checkpoint that is wrong, not the moment.
+bool IsDamage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status);
+}
+
+using Check = std::function<absl::Status(const CheckpointReader&)>;
+
+// The newest checkpoint that opens and passes `check`.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> Newest(
+    const std::string& root, const Check& check) {
+  ASSIGN_OR_RETURN(const auto paths, ListCheckpoints(root));
+  absl::Status first_problem;
+  for (const std::string& path : paths) {
+    auto reader = CheckpointReader::Open(path);
+    absl::Status status = reader.status();
+    if (status.ok()) status = check(**reader);
+    if (status.ok()) return reader;
+    if (!IsDamage(status)) return status;
+    LogWarning("DAMAGED CHECKPOINT PASSED OVER",
+               {{"path", path}, {"status", status}});
+    first_problem.Update(status);
+  }
+  if (paths.empty()) {
+    return absl::NotFoundError(absl::StrCat("no checkpoint in '", root, "'"));
+  }
+  return absl::DataLossError(
+      absl::StrCat("none of ", paths.size(), " checkpoints in '", root,
+                   "' can be read; the newest: ", first_problem.message()));
+}
+
+// Renames `path` to end in `suffix`, in place of what may be there.
+absl::StatusOr<std::string> SetAside(const std::string& path,
+                                     absl::string_view suffix,
+                                     FaultPoints* faults) {
+  const std::string aside = absl::StrCat(path, suffix);
+  RETURN_IF_ERROR(RemoveTree(aside, faults));
+  RETURN_IF_ERROR(RenamePath(path, aside, faults));
+  return aside;
+}
+
+// Without its manifest it is no checkpoint to anybody, so that goes first.
+absl::Status RemoveFolder(const std::string& path, FaultPoints* faults) {
+  RETURN_IF_ERROR(RemoveTree(absl::StrCat(path, "/", kManifestFile), faults));
+  return RemoveTree(path, faults);
+}
+
+// A checkpoint that opens.
+struct Candidate {
+  std::string path;
+  int64_t step = 0;
+  std::optional<double> validation_loss;
+};
+
+// Newest first. Errors: those of CheckpointReader::Open that are no damage.
+absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::string& root) {
+  ASSIGN_OR_RETURN(const auto paths, ListCheckpoints(root));
+  std::vector<Candidate> candidates;
+  for (const std::string& path : paths) {
+    const auto reader = CheckpointReader::Open(path);
+    if (reader.ok()) {
+      candidates.push_back({path, (*reader)->manifest().step,
+                            (*reader)->manifest().validation_loss});
+    } else if (!IsDamage(reader.status())) {
+      return reader.status();
+    }
+  }
+  return candidates;
+}
+
+// Those with a validation loss, lowest first.
+std::vector<Candidate> ByLoss(std::vector<Candidate> candidates) {
+  candidates.erase(std::remove_if(candidates.begin(), candidates.end(),
+                                  [](const Candidate& c) {
+                                    return !c.validation_loss.has_value();
+                                  }),
+                   candidates.end());
+  std::sort(candidates.begin(), candidates.end(),
+            [](const Candidate& a, const Candidate& b) {
+              return std::pair(*a.validation_loss, a.step) <
+                     std::pair(*b.validation_loss, b.step);
+            });
+  return candidates;
+}
+
+}  // namespace
+
+std::string CheckpointPath(const std::string& root, int64_t step) {
+  return absl::StrFormat("%s/%s%08d", root, kStepPrefix, step);
+}
+
+std::string PartialCheckpointPath(const std::string& root, int64_t step) {
+  return absl::StrCat(CheckpointPath(root, step), kPartialSuffix);
+}
+
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(
+    const std::string& root) {
+  ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
+  std::vector<std::string> paths;
+  for (const Folder& folder : folders) {
+    if (folder.suffix.empty()) paths.push_back(folder.path);
+  }
+  return paths;
+}
+
+absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
+  const auto opened = [](const CheckpointReader&) { return absl::OkStatus(); };
+  ASSIGN_OR_RETURN(const auto reader, Newest(root, opened));
+  return reader->path();
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
+    const std::string& root) {
+  return Newest(root, [](const CheckpointReader& r) { return r.Verify(); });
+}
+
+absl::StatusOr<std::string> BestCheckpoint(const std::string& root) {
+  ASSIGN_OR_RETURN(auto candidates, ListCandidates(root));
+  candidates = ByLoss(std::move(candidates));
+  if (!candidates.empty()) return candidates.front().path;
+  return absl::NotFoundError(absl::StrCat(
+      "no checkpoint in '", root, "' says what its validation loss was"));
+}
+
+absl::Status ClearAfter(const std::string& root, int64_t step,
+                        FaultPoints* faults) {
+  ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
+  for (const Folder& folder : folders) {
+    if (folder.suffix == kPartialSuffix || folder.suffix == kRemovedSuffix) {
+      RETURN_IF_ERROR(RemoveFolder(folder.path, faults));
+    } else if (folder.suffix.empty() && folder.step > step) {
+      ASSIGN_OR_RETURN(const std::string aside,
+                       SetAside(folder.path, kDamagedSuffix, faults));
+      LogWarning("damaged checkpoint set aside", {{"path", aside}});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
+                              FaultPoints* faults) {
+  if (keep.last < 1 || keep.best < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected to keep the last >= 1 and the best >= 0 "
+                     "checkpoints, got ",
+                     keep.last, " and ", keep.best));
+  }
+  ASSIGN_OR_RETURN(const auto candidates, ListCandidates(root));
+  std::set<std::string> kept, good;
+  int64_t oldest = -1;  // step of the last of the last
+  for (const Candidate& candidate : candidates) {
+    good.insert(candidate.path);
+    if (static_cast<int64_t>(good.size()) <= keep.last) {
+      kept.insert(candidate.path);
+    }
+    if (static_cast<int64_t>(good.size()) == keep.last) oldest = candidate.step;
+  }
+  const std::vector<Candidate> by_loss = ByLoss(candidates);
+  for (size_t i = 0; i < by_loss.size() && static_cast<int64_t>(i) < keep.best;
+       ++i) {
+    kept.insert(by_loss[i].path);
+  }
+  ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
+  for (const Folder& folder : folders) {
+    const bool is_damaged =
+        folder.suffix == kDamagedSuffix ||
+        (folder.suffix.empty() && good.count(folder.path) == 0);
+    const bool goes =
+        is_damaged ? folder.step < oldest
+                   : folder.suffix.empty() && kept.count(folder.path) == 0;
+    if (!goes) continue;
+    std::string path = folder.path;
+    if (folder.suffix.empty()) {
+      ASSIGN_OR_RETURN(path, SetAside(path, kRemovedSuffix, faults));
+    }
+    RETURN_IF_ERROR(RemoveFolder(path, faults));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveLeftovers(const std::string& root, int64_t step,
+                             FaultPoints* faults) {
+  ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
+  for (const Folder& folder : folders) {
+    if (folder.suffix == kRemovedSuffix ||
+        (folder.suffix == kPartialSuffix && folder.step < step)) {
+      RETURN_IF_ERROR(RemoveFolder(folder.path, faults));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

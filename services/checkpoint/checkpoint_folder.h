@@ -1,0 +1,74 @@
+// The checkpoints of a job: which there are, which to go on from, which to
+// keep.
+//
+//   ROOT/step-00001200            a checkpoint
+//   ROOT/step-00001400.partial    being written, or abandoned
+//   ROOT/step-00001000.removed    being removed
+//   ROOT/step-00001300.damaged    set aside, to be looked at by a person
+
+#ifndef SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
+#define SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/fault_points.h"
+
+namespace gshard {
+
+// ROOT/step-00001200 and ROOT/step-00001200.partial.
+std::string CheckpointPath(const std::string& root, int64_t step);
+std::string PartialCheckpointPath(const std::string& root, int64_t step);
+
+// Paths of the committed checkpoints, newest first. Errors: those of file.h;
+// none for a root that does not exist.
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(
+    const std::string& root);
+
+// The newest checkpoint that opens; elements are not read. Damaged ones are
+// passed over with a warning in the log. Errors: NotFound if there is none at
+// all; DataLoss if none of those there can be read; what else CheckpointReader
+// says, for a trouble that may pass (no permission, no descriptors, a release
+// that is too old), which is no reason to go on from an older one.
+absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
+
+// The same, opened, after all of it has been read and compared with its
+// checksums. For training on; it costs one pass over the checkpoint.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
+    const std::string& root);
+
+// Of the checkpoints that open, the one with the lowest validation loss; the
+// oldest of equal ones. Errors: NotFound if no loss is recorded; as above.
+absl::StatusOr<std::string> BestCheckpoint(const std::string& root);
+
+// Before a job trains on from `step` (-1: from the start): gives each newer
+// checkpoint, which cannot have been good, the suffix ".damaged", and removes
+// what dead writers left, so that nothing stands where the job will write.
+// REQUIRES: nobody writes to `root`.
+absl::Status ClearAfter(const std::string& root, int64_t step,
+                        FaultPoints* faults = nullptr);
+
+struct KeepPolicy {
+  int64_t last = 1;  // newest first, >= 1
+  int64_t best = 0;  // by validation loss, lowest first, >= 0
+};
+
+// Removes all other checkpoints. Damaged ones count for neither number; they go
+// once `last` newer good ones are there. Each is renamed to ".removed" first,
+// so that a crash leaves no half checkpoint, and a reader that has it open can
+// go on. Errors: InvalidArgument for a policy out of range; those of file.h.
+absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
+                              FaultPoints* faults = nullptr);
+
+// Removes every ".removed", and every ".partial" of a step before `step`.
+absl::Status RemoveLeftovers(const std::string& root, int64_t step,
+                             FaultPoints* faults = nullptr);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_

@@ -1,0 +1,48 @@
+// Every change that a writer makes to a disk, shown before it is made: the
+// points at which a process can die, a disk can be full or a device can fail.
+//
+// Production passes null everywhere. A test passes an object that counts the
+// changes, records their order, and makes one of them fail, or ends the process
+// there (tests/services/checkpoint/faults_test.cc).
+
+#ifndef SERVICES_CHECKPOINT_FAULT_POINTS_H_
+#define SERVICES_CHECKPOINT_FAULT_POINTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+struct DiskChange {
+  enum class Kind {
+    kMakeDirectory,  // path
+    kCreate,         // path, a new or emptied file
+    kWrite,          // path: bytes at offset
+    kSync,           // path, a file
+    kRename,         // path to target
+    kSyncDirectory,  // path
+    kRemove,         // path, a file or an empty directory
+  };
+
+  Kind kind;
+  std::string path;
+  std::string target = "";
+  uint64_t offset = 0;
+  absl::string_view bytes = "";
+};
+
+class FaultPoints {
+ public:
+  virtual ~FaultPoints() = default;
+
+  // Before `change` is made. Any status but OK is the change's outcome, and the
+  // change is not made.
+  virtual absl::Status Reach(const DiskChange& change) = 0;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_FAULT_POINTS_H_
