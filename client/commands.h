@@ -23,6 +23,7 @@ absl::Status UnloadCommand(Arguments arguments, Console& console);
 absl::Status DataDebianCommand(Arguments arguments, Console& console);
 absl::Status TrainCommand(Arguments arguments, Console& console);
 absl::Status WatchCommand(Arguments arguments, Console& console);
+absl::Status JobsCommand(Arguments arguments, Console& console);
 absl::Status CancelCommand(Arguments arguments, Console& console);
 
 // Checkpoints, without a system.

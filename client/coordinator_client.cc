@@ -1,5 +1,7 @@
 #include "client/coordinator_client.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,7 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kReconnectPause{500};
+// Pause before connecting again; doubles with each attempt in vain.
+constexpr milliseconds kMinReconnectPause{200};
+constexpr milliseconds kMaxReconnectPause{5'000};
 constexpr milliseconds kReconnectTime{60'000};
 
 }  // namespace
@@ -73,6 +77,19 @@ absl::Status CoordinatorClient::CancelJob(const std::string& job) {
   return status.ok() ? absl::OkStatus() : Error(status);
 }
 
+absl::StatusOr<v1::ListJobsResponse> CoordinatorClient::ListJobs(
+    const std::string& job, bool history) {
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::ListJobsRequest request;
+  request.set_job(job);
+  request.set_include_history(history);
+  v1::ListJobsResponse response;
+  const grpc::Status status = stub_->ListJobs(&context, request, &response);
+  if (!status.ok()) return Error(status);
+  return response;
+}
+
 absl::StatusOr<std::string> CoordinatorClient::LoadModel(
     const v1::LoadModelRequest& request, milliseconds timeout) {
   grpc::ClientContext context;
@@ -123,18 +140,32 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
     const std::string& job,
     const std::function<void(const v1::JobProgress&)>& progress) {
   v1::JobProgress last;
-  steady_clock::time_point heard = steady_clock::now();
+  bool heard = false;  // at all
+  milliseconds pause = kMinReconnectPause;
+  std::optional<steady_clock::time_point> lost_since;
   while (true) {
     const absl::Status status = WatchOnce(
         job,
         [&](const v1::JobProgress& line) {
-          heard = steady_clock::now();
+          heard = true;
+          lost_since.reset();
+          pause = kMinReconnectPause;
           progress(line);
         },
         &last);
     if (status.ok() && JobIsOver(last.state())) return last;
-    const bool lost = status.ok() || absl::IsUnavailable(status);
-    if (!lost || steady_clock::now() - heard > kReconnectTime) {
+    if (heard && absl::IsNotFound(status)) {
+      return absl::UnavailableError(absl::StrCat(
+          "job ", job,
+          ": the coordinator was started again without its state "
+          "(see --state-directory) and does not know the job; submit it again "
+          "with --resume"));
+    }
+    const steady_clock::time_point now = steady_clock::now();
+    if (!lost_since.has_value()) lost_since = now;
+    const bool lost = status.ok() || absl::IsUnavailable(status) ||
+                      absl::IsCancelled(status);  // unless by Interrupt()
+    if (!lost || now - *lost_since > kReconnectTime) {
       return status.ok() ? absl::UnavailableError(
                                absl::StrCat("job ", job,
                                             ": the coordinator ended the watch "
@@ -142,8 +173,9 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
                          : status;
     }
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, kReconnectPause, [&] { return interrupted_; });
+    changed_.wait_for(lock, pause, [&] { return interrupted_; });
     if (interrupted_) return absl::CancelledError("interrupted");
+    pause = std::min(2 * pause, kMaxReconnectPause);
   }
 }
 

@@ -33,6 +33,9 @@ class CoordinatorClient {
 
   absl::StatusOr<std::string> SubmitJob(const v1::SubmitJobRequest& request);
   absl::Status CancelJob(const std::string& job);
+  // One job, or all if `job` is empty.
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(const std::string& job,
+                                                bool history);
 
   // Loading waits for every router.
   absl::StatusOr<std::string> LoadModel(const v1::LoadModelRequest& request,
@@ -40,7 +43,9 @@ class CoordinatorClient {
   absl::Status UnloadModel(const std::string& session);
 
   // Calls `progress` with every line until the job is over and returns the
-  // last. Connects again, up to a minute long, if the connection is lost.
+  // last. Connects again with backoff, up to a minute long, if the coordinator
+  // is lost; Unavailable if it is not there by then, or knows no more of the
+  // job.
   // Cancelled if Interrupt() was called.
   absl::StatusOr<v1::JobProgress> WatchJob(
       const std::string& job,

@@ -23,6 +23,10 @@ std::string JobStateName(v1::JobState state) {
       return "failed";
     case v1::JOB_STATE_CANCELLED:
       return "cancelled";
+    case v1::JOB_STATE_QUEUED:
+      return "queued";
+    case v1::JOB_STATE_RECOVERING:
+      return "recovering";
     default:
       return absl::StrCat("state ", static_cast<int>(state));
   }
@@ -30,7 +34,8 @@ std::string JobStateName(v1::JobState state) {
 
 std::string JobLine(const v1::JobProgress& progress) {
   const std::string& why = progress.status().message();
-  if (progress.state() != v1::JOB_STATE_RUNNING || progress.step() == 0) {
+  if (progress.state() != v1::JOB_STATE_RUNNING || progress.step() == 0 ||
+      !why.empty()) {
     std::string line = absl::StrCat("job ", progress.job(), ": ",
                                     JobStateName(progress.state()));
     if (!why.empty()) absl::StrAppend(&line, ", ", why);
@@ -82,18 +87,27 @@ absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
     return absl::CancelledError(absl::StrCat(
         "no longer watching; the job goes on, see `gshard watch ", job, "`"));
   }
-  RETURN_IF_ERROR(last.status());
-  switch (last->state()) {
-    case v1::JOB_STATE_SUCCEEDED:
-      return absl::OkStatus();
-    case v1::JOB_STATE_CANCELLED:
-      return absl::CancelledError(absl::StrCat("job ", job, " was cancelled"));
-    default: {
-      const absl::Status why = FromProtoStatus(last->status());
-      return Annotate(why.ok() ? absl::UnknownError("no reason given") : why,
-                      absl::StrCat("job ", job));
-    }
+  if (!last.ok()) return WithRetryCode(last.status());
+  if (last->state() == v1::JOB_STATE_SUCCEEDED) return absl::OkStatus();
+  const int code = last->retryable() ? kExitTemporary : kExitDoNotRetry;
+  const absl::Status why = FromProtoStatus(last->status());
+  if (last->state() == v1::JOB_STATE_CANCELLED && why.ok()) {
+    return WithExitCode(
+        absl::CancelledError(absl::StrCat("job ", job, " was cancelled")),
+        code);
   }
+  return WithExitCode(
+      Annotate(why.ok() ? absl::UnknownError("no reason given") : why,
+               absl::StrCat("job ", job)),
+      code);
+}
+
+absl::Status WithRetryCode(const absl::Status& status) {
+  if (status.ok() || IsUsageError(status)) return status;
+  const bool passes =
+      absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+      absl::IsResourceExhausted(status) || absl::IsAborted(status);
+  return WithExitCode(status, passes ? kExitTemporary : kExitDoNotRetry);
 }
 
 }  // namespace gshard

@@ -22,9 +22,13 @@ std::string JobLine(const v1::JobProgress& progress);
 // line each. SIGINT and SIGTERM end the watch, not the job.
 //
 // OK only if the job succeeded. Errors: the job's; Cancelled if it was
-// cancelled, or if a signal ended the watch; those of WatchJob.
+// cancelled, or if a signal ended the watch; those of WatchJob. All but the
+// signal's say by their exit code whether to submit the job again.
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool json, Console& console);
+
+// The same error with the exit code that says whether to try again.
+absl::Status WithRetryCode(const absl::Status& status);
 
 }  // namespace gshard
 

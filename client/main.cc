@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
        DataDebianCommand},
       {"train", "submits a training job", TrainCommand},
       {"watch", "follows a training job", WatchCommand},
+      {"jobs", "lists training jobs and what became of them", JobsCommand},
       {"cancel", "ends a training job", CancelCommand},
       {"translate", "translates arguments, standard input or a file",
        TranslateCommand},

@@ -163,6 +163,9 @@ TEST(FenceTest, OneRoomWrapsEachKernelAndTextLibrary) {
       FenceViolations(Including("services/moe/a.cc", "<oneapi/dnnl/dnnl.hpp>")),
       ElementsAre(HasSubstr("oneDNN header")));
   EXPECT_THAT(
+      FenceViolations(Including("services/train/a.cc", "<sqlite3.h>")),
+      ElementsAre(HasSubstr("SQLite header")));
+  EXPECT_THAT(
       FenceViolations(Including("router/a.cc", "<sentencepiece_processor.h>")),
       ElementsAre(HasSubstr("SentencePiece header")));
 }

@@ -31,11 +31,16 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   v1::SubmitJobRequest request;
   bool follow = false, resume = false, json = false;
   absl::Duration time_limit = absl::ZeroDuration();
-  Flags flags("gshard train",
-              "Submits a training job. Paths in it count from the current "
-              "directory. The job goes on without this command; with --follow "
-              "it prints progress until the end, and succeeds only if the job "
-              "does. Ctrl-C ends the watch, not the job.");
+  Flags flags(
+      "gshard train",
+      "Submits a training job. Paths in it count from the current "
+      "directory. The job goes on without this command; with --follow "
+      "it prints progress until the end, also past restarts of the "
+      "coordinator. Ctrl-C ends the watch, not the job. Exit codes with "
+      "--follow: 0 the job is done; 75 it failed, or the coordinator "
+      "cannot be reached, and submitting it again with --resume may "
+      "help; 70 it would not help; 1 the watch was ended; 2 wrong "
+      "flags.");
   flags.Positional("JOB", 1, 1, "TrainingJob as protobuf text");
   flags.Bool("follow", &follow, "print progress until the job is over");
   flags.Bool("resume", &resume,
@@ -48,7 +53,11 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
 
-  ASSIGN_OR_RETURN(TrainingJob job, LoadTrainingJob(parsed->positional[0]));
+  absl::StatusOr<TrainingJob> loaded = LoadTrainingJob(parsed->positional[0]);
+  if (!loaded.ok()) {
+    return follow ? WithRetryCode(loaded.status()) : loaded.status();
+  }
+  TrainingJob& job = *loaded;
   MakePathsAbsolute(&job);
   if (time_limit > absl::ZeroDuration()) {
     job.time_limit_seconds =
@@ -58,7 +67,11 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   request.set_resume(resume);
   ASSIGN_OR_RETURN(const auto coordinator,
                    CoordinatorClient::Create(system.CoordinatorAddress()));
-  ASSIGN_OR_RETURN(const std::string name, coordinator->SubmitJob(request));
+  const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
+  if (!submitted.ok()) {
+    return follow ? WithRetryCode(submitted.status()) : submitted.status();
+  }
+  const std::string& name = *submitted;
   if (follow) return FollowJob(*coordinator, name, json, console);
   if (json) {
     *console.out << "{\"job\":\"" << name << "\"}" << std::endl;
@@ -73,8 +86,9 @@ absl::Status WatchCommand(Arguments arguments, Console& console) {
   SystemFlags system(console);
   bool json = false;
   Flags flags("gshard watch",
-              "Prints a training job's progress until it is over, and succeeds "
-              "only if the job does. Ctrl-C ends the watch, not the job.");
+              "Prints a training job's progress until it is over. Ctrl-C ends "
+              "the watch, not the job. Exit codes are those of `gshard train "
+              "--follow`.");
   flags.Positional("JOB", 1, 1, "the job's name");
   flags.Bool("json", &json, "print JSON objects, one a line");
   system.Declare(flags);

@@ -7,35 +7,15 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
+#include "services/rpc/status.h"
 
 namespace gshard {
-namespace {
-
-// Members see the same files, but from working directories of their own.
-absl::Status MakeAbsolute(std::string* path) {
-  if (path->empty()) return absl::OkStatus();
-  std::error_code error;
-  const auto absolute = std::filesystem::absolute(*path, error);
-  if (error) return FileError(error.value(), "resolve", *path);
-  *path = absolute.lexically_normal().string();
-  return absl::OkStatus();
-}
-
-absl::Status CheckReadable(absl::string_view field, const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
-  const absl::Status status = InputFile::Open(path).status();
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected a readable file: ", status.message()));
-}
-
-}  // namespace
-
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
       members_(std::make_unique<Members>(
@@ -44,6 +24,12 @@ Coordinator::Coordinator(CoordinatorOptions options)
                          .on_change = [this] { OnMembersChanged(); }})),
       served_(members_.get(), &serving_queue_,
               [this] { return ++placement_version_; }) {
+  auto store = JobStore::Open(/*directory=*/"");
+  CHECK(store.ok());  // in memory
+  store_ = *std::move(store);
+  for (const auto& [name, directory] : options_.models) {
+    initial_models_[name] = {name, /*version=*/"", directory};
+  }
   CountMembers();
 }
 
@@ -59,10 +45,7 @@ void Coordinator::CountMembers() {
 void Coordinator::OnMembersChanged() {
   CountMembers();
   jobs_queue_.Post([this] {
-    std::unique_lock<std::mutex> lock(mutex_);
-    JobRunner* const job = jobs_.empty() ? nullptr : jobs_.back().get();
-    lock.unlock();
-    if (job != nullptr) job->OnMembersChanged();
+    if (running_ != nullptr) running_->runner->OnMembersChanged();
   });
   serving_queue_.Post([this] {
     served_.OnMembersChanged();
@@ -70,29 +53,9 @@ void Coordinator::OnMembersChanged() {
   });
 }
 
-void Coordinator::ServeInitialModels() {
-  if (initial_models_begun_ || options_.models.empty()) return;
-  const size_t routers = members_->List(MemberRole::kRouter).size();
-  const size_t workers = members_->List(MemberRole::kExpertWorker).size();
-  if (static_cast<int64_t>(routers) < options_.min_routers ||
-      static_cast<int64_t>(workers) < options_.min_workers) {
-    return;
-  }
-  initial_models_begun_ = true;
-  for (const auto& [name, directory] : options_.models) {
-    served_.Load(name, /*version=*/"", directory,
-                 [](const absl::StatusOr<std::string>& session) {
-                   if (session.ok()) return;
-                   LogError("a model of the command line is not served",
-                            {{"status", session.status()}});
-                 });
-  }
-}
-
-JobRunner* Coordinator::Find(const std::string& job) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+Coordinator::Job* Coordinator::Find(const std::string& job) const {
   for (size_t i = jobs_.size(); i > 0; --i) {
-    if (job_names_[i - 1] == job) return jobs_[i - 1].get();
+    if (jobs_[i - 1]->name == job) return jobs_[i - 1].get();
   }
   return nullptr;
 }
@@ -100,101 +63,30 @@ JobRunner* Coordinator::Find(const std::string& job) const {
 void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
                             Done<v1::SubmitJobResponse> done) {
   jobs_queue_.Post([this, request, done = std::move(done)] {
-    absl::StatusOr<v1::SubmitJobResponse> response = StartJob(request);
+    absl::StatusOr<v1::SubmitJobResponse> response = AcceptJob(request);
     if (!response.ok()) {
       LogWarning("job refused", {{"status", response.status()}});
       return done(response.status());
     }
     done(*std::move(response));
     // On the queue, so that the caller is answered before the long part.
-    JobRunner* const job = Find(request.job().name());
-    jobs_queue_.Post([job] { job->Start(); });
+    jobs_queue_.Post([this] { StartNextJob(); });
   });
-}
-
-absl::StatusOr<v1::SubmitJobResponse> Coordinator::StartJob(
-    const v1::SubmitJobRequest& request) {
-  if (draining_) {
-    return absl::UnavailableError("the coordinator is shutting down");
-  }
-  if (!request.has_job()) {
-    return absl::InvalidArgumentError("job: expected one, got nothing");
-  }
-  ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(request.job()));
-  RETURN_IF_ERROR(CheckReadable("data.train_path", job.data.train_path));
-  RETURN_IF_ERROR(CheckReadable("data.source_tokenizer_path",
-                                job.data.source_tokenizer_path));
-  RETURN_IF_ERROR(CheckReadable("data.target_tokenizer_path",
-                                job.data.target_tokenizer_path));
-  for (std::string* path :
-       {&job.data.train_path, &job.data.dev_path,
-        &job.data.source_tokenizer_path, &job.data.target_tokenizer_path,
-        &job.checkpoint.directory, &job.summary_directory}) {
-    RETURN_IF_ERROR(MakeAbsolute(path));
-  }
-  int64_t attempt = 1;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!jobs_.empty() && !jobs_.back()->over()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("job '", job_names_.back(),
-                       "' is running; wait for its end or cancel it"));
-    }
-    attempt += std::count(job_names_.begin(), job_names_.end(), job.name);
-  }
-  if (attempt > 1 && !request.resume()) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "name: there was a job '", job.name,
-        "'; choose another name, or resume it from its last checkpoint"));
-  }
-  ASSIGN_OR_RETURN(const auto checkpoints,
-                   ListCheckpoints(job.checkpoint.directory));
-  if (!request.resume() && !checkpoints.empty()) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "checkpoint.directory: expected one without checkpoints, got ",
-        checkpoints.front(), "; choose another folder, or resume"));
-  }
-  if (request.resume()) RETURN_IF_ERROR(OpenToResume(job).status());
-  JobEnvironment environment;
-  environment.members = members_.get();
-  environment.queue = &jobs_queue_;
-  environment.metrics = options_.metrics;
-  environment.clock = options_.clock;
-  environment.next_placement_version = [this] { return ++placement_version_; };
-  environment.serve = [this](const std::string& name,
-                             const std::string& directory,
-                             std::function<void(const absl::Status&)> done) {
-    serving_queue_.Post([this, name, directory, done = std::move(done)] {
-      served_.Load(name, /*version=*/"", directory,
-                   [this, done](const absl::StatusOr<std::string>& session) {
-                     jobs_queue_.Post(
-                         [done, status = session.status()] { done(status); });
-                   });
-    });
-  };
-  v1::SubmitJobResponse response;
-  response.set_job(job.name);
-  std::lock_guard<std::mutex> lock(mutex_);
-  job_names_.push_back(job.name);
-  jobs_.push_back(std::make_unique<JobRunner>(
-      JobSettings{.job = std::move(job),
-                  .resume = request.resume(),
-                  .attempt = attempt,
-                  .microbatch_timeout = options_.microbatch_timeout,
-                  .retry_delay = options_.retry_delay},
-      std::move(environment)));
-  return response;
 }
 
 void Coordinator::CancelJob(const v1::CancelJobRequest& request,
                             Done<v1::CancelJobResponse> done) {
   jobs_queue_.Post([this, name = request.job(), done = std::move(done)] {
-    JobRunner* const job = Find(name);
+    Job* job = nullptr;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      job = Find(name);
+    }
     if (job == nullptr) {
       return done(absl::NotFoundError(
           absl::StrCat("job: no job '", absl::CHexEscape(name), "'")));
     }
-    job->Cancel();
+    if (job->runner != nullptr) job->runner->Cancel();
     done(v1::CancelJobResponse());
   });
 }
@@ -205,23 +97,91 @@ void Coordinator::LoadModel(const v1::LoadModelRequest& request,
   const absl::Status status = MakeAbsolute(&directory);
   if (!status.ok()) return done(status);
   serving_queue_.Post([this, request, directory, done = std::move(done)] {
-    served_.Load(request.name(), request.version(), directory,
-                 [done](const absl::StatusOr<std::string>& session) {
-                   if (!session.ok()) return done(session.status());
-                   v1::LoadModelResponse response;
-                   response.set_session(*session);
-                   done(std::move(response));
-                 });
+    Serve({request.name(), request.version(), directory},
+          [done](const absl::StatusOr<std::string>& session) {
+            if (!session.ok()) return done(session.status());
+            v1::LoadModelResponse response;
+            response.set_session(*session);
+            done(std::move(response));
+          });
   });
 }
 
 void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
                               Done<v1::UnloadModelResponse> done) {
   serving_queue_.Post([this, request, done = std::move(done)] {
-    const absl::Status status = served_.Unload(request.session());
+    const std::string name =
+        std::string(absl::string_view(request.session())
+                        .substr(0, request.session().find('@')));
+    // One that was to be served, but could not be yet, is none to keep either.
+    const bool waited = initial_models_.erase(name) > 0;
+    absl::Status status = served_.Unload(request.session());
+    if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
+    if (status.ok()) status = store_->RemoveModel(name);
     if (!status.ok()) return done(status);
     done(v1::UnloadModelResponse());
   });
+}
+
+void Coordinator::Serve(const StoredModel& model, ServedModels::OnLoaded done) {
+  served_.Load(model.name, model.version, model.directory,
+               [this, model, done](const absl::StatusOr<std::string>& session) {
+                 if (!session.ok()) return done(session);
+                 initial_models_.erase(model.name);
+                 const absl::Status stored = store_->PutModel(model);
+                 done(stored.ok() ? session : stored);
+               });
+}
+
+void Coordinator::ServeInitialModels() {
+  const size_t routers = members_->List(MemberRole::kRouter).size();
+  const size_t workers = members_->List(MemberRole::kExpertWorker).size();
+  if (static_cast<int64_t>(routers) < options_.min_routers ||
+      static_cast<int64_t>(workers) < options_.min_workers) {
+    return;
+  }
+  for (const auto& [name, model] : std::exchange(initial_models_, {})) {
+    served_.Load(model.name, model.version, model.directory,
+                 [this, model](const absl::StatusOr<std::string>& session) {
+                   if (session.ok()) return;
+                   LogError("a model is not served",
+                            {{"model", model.name},
+                             {"checkpoint", model.directory},
+                             {"status", session.status()}});
+                   // Other members may be able to.
+                   if (absl::IsUnavailable(session.status()) ||
+                       absl::IsFailedPrecondition(session.status()) ||
+                       absl::IsResourceExhausted(session.status())) {
+                     initial_models_.emplace(model.name, model);
+                   }
+                 });
+  }
+}
+
+absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
+    const v1::ListJobsRequest& request) const {
+  v1::ListJobsResponse response;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& job : jobs_) {
+      if (Find(job->name) != job.get()) continue;  // it was run again
+      if (!request.job().empty() && job->name != request.job()) continue;
+      v1::JobInfo* const info = response.add_jobs();
+      *info->mutable_progress() = job->feed->Latest();
+      info->set_submitted_unix_micros(job->submitted_micros);
+    }
+  }
+  if (!request.job().empty() && response.jobs().empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("job: no job '", absl::CHexEscape(request.job()), "'"));
+  }
+  if (!request.include_history()) return response;
+  for (v1::JobInfo& info : *response.mutable_jobs()) {
+    ASSIGN_OR_RETURN(const std::vector<v1::JobChange> history,
+                     store_->History(info.progress().job()));
+    info.mutable_history()->Add(history.begin(), history.end());
+  }
+  return response;
 }
 
 v1::DescribeResponse Coordinator::Describe(
@@ -235,8 +195,9 @@ v1::DescribeResponse Coordinator::Describe(
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& job : jobs_) {
-      *response.add_jobs() = job->feed().Latest();
-      std::optional<v1::SessionInfo> info = job->Describe();
+      *response.add_jobs() = job->feed->Latest();
+      if (job->runner == nullptr) continue;
+      std::optional<v1::SessionInfo> info = job->runner->Describe();
       if (info.has_value()) sessions.push_back(*std::move(info));
     }
   }
@@ -256,20 +217,20 @@ v1::DescribeResponse Coordinator::Describe(
 
 absl::StatusOr<ProgressFeed*> Coordinator::WatchJob(
     const std::string& job) const {
-  JobRunner* const runner = Find(job);
-  if (runner == nullptr) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Job* const found = Find(job);
+  if (found == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("job: no job '", absl::CHexEscape(job), "'"));
   }
-  return &runner->feed();
+  return found->feed.get();
 }
 
 absl::StatusOr<std::shared_ptr<DenseParameters>> Coordinator::FindTraining(
     const std::string& session) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  // One job runs at a time: the last one.
   std::shared_ptr<DenseParameters> dense =
-      jobs_.empty() ? nullptr : jobs_.back()->dense();
+      running_ == nullptr ? nullptr : running_->runner->dense();
   if (dense == nullptr || dense->session() != session) {
     return absl::NotFoundError(
         absl::StrCat("no training session '", absl::CHexEscape(session), "'"));
@@ -279,29 +240,21 @@ absl::StatusOr<std::shared_ptr<DenseParameters>> Coordinator::FindTraining(
 
 void Coordinator::Drain(absl::Duration grace) {
   draining_ = true;
-  JobRunner* job = nullptr;
+  auto ended = std::make_shared<std::promise<void>>();
+  jobs_queue_.Post([this, ended] {
+    if (running_ == nullptr || running_->runner->ended()) {
+      return ended->set_value();
+    }
+    on_ended_ = [this, ended] {
+      ended->set_value();
+      on_ended_ = nullptr;
+    };
+    running_->runner->Stop();
+  });
+  (void)ended->get_future().wait_for(absl::ToChronoMilliseconds(grace));
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!jobs_.empty()) job = jobs_.back().get();
-  }
-  if (job != nullptr && !IsOver(job->feed().Latest().state())) {
-    auto over = std::make_shared<std::promise<void>>();
-    auto told = std::make_shared<bool>(false);
-    const int64_t id =
-        job->feed().Listen([over, told](const v1::JobProgress* progress) {
-          if (*told || progress == nullptr || !IsOver(progress->state())) {
-            return;
-          }
-          *told = true;
-          over->set_value();
-        });
-    jobs_queue_.Post([job] { job->Stop(); });
-    (void)over->get_future().wait_for(absl::ToChronoMilliseconds(grace));
-    job->feed().Remove(id);
-  }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& any : jobs_) any->feed().Close();
+    for (const auto& any : jobs_) any->feed->Close();
   }
   members_->Shutdown();
 }

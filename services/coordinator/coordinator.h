@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "services/coordinator/job_runner.h"
+#include "services/coordinator/job_store.h"
 #include "services/coordinator/members.h"
 #include "services/coordinator/served_models.h"
 #include "services/coordinator/task_queue.h"
@@ -50,6 +51,13 @@ class Coordinator {
   explicit Coordinator(CoordinatorOptions options);
   ~Coordinator() { Shutdown(); }
 
+  // Takes up what an earlier coordinator left in `directory`, and keeps there
+  // from now on what this one knows of jobs and served models. A job that ran
+  // goes on from its last checkpoint; those that were queued stay queued. To be
+  // called once, before anything else; without it all is forgotten with the
+  // process. Errors: those of JobStore.
+  absl::Status Restore(const std::string& directory);
+
   Members& members() { return *members_; }
 
   // These don't block; `done` is called once, on any thread, or never if
@@ -63,6 +71,8 @@ class Coordinator {
   void UnloadModel(const v1::UnloadModelRequest& request,
                    Done<v1::UnloadModelResponse> done);
 
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(
+      const v1::ListJobsRequest& request) const;
   v1::DescribeResponse Describe(const v1::DescribeRequest& request) const;
 
   // Valid as long as this.
@@ -73,33 +83,59 @@ class Coordinator {
       const std::string& session) const;
 
   // Ends the running job with a checkpoint, waiting at most `grace`, then all
-  // watches and members' streams.
+  // watches and members' streams. After Restore() jobs are not over by that.
   void Drain(absl::Duration grace);
 
   // Ends at once all that is left. Nothing is called back any more.
   void Shutdown();
 
  private:
+  struct Job {
+    std::string name;
+    int64_t submitted_micros = 0;
+    std::unique_ptr<ProgressFeed> feed;
+    // Null if it was over when this coordinator started.
+    std::unique_ptr<JobRunner> runner;
+    bool started = false;  // on jobs_queue_
+  };
+
+  // Members see the same files, but from working directories of their own.
+  static absl::Status MakeAbsolute(std::string* path);
+
   // On jobs_queue_.
-  absl::StatusOr<v1::SubmitJobResponse> StartJob(
+  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(
       const v1::SubmitJobRequest& request);
-  JobRunner* Find(const std::string& job) const;
+  absl::Status CheckNew(const TrainingJob& job, bool resume) const;
+  void AddJob(const StoredJob& stored, bool restored);
+  void StartNextJob();
+  void OnJobChanged(const v1::JobProgress& progress);
+  JobEnvironment MakeEnvironment();
+
+  // The last of the name; null if there is none.
+  Job* Find(const std::string& job) const;  // needs mutex_
 
   void OnMembersChanged();
   void CountMembers();
-  void ServeInitialModels();  // on serving_queue_
+
+  // On serving_queue_. A model is kept in the store once it is served.
+  void Serve(const StoredModel& model, ServedModels::OnLoaded done);
+  void ServeInitialModels();
 
   const CoordinatorOptions options_;
+  std::unique_ptr<JobStore> store_;
+  bool durable_ = false;  // store_ outlives the process
   std::atomic<int64_t> placement_version_{0};
   std::atomic<bool> draining_{false};
   std::unique_ptr<Members> members_;
   ServedModels served_;
-  bool initial_models_begun_ = false;  // of serving_queue_
+  // To be served as soon as members are there; of serving_queue_.
+  std::map<std::string, StoredModel> initial_models_;
 
   mutable std::mutex mutex_;
   // In order of submission. A job that is run again has the last entry.
-  std::vector<std::unique_ptr<JobRunner>> jobs_;  // guarded by mutex_
-  std::vector<std::string> job_names_;            // of jobs_; likewise
+  std::vector<std::unique_ptr<Job>> jobs_;  // guarded by mutex_
+  Job* running_ = nullptr;  // or ended; changed on jobs_queue_ under mutex_
+  std::function<void()> on_ended_;  // of jobs_queue_; may be null
 
   // Last: their threads use the others.
   TaskQueue jobs_queue_;

@@ -36,6 +36,9 @@ Flags DeclareFlags(CoordinatorFlags* values) {
              "lets tools such as grpcurl list the services");
   flags.Integer("max-message-mib", &process.max_message_mib, 1, 2047,
                 "largest message that is accepted, in MiB");
+  flags.Text("state-directory", &process.state_directory, "DIR",
+             "keeps jobs and served models, so that a restarted coordinator "
+             "goes on with them; empty: they are forgotten");
   flags.Integer("lease-ms", &values->lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off");
   flags.List("model", &values->models, "NAME=DIR",
@@ -109,6 +112,9 @@ absl::Status CoordinatorProcess::Start() {
   if (!options_.metrics_address.empty()) {
     ASSIGN_OR_RETURN(metrics_server_,
                      MetricsServer::Start(options_.metrics_address, metrics_));
+  }
+  if (!options_.state_directory.empty()) {
+    RETURN_IF_ERROR(coordinator_->Restore(options_.state_directory));
   }
   RETURN_IF_ERROR(server_->Start());
   server_->SetReady(true);

@@ -27,6 +27,10 @@ struct CoordinatorProcessOptions {
   bool reflection = false;
   int64_t max_message_mib = 64;
 
+  // Where jobs and served models are kept for the next coordinator; empty: they
+  // are forgotten with the process.
+  std::string state_directory = {};
+
   absl::Duration lease = absl::Seconds(10);
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.
@@ -44,7 +48,8 @@ class CoordinatorProcess {
   explicit CoordinatorProcess(CoordinatorProcessOptions options);
   ~CoordinatorProcess();
 
-  // Errors: those of ServerShell::Start and MetricsServer::Start.
+  // Errors: those of Coordinator::Restore, ServerShell::Start and
+  // MetricsServer::Start.
   absl::Status Start();
 
   // Where members and clients reach it.

@@ -237,6 +237,14 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::CancelJob(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorServiceImpl::ListJobs(
+    grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
+    v1::ListJobsResponse* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  FinishWith(reactor, response)(coordinator_->ListJobs(*request));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::Describe(
     grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
     v1::DescribeResponse* response) {

@@ -23,7 +23,8 @@ using ModelMethods = v1::CoordinatorService::WithCallbackMethod_LoadModel<
 template <typename Base>
 using JobMethods = v1::CoordinatorService::WithCallbackMethod_SubmitJob<
     v1::CoordinatorService::WithCallbackMethod_WatchJob<
-        v1::CoordinatorService::WithCallbackMethod_CancelJob<Base>>>;
+        v1::CoordinatorService::WithCallbackMethod_CancelJob<
+            v1::CoordinatorService::WithCallbackMethod_ListJobs<Base>>>>;
 
 class CoordinatorServiceImpl final
     : public RawTensorMethods<ModelMethods<
@@ -45,6 +46,9 @@ class CoordinatorServiceImpl final
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
                                       const v1::CancelJobRequest* request,
                                       v1::CancelJobResponse* response) override;
+  grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
+                                     const v1::ListJobsRequest* request,
+                                     v1::ListJobsResponse* response) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
                                      const v1::DescribeRequest* request,
                                      v1::DescribeResponse* response) override;

@@ -141,6 +141,11 @@ void DenseParameters::Update(const GradientList& gradients,
   ++step_;
 }
 
+void DenseParameters::SkipUpdate() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++step_;
+}
+
 int64_t DenseParameters::step() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return step_;

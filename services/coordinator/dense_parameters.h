@@ -61,6 +61,8 @@ class DenseParameters {
   std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients) const;
   void Update(const GradientList& gradients, double gradient_scale,
               double learning_rate);
+  // Counts the step, and changes nothing.
+  void SkipUpdate();
   int64_t step() const;
 
   std::vector<TensorSpec> TensorSpecs() const;

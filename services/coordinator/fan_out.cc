@@ -1,5 +1,6 @@
 #include "services/coordinator/fan_out.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -39,6 +40,19 @@ void FanOut(Members& members, TaskQueue& queue, MemberCommands commands,
           if (--gathering->missing > 0) return;
           queue.Post(
               [done, gathering] { done(std::move(gathering->replies)); });
+        });
+  }
+}
+
+void Settle(Members& members, TaskQueue& queue, MemberCommands commands,
+            std::function<void()> done) {
+  if (commands.empty()) return queue.Post(std::move(done));
+  auto missing = std::make_shared<std::atomic<size_t>>(commands.size());
+  for (auto& [key, command] : commands) {
+    members.Send(
+        key, std::move(command),
+        [missing, done, &queue](const absl::StatusOr<v1::CommandReply>&) {
+          if (--*missing == 0) queue.Post(done);
         });
   }
 }

@@ -23,6 +23,11 @@ using OnReplies =
 void FanOut(Members& members, TaskQueue& queue, MemberCommands commands,
             OnReplies done);
 
+// Sends the commands. `done` runs on `queue`, once: when each member has
+// replied, failed or been lost; which of them does not matter.
+void Settle(Members& members, TaskQueue& queue, MemberCommands commands,
+            std::function<void()> done);
+
 // Sends the commands; outcomes do not matter.
 void Tell(Members& members, MemberCommands commands);
 

@@ -60,6 +60,12 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       microbatches_retried(
           metrics.AddCounter("gshard_train_microbatches_retried_total",
                              "Microbatches that were handed out again.")),
+      attempts(metrics.AddCounter(
+          "gshard_train_attempts_total",
+          "Times that members have loaded a job, the first included.")),
+      nonfinite_steps(
+          metrics.AddCounter("gshard_train_nonfinite_steps_total",
+                             "Steps whose loss or gradient was not finite.")),
       per_expert(per_expert) {
   if (per_expert) {
     tokens_of_expert = metrics.AddCounterFamily(
@@ -117,10 +123,13 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       progress_(feed->Latest()) {}
 
 void JobReporter::Begin(int64_t step, absl::Time now) {
-  begin_ = last_step_time_ = line_time_ = now;
+  last_step_time_ = line_time_ = now;
+  if (begin_ == absl::InfinitePast()) begin_ = now;
+  step_rate_.emplace();
+  since_line_ = {};
   progress_.set_step(step);
   progress_.set_eta_seconds(-1);
-  if (job_.summary_directory.empty()) return;
+  if (job_.summary_directory.empty() || events_ != nullptr) return;
   auto events =
       EventFile::Create(job_.summary_directory, job_.name, UnixSeconds(now));
   if (events.ok()) {
@@ -168,13 +177,13 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
   const StepStatistics& statistics = result.statistics;
   const double seconds = absl::ToDoubleSeconds(now - last_step_time_);
   last_step_time_ = now;
-  step_rate_.Observe(1.0, seconds);
+  step_rate_->Observe(1.0, seconds);
   ReportMetrics(step, result, seconds);
   (void)since_line_.Merge(statistics);  // of one job: it fits
 
   const double elapsed = absl::ToDoubleSeconds(now - begin_);
   std::optional<double> eta =
-      step_rate_.TimeFor(static_cast<double>(job_.steps - step));
+      step_rate_->TimeFor(static_cast<double>(job_.steps - step));
   if (eta.has_value() && job_.time_limit_seconds > 0) {
     eta = std::max(
         0.0,
@@ -187,6 +196,7 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
     imbalance += layer.imbalance() / static_cast<double>(layers_.size());
   }
   progress_.set_state(v1::JOB_STATE_RUNNING);
+  progress_.clear_status();
   progress_.set_step(step);
   progress_.set_loss(statistics.loss());
   progress_.set_balance_loss(statistics.balance_loss());
@@ -247,6 +257,24 @@ void JobReporter::OnRetry() {
   if (metrics_ != nullptr) metrics_->microbatches_retried.Increment();
 }
 
+void JobReporter::OnNonfinite(const absl::Status& what) {
+  if (metrics_ != nullptr) metrics_->nonfinite_steps.Increment();
+  LogWarning("not finite", {{"job", job_.name}, {"status", what}});
+  progress_.set_nonfinite_steps(progress_.nonfinite_steps() + 1);
+  *progress_.mutable_status() = ToProtoStatus(what);
+  feed_->Publish(progress_);
+}
+
+void JobReporter::OnSkipped(int64_t step) {
+  progress_.set_step(step);
+  feed_->Update(progress_);
+}
+
+void JobReporter::OnAttempt(int64_t attempt) {
+  if (metrics_ != nullptr) metrics_->attempts.Increment();
+  progress_.set_attempt(attempt);
+}
+
 void JobReporter::OnCheckpoint(int64_t step, const std::string& directory,
                                absl::Time now) {
   if (metrics_ != nullptr) metrics_->checkpoint_time.Set(UnixSeconds(now));
@@ -257,14 +285,17 @@ void JobReporter::OnCheckpoint(int64_t step, const std::string& directory,
           {{"job", job_.name}, {"step", step}, {"directory", directory}});
 }
 
-void JobReporter::SetState(v1::JobState state, const absl::Status& status) {
+void JobReporter::SetState(v1::JobState state, const absl::Status& status,
+                           bool retryable) {
   progress_.set_state(state);
+  progress_.set_retryable(retryable);
   if (status.ok()) {
     progress_.clear_status();
   } else {
     *progress_.mutable_status() = ToProtoStatus(status);
   }
-  feed_->Publish(progress_);
 }
+
+void JobReporter::Publish() { feed_->Publish(progress_); }
 
 }  // namespace gshard

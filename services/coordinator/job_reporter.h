@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,8 @@ struct TrainingMetrics {
   CounterFamily tokens_of_expert;       // layer, expert; may be unset
   Gauge checkpoint_time;
   Counter microbatches_retried;
+  Counter attempts;
+  Counter nonfinite_steps;
   bool per_expert = false;
 };
 
@@ -55,7 +58,8 @@ class JobReporter {
   JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
               ProgressFeed* feed);
 
-  // Steps begin, at `now`, after `step` that have been made before.
+  // Steps begin, or begin again, at `now` after `step` that have been made
+  // before.
   void Begin(int64_t step, absl::Time now);
 
   // A step is committed. Publishes when a progress line is due, or `last`.
@@ -63,10 +67,23 @@ class JobReporter {
               bool last);
 
   void OnRetry();
+
+  // A step was not finite and is skipped, or undone. Publishes.
+  void OnNonfinite(const absl::Status& what);
+  void OnSkipped(int64_t step);
+
+  // Attempt number `attempt` begins.
+  void OnAttempt(int64_t attempt);
   void OnCheckpoint(int64_t step, const std::string& directory, absl::Time now);
 
-  // Publishes a change of state, with the reason if there is one.
-  void SetState(v1::JobState state, const absl::Status& status = {});
+  // A change of state, with the reason if there is one, and whether a job that
+  // is over may be submitted again. Publish() tells of it.
+  void SetState(v1::JobState state, const absl::Status& status = {},
+                bool retryable = false);
+
+  void Publish();
+
+  const v1::JobProgress& progress() const { return progress_; }
 
  private:
   void ReportMetrics(int64_t step, const StepResult& result, double seconds);
@@ -79,9 +96,9 @@ class JobReporter {
   v1::JobProgress progress_;
   std::unique_ptr<EventFile> events_;
   bool events_failed_ = false;
-  absl::Time begin_;
+  absl::Time begin_ = absl::InfinitePast();  // of the first attempt
   absl::Time last_step_time_;
-  SmoothedRate step_rate_;
+  std::optional<SmoothedRate> step_rate_;  // set by Begin
   // Since the last progress line.
   absl::Time line_time_;
   StepStatistics since_line_;

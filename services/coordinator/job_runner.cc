@@ -9,42 +9,64 @@
 #include "services/checkpoint/checkpoint_folder.h"
 
 namespace gshard {
-namespace {
-
-v1::JobProgress FirstProgress(const TrainingJob& job) {
-  v1::JobProgress progress;
-  progress.set_job(job.name);
-  progress.set_state(v1::JOB_STATE_WAITING);
-  progress.set_total_steps(job.steps);
-  progress.set_eta_seconds(-1);
-  return progress;
+bool IsPassing(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsResourceExhausted(status) || absl::IsAborted(status) ||
+         absl::IsCancelled(status) || absl::IsNotFound(status);
 }
 
-}  // namespace
-
-JobRunner::JobRunner(JobSettings settings, JobEnvironment environment)
+JobRunner::JobRunner(JobSettings settings, JobEnvironment environment,
+                     ProgressFeed* feed)
     : settings_(std::move(settings)),
       env_(std::move(environment)),
       job_(settings_.job),
-      session_(absl::StrCat(job_.name, "/", settings_.attempt)),
       schedule_(MakeSchedule(job_.schedule)),
-      feed_(FirstProgress(job_)),
-      reporter_(std::make_unique<JobReporter>(job_, env_.metrics, &feed_)) {}
+      reporter_(std::make_unique<JobReporter>(job_, env_.metrics, feed)),
+      attempt_(settings_.attempt),
+      session_(absl::StrCat(job_.name, "/", attempt_)) {}
 
-OnReplies JobRunner::OnQueue(
-    std::function<absl::Status(std::vector<v1::CommandReply>)> step) {
-  return [this, step = std::move(step)](
-             absl::StatusOr<std::vector<v1::CommandReply>> replies) {
-    if (phase_ == Phase::kOver) return;
-    if (replies.ok()) return Do(step(*std::move(replies)));
-    ReconcileMembers();  // has a better word for a worker that was lost
-    Do(replies.status());
+std::function<bool()> JobRunner::StillThisAttempt() const {
+  return [this, attempt = attempt_] {
+    return phase_ != Phase::kEnded && attempt == attempt_;
   };
 }
 
+OnReplies JobRunner::OnQueue(
+    std::function<absl::Status(std::vector<v1::CommandReply>)> step) {
+  return [this, step = std::move(step), still = StillThisAttempt()](
+             absl::StatusOr<std::vector<v1::CommandReply>> replies) {
+    if (!still()) return;
+    if (replies.ok()) return Do(step(*std::move(replies)));
+    OnMemberFailed(replies.status());
+  };
+}
+
+void JobRunner::OnMemberFailed(const absl::Status& status) {
+  const auto still = StillThisAttempt();
+  ReconcileMembers();  // has a better word for a worker that was lost
+  if (!still()) return;
+  // A member that is short of memory or disk will be so again.
+  if (IsPassing(status) && !absl::IsResourceExhausted(status)) {
+    return Recover(status);
+  }
+  Do(status);
+}
+
 void JobRunner::Do(const absl::Status& status) {
-  if (status.ok() || phase_ == Phase::kOver) return;
+  if (status.ok() || phase_ == Phase::kEnded) return;
   Finish(v1::JOB_STATE_FAILED, status);
+}
+
+void JobRunner::SetState(v1::JobState state, const absl::Status& status,
+                         bool retryable) {
+  const v1::JobProgress& progress = reporter_->progress();
+  const bool changed =
+      progress.state() != state || progress.attempt() != attempt_;
+  if (progress.attempt() != attempt_) reporter_->OnAttempt(attempt_);
+  reporter_->SetState(state, status, retryable);
+  // What people are told, a restart must not have forgotten.
+  if (changed) env_.on_change(reporter_->progress());
+  reporter_->Publish();
 }
 
 MemberCommands JobRunner::ForWorkers(
@@ -58,49 +80,104 @@ MemberCommands JobRunner::ForWorkers(
 }
 
 void JobRunner::Start() {
-  LogInfo("job accepted", {{"job", job_.name}, {"session", session_}});
-  reporter_->SetState(v1::JOB_STATE_WAITING);
+  if (phase_ == Phase::kEnded) return;  // cancelled while it was queued
+  LogInfo("job begins", {{"job", job_.name}, {"session", session_}});
+  SetState(settings_.restored ? v1::JOB_STATE_RECOVERING
+                              : v1::JOB_STATE_WAITING);
+  if (settings_.restored) {
+    const absl::StatusOr<bool> done = WasDone();
+    if (!done.ok()) return Do(done.status());
+    if (*done && job_.serve_as.empty()) return Serve();
+    trained_ = prepared_ = *done;
+  }
   // Members that wait are better used than a tokenizer that waits for them.
-  Do(Prepare());
+  if (!trained_) Do(Prepare());
+  // Not all that were there need to come back.
+  if (settings_.restored) AwaitWorkers(job_.min_workers);
   TryLoad();
 }
 
+absl::StatusOr<bool> JobRunner::WasDone() {
+  const absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
+      LatestGoodCheckpoint(job_.checkpoint.directory);
+  if (absl::IsNotFound(reader.status())) return false;
+  RETURN_IF_ERROR(reader.status());
+  if ((*reader)->manifest().step < job_.steps) return false;
+  step_ = (*reader)->manifest().step;
+  checkpoint_path_ = (*reader)->path();
+  reporter_->OnCheckpoint(step_, checkpoint_path_, env_.clock());
+  reporter_->Begin(step_, env_.clock());
+  return true;
+}
+
 absl::Status JobRunner::Prepare() {
+  std::unique_ptr<CheckpointReader> checkpoint;
   if (settings_.resume) {
-    ASSIGN_OR_RETURN(checkpoint_, OpenToResume(job_));
+    ASSIGN_OR_RETURN(checkpoint, OpenToResume(job_));
   }
-  ASSIGN_OR_RETURN(tokenizers_, PrepareTokenizers(&job_, checkpoint_.get()));
+  ASSIGN_OR_RETURN(tokenizers_, PrepareTokenizers(&job_, checkpoint.get()));
   RETURN_IF_ERROR(ValidateTrainingJob(job_));
-  start_.tokenizer_directory = tokenizers_.directory;
-  if (checkpoint_ != nullptr) {
-    RETURN_IF_ERROR(CheckResumable(job_, *checkpoint_));
-    start_.step = checkpoint_->manifest().step;
-    start_.checkpoint_directory = checkpoint_path_ = checkpoint_->path();
-  }
+  RETURN_IF_ERROR(StartFrom(std::move(checkpoint)));
   prepared_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status JobRunner::StartFrom(
+    std::unique_ptr<CheckpointReader> checkpoint) {
+  start_ = {.step = 0,
+            .skipped_steps = 0,
+            .checkpoint_directory = "",
+            .tokenizer_directory = tokenizers_.directory};
+  checkpoint_ = std::move(checkpoint);
+  if (checkpoint_ == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckResumable(job_, *checkpoint_));
+  start_.step = checkpoint_->manifest().step;
+  start_.checkpoint_directory = checkpoint_path_ = checkpoint_->path();
   return absl::OkStatus();
 }
 
 void JobRunner::OnMembersChanged() {
   if (phase_ == Phase::kWaiting) return TryLoad();
-  if (phase_ != Phase::kOver) ReconcileMembers();
+  if (phase_ != Phase::kEnded) ReconcileMembers();
+}
+
+bool JobRunner::EnoughMembers() const {
+  const size_t workers = env_.members->List(MemberRole::kExpertWorker).size();
+  const size_t routers = env_.members->List(MemberRole::kRouter).size();
+  if (again_) {
+    return routers >= 1 && workers >= 1 &&
+           (workers >= workers_wanted_ || wanted_in_vain_);
+  }
+  return static_cast<int64_t>(workers) >= job_.min_workers &&
+         static_cast<int64_t>(routers) >= job_.min_routers;
 }
 
 void JobRunner::TryLoad() {
   if (phase_ != Phase::kWaiting || !prepared_) return;
   const std::vector<Member> workers =
       env_.members->List(MemberRole::kExpertWorker);
-  const size_t routers = env_.members->List(MemberRole::kRouter).size();
-  if (static_cast<int64_t>(workers.size()) < job_.min_workers ||
-      static_cast<int64_t>(routers) < job_.min_routers) {
-    return reporter_->SetState(
-        v1::JOB_STATE_WAITING,
+  if (!EnoughMembers()) {
+    const size_t routers = env_.members->List(MemberRole::kRouter).size();
+    return SetState(
+        again_ ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_WAITING,
         absl::UnavailableError(absl::StrCat(
-            "waits for members: ", routers, " of ", job_.min_routers,
-            " routers and ", workers.size(), " of ", job_.min_workers,
+            "waits for members: ", routers, " of ",
+            again_ ? 1 : job_.min_routers, " routers and ", workers.size(),
+            " of ", again_ ? workers_wanted_ : job_.min_workers,
             " expert workers are there")));
   }
-  Do(LoadWorkers(workers));
+  if (trained_) return Serve();
+  if (again_) {
+    const absl::Status opened = LoadAgain();
+    if (!opened.ok()) return Do(opened);
+  }
+  const absl::Status loaded = LoadWorkers(workers);
+  if (again_ && absl::IsResourceExhausted(loaded) &&
+      phase_ == Phase::kWaiting) {
+    // The workers that are left are too small: wait for more of them.
+    return SetState(v1::JOB_STATE_RECOVERING, loaded);
+  }
+  Do(loaded);
 }
 
 absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
@@ -131,8 +208,8 @@ absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
     RETURN_IF_ERROR(store->Initialize(job_.seed));
   } else {
     RETURN_IF_ERROR(store->Load(*checkpoint_));
-    checkpoint_ = nullptr;
   }
+  checkpoint_ = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   dense_ = std::make_shared<DenseParameters>(session_, std::move(store),
                                              start_.step);
@@ -147,9 +224,10 @@ void JobRunner::LoadRouters() {
     *command.mutable_load_session() = plan_.router_load;
     env_.members->Send(
         key, std::move(command),
-        [this, key](absl::StatusOr<v1::CommandReply> reply) {
-          env_.queue->Post([this, key, reply = std::move(reply)] {
-            OnRouterLoaded(key, reply);
+        [this, key,
+         still = StillThisAttempt()](absl::StatusOr<v1::CommandReply> reply) {
+          env_.queue->Post([this, key, still, reply = std::move(reply)] {
+            if (still()) OnRouterLoaded(key, reply);
           });
         });
   }
@@ -158,7 +236,7 @@ void JobRunner::LoadRouters() {
 void JobRunner::OnRouterLoaded(const MemberKey& router,
                                const absl::StatusOr<v1::CommandReply>& reply) {
   const auto found = routers_.find(router);
-  if (phase_ == Phase::kOver || found == routers_.end()) return;
+  if (found == routers_.end()) return;
   if (absl::IsUnavailable(reply.status())) {  // lost, or leaving
     routers_.erase(found);
     return;
@@ -172,24 +250,34 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
     ready = ready_routers_.size();
   }
   if (phase_ == Phase::kLoadingRouters) {
-    if (static_cast<int64_t>(ready) < job_.min_routers) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      loaded_ = v1::SessionInfo::READY;
-    }
-    first_step_time_ = env_.clock();
-    reporter_->Begin(dense_->step(), first_step_time_);
-    reporter_->SetState(v1::JOB_STATE_RUNNING);
-    BeginStep();
+    if (!again_ && static_cast<int64_t>(ready) < job_.min_routers) return;
+    BeginTraining();
   } else if (phase_ == Phase::kMicrobatches) {
     microbatches_->AddRouter(router);
     Dispatch();
   }
 }
 
+void JobRunner::BeginTraining() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    loaded_ = v1::SessionInfo::READY;
+  }
+  const absl::Time now = env_.clock();
+  first_step_time_ = std::min(first_step_time_, now);
+  reporter_->Begin(dense_->step(), now);
+  SetState(v1::JOB_STATE_RUNNING);
+  rollback_.reset();
+  if (start_.skipped_steps == 0) return BeginStep();
+  // What follows a step follows the last one that was left out.
+  step_ = start_.step;
+  Do(OnCommitted(/*skipped=*/true));
+}
+
 void JobRunner::ReconcileMembers() {
-  // Serving looks after its members itself.
-  if (phase_ == Phase::kServing) return;
+  // Serving looks after its members itself; those that release their sessions
+  // are heard of by their replies.
+  if (phase_ == Phase::kServing || phase_ == Phase::kReleasing) return;
   const std::vector<Member> members = env_.members->List();
   const auto is_there = [&](const MemberKey& key) {
     return std::any_of(members.begin(), members.end(),
@@ -197,10 +285,9 @@ void JobRunner::ReconcileMembers() {
   };
   for (const MemberKey& worker : plan_.workers) {
     if (is_there(worker)) continue;
-    return Do(absl::UnavailableError(absl::StrCat(
-        "expert worker '", worker.name, "' was lost with its experts at step ",
-        step_, "; submit the job again with resume to go on from ",
-        checkpoint_path_.empty() ? "the start" : checkpoint_path_)));
+    return Recover(absl::UnavailableError(
+        absl::StrCat("expert worker '", worker.name,
+                     "' was lost with its experts at step ", step_)));
   }
   for (auto it = routers_.begin(); it != routers_.end();) {
     if (is_there(it->first)) {
@@ -216,81 +303,9 @@ void JobRunner::ReconcileMembers() {
     }
     it = routers_.erase(it);
   }
-  if (phase_ == Phase::kLoadingWorkers) return;
+  if (phase_ == Phase::kWaiting || phase_ == Phase::kLoadingWorkers) return;
   LoadRouters();
   if (phase_ == Phase::kMicrobatches) Dispatch();
-}
-
-void JobRunner::Serve() {
-  phase_ = Phase::kServing;
-  MemberCommands unload;
-  const auto add = [&](const MemberKey& key) {
-    unload.emplace_back(key, v1::Command());
-    unload.back().second.mutable_unload_session()->set_session(session_);
-  };
-  for (const MemberKey& worker : plan_.workers) add(worker);
-  for (const auto& [router, state] : routers_) add(router);
-  Tell(*env_.members, std::move(unload));
-  env_.serve(job_.serve_as, checkpoint_path_, [this](const absl::Status& s) {
-    if (phase_ == Phase::kOver) return;
-    if (s.ok()) return Finish(v1::JOB_STATE_SUCCEEDED);
-    Finish(v1::JOB_STATE_FAILED,
-           Annotate(s, absl::StrCat("trained to ", checkpoint_path_,
-                                    ", but it cannot be served")));
-  });
-}
-
-void JobRunner::Cancel() {
-  if (phase_ != Phase::kOver) Finish(v1::JOB_STATE_CANCELLED);
-}
-
-void JobRunner::Stop() {
-  stop_ = true;
-  if (phase_ == Phase::kMicrobatches || phase_ == Phase::kPreparing ||
-      phase_ == Phase::kCommitting || phase_ == Phase::kCheckpointing ||
-      phase_ == Phase::kServing) {
-    return;
-  }
-  Cancel();
-}
-
-void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
-  if (phase_ == Phase::kCheckpointing && state != v1::JOB_STATE_SUCCEEDED &&
-      checkpoint_path_ != CheckpointPath(job_.checkpoint.directory, step_)) {
-    (void)AbandonCheckpoint(job_.checkpoint.directory, step_);
-  }
-  const bool was_loaded = phase_ != Phase::kServing;
-  phase_ = Phase::kOver;
-  if (was_loaded) {
-    MemberCommands abort;
-    const auto add = [&](const MemberKey& key) {
-      abort.emplace_back(key, v1::Command());
-      abort.back().second.mutable_abort_session()->set_session(session_);
-    };
-    for (const MemberKey& worker : plan_.workers) add(worker);
-    for (const auto& [router, router_state] : routers_) add(router);
-    Tell(*env_.members, std::move(abort));
-  }
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    dense_ = nullptr;
-    loaded_.reset();
-    ready_routers_.clear();
-    plan_ = {};
-  }
-  routers_.clear();
-  microbatches_ = nullptr;
-  checkpoint_ = nullptr;
-  gradients_.clear();
-  if (state == v1::JOB_STATE_FAILED) {
-    LogError("job failed", {{"job", job_.name}, {"status", status}});
-  } else {
-    LogInfo("job over", {{"job", job_.name},
-                         {"state", v1::JobState_Name(state)},
-                         {"checkpoint", checkpoint_path_}});
-  }
-  reporter_->SetState(state, status);
-  reporter_ = nullptr;
 }
 
 std::shared_ptr<DenseParameters> JobRunner::dense() const {

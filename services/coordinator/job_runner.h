@@ -5,9 +5,13 @@
 // A step: microbatches go to routers, which push dense gradients and reply;
 // workers prepare, i.e. report their norms; the step is scaled and committed.
 // A router that is lost, or fails for a passing reason, has its microbatches
-// run again, with the same result; routers that join help. A lost worker takes
-// its experts' weights with it: the job fails, and is resumed from its last
-// checkpoint by submitting it again.
+// run again, with the same result; routers that join help.
+//
+// A lost worker takes its experts' weights with it. The members that are left
+// then drop the session, and a new attempt, which is a session of its own,
+// loads from the last checkpoint what workers there are: see job_recovery.cc.
+// What comes late of an earlier attempt finds no session. Workers that join
+// later get experts at the next checkpoint.
 //
 // What happens is a function of the messages and the clock: nothing polls.
 
@@ -43,6 +47,10 @@ struct JobEnvironment {
   std::function<absl::Time()> clock = absl::Now;
   // A number that grows with each call.
   std::function<int64_t()> next_placement_version;
+  // Called on `queue` when the job's state or attempt has changed, before the
+  // attempt begins; and once it is over or parked.
+  std::function<void(const v1::JobProgress&)> on_change =
+      [](const v1::JobProgress&) {};
   // Serves a checkpoint under a name; calls back on `queue`.
   std::function<void(const std::string& name, const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
@@ -52,8 +60,13 @@ struct JobEnvironment {
 struct JobSettings {
   TrainingJob job;  // validated
   bool resume = false;
-  // Tells this run of the job from earlier ones of its name.
+  // The first attempt's number: higher than any before of the job's name.
   int64_t attempt = 1;
+  // The job was running when an earlier coordinator ended: it may be done but
+  // for the word of it.
+  bool restored = false;
+  // Stop() parks the job for the next coordinator instead of ending it.
+  bool durable = false;
 
   absl::Duration microbatch_timeout = absl::Minutes(10);
   // Before a microbatch that failed is run again; doubles with each failure.
@@ -61,9 +74,14 @@ struct JobSettings {
   int32_t max_attempts = 8;
 };
 
+// Whether doing the same again may help: somebody was lost or too slow.
+bool IsPassing(const absl::Status& status);
+
 class JobRunner {
  public:
-  JobRunner(JobSettings settings, JobEnvironment environment);
+  // `feed` outlives this.
+  JobRunner(JobSettings settings, JobEnvironment environment,
+            ProgressFeed* feed);
 
   // On the queue:
 
@@ -72,21 +90,25 @@ class JobRunner {
   // Ends the job now; it is then over.
   void Cancel();
   // Ends it after the step that is being run, with a checkpoint; without one if
-  // no step is.
+  // no step is. A durable job is parked, i.e. queued again.
   void Stop();
-  bool over() const { return phase_ == Phase::kOver; }
+  // Nothing more comes of it: it is over or parked.
+  bool ended() const { return phase_ == Phase::kEnded; }
 
   // On any thread:
 
-  ProgressFeed& feed() { return feed_; }
   // Null unless training is loaded.
   std::shared_ptr<DenseParameters> dense() const;
+  const std::string& checkpoint_directory() const {
+    return settings_.job.checkpoint.directory;
+  }
   // Nothing unless members hold something of the job.
   std::optional<v1::SessionInfo> Describe() const;
 
  private:
   enum class Phase {
-    kWaiting,  // for members
+    kWaiting,    // for members
+    kReleasing,  // for members to drop the attempt before
     kLoadingWorkers,
     kLoadingRouters,
     kMicrobatches,
@@ -94,22 +116,48 @@ class JobRunner {
     kCommitting,
     kCheckpointing,
     kServing,
-    kOver
+    kEnded
   };
   enum class RouterState { kLoading, kReady };
 
-  // Runs `step` on the queue unless the job is over; an error fails the job.
+  // Runs `step` on the queue unless another attempt has begun; an error fails
+  // the job, unless it is a member's that passes.
   OnReplies OnQueue(
       std::function<absl::Status(std::vector<v1::CommandReply>)> step);
   void Do(const absl::Status& status);  // fails the job unless OK
+  // Of a member, in this attempt: begins another, or fails the job.
+  void OnMemberFailed(const absl::Status& status);
+  // Whether the attempt goes on that was there at the time of the call.
+  std::function<bool()> StillThisAttempt() const;
+  void SetState(v1::JobState state, const absl::Status& status = {},
+                bool retryable = false);
 
   absl::Status Prepare();
+  absl::StatusOr<bool> WasDone();
+  absl::Status StartFrom(std::unique_ptr<CheckpointReader> checkpoint);
+  bool EnoughMembers() const;
   void TryLoad();
   absl::Status LoadWorkers(const std::vector<Member>& workers);
   void LoadRouters();
   void OnRouterLoaded(const MemberKey& router,
                       const absl::StatusOr<v1::CommandReply>& reply);
   void ReconcileMembers();
+  void BeginTraining();
+
+  // Begins another attempt from the last checkpoint, since `cause` has undone
+  // this one. Fails the job if that happens without progress.
+  void Recover(const absl::Status& cause);
+  // The same from the checkpoint before step_, which was not finite and is left
+  // out with all steps since.
+  void RollBack(const absl::Status& cause);
+  // Spreads the experts over workers that have joined. REQUIRES: the last step
+  // is in a checkpoint.
+  bool Rebalance();
+  void BeginAttempt(const absl::Status& cause);
+  void OnReleased();
+  // Until so many are there, or replacement_wait is over; TryLoad() follows.
+  void AwaitWorkers(size_t wanted);
+  absl::Status LoadAgain();
 
   void BeginStep();
   void Dispatch();
@@ -123,13 +171,22 @@ class JobRunner {
   absl::Status OnPrepared(const std::vector<v1::CommandReply>& replies);
   absl::Status AddWorkerNorms(const std::vector<v1::CommandReply>& replies,
                               std::vector<SquaredNorm>* norms) const;
-  absl::Status OnCommitted();
+  absl::Status CheckFinite(const std::vector<SquaredNorm>& norms) const;
+  absl::Status OnNotFinite(const absl::Status& what);
+  // Commits the step; null: skips it.
+  void Commit(const StepScale* scale);
+  absl::Status OnCommitted(bool skipped);
   absl::Status WriteCheckpoint();
   absl::Status OnCheckpointWritten(
       const std::vector<v1::CommandReply>& replies);
   void OnCheckpointDone();
   void Serve();
+  // Ends the job, or parks it in the state QUEUED.
   void Finish(v1::JobState state, const absl::Status& status = {});
+  void Fail(const absl::Status& status, bool retryable);
+  // What all members of this attempt are told, to drop it.
+  MemberCommands Abort() const;
+  void Forget();
 
   // One command for each worker of the session.
   MemberCommands ForWorkers(
@@ -138,14 +195,23 @@ class JobRunner {
   const JobSettings settings_;
   const JobEnvironment env_;
   TrainingJob job_;  // with the tokenizers' vocabulary sizes, once prepared
-  const std::string session_;
   const Schedule schedule_;
-  ProgressFeed feed_;
   std::unique_ptr<JobReporter> reporter_;
 
   Phase phase_ = Phase::kWaiting;
   bool prepared_ = false;
+  bool trained_ = false;  // by an earlier coordinator
   bool stop_ = false;
+  int64_t attempt_;
+
+  // Of recovery; see job_recovery.cc.
+  int64_t recoveries_ = 0;                 // in a row without progress
+  int64_t best_step_ = -1;                 // committed at the last of them
+  int64_t nonfinite_in_a_row_ = 0;         // steps
+  bool again_ = false;                     // this attempt is not the first
+  size_t workers_wanted_ = 0;              // by it
+  bool wanted_in_vain_ = false;            // the time to wait for them is over
+  std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
   JobTokenizers tokenizers_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
@@ -164,6 +230,7 @@ class JobRunner {
   std::vector<TensorEntry> dense_entries_;
 
   mutable std::mutex mutex_;
+  std::string session_;                           // changed under mutex_
   std::shared_ptr<DenseParameters> dense_;        // changed under mutex_
   SessionPlan plan_;                              // changed under mutex_
   std::optional<v1::SessionInfo::State> loaded_;  // guarded by mutex_

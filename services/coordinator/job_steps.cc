@@ -1,6 +1,7 @@
 // The steps of a JobRunner, from the first microbatch to the checkpoint.
 
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,17 +11,6 @@
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
-namespace {
-
-// Whether running the microbatch again may help.
-bool IsPassing(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsResourceExhausted(status) || absl::IsAborted(status) ||
-         absl::IsCancelled(status);
-}
-
-}  // namespace
-
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
   step_ = dense_->step() + 1;
@@ -50,11 +40,12 @@ void JobRunner::Dispatch() {
         absl::ToInt64Milliseconds(settings_.microbatch_timeout));
     env_.members->Send(
         assignment.router, std::move(command),
-        [this, assignment,
-         step = step_](absl::StatusOr<v1::CommandReply> reply) {
-          env_.queue->Post([this, assignment, step, reply = std::move(reply)] {
-            if (step == step_) OnMicrobatch(assignment, reply);
-          });
+        [this, assignment, step = step_,
+         still = StillThisAttempt()](absl::StatusOr<v1::CommandReply> reply) {
+          env_.queue->Post(
+              [this, assignment, step, still, reply = std::move(reply)] {
+                if (still() && step == step_) OnMicrobatch(assignment, reply);
+              });
         });
   }
 }
@@ -97,25 +88,28 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
       absl::StrCat("step ", step_, ", microbatch ", assignment.microbatch));
   LogWarning("microbatch failed", {{"job", job_.name}, {"status", described}});
   // A router or worker that is gone shows here first.
+  const auto still = StillThisAttempt();
   ReconcileMembers();
-  if (phase_ != Phase::kMicrobatches || !microbatches_->IsCurrent(assignment)) {
+  if (!still() || phase_ != Phase::kMicrobatches ||
+      !microbatches_->IsCurrent(assignment)) {
     return;
   }
   if (!IsPassing(status)) return Do(described);
   const int32_t attempts = microbatches_->Fail(assignment);
   if (attempts >= settings_.max_attempts) {
-    return Do(Annotate(described,
-                       absl::StrCat("gave up after ", attempts, " attempts")));
+    return Recover(
+        Annotate(described, absl::StrCat("failed ", attempts, " times")));
   }
   const absl::Duration delay =
       settings_.retry_delay * static_cast<int64_t>(1 << (attempts - 1));
-  env_.queue->PostAfter(delay,
-                        [this, step = step_, index = assignment.microbatch] {
-                          if (phase_ != Phase::kMicrobatches || step != step_)
-                            return;
-                          microbatches_->Release(index);
-                          Dispatch();
-                        });
+  env_.queue->PostAfter(
+      delay, [this, still, step = step_, index = assignment.microbatch] {
+        if (!still() || phase_ != Phase::kMicrobatches || step != step_) {
+          return;
+        }
+        microbatches_->Release(index);
+        Dispatch();
+      });
   Dispatch();
 }
 
@@ -173,24 +167,71 @@ absl::Status JobRunner::AddWorkerNorms(
   return absl::OkStatus();
 }
 
+absl::Status JobRunner::CheckFinite(
+    const std::vector<SquaredNorm>& norms) const {
+  const double loss = result_.statistics.loss_sum;
+  std::set<absl::string_view> bad;
+  for (const SquaredNorm& norm : norms) {
+    if (!std::isfinite(norm.value)) bad.insert(norm.tensor);
+  }
+  if (std::isfinite(loss) && bad.empty()) return absl::OkStatus();
+  // The first in the order of the model, whoever holds it.
+  std::string first;
+  for (const ParameterSpec& spec : ModelParameters(job_.model)) {
+    for (int64_t e = 0; e < (spec.per_expert ? spec.dims[0] : 1); ++e) {
+      const std::string name =
+          spec.per_expert ? ExpertTensorName(spec.name, e) : spec.name;
+      if (first.empty() && bad.count(name) > 0) first = name;
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "step ", step_, ": ",
+      std::isfinite(loss) ? "" : absl::StrCat("the loss is ", loss, "; "),
+      bad.empty() ? "all gradients are finite"
+                  : absl::StrCat("the gradient of ", first,
+                                 " is not finite, the first of ", bad.size())));
+}
+
+absl::Status JobRunner::OnNotFinite(const absl::Status& what) {
+  if (job_.on_nonfinite == OnNonfinite::kStop) {
+    return Annotate(what,
+                    "stopped; lower the learning rate, or set on_nonfinite");
+  }
+  if (++nonfinite_in_a_row_ > job_.recovery.max_recoveries) {
+    return Annotate(what,
+                    absl::StrCat("gave up after ", nonfinite_in_a_row_ - 1,
+                                 " such steps in a row"));
+  }
+  reporter_->OnNonfinite(what);
+  if (job_.on_nonfinite == OnNonfinite::kSkip) {
+    Commit(nullptr);
+  } else {
+    RollBack(what);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status JobRunner::OnPrepared(
     const std::vector<v1::CommandReply>& replies) {
   std::vector<SquaredNorm> norms = std::move(dense_norms_);
   RETURN_IF_ERROR(AddWorkerNorms(replies, &norms));
+  const absl::Status finite = CheckFinite(norms);
+  if (!finite.ok()) return OnNotFinite(finite);
+  nonfinite_in_a_row_ = 0;
   const StepStatistics& statistics = result_.statistics;
-  const std::string where = absl::StrCat("step ", step_);
-  if (!std::isfinite(statistics.loss_sum)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(where, ": the loss is not finite (", statistics.loss_sum,
-                     "); lower the learning rate, or resume from an earlier "
-                     "checkpoint"));
-  }
   const absl::StatusOr<StepScale> scale =
       ScaleStep(TotalSquaredNorm(std::move(norms)), statistics.target_tokens,
                 job_.clip_norm);
   RETURN_IF_ERROR(Annotate(
-      scale.status(), absl::StrCat(where, " (loss ", statistics.loss(), ")")));
-  result_.gradient_norm = scale->gradient_norm;
+      scale.status(),
+      absl::StrCat("step ", step_, " (loss ", statistics.loss(), ")")));
+  Commit(&*scale);
+  return absl::OkStatus();
+}
+
+void JobRunner::Commit(const StepScale* scale) {
+  const bool skip = scale == nullptr;
+  result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
   phase_ = Phase::kCommitting;
   FanOut(*env_.members, *env_.queue,
@@ -198,24 +239,32 @@ absl::Status JobRunner::OnPrepared(
            v1::CommitStep* const commit = command->mutable_commit_step();
            commit->set_session(session_);
            commit->set_step(step_);
-           commit->set_gradient_scale(scale->gradient_scale);
+           commit->set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
            commit->set_learning_rate(result_.learning_rate);
+           commit->set_skip_update(skip);
          }),
-         OnQueue([this](const std::vector<v1::CommandReply>&) {
-           return OnCommitted();
+         OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
+           return OnCommitted(skip);
          }));
-  dense_->Update(gradients_, scale->gradient_scale, result_.learning_rate);
+  if (skip) {
+    dense_->SkipUpdate();
+  } else {
+    dense_->Update(gradients_, scale->gradient_scale, result_.learning_rate);
+  }
   gradients_.clear();
-  return absl::OkStatus();
 }
 
-absl::Status JobRunner::OnCommitted() {
+absl::Status JobRunner::OnCommitted(bool skipped) {
   const absl::Time now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
       now - first_step_time_ >= absl::Seconds(job_.time_limit_seconds);
   last_step_ = step_ >= job_.steps || out_of_time || stop_;
-  reporter_->OnStep(step_, result_, now, last_step_);
+  if (skipped) {
+    reporter_->OnSkipped(step_);
+  } else {
+    reporter_->OnStep(step_, result_, now, last_step_);
+  }
   const bool due = job_.checkpoint.every_steps > 0 &&
                    step_ % job_.checkpoint.every_steps == 0;
   if (last_step_ || due) return WriteCheckpoint();
@@ -232,7 +281,8 @@ absl::Status JobRunner::WriteCheckpoint() {
            write->set_session(session_);
            write->set_step(step_);
            write->set_root(job_.checkpoint.directory);
-           write->set_shard(absl::StrCat("worker-", w));
+           // A worker of an earlier attempt may write still.
+           write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
          }),
          OnQueue([this](const std::vector<v1::CommandReply>& replies) {
            return Annotate(OnCheckpointWritten(replies),
@@ -268,19 +318,20 @@ absl::Status JobRunner::OnCheckpointWritten(
 }
 
 void JobRunner::OnCheckpointDone() {
-  if (!last_step_) {
-    if (!stop_) return BeginStep();
-    last_step_ = true;
+  if (last_step_ && (!stop_ || step_ >= job_.steps)) return Serve();
+  if (!stop_) {
+    if (!Rebalance()) BeginStep();
+    return;
   }
-  if (stop_ && step_ < job_.steps) {
-    return Finish(v1::JOB_STATE_CANCELLED,
-                  absl::UnavailableError(absl::StrCat(
-                      "the coordinator is shutting down; submit the job again "
-                      "with resume to go on from ",
-                      checkpoint_path_)));
+  if (settings_.durable) {
+    return Finish(v1::JOB_STATE_QUEUED,
+                  absl::UnavailableError("the coordinator is shutting down"));
   }
-  if (job_.serve_as.empty() || stop_) return Finish(v1::JOB_STATE_SUCCEEDED);
-  Serve();
+  Finish(v1::JOB_STATE_CANCELLED,
+         absl::UnavailableError(absl::StrCat(
+             "the coordinator is shutting down; submit the job again with "
+             "resume to go on from ",
+             checkpoint_path_)));
 }
 
 }  // namespace gshard

@@ -149,6 +149,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
     *worker->mutable_optimizer()->mutable_adafactor() = message.adafactor();
   }
   worker->set_step(start.step);
+  worker->set_skipped_steps(start.skipped_steps);
   worker->set_seed(job.seed);
   worker->set_microbatches_per_step(job.microbatches_per_step);
   RETURN_IF_ERROR(

@@ -34,7 +34,8 @@ struct SessionPlan {
 
 // What a training session starts from.
 struct TrainingStart {
-  int64_t step = 0;                  // updates made
+  int64_t step = 0;                  // that count as made
+  int64_t skipped_steps = 0;         // of these, the last, not in the source
   std::string checkpoint_directory;  // empty: the job's seed
   std::string tokenizer_directory;
 };

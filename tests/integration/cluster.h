@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -19,12 +20,12 @@
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "router/router_process.h"
-#include "services/coordinator/coordinator_process.h"
 #include "services/base/status_macros.h"
+#include "services/config/training_job_proto.h"
+#include "services/coordinator/coordinator_process.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/status.h"
 #include "tests/integration/temporary_directory.h"
-#include "services/config/training_job_proto.h"
 
 namespace gshard {
 
@@ -44,23 +45,9 @@ class Cluster {
  public:
   // Starts all processes; does not wait for them to join.
   Cluster(int routers, int workers) {
-    CoordinatorProcessOptions coordinator;
-    coordinator.listen = Socket("coordinator");
-    coordinator_ =
-        std::make_unique<CoordinatorProcess>(std::move(coordinator));
-    Check(coordinator_->Start());
-    for (int i = 0; i < workers; ++i) {
-      ExpertWorkerOptions options;
-      options.process = Member(absl::StrCat("worker-", i));
-      workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
-      Check(workers_.back()->Start());
-    }
-    for (int i = 0; i < routers; ++i) {
-      RouterOptions options;
-      options.process = Member(absl::StrCat("router-", i));
-      routers_.push_back(std::make_unique<RouterProcess>(options));
-      Check(routers_.back()->Start());
-    }
+    StartCoordinator();
+    for (int i = 0; i < workers; ++i) AddWorker(absl::StrCat("worker-", i));
+    for (int i = 0; i < routers; ++i) AddRouter(absl::StrCat("router-", i));
     admin_ = v1::CoordinatorService::NewStub(
         *CreateChannel(coordinator_->address()));
   }
@@ -73,27 +60,67 @@ class Cluster {
     coordinator_->Drain(grace);
   }
 
-  // Runs a job to its end. Progress lines by step.
+  void AddWorker(const std::string& name) {
+    ExpertWorkerOptions options;
+    options.process = Member(name);
+    workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
+    Check(workers_.back()->Start());
+  }
+  void AddRouter(const std::string& name) {
+    RouterOptions options;
+    options.process = Member(name);
+    routers_.push_back(std::make_unique<RouterProcess>(options));
+    Check(routers_.back()->Start());
+  }
+
+  // They go at once, whatever they are doing.
+  void DropWorker(int i) {
+    workers_[i]->Drain(std::chrono::milliseconds(0));
+    workers_.erase(workers_.begin() + i);
+  }
+  void DropRouter(int i) {
+    routers_[i]->Drain(std::chrono::milliseconds(0));
+    routers_.erase(routers_.begin() + i);
+  }
+
+  // The coordinator goes without waiting for the job, and another one takes up
+  // its state.
+  void RestartCoordinator() {
+    coordinator_ = nullptr;
+    StartCoordinator();
+  }
+
+  // Runs a job to its end, also past restarts of the coordinator. Progress
+  // lines by step; each goes to `on_line` first.
   absl::StatusOr<std::map<int64_t, v1::JobProgress>> Train(
-      const TrainingJob& job) {
+      const TrainingJob& job,
+      const std::function<void(const v1::JobProgress&)>& on_line =
+          [](const v1::JobProgress&) {}) {
     v1::SubmitJobRequest submit;
     *submit.mutable_job() = TrainingJobToProto(job);
     v1::SubmitJobResponse submitted;
     {
       grpc::ClientContext context;
       SetDeadline(context);
-      RETURN_IF_ERROR(FromGrpcStatus(
-          admin_->SubmitJob(&context, submit, &submitted)));
+      RETURN_IF_ERROR(
+          FromGrpcStatus(admin_->SubmitJob(&context, submit, &submitted)));
     }
     v1::WatchJobRequest watch;
     watch.set_job(submitted.job());
-    grpc::ClientContext context;
-    SetDeadline(context, std::chrono::minutes(4));
-    auto stream = admin_->WatchJob(&context, watch);
     std::map<int64_t, v1::JobProgress> lines;
     v1::JobProgress line;
-    while (stream->Read(&line)) lines[line.step()] = line;
-    RETURN_IF_ERROR(FromGrpcStatus(stream->Finish()));
+    absl::Status end = absl::UnavailableError("not watched yet");
+    while (absl::IsUnavailable(end) || absl::IsCancelled(end)) {
+      grpc::ClientContext context;
+      SetDeadline(context, std::chrono::minutes(4));
+      auto stream = admin_->WatchJob(&context, watch);
+      while (stream->Read(&line)) {
+        lines[line.step()] = line;
+        on_line(line);
+      }
+      end = FromGrpcStatus(stream->Finish());
+    }
+    RETURN_IF_ERROR(end);
     if (line.state() != v1::JOB_STATE_SUCCEEDED) {
       return absl::AbortedError(
           absl::StrCat(v1::JobState_Name(line.state()), ": ",
@@ -134,6 +161,13 @@ class Cluster {
   ExpertWorkerProcess& worker(int i) { return *workers_[i]; }
 
  private:
+  void StartCoordinator() {
+    CoordinatorProcessOptions options;
+    options.listen = Socket("coordinator");
+    options.state_directory = directory_.path() + "/state";
+    coordinator_ = std::make_unique<CoordinatorProcess>(std::move(options));
+    Check(coordinator_->Start());
+  }
   std::string Socket(const std::string& name) const {
     return absl::StrCat("unix:", directory_.path(), "/", name);
   }

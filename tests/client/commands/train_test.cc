@@ -133,6 +133,13 @@ TEST(TrainCommandTest, FailsAsTheJobDoes) {
                        {"tiny", "--coordinator", coordinator.address()});
   EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kResourceExhausted,
                                    "job tiny: disk full"));
+  EXPECT_EQ(ExitCodeOf(run.status), 70);
+  failed.set_retryable(true);
+  coordinator.Tell({failed});
+  EXPECT_EQ(ExitCodeOf(CommandRun(WatchCommand, {"tiny", "--coordinator",
+                                                 coordinator.address()})
+                           .status),
+            75);
 
   coordinator.Tell({Line(v1::JOB_STATE_CANCELLED, 3)});
   EXPECT_THAT(

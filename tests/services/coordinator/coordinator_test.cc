@@ -105,9 +105,9 @@ TEST(CoordinatorTest, RunsOneJobAtATimeAndKeepsCheckpoints) {
   FakeCluster cluster;
   const TrainingJob job = cluster.MakeJob();
   ASSERT_OK(cluster.Submit(job));  // waits for members
-  EXPECT_THAT(cluster.Submit(cluster.MakeJob("other")),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("'demo' is running")));
+  EXPECT_THAT(
+      cluster.Submit(job, /*resume=*/true),
+      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("is not over")));
   cluster.AddRouter("r");
   cluster.AddWorker("w");
   EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);

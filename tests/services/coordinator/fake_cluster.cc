@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
 #include "services/config/model_config_proto.h"
 #include "services/config/training_job_proto.h"
 #include "services/model/parameters.h"
@@ -13,6 +14,7 @@
 #include "services/rpc/status.h"
 #include "services/rpc/tensor_transfer.h"
 #include "services/tokenizer/trainer.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
@@ -190,6 +192,7 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
     Prepare(command.prepare_step(), &session, reply.mutable_step_prepared());
   } else if (command.has_commit_step()) {
     const v1::CommitStep& commit = command.commit_step();
+    if (commit.skip_update()) return reply;
     session.store->Update(session.gradients, commit.gradient_scale(),
                           commit.step(), commit.learning_rate());
   } else {
@@ -291,9 +294,20 @@ absl::Status FakeMember::Write(const v1::WriteCheckpoint& write,
   return absl::OkStatus();
 }
 
-FakeCluster::FakeCluster(CoordinatorOptions options) {
-  options.retry_delay = absl::ZeroDuration();
-  coordinator_ = std::make_unique<Coordinator>(std::move(options));
+FakeCluster::FakeCluster(CoordinatorOptions options, bool keep)
+    : options_(std::move(options)), keep_(keep) {
+  options_.retry_delay = absl::ZeroDuration();
+  StartCoordinator();
+  channel_ = *CreateChannel(server_->address());
+  stub_ = v1::CoordinatorService::NewStub(channel_);
+}
+
+void FakeCluster::StartCoordinator() {
+  coordinator_ = std::make_unique<Coordinator>(options_);
+  if (keep_) {
+    const absl::Status restored = coordinator_->Restore(scratch / "state");
+    CHECK(restored.ok());
+  }
   service_ = std::make_unique<CoordinatorServiceImpl>(coordinator_.get(),
                                                       FrameLimits());
   server_ = std::make_unique<ServerShell>(
@@ -302,8 +316,15 @@ FakeCluster::FakeCluster(CoordinatorOptions options) {
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain([this] { coordinator_->Drain(absl::ZeroDuration()); });
   CHECK(server_->Start().ok());
-  channel_ = *CreateChannel(server_->address());
-  stub_ = v1::CoordinatorService::NewStub(channel_);
+}
+
+void FakeCluster::RestartCoordinator() {
+  coordinator_->Shutdown();
+  server_->Drain(std::chrono::milliseconds(0));
+  server_ = nullptr;
+  service_ = nullptr;
+  coordinator_ = nullptr;
+  StartCoordinator();
 }
 
 FakeCluster::~FakeCluster() {
@@ -446,8 +467,8 @@ TrainingJob FakeCluster::MakeJob(const std::string& name) const {
   return job;
 }
 
-std::unique_ptr<ParameterStore> ExpectedParameters(const TrainingJob& job,
-                                                   int64_t steps) {
+std::unique_ptr<ParameterStore> ExpectedParameters(
+    const TrainingJob& job, int64_t steps, const std::set<int64_t>& skipped) {
   ModelConfig model = job.model;
   std::vector<int32_t> experts(model.experts);
   std::iota(experts.begin(), experts.end(), 0);
@@ -456,6 +477,7 @@ std::unique_ptr<ParameterStore> ExpectedParameters(const TrainingJob& job,
   CHECK(store->Initialize(job.seed).ok());
   const Schedule schedule = MakeSchedule(job.schedule);
   for (int64_t step = 1; step <= steps; ++step) {
+    if (skipped.count(step) > 0) continue;
     const GradientList gradients =
         SummedGradients(*store, step, job.microbatches_per_step);
     int64_t tokens = 0;
@@ -470,6 +492,26 @@ std::unique_ptr<ParameterStore> ExpectedParameters(const TrainingJob& job,
                   schedule.LearningRate(step));
   }
   return store;
+}
+
+void ExpectTrained(TrainingJob job, int64_t step,
+                   const std::set<int64_t>& skipped) {
+  ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(CheckpointPath(
+                                              job.checkpoint.directory, step)));
+  ASSERT_OK_AND_ASSIGN(job.model,
+                       ParseModelConfig(reader->manifest().model_config));
+  const auto optimizer = MakeOptimizer(job.optimizer);
+  ASSERT_OK(
+      reader->CheckExactly(CheckpointTensors(job.model, optimizer.get())));
+  ParameterStore trained(ModelParameters(job.model), {0, 1, 2}, optimizer);
+  ASSERT_OK(trained.Load(*reader));
+  const auto expected = ExpectedParameters(job, step, skipped);
+  for (const auto& [name, tensor] : expected->tensors()) {
+    EXPECT_TRUE(TensorEqual(trained.tensors().at(name), tensor)) << name;
+  }
+  EXPECT_EQ(reader->manifest().metadata.at("seed"), "1");
+  ASSERT_OK_AND_ASSIGN(const std::string tokenizer, reader->ReadTokenizer());
+  EXPECT_EQ(tokenizer, Slurp(FakeCluster::TokenizerPath()));
 }
 
 }  // namespace gshard

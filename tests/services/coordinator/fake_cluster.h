@@ -11,15 +11,16 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
-#include "tests/integration/temporary_directory.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
 #include "services/rpc/member_client.h"
 #include "services/rpc/server.h"
+#include "tests/integration/temporary_directory.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 
 namespace gshard {
@@ -85,8 +86,13 @@ class FakeMember : public MemberHandler {
 
 class FakeCluster {
  public:
-  explicit FakeCluster(CoordinatorOptions options = {});
+  // `keep`: its state outlives the coordinator.
+  explicit FakeCluster(CoordinatorOptions options = {}, bool keep = false);
   ~FakeCluster();
+
+  // The coordinator ends at once, without a word to anybody, and another one
+  // starts in its place. Members join it by themselves.
+  void RestartCoordinator();
 
   FakeMember& AddRouter(const std::string& name,
                         FakeMember::Intercept intercept = nullptr);
@@ -118,6 +124,10 @@ class FakeCluster {
   ScratchDirectory scratch;
 
  private:
+  void StartCoordinator();
+
+  CoordinatorOptions options_;
+  const bool keep_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<CoordinatorServiceImpl> service_;
   const TemporaryDirectory directory_;
@@ -127,9 +137,15 @@ class FakeCluster {
   std::vector<std::unique_ptr<FakeMember>> members_;
 };
 
-// All parameters of the job after `steps` steps of the fake gradients.
-std::unique_ptr<ParameterStore> ExpectedParameters(const TrainingJob& job,
-                                                   int64_t steps);
+// All parameters of the job after `steps` steps of the fake gradients, of which
+// `skipped` changed nothing.
+std::unique_ptr<ParameterStore> ExpectedParameters(
+    const TrainingJob& job, int64_t steps,
+    const std::set<int64_t>& skipped = {});
+
+// The checkpoint of `step` holds these parameters, bit for bit.
+void ExpectTrained(TrainingJob job, int64_t step,
+                   const std::set<int64_t>& skipped = {});
 
 }  // namespace gshard
 

@@ -1,0 +1,216 @@
+// The jobs of a Coordinator: which it takes, in what order they run, and what
+// a restart finds of them.
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/file.h"
+#include "services/config/training_job_proto.h"
+#include "services/coordinator/coordinator.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckReadable(absl::string_view field, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status status = InputFile::Open(path).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected a readable file: ", status.message()));
+}
+
+}  // namespace
+
+absl::Status Coordinator::MakeAbsolute(std::string* path) {
+  if (path->empty()) return absl::OkStatus();
+  std::error_code error;
+  const auto absolute = std::filesystem::absolute(*path, error);
+  if (error) return FileError(error.value(), "resolve", *path);
+  *path = absolute.lexically_normal().string();
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Job* const same = Find(job.name);
+  if (same != nullptr && !IsOver(same->feed->Latest().state())) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "name: there is a job '", job.name, "', which is not over"));
+  }
+  if (same != nullptr && !resume) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "name: there was a job '", job.name,
+        "'; choose another name, or resume it from its last checkpoint"));
+  }
+  for (const auto& other : jobs_) {
+    if (other->runner != nullptr && !IsOver(other->feed->Latest().state()) &&
+        other->runner->checkpoint_directory() == job.checkpoint.directory) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("checkpoint.directory: ", job.checkpoint.directory,
+                       " is that of job '", other->name, "'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
+    const v1::SubmitJobRequest& request) {
+  if (draining_) {
+    return absl::UnavailableError("the coordinator is shutting down");
+  }
+  if (!request.has_job()) {
+    return absl::InvalidArgumentError("job: expected one, got nothing");
+  }
+  ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(request.job()));
+  RETURN_IF_ERROR(CheckReadable("data.train_path", job.data.train_path));
+  RETURN_IF_ERROR(CheckReadable("data.source_tokenizer_path",
+                                job.data.source_tokenizer_path));
+  RETURN_IF_ERROR(CheckReadable("data.target_tokenizer_path",
+                                job.data.target_tokenizer_path));
+  for (std::string* path :
+       {&job.data.train_path, &job.data.dev_path,
+        &job.data.source_tokenizer_path, &job.data.target_tokenizer_path,
+        &job.checkpoint.directory, &job.summary_directory}) {
+    RETURN_IF_ERROR(MakeAbsolute(path));
+  }
+  RETURN_IF_ERROR(CheckNew(job, request.resume()));
+  ASSIGN_OR_RETURN(const auto checkpoints,
+                   ListCheckpoints(job.checkpoint.directory));
+  if (!request.resume() && !checkpoints.empty()) {
+    return absl::AlreadyExistsError(absl::StrCat(
+        "checkpoint.directory: expected one without checkpoints, got ",
+        checkpoints.front(), "; choose another folder, or resume"));
+  }
+  if (request.resume()) RETURN_IF_ERROR(OpenToResume(job).status());
+  StoredJob stored{.job = job,
+                   .resume = request.resume(),
+                   .submitted_micros = absl::ToUnixMicros(options_.clock()),
+                   .progress = {}};
+  stored.progress.set_job(job.name);
+  stored.progress.set_state(v1::JOB_STATE_QUEUED);
+  stored.progress.set_total_steps(job.steps);
+  stored.progress.set_eta_seconds(-1);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const Job* const before = Find(job.name);
+    if (before != nullptr) {
+      stored.progress.set_attempt(before->feed->Latest().attempt());
+    }
+  }
+  RETURN_IF_ERROR(store_->Submit(stored));
+  AddJob(stored, /*restored=*/false);
+  v1::SubmitJobResponse response;
+  response.set_job(job.name);
+  return response;
+}
+
+JobEnvironment Coordinator::MakeEnvironment() {
+  JobEnvironment environment;
+  environment.members = members_.get();
+  environment.queue = &jobs_queue_;
+  environment.metrics = options_.metrics;
+  environment.clock = options_.clock;
+  environment.next_placement_version = [this] { return ++placement_version_; };
+  environment.on_change = [this](const v1::JobProgress& progress) {
+    OnJobChanged(progress);
+  };
+  environment.serve = [this](const std::string& name,
+                             const std::string& directory,
+                             std::function<void(const absl::Status&)> done) {
+    serving_queue_.Post([this, name, directory, done = std::move(done)] {
+      Serve({name, /*version=*/"", directory},
+            [this, done](const absl::StatusOr<std::string>& session) {
+              jobs_queue_.Post(
+                  [done, status = session.status()] { done(status); });
+            });
+    });
+  };
+  return environment;
+}
+
+void Coordinator::AddJob(const StoredJob& stored, bool restored) {
+  auto job = std::make_unique<Job>();
+  job->name = stored.job.name;
+  job->submitted_micros = stored.submitted_micros;
+  job->feed = std::make_unique<ProgressFeed>(stored.progress);
+  if (!IsOver(stored.progress.state())) {
+    job->runner = std::make_unique<JobRunner>(
+        JobSettings{.job = stored.job,
+                    .resume = stored.resume || restored,
+                    .attempt = stored.progress.attempt() + 1,
+                    .restored = restored,
+                    .durable = durable_,
+                    .microbatch_timeout = options_.microbatch_timeout,
+                    .retry_delay = options_.retry_delay},
+        MakeEnvironment(), job->feed.get());
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  jobs_.push_back(std::move(job));
+}
+
+void Coordinator::StartNextJob() {
+  if (draining_ || (running_ != nullptr && !running_->runner->ended())) return;
+  Job* next = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& job : jobs_) {
+      if (next != nullptr || job->runner == nullptr || job->started) continue;
+      if (!job->runner->ended()) next = job.get();
+    }
+    if (next == nullptr) return;
+    next->started = true;
+    running_ = next;
+  }
+  next->runner->Start();
+}
+
+void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
+  const absl::Status stored =
+      store_->Update(progress, absl::ToUnixMicros(options_.clock()));
+  if (!stored.ok()) {
+    LogError("a restart of the coordinator will not know of a job's change",
+             {{"job", progress.job()}, {"status", stored}});
+  }
+  const bool parked = progress.state() == v1::JOB_STATE_QUEUED;
+  if (!parked && !IsOver(progress.state())) return;
+  // When all is said.
+  jobs_queue_.Post([this] {
+    if (on_ended_) on_ended_();
+    StartNextJob();
+  });
+}
+
+absl::Status Coordinator::Restore(const std::string& directory) {
+  ASSIGN_OR_RETURN(store_, JobStore::Open(directory));
+  durable_ = true;
+  ASSIGN_OR_RETURN(std::vector<StoredJob> jobs, store_->Jobs());
+  ASSIGN_OR_RETURN(const std::vector<StoredModel> models, store_->Models());
+  const int64_t now = absl::ToUnixMicros(options_.clock());
+  for (StoredJob& job : jobs) {
+    const bool begun = job.progress.attempt() > 0;
+    if (!IsOver(job.progress.state()) && begun) {
+      job.progress.set_state(v1::JOB_STATE_QUEUED);
+      *job.progress.mutable_status() = ToProtoStatus(
+          absl::UnavailableError("the coordinator was started again"));
+      RETURN_IF_ERROR(store_->Update(job.progress, now));
+      LogInfo("a job goes on", {{"job", job.job.name}});
+    }
+    AddJob(job, begun);
+  }
+  serving_queue_.Post([this, models] {
+    // What the command line says goes first.
+    for (const StoredModel& model : models) {
+      initial_models_.emplace(model.name, model);
+    }
+    ServeInitialModels();
+  });
+  jobs_queue_.Post([this] { StartNextJob(); });
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

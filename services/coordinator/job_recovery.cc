@@ -1,0 +1,126 @@
+// How a JobRunner takes up its work again: in another attempt, from a
+// checkpoint.
+//
+// Every step is a function of the job and of the step before, so what is made
+// again has the same bits, on whatever members. An attempt is a session of its
+// own. Before the next one loads, members drop the last one's, for there may
+// not be memory for both.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/coordinator/job_runner.h"
+
+namespace gshard {
+
+void JobRunner::Recover(const absl::Status& cause) {
+  const int64_t made = dense_ == nullptr ? -1 : dense_->step();
+  if (made > best_step_) {
+    best_step_ = made;
+    recoveries_ = 0;
+  }
+  if (++recoveries_ > job_.recovery.max_recoveries) {
+    return Fail(
+        Annotate(cause, absl::StrCat("gave up after ", recoveries_ - 1,
+                                     " recoveries without a step further")),
+        /*retryable=*/false);
+  }
+  BeginAttempt(cause);
+}
+
+void JobRunner::RollBack(const absl::Status& cause) {
+  const int64_t every = job_.checkpoint.every_steps;
+  const int64_t base = every > 0 ? (step_ - 1) / every * every : 0;
+  rollback_ = {
+      .step = step_,
+      .skipped_steps = step_ - base,
+      .checkpoint_directory =
+          base == 0 ? "" : CheckpointPath(job_.checkpoint.directory, base),
+      .tokenizer_directory = tokenizers_.directory};
+  BeginAttempt(cause);
+}
+
+bool JobRunner::Rebalance() {
+  const std::vector<Member> workers =
+      env_.members->List(MemberRole::kExpertWorker);
+  const size_t held = plan_.workers.size();
+  if (workers.size() <= held ||
+      static_cast<int64_t>(held) >= job_.model.experts)
+    return false;
+  // A small worker must not stop a job that runs.
+  const auto plan = PlanTraining(session_, job_, start_, workers,
+                                 plan_.placement().version());
+  if (!plan.ok()) {
+    LogWarning("workers that joined are of no use to the job",
+               {{"job", job_.name}, {"status", plan.status()}});
+    return false;
+  }
+  BeginAttempt(absl::AbortedError(absl::StrCat(
+      "expert workers have joined: ", workers.size(), " instead of ", held)));
+  return true;
+}
+
+void JobRunner::BeginAttempt(const absl::Status& cause) {
+  LogWarning(
+      "the job begins another attempt",
+      {{"job", job_.name}, {"attempt", attempt_ + 1}, {"status", cause}});
+  MemberCommands abort = Abort();
+  workers_wanted_ = std::max<size_t>(plan_.workers.size(), 1);
+  Forget();
+  phase_ = Phase::kReleasing;
+  ++attempt_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    session_ = absl::StrCat(job_.name, "/", attempt_);
+  }
+  SetState(v1::JOB_STATE_RECOVERING, cause);
+  Settle(*env_.members, *env_.queue, std::move(abort),
+         [this, still = StillThisAttempt()] {
+           if (still()) OnReleased();
+         });
+}
+
+void JobRunner::OnReleased() {
+  if (phase_ != Phase::kReleasing) return;
+  phase_ = Phase::kWaiting;
+  AwaitWorkers(workers_wanted_);
+  TryLoad();
+}
+
+void JobRunner::AwaitWorkers(size_t wanted) {
+  again_ = true;
+  workers_wanted_ = wanted;
+  wanted_in_vain_ = false;
+  env_.queue->PostAfter(absl::Milliseconds(job_.recovery.replacement_wait_ms),
+                        [this, still = StillThisAttempt()] {
+                          if (!still()) return;
+                          wanted_in_vain_ = true;
+                          TryLoad();
+                        });
+}
+
+absl::Status JobRunner::LoadAgain() {
+  if (checkpoint_ != nullptr) return absl::OkStatus();  // opened before
+  if (!rollback_.has_value()) {
+    ASSIGN_OR_RETURN(auto checkpoint, OpenToResume(job_));
+    if (checkpoint == nullptr) {
+      RETURN_IF_ERROR(ClearAfter(job_.checkpoint.directory, -1));
+    }
+    return StartFrom(std::move(checkpoint));
+  }
+  std::unique_ptr<CheckpointReader> checkpoint;
+  if (!rollback_->checkpoint_directory.empty()) {
+    ASSIGN_OR_RETURN(checkpoint,
+                     CheckpointReader::Open(rollback_->checkpoint_directory));
+    RETURN_IF_ERROR(checkpoint->Verify());
+  }
+  RETURN_IF_ERROR(StartFrom(std::move(checkpoint)));
+  start_ = *rollback_;
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

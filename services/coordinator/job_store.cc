@@ -1,0 +1,174 @@
+#include "services/coordinator/job_store.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/file.h"
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kSchema = 1;
+
+// A file of schema n becomes one of n + 1.
+absl::Status MakeTables(Database& database) {
+  for (const char* sql :
+       {"CREATE TABLE jobs (place INTEGER PRIMARY KEY AUTOINCREMENT, "
+        "name BLOB NOT NULL UNIQUE, job BLOB NOT NULL, resume INTEGER NOT "
+        "NULL, submitted_micros INTEGER NOT NULL, progress BLOB NOT NULL)",
+        "CREATE TABLE changes (number INTEGER PRIMARY KEY AUTOINCREMENT, "
+        "job BLOB NOT NULL, change BLOB NOT NULL)",
+        "CREATE INDEX changes_of_job ON changes (job, number)",
+        "CREATE TABLE models (name BLOB PRIMARY KEY, version BLOB NOT NULL, "
+        "directory BLOB NOT NULL)",
+        "PRAGMA user_version = 1"}) {
+    RETURN_IF_ERROR(database.Run(sql));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Damaged(const std::string& what) {
+  return absl::DataLossError(
+      absl::StrCat("the coordinator's state is damaged: ", what));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(
+    const std::string& directory) {
+  std::string path;
+  if (!directory.empty()) {
+    RETURN_IF_ERROR(MakeDirectories(directory));
+    path = directory + "/coordinator.db";
+  }
+  absl::StatusOr<std::unique_ptr<Database>> opened = Database::Open(path);
+  if (absl::IsDataLoss(opened.status())) {
+    return Annotate(opened.status(),
+                    "the coordinator's state is damaged; to begin without it, "
+                    "move the file away");
+  }
+  RETURN_IF_ERROR(opened.status());
+  Database& database = **opened;
+  int64_t schema = 0;
+  RETURN_IF_ERROR(
+      database.Run("PRAGMA user_version", {}, [&](const DatabaseRow& row) {
+        schema = row.Integer(0);
+        return absl::OkStatus();
+      }));
+  if (schema > kSchema) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": expected schema ", kSchema, " or lower, got ",
+                     schema, ": it was written by a later release"));
+  }
+  if (schema == 0) {
+    RETURN_IF_ERROR(database.Transact([&] { return MakeTables(database); }));
+  }
+  return std::unique_ptr<JobStore>(new JobStore(*std::move(opened)));
+}
+
+absl::Status JobStore::AppendChange(const v1::JobProgress& progress,
+                                    int64_t time_micros) {
+  v1::JobChange change;
+  change.set_unix_micros(time_micros);
+  change.set_state(progress.state());
+  change.set_attempt(progress.attempt());
+  change.set_step(progress.step());
+  if (progress.has_status()) *change.mutable_cause() = progress.status();
+  return database_->Run("INSERT INTO changes (job, change) VALUES (?, ?)",
+                        {progress.job(), change.SerializeAsString()});
+}
+
+absl::Status JobStore::Submit(const StoredJob& job) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return database_->Transact([&]() -> absl::Status {
+    RETURN_IF_ERROR(
+        database_->Run("DELETE FROM jobs WHERE name = ?", {job.job.name}));
+    RETURN_IF_ERROR(database_->Run(
+        "INSERT INTO jobs (name, job, resume, submitted_micros, progress) "
+        "VALUES (?, ?, ?, ?, ?)",
+        {job.job.name, TrainingJobToText(job.job), int64_t{job.resume},
+         job.submitted_micros, job.progress.SerializeAsString()}));
+    return AppendChange(job.progress, job.submitted_micros);
+  });
+}
+
+absl::Status JobStore::Update(const v1::JobProgress& progress,
+                              int64_t time_micros) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return database_->Transact([&]() -> absl::Status {
+    RETURN_IF_ERROR(
+        database_->Run("UPDATE jobs SET progress = ? WHERE name = ?",
+                       {progress.SerializeAsString(), progress.job()}));
+    return time_micros < 0 ? absl::OkStatus()
+                           : AppendChange(progress, time_micros);
+  });
+}
+
+absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<StoredJob> jobs;
+  RETURN_IF_ERROR(database_->Run(
+      "SELECT name, job, resume, submitted_micros, progress FROM jobs "
+      "ORDER BY place",
+      {}, [&](const DatabaseRow& row) -> absl::Status {
+        StoredJob& job = jobs.emplace_back();
+        auto parsed = ParseTrainingJob(row.Text(1));
+        if (!parsed.ok()) {
+          return Damaged(absl::StrCat("job '", row.Text(0),
+                                      "': ", parsed.status().message()));
+        }
+        job.job = *std::move(parsed);
+        job.resume = row.Integer(2) != 0;
+        job.submitted_micros = row.Integer(3);
+        if (!job.progress.ParseFromString(row.Text(4)) ||
+            job.progress.job() != job.job.name) {
+          return Damaged(
+              absl::StrCat("the progress of job '", row.Text(0), "'"));
+        }
+        return absl::OkStatus();
+      }));
+  return jobs;
+}
+
+absl::StatusOr<std::vector<v1::JobChange>> JobStore::History(
+    const std::string& job) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<v1::JobChange> changes;
+  RETURN_IF_ERROR(database_->Run(
+      "SELECT change FROM changes WHERE job = ? ORDER BY number", {job},
+      [&](const DatabaseRow& row) -> absl::Status {
+        if (changes.emplace_back().ParseFromString(row.Text(0))) {
+          return absl::OkStatus();
+        }
+        return Damaged(absl::StrCat("the history of job '", job, "'"));
+      }));
+  return changes;
+}
+
+absl::Status JobStore::PutModel(const StoredModel& model) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return database_->Run(
+      "INSERT OR REPLACE INTO models (name, version, directory) VALUES (?, ?, "
+      "?)",
+      {model.name, model.version, model.directory});
+}
+
+absl::Status JobStore::RemoveModel(const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return database_->Run("DELETE FROM models WHERE name = ?", {name});
+}
+
+absl::StatusOr<std::vector<StoredModel>> JobStore::Models() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<StoredModel> models;
+  RETURN_IF_ERROR(database_->Run(
+      "SELECT name, version, directory FROM models ORDER BY name", {},
+      [&](const DatabaseRow& row) {
+        models.push_back({row.Text(0), row.Text(1), row.Text(2)});
+        return absl::OkStatus();
+      }));
+  return models;
+}
+
+}  // namespace gshard

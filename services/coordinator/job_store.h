@@ -1,0 +1,83 @@
+// JobStore: what a coordinator must know after a restart: its jobs with every
+// change of their states, and the models that it serves. Nothing of members or
+// placement, which are found anew.
+//
+// An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
+//
+//   jobs      a row a job: its message in text form, and its last progress
+//   changes   the history of the jobs, appended only
+//   models    what is served
+
+#ifndef SERVICES_COORDINATOR_JOB_STORE_H_
+#define SERVICES_COORDINATOR_JOB_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/database.h"
+
+namespace gshard {
+
+struct StoredJob {
+  TrainingJob job;
+  bool resume = false;
+  int64_t submitted_micros = 0;
+  v1::JobProgress progress;  // with state and attempt
+};
+
+struct StoredModel {
+  std::string name;
+  std::string version;  // as asked for, which may be empty
+  std::string directory;
+
+  bool operator==(const StoredModel&) const = default;
+};
+
+// Thread-safe. Errors of all methods: also those of Database.
+class JobStore {
+ public:
+  // With an empty directory nothing outlives the process. Errors:
+  // FailedPrecondition if the file is of a later release, or in use.
+  static absl::StatusOr<std::unique_ptr<JobStore>> Open(
+      const std::string& directory);
+
+  // A job as it is submitted: the last in the queue, also if there was one of
+  // its name.
+  absl::Status Submit(const StoredJob& job);
+
+  // Notes the progress of a job, and with `time` >= 0 (microseconds since 1970)
+  // that its state or attempt has changed.
+  absl::Status Update(const v1::JobProgress& progress, int64_t time_micros);
+
+  // In the order of their submission. Errors: DataLoss naming the job.
+  absl::StatusOr<std::vector<StoredJob>> Jobs();
+
+  // The oldest first; empty for a job that is not known.
+  absl::StatusOr<std::vector<v1::JobChange>> History(const std::string& job);
+
+  // Served models, one of a name.
+  absl::Status PutModel(const StoredModel& model);
+  absl::Status RemoveModel(const std::string& name);
+  absl::StatusOr<std::vector<StoredModel>> Models();
+
+ private:
+  explicit JobStore(std::unique_ptr<Database> database)
+      : database_(std::move(database)) {}
+
+  absl::Status AppendChange(const v1::JobProgress& progress,
+                            int64_t time_micros);
+
+  std::mutex mutex_;
+  const std::unique_ptr<Database> database_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_JOB_STORE_H_

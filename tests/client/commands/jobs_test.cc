@@ -1,0 +1,83 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "client/commands.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/rpc/server.h"
+#include "tests/client/command_run.h"
+#include "tests/client/scratch_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A coordinator with one job, which was taken up once.
+class FakeCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  FakeCoordinator() : server_({.address = "unix:" + folder_.path() + "/c"}) {
+    server_.AddService(this, v1::CoordinatorService::service_full_name());
+    const absl::Status status = server_.Start();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  ~FakeCoordinator() override { server_.Drain(std::chrono::milliseconds(0)); }
+
+  const std::string& address() const { return server_.address(); }
+
+  grpc::Status ListJobs(grpc::ServerContext*,
+                        const v1::ListJobsRequest* request,
+                        v1::ListJobsResponse* response) override {
+    if (!request->job().empty() && request->job() != "tiny") {
+      return grpc::Status(grpc::StatusCode::NOT_FOUND, "no such job");
+    }
+    v1::JobInfo* const info = response->add_jobs();
+    info->mutable_progress()->set_job("tiny");
+    info->mutable_progress()->set_state(v1::JOB_STATE_RECOVERING);
+    info->mutable_progress()->set_step(7);
+    info->mutable_progress()->set_total_steps(9);
+    info->mutable_progress()->set_attempt(2);
+    info->set_submitted_unix_micros(1'600'000'000'000'000);
+    if (!request->include_history()) return grpc::Status::OK;
+    info->add_history()->set_state(v1::JOB_STATE_QUEUED);
+    v1::JobChange* const change = info->add_history();
+    change->set_state(v1::JOB_STATE_RECOVERING);
+    change->set_unix_micros(1'600'000'001'000'000);
+    change->mutable_cause()->set_message("a worker was lost");
+    return grpc::Status::OK;
+  }
+
+ private:
+  const ScratchFolder folder_;
+  ServerShell server_;
+};
+
+TEST(JobsCommandTest, ListsJobsAndTheirHistory) {
+  FakeCoordinator coordinator;
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.push_back("--coordinator=" + coordinator.address());
+    return CommandRun(JobsCommand, arguments);
+  };
+  const CommandRun list = run({});
+  ASSERT_OK(list.status);
+  EXPECT_THAT(list.out, AllOf(HasSubstr("tiny  recovering   7/9        2  "
+                                        "2020-09-13T12:26:40Z"),
+                              Not(HasSubstr("queued"))));
+  const CommandRun history = run({"tiny", "--history"});
+  ASSERT_OK(history.status);
+  EXPECT_THAT(history.out,
+              AllOf(HasSubstr("queued"), HasSubstr("2020-09-13T12:26:41Z"),
+                    HasSubstr("a worker was lost")));
+  const CommandRun json = run({"--json"});
+  ASSERT_OK(json.status);
+  EXPECT_THAT(json.out, HasSubstr("\"JOB_STATE_RECOVERING\""));
+  EXPECT_THAT(run({"other"}).status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such job")));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,204 @@
+// Jobs in a queue, and what a restarted coordinator does with them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/status.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<v1::ListJobsResponse> List(FakeCluster& cluster,
+                                          const std::string& job = "") {
+  grpc::ClientContext context;
+  SetDeadline(context, std::chrono::minutes(1));
+  v1::ListJobsRequest request;
+  request.set_job(job);
+  request.set_include_history(true);
+  v1::ListJobsResponse response;
+  const grpc::Status status =
+      cluster.stub().ListJobs(&context, request, &response);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return response;
+}
+
+// "queued running/1 ..." with the attempts.
+std::vector<std::string> History(const v1::JobInfo& info) {
+  std::vector<std::string> states;
+  for (const v1::JobChange& change : info.history()) {
+    states.push_back(absl::StrCat(
+        v1::JobState_Name(change.state()).substr(sizeof("JOB_STATE_") - 1), "/",
+        change.attempt()));
+  }
+  return states;
+}
+
+TEST(CoordinatorJobsTest, JobsQueueInOrder) {
+  FakeCluster cluster;
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));  // waits for members
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("b")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("c")));
+  TrainingJob same_folder = cluster.MakeJob("d");
+  same_folder.checkpoint.directory = cluster.MakeJob("c").checkpoint.directory;
+  EXPECT_THAT(cluster.Submit(same_folder),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("is that of job 'c'")));
+  EXPECT_THAT(
+      cluster.Submit(cluster.MakeJob("b")),
+      StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("is not over")));
+  ASSERT_OK(cluster.Cancel("b"));
+  ASSERT_OK_AND_ASSIGN(v1::ListJobsResponse jobs, List(cluster));
+  ASSERT_EQ(jobs.jobs_size(), 3);
+  EXPECT_EQ(jobs.jobs(0).progress().state(), v1::JOB_STATE_WAITING);
+  EXPECT_EQ(jobs.jobs(1).progress().state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_EQ(jobs.jobs(2).progress().state(), v1::JOB_STATE_QUEUED);
+
+  FakeMember& router = cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  EXPECT_EQ(cluster.Watch("c").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(router.commands(), Contains("load a/1"));
+  ASSERT_OK_AND_ASSIGN(jobs, List(cluster, "c"));
+  ASSERT_EQ(jobs.jobs_size(), 1);
+  EXPECT_THAT(History(jobs.jobs(0)),
+              ElementsAre("QUEUED/0", "WAITING/1", "RUNNING/1", "SUCCEEDED/1"));
+  EXPECT_GT(jobs.jobs(0).submitted_unix_micros(), 0);
+  EXPECT_EQ(jobs.jobs(0).progress().step(), 3);
+  EXPECT_THAT(List(cluster, "x"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'x'")));
+}
+
+TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 5;
+  job.checkpoint.every_steps = 2;
+  FakeMember& router = cluster.AddRouter("r");
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_prepare_step() && c.prepare_step().step() == 4 &&
+            first.exchange(false)) {
+          reached.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("next")));
+  reached.get_future().wait();
+  cluster.RestartCoordinator();
+  go_on.set_value();
+  v1::JobProgress last;
+  while (last.state() != v1::JOB_STATE_SUCCEEDED) {
+    const auto lines = cluster.Watch("demo");
+    if (!lines.empty()) last = lines.back();
+    ASSERT_NE(last.state(), v1::JOB_STATE_FAILED) << last.status().message();
+  }
+  ExpectTrained(job, 4);
+  ExpectTrained(job, 5);
+  EXPECT_THAT(router.commands(), Contains("load demo/2"));
+  EXPECT_EQ(cluster.Watch("next").back().state(), v1::JOB_STATE_SUCCEEDED);
+  ASSERT_OK_AND_ASSIGN(const v1::ListJobsResponse jobs, List(cluster));
+  ASSERT_EQ(jobs.jobs_size(), 2);
+  EXPECT_THAT(History(jobs.jobs(0)),
+              ElementsAre("QUEUED/0", "WAITING/1", "RUNNING/1", "QUEUED/1",
+                          "RECOVERING/2", "RUNNING/2", "SUCCEEDED/2"));
+  EXPECT_THAT(jobs.jobs(0).history(3).cause().message(),
+              HasSubstr("started again"));
+  // One that is over is not run again.
+  cluster.RestartCoordinator();
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_THAT(cluster.Submit(job),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("resume")));
+  EXPECT_OK(cluster.Cancel("demo"));
+}
+
+TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 60;
+  std::promise<void> running, stopping;
+  auto may_go_on = stopping.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddRouter(
+      "r", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_assign_microbatch() && c.assign_microbatch().step() == 3 &&
+            first.exchange(false)) {
+          running.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  running.get_future().wait();
+  std::thread drain([&] { cluster.coordinator().Drain(absl::Minutes(1)); });
+  while (!absl::IsUnavailable(cluster.Submit(cluster.MakeJob("late")))) {
+    std::this_thread::yield();
+  }
+  stopping.set_value();
+  drain.join();
+  const v1::DescribeResponse state =
+      cluster.coordinator().Describe(v1::DescribeRequest());
+  ASSERT_GE(state.jobs_size(), 1);
+  EXPECT_EQ(state.jobs(0).state(), v1::JOB_STATE_QUEUED);
+  const int64_t step = state.jobs(0).checkpoint_step();
+  EXPECT_GE(step, 3);
+  ExpectTrained(job, step);
+  cluster.RestartCoordinator();
+  v1::JobProgress last;
+  while (last.state() != v1::JOB_STATE_SUCCEEDED) {
+    const auto lines = cluster.Watch("demo");
+    if (!lines.empty()) last = lines.back();
+    ASSERT_NE(last.state(), v1::JOB_STATE_FAILED) << last.status().message();
+  }
+  ExpectTrained(job, 60);
+}
+
+TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {
+  FakeCluster cluster({}, /*keep=*/true);
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  TrainingJob job = cluster.MakeJob();
+  job.serve_as = "translator";
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ASSERT_OK(cluster.LoadModel("other", "b", last.checkpoint_directory()));
+  ASSERT_OK(cluster.LoadModel("gone", "b", last.checkpoint_directory()));
+  ASSERT_OK(cluster.UnloadModel("gone@b"));
+  cluster.RestartCoordinator();
+  const auto ready = [&](const char* session) {
+    const v1::DescribeResponse state = cluster.coordinator().Describe({});
+    for (const v1::SessionInfo& info : state.sessions()) {
+      if (info.session() == session) {
+        return info.state() == v1::SessionInfo::READY;
+      }
+    }
+    return false;
+  };
+  while (!ready("translator@3") || !ready("other@b")) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(cluster.coordinator().Describe({}).sessions_size(), 2);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,153 @@
+#include "services/coordinator/job_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+StoredJob MakeStored(const std::string& name, int64_t time) {
+  StoredJob stored;
+  stored.job.name = name;
+  stored.job.data.train_path = "/data/train.tsv";
+  stored.job.checkpoint.directory = "/checkpoints/" + name;
+  stored.submitted_micros = time;
+  stored.progress.set_job(name);
+  stored.progress.set_state(v1::JOB_STATE_QUEUED);
+  return stored;
+}
+
+std::vector<std::string> Names(const std::vector<StoredJob>& jobs) {
+  std::vector<std::string> names;
+  for (const StoredJob& job : jobs) names.push_back(job.job.name);
+  return names;
+}
+
+TEST(JobStoreTest, KeepsJobsInOrderWithTheirHistory) {
+  const ScratchDirectory scratch;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK(store->Submit(MakeStored("z", 1)));
+    ASSERT_OK(store->Submit(MakeStored("a", 2)));
+    v1::JobProgress progress = MakeStored("z", 1).progress;
+    progress.set_state(v1::JOB_STATE_FAILED);
+    progress.set_attempt(3);
+    progress.set_step(40);
+    progress.mutable_status()->set_message("disk full");
+    ASSERT_OK(store->Update(progress, 5));
+    progress.set_step(41);
+    ASSERT_OK(store->Update(progress, -1));  // not a change
+  }
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(std::vector<StoredJob> jobs, store->Jobs());
+  EXPECT_THAT(Names(jobs), ElementsAre("z", "a"));
+  EXPECT_EQ(jobs[0].job, MakeStored("z", 1).job);
+  EXPECT_EQ(jobs[0].progress.step(), 41);
+  EXPECT_EQ(jobs[0].progress.state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(jobs[1].submitted_micros, 2);
+  ASSERT_OK_AND_ASSIGN(const auto history, store->History("z"));
+  ASSERT_EQ(history.size(), 2u);
+  EXPECT_EQ(history[0].state(), v1::JOB_STATE_QUEUED);
+  EXPECT_EQ(history[0].unix_micros(), 1);
+  EXPECT_EQ(history[1].state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(history[1].unix_micros(), 5);
+  EXPECT_EQ(history[1].attempt(), 3);
+  EXPECT_EQ(history[1].step(), 40);
+  EXPECT_EQ(history[1].cause().message(), "disk full");
+
+  // Again: the last in the queue, with its history.
+  StoredJob again = MakeStored("z", 9);
+  again.resume = true;
+  ASSERT_OK(store->Submit(again));
+  ASSERT_OK_AND_ASSIGN(jobs, store->Jobs());
+  EXPECT_THAT(Names(jobs), ElementsAre("a", "z"));
+  EXPECT_TRUE(jobs[1].resume);
+  ASSERT_OK_AND_ASSIGN(const auto longer, store->History("z"));
+  EXPECT_EQ(longer.size(), 3u);
+  EXPECT_THAT(*store->History("unknown"), IsEmpty());
+}
+
+TEST(JobStoreTest, KeepsOneModelOfAName) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));
+  ASSERT_OK(store->PutModel({"m", "", "/a"}));
+  ASSERT_OK(store->PutModel({"b", "1", "/b"}));
+  ASSERT_OK(store->PutModel({"m", "2", "/c"}));
+  ASSERT_OK(store->RemoveModel("b"));
+  store = nullptr;
+  ASSERT_OK_AND_ASSIGN(store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models, store->Models());
+  EXPECT_THAT(models, ElementsAre(StoredModel{"m", "2", "/c"}));
+}
+
+TEST(JobStoreTest, OneProcessHasIt) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+  EXPECT_THAT(JobStore::Open(scratch / "state"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("coordinator.db"),
+                             HasSubstr("another coordinator"))));
+}
+
+TEST(JobStoreTest, ADamagedFileIsAClearError) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "state/coordinator.db";
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK(store->Submit(MakeStored("a", 1)));
+  }
+  const std::string good = Slurp(path);
+  for (const std::string& bad :
+       {std::string("not a database at all") + good.substr(21),
+        good.substr(0, 4096) + std::string(good.size() - 4096, 'x')}) {
+    Spill(path, bad);
+    EXPECT_THAT(JobStore::Open(scratch / "state"),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr("coordinator.db"),
+                               HasSubstr("move the file away"))));
+  }
+  Spill(path, good);
+  EXPECT_OK(JobStore::Open(scratch / "state").status());
+}
+
+TEST(JobStoreTest, ALaterSchemaIsRefused) {
+  const ScratchDirectory scratch;
+  EXPECT_OK(JobStore::Open(scratch / "state").status());
+  {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 2"));
+  }
+  EXPECT_THAT(JobStore::Open(scratch / "state"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("expected schema 1 or lower, got 2")));
+}
+
+TEST(JobStoreTest, ATransactionThatFailsChangesNothing) {
+  ASSERT_OK_AND_ASSIGN(const auto database, Database::Open(""));
+  ASSERT_OK(database->Run("CREATE TABLE t (x INTEGER)"));
+  EXPECT_THAT(database->Transact([&]() -> absl::Status {
+    EXPECT_OK(database->Run("INSERT INTO t VALUES (?)", {int64_t{7}}));
+    return absl::AbortedError("no");
+  }),
+              StatusIs(absl::StatusCode::kAborted, "no"));
+  int rows = 0;
+  ASSERT_OK(database->Run("SELECT x FROM t", {}, [&](const DatabaseRow&) {
+    ++rows;
+    return absl::OkStatus();
+  }));
+  EXPECT_EQ(rows, 0);
+}
+
+}  // namespace
+}  // namespace gshard
