@@ -1,5 +1,5 @@
 // DeviceGroups: the other devices, as one device of a partitioned program sees
-// them. Axes are those of a device mesh (services/sharding/mesh.h); "a,b"
+// them. Axes are those of a device mesh (services/sharding/device_mesh.h); "a,b"
 // stands for two of them, a the major one.
 
 #ifndef SERVICES_COLLECTIVES_DEVICE_GROUPS_H_

@@ -30,7 +30,7 @@ class SegmentRunner {
  public:
   virtual ~SegmentRunner() = default;
 
-  // Calls `node` (a call_segment, see services/sharding) with its operands and
+  // Calls `node` (a call_segment, see services/segments) with its operands and
   // returns its results in the order of its outputs.
   virtual absl::StatusOr<std::vector<Tensor>> Call(
       const Node& node, absl::Span<const Tensor> operands) = 0;

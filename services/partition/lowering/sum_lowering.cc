@@ -13,16 +13,18 @@ namespace {
 // The partial form of a value that nothing but this node needs; null if there
 // is none.
 const LocalValue* PartialForm(const Lowering& l, ValueId value) {
+  const std::vector<LocalValue>& versions = l.Versions(value);
+  const auto partial = std::find_if(versions.begin(), versions.end(),
+                                    [](const LocalValue& version) {
+                                      return !version.sharding.partial.empty();
+                                    });
+  if (partial == versions.end()) return nullptr;
   int uses = 0;
   for (const Node& node : l.program.nodes) {
     uses += std::count(node.inputs.begin(), node.inputs.end(), value);
   }
   for (const auto& [name, output] : l.program.outputs) uses += output == value;
-  if (uses != 1) return nullptr;
-  for (const LocalValue& version : l.Versions(value)) {
-    if (!version.sharding.partial.empty()) return &version;
-  }
-  return nullptr;
+  return uses == 1 ? &*partial : nullptr;
 }
 
 absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {

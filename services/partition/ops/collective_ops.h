@@ -24,7 +24,6 @@
 // Without communication:
 //   part(x)                axes, parts, dim, shape: this device's of n equal
 //                          parts
-//   part_offset()          axes, size -> i64[]: size * index of the device
 //   rows_offset(x)         axes -> i64[]: elements of x * index of the device
 //   add_offset(x, offset)  i32 + i64[]; attribute factor (1 or -1)
 //   mask_padding(x)        axes, dim, size, value: elements of this device's

@@ -56,14 +56,6 @@ absl::Status PartKernel(KernelContext& c) {
   return absl::OkStatus();
 }
 
-Types InferPartOffset(absl::Span<const ValueType> operands,
-                      const Attributes& attributes) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 0));
-  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "axes"));
-  RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "size"));
-  return std::vector<ValueType>{{ElementType::kInt64, {}}};
-}
-
 Types InferRowsOffset(absl::Span<const ValueType> operands,
                       const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
@@ -246,13 +238,6 @@ absl::Status CheckMultipleKernel(KernelContext& c) {
 
 std::vector<OpDef> LocalPartOps() {
   return {{.name = "part", .infer = InferPart, .kernel = PartKernel},
-          {.name = "part_offset",
-           .infer = InferPartOffset,
-           .kernel = [](KernelContext& c) -> absl::Status {
-             ASSIGN_OR_RETURN(const int64_t index, DeviceIndex(c));
-             c.results[0] = Int64(index * IntAttribute(c.attributes(), "size"));
-             return absl::OkStatus();
-           }},
           {.name = "rows_offset",
            .infer = InferRowsOffset,
            .kernel = [](KernelContext& c) -> absl::Status {

@@ -1,6 +1,6 @@
 // Elementwise operators, whose dimensions all go through. Dropout's random
 // numbers depend on the position in the whole tensor: see
-// lowering/dropout_lowering.cc.
+// services/partition/lowering/dropout_lowering.cc.
 
 #include "absl/strings/str_cat.h"
 #include "services/graph/op.h"
