@@ -109,6 +109,8 @@ class Coordinator {
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
+  // Before members are sent away.
+  void HaltJobs();
   JobEnvironment MakeEnvironment();
 
   // The last of the name; null if there is none.

@@ -18,6 +18,7 @@
 namespace gshard {
 
 void JobRunner::Recover(const absl::Status& cause) {
+  if (halted_) return;
   const int64_t made = dense_ == nullptr ? -1 : dense_->step();
   if (made > best_step_) {
     best_step_ = made;

@@ -27,7 +27,7 @@ JobRunner::JobRunner(JobSettings settings, JobEnvironment environment,
 
 std::function<bool()> JobRunner::StillThisAttempt() const {
   return [this, attempt = attempt_] {
-    return phase_ != Phase::kEnded && attempt == attempt_;
+    return phase_ != Phase::kEnded && attempt == attempt_ && !halted_;
   };
 }
 

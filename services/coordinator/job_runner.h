@@ -18,6 +18,7 @@
 #ifndef SERVICES_COORDINATOR_JOB_RUNNER_H_
 #define SERVICES_COORDINATOR_JOB_RUNNER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -96,6 +97,10 @@ class JobRunner {
   bool ended() const { return phase_ == Phase::kEnded; }
 
   // On any thread:
+
+  // The coordinator is about to send its members away: that they go is no loss
+  // any more, and nothing is noted of the job from here on.
+  void Halt() { halted_ = true; }
 
   // Null unless training is loaded.
   std::shared_ptr<DenseParameters> dense() const;
@@ -202,6 +207,7 @@ class JobRunner {
   bool prepared_ = false;
   bool trained_ = false;  // by an earlier coordinator
   bool stop_ = false;
+  std::atomic<bool> halted_{false};
   int64_t attempt_;
 
   // Of recovery; see job_recovery.cc.

@@ -15,6 +15,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/tokenizer/tokenizer.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/fake_gradients.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
