@@ -35,7 +35,8 @@ ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
 ServerOptions ShellOptions(const ExpertWorkerOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options)};
+          .max_message_bytes = MaxMessageBytes(options),
+          .silence = std::chrono::milliseconds(options.process.lease_ms)};
 }
 
 }  // namespace
@@ -107,6 +108,7 @@ absl::Status ExpertWorkerProcess::Start() {
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
+  member.silence = std::chrono::milliseconds(options_.process.lease_ms);
   member.role = v1::MEMBER_ROLE_EXPERT_WORKER;
   member.address = AdvertisedAddress(options_.process, server_.address());
   member.name = MemberName(options_.process, "worker", member.address);

@@ -15,6 +15,10 @@ size_t MaxMessageBytes(const RouterOptions& options) {
   return static_cast<size_t>(options.process.max_message_mib) << 20;
 }
 
+std::chrono::milliseconds Silence(const RouterOptions& options) {
+  return std::chrono::milliseconds(options.process.lease_ms);
+}
+
 BatcherOptions BatchingOptions(const RouterOptions& options) {
   return {.threads = static_cast<int>(options.threads),
           .max_queued_tokens = options.max_queued_tokens,
@@ -25,7 +29,8 @@ BatcherOptions BatchingOptions(const RouterOptions& options) {
 ServerOptions ShellOptions(const RouterOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options)};
+          .max_message_bytes = MaxMessageBytes(options),
+          .silence = Silence(options)};
 }
 
 }  // namespace
@@ -121,15 +126,20 @@ absl::Status RouterProcess::Join() {
         transfers,
         CreateChannel(
             options_.process.coordinator,
-            {.max_message_bytes = MaxMessageBytes(options_), .bulk = true}));
+            {.max_message_bytes = MaxMessageBytes(options_),
+             .bulk = true,
+             .silence = Silence(options_)}));
   }
-  sessions_ = std::make_unique<RouterSessions>(std::move(transfers),
-                                               MaxMessageBytes(options_),
-                                               &models_, router_metrics_);
+  sessions_ = std::make_unique<RouterSessions>(
+      std::move(transfers),
+      ChannelOptions{.max_message_bytes = MaxMessageBytes(options_),
+                     .silence = Silence(options_)},
+      &models_, router_metrics_);
   commands_ = std::make_unique<Commands>(this);
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
+  member.silence = Silence(options_);
   member.role = v1::MEMBER_ROLE_ROUTER;
   member.address = AdvertisedAddress(options_.process, server_.address());
   member.name = MemberName(options_.process, "router", member.address);

@@ -13,12 +13,12 @@
 namespace gshard {
 
 RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                               size_t max_message_bytes, ModelTable* models,
+                               ChannelOptions to_workers, ModelTable* models,
                                RouterMetrics metrics)
     : coordinator_(std::move(coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
-      connections_(max_message_bytes) {}
+      connections_(std::move(to_workers)) {}
 
 v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
   absl::StatusOr<v1::CommandReply> reply = Do(command);

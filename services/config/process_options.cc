@@ -46,6 +46,9 @@ void AddMemberFlags(Flags& flags, ProcessOptions* options) {
              "address told to others; by default where it listens");
   flags.Text("name", &options->name, "NAME",
              "name among the members; by default made of the address");
+  flags.Integer("lease_ms", &options->lease_ms, 100, 3'600'000,
+                "milliseconds of silence after which a peer is taken for lost; "
+                "give the coordinator the same");
 }
 
 void ApplyLogLevel(const ProcessOptions& options) {

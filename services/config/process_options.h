@@ -23,13 +23,14 @@ struct ProcessOptions {
   std::string coordinator;
   std::string advertise;  // empty: see AdvertisedAddress
   std::string name;       // empty: see MemberName
+  int64_t lease_ms = 5000;
 };
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --drain_seconds and --log_level. `options` must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
-// Declares --coordinator, --advertise and --name.
+// Declares --coordinator, --advertise, --name and --lease_ms.
 void AddMemberFlags(Flags& flags, ProcessOptions* options);
 
 // Makes options.log_level the process's.

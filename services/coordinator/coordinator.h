@@ -26,7 +26,7 @@
 namespace gshard {
 
 struct CoordinatorOptions {
-  absl::Duration lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(5);
   std::function<absl::Time()> clock = absl::Now;
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null

@@ -18,7 +18,7 @@ constexpr char kVersion[] = GSHARD_VERSION;
 struct CoordinatorFlags {
   CoordinatorProcessOptions process;
   std::vector<std::string> models;
-  int64_t lease_ms = 10'000;
+  int64_t lease_ms = 5000;
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 };
@@ -40,7 +40,8 @@ Flags DeclareFlags(CoordinatorFlags* values) {
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
   flags.Integer("lease-ms", &values->lease_ms, 100, 3'600'000,
-                "milliseconds of silence after which a member is cut off");
+                "milliseconds of silence after which a member is cut off; give "
+                "members the same");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
   flags.Integer("min-routers", &process.min_routers, 1, 65536,
@@ -95,7 +96,8 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
   server_ = std::make_unique<ServerShell>(
       ServerOptions{.address = options_.listen,
                     .reflection = options_.reflection,
-                    .max_message_bytes = max_bytes});
+                    .max_message_bytes = max_bytes,
+                    .silence = absl::ToChronoMilliseconds(options_.lease)});
   server_->AddService(service_.get(),
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain(

@@ -31,7 +31,7 @@ struct CoordinatorProcessOptions {
   // are forgotten with the process.
   std::string state_directory = {};
 
-  absl::Duration lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(5);
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.
   std::vector<std::pair<std::string, std::string>> models = {};

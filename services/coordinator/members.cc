@@ -64,7 +64,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
     accepted.mutable_accepted()->set_lease_ms(
         absl::ToInt64Milliseconds(options_.lease));
     accepted.mutable_accepted()->set_heartbeat_interval_ms(
-        std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 4));
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 5));
     (void)sender->Send(std::move(accepted));
     key = KeyOf(member);
     connections_[info.id] = {.incarnation = member.incarnation,

@@ -25,6 +25,11 @@ inline constexpr size_t kDefaultMaxMessageBytes = size_t{64} << 20;
 // Errors: InvalidArgument.
 absl::Status ValidateAddress(absl::string_view address, int lowest_port = 1);
 
+// How long a peer may be silent before it is taken for lost, unless configured
+// otherwise. The same for leases and for connections: a process that is paused
+// for less loses neither.
+inline constexpr std::chrono::milliseconds kDefaultSilence{5'000};
+
 // Keeps gRPC's library running until the process ends; CreateChannel() and
 // ServerShell call it. Otherwise the library stops with its last object, which
 // can take 10 s (it joins a thread in a poll) and races with calls that are
@@ -38,10 +43,15 @@ struct ChannelOptions {
   // Tunes flow control for messages of a megabyte and more (parameters,
   // gradients), at the cost of latency for small ones.
   bool bulk = false;
+
+  // A connection whose peer answers nothing for so long is lost, and with it
+  // all calls on it (UNAVAILABLE). At least 100 ms.
+  std::chrono::milliseconds silence = kDefaultSilence;
 };
 
-// A connection to `address`, made when first used and made again, with 0.1 to 2
-// s of backoff, when lost. A silent peer is noticed after 20 + 10 s. Two
+// A connection to `address`, made when first used and made again, with 0.1 to 1
+// s of backoff, when lost. A silent peer is noticed, also between calls, after
+// `silence` and at most a fifth of it (or a second) more. Two
 // channels never share a connection. Proxies of the environment are not used.
 // The peers trust their network: traffic is not encrypted.
 // Errors: InvalidArgument.

@@ -104,7 +104,7 @@ absl::Status MemberClient::Start() {
   channel_ = options_.channel;
   if (channel_ == nullptr) {
     absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-        CreateChannel(options_.coordinator);
+        CreateChannel(options_.coordinator, {.silence = options_.silence});
     if (!channel.ok()) return channel.status();
     channel_ = *std::move(channel);
   }

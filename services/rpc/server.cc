@@ -75,6 +75,12 @@ absl::Status Validate(const ServerOptions& options) {
         absl::StrCat("max_calls_per_connection must be at least 1, got ",
                      options.max_calls_per_connection));
   }
+  if (options.silence < std::chrono::milliseconds(100) ||
+      options.silence > std::chrono::hours(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("silence must be from 100 ms to an hour, got ",
+                     options.silence.count(), " ms"));
+  }
   if (options.address.empty()) return absl::OkStatus();
   return ValidateAddress(options.address, /*lowest_port=*/0);
 }
@@ -88,12 +94,13 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Allows the pings of CreateChannel(), and sends its own, so that a client
   // that vanished does not hold its calls.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  const int silence = static_cast<int>(options.silence.count());
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, silence / 5);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 32 << 20);
 }
 

@@ -49,6 +49,10 @@ struct ServerOptions {
   // Calls that one connection may have open; more wait on the client's side. At
   // least 1.
   int max_calls_per_connection = 1024;
+
+  // A client that answers nothing for so long is gone, with all its calls. From
+  // 100 ms to an hour.
+  std::chrono::milliseconds silence = kDefaultSilence;
 };
 
 // Thread-safe after Start().
