@@ -262,6 +262,7 @@ void Coordinator::Drain(absl::Duration grace) {
 void Coordinator::Shutdown() {
   members_->Shutdown();
   jobs_queue_.Stop();
+  disk_queue_.Stop();
   serving_queue_.Stop();
 }
 

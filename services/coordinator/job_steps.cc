@@ -206,7 +206,7 @@ absl::Status JobRunner::OnNotFinite(const absl::Status& what) {
   if (job_.on_nonfinite == OnNonfinite::kSkip) {
     Commit(nullptr);
   } else {
-    RollBack(what);
+    AfterCheckpoint([this, what] { RollBack(what); });
   }
   return absl::OkStatus();
 }
@@ -267,8 +267,11 @@ absl::Status JobRunner::OnCommitted(bool skipped) {
   }
   const bool due = job_.checkpoint.every_steps > 0 &&
                    step_ % job_.checkpoint.every_steps == 0;
-  if (last_step_ || due) return WriteCheckpoint();
-  BeginStep();
+  if (last_step_ || due) {
+    AfterCheckpoint([this] { WriteCheckpoint(); });
+  } else {
+    BeginStep();
+  }
   return absl::OkStatus();
 }
 
