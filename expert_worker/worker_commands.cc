@@ -9,16 +9,28 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+v1::CommandReply Outcome(const v1::Command& command, const absl::Status& status,
+                         v1::CommandReply reply) {
+  if (status.ok()) return reply;
+  LogWarning("a command failed",
+             {{"session", SessionOf(command)}, {"status", status}});
+  return ReplyWith(status);
+}
+
+}  // namespace
 
 WorkerCommands::WorkerCommands(
     SessionTable* sessions, const ExpertService* service, WorkerMetrics metrics,
     std::function<void(bool)> on_joined,
-    std::function<void(const absl::Status&)> on_refused)
+    std::function<void(const absl::Status&)> on_refused, FaultPoints* faults)
     : sessions_(sessions),
       service_(service),
       metrics_(std::move(metrics)),
       on_joined_(std::move(on_joined)),
-      on_refused_(std::move(on_refused)) {}
+      on_refused_(std::move(on_refused)),
+      faults_(faults) {}
 
 absl::StatusOr<SessionTable::Lease> WorkerCommands::FindLive(
     const std::string& id) {
@@ -31,11 +43,7 @@ absl::StatusOr<SessionTable::Lease> WorkerCommands::FindLive(
 
 v1::CommandReply WorkerCommands::Handle(const v1::Command& command) {
   v1::CommandReply reply;
-  const absl::Status status = Do(command, &reply);
-  if (status.ok()) return reply;
-  LogWarning("a command failed",
-             {{"session", SessionOf(command)}, {"status", status}});
-  return ReplyWith(status);
+  return Outcome(command, Do(command, &reply), std::move(reply));
 }
 
 absl::Status WorkerCommands::Do(const v1::Command& command,
@@ -53,8 +61,6 @@ absl::Status WorkerCommands::Do(const v1::Command& command,
       return DoPrepare(command.prepare_step(), reply);
     case v1::Command::kCommitStep:
       return DoCommit(command.commit_step());
-    case v1::Command::kWriteCheckpoint:
-      return DoWrite(command.write_checkpoint(), reply);
     default:
       return absl::UnimplementedError(absl::StrCat(
           "an expert worker has no action number ", command.action_case()));
@@ -96,14 +102,39 @@ absl::Status WorkerCommands::DoCommit(const v1::CommitStep& commit) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerCommands::DoWrite(const v1::WriteCheckpoint& write,
-                                     v1::CommandReply* reply) {
-  ASSIGN_OR_RETURN(const SessionTable::Lease lease, FindLive(write.session()));
-  ASSIGN_OR_RETURN(const std::vector<TensorEntry> entries,
-                   lease.session().WriteCheckpoint(write.root(), write.step(),
-                                                   write.shard()));
-  *reply->mutable_checkpoint_written() = CheckpointWrittenToProto(entries);
-  return absl::OkStatus();
+std::function<v1::CommandReply()> WorkerCommands::Begin(
+    const v1::Command& command) {
+  if (!command.has_write_checkpoint()) return nullptr;
+  const v1::WriteCheckpoint& write = command.write_checkpoint();
+  auto lease = FindLive(write.session());
+  absl::Status status = lease.status();
+  std::shared_ptr<WorkerSession::Shard> shard;
+  if (status.ok()) {
+    auto begun = lease->session().BeginCheckpoint(
+        {.root = write.root(), .step = write.step(), .shard = write.shard()});
+    status = begun.status();
+    if (begun.ok()) shard = *std::move(begun);
+  }
+  if (!status.ok()) {
+    return [command, status] { return Outcome(command, status, {}); };
+  }
+  // Members go in reverse order: the shard before what keeps its session.
+  struct Work {
+    SessionTable::Lease lease;
+    std::shared_ptr<WorkerSession::Shard> shard;
+  };
+  auto work = std::make_shared<Work>(Work{*std::move(lease), std::move(shard)});
+  return [this, command, work] {
+    v1::CommandReply reply;
+    auto entries =
+        work->shard->Write([&] { return work->lease.aborted(); }, faults_);
+    // Before the reply, after which there may be the next.
+    work->shard = nullptr;
+    if (entries.ok()) {
+      *reply.mutable_checkpoint_written() = CheckpointWrittenToProto(*entries);
+    }
+    return Outcome(command, entries.status(), std::move(reply));
+  };
 }
 
 void WorkerCommands::Interrupt(const std::string& session) {

@@ -17,16 +17,21 @@ namespace gshard {
 class WorkerCommands final : public MemberHandler {
  public:
   // None is owned. `on_joined` is told when the membership begins and ends;
-  // `on_refused` when there will never be one. Either may be null.
+  // `on_refused` when there will never be one. Either may be null. For `faults`
+  // see services/checkpoint/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,
                  std::function<void(bool)> on_joined = nullptr,
-                 std::function<void(const absl::Status&)> on_refused = nullptr);
+                 std::function<void(const absl::Status&)> on_refused = nullptr,
+                 FaultPoints* faults = nullptr);
 
   // Errors in replies: those of SessionTable and WorkerSession; NotFound for a
   // session that is not here; Cancelled if it was aborted; Unimplemented for a
   // command to routers.
   v1::CommandReply Handle(const v1::Command& command) override;
+  // WriteCheckpoint takes a snapshot in the order of commands, and writes it
+  // while others go on.
+  std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string& session) override;
   void OnLost() override;
   v1::Heartbeat Load() override;
@@ -40,14 +45,13 @@ class WorkerCommands final : public MemberHandler {
   absl::Status DoPrepare(const v1::PrepareStep& prepare,
                          v1::CommandReply* reply);
   absl::Status DoCommit(const v1::CommitStep& commit);
-  absl::Status DoWrite(const v1::WriteCheckpoint& write,
-                       v1::CommandReply* reply);
 
   SessionTable* const sessions_;
   const ExpertService* const service_;
   const WorkerMetrics metrics_;
   const std::function<void(bool)> on_joined_;
   const std::function<void(const absl::Status&)> on_refused_;
+  FaultPoints* const faults_;
 };
 
 }  // namespace gshard

@@ -186,6 +186,7 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
                      "is ", step_));
   }
   if (!skip) {
+    std::lock_guard<std::mutex> snapshot_lock(snapshot_mutex_);
     store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
   }
   step_ = step;
@@ -199,19 +200,34 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorEntry>> WorkerSession::WriteCheckpoint(
-    const std::string& root, int64_t step, const std::string& shard) const {
+absl::StatusOr<std::unique_ptr<WorkerSession::Shard>>
+WorkerSession::BeginCheckpoint(ShardTarget target) const {
   RETURN_IF_ERROR(CheckTraining());
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  if (step != step_) {
+  if (target.step != step_) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "expected the last step committed, ", step_, ", got ", step));
+        "expected the last step committed, ", step_, ", got ", target.step));
   }
-  ASSIGN_OR_RETURN(
-      const auto writer,
-      CheckpointWriter::Create(root, step, shard, store_.TensorSpecs()));
-  RETURN_IF_ERROR(store_.Save(*writer));
-  return writer->Finish();
+  std::lock_guard<std::mutex> snapshot_lock(snapshot_mutex_);
+  if (shard_taken_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "step ", target.step, ": an earlier checkpoint is being written"));
+  }
+  shard_taken_ = true;
+  std::unique_ptr<Shard> shard(new Shard(this, std::move(target)));
+  shard->tensors_ = store_.Snapshot();
+  return shard;
+}
+
+WorkerSession::Shard::~Shard() {
+  std::lock_guard<std::mutex> lock(session_->snapshot_mutex_);
+  tensors_.clear();
+  session_->shard_taken_ = false;
+}
+
+absl::StatusOr<std::vector<TensorEntry>> WorkerSession::Shard::Write(
+    const std::function<bool()>& abandoned, FaultPoints* faults) const {
+  return WriteShard(target_, tensors_, abandoned, faults);
 }
 
 int64_t WorkerSession::step() const {

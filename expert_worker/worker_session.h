@@ -10,12 +10,14 @@
 #define EXPERT_WORKER_WORKER_SESSION_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,7 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "expert_worker/step_gradients.h"
-#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/write_shard.h"
 #include "services/config/model_config.h"
 #include "services/model/parameters.h"
 #include "services/segments/segment_host.h"
@@ -104,11 +106,35 @@ class WorkerSession {
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
-  // Writes the shard `shard` of the checkpoint of `step` under `root`. Errors:
-  // FailedPrecondition if `step` is not the last one committed; those of
-  // CheckpointWriter.
-  absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
-      const std::string& root, int64_t step, const std::string& shard) const;
+  // A shard of a checkpoint that is still to be written: the parameters as they
+  // were. The session outlives it.
+  class Shard {
+   public:
+    ~Shard();
+    Shard(const Shard&) = delete;
+    Shard& operator=(const Shard&) = delete;
+
+    // On any thread, while the session goes on. As WriteShard.
+    absl::StatusOr<std::vector<TensorEntry>> Write(
+        const std::function<bool()>& abandoned = nullptr,
+        FaultPoints* faults = nullptr) const;
+
+   private:
+    friend class WorkerSession;
+    Shard(const WorkerSession* session, ShardTarget target)
+        : session_(session), target_(std::move(target)) {}
+
+    const WorkerSession* const session_;
+    const ShardTarget target_;
+    std::vector<NamedTensor> tensors_;
+  };
+
+  // Takes what is to be written of the parameters now. There is one such shard
+  // at a time, for it may come to take as much memory as parameters and
+  // optimizer state do. Errors: FailedPrecondition if target.step is not the
+  // last one committed, or if the last shard is still there.
+  absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
+      ShardTarget target) const;
 
   bool training() const { return optimizer_ != nullptr; }
   int64_t memory_bytes() const { return memory_bytes_; }
@@ -149,6 +175,10 @@ class WorkerSession {
   ParameterStore store_;
   std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
   std::optional<Prepared> prepared_;          // of step_ + 1
+
+  // Held while parameters are updated and while a snapshot is let go.
+  mutable std::mutex snapshot_mutex_;
+  mutable bool shard_taken_ = false;  // guarded by snapshot_mutex_
 
   std::mutex runs_mutex_;
   std::map<std::string, OpenRun> runs_;  // guarded by runs_mutex_

@@ -64,6 +64,7 @@ void VisitFields(Visitor& visitor, Struct& checkpoint) {
   visitor.Integer("every_steps", checkpoint.every_steps, 0, kMaxSteps);
   visitor.Integer("keep", checkpoint.keep, 1, 1000);
   visitor.Integer("keep_best", checkpoint.keep_best, 0, 1000);
+  visitor.Bool("asynchronous", checkpoint.asynchronous);
 }
 
 template <typename Visitor, Is<RecoveryPolicy> Struct>

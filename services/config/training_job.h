@@ -67,6 +67,7 @@ struct CheckpointPolicy {
   int64_t every_steps = 1000;  // 0: after the last step only
   int64_t keep = 3;            // the newest
   int64_t keep_best = 1;       // by validation loss
+  bool asynchronous = true;    // steps go on meanwhile
 
   bool operator==(const CheckpointPolicy&) const = default;
 };

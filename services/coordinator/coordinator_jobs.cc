@@ -113,6 +113,9 @@ JobEnvironment Coordinator::MakeEnvironment() {
   JobEnvironment environment;
   environment.members = members_.get();
   environment.queue = &jobs_queue_;
+  environment.disk = &disk_queue_;
+  environment.checkpoints_in_use = [this] { return ServedCheckpoints(); };
+  environment.faults = options_.faults;
   environment.metrics = options_.metrics;
   environment.clock = options_.clock;
   environment.next_placement_version = [this] { return ++placement_version_; };
@@ -131,6 +134,23 @@ JobEnvironment Coordinator::MakeEnvironment() {
     });
   };
   return environment;
+}
+
+std::vector<std::string> Coordinator::ServedCheckpoints() const {
+  std::vector<std::string> directories;
+  for (const auto& [name, directory] : options_.models) {
+    directories.push_back(directory);
+  }
+  for (const v1::SessionInfo& served : served_.Describe()) {
+    directories.push_back(served.checkpoint_directory());
+  }
+  const auto stored = store_->Models();
+  if (stored.ok()) {
+    for (const StoredModel& model : *stored) {
+      directories.push_back(model.directory);
+    }
+  }
+  return directories;
 }
 
 void Coordinator::AddJob(const StoredJob& stored, bool restored) {

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
@@ -76,10 +75,7 @@ void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
     return Fail(status, IsPassing(status) && !absl::IsNotFound(status));
   }
   Tell(*env_.members, Abort());
-  if (phase_ == Phase::kCheckpointing && state == v1::JOB_STATE_CANCELLED &&
-      checkpoint_path_ != CheckpointPath(job_.checkpoint.directory, step_)) {
-    (void)AbandonCheckpoint(job_.checkpoint.directory, step_);
-  }
+  DropCheckpoint();
   phase_ = Phase::kEnded;
   Forget();
   LogInfo("job ends", {{"job", job_.name},
@@ -91,9 +87,7 @@ void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
 
 void JobRunner::Fail(const absl::Status& status, bool retryable) {
   Tell(*env_.members, Abort());
-  if (phase_ == Phase::kCheckpointing) {
-    (void)AbandonCheckpoint(job_.checkpoint.directory, step_);
-  }
+  DropCheckpoint();
   phase_ = Phase::kEnded;
   Forget();
   LogError("job failed", {{"job", job_.name},

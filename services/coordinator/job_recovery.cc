@@ -34,8 +34,7 @@ void JobRunner::Recover(const absl::Status& cause) {
 }
 
 void JobRunner::RollBack(const absl::Status& cause) {
-  const int64_t every = job_.checkpoint.every_steps;
-  const int64_t base = every > 0 ? (step_ - 1) / every * every : 0;
+  const int64_t base = RollbackBase(job_, step_ - 1);
   rollback_ = {
       .step = step_,
       .skipped_steps = step_ - base,
@@ -45,7 +44,7 @@ void JobRunner::RollBack(const absl::Status& cause) {
   BeginAttempt(cause);
 }
 
-bool JobRunner::Rebalance() {
+bool JobRunner::WorkersHaveJoined() {
   const std::vector<Member> workers =
       env_.members->List(MemberRole::kExpertWorker);
   const size_t held = plan_.workers.size();
@@ -60,8 +59,15 @@ bool JobRunner::Rebalance() {
                {{"job", job_.name}, {"status", plan.status()}});
     return false;
   }
-  BeginAttempt(absl::AbortedError(absl::StrCat(
-      "expert workers have joined: ", workers.size(), " instead of ", held)));
+  return true;
+}
+
+bool JobRunner::Rebalance() {
+  if (!WorkersHaveJoined()) return false;
+  BeginAttempt(absl::AbortedError(
+      absl::StrCat("expert workers have joined: ",
+                   env_.members->List(MemberRole::kExpertWorker).size(),
+                   " instead of ", plan_.workers.size())));
   return true;
 }
 
@@ -69,6 +75,7 @@ void JobRunner::BeginAttempt(const absl::Status& cause) {
   LogWarning(
       "the job begins another attempt",
       {{"job", job_.name}, {"attempt", attempt_ + 1}, {"status", cause}});
+  DropCheckpoint();
   MemberCommands abort = Abort();
   workers_wanted_ = std::max<size_t>(plan_.workers.size(), 1);
   Forget();
@@ -115,9 +122,21 @@ absl::Status JobRunner::LoadAgain() {
   }
   std::unique_ptr<CheckpointReader> checkpoint;
   if (!rollback_->checkpoint_directory.empty()) {
-    ASSIGN_OR_RETURN(checkpoint,
-                     CheckpointReader::Open(rollback_->checkpoint_directory));
-    RETURN_IF_ERROR(checkpoint->Verify());
+    const absl::Status opened = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(checkpoint,
+                       CheckpointReader::Open(rollback_->checkpoint_directory));
+      return checkpoint->Verify();
+    }();
+    if (absl::IsNotFound(opened) || absl::IsDataLoss(opened)) {
+      // It is made again from an earlier one, and so is all that follows.
+      LogWarning("the checkpoint to go back to is lost",
+                 {{"job", job_.name}, {"status", opened}});
+      const int64_t base = rollback_->step - rollback_->skipped_steps;
+      RETURN_IF_ERROR(ClearAfter(job_.checkpoint.directory, base - 1));
+      rollback_.reset();
+      return LoadAgain();
+    }
+    RETURN_IF_ERROR(opened);
   }
   RETURN_IF_ERROR(StartFrom(std::move(checkpoint)));
   start_ = *rollback_;

@@ -44,6 +44,8 @@ struct JobEnvironment {
   Members* members = nullptr;
   // Runs everything of the job.
   TaskQueue* queue = nullptr;
+  // Writes checkpoints. Stopped after `queue`, which may wait for it.
+  TaskQueue* disk = nullptr;
   TrainingMetrics* metrics = nullptr;  // may be null
   std::function<absl::Time()> clock = absl::Now;
   // A number that grows with each call.
@@ -52,6 +54,11 @@ struct JobEnvironment {
   // attempt begins; and once it is over or parked.
   std::function<void(const v1::JobProgress&)> on_change =
       [](const v1::JobProgress&) {};
+  // Checkpoints that others need, which stay whatever the job keeps.
+  std::function<std::vector<std::string>()> checkpoints_in_use = [] {
+    return std::vector<std::string>();
+  };
+  FaultPoints* faults = nullptr;  // see services/checkpoint/file.h
   // Serves a checkpoint under a name; calls back on `queue`.
   std::function<void(const std::string& name, const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
@@ -125,6 +132,15 @@ class JobRunner {
   };
   enum class RouterState { kLoading, kReady };
 
+  // A checkpoint that is being written.
+  struct CheckpointWrite {
+    int64_t step = 0;
+    std::vector<NamedTensor> dense;  // let go on the queue
+    std::vector<TensorEntry> entries;
+    int shards_missing = 2;  // the workers', taken as one, and the dense one
+    std::atomic<bool> abandoned = false;
+  };
+
   // Runs `step` on the queue unless another attempt has begun; an error fails
   // the job, unless it is a member's that passes.
   OnReplies OnQueue(
@@ -158,6 +174,8 @@ class JobRunner {
   // Spreads the experts over workers that have joined. REQUIRES: the last step
   // is in a checkpoint.
   bool Rebalance();
+  // Whether there are any that would take part.
+  bool WorkersHaveJoined();
   void BeginAttempt(const absl::Status& cause);
   void OnReleased();
   // Until so many are there, or replacement_wait is over; TryLoad() follows.
@@ -181,10 +199,23 @@ class JobRunner {
   // Commits the step; null: skips it.
   void Commit(const StepScale* scale);
   absl::Status OnCommitted(bool skipped);
-  absl::Status WriteCheckpoint();
-  absl::Status OnCheckpointWritten(
-      const std::vector<v1::CommandReply>& replies);
+  // Begins to write the last step's checkpoint, and goes on with the next step
+  // at once if nothing needs the checkpoint before.
+  void WriteCheckpoint();
+  absl::Status OnShards(const std::vector<v1::CommandReply>& replies);
+  void OnShard(std::vector<TensorEntry> entries);
+  void OnCheckpointWritten(std::string path);
   void OnCheckpointDone();
+  // Calls `next` once no checkpoint is being written; no step is run before.
+  void AfterCheckpoint(std::function<void()> next);
+  // Gives up what is being written, and leaves nothing of it; or all of it, if
+  // it is nearly done.
+  void DropCheckpoint();
+  // Runs `work` for what is being written on the disk's thread, then `done`
+  // here, unless another attempt has begun. An error of it fails the job.
+  template <typename Result>
+  void OnDisk(std::function<absl::StatusOr<Result>()> work,
+              std::function<absl::Status(absl::StatusOr<Result>)> done);
   void Serve();
   // Ends the job, or parks it in the state QUEUED.
   void Finish(v1::JobState state, const absl::Status& status = {});
@@ -233,7 +264,10 @@ class JobRunner {
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
   bool last_step_ = false;
-  std::vector<TensorEntry> dense_entries_;
+
+  // The checkpoint being written, or null, and what waits for it, or null.
+  std::shared_ptr<CheckpointWrite> writing_;
+  std::function<void()> after_checkpoint_;
 
   mutable std::mutex mutex_;
   std::string session_;                           // changed under mutex_

@@ -208,9 +208,7 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   const bool leaving = stopping_ && !stream->ended.has_value();
   lock.unlock();
   if (leaving) stream->sender->Finish();
-  for (const std::string& session : lanes_.DropAll()) {
-    handler_->Interrupt(session);
-  }
+  InterruptAll();
   lock.lock();
   const auto ended = [&] { return stream->ended.has_value(); };
   if (!changed_.wait_for(lock, kLeaveTimeout, ended)) {
@@ -218,10 +216,9 @@ absl::Status MemberClient::RunStream(bool* accepted) {
     changed_.wait(lock, ended);
   }
   lock.unlock();
-  for (const std::string& session : lanes_.DropAll()) {
-    handler_->Interrupt(session);
-  }
+  InterruptAll();
   lanes_.WaitUntilIdle();
+  rests_.WaitUntilIdle();
   return stream->error.ok() ? *stream->ended : stream->error;
 }
 
@@ -264,16 +261,33 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
   }
   if (shared->has_abort_session()) {
     lanes_.Drop(session);
+    rests_.Drop(session);
     handler_->Interrupt(session);
   }
+  const auto dropped = [reply] {
+    reply(ReplyWith(absl::CancelledError(
+        "the session was aborted before the command began")));
+  };
   lanes_.Add(
       session,
-      {.run = [this, shared, reply] { reply(handler_->Handle(*shared)); },
-       .dropped =
-           [reply] {
-             reply(ReplyWith(absl::CancelledError(
-                 "the session was aborted before the command began")));
-           }});
+      {.run =
+           [this, shared, reply, dropped] {
+             auto rest = handler_->Begin(*shared);
+             if (!rest) return reply(handler_->Handle(*shared));
+             rests_.Add(
+                 SessionOf(*shared),
+                 {.run = [reply, rest = std::move(rest)] { reply(rest()); },
+                  .dropped = dropped});
+           },
+       .dropped = dropped});
+}
+
+void MemberClient::InterruptAll() {
+  for (CommandLanes* const lanes : {&lanes_, &rests_}) {
+    for (const std::string& session : lanes->DropAll()) {
+      handler_->Interrupt(session);
+    }
+  }
 }
 
 }  // namespace gshard

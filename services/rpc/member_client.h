@@ -16,6 +16,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -70,14 +71,23 @@ class MemberHandler {
   // those of different sessions come at the same time.
   virtual v1::CommandReply Handle(const v1::Command& command) = 0;
 
-  // Makes a Handle() of `session` that is running return soon, with CANCELLED:
-  // AbortSession has come, or the stream is lost. Waiting commands have been
-  // answered with CANCELLED already; Handle(AbortSession) follows when the
-  // running one has returned. Must not block.
+  // Called before Handle(), in its place in the order. If it returns a
+  // function, Handle() does not follow: the function does the rest of the
+  // command and returns its outcome, on another thread, while the session's
+  // next commands go on. Such rests of one session come one after the other.
+  virtual std::function<v1::CommandReply()> Begin(const v1::Command& command) {
+    (void)command;
+    return nullptr;
+  }
+
+  // Makes a Handle() and a rest of `session` that are running return soon, with
+  // CANCELLED: AbortSession has come, or the stream is lost. Waiting ones have
+  // been answered with CANCELLED already; Handle(AbortSession) follows when the
+  // running Handle() has returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
   // The lease is lost: drop all sessions, as the coordinator does. No Handle()
-  // is running, and none comes before this returns.
+  // and no rest is running, and none comes before this returns.
   virtual void OnLost() = 0;
 
   // The next heartbeat's load.
@@ -134,11 +144,14 @@ class MemberClient {
   void OnMessage(const std::shared_ptr<Stream>& stream,
                  v1::JoinResponse message);
   void OnCommand(const std::shared_ptr<Stream>& stream, v1::Command command);
+  // Drops what has not begun, and interrupts what has.
+  void InterruptAll();
 
   const MemberOptions options_;
   MemberHandler* const handler_;
   std::shared_ptr<grpc::Channel> channel_;
   CommandLanes lanes_;
+  CommandLanes rests_;  // of commands; added to by tasks of lanes_
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

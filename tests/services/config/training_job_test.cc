@@ -47,7 +47,7 @@ TrainingJob UnusualJob() {
   job.label_smoothing = 0.2;
   job.vocabulary_z_loss = 0.0;
   job.clip_norm = 1.0;
-  job.checkpoint = {"there", 0, 7};
+  job.checkpoint = {"there", 0, 7, 2, false};
   job.min_routers = 2;
   job.min_workers = 4;
   job.serve_as = "de-en";

@@ -7,6 +7,7 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/write_shard.h"
 #include "services/config/model_config_proto.h"
 #include "services/coordinator/session_plan.h"
 #include "services/model/parameters.h"
@@ -119,14 +120,11 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   Session& session = found->second;
   if (command.has_prepare_step()) {
     Prepare(command.prepare_step(), &session, reply.mutable_step_prepared());
-  } else if (command.has_commit_step()) {
+  } else {
     const v1::CommitStep& commit = command.commit_step();
     if (commit.skip_update()) return reply;
     session.store->Update(session.gradients, commit.gradient_scale(),
                           commit.step(), commit.learning_rate());
-  } else {
-    RETURN_IF_ERROR(Write(command.write_checkpoint(), session,
-                          reply.mutable_checkpoint_written()));
   }
   return reply;
 }
@@ -203,24 +201,48 @@ void FakeMember::Prepare(const v1::PrepareStep& prepare, Session* session,
   }
 }
 
-absl::Status FakeMember::Write(const v1::WriteCheckpoint& write,
-                               const Session& session,
-                               v1::CheckpointWritten* written) {
+std::function<v1::CommandReply()> FakeMember::Begin(
+    const v1::Command& command) {
+  if (!command.has_write_checkpoint()) return nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  commands_.push_back(Text(command));
+  came_.notify_all();
+  const auto found = sessions_.find(SessionOf(command));
+  if (found == sessions_.end()) {
+    return [] { return ReplyWith(absl::NotFoundError("no such session")); };
+  }
+  auto tensors = std::make_shared<std::vector<NamedTensor>>(
+      found->second.store->Snapshot());
+  return [this, command, tensors] {
+    std::optional<v1::CommandReply> reply;
+    if (intercept_) reply = intercept_(command);
+    if (!reply.has_value()) {
+      auto written = Write(command.write_checkpoint(), *tensors);
+      reply = written.ok() ? *std::move(written) : ReplyWith(written.status());
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    tensors->clear();
+    return *std::move(reply);
+  };
+}
+
+absl::StatusOr<v1::CommandReply> FakeMember::Write(
+    const v1::WriteCheckpoint& write,
+    const std::vector<NamedTensor>& tensors) {
+  v1::CommandReply reply;
   ASSIGN_OR_RETURN(
-      const auto writer,
-      CheckpointWriter::Create(write.root(), write.step(), write.shard(),
-                               session.store->TensorSpecs()));
-  RETURN_IF_ERROR(session.store->Save(*writer));
-  ASSIGN_OR_RETURN(const auto entries, writer->Finish());
+      const auto entries,
+      WriteShard({write.root(), write.step(), write.shard()}, tensors));
   for (const TensorEntry& entry : entries) {
-    v1::TensorEntry* const out = written->add_tensors();
+    v1::TensorEntry* const out =
+        reply.mutable_checkpoint_written()->add_tensors();
     out->set_name(entry.name);
     out->set_file(entry.file);
     out->set_element_type(v1::ELEMENT_TYPE_FLOAT32);
     out->mutable_dims()->Add(entry.dims.begin(), entry.dims.end());
     out->set_sha256(entry.sha256);
   }
-  return absl::OkStatus();
+  return reply;
 }
 
 }  // namespace gshard

@@ -34,6 +34,8 @@ class FakeMember : public MemberHandler {
   void Leave() { client_->Stop(); }
 
   v1::CommandReply Handle(const v1::Command& command) override;
+  // WriteCheckpoint, which may be intercepted in the background.
+  std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string&) override {}
   void OnLost() override;
   v1::Heartbeat Load() override { return {}; }
@@ -58,8 +60,9 @@ class FakeMember : public MemberHandler {
                              v1::CommandReply* reply);
   void Prepare(const v1::PrepareStep& prepare, Session* session,
                v1::StepPrepared* prepared);
-  absl::Status Write(const v1::WriteCheckpoint& write, const Session& session,
-                     v1::CheckpointWritten* written);
+  absl::StatusOr<v1::CommandReply> Write(
+      const v1::WriteCheckpoint& write,
+      const std::vector<NamedTensor>& tensors);
 
   const std::shared_ptr<grpc::Channel> channel_;
   const Intercept intercept_;

@@ -41,7 +41,7 @@ class Hold {
       return ReplyWith(absl::CancelledError("left"));
     };
   }
-  void WaitUntilHeld() { reached_.get_future().wait(); }
+  void WaitUntilHeld() { is_reached_.wait(); }
   // The member leaves before it answers; returns when it has.
   void Lose(FakeCluster& cluster, FakeMember& member) {
     WaitUntilHeld();
@@ -57,6 +57,7 @@ class Hold {
  private:
   std::atomic<bool> held_{false};
   std::promise<void> reached_, release_;
+  std::shared_future<void> is_reached_ = reached_.get_future().share();
   std::shared_future<void> released_ = release_.get_future().share();
 };
 
@@ -116,6 +117,12 @@ TEST(JobRecoveryTest, TheOthersTakeOverFromALostWorker) {
     Hold hold;
     FakeMember& lost = cluster.AddWorker("w1", hold.At(c.is));
     ASSERT_OK(cluster.Submit(job));
+    hold.WaitUntilHeld();
+    // It is written while steps go on.
+    while (!c.from_start &&
+           cluster.Describe().jobs(0).checkpoint_step() < 2) {
+      std::this_thread::yield();
+    }
     hold.Lose(cluster, lost);
     const v1::JobProgress last = cluster.Watch("demo").back();
     ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();

@@ -1,0 +1,152 @@
+// The checkpoints of a JobRunner, which are written while steps go on.
+//
+// Workers and the dense side take snapshots between two steps, and write them
+// in the background. When all shards are in, the checkpoint is committed, also
+// there. One is in flight at a time. What needs it waits: the next checkpoint,
+// the end of the job, another placement of the experts, and going back to it.
+
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/write_shard.h"
+#include "services/coordinator/job_runner.h"
+
+namespace gshard {
+
+void JobRunner::AfterCheckpoint(std::function<void()> next) {
+  if (writing_ == nullptr) return next();
+  LogInfo("steps wait for a checkpoint",
+          {{"job", job_.name}, {"step", writing_->step}});
+  phase_ = Phase::kCheckpointing;
+  after_checkpoint_ = std::move(next);
+}
+
+template <typename Result>
+void JobRunner::OnDisk(
+    std::function<absl::StatusOr<Result>()> work,
+    std::function<absl::Status(absl::StatusOr<Result>)> done) {
+  env_.disk->Post([this, write = writing_, still = StillThisAttempt(),
+                   work = std::move(work), done = std::move(done)]() mutable {
+    if (write->abandoned) return;
+    auto result = std::make_shared<absl::StatusOr<Result>>(work());
+    env_.queue->Post([this, write = std::move(write), still, result,
+                      done = std::move(done)] {
+      if (!still()) return;
+      Do(Annotate(done(*std::move(result)),
+                  absl::StrCat("checkpoint of step ", write->step)));
+    });
+  });
+}
+
+void JobRunner::WriteCheckpoint() {
+  writing_ = std::make_shared<CheckpointWrite>();
+  writing_->step = step_;
+  writing_->dense = dense_->Snapshot();
+  FanOut(*env_.members, *env_.queue,
+         ForWorkers([&](size_t w, v1::Command* command) {
+           v1::WriteCheckpoint* const write =
+               command->mutable_write_checkpoint();
+           write->set_session(session_);
+           write->set_step(step_);
+           write->set_root(job_.checkpoint.directory);
+           // A worker of an earlier attempt may write still.
+           write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
+         }),
+         OnQueue([this](const std::vector<v1::CommandReply>& replies) {
+           return Annotate(OnShards(replies),
+                           absl::StrCat("checkpoint of step ", writing_->step));
+         }));
+  OnDisk<std::vector<TensorEntry>>(
+      [write = writing_, root = job_.checkpoint.directory,
+       faults = env_.faults] {
+        return WriteShard(
+            {.root = root, .step = write->step, .shard = "dense"}, write->dense,
+            [&] { return write->abandoned.load(); }, faults);
+      },
+      [this](absl::StatusOr<std::vector<TensorEntry>> entries) {
+        writing_->dense.clear();
+        RETURN_IF_ERROR(entries.status());
+        OnShard(*std::move(entries));
+        return absl::OkStatus();
+      });
+  const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
+                      WorkersHaveJoined();
+  if (!needed) return BeginStep();
+  AfterCheckpoint([this] { OnCheckpointDone(); });
+}
+
+absl::Status JobRunner::OnShards(const std::vector<v1::CommandReply>& replies) {
+  std::vector<TensorEntry> entries;
+  for (size_t w = 0; w < replies.size(); ++w) {
+    const auto more = EntriesFromProto(replies[w].checkpoint_written());
+    RETURN_IF_ERROR(
+        Annotate(more.status(),
+                 absl::StrCat("expert worker '", plan_.workers[w].name, "'")));
+    entries.insert(entries.end(), more->begin(), more->end());
+  }
+  OnShard(std::move(entries));
+  return absl::OkStatus();
+}
+
+void JobRunner::OnShard(std::vector<TensorEntry> entries) {
+  writing_->entries.insert(writing_->entries.end(), entries.begin(),
+                           entries.end());
+  if (--writing_->shards_missing > 0) return;
+  OnDisk<std::string>(
+      [write = writing_, job = job_, tokenizers = tokenizers_,
+       in_use = env_.checkpoints_in_use, faults = env_.faults] {
+        return CommitJobCheckpoint(
+            job, tokenizers, write->step, std::move(write->entries),
+            /*validation_loss=*/std::nullopt, in_use(), faults);
+      },
+      [this](absl::StatusOr<std::string> path) {
+        RETURN_IF_ERROR(path.status());
+        OnCheckpointWritten(*std::move(path));
+        return absl::OkStatus();
+      });
+}
+
+void JobRunner::OnCheckpointWritten(std::string path) {
+  checkpoint_path_ = std::move(path);
+  reporter_->OnCheckpoint(writing_->step, checkpoint_path_, env_.clock());
+  writing_ = nullptr;
+  const auto next = std::exchange(after_checkpoint_, nullptr);
+  if (next) next();
+}
+
+void JobRunner::DropCheckpoint() {
+  after_checkpoint_ = nullptr;
+  if (writing_ == nullptr) return;
+  writing_->abandoned = true;
+  // What is being written now ends with its tensor. Without the promise kept
+  // the disk's thread is gone, and writes nothing either.
+  auto idle = std::make_shared<std::promise<void>>();
+  const std::future<void> is_idle = idle->get_future();
+  env_.disk->Post([idle = std::move(idle)] { idle->set_value(); });
+  is_idle.wait();
+  (void)AbandonCheckpoint(job_.checkpoint.directory, writing_->step);
+  writing_ = nullptr;
+}
+
+void JobRunner::OnCheckpointDone() {
+  if (last_step_ && (!stop_ || step_ >= job_.steps)) return Serve();
+  if (!stop_) {
+    if (!Rebalance()) BeginStep();
+    return;
+  }
+  if (settings_.durable) {
+    return Finish(v1::JOB_STATE_QUEUED,
+                  absl::UnavailableError("the coordinator is shutting down"));
+  }
+  Finish(v1::JOB_STATE_CANCELLED,
+         absl::UnavailableError(absl::StrCat(
+             "the coordinator is shutting down; submit the job again with "
+             "resume to go on from ",
+             checkpoint_path_)));
+}
+
+}  // namespace gshard
