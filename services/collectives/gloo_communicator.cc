@@ -54,25 +54,47 @@ GlooCommunicator::~GlooCommunicator() {
   context_.reset();
 }
 
+absl::Status GlooCommunicator::Greet() {
+  std::vector<char> greeting(1), greetings(size());
+  std::vector<SendBytes> send(size());
+  std::vector<ReceiveBytes> receive(size());
+  for (int r = 0; r < size(); ++r) {
+    send[r] = {greeting.data(), 1};
+    receive[r] = {&greetings[r], 1};
+  }
+  RETURN_IF_ERROR(TryExchange(send, receive));
+  exchange_ = 0;
+  std::lock_guard<std::mutex> lock(mutex_);
+  greeted_ = true;
+  return absl::OkStatus();
+}
+
 absl::Status GlooCommunicator::Exchange(
     absl::Span<const SendBytes> send, absl::Span<const ReceiveBytes> receive) {
   RETURN_IF_ERROR(CheckExchange(rank(), size(), send, receive));
   RETURN_IF_ERROR(broken_);
+  return TryExchange(send, receive);
+}
+
+absl::Status GlooCommunicator::TryExchange(
+    absl::Span<const SendBytes> send, absl::Span<const ReceiveBytes> receive) {
   broken_ = CatchGloo([&] { ExchangeOrThrow(send, receive); });
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    // Whatever became of the connections meanwhile.
-    if (aborted_) broken_ = absl::CancelledError("the group was aborted");
-  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Whatever became of the connections meanwhile.
+  if (aborted_) broken_ = absl::CancelledError("the group was aborted");
   if (!broken_.ok()) {
     broken_ =
         Annotate(broken_, absl::StrCat("exchange ", exchange_, " of rank ",
                                        rank(), " of ", size()));
     // The other members are waiting for this one.
-    CatchGloo([&] { context_->closeConnections(); }).IgnoreError();
+    if (greeted_) Close();
   }
   ++exchange_;
   return broken_;
+}
+
+void GlooCommunicator::Close() {
+  CatchGloo([&] { context_->closeConnections(); }).IgnoreError();
 }
 
 bool GlooCommunicator::Announce(const std::vector<Buffer>* sending,
@@ -90,7 +112,7 @@ void GlooCommunicator::Abort() {
     for (const Buffer& buffer : *sending_) buffer->abortWaitSend();
     for (const Buffer& buffer : *receiving_) buffer->abortWaitRecv();
   }
-  CatchGloo([&] { context_->closeConnections(); }).IgnoreError();
+  if (greeted_) Close();
 }
 
 void GlooCommunicator::ExchangeOrThrow(absl::Span<const SendBytes> send,

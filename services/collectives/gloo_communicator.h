@@ -35,7 +35,13 @@ class GlooCommunicator : public Communicator {
   int rank() const override { return context_->rank; }
   int size() const override { return context_->size; }
 
+  // The first exchange, which tells each member that all others are connected.
+  // Until then connections must not be reset, but end by this object's: gloo
+  // ends a process that looks at a new connection and finds it reset.
+  absl::Status Greet();
+
   // Closes the group at the first error, so that the other members find out.
+  // REQUIRES: Greet() has succeeded.
   absl::Status Exchange(absl::Span<const SendBytes> send,
                         absl::Span<const ReceiveBytes> receive) override;
 
@@ -46,8 +52,13 @@ class GlooCommunicator : public Communicator {
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
+  // An exchange whose error does not close the group.
+  absl::Status TryExchange(absl::Span<const SendBytes> send,
+                           absl::Span<const ReceiveBytes> receive);
   void ExchangeOrThrow(absl::Span<const SendBytes> send,
                        absl::Span<const ReceiveBytes> receive);
+  // Resets all connections.
+  void Close();
   // Buffers of an exchange, for Abort() to wake those who wait for them; false
   // after an abort.
   bool Announce(const std::vector<Buffer>* sending,
@@ -59,6 +70,7 @@ class GlooCommunicator : public Communicator {
 
   std::mutex mutex_;
   bool aborted_ = false;                            // guarded by mutex_
+  bool greeted_ = false;                            // guarded by mutex_
   const std::vector<Buffer>* sending_ = nullptr;    // guarded by mutex_
   const std::vector<Buffer>* receiving_ = nullptr;  // guarded by mutex_
 };

@@ -64,14 +64,33 @@ class GlooMeeting::Ends : public gloo::Context {
     return addresses;
   }
 
-  // Throws.
+  // Ends early if Interrupt() has come. Throws.
   void Connect(absl::Span<const std::string> addresses) {
     for (int r = 0; r < size; ++r) {
       if (r == rank) continue;
-      getPair(r)->connect(
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (interrupted_) return;
+        connecting_ = getPair(r).get();
+      }
+      connecting_->connect(
           std::vector<char>(addresses[r].begin(), addresses[r].end()));
+      std::lock_guard<std::mutex> lock(mutex_);
+      connecting_ = nullptr;
     }
   }
+
+  // On any thread.
+  void Interrupt() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    interrupted_ = true;
+    if (connecting_ != nullptr) connecting_->close();
+  }
+
+ private:
+  std::mutex mutex_;
+  bool interrupted_ = false;                     // guarded by mutex_
+  gloo::transport::Pair* connecting_ = nullptr;  // set under mutex_
 };
 
 GlooMeeting::GlooMeeting() = default;
@@ -116,27 +135,30 @@ absl::StatusOr<Communicator*> GlooMeeting::Join(
     RETURN_IF_ERROR(Annotate(CheckAddress(addresses[r]),
                              absl::StrCat("address of member ", r)));
   }
-  const absl::Status connected =
-      CatchGloo([&] { owned_ends_->Connect(addresses); });
-  // The others are not to wait for this one.
-  if (!connected.ok()) {
-    CatchGloo([&] { owned_ends_->closeConnections(); }).IgnoreError();
+  absl::Status status = CatchGloo([&] { owned_ends_->Connect(addresses); });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = nullptr;
+    if (aborted_) status = absl::CancelledError("the meeting was aborted");
+    if (status.ok()) {
+      group_ = std::make_unique<GlooCommunicator>(std::move(owned_ends_));
+    }
   }
+  if (status.ok()) status = group_->Greet();
+  if (status.ok()) return group_.get();
+  // The others are not to wait for this one.
   std::lock_guard<std::mutex> lock(mutex_);
-  if (aborted_) return absl::CancelledError("the meeting was aborted");
-  RETURN_IF_ERROR(Annotate(
-      connected, absl::StrCat("member ", rank, " of ", size, " joining")));
-  ends_ = nullptr;
-  group_ = std::make_unique<GlooCommunicator>(std::move(owned_ends_));
-  return group_.get();
+  group_ = nullptr;
+  owned_ends_ = nullptr;
+  return Annotate(status,
+                  absl::StrCat("member ", rank, " of ", size, " joining"));
 }
 
 void GlooMeeting::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
   aborted_ = true;
   if (group_ != nullptr) return group_->Abort();
-  if (ends_ == nullptr) return;
-  CatchGloo([&] { ends_->closeConnections(); }).IgnoreError();
+  if (ends_ != nullptr) ends_->Interrupt();
 }
 
 }  // namespace gshard

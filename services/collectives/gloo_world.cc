@@ -95,9 +95,11 @@ absl::StatusOr<Communicator*> GlooWorld::Group(absl::Span<const int> ranks) {
                              context->connectFullMesh(store, network_->device);
                            }),
                            absl::StrCat("device ", rank(), " joining ", name)));
-  std::unique_ptr<Communicator>& communicator = groups_[std::move(key)];
-  communicator = std::make_unique<GlooCommunicator>(std::move(context));
-  return communicator.get();
+  auto communicator = std::make_unique<GlooCommunicator>(std::move(context));
+  RETURN_IF_ERROR(
+      Annotate(communicator->Greet(),
+               absl::StrCat("device ", rank(), " joining ", name)));
+  return (groups_[std::move(key)] = std::move(communicator)).get();
 }
 
 }  // namespace gshard
