@@ -18,7 +18,7 @@
 namespace gshard {
 
 void JobRunner::Recover(const absl::Status& cause) {
-  const int64_t made = dense_ == nullptr ? -1 : dense_->step();
+  const int64_t made = CommittedStep();
   if (made > best_step_) {
     best_step_ = made;
     recoveries_ = 0;
@@ -45,6 +45,13 @@ void JobRunner::RollBack(const absl::Status& cause) {
 }
 
 bool JobRunner::Rebalance() {
+  const size_t routers = env_.members->List(MemberRole::kRouter).size();
+  if (reduction_ != nullptr && routers > reduction_->routers().size()) {
+    BeginAttempt(absl::AbortedError(
+        absl::StrCat("routers have joined: ", routers, " instead of ",
+                     reduction_->routers().size())));
+    return true;
+  }
   const std::vector<Member> workers =
       env_.members->List(MemberRole::kExpertWorker);
   const size_t held = plan_.workers.size();
@@ -70,6 +77,7 @@ void JobRunner::BeginAttempt(const absl::Status& cause) {
       {{"job", job_.name}, {"attempt", attempt_ + 1}, {"status", cause}});
   MemberCommands abort = Abort();
   workers_wanted_ = std::max<size_t>(plan_.workers.size(), 1);
+  routers_wanted_ = reduction_ == nullptr ? 1 : reduction_->routers().size();
   Forget();
   phase_ = Phase::kReleasing;
   ++attempt_;

@@ -13,6 +13,10 @@
 // What comes late of an earlier attempt finds no session. Workers that join
 // later get experts at the next checkpoint.
 //
+// With another `reduce` than the coordinator's, routers own the dense
+// parameters (see DenseReduction), and all that is said of workers holds for
+// them, too.
+//
 // What happens is a function of the messages and the clock: nothing polls.
 
 #ifndef SERVICES_COORDINATOR_JOB_RUNNER_H_
@@ -29,7 +33,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "services/coordinator/dense_parameters.h"
+#include "services/coordinator/dense_reduction.h"
 #include "services/coordinator/fan_out.h"
 #include "services/coordinator/job_checkpoint.h"
 #include "services/coordinator/job_reporter.h"
@@ -68,7 +74,11 @@ struct JobSettings {
   // Stop() parks the job for the next coordinator instead of ending it.
   bool durable = false;
 
+  ReduceWay reduce = ReduceWay::kCoordinator;
+
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  // For a message between routers, the wait for who is slower included.
+  absl::Duration reduce_timeout = absl::Minutes(2);
   // Before a microbatch that failed is run again; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
@@ -97,7 +107,7 @@ class JobRunner {
 
   // On any thread:
 
-  // Null unless training is loaded.
+  // Null unless training is loaded and the coordinator reduces.
   std::shared_ptr<DenseParameters> dense() const;
   const std::string& checkpoint_directory() const {
     return settings_.job.checkpoint.directory;
@@ -141,6 +151,8 @@ class JobRunner {
   void LoadRouters();
   void OnRouterLoaded(const MemberKey& router,
                       const absl::StatusOr<v1::CommandReply>& reply);
+  // Lets the routers that own dense parameters meet, and begins.
+  void ConnectRouters();
   void ReconcileMembers();
   void BeginTraining();
 
@@ -150,8 +162,8 @@ class JobRunner {
   // The same from the checkpoint before step_, which was not finite and is left
   // out with all steps since.
   void RollBack(const absl::Status& cause);
-  // Spreads the experts over workers that have joined. REQUIRES: the last step
-  // is in a checkpoint.
+  // Spreads the experts over workers that have joined, and dense parameters over
+  // routers that own them. REQUIRES: the last step is in a checkpoint.
   bool Rebalance();
   void BeginAttempt(const absl::Status& cause);
   void OnReleased();
@@ -169,7 +181,7 @@ class JobRunner {
                           const absl::Status& status);
   void PrepareStep();
   absl::Status OnPrepared(const std::vector<v1::CommandReply>& replies);
-  absl::Status AddWorkerNorms(const std::vector<v1::CommandReply>& replies,
+  absl::Status AddWorkerNorms(absl::Span<const v1::CommandReply> replies,
                               std::vector<SquaredNorm>* norms) const;
   absl::Status CheckFinite(const std::vector<SquaredNorm>& norms) const;
   absl::Status OnNotFinite(const absl::Status& what);
@@ -178,6 +190,7 @@ class JobRunner {
   absl::Status OnCommitted(bool skipped);
   absl::Status WriteCheckpoint();
   absl::Status OnCheckpointWritten(
+      const std::vector<std::string>& writers,
       const std::vector<v1::CommandReply>& replies);
   void OnCheckpointDone();
   void Serve();
@@ -187,6 +200,9 @@ class JobRunner {
   // What all members of this attempt are told, to drop it.
   MemberCommands Abort() const;
   void Forget();
+
+  // -1 if nothing is loaded.
+  int64_t CommittedStep() const;
 
   // One command for each worker of the session.
   MemberCommands ForWorkers(
@@ -210,6 +226,7 @@ class JobRunner {
   int64_t nonfinite_in_a_row_ = 0;         // steps
   bool again_ = false;                     // this attempt is not the first
   size_t workers_wanted_ = 0;              // by it
+  size_t routers_wanted_ = 1;              // by it
   bool wanted_in_vain_ = false;            // the time to wait for them is over
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
@@ -218,6 +235,7 @@ class JobRunner {
   std::string checkpoint_path_;                   // the last one written
   absl::Time first_step_time_ = absl::InfiniteFuture();
   std::map<MemberKey, RouterState> routers_;
+  std::unique_ptr<DenseReduction> reduction_;  // or dense_
 
   // Of the step being run.
   int64_t step_ = 0;
