@@ -6,14 +6,18 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/collectives/meeting.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
 #include "tests/testing/status_matchers.h"
@@ -51,6 +55,68 @@ void TrainOn(
   ASSERT_OK_AND_ASSIGN(*lines, cluster.Train(job, on_line));
   ReadLast(job, tensors);
 }
+
+// Where a router is when it is lost.
+struct Moment {
+  std::string name;
+  // Exchanges that it has made: one to sum a step's gradients and one for the
+  // new parameters. -1: it has not met the others yet.
+  int exchanges;
+};
+
+// A meeting whose member stops for good at a moment, which it says, and waits
+// to be aborted. The first one made does.
+class StoppingMeeting : public Meeting {
+ public:
+  StoppingMeeting(std::unique_ptr<Meeting> meeting, int exchanges,
+                  std::promise<void>* stopped)
+      : meeting_(std::move(meeting)), left_(exchanges), stopped_(stopped) {}
+
+  const std::vector<std::string>& addresses() const override {
+    return meeting_->addresses();
+  }
+  absl::StatusOr<Communicator*> Join(
+      absl::Span<const std::string> addresses) override {
+    if (left_ < 0) Stop();
+    ASSIGN_OR_RETURN(Communicator* const group, meeting_->Join(addresses));
+    group_ = std::make_unique<Group>(this, group);
+    return group_.get();
+  }
+  void Abort() override {
+    if (!has_aborted_.exchange(true)) aborted_.set_value();
+    meeting_->Abort();
+  }
+
+ private:
+  class Group : public Communicator {
+   public:
+    Group(StoppingMeeting* meeting, Communicator* group)
+        : meeting_(meeting), group_(group) {}
+    int rank() const override { return group_->rank(); }
+    int size() const override { return group_->size(); }
+    absl::Status Exchange(absl::Span<const SendBytes> send,
+                          absl::Span<const ReceiveBytes> receive) override {
+      if (meeting_->left_-- == 0) meeting_->Stop();
+      return group_->Exchange(send, receive);
+    }
+
+   private:
+    StoppingMeeting* const meeting_;
+    Communicator* const group_;
+  };
+
+  void Stop() {
+    stopped_->set_value();
+    aborted_.get_future().wait();
+  }
+
+  const std::unique_ptr<Meeting> meeting_;
+  int left_;
+  std::promise<void>* const stopped_;
+  std::promise<void> aborted_;
+  std::atomic<bool> has_aborted_ = false;
+  std::unique_ptr<Group> group_;
+};
 
 class ReductionTest : public ::testing::Test {
  protected:
@@ -142,6 +208,42 @@ TEST_F(ReductionTest, ARouterIsLostAndAnotherJoins) {
   ExpectSameTensors(tensors);
   EXPECT_GE(lines.rbegin()->second.attempt(), 2);
 }
+
+class LostAt : public ReductionTest,
+               public ::testing::WithParamInterface<Moment> {};
+
+// The last checkpoint before is that of step 3.
+TEST_P(LostAt, TheOthersGoOnFromTheLastCheckpoint) {
+  Cluster cluster(2, 2, ReduceWay::kGloo);
+  std::promise<void> stopped;
+  cluster.AddRouter("stops",
+                    [&, first = true](const v1::DenseGroup& group) mutable
+                    -> absl::StatusOr<std::unique_ptr<Meeting>> {
+                      ASSIGN_OR_RETURN(auto meeting,
+                                       MeetOverNetwork("127.0.0.1")(group));
+                      if (!std::exchange(first, false)) return meeting;
+                      return std::make_unique<StoppingMeeting>(
+                          std::move(meeting), GetParam().exchanges, &stopped);
+                    });
+  std::thread dropping([&] {
+    stopped.get_future().wait();
+    cluster.DropRouter(2);
+  });
+  Tensors tensors;
+  Lines lines;
+  TrainOn(cluster, Job(GetParam().name, 3, 2), &tensors, &lines);
+  dropping.join();
+  ExpectSameTensors(tensors);
+  EXPECT_EQ(lines.rbegin()->second.attempt(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(, LostAt,
+                         ::testing::Values(Moment{"Meeting", -1},
+                                           Moment{"FirstStep", 0},
+                                           Moment{"Prepare", 8},
+                                           Moment{"Commit", 9},
+                                           Moment{"LastCommit", 15}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace gshard
