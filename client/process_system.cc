@@ -93,6 +93,8 @@ class ProcessSystem final : public LocalSystem {
       argv.push_back(absl::StrCat("--name=", member.name));
       argv.push_back(
           absl::StrCat("--coordinator=", layout_.Address("coordinator")));
+    } else {
+      argv.push_back(absl::StrCat("--reduce=", options_.reduce));
     }
     return argv;
   }

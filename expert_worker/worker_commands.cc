@@ -7,6 +7,7 @@
 #include "expert_worker/session_proto.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/command_results.h"
 
 namespace gshard {
 namespace {

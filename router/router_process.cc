@@ -49,6 +49,10 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 30,
                 "tokens of a batch: sentences times the longest source times "
                 "the hypotheses of the beam");
+  flags.Text("reduce_host", &options->reduce_host, "HOST",
+             "name or address of this machine on which other routers reach it "
+             "when the coordinator has --reduce=gloo, at ports that the system "
+             "chooses; they are not authenticated. Empty: that of its address");
 }
 
 // The coordinator's commands, and the router's membership.
@@ -130,18 +134,23 @@ absl::Status RouterProcess::Join() {
              .bulk = true,
              .silence = Silence(options_)}));
   }
-  sessions_ = std::make_unique<RouterSessions>(
-      std::move(transfers),
-      ChannelOptions{.max_message_bytes = MaxMessageBytes(options_),
-                     .silence = Silence(options_)},
-      &models_, router_metrics_);
-  commands_ = std::make_unique<Commands>(this);
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
   member.silence = Silence(options_);
   member.role = v1::MEMBER_ROLE_ROUTER;
   member.address = AdvertisedAddress(options_.process, server_.address());
+  MeetingFactory meet = options_.meet;
+  if (meet == nullptr) {
+    meet = MeetOverNetwork(options_.reduce_host.empty() ? HostOf(member.address)
+                                                        : options_.reduce_host);
+  }
+  sessions_ = std::make_unique<RouterSessions>(
+      std::move(transfers),
+      ChannelOptions{.max_message_bytes = MaxMessageBytes(options_),
+                     .silence = Silence(options_)},
+      &models_, router_metrics_, std::move(meet));
+  commands_ = std::make_unique<Commands>(this);
   member.name = MemberName(options_.process, "router", member.address);
   member.build_version = GSHARD_VERSION;
   LogInfo("router serves", {{"address", server_.address()},

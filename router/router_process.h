@@ -39,6 +39,12 @@ struct RouterOptions {
   int64_t max_queued_sentences = BatcherOptions().max_queued_sentences;
   int64_t max_batch_tokens = BatcherOptions().max_batch_tokens;
 
+  // A name or address of this machine on which other routers reach it when they
+  // sum gradients among themselves; empty: see HostOf.
+  std::string reduce_host;
+  // Instead of a meeting over the network, if set.
+  MeetingFactory meet;
+
   // Instead of process.coordinator, if set.
   std::shared_ptr<grpc::Channel> coordinator_channel;
 };

@@ -147,6 +147,7 @@ absl::Status TrainingSession::CheckAssignment(
 
 absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
     int64_t version, std::chrono::milliseconds timeout) {
+  if (spec_.dense != nullptr) return spec_.dense->ParametersOf(version);
   std::lock_guard<std::mutex> lock(parameters_mutex_);
   if (version == version_) return parameters_;
   v1::PullParametersRequest request;
@@ -166,6 +167,23 @@ void TrainingSession::CountLayers(const StepStatistics& statistics) const {
     metrics_.CountLayer(layers_[i], layer.expert_rows, layer.overflow_first,
                         layer.overflow_second);
   }
+}
+
+absl::Status TrainingSession::HandOver(const v1::AssignMicrobatch& assignment,
+                                       GradientList gradients,
+                                       std::chrono::milliseconds timeout) {
+  if (spec_.dense != nullptr) {
+    return spec_.dense->Keep(assignment.step(), assignment.microbatch(),
+                             assignment.attempt(), std::move(gradients));
+  }
+  NamedTensors tensors;
+  for (auto& [name, gradient] : gradients) tensors[name] = std::move(gradient);
+  v1::TensorFrameHeader header;
+  header.set_session(spec_.session);
+  header.set_step(assignment.step());
+  header.set_microbatch(assignment.microbatch());
+  header.set_attempt(assignment.attempt());
+  return PushGradients(coordinator_, header, tensors, timeout);
 }
 
 absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
@@ -203,17 +221,8 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
     }
     return result.status();
   }
-  NamedTensors gradients;
-  for (auto& [name, gradient] : result->gradients) {
-    gradients[name] = std::move(gradient);
-  }
-  v1::TensorFrameHeader header;
-  header.set_session(spec_.session);
-  header.set_step(assignment.step());
-  header.set_microbatch(assignment.microbatch());
-  header.set_attempt(assignment.attempt());
-  RETURN_IF_ERROR(
-      PushGradients(coordinator_, header, gradients, LeftUntil(deadline)));
+  RETURN_IF_ERROR(HandOver(assignment, std::move(result->gradients),
+                           LeftUntil(deadline)));
   CountLayers(result->statistics);
   v1::MicrobatchStats stats = StatsToProto(result->statistics);
   const Clock::duration duration = Clock::now() - start;
@@ -229,6 +238,7 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
 int64_t TrainingSession::memory_bytes() const {
   int64_t bytes = (dataset_.source_pieces() + dataset_.target_pieces()) *
                   static_cast<int64_t>(sizeof(int32_t));
+  if (spec_.dense != nullptr) return bytes + spec_.dense->memory_bytes();
   // Parameters and their gradients.
   for (const auto& [name, tensor] : expected_) {
     bytes += 2 * NumElements(tensor.dims) * static_cast<int64_t>(sizeof(float));

@@ -1,6 +1,6 @@
 // TrainingSession: the dense side of a training job on this router. Holds the
 // text, runs microbatches of it with the expert workers, and hands their
-// gradients to the coordinator.
+// gradients to the coordinator, or keeps them for the routers' own sum.
 
 #ifndef ROUTER_TRAINING_SESSION_H_
 #define ROUTER_TRAINING_SESSION_H_
@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/cancellation.h"
+#include "router/dense_shard.h"
 #include "router/router_metrics.h"
 #include "router/worker_group.h"
 #include "services/config/training_job.h"
@@ -31,6 +32,8 @@ struct TrainingSessionSpec {
   TrainingJob job;                  // validated
   std::string tokenizer_directory;  // source.model, and target.model if needed
   WorkerGroup workers;
+  // Where parameters come from and gradients go; null: to the coordinator.
+  std::shared_ptr<DenseShard> dense;
 };
 
 // Thread-safe.
@@ -45,17 +48,24 @@ class TrainingSession {
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {});
 
-  // Runs one microbatch; blocks. The gradients have been pushed when it
-  // returns.
+  // Runs one microbatch; blocks. The gradients have been pushed, or kept, when
+  // it returns.
   //
   // Errors: InvalidArgument for one that there is not; DeadlineExceeded;
-  // Cancelled after Interrupt(); those of PullParameters, of the expert
-  // workers and of PushGradients.
+  // Cancelled after Interrupt(); those of the expert workers; those of
+  // PullParameters and PushGradients, or of DenseShard.
   absl::StatusOr<v1::MicrobatchStats> RunMicrobatch(
       const v1::AssignMicrobatch& assignment);
 
-  // Ends the microbatch that is running, and all that follow.
-  void Interrupt() { interrupted_.Cancel(); }
+  // What this router owns of the dense parameters; null if the coordinator has
+  // them.
+  DenseShard* dense() const { return spec_.dense.get(); }
+
+  // Ends the microbatch or exchange that is running, and all that follow.
+  void Interrupt() {
+    interrupted_.Cancel();
+    if (spec_.dense != nullptr) spec_.dense->Abort();
+  }
 
   int64_t memory_bytes() const;
 
@@ -67,6 +77,10 @@ class TrainingSession {
                   RouterMetrics metrics);
 
   absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
+  // Gives the gradients of a microbatch to whoever sums them.
+  absl::Status HandOver(const v1::AssignMicrobatch& assignment,
+                        GradientList gradients,
+                        std::chrono::milliseconds timeout);
   // The dense parameters of a version; keeps the last.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);

@@ -77,6 +77,9 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     const v1::Placement& placement = session.placement();
     std::string name = session.session();
     std::string purpose = session.training() ? "training" : "serving";
+    if (!session.reduce().empty() && session.reduce() != "coordinator") {
+      absl::StrAppend(&purpose, ", reduced by ", session.reduce());
+    }
     std::string state = StateName(session.state());
     std::string version = absl::StrCat(placement.version());
     const auto add = [&](std::string holder, std::string experts) {

@@ -38,7 +38,9 @@ struct CoordinatorOptions {
   int64_t min_workers = 1;
 
   // Of jobs; see JobSettings.
+  ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
   FaultPoints* faults = nullptr;  // of checkpoints
 };

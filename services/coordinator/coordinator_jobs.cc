@@ -165,7 +165,9 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
                     .attempt = stored.progress.attempt() + 1,
                     .restored = restored,
                     .durable = durable_,
+                    .reduce = options_.reduce,
                     .microbatch_timeout = options_.microbatch_timeout,
+                    .reduce_timeout = options_.reduce_timeout,
                     .retry_delay = options_.retry_delay},
         MakeEnvironment(), job->feed.get());
   }

@@ -19,6 +19,7 @@ struct CoordinatorFlags {
   CoordinatorProcessOptions process;
   std::vector<std::string> models;
   int64_t lease_ms = 5000;
+  std::string reduce = "coordinator";
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 };
@@ -42,6 +43,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Integer("lease-ms", &values->lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
+  flags.Choice("reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
+               "who sums the dense gradients of training jobs: this process, or "
+               "the routers among themselves over TCP or GPUs, who then read "
+               "and write checkpoints, too; the result is the same");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
   flags.Integer("min-routers", &process.min_routers, 1, 65536,
@@ -87,7 +92,8 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
           "gshard_members", "Members with a lease.", {"role"}),
       .models = options_.models,
       .min_routers = options_.min_routers,
-      .min_workers = options_.min_workers});
+      .min_workers = options_.min_workers,
+      .reduce = options_.reduce});
   const size_t max_bytes = static_cast<size_t>(options_.max_message_mib) << 20;
   FrameLimits limits;
   limits.max_bytes = max_bytes;
@@ -151,6 +157,7 @@ int RunCoordinator(const std::vector<std::string>& arguments) {
   Flags flags = DeclareFlags(&values);
   const auto parse = [&]() -> absl::StatusOr<bool> {
     ASSIGN_OR_RETURN(const Flags::Result result, flags.Parse(arguments));
+    ASSIGN_OR_RETURN(values.process.reduce, ReduceWayFromName(values.reduce));
     for (const std::string& model : values.models) {
       ASSIGN_OR_RETURN(const auto parts, ParseModelFlag(model));
       values.process.models.push_back(parts);

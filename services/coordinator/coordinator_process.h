@@ -32,6 +32,7 @@ struct CoordinatorProcessOptions {
   std::string state_directory = {};
 
   absl::Duration lease = absl::Seconds(5);
+  ReduceWay reduce = ReduceWay::kCoordinator;
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.
   std::vector<std::pair<std::string, std::string>> models = {};

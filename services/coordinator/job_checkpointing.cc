@@ -45,21 +45,36 @@ void JobRunner::OnDisk(
 void JobRunner::WriteCheckpoint() {
   writing_ = std::make_shared<CheckpointWrite>();
   writing_->step = step_;
-  writing_->dense = dense_->Snapshot();
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t w, v1::Command* command) {
-           v1::WriteCheckpoint* const write =
-               command->mutable_write_checkpoint();
-           write->set_session(session_);
-           write->set_step(step_);
-           write->set_root(job_.checkpoint.directory);
-           // A worker of an earlier attempt may write still.
-           write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
-         }),
-         OnQueue([this](const std::vector<v1::CommandReply>& replies) {
-           return Annotate(OnShards(replies),
+  v1::WriteCheckpoint write;
+  write.set_session(session_);
+  write.set_step(step_);
+  write.set_root(job_.checkpoint.directory);
+  MemberCommands commands = ForWorkers([&](size_t w, v1::Command* command) {
+    *command->mutable_write_checkpoint() = write;
+    // A worker of an earlier attempt may write still.
+    command->mutable_write_checkpoint()->set_shard(
+        absl::StrCat("worker-", w, "-", attempt_));
+  });
+  if (reduction_ != nullptr) {
+    Append(reduction_->Write(write, attempt_), &commands);
+  }
+  std::vector<std::string> writers;
+  for (const auto& [member, command] : commands) writers.push_back(member.name);
+  if (dense_ != nullptr) WriteDense();
+  FanOut(*env_.members, *env_.queue, std::move(commands),
+         OnQueue([this, writers](const std::vector<v1::CommandReply>& replies) {
+           return Annotate(OnShards(writers, replies),
                            absl::StrCat("checkpoint of step ", writing_->step));
          }));
+  const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
+                      !MembersHaveJoined().empty();
+  if (!needed) return BeginStep();
+  AfterCheckpoint([this] { OnCheckpointDone(); });
+}
+
+void JobRunner::WriteDense() {
+  writing_->dense = dense_->Snapshot();
+  ++writing_->shards_missing;
   OnDisk<std::vector<TensorEntry>>(
       [write = writing_, root = job_.checkpoint.directory,
        faults = env_.faults] {
@@ -73,19 +88,15 @@ void JobRunner::WriteCheckpoint() {
         OnShard(*std::move(entries));
         return absl::OkStatus();
       });
-  const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
-                      WorkersHaveJoined();
-  if (!needed) return BeginStep();
-  AfterCheckpoint([this] { OnCheckpointDone(); });
 }
 
-absl::Status JobRunner::OnShards(const std::vector<v1::CommandReply>& replies) {
+absl::Status JobRunner::OnShards(const std::vector<std::string>& writers,
+                                 const std::vector<v1::CommandReply>& replies) {
   std::vector<TensorEntry> entries;
   for (size_t w = 0; w < replies.size(); ++w) {
     const auto more = EntriesFromProto(replies[w].checkpoint_written());
     RETURN_IF_ERROR(
-        Annotate(more.status(),
-                 absl::StrCat("expert worker '", plan_.workers[w].name, "'")));
+        Annotate(more.status(), absl::StrCat("member '", writers[w], "'")));
     entries.insert(entries.end(), more->begin(), more->end());
   }
   OnShard(std::move(entries));

@@ -65,6 +65,7 @@ void JobRunner::Forget() {
     plan_ = {};
   }
   routers_.clear();
+  reduction_ = nullptr;
   microbatches_ = nullptr;
   checkpoint_ = nullptr;
   gradients_.clear();

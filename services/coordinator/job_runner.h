@@ -13,6 +13,10 @@
 // What comes late of an earlier attempt finds no session. Workers that join
 // later get experts at the next checkpoint.
 //
+// With another `reduce` than the coordinator's, routers own the dense
+// parameters (see DenseReduction), and all that is said of workers holds for
+// them, too.
+//
 // What happens is a function of the messages and the clock: nothing polls.
 
 #ifndef SERVICES_COORDINATOR_JOB_RUNNER_H_
@@ -30,7 +34,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "services/coordinator/dense_parameters.h"
+#include "services/coordinator/dense_reduction.h"
 #include "services/coordinator/fan_out.h"
 #include "services/coordinator/job_checkpoint.h"
 #include "services/coordinator/job_reporter.h"
@@ -76,7 +82,11 @@ struct JobSettings {
   // Stop() parks the job for the next coordinator instead of ending it.
   bool durable = false;
 
+  ReduceWay reduce = ReduceWay::kCoordinator;
+
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  // For a message between routers, the wait for who is slower included.
+  absl::Duration reduce_timeout = absl::Minutes(2);
   // Before a microbatch that failed is run again; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
@@ -109,7 +119,7 @@ class JobRunner {
   // any more, and nothing is noted of the job from here on.
   void Halt() { halted_ = true; }
 
-  // Null unless training is loaded.
+  // Null unless training is loaded and the coordinator reduces.
   std::shared_ptr<DenseParameters> dense() const;
   const std::string& checkpoint_directory() const {
     return settings_.job.checkpoint.directory;
@@ -137,7 +147,7 @@ class JobRunner {
     int64_t step = 0;
     std::vector<NamedTensor> dense;  // let go on the queue
     std::vector<TensorEntry> entries;
-    int shards_missing = 2;  // the workers', taken as one, and the dense one
+    int shards_missing = 1;  // the members', taken as one, and the dense one
     std::atomic<bool> abandoned = false;
   };
 
@@ -162,6 +172,8 @@ class JobRunner {
   void LoadRouters();
   void OnRouterLoaded(const MemberKey& router,
                       const absl::StatusOr<v1::CommandReply>& reply);
+  // Lets the routers that own dense parameters meet, and begins.
+  void ConnectRouters();
   void ReconcileMembers();
   void BeginTraining();
 
@@ -171,11 +183,11 @@ class JobRunner {
   // The same from the checkpoint before step_, which was not finite and is left
   // out with all steps since.
   void RollBack(const absl::Status& cause);
-  // Spreads the experts over workers that have joined. REQUIRES: the last step
-  // is in a checkpoint.
+  // Spreads the experts over workers that have joined, and dense parameters over
+  // routers that own them. REQUIRES: the last step is in a checkpoint.
   bool Rebalance();
-  // Whether there are any that would take part.
-  bool WorkersHaveJoined();
+  // Which have joined that would take part; empty if none.
+  std::string MembersHaveJoined() const;
   void BeginAttempt(const absl::Status& cause);
   void OnReleased();
   // Until so many are there, or replacement_wait is over; TryLoad() follows.
@@ -192,7 +204,7 @@ class JobRunner {
                           const absl::Status& status);
   void PrepareStep();
   absl::Status OnPrepared(const std::vector<v1::CommandReply>& replies);
-  absl::Status AddWorkerNorms(const std::vector<v1::CommandReply>& replies,
+  absl::Status AddWorkerNorms(absl::Span<const v1::CommandReply> replies,
                               std::vector<SquaredNorm>* norms) const;
   absl::Status CheckFinite(const std::vector<SquaredNorm>& norms) const;
   absl::Status OnNotFinite(const absl::Status& what);
@@ -202,7 +214,9 @@ class JobRunner {
   // Begins to write the last step's checkpoint, and goes on with the next step
   // at once if nothing needs the checkpoint before.
   void WriteCheckpoint();
-  absl::Status OnShards(const std::vector<v1::CommandReply>& replies);
+  void WriteDense();
+  absl::Status OnShards(const std::vector<std::string>& writers,
+                        const std::vector<v1::CommandReply>& replies);
   void OnShard(std::vector<TensorEntry> entries);
   void OnCheckpointWritten(std::string path);
   void OnCheckpointDone();
@@ -223,6 +237,9 @@ class JobRunner {
   // What all members of this attempt are told, to drop it.
   MemberCommands Abort() const;
   void Forget();
+
+  // -1 if nothing is loaded.
+  int64_t CommittedStep() const;
 
   // One command for each worker of the session.
   MemberCommands ForWorkers(
@@ -247,6 +264,7 @@ class JobRunner {
   int64_t nonfinite_in_a_row_ = 0;         // steps
   bool again_ = false;                     // this attempt is not the first
   size_t workers_wanted_ = 0;              // by it
+  size_t routers_wanted_ = 1;              // by it
   bool wanted_in_vain_ = false;            // the time to wait for them is over
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
@@ -255,6 +273,7 @@ class JobRunner {
   std::string checkpoint_path_;                   // the last one written
   absl::Time first_step_time_ = absl::InfiniteFuture();
   std::map<MemberKey, RouterState> routers_;
+  std::unique_ptr<DenseReduction> reduction_;  // or dense_
 
   // Of the step being run.
   int64_t step_ = 0;

@@ -11,14 +11,26 @@
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
+namespace {
+
+void Append(MemberCommands more, MemberCommands* commands) {
+  for (auto& command : more) commands->push_back(std::move(command));
+}
+
+}  // namespace
+
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
-  step_ = dense_->step() + 1;
+  step_ = CommittedStep() + 1;
   phase_ = Phase::kMicrobatches;
   microbatches_ = std::make_unique<MicrobatchSchedule>(count);
   statistics_.assign(count, StepStatistics());
   result_ = {};
-  dense_->BeginStep(count);
+  if (reduction_ != nullptr) {
+    reduction_->BeginStep(count);
+  } else {
+    dense_->BeginStep(count);
+  }
   for (const auto& [router, state] : routers_) {
     if (state == RouterState::kReady) microbatches_->AddRouter(router);
   }
@@ -28,7 +40,9 @@ void JobRunner::BeginStep() {
 void JobRunner::Dispatch() {
   for (const Assignment& assignment : microbatches_->Assign()) {
     if (assignment.attempt > 0) reporter_->OnRetry();
-    dense_->Expect(assignment.microbatch, assignment.attempt);
+    if (dense_ != nullptr) {
+      dense_->Expect(assignment.microbatch, assignment.attempt);
+    }
     v1::Command command;
     v1::AssignMicrobatch* const assign = command.mutable_assign_microbatch();
     assign->set_session(session_);
@@ -67,7 +81,10 @@ absl::Status JobRunner::OnMicrobatchDone(const Assignment& assignment,
       StatisticsFromProto(reply.microbatch_done().stats(),
                           MoeLayerNames(job_.model).size(), job_.model.experts);
   RETURN_IF_ERROR(Annotate(statistics.status(), where));
-  if (!dense_->HasGradients(assignment.microbatch)) {
+  if (reduction_ != nullptr) {
+    reduction_->OnRun(assignment.microbatch,
+                      *reduction_->RankOf(assignment.router));
+  } else if (!dense_->HasGradients(assignment.microbatch)) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": a reply came, but no gradients"));
   }
@@ -116,19 +133,24 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
 void JobRunner::PrepareStep() {
   phase_ = Phase::kPreparing;
   const std::vector<int32_t> attempts = microbatches_->attempts();
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t, v1::Command* command) {
-           v1::PrepareStep* const prepare = command->mutable_prepare_step();
-           prepare->set_session(session_);
-           prepare->set_step(step_);
-           prepare->mutable_attempts()->Add(attempts.begin(), attempts.end());
-         }),
+  v1::PrepareStep prepare;
+  prepare.set_session(session_);
+  prepare.set_step(step_);
+  prepare.mutable_attempts()->Add(attempts.begin(), attempts.end());
+  MemberCommands commands = ForWorkers([&](size_t, v1::Command* command) {
+    *command->mutable_prepare_step() = prepare;
+  });
+  if (reduction_ != nullptr) Append(reduction_->Prepare(prepare), &commands);
+  FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this](const std::vector<v1::CommandReply>& replies) {
            return OnPrepared(replies);
          }));
   // Meanwhile, the dense side.
-  gradients_ = dense_->TakeGradients();
-  dense_norms_ = dense_->SquaredNorms(gradients_);
+  dense_norms_.clear();
+  if (dense_ != nullptr) {
+    gradients_ = dense_->TakeGradients();
+    dense_norms_ = dense_->SquaredNorms(gradients_);
+  }
   for (const StepStatistics& statistics : statistics_) {
     // All have the model's layers and experts.
     CHECK(result_.statistics.Merge(statistics).ok());
@@ -136,7 +158,7 @@ void JobRunner::PrepareStep() {
 }
 
 absl::Status JobRunner::AddWorkerNorms(
-    const std::vector<v1::CommandReply>& replies,
+    absl::Span<const v1::CommandReply> replies,
     std::vector<SquaredNorm>* norms) const {
   const std::vector<ParameterSpec> specs =
       ParametersOf(job_.model, /*per_expert=*/true);
@@ -214,7 +236,12 @@ absl::Status JobRunner::OnNotFinite(const absl::Status& what) {
 absl::Status JobRunner::OnPrepared(
     const std::vector<v1::CommandReply>& replies) {
   std::vector<SquaredNorm> norms = std::move(dense_norms_);
-  RETURN_IF_ERROR(AddWorkerNorms(replies, &norms));
+  const absl::Span<const v1::CommandReply> all = replies;
+  const size_t workers = plan_.workers.size();
+  if (reduction_ != nullptr) {
+    RETURN_IF_ERROR(reduction_->AddNorms(all.subspan(workers), &norms));
+  }
+  RETURN_IF_ERROR(AddWorkerNorms(all.subspan(0, workers), &norms));
   const absl::Status finite = CheckFinite(norms);
   if (!finite.ok()) return OnNotFinite(finite);
   nonfinite_in_a_row_ = 0;
@@ -234,18 +261,22 @@ void JobRunner::Commit(const StepScale* scale) {
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
   phase_ = Phase::kCommitting;
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t, v1::Command* command) {
-           v1::CommitStep* const commit = command->mutable_commit_step();
-           commit->set_session(session_);
-           commit->set_step(step_);
-           commit->set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
-           commit->set_learning_rate(result_.learning_rate);
-           commit->set_skip_update(skip);
-         }),
+  v1::CommitStep commit;
+  commit.set_session(session_);
+  commit.set_step(step_);
+  commit.set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
+  commit.set_learning_rate(result_.learning_rate);
+  commit.set_skip_update(skip);
+  MemberCommands commands = ForWorkers([&](size_t, v1::Command* command) {
+    *command->mutable_commit_step() = commit;
+  });
+  if (reduction_ != nullptr) Append(reduction_->Commit(commit), &commands);
+  FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
+           if (reduction_ != nullptr) reduction_->OnCommitted();
            return OnCommitted(skip);
          }));
+  if (dense_ == nullptr) return;
   if (skip) {
     dense_->SkipUpdate();
   } else {

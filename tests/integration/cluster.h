@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +45,9 @@ bool Eventually(Condition condition) {
 class Cluster {
  public:
   // Starts all processes; does not wait for them to join.
-  Cluster(int routers, int workers) {
+  Cluster(int routers, int workers,
+          ReduceWay reduce = ReduceWay::kCoordinator)
+      : reduce_(reduce) {
     StartCoordinator();
     for (int i = 0; i < workers; ++i) AddWorker(absl::StrCat("worker-", i));
     for (int i = 0; i < routers; ++i) AddRouter(absl::StrCat("router-", i));
@@ -66,9 +69,10 @@ class Cluster {
     workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
     Check(workers_.back()->Start());
   }
-  void AddRouter(const std::string& name) {
+  void AddRouter(const std::string& name, MeetingFactory meet = nullptr) {
     RouterOptions options;
     options.process = Member(name);
+    options.meet = std::move(meet);
     routers_.push_back(std::make_unique<RouterProcess>(options));
     Check(routers_.back()->Start());
   }
@@ -141,6 +145,14 @@ class Cluster {
     return FromGrpcStatus(admin_->LoadModel(&context, request, &response));
   }
 
+  v1::DescribeResponse Describe() {
+    v1::DescribeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    (void)admin_->Describe(&context, {}, &response);
+    return response;
+  }
+
   void WaitForMembers() {
     const int expected = static_cast<int>(routers_.size() + workers_.size());
     ASSERT_TRUE(Eventually([&] {
@@ -165,6 +177,7 @@ class Cluster {
     CoordinatorProcessOptions options;
     options.listen = Socket("coordinator");
     options.state_directory = directory_.path() + "/state";
+    options.reduce = reduce_;
     coordinator_ = std::make_unique<CoordinatorProcess>(std::move(options));
     Check(coordinator_->Start());
   }
@@ -182,6 +195,7 @@ class Cluster {
     ASSERT_TRUE(status.ok()) << status;
   }
 
+  const ReduceWay reduce_;
   TemporaryDirectory directory_;
   std::unique_ptr<CoordinatorProcess> coordinator_;
   std::vector<std::unique_ptr<ExpertWorkerProcess>> workers_;
