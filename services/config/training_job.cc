@@ -12,13 +12,21 @@ namespace gshard {
 
 constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxMembers = 65536;
+constexpr size_t kMaxTextFiles = 65535;
 
 // Not in an anonymous namespace: the visitors find these by their argument.
+
+template <typename Visitor, Is<TextFile> Struct>
+void VisitFields(Visitor& visitor, Struct& file) {
+  visitor.Text("path", file.path, TextKind::kPath, Presence::kRequired);
+  visitor.Text("language", file.language, TextKind::kName, Presence::kOptional);
+  visitor.Real("weight", file.weight, Interval::Positive(1e6));
+}
 
 template <typename Visitor, Is<TrainingData> Struct>
 void VisitFields(Visitor& visitor, Struct& data) {
   visitor.Text("train_path", data.train_path, TextKind::kPath,
-               Presence::kRequired);
+               Presence::kOptional);
   visitor.Text("dev_path", data.dev_path, TextKind::kPath, Presence::kOptional);
   visitor.Text("source_tokenizer_path", data.source_tokenizer_path,
                TextKind::kPath, Presence::kOptional);
@@ -26,6 +34,9 @@ void VisitFields(Visitor& visitor, Struct& data) {
                TextKind::kPath, Presence::kOptional);
   visitor.Text("default_language", data.default_language, TextKind::kName,
                Presence::kOptional);
+  visitor.Groups("train_files", data.train_files, kMaxTextFiles);
+  visitor.Real("sampling_temperature", data.sampling_temperature,
+               Interval::Closed(1, 1000));
 }
 
 template <typename Visitor, Is<AdafactorConfig> Struct>
@@ -112,10 +123,24 @@ void VisitFields(Visitor& visitor, Struct& job) {
   visitor.Group("recovery", job.recovery);
 }
 
+std::vector<TextFile> TrainFiles(const TrainingData& data) {
+  std::vector<TextFile> files;
+  if (!data.train_path.empty()) files.emplace_back().path = data.train_path;
+  files.insert(files.end(), data.train_files.begin(), data.train_files.end());
+  for (TextFile& file : files) {
+    if (file.language.empty()) file.language = data.default_language;
+  }
+  return files;
+}
+
 absl::Status ValidateTrainingJob(const TrainingJob& job) {
   FieldChecker checker;
   VisitFields(checker, job);
   RETURN_IF_ERROR(checker.status());
+  if (job.data.train_path.empty() && job.data.train_files.empty()) {
+    return absl::InvalidArgumentError(
+        "data.train_path: expected a value, or train_files, got nothing");
+  }
   if (absl::Status model = ValidateModelConfig(job.model); !model.ok()) {
     return absl::Status(model.code(), absl::StrCat("model.", model.message()));
   }
