@@ -13,10 +13,6 @@
 namespace gshard {
 namespace {
 
-void Append(MemberCommands more, MemberCommands* commands) {
-  for (auto& command : more) commands->push_back(std::move(command));
-}
-
 }  // namespace
 
 void JobRunner::BeginStep() {
