@@ -156,6 +156,9 @@ TEST(TrainingTest, LossFallsAndLoadIsBalanced) {
   ASSERT_EQ(lines.count(1), 1u);
   EXPECT_LT(last.loss(), 0.75 * lines.at(1).loss());
   EXPECT_LT(last.balance_loss(), 1.5);
+  // log V of 300 words at least, to begin with.
+  EXPECT_GT(lines.at(1).logit_magnitude(), 5.0);
+  EXPECT_GT(lines.at(1).gate_logit_magnitude(), 1.0);
   EXPECT_GT(last.tokens_per_second(), 0.0);
 }
 

@@ -22,9 +22,10 @@ float Round(float x) {
   if (rest > 0.5 || (rest == 0.5 && std::fmod(whole, 2.0) != 0.0)) ++whole;
   const double rounded = std::ldexp(whole, unit);
   // The step after the largest, 255 * 2^120, is infinity.
-  return std::abs(rounded) >= std::ldexp(1.0, 128)
-             ? std::copysign(std::numeric_limits<float>::infinity(), x)
-             : static_cast<float>(rounded);
+  return std::copysign(std::abs(rounded) >= std::ldexp(1.0, 128)
+                           ? std::numeric_limits<float>::infinity()
+                           : static_cast<float>(rounded),
+                       x);
 }
 
 BFloat16 Narrow(float x) {

@@ -145,7 +145,7 @@ const std::vector<WrongUse>& WrongUses() {
        [](Builder& b) {
          b.Add(F(b, {2, 3}), F(b, {2}));
        }},
-      {"relu: operand 0 must be f32, got i32[2]",
+      {"relu: operand 0 must be f32 or bf16, got i32[2]",
        [](Builder& b) { b.Relu(I(b, {2})); }},
       {"scale: attribute 'factor' must be a number, got none",
        [](Builder& b) { b.AddOne("scale", {F(b, {2})}); }},

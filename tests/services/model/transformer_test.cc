@@ -134,42 +134,45 @@ TEST(TrainProgramTest, ExpertsLearnOnlyFromTheirTokens) {
   EXPECT_EQ(rows, 4);  // two tokens, two choices
 }
 
-// The bounds are those of a sum of products of numbers that are off by 2^-9
-// each: of the loss by a share of it, of gradients by a share of the largest
-// element of their tensor.
+// How far the gradients of all parameters are from others, as a share of their
+// length.
+double Distance(const TensorMap& outputs, const TensorMap& whole) {
+  double distance = 0.0, length = 0.0;
+  for (const auto& [name, expected] : whole) {
+    if (!absl::StartsWith(name, "gradient/")) continue;
+    for (int64_t i = 0; i < expected.size(); ++i) {
+      const double x = outputs.at(name).f32()[i], y = expected.f32()[i];
+      distance += (x - y) * (x - y);
+      length += y * y;
+    }
+  }
+  return std::sqrt(distance / length);
+}
+
+// A rounded number is off by 2^-9 of itself at most. Through the layers that
+// makes 0.2% of the loss, 3% of the gradient; 1% where only the wire rounds.
 TEST(TrainProgramTest, BFloat16StaysNearFloat32) {
   ModelConfig config = TinyConfig();
   config.expert_bias = true;
   const TensorMap parameters = TinyParameters(config, 7);
   const TensorMap inputs = TrainInputs(config, TinyPairs());
   const TensorMap whole = RunTraining(config, parameters, inputs);
+  const float loss = *whole.at("loss").f32();
   for (const bool compute : {false, true}) {
     for (const bool wire : {false, true}) {
+      if (!compute && !wire) continue;
+      SCOPED_TRACE(absl::StrCat("compute ", compute, ", wire ", wire));
       ModelConfig low = config;
       if (compute) low.compute_type = ComputeType::kBFloat16;
       if (wire) low.wire_type = ComputeType::kBFloat16;
       const TensorMap outputs = RunTraining(low, parameters, inputs);
+      EXPECT_NEAR(*outputs.at("loss").f32(), loss, 2e-3 * loss);
+      EXPECT_LT(Distance(outputs, whole), compute ? 0.03 : 0.01);
+      EXPECT_GT(Distance(outputs, whole), 1e-4);  // it does round
       const TensorMap slow = RunTraining(low, parameters, inputs, true);
-      EXPECT_NEAR(*outputs.at("loss").f32(), *whole.at("loss").f32(),
-                  2e-3 * *whole.at("loss").f32());
-      EXPECT_EQ(*outputs.at("loss").f32() == *whole.at("loss").f32(),
-                !compute && !wire);
-      for (const ParameterSpec& spec : ModelParameters(config)) {
-        const std::string name = "gradient/" + spec.name;
-        const Tensor& expected = whole.at(name);
-        ASSERT_EQ(outputs.at(name).TypeString(), expected.TypeString());
-        float largest = 0.0f;
-        for (const float x : expected.span<float>()) {
-          largest = std::max(largest, std::fabs(x));
-        }
-        for (int64_t i = 0; i < expected.size(); ++i) {
-          EXPECT_NEAR(outputs.at(name).f32()[i], expected.f32()[i],
-                      0.05f * largest)
-              << name;
-          EXPECT_NEAR(slow.at(name).f32()[i], outputs.at(name).f32()[i],
-                      0.02f * largest)
-              << name;
-        }
+      EXPECT_LT(Distance(outputs, slow), 1e-3);
+      for (const auto& [name, value] : whole) {
+        EXPECT_EQ(outputs.at(name).TypeString(), value.TypeString()) << name;
       }
     }
   }

@@ -38,14 +38,15 @@ TEST(MatmulTest, EqualsReferenceOnOddSizesAndBothTransposes) {
 }
 
 TEST(MatmulTest, EmptySumIsZeroAndEmptyResultIsNothing) {
+  const float* const kNothing = nullptr;
   Tensor c = RandomTensor({2, 3}, 1);
   const Tensor before = c.Clone();
-  Matmul({.m = 2, .n = 3, .k = 0}, nullptr, nullptr, c.f32(), true);
+  Matmul({.m = 2, .n = 3, .k = 0}, kNothing, kNothing, c.f32(), true);
   EXPECT_TRUE(TensorEqual(c, before));
-  Matmul({.m = 2, .n = 3, .k = 0}, nullptr, nullptr, c.f32());
+  Matmul({.m = 2, .n = 3, .k = 0}, kNothing, kNothing, c.f32());
   EXPECT_TRUE(TensorEqual(c, Tensor::Zeros(ElementType::kFloat32, {2, 3})));
-  Matmul({.m = 0, .n = 3, .k = 4}, nullptr, nullptr, nullptr);
-  Matmul({.m = 2, .n = 0, .k = 4}, nullptr, nullptr, nullptr);
+  Matmul({.m = 0, .n = 3, .k = 4}, kNothing, kNothing, nullptr);
+  Matmul({.m = 2, .n = 0, .k = 4}, kNothing, kNothing, nullptr);
 }
 
 TEST(MatmulTest, BatchFollowsInMemory) {
