@@ -135,6 +135,20 @@ absl::Status CheckUses(const WorkerSessionSpec& spec) {
   return absl::OkStatus();
 }
 
+// Whether a segment takes it as bfloat16, so that a rounded copy is kept.
+bool IsRounded(const WorkerSessionSpec& spec, const std::string& parameter) {
+  for (const Segment& segment : spec.segments) {
+    for (const Node* node : segment.program.NodesOf("parameter")) {
+      if (StringAttribute(node->attributes, "name") == parameter &&
+          segment.program.type(node->outputs[0]).type ==
+              ElementType::kBFloat16) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // Bytes of one parameter here.
 absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
                                        const ParameterSpec& parameter) {
@@ -157,6 +171,7 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
   ASSIGN_OR_RETURN(const uint64_t bytes,
                    TensorBytes(ElementType::kFloat32, dims));
   int64_t total = static_cast<int64_t>(bytes);
+  if (IsRounded(spec, parameter.name)) total += static_cast<int64_t>(bytes) / 2;
   if (spec.optimizer == nullptr) return total;
   total += static_cast<int64_t>(bytes);  // the sum of the gradients
   const Dims logical(dims.begin() + 1, dims.end());

@@ -54,6 +54,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
       new WorkerSession(std::move(spec), bytes));
   if (directory.empty()) {
     RETURN_IF_ERROR(session->store_.Initialize(seed));
+    session->TakeParameters();
     return session;
   }
   ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
@@ -63,7 +64,13 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
                      checkpoint->manifest().step, " in ", directory));
   }
   RETURN_IF_ERROR(session->store_.Load(*checkpoint));
+  session->TakeParameters();
   return session;
+}
+
+void WorkerSession::TakeParameters() {
+  parameters_ = store_.tensors();
+  host_.RoundParameters(parameters_);
 }
 
 void WorkerSession::BeginStep() {
@@ -83,7 +90,7 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
   }
   ASSIGN_OR_RETURN(
       SegmentResult result,
-      host_.Run(run.segment, /*run=*/"", std::move(inputs), store_.tensors()));
+      host_.Run(run.segment, /*run=*/"", std::move(inputs), parameters_));
   return std::move(result.replies);
 }
 
@@ -108,7 +115,7 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
     runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt});
   }
   absl::StatusOr<SegmentResult> result =
-      host_.Run(run.segment, name, std::move(inputs), store_.tensors());
+      host_.Run(run.segment, name, std::move(inputs), parameters_);
   absl::Status status = result.status();
   if (status.ok()) {
     status = gradients_->Add(run.microbatch, run.attempt,
@@ -187,7 +194,9 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
   }
   if (!skip) {
     std::lock_guard<std::mutex> snapshot_lock(snapshot_mutex_);
+    parameters_.clear();  // what is shared would be copied
     store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
+    TakeParameters();
   }
   step_ = step;
   std::map<std::string, OpenRun> left;

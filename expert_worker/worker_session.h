@@ -162,6 +162,7 @@ class WorkerSession {
                                                   TensorMap inputs);
   absl::Status CheckTraining() const;
   void BeginStep();
+  void TakeParameters();
   void EndRun(const std::string& name);
 
   const std::shared_ptr<const Optimizer> optimizer_;
@@ -173,6 +174,7 @@ class WorkerSession {
   mutable std::shared_mutex step_mutex_;
   int64_t step_;  // committed
   ParameterStore store_;
+  TensorMap parameters_;  // the store's, rounded as the segments take them
   std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
   std::optional<Prepared> prepared_;          // of step_ + 1
 

@@ -66,10 +66,12 @@ v1::MicrobatchStats StatsToProto(const StepStatistics& statistics) {
   stats.set_target_tokens(statistics.target_tokens);
   stats.set_sentences(statistics.sentences);
   stats.set_loss_sum(statistics.loss_sum);
+  stats.set_logit_magnitude(statistics.logit_magnitude);
   for (const LayerStatistics& layer : statistics.layers) {
     v1::LayerStats* const out = stats.add_layers();
     out->set_balance_loss_sum(layer.balance_loss_sum);
     out->set_groups(layer.groups);
+    out->set_gate_logit_magnitude(layer.logit_magnitude);
     out->set_routed_first(layer.routed_first);
     out->set_routed_second(layer.routed_second);
     out->set_overflow_first(layer.overflow_first);
@@ -155,8 +157,9 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
   request.set_version(version);
   ASSIGN_OR_RETURN(const NamedTensors tensors,
                    PullParameters(coordinator_, request, expected_, timeout));
-  parameters_ =
-      std::make_shared<const TensorMap>(tensors.begin(), tensors.end());
+  TensorMap parameters(tensors.begin(), tensors.end());
+  runner_.RoundParameters(parameters);
+  parameters_ = std::make_shared<const TensorMap>(std::move(parameters));
   version_ = version;
   return parameters_;
 }

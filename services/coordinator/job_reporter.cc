@@ -39,6 +39,9 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       gradient_norm(metrics.AddGauge(
           "gshard_train_gradient_norm",
           "Norm of the last step's gradient, before clipping.")),
+      logit_magnitude(metrics.AddGauge(
+          "gshard_train_logit_magnitude",
+          "Largest |logsumexp| of a token's output logits in the last step.")),
       tokens(metrics.AddCounter("gshard_train_tokens_total",
                                 "Target tokens trained on.")),
       tokens_per_second(
@@ -53,6 +56,10 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       load_imbalance(metrics.AddGaugeFamily(
           "gshard_expert_load_imbalance_ratio",
           "Rows of the fullest expert over the mean, in the last step.",
+          {"layer"})),
+      gate_logit_magnitude(metrics.AddGaugeFamily(
+          "gshard_train_gate_logit_magnitude",
+          "Largest |logsumexp| of a token's gate logits in the last step.",
           {"layer"})),
       checkpoint_time(metrics.AddGauge(
           "gshard_checkpoint_last_success_timestamp_seconds",
@@ -88,10 +95,12 @@ absl::StatusOr<StepStatistics> StatisticsFromProto(
   out.target_tokens = stats.target_tokens();
   out.sentences = stats.sentences();
   out.loss_sum = stats.loss_sum();
+  out.logit_magnitude = stats.logit_magnitude();
   for (const v1::LayerStats& layer : stats.layers()) {
     LayerStatistics& to = out.layers.emplace_back();
     to.balance_loss_sum = layer.balance_loss_sum();
     to.groups = layer.groups();
+    to.logit_magnitude = layer.gate_logit_magnitude();
     to.routed_first = layer.routed_first();
     to.routed_second = layer.routed_second();
     to.overflow_first = layer.overflow_first();
@@ -149,6 +158,7 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
   metrics_->balance_loss.Set(statistics.balance_loss());
   metrics_->learning_rate.Set(result.learning_rate);
   metrics_->gradient_norm.Set(result.gradient_norm);
+  metrics_->logit_magnitude.Set(statistics.logit_magnitude);
   metrics_->tokens.Increment(static_cast<double>(statistics.target_tokens));
   if (seconds > 0) {
     metrics_->tokens_per_second.Set(
@@ -164,6 +174,7 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
     metrics_->expert_tokens_dropped.With({name, "second"})
         .Increment(static_cast<double>(layer.overflow_second));
     metrics_->load_imbalance.With({name}).Set(layer.imbalance());
+    metrics_->gate_logit_magnitude.With({name}).Set(layer.logit_magnitude);
     if (!metrics_->per_expert) continue;
     for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
       metrics_->tokens_of_expert.With({name, absl::StrCat(e)})
@@ -204,6 +215,8 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
   progress_.set_load_imbalance(imbalance);
   progress_.set_gradient_norm(result.gradient_norm);
   progress_.set_learning_rate(result.learning_rate);
+  progress_.set_logit_magnitude(statistics.logit_magnitude);
+  progress_.set_gate_logit_magnitude(statistics.gate_logit_magnitude());
   progress_.set_elapsed_seconds(elapsed);
   progress_.set_eta_seconds(eta.value_or(-1));
   if (line_seconds > 0) {
@@ -240,11 +253,14 @@ void JobReporter::WriteSummary(int64_t step, const StepResult& result,
       scalar("train/load_imbalance_ratio", progress_.load_imbalance()),
       scalar("train/tokens_per_second", progress_.tokens_per_second()),
       scalar("train/learning_rate", progress_.learning_rate()),
-      scalar("train/gradient_norm", progress_.gradient_norm())};
+      scalar("train/gradient_norm", progress_.gradient_norm()),
+      scalar("train/logit_magnitude", progress_.logit_magnitude())};
   for (size_t l = 0; l < layers_.size(); ++l) {
     const LayerStatistics& layer = result.statistics.layers[l];
     scalars.push_back({absl::StrCat("balance_loss/", layers_[l]),
                        static_cast<float>(layer.balance_loss())});
+    scalars.push_back({absl::StrCat("gate_logit_magnitude/", layers_[l]),
+                       static_cast<float>(layer.logit_magnitude)});
   }
   const absl::Status status = events_->Add(UnixSeconds(now), step, scalars);
   if (!status.ok() && !events_failed_) {

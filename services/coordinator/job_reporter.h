@@ -33,11 +33,13 @@ struct TrainingMetrics {
   Gauge balance_loss;
   Gauge learning_rate;
   Gauge gradient_norm;
+  Gauge logit_magnitude;
   Counter tokens;
   Gauge tokens_per_second;
   CounterFamily expert_tokens;          // layer
   CounterFamily expert_tokens_dropped;  // layer, choice
   GaugeFamily load_imbalance;           // layer
+  GaugeFamily gate_logit_magnitude;     // layer
   CounterFamily tokens_of_expert;       // layer, expert; may be unset
   Gauge checkpoint_time;
   Counter microbatches_retried;

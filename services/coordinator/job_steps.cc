@@ -11,9 +11,6 @@
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
-namespace {
-
-}  // namespace
 
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);

@@ -267,6 +267,11 @@ Translator::Translator(const ModelConfig& config, Program encode,
       decode_(std::move(decode)),
       tokens_(std::move(tokens)) {}
 
+void Translator::RoundParameters(TensorMap& parameters) const {
+  encode_.RoundParameters(parameters);
+  decode_.RoundParameters(parameters);
+}
+
 absl::StatusOr<std::vector<std::vector<DecodedHypothesis>>>
 Translator::Translate(absl::Span<const SourceSentence> sentences,
                       const TensorMap& parameters, SegmentRunner* segments,

@@ -1,6 +1,7 @@
 #include "services/train/microbatch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,18 @@
 #include "services/model/parameters.h"
 
 namespace gshard {
+namespace {
+
+// Of a largest square; there is none of no tokens.
+double Root(const Tensor& square) {
+  return std::sqrt(std::max(0.0, static_cast<double>(*square.f32())));
+}
+
+}  // namespace
+
+void MicrobatchRunner::RoundParameters(TensorMap& parameters) const {
+  executor_.RoundParameters(parameters);
+}
 
 MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program)
     : moe_layers_(MoeLayerNames(config)), executor_(std::move(program)) {}
@@ -58,6 +71,10 @@ absl::StatusOr<MicrobatchResult> MicrobatchRunner::Run(
     } else if (absl::ConsumePrefix(&name, "balance_loss/")) {
       layer(name).balance_loss_sum = value.f32()[0];
       layer(name).groups = 1;
+    } else if (absl::ConsumePrefix(&name, "gate_log_sum_square/")) {
+      layer(name).logit_magnitude = Root(value);
+    } else if (name == "log_sum_square") {
+      statistics.logit_magnitude = Root(value);
     } else if (name == "loss") {
       statistics.loss_sum = value.f32()[0];
     }

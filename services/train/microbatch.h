@@ -41,6 +41,10 @@ class MicrobatchRunner {
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
       std::function<bool()> cancelled = nullptr) const;
 
+  // Rounds those parameters that the program takes as bfloat16, which Run would
+  // do each time.
+  void RoundParameters(TensorMap& parameters) const;
+
  private:
   const std::vector<std::string> moe_layers_;
   const Executor executor_;

@@ -61,10 +61,12 @@ v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
   stats.set_target_tokens(10 + microbatch);
   stats.set_sentences(2);
   stats.set_loss_sum(30.0 / static_cast<double>(step));
+  stats.set_logit_magnitude(8.5);
   for (size_t l = 0; l < MoeLayerNames(model).size(); ++l) {
     v1::LayerStats* const layer = stats.add_layers();
     layer->set_balance_loss_sum(1.5);
     layer->set_groups(1);
+    layer->set_gate_logit_magnitude(2.5);
     layer->set_routed_first(8);
     layer->set_routed_second(8);
     layer->set_overflow_first(1);
