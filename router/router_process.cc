@@ -23,7 +23,9 @@ BatcherOptions BatchingOptions(const RouterOptions& options) {
   return {.threads = static_cast<int>(options.threads),
           .max_queued_tokens = options.max_queued_tokens,
           .max_queued_sentences = options.max_queued_sentences,
-          .max_batch_tokens = options.max_batch_tokens};
+          .batch = {.max_rows = options.max_batch_rows,
+                    .max_positions = options.max_cached_positions,
+                    .max_encode_tokens = options.max_encode_tokens}};
 }
 
 ServerOptions ShellOptions(const RouterOptions& options) {
@@ -45,10 +47,18 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 "tokens that may wait, times the hypotheses of the beam");
   flags.Integer("max_queued_sentences", &options->max_queued_sentences, 1,
                 int64_t{1} << 30, "sentences that may wait");
-  flags.Integer("max_batch_tokens", &options->max_batch_tokens, 1,
+  flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
+                "hypotheses that a batch decodes together; one sentence's beam "
+                "may be larger");
+  flags.Integer("max_cached_positions", &options->max_cached_positions, 1,
                 int64_t{1} << 30,
-                "tokens of a batch: sentences times the longest source times "
-                "the hypotheses of the beam");
+                "source and target positions, times the hypotheses, that a "
+                "batch has keys and values of: 8 bytes each a decoder layer "
+                "and element of the heads");
+  flags.Integer("max_encode_tokens", &options->max_encode_tokens, 1,
+                int64_t{1} << 30,
+                "source tokens of joining sentences that running ones wait for "
+                "between two steps");
   flags.Text("reduce_host", &options->reduce_host, "HOST",
              "name or address of this machine on which other routers reach it "
              "when the coordinator has --reduce=gloo, at ports that the system "

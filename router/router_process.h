@@ -37,7 +37,9 @@ struct RouterOptions {
   int64_t threads = 1;
   int64_t max_queued_tokens = BatcherOptions().max_queued_tokens;
   int64_t max_queued_sentences = BatcherOptions().max_queued_sentences;
-  int64_t max_batch_tokens = BatcherOptions().max_batch_tokens;
+  int64_t max_batch_rows = BatchLimits().max_rows;
+  int64_t max_cached_positions = BatchLimits().max_positions;
+  int64_t max_encode_tokens = BatchLimits().max_encode_tokens;
 
   // A name or address of this machine on which other routers reach it when they
   // sum gradients among themselves; empty: see HostOf.

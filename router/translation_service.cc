@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "router/caller.h"
 #include "router/translate_request.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
@@ -74,6 +75,7 @@ class TranslationService::TranslateCall final
                        .sentences = std::move(prepared.sentences),
                        .deadline = start_ + RemainingTime(context_->deadline(),
                                                           kMaxTranslateTime),
+                       .caller = CallerOf(*context_),
                        .done = [this](auto results) {
                          End(Answer(std::move(results)));
                        }}));

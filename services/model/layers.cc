@@ -123,6 +123,14 @@ ValueId Layers::Attend(ValueId query, const KeyValue& memory, ValueId lengths,
                       attributes);
 }
 
+ValueId Layers::AttendPages(ValueId query, const KeyValue& cache,
+                            ValueId pages, ValueId lengths) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_width));
+  return b_.AddOne("paged_attention",
+                   {query, cache.key, cache.value, pages, lengths},
+                   {{"scale", scale}});
+}
+
 ValueId Layers::AddHeads(const std::string& name, ValueId residual,
                          ValueId heads) {
   const ValueId output =

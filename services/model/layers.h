@@ -57,6 +57,9 @@ class Layers {
   ValueId AddHeads(const std::string& name, ValueId residual, ValueId heads);
   ValueId Attend(ValueId query, const KeyValue& memory, ValueId lengths,
                  bool causal);
+  // One query a row, on pages of a cache [S, P, N, D]; see paged_attention.h.
+  ValueId AttendPages(ValueId query, const KeyValue& cache, ValueId pages,
+                      ValueId lengths);
 
   // Dense or MoE, as the config says. `valid` is i32 of x's leading dims.
   ValueId FeedForward(absl::string_view stack, int64_t layer, ValueId x,

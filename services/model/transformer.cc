@@ -17,7 +17,8 @@ namespace {
 const Dim B = Dim::Symbol("B");
 const Dim Ls = Dim::Symbol("Ls");
 const Dim Lt = Dim::Symbol("Lt");
-const Dim K = Dim::Symbol("K");
+const Dim R = Dim::Symbol("R");
+const Dim S = Dim::Symbol("S");
 const Dim P = Dim::Symbol("P");
 
 ValueId IntInput(Builder& b, absl::string_view name, Shape shape) {
@@ -207,53 +208,48 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
   RegisterMoeOps();
   Builder b(absl::StrCat(config.name, ".decode"));
   const Dim N = config.heads, D = config.head_width;
-  const ValueId tokens = BatchInput(b, "tokens", Shape{B, K});
-  const ValueId positions = BatchInput(b, "positions", Shape{B, K});
-  const ValueId lengths = BatchInput(b, "lengths", Shape{B * K});
-  const ValueId valid = BatchInput(b, "valid", Shape{B, K});
-  const ValueId source_lengths = BatchInput(b, "source_lengths", Shape{B});
+  const ValueId tokens = BatchInput(b, "tokens", Shape{R, 1});
+  const ValueId positions = BatchInput(b, "positions", Shape{R, 1});
+  const ValueId valid = BatchInput(b, "valid", Shape{R, 1});
+  const ValueId slots = BatchInput(b, "slots", Shape{R});
+  const ValueId lengths = BatchInput(b, "lengths", Shape{R});
+  const ValueId pages = BatchInput(b, "pages", Shape{R, Dim::Symbol("T")});
+  const ValueId source_lengths = BatchInput(b, "source_lengths", Shape{R});
+  const ValueId source_pages =
+      BatchInput(b, "source_pages", Shape{R, Dim::Symbol("Ts")});
   const ValueId key = b.Input("key", {ElementType::kInt64, {}});
   Layers layers(b, config, /*training=*/false, key);
 
-  const ValueId flat_positions = b.Reshape(positions, {B * K});
   ValueId x =
       EmbedInput(layers, config, b, tokens, positions, /*source=*/false);
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
-    const auto cache = [&](const char* name, const Dim& rows, const Dim& L) {
-      return BatchInput(b, absl::StrCat(name, "/", i),
-                        ValueType{ElementType::kFloat32, {rows, L, N, D}});
+    const auto cache = [&](const char* name, ValueId entry) {
+      const ValueId pool = b.Input(absl::StrCat(name, "/", i),
+                                   {ElementType::kFloat32, {S, P, N, D}});
+      const ValueId updated = b.AddOne("update_cache", {pool, entry, slots});
+      b.Output(absl::StrCat(name, "/", i), updated);
+      return updated;
     };
-    // Each hypothesis is a sequence of its own with one query.
     const std::string self = LayerName("decoder", i, "self_attention");
     ValueId normed = layers.Norm(self + ".norm", x);
-    const Shape one = {B * K, 1, N, D};
     const Layers::KeyValue entry = layers.KeysValues(self, normed);
-    const Layers::KeyValue updated = {
-        b.AddOne("update_cache", {cache("self_key", B * K, P),
-                                  b.Reshape(entry.key, one), flat_positions}),
-        b.AddOne("update_cache",
-                 {cache("self_value", B * K, P), b.Reshape(entry.value, one),
-                  flat_positions})};
-    const ValueId heads =
-        layers.Attend(b.Reshape(layers.Query(self, normed), one), updated,
-                      lengths, /*causal=*/false);
-    x = layers.AddHeads(self, x, b.Reshape(heads, {B, K, N, D}));
-    b.Output(absl::StrCat("self_key/", i), updated.key);
-    b.Output(absl::StrCat("self_value/", i), updated.value);
+    const Layers::KeyValue cached = {cache("key", entry.key),
+                                     cache("value", entry.value)};
+    x = layers.AddHeads(self, x,
+                        layers.AttendPages(layers.Query(self, normed), cached,
+                                           pages, lengths));
 
-    // The hypotheses of a sentence are queries on the same memory.
     const std::string cross = LayerName("decoder", i, "cross_attention");
     normed = layers.Norm(cross + ".norm", x);
     x = layers.AddHeads(
         cross, x,
-        layers.Attend(layers.Query(cross, normed),
-                      {cache("cross_key", B, Ls), cache("cross_value", B, Ls)},
-                      source_lengths, /*causal=*/false));
+        layers.AttendPages(layers.Query(cross, normed), cached, source_pages,
+                           source_lengths));
     x = layers.FeedForward("decoder", i, x, valid);
   }
   x = layers.Norm("decoder.norm", x);
   b.Output("logits", Logits(layers, config, b,
-                            b.Reshape(x, {B * K, config.model_width})));
+                            b.Reshape(x, {R, config.model_width})));
   layers.OutputMoeReports();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);

@@ -1,4 +1,4 @@
-// attention, attention_gradient, update_cache.
+// attention, attention_gradient, paged_attention, update_cache.
 
 #include "services/ops/attention.h"
 
@@ -9,7 +9,9 @@
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/cache.h"
 #include "services/ops/cast.h"
+#include "services/ops/paged_attention.h"
 #include "services/ops/reference/attention.h"
+#include "services/ops/reference/paged_attention.h"
 
 namespace gshard {
 namespace {
@@ -176,22 +178,58 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
   return gradients;
 }
 
-// cache [B, L, N, D], entry [B, 1, N, D], positions i32[B] -> cache.
+// q [R, 1, N, D], keys and values [S, P, N, D], pages i32[R, T], lengths i32[R]
+// -> [R, 1, N, D].
+Types InferPagedAttention(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "scale"));
+  RETURN_IF_ERROR(ExpectOperands(operands, 5));
+  for (const int i : {0, 1, 2}) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectRank(operands, i, 4));
+  }
+  for (const int i : {3, 4}) RETURN_IF_ERROR(ExpectInt(operands, i));
+  RETURN_IF_ERROR(ExpectRank(operands, 3, 2));
+  const Shape& q = operands[0].shape;
+  const Shape& keys = operands[1].shape;
+  RETURN_IF_ERROR(ExpectShape(operands, 0, {q[0], 1, keys[2], keys[3]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, keys));
+  RETURN_IF_ERROR(
+      ExpectShape(operands, 3, {q[0], operands[3].shape[1]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 4, {q[0]}));
+  return std::vector<ValueType>{operands[0]};
+}
+
+template <typename Function>
+absl::Status RunPagedAttention(KernelContext& c, Function function) {
+  const Tensor& keys = c.operands[1];
+  RETURN_IF_ERROR(
+      CheckPages(c.operands[3], c.operands[4], keys.dim(0), keys.dim(1)));
+  c.results[0] =
+      function(c.operands[0], keys, c.operands[2], c.operands[3], c.operands[4],
+               static_cast<float>(FloatAttribute(c.attributes(), "scale")));
+  return absl::OkStatus();
+}
+
+// cache [S, P, N, D], entry [R, 1, N, D], slots i32[R] -> cache.
 Types InferUpdateCache(absl::Span<const ValueType> operands,
                        const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 4));
-  const Shape& cache = operands[0].shape;
   RETURN_IF_ERROR(ExpectFloat(operands, 1));
-  RETURN_IF_ERROR(ExpectShape(operands, 1, {cache[0], 1, cache[2], cache[3]}));
+  RETURN_IF_ERROR(ExpectRank(operands, 1, 4));
   RETURN_IF_ERROR(ExpectInt(operands, 2));
-  RETURN_IF_ERROR(ExpectShape(operands, 2, {cache[0]}));
+  const Shape& cache = operands[0].shape;
+  const Dim rows = operands[1].shape[0];
+  RETURN_IF_ERROR(ExpectShape(operands, 1, {rows, 1, cache[2], cache[3]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, {rows}));
   return std::vector<ValueType>{operands[0]};
 }
 
 absl::Status UpdateCacheKernel(KernelContext& c) {
-  RETURN_IF_ERROR(CheckPositions(c.operands[2], c.operands[0].dim(1)));
+  const Tensor& cache = c.operands[0];
+  RETURN_IF_ERROR(CheckSlots(c.operands[2], cache.dim(0) * cache.dim(1)));
   c.results[0] = UpdateCache(c.Take(0), c.operands[1], c.operands[2]);
   return absl::OkStatus();
 }
@@ -220,6 +258,16 @@ std::vector<OpDef> AttentionOps() {
        .reference =
            [](KernelContext& c) {
              return RunGradient(c, reference::AttentionGradient);
+           }},
+      {.name = "paged_attention",
+       .infer = InferPagedAttention,
+       .kernel =
+           [](KernelContext& c) {
+             return RunPagedAttention(c, PagedAttention);
+           },
+       .reference =
+           [](KernelContext& c) {
+             return RunPagedAttention(c, reference::PagedAttention);
            }},
       {.name = "update_cache",
        .infer = InferUpdateCache,
