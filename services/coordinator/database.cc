@@ -39,7 +39,13 @@ absl::Status Database::Error(int code) const {
       return absl::FailedPreconditionError(
           absl::StrCat(message, "; does another coordinator use it?"));
     case SQLITE_FULL:
-      return absl::ResourceExhaustedError(message);
+      return absl::ResourceExhaustedError(
+          absl::StrCat(message, "; make room there"));
+    case SQLITE_IOERR:
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+      return absl::UnavailableError(absl::StrCat(
+          message, "; is its disk there, and its folder writable?"));
     default:
       return absl::UnavailableError(message);
   }

@@ -52,6 +52,10 @@ struct JobEnvironment {
   // attempt begins; and once it is over or parked.
   std::function<void(const v1::JobProgress&)> on_change =
       [](const v1::JobProgress&) {};
+  // Called on `queue` when a checkpoint has been written, with what a restart
+  // goes on from: the time that training has taken.
+  std::function<void(const v1::JobProgress&)> on_checkpoint =
+      [](const v1::JobProgress&) {};
   // Serves a checkpoint under a name; calls back on `queue`.
   std::function<void(const std::string& name, const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
@@ -222,7 +226,6 @@ class JobRunner {
   JobTokenizers tokenizers_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written
-  absl::Time first_step_time_ = absl::InfiniteFuture();
   std::map<MemberKey, RouterState> routers_;
 
   // Of the step being run.

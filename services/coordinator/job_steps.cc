@@ -258,7 +258,7 @@ absl::Status JobRunner::OnCommitted(bool skipped) {
   const absl::Time now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
-      now - first_step_time_ >= absl::Seconds(job_.time_limit_seconds);
+      reporter_->Elapsed(now) >= static_cast<double>(job_.time_limit_seconds);
   last_step_ = step_ >= job_.steps || out_of_time || stop_;
   if (skipped) {
     reporter_->OnSkipped(step_);
@@ -313,6 +313,7 @@ absl::Status JobRunner::OnCheckpointWritten(
       checkpoint_path_,
       CommitJobCheckpoint(job_, tokenizers_, step_, std::move(entries)));
   reporter_->OnCheckpoint(step_, checkpoint_path_, env_.clock());
+  env_.on_checkpoint(reporter_->progress());
   OnCheckpointDone();
   return absl::OkStatus();
 }
