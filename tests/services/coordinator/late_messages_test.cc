@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/config/model_config_proto.h"
 #include "services/coordinator/session_plan.h"
 #include "services/rpc/tensor_transfer.h"
 #include "tests/services/coordinator/fake_cluster.h"
@@ -24,9 +25,12 @@ constexpr absl::StatusCode kPrecondition =
     absl::StatusCode::kFailedPrecondition;
 
 // Gradients of the right form that would spoil all that they touch.
-NamedTensors Poison(const ModelConfig& model) {
+NamedTensors Poison(const FakeMember& router) {
   NamedTensors gradients;
-  for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/false)) {
+  const auto model = ModelConfigFromProto(router.last_load().router().model());
+  EXPECT_OK(model.status());
+  if (!model.ok()) return gradients;
+  for (const ParameterSpec& spec : ParametersOf(*model, /*per_expert=*/false)) {
     Tensor tensor = Tensor::Zeros(ElementType::kFloat32, spec.dims);
     for (int64_t i = 0; i < tensor.size(); ++i) {
       tensor.f32()[i] = std::numeric_limits<float>::quiet_NaN();
@@ -103,14 +107,15 @@ absl::Status PushLate(FakeCluster& cluster, const LatePush& late,
 TEST(LateMessagesTest, HostileGradientsAreRefusedAndLeaveNothing) {
   FakeCluster cluster;
   const TrainingJob job = cluster.MakeJob();
-  const NamedTensors poison = Poison(job.model);
   std::atomic<int> pushed{0};
-  cluster.AddRouter(
+  FakeMember* router = nullptr;
+  router = &cluster.AddRouter(
       "r", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
         if (!c.has_assign_microbatch() || c.assign_microbatch().step() != 2 ||
             c.assign_microbatch().microbatch() != 1) {
           return std::nullopt;
         }
+        const NamedTensors poison = Poison(*router);
         for (const LatePush& late : LatePushes()) {
           const absl::Status status = PushLate(cluster, late, poison);
           EXPECT_EQ(status.code(), late.code) << late.name << ": " << status;
@@ -132,9 +137,9 @@ TEST(LateMessagesTest, HostileGradientsAreRefusedAndLeaveNothing) {
 TEST(LateMessagesTest, AnAttemptThatWasHandedOnCountsNoMore) {
   FakeCluster cluster;
   const TrainingJob job = cluster.MakeJob();
-  const NamedTensors poison = Poison(job.model);
   std::atomic<bool> pushed{false};
-  cluster.AddRouter(
+  FakeMember* router = nullptr;
+  router = &cluster.AddRouter(
       "r", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
         const v1::AssignMicrobatch& assign = c.assign_microbatch();
         if (!c.has_assign_microbatch() || assign.step() != 2 ||
@@ -144,8 +149,9 @@ TEST(LateMessagesTest, AnAttemptThatWasHandedOnCountsNoMore) {
         if (assign.attempt() == 0) {
           return ReplyWith(absl::UnavailableError("a worker was slow"));
         }
-        EXPECT_THAT(PushLate(cluster, {.microbatch = 2, .attempt = 0}, poison),
-                    StatusIs(kPrecondition, HasSubstr("handed on")));
+        EXPECT_THAT(
+            PushLate(cluster, {.microbatch = 2, .attempt = 0}, Poison(*router)),
+            StatusIs(kPrecondition, HasSubstr("handed on")));
         pushed = true;
         return std::nullopt;
       });
