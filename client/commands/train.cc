@@ -24,6 +24,17 @@ void MakePathsAbsolute(TrainingJob* job) {
   }
 }
 
+// Whether the job that could not be submitted is there already: it runs, or it
+// is done. A batch system may have lost who followed it.
+bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
+  const auto jobs = coordinator.ListJobs(job.name, /*history=*/false);
+  if (!jobs.ok() || jobs->jobs().empty()) return false;
+  const v1::JobProgress& progress = jobs->jobs(0).progress();
+  return !JobIsOver(progress.state()) ||
+         (progress.state() == v1::JOB_STATE_SUCCEEDED &&
+          progress.total_steps() >= job.steps);
+}
+
 }  // namespace
 
 absl::Status TrainCommand(Arguments arguments, Console& console) {
@@ -44,7 +55,8 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   flags.Positional("JOB", 1, 1, "TrainingJob as protobuf text");
   flags.Bool("follow", &follow, "print progress until the job is over");
   flags.Bool("resume", &resume,
-             "continue from the last checkpoint in the job's directory");
+             "continue from the last checkpoint in the job's directory; with "
+             "--follow a job that runs already is followed");
   flags.Duration("time_limit", &time_limit,
                  "training time, in place of the job's; 0: the job's");
   flags.Bool("json", &json, "print JSON objects, one a line");
@@ -68,6 +80,9 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto coordinator,
                    CoordinatorClient::Create(system.CoordinatorAddress()));
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
+  if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
+    return FollowJob(*coordinator, job.name, json, console);
+  }
   if (!submitted.ok()) {
     return follow ? WithRetryCode(submitted.status()) : submitted.status();
   }

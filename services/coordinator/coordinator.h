@@ -112,6 +112,8 @@ class Coordinator {
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
+  // In the store; the job goes on without, if that fails. See JobStore::Update.
+  void Note(const v1::JobProgress& progress, int64_t time_micros);
   // Before members are sent away.
   void HaltJobs();
   JobEnvironment MakeEnvironment();

@@ -122,6 +122,9 @@ JobEnvironment Coordinator::MakeEnvironment() {
   environment.on_change = [this](const v1::JobProgress& progress) {
     OnJobChanged(progress);
   };
+  environment.on_checkpoint = [this](const v1::JobProgress& progress) {
+    Note(progress, /*time_micros=*/-1);
+  };
   environment.serve = [this](const std::string& name,
                              const std::string& directory,
                              std::function<void(const absl::Status&)> done) {
@@ -191,13 +194,15 @@ void Coordinator::StartNextJob() {
   next->runner->Start();
 }
 
+void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
+  const absl::Status stored = store_->Update(progress, time_micros);
+  if (stored.ok()) return;
+  LogError("a restart of the coordinator will not know of a job's change",
+           {{"job", progress.job()}, {"status", stored}});
+}
+
 void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
-  const absl::Status stored =
-      store_->Update(progress, absl::ToUnixMicros(options_.clock()));
-  if (!stored.ok()) {
-    LogError("a restart of the coordinator will not know of a job's change",
-             {{"job", progress.job()}, {"status", stored}});
-  }
+  Note(progress, absl::ToUnixMicros(options_.clock()));
   const bool parked = progress.state() == v1::JOB_STATE_QUEUED;
   if (!parked && !IsOver(progress.state())) return;
   // When all is said.

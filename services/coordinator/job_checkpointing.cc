@@ -124,6 +124,7 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
 void JobRunner::OnCheckpointWritten(std::string path) {
   checkpoint_path_ = std::move(path);
   reporter_->OnCheckpoint(writing_->step, checkpoint_path_, env_.clock());
+  env_.on_checkpoint(reporter_->progress());
   writing_ = nullptr;
   const auto next = std::exchange(after_checkpoint_, nullptr);
   if (next) next();

@@ -129,7 +129,13 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       layers_(MoeLayerNames(job.model)),
       metrics_(metrics),
       feed_(feed),
-      progress_(feed->Latest()) {}
+      progress_(feed->Latest()),
+      elapsed_before_(progress_.elapsed_seconds()) {}
+
+double JobReporter::Elapsed(absl::Time now) const {
+  if (begin_ == absl::InfinitePast()) return elapsed_before_;
+  return elapsed_before_ + absl::ToDoubleSeconds(now - begin_);
+}
 
 void JobReporter::Begin(int64_t step, absl::Time now) {
   last_step_time_ = line_time_ = now;
@@ -192,7 +198,7 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
   ReportMetrics(step, result, seconds);
   (void)since_line_.Merge(statistics);  // of one job: it fits
 
-  const double elapsed = absl::ToDoubleSeconds(now - begin_);
+  const double elapsed = Elapsed(now);
   std::optional<double> eta =
       step_rate_->TimeFor(static_cast<double>(job_.steps - step));
   if (eta.has_value() && job_.time_limit_seconds > 0) {

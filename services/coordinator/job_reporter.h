@@ -64,6 +64,10 @@ class JobReporter {
   // before.
   void Begin(int64_t step, absl::Time now);
 
+  // Training time so far, in seconds: since the first Begin(), and what the feed
+  // said at the start, of coordinators before this one.
+  double Elapsed(absl::Time now) const;
+
   // A step is committed. Publishes when a progress line is due, or `last`.
   void OnStep(int64_t step, const StepResult& result, absl::Time now,
               bool last);
@@ -98,6 +102,7 @@ class JobReporter {
   v1::JobProgress progress_;
   std::unique_ptr<EventFile> events_;
   bool events_failed_ = false;
+  const double elapsed_before_;              // seconds
   absl::Time begin_ = absl::InfinitePast();  // of the first attempt
   absl::Time last_step_time_;
   std::optional<SmoothedRate> step_rate_;  // set by Begin

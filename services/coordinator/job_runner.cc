@@ -315,7 +315,6 @@ void JobRunner::BeginTraining() {
     loaded_ = v1::SessionInfo::READY;
   }
   const absl::Time now = env_.clock();
-  first_step_time_ = std::min(first_step_time_, now);
   reporter_->Begin(CommittedStep(), now);
   SetState(v1::JOB_STATE_RUNNING);
   rollback_.reset();

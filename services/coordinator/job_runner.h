@@ -65,6 +65,10 @@ struct JobEnvironment {
     return std::vector<std::string>();
   };
   FaultPoints* faults = nullptr;  // see services/checkpoint/file.h
+  // Called on `queue` when a checkpoint has been written, with what a restart
+  // goes on from: the time that training has taken.
+  std::function<void(const v1::JobProgress&)> on_checkpoint =
+      [](const v1::JobProgress&) {};
   // Serves a checkpoint under a name; calls back on `queue`.
   std::function<void(const std::string& name, const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
@@ -271,7 +275,6 @@ class JobRunner {
   JobTokenizers tokenizers_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written
-  absl::Time first_step_time_ = absl::InfiniteFuture();
   std::map<MemberKey, RouterState> routers_;
   std::unique_ptr<DenseReduction> reduction_;  // or dense_
 

@@ -282,7 +282,7 @@ absl::Status JobRunner::OnCommitted(bool skipped) {
   const absl::Time now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
-      now - first_step_time_ >= absl::Seconds(job_.time_limit_seconds);
+      reporter_->Elapsed(now) >= static_cast<double>(job_.time_limit_seconds);
   last_step_ = step_ >= job_.steps || out_of_time || stop_;
   if (skipped) {
     reporter_->OnSkipped(step_);

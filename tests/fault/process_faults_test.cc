@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -173,6 +174,24 @@ TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
         "coordinator", "expert worker 'worker-1': the stream was lost"));
     cluster.ToWorker("worker-1").Heal();
   });
+}
+
+TEST(TrainingTextTest, ALostFileEndsTheJobByItsName) {
+  ProcessCluster cluster(kLeaseMs);
+  TrainingJob job = cluster.Job();
+  const std::string text = job.checkpoint.directory + ".tsv";
+  std::filesystem::copy_file(job.data.train_path, text);
+  job.data.train_path = text;
+  job.steps = 1000;
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_TRUE(cluster.AwaitStep(5));
+  std::filesystem::remove(text);
+  // The next attempt is the first to miss it.
+  cluster.Kill("worker-0");
+  ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_FALSE(last.retryable());
+  EXPECT_THAT(last.status().message(), ::testing::HasSubstr(text));
 }
 
 TEST(ShortPauseTest, LosesNobody) {

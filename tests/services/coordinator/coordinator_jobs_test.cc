@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <future>
 #include <string>
 #include <thread>
@@ -205,6 +207,53 @@ TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
   const v1::JobProgress last = cluster.Watch("demo").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ExpectTrained(job, 60);
+}
+
+TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
+  std::atomic<int64_t> seconds{1000};
+  FakeCluster cluster({.lease = absl::Hours(24),
+                       .clock = [&] { return absl::FromUnixSeconds(seconds); }},
+                      /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1000;
+  job.time_limit_seconds = 60;
+  job.checkpoint.every_steps = 1;
+  cluster.AddRouter("r");
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_commit_step()) seconds += 25;
+        if (c.has_prepare_step() && c.prepare_step().step() == 2 &&
+            first.exchange(false)) {
+          reached.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  reached.get_future().wait();
+  cluster.RestartCoordinator();
+  go_on.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.step(), 3);
+  EXPECT_EQ(last.elapsed_seconds(), 75);
+}
+
+TEST(CoordinatorJobsTest, AStateDiskThatVanishesIsAClearError) {
+  FakeCluster cluster({}, /*keep=*/true);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
+  std::filesystem::remove_all(cluster.scratch / "state");
+  EXPECT_THAT(cluster.Submit(cluster.MakeJob("b")),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("coordinator.db"),
+                             HasSubstr("is its disk there"))));
+  // What was accepted goes on.
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
 }
 
 TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {
