@@ -85,28 +85,33 @@ TEST(LocalSegmentsTest, BFloat16GivesTheBitsOfOneProcess) {
 
 // What crosses in either direction, forward and backward.
 TEST(LocalSegmentsTest, RowsCrossInTheTypeOfTheWire) {
-  for (const bool low : {false, true}) {
-    ModelConfig config = TinyConfig();
-    if (low) config.wire_type = ComputeType::kBFloat16;
-    ASSERT_OK_AND_ASSIGN(const Program program,
-                         BuildTrainProgram(config, LossConfig()));
-    ASSERT_OK_AND_ASSIGN(const RolePrograms roles, SplitRoles(program));
-    const auto expected = low ? ElementType::kBFloat16 : ElementType::kFloat32;
-    int crossings = 0;
-    for (const Node* node : roles.router.NodesOf("call_segment")) {
-      const SegmentCall call = GetSegmentCall(*node);
-      for (size_t i = 0; i < node->inputs.size(); ++i) {
-        if (!call.sent[i] || call.division[i] != Division::kRows) continue;
-        EXPECT_EQ(roles.router.type(node->inputs[i]).type, expected);
-        ++crossings;
+  using enum ComputeType;
+  for (const ComputeType compute : {kFloat32, kBFloat16}) {
+    for (const ComputeType wire : {kFloat32, kBFloat16}) {
+      ModelConfig config = TinyConfig();
+      config.compute_type = compute;
+      config.wire_type = wire;
+      ASSERT_OK_AND_ASSIGN(const Program program,
+                           BuildTrainProgram(config, LossConfig()));
+      ASSERT_OK_AND_ASSIGN(const RolePrograms roles, SplitRoles(program));
+      const auto expected =
+          wire == kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat32;
+      int crossings = 0;
+      for (const Node* node : roles.router.NodesOf("call_segment")) {
+        const SegmentCall call = GetSegmentCall(*node);
+        for (size_t i = 0; i < node->inputs.size(); ++i) {
+          if (!call.sent[i] || call.division[i] != Division::kRows) continue;
+          EXPECT_EQ(roles.router.type(node->inputs[i]).type, expected);
+          ++crossings;
+        }
+        for (const ValueId reply : node->outputs) {
+          EXPECT_EQ(roles.router.type(reply).type, expected);
+          ++crossings;
+        }
       }
-      for (const ValueId reply : node->outputs) {
-        EXPECT_EQ(roles.router.type(reply).type, expected);
-        ++crossings;
-      }
+      // Two layers, there and back, forward and backward.
+      EXPECT_EQ(crossings, 8);
     }
-    // Two layers, there and back, forward and backward.
-    EXPECT_EQ(crossings, 8);
   }
 }
 
