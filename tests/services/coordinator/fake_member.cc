@@ -38,6 +38,8 @@ std::string Text(const v1::Command& command) {
       return absl::StrCat("commit ", command.commit_step().step());
     case v1::Command::kWriteCheckpoint:
       return absl::StrCat("write ", command.write_checkpoint().step());
+    case v1::Command::kConnectRouters:
+      return absl::StrCat("connect ", SessionOf(command));
     case v1::Command::ACTION_NOT_SET:
       break;
   }
