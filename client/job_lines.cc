@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
+#include "client/job_panel.h"
 #include "client/proto_json.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/signal_watcher.h"
@@ -65,24 +66,23 @@ std::string JobLine(const v1::JobProgress& progress) {
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool json, Console& console) {
   SignalWatcher signals([&](int) { coordinator.Interrupt(); });
-  bool open_line = false;  // on a terminal, one that may be overwritten
+  JobPanel panel;  // on a terminal
   const absl::StatusOr<v1::JobProgress> last =
       coordinator.WatchJob(job, [&](const v1::JobProgress& progress) {
         if (json) {
           *console.out << ProtoToJsonLine(progress) << std::endl;
           return;
         }
-        const bool overwrite = console.out_is_terminal;
-        if (overwrite) *console.out << "\r\x1b[K";
-        *console.out << JobLine(progress);
-        open_line = overwrite && !JobIsOver(progress.state());
-        if (open_line) {
-          *console.out << std::flush;
-        } else {
-          *console.out << std::endl;
+        if (console.out_is_terminal) {
+          *console.out << panel.Draw(progress) << std::flush;
+          if (!JobIsOver(progress.state())) return;
+          *console.out << "\n";
         }
+        *console.out << JobLine(progress) << std::endl;
       });
-  if (open_line) *console.out << std::endl;
+  if (console.out_is_terminal && !json && !last.ok()) {
+    *console.out << std::endl;
+  }
   if (absl::IsCancelled(last.status())) {
     return absl::CancelledError(absl::StrCat(
         "no longer watching; the job goes on, see `gshard watch ", job, "`"));

@@ -97,7 +97,7 @@ start() {
     network_add "$name"
   fi
   local flags=(--listen="$(address "$name")" --log_level=info
-               --lease_ms=$lease_ms)
+               --lease_ms="$lease_ms")
   case $name in
     coordinator)
       program=gshard_coordinator

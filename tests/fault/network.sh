@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by tests/fault/*.sh: a network of namespaces that can be cut apart.
 # Needs root with CAP_NET_ADMIN and CAP_SYS_ADMIN.
 #
