@@ -36,8 +36,8 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
   v1::CommandReply reply;
   switch (command.action_case()) {
     case v1::Command::kLoadSession: {
-      ASSIGN_OR_RETURN(const int64_t bytes, Load(command.load_session()));
-      reply.mutable_session_loaded()->set_memory_bytes(bytes);
+      ASSIGN_OR_RETURN(*reply.mutable_session_loaded(),
+                       Load(command.load_session()));
       return reply;
     }
     case v1::Command::kUnloadSession:
@@ -98,7 +98,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
   return entry;
 }
 
-absl::StatusOr<int64_t> RouterSessions::Load(const v1::LoadSession& load) {
+absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
+    const v1::LoadSession& load) {
   const std::string& session = load.session();
   if (session.empty()) {
     return absl::InvalidArgumentError("load_session.session: required");
@@ -112,13 +113,15 @@ absl::StatusOr<int64_t> RouterSessions::Load(const v1::LoadSession& load) {
     if (sessions_.count(session) > 0) return exists();
   }
   ASSIGN_OR_RETURN(Entry entry, Make(load));
-  const int64_t bytes = entry.training ? entry.training->memory_bytes()
-                                       : entry.serving->memory_bytes();
+  v1::SessionLoaded loaded;
+  loaded.set_memory_bytes(entry.training ? entry.training->memory_bytes()
+                                         : entry.serving->memory_bytes());
+  if (entry.training) *loaded.mutable_text() = entry.training->text().Describe();
   std::lock_guard<std::mutex> lock(mutex_);
   if (entry.serving != nullptr) RETURN_IF_ERROR(models_->Add(entry.serving));
   sessions_[session] = std::move(entry);
-  LogInfo("session loaded", {{"session", session}, {"bytes", bytes}});
-  return bytes;
+  LogInfo("session loaded", {{"session", session}, {"bytes", loaded.memory_bytes()}});
+  return loaded;
 }
 
 RouterSessions::Entry RouterSessions::Find(const std::string& session) const {

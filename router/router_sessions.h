@@ -48,7 +48,7 @@ class RouterSessions {
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
-  absl::StatusOr<int64_t> Load(const v1::LoadSession& load);
+  absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load);
   Entry Find(const std::string& session) const;
   // Takes a session out; after its calls if `wait`.

@@ -2,6 +2,10 @@
 //
 //   wait for members -> load -> step, step, ... -> checkpoint -> serve -> over
 //
+// Some steps are followed by validation: microbatches of held-out text go to
+// routers, which run them forward and reply with the sums; see
+// job_validation.cc.
+//
 // A step: microbatches go to routers, which push dense gradients and reply;
 // workers prepare, i.e. report their norms; the step is scaled and committed.
 // A router that is lost, or fails for a passing reason, has its microbatches
@@ -114,6 +118,7 @@ class JobRunner {
     kMicrobatches,
     kPreparing,
     kCommitting,
+    kValidating,
     kCheckpointing,
     kServing,
     kEnded
@@ -141,6 +146,9 @@ class JobRunner {
   void LoadRouters();
   void OnRouterLoaded(const MemberKey& router,
                       const absl::StatusOr<v1::CommandReply>& reply);
+  // Whether the router reads the text that the others do.
+  absl::Status OnTextLoaded(const MemberKey& router,
+                            const v1::SessionLoaded& loaded);
   void ReconcileMembers();
   void BeginTraining();
 
@@ -160,6 +168,11 @@ class JobRunner {
   absl::Status LoadAgain();
 
   void BeginStep();
+  // Hands out `count` microbatches, of the step or of the held-out text.
+  void BeginMicrobatches(Phase phase, int32_t count);
+  bool RunsMicrobatches() const {
+    return phase_ == Phase::kMicrobatches || phase_ == Phase::kValidating;
+  }
   void Dispatch();
   void OnMicrobatch(const Assignment& assignment,
                     const absl::StatusOr<v1::CommandReply>& reply);
@@ -176,6 +189,15 @@ class JobRunner {
   // Commits the step; null: skips it.
   void Commit(const StepScale* scale);
   absl::Status OnCommitted(bool skipped);
+  bool CheckpointDue() const;
+  // Whether the held-out text is measured after step_; `over`: it is the last.
+  bool ValidationDue(bool over) const;
+  void BeginValidation();
+  absl::Status OnValidated();
+  // That of the checkpoints that are there.
+  void FindBestValidation();
+  // The step, and its validation, are done.
+  absl::Status AfterStep();
   absl::Status WriteCheckpoint();
   absl::Status OnCheckpointWritten(
       const std::vector<v1::CommandReply>& replies);
@@ -219,6 +241,9 @@ class JobRunner {
   absl::Time first_step_time_ = absl::InfiniteFuture();
   std::map<MemberKey, RouterState> routers_;
 
+  // What the first router has read; nothing of routers that do not say.
+  std::optional<v1::TextLoaded> text_;
+
   // Of the step being run.
   int64_t step_ = 0;
   std::unique_ptr<MicrobatchSchedule> microbatches_;
@@ -226,6 +251,8 @@ class JobRunner {
   GradientList gradients_;
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
+  std::optional<double> validation_loss_;  // with its parameters
+  absl::Time validation_began_;
   bool last_step_ = false;
   std::vector<TensorEntry> dense_entries_;
 

@@ -49,17 +49,20 @@ LossConfig MakeLossConfig(const TrainingJob& job) {
           .z_loss = job.vocabulary_z_loss};
 }
 
-LocalTrainer::LocalTrainer(const TrainingJob& job, Program program)
+LocalTrainer::LocalTrainer(const TrainingJob& job, Program program,
+                           Program evaluation)
     : job_(job),
       schedule_(MakeSchedule(job.schedule)),
-      runner_(job.model, std::move(program)) {}
+      runner_(job.model, std::move(program)),
+      evaluator_(job.model, std::move(evaluation)) {}
 
 absl::StatusOr<std::unique_ptr<LocalTrainer>> LocalTrainer::Create(
     const TrainingJob& job) {
   ASSIGN_OR_RETURN(Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
+  ASSIGN_OR_RETURN(Program evaluation, BuildEvaluateProgram(job.model));
   std::unique_ptr<LocalTrainer> trainer(
-      new LocalTrainer(job, std::move(program)));
+      new LocalTrainer(job, std::move(program), std::move(evaluation)));
   std::vector<int32_t> experts(job.model.experts);
   std::iota(experts.begin(), experts.end(), 0);
   trainer->store_ = std::make_unique<ParameterStore>(
@@ -103,6 +106,18 @@ absl::StatusOr<StepResult> LocalTrainer::Step(const BatchSource& batches) {
   store_->Update(gradients, scale.gradient_scale, step, result.learning_rate);
   step_ = step;
   return result;
+}
+
+absl::StatusOr<StepStatistics> LocalTrainer::Validate(
+    int64_t count, const std::function<Batch(int64_t index)>& batches) const {
+  StepStatistics sum;
+  for (int64_t index = 0; index < count; ++index) {
+    ASSIGN_OR_RETURN(const StepStatistics microbatch,
+                     evaluator_.Evaluate(batches(index), job_.seed, index,
+                                         store_->tensors()));
+    RETURN_IF_ERROR(sum.Merge(microbatch));
+  }
+  return sum;
 }
 
 absl::StatusOr<StepScale> ScaleStep(double squared_norm_of_sum,

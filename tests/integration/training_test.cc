@@ -69,7 +69,7 @@ void RunLocally(TrainingJob job, const std::string& tokenizer_path,
     ASSERT_OK_AND_ASSIGN(
         const StepResult result,
         trainer->Step([&](int64_t s, int64_t index) {
-          return MakeBatch(dataset, order.Microbatch(s - 1, index));
+          return *ReadBatch(dataset, order.Microbatch(s - 1, index));
         }));
     outcome->losses[step] = result.statistics.loss();
   }

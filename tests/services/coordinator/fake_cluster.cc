@@ -38,8 +38,9 @@ std::string Text(const v1::Command& command) {
       return absl::StrCat("abort ", command.abort_session().session());
     case v1::Command::kAssignMicrobatch: {
       const auto& assign = command.assign_microbatch();
-      return absl::StrCat("assign ", assign.step(), "/", assign.microbatch(),
-                          "/", assign.attempt());
+      return absl::StrCat(assign.validation() ? "validate " : "assign ",
+                          assign.step(), "/", assign.microbatch(), "/",
+                          assign.attempt());
     }
     case v1::Command::kPrepareStep:
       return absl::StrCat("prepare ", command.prepare_step().step());
@@ -116,6 +117,15 @@ v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
   return stats;
 }
 
+v1::MicrobatchStats FakeValidationStats(const ModelConfig& model, int64_t step,
+                                        int32_t microbatch) {
+  v1::MicrobatchStats stats = FakeStats(model, step, microbatch);
+  stats.set_target_tokens(4);
+  stats.set_loss_sum(32.0 / static_cast<double>(step) +
+                     (microbatch == 0 ? 1.0 : 0.0));
+  return stats;
+}
+
 FakeMember::FakeMember(std::shared_ptr<grpc::Channel> channel,
                        v1::MemberRole role, std::string name,
                        Intercept intercept)
@@ -145,6 +155,11 @@ void FakeMember::WaitFor(const std::string& command) const {
 v1::LoadSession FakeMember::last_load() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return last_load_;
+}
+
+void FakeMember::SetText(const v1::TextLoaded& text) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  text_ = text;
 }
 
 void FakeMember::OnLost() {
@@ -178,7 +193,10 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
     Session& session = sessions_[load.session()];
     session.load = last_load_ = load;
     if (load.has_worker()) RETURN_IF_ERROR(LoadWorker(load, &session));
-    reply.mutable_session_loaded();
+    v1::SessionLoaded* const loaded = reply.mutable_session_loaded();
+    if (text_.has_value() && load.training() && load.has_router()) {
+      *loaded->mutable_text() = *text_;
+    }
     return reply;
   }
   if (command.has_unload_session() || command.has_abort_session()) {
@@ -250,6 +268,11 @@ absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
   pull.set_session(assign.session());
   pull.set_version(assign.parameter_version());
   RETURN_IF_ERROR(PullParameters(channel_, pull, expected, kLong).status());
+  if (assign.validation()) {
+    *reply->mutable_microbatch_done()->mutable_stats() =
+        FakeValidationStats(model, assign.step(), assign.microbatch());
+    return absl::OkStatus();
+  }
   v1::TensorFrameHeader header;
   header.set_session(assign.session());
   header.set_step(assign.step());

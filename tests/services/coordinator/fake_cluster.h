@@ -33,6 +33,11 @@ Tensor FakeGradient(const std::string& name, const Dims& dims, int64_t step,
 v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
                               int32_t microbatch);
 
+// What a fake router says of a held-out microbatch after `step`: a loss of
+// 8 / step nats a token in all microbatches but the first, which has one more.
+v1::MicrobatchStats FakeValidationStats(const ModelConfig& model, int64_t step,
+                                        int32_t microbatch);
+
 // One router or worker.
 class FakeMember : public MemberHandler {
  public:
@@ -46,13 +51,16 @@ class FakeMember : public MemberHandler {
 
   void Leave() { client_->Stop(); }
 
+  // What a router says of the text of jobs that it loads from now on.
+  void SetText(const v1::TextLoaded& text);
+
   v1::CommandReply Handle(const v1::Command& command) override;
   void Interrupt(const std::string&) override {}
   void OnLost() override;
   v1::Heartbeat Load() override { return {}; }
 
   // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
-  // attempt), "prepare 1", "commit 1", "write 1", "unload demo/1", ...
+  // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload demo/1", ...
   std::vector<std::string> commands() const;
   // Returns once `command` has come.
   void WaitFor(const std::string& command) const;
@@ -81,6 +89,7 @@ class FakeMember : public MemberHandler {
   std::vector<std::string> commands_;        // guarded by mutex_
   std::map<std::string, Session> sessions_;  // guarded by mutex_
   v1::LoadSession last_load_;                // guarded by mutex_
+  std::optional<v1::TextLoaded> text_;       // guarded by mutex_
   std::unique_ptr<MemberClient> client_;
 };
 
