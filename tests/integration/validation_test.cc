@@ -90,8 +90,10 @@ class ValidationTest : public ::testing::Test {
                          cluster.Train(
                              job,
                              [&](const v1::JobProgress& line) {
-                               if (line.step() > 0)
+                               // A job's first line has no loss yet.
+                               if (line.loss() > 0) {
                                  outcome->losses[line.step()] = line.loss();
+                               }
                                if (line.validation_step() == 0) return;
                                outcome->validations[line.validation_step()] = {
                                    line.validation_loss(),

@@ -152,7 +152,10 @@ TEST(TrainCommandTest, FailsAsTheJobDoes) {
 TEST(TrainCommandTest, RefusesABadJobBeforeAnyCall) {
   const ScratchFolder folder;
   EXPECT_THAT(
-      CommandRun(TrainCommand, {folder.Write("job", "name: 'x'\n")}).status,
+      CommandRun(TrainCommand,
+                 {folder.Write("job",
+                               "name: 'x' checkpoint { directory: 'y' }\n")})
+          .status,
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train_path")));
   EXPECT_TRUE(IsUsageError(CommandRun(TrainCommand, {}).status));
 }
