@@ -90,8 +90,7 @@ absl::Status CheckSegments(const std::vector<Segment>& segments, bool keeps,
   return absl::OkStatus();
 }
 
-absl::Status CheckAllSegments(const WorkerSessionSpec& spec,
-                              Outputs* outputs) {
+absl::Status CheckAllSegments(const WorkerSessionSpec& spec, Outputs* outputs) {
   const bool training = spec.optimizer != nullptr;
   const size_t count = spec.segments.size() + spec.evaluation_segments.size();
   if (spec.segments.empty() || count > kMaxSegments) {

@@ -77,8 +77,7 @@ void WorkerSession::BeginStep() {
 absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
     const SegmentRun& run, TensorMap inputs) {
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  const bool alone =
-      run.step == 0 && run.microbatch == 0 && run.attempt == 0;
+  const bool alone = run.step == 0 && run.microbatch == 0 && run.attempt == 0;
   if (training() && !alone) return RunTraining(run, std::move(inputs));
   if (!alone) {
     return absl::FailedPreconditionError(

@@ -116,11 +116,13 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   v1::SessionLoaded loaded;
   loaded.set_memory_bytes(entry.training ? entry.training->memory_bytes()
                                          : entry.serving->memory_bytes());
-  if (entry.training) *loaded.mutable_text() = entry.training->text().Describe();
+  if (entry.training)
+    *loaded.mutable_text() = entry.training->text().Describe();
   std::lock_guard<std::mutex> lock(mutex_);
   if (entry.serving != nullptr) RETURN_IF_ERROR(models_->Add(entry.serving));
   sessions_[session] = std::move(entry);
-  LogInfo("session loaded", {{"session", session}, {"bytes", loaded.memory_bytes()}});
+  LogInfo("session loaded",
+          {{"session", session}, {"bytes", loaded.memory_bytes()}});
   return loaded;
 }
 

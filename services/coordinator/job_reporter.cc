@@ -281,12 +281,11 @@ void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,
     metrics_->validation_loss.Set(sums.loss());
     metrics_->validation_overflow.Set(sums.overflow_share());
   }
-  LogInfo("validation",
-          {{"job", job_.name},
-           {"step", step},
-           {"loss", sums.loss()},
-           {"overflow", sums.overflow_share()},
-           {"best_step", progress_.best_validation_step()}});
+  LogInfo("validation", {{"job", job_.name},
+                         {"step", step},
+                         {"loss", sums.loss()},
+                         {"overflow", sums.overflow_share()},
+                         {"best_step", progress_.best_validation_step()}});
   AddEvents(step,
             {{"validation/loss", static_cast<float>(sums.loss())},
              {"validation/overflow_ratio",

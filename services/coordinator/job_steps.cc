@@ -115,13 +115,12 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
   }
   const absl::Duration delay =
       settings_.retry_delay * static_cast<int64_t>(1 << (attempts - 1));
-  env_.queue->PostAfter(
-      delay, [this, still, step = step_, phase = phase_,
-              index = assignment.microbatch] {
-        if (!still() || phase != phase_ || step != step_) return;
-        microbatches_->Release(index);
-        Dispatch();
-      });
+  env_.queue->PostAfter(delay, [this, still, step = step_, phase = phase_,
+                                index = assignment.microbatch] {
+    if (!still() || phase != phase_ || step != step_) return;
+    microbatches_->Release(index);
+    Dispatch();
+  });
   Dispatch();
 }
 
@@ -332,10 +331,9 @@ absl::Status JobRunner::OnCheckpointWritten(
                  absl::StrCat("expert worker '", plan_.workers[w].name, "'")));
     entries.insert(entries.end(), more->begin(), more->end());
   }
-  ASSIGN_OR_RETURN(
-      checkpoint_path_,
-      CommitJobCheckpoint(job_, tokenizers_, step_, std::move(entries),
-                          validation_loss_));
+  ASSIGN_OR_RETURN(checkpoint_path_,
+                   CommitJobCheckpoint(job_, tokenizers_, step_,
+                                       std::move(entries), validation_loss_));
   reporter_->OnCheckpoint(step_, checkpoint_path_, env_.clock());
   OnCheckpointDone();
   return absl::OkStatus();

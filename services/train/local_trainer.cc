@@ -35,11 +35,11 @@ std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config) {
 }
 
 Schedule MakeSchedule(const LearningRateSchedule& config) {
-  absl::StatusOr<Schedule> schedule = Schedule::Create(
-      {.warmup = config.linear_warmup ? WarmupShape::kLinear
-                                      : WarmupShape::kConstant,
-       .multiplier = config.multiplier,
-       .warmup_steps = config.warmup_steps});
+  absl::StatusOr<Schedule> schedule =
+      Schedule::Create({.warmup = config.linear_warmup ? WarmupShape::kLinear
+                                                       : WarmupShape::kConstant,
+                        .multiplier = config.multiplier,
+                        .warmup_steps = config.warmup_steps});
   CHECK(schedule.ok());  // the job was validated
   return *schedule;
 }
@@ -97,10 +97,9 @@ absl::StatusOr<StepResult> LocalTrainer::Step(const BatchSource& batches) {
     gradients.emplace_back(names[i], std::move(sums[i]));
   }
   RETURN_IF_ERROR(store_->CheckGradients(gradients));
-  ASSIGN_OR_RETURN(
-      const StepScale scale,
-      ScaleStep(TotalSquaredNorm(store_->SquaredNorms(gradients)),
-                result.statistics.target_tokens, job_.clip_norm));
+  ASSIGN_OR_RETURN(const StepScale scale,
+                   ScaleStep(TotalSquaredNorm(store_->SquaredNorms(gradients)),
+                             result.statistics.target_tokens, job_.clip_norm));
   result.gradient_norm = scale.gradient_norm;
   result.learning_rate = schedule_.LearningRate(step);
   store_->Update(gradients, scale.gradient_scale, step, result.learning_rate);

@@ -28,10 +28,9 @@ absl::StatusOr<StepStatistics> MicrobatchRunner::Evaluate(
     const Batch& batch, uint64_t seed, int64_t index,
     const TensorMap& parameters, SegmentRunner* segments,
     std::function<bool()> cancelled) const {
-  ASSIGN_OR_RETURN(
-      MicrobatchResult result,
-      RunKeyed(batch, FoldIn(FoldIn(seed, index), "validation"), parameters,
-               segments, std::move(cancelled)));
+  ASSIGN_OR_RETURN(MicrobatchResult result,
+                   RunKeyed(batch, FoldIn(FoldIn(seed, index), "validation"),
+                            parameters, segments, std::move(cancelled)));
   CHECK(result.gradients.empty());
   return std::move(result.statistics);
 }

@@ -67,8 +67,7 @@ void RunLocally(TrainingJob job, const std::string& tokenizer_path,
   ASSERT_OK_AND_ASSIGN(const auto trainer, LocalTrainer::Create(job));
   for (int64_t step = 1; step <= job.steps; ++step) {
     ASSERT_OK_AND_ASSIGN(
-        const StepResult result,
-        trainer->Step([&](int64_t s, int64_t index) {
+        const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
           return *ReadBatch(dataset, order.Microbatch(s - 1, index));
         }));
     outcome->losses[step] = result.statistics.loss();
@@ -116,10 +115,9 @@ TEST(TrainingTest, AnyClusterTrainsTheModelOfOneProcess) {
        std::vector<std::pair<int, int>>{{1, 4}, {2, 3}}) {
     SCOPED_TRACE(absl::StrCat(routers, " routers, ", workers, " workers"));
     Outcome outcome;
-    ASSERT_NO_FATAL_FAILURE(
-        RunOnCluster(NamesJob(absl::StrCat(directory.path(), "/", routers, "-",
-                                           workers)),
-                     routers, workers, &outcome));
+    ASSERT_NO_FATAL_FAILURE(RunOnCluster(
+        NamesJob(absl::StrCat(directory.path(), "/", routers, "-", workers)),
+        routers, workers, &outcome));
     ExpectSame(outcome, first);
     EXPECT_EQ(outcome.tensors.size(), first.tensors.size());
   }

@@ -35,9 +35,14 @@ TrainingJob UnusualJob() {
   job.name = "unusual";
   job.model.experts = 64;
   job.model.gate.literal = true;
-  job.data = {"a b/\"train\".tsv", "dev\xc3\xa9.tsv", "s.model", "t.model",
-              "pt_BR", {{"more.tsv", "de", 0.5}, {"other.tsv", "", 2.0}},
-              5.0, {{"held-out.tsv", "fr", 1.0}}};
+  job.data = {"a b/\"train\".tsv",
+              "dev\xc3\xa9.tsv",
+              "s.model",
+              "t.model",
+              "pt_BR",
+              {{"more.tsv", "de", 0.5}, {"other.tsv", "", 2.0}},
+              5.0,
+              {{"held-out.tsv", "fr", 1.0}}};
   job.seed = std::numeric_limits<int64_t>::max();
   job.steps = 17;
   job.microbatches_per_step = 3;
@@ -125,8 +130,8 @@ TEST(TrainingJobTest, ListsAllFilesWithTheirLanguages) {
   TrainingData data;
   data.train_files = {{"b", "", 1.0}, {"c", "fr", 3.0}};
   data.default_language = "de";
-  EXPECT_EQ(TrainFiles(data), (std::vector<TextFile>{{"b", "de", 1.0},
-                                                     {"c", "fr", 3.0}}));
+  EXPECT_EQ(TrainFiles(data),
+            (std::vector<TextFile>{{"b", "de", 1.0}, {"c", "fr", 3.0}}));
   data.train_path = "a";
   EXPECT_EQ(TrainFiles(data).front(), (TextFile{"a", "de", 1.0}));
   EXPECT_EQ(DevFiles(data), std::vector<TextFile>());

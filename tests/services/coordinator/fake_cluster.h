@@ -60,7 +60,8 @@ class FakeMember : public MemberHandler {
   v1::Heartbeat Load() override { return {}; }
 
   // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
-  // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload demo/1", ...
+  // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload
+  // demo/1", ...
   std::vector<std::string> commands() const;
   // Returns once `command` has come.
   void WaitFor(const std::string& command) const;
