@@ -33,6 +33,7 @@ WorkerSession::WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes)
       microbatches_(spec.microbatches_per_step),
       memory_bytes_(memory_bytes),
       host_(std::move(spec.segments)),
+      evaluation_host_(std::move(spec.evaluation_segments)),
       step_(spec.step),
       store_(std::move(spec.parameters), std::move(spec.experts),
              spec.optimizer) {
@@ -83,14 +84,16 @@ void WorkerSession::BeginStep() {
 absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
     const SegmentRun& run, TensorMap inputs) {
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  if (training()) return RunTraining(run, std::move(inputs));
-  if (run.step != 0 || run.microbatch != 0 || run.attempt != 0) {
+  const bool alone = run.step == 0 && run.microbatch == 0 && run.attempt == 0;
+  if (training() && !alone) return RunTraining(run, std::move(inputs));
+  if (!alone) {
     return absl::FailedPreconditionError(
         absl::StrCat("the session does not train, got step ", run.step));
   }
+  SegmentHost& host = training() ? evaluation_host_ : host_;
   ASSIGN_OR_RETURN(
       SegmentResult result,
-      host_.Run(run.segment, /*run=*/"", std::move(inputs), parameters_));
+      host.Run(run.segment, /*run=*/"", std::move(inputs), parameters_));
   return std::move(result.replies);
 }
 

@@ -50,9 +50,11 @@ struct WorkerSessionSpec {
   int64_t step = 0;           // committed already
   int64_t skipped_steps = 0;  // of these, the last, left out by the source
   int64_t microbatches_per_step = 0;
+  std::vector<Segment> evaluation_segments;  // reply only
 };
 
-// Which call this is. In serving all but `segment` are 0.
+// Which call this is. In serving and evaluation all but `segment` and `owner`
+// are 0.
 struct SegmentRun {
   std::string segment;
   int64_t step = 0;
@@ -85,7 +87,7 @@ class WorkerSession {
   // segment's. Errors: those of SegmentHost::Run; InvalidArgument for a
   // microbatch that there is not; FailedPrecondition if the session is at
   // another step or has seen a higher attempt. In training an error ends the
-  // attempt.
+  // attempt. A call of an evaluation segment leaves nothing behind.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs);
 
@@ -169,6 +171,7 @@ class WorkerSession {
   const int64_t microbatches_;
   const int64_t memory_bytes_;
   SegmentHost host_;
+  SegmentHost evaluation_host_;  // without segments unless there is validation
 
   // Shared by runs, exclusive for steps.
   mutable std::shared_mutex step_mutex_;

@@ -168,19 +168,22 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
     if (sessions_.count(session) > 0) return exists();
   }
   ASSIGN_OR_RETURN(Entry entry, Make(load));
-  const int64_t bytes = entry.training ? entry.training->memory_bytes()
-                                       : entry.serving->memory_bytes();
   v1::SessionLoaded loaded;
-  loaded.set_memory_bytes(bytes);
-  if (entry.training != nullptr && entry.training->dense() != nullptr) {
-    for (const std::string& address : entry.training->dense()->addresses()) {
-      loaded.add_addresses(address);
+  loaded.set_memory_bytes(entry.training ? entry.training->memory_bytes()
+                                         : entry.serving->memory_bytes());
+  if (entry.training != nullptr) {
+    *loaded.mutable_text() = entry.training->text().Describe();
+    if (entry.training->dense() != nullptr) {
+      for (const std::string& address : entry.training->dense()->addresses()) {
+        loaded.add_addresses(address);
+      }
     }
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (entry.serving != nullptr) RETURN_IF_ERROR(models_->Add(entry.serving));
   sessions_[session] = std::move(entry);
-  LogInfo("session loaded", {{"session", session}, {"bytes", bytes}});
+  LogInfo("session loaded",
+          {{"session", session}, {"bytes", loaded.memory_bytes()}});
   return loaded;
 }
 

@@ -6,14 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/remote_segments.h"
-#include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/data/corpus.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_transfer.h"
 #include "services/segments/role_split.h"
-#include "services/tokenizer/tokenizer.h"
 #include "services/train/local_trainer.h"
 
 namespace gshard {
@@ -25,40 +22,6 @@ std::chrono::milliseconds LeftUntil(Clock::time_point deadline) {
   return std::max(std::chrono::milliseconds(1),
                   std::chrono::duration_cast<std::chrono::milliseconds>(
                       deadline - Clock::now()));
-}
-
-absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
-                             int64_t size) {
-  if (tokenizer.vocab_size() == size) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the ", side, " tokenizer has ", tokenizer.vocab_size(),
-                   " pieces, the model expects ", size));
-}
-
-absl::StatusOr<Dataset> LoadDataset(const TrainingJob& job,
-                                    const std::string& directory) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> source,
-                   Tokenizer::Load(absl::StrCat(directory, "/source.model")));
-  RETURN_IF_ERROR(
-      CheckVocabulary("source", *source, job.model.source_vocabulary_size));
-  std::unique_ptr<Tokenizer> own_target;
-  if (!job.model.shared_vocabulary) {
-    ASSIGN_OR_RETURN(own_target,
-                     Tokenizer::Load(absl::StrCat(directory, "/target.model")));
-  }
-  const Tokenizer& target = own_target ? *own_target : *source;
-  RETURN_IF_ERROR(
-      CheckVocabulary("target", target, job.model.target_vocabulary_size));
-  CorpusOptions corpus_options;
-  corpus_options.default_language = job.data.default_language;
-  ASSIGN_OR_RETURN(const Corpus corpus,
-                   ReadCorpus(job.data.train_path, corpus_options));
-  if (corpus.bad_lines > 0) {
-    LogWarning("bad lines were left out",
-               {{"path", job.data.train_path}, {"lines", corpus.bad_lines}});
-  }
-  return Dataset::Create(corpus, *source, target,
-                         {.max_length = static_cast<int32_t>(job.max_length)});
 }
 
 v1::MicrobatchStats StatsToProto(const StepStatistics& statistics) {
@@ -88,33 +51,29 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
     RouterMetrics metrics) {
   const TrainingJob& job = spec.job;
-  ASSIGN_OR_RETURN(Dataset dataset, LoadDataset(job, spec.tokenizer_directory));
-  ASSIGN_OR_RETURN(
-      BatchOrder order,
-      BatchOrder::Create(
-          dataset.lengths(),
-          {.seed = static_cast<uint64_t>(job.seed),
-           .tokens = static_cast<int32_t>(job.tokens_per_microbatch),
-           .microbatches_per_step =
-               static_cast<int32_t>(job.microbatches_per_step)},
-          dataset.target_lengths()));
+  ASSIGN_OR_RETURN(auto text,
+                   TrainingText::Open(job, spec.tokenizer_directory));
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
   ASSIGN_OR_RETURN(RolePrograms roles, SplitRoles(program));
-  return std::unique_ptr<TrainingSession>(new TrainingSession(
-      std::move(spec), std::move(roles.router), std::move(dataset),
-      std::move(order), std::move(coordinator), std::move(metrics)));
+  ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
+  ASSIGN_OR_RETURN(RolePrograms evaluation_roles, SplitRoles(evaluation));
+  return std::unique_ptr<TrainingSession>(
+      new TrainingSession(std::move(spec), std::move(roles.router),
+                          std::move(evaluation_roles.router), std::move(text),
+                          std::move(coordinator), std::move(metrics)));
 }
 
 TrainingSession::TrainingSession(TrainingSessionSpec spec, Program program,
-                                 Dataset dataset, BatchOrder order,
+                                 Program evaluation,
+                                 std::unique_ptr<TrainingText> text,
                                  std::shared_ptr<grpc::Channel> coordinator,
                                  RouterMetrics metrics)
     : spec_(std::move(spec)),
       layers_(MoeLayerNames(spec_.job.model)),
       runner_(spec_.job.model, std::move(program)),
-      dataset_(std::move(dataset)),
-      order_(std::move(order)),
+      evaluator_(spec_.job.model, std::move(evaluation)),
+      text_(std::move(text)),
       coordinator_(std::move(coordinator)),
       metrics_(std::move(metrics)) {
   metrics_.DeclareLayers(layers_);
@@ -132,12 +91,13 @@ absl::Status TrainingSession::CheckAssignment(
         absl::StrCat("assign_microbatch.step: expected at least 1, got ",
                      assignment.step()));
   }
-  if (assignment.microbatch() < 0 ||
-      assignment.microbatch() >= spec_.job.microbatches_per_step) {
+  const int64_t count = assignment.validation()
+                            ? text_->validation_microbatches()
+                            : spec_.job.microbatches_per_step;
+  if (assignment.microbatch() < 0 || assignment.microbatch() >= count) {
     return absl::InvalidArgumentError(
-        absl::StrCat("assign_microbatch.microbatch: expected 0 to ",
-                     spec_.job.microbatches_per_step - 1, ", got ",
-                     assignment.microbatch()));
+        absl::StrCat("assign_microbatch.microbatch: expected 0 to ", count - 1,
+                     ", got ", assignment.microbatch()));
   }
   if (assignment.timeout_ms() < 1) {
     return absl::InvalidArgumentError(
@@ -172,6 +132,24 @@ void TrainingSession::CountLayers(const StepStatistics& statistics) const {
   }
 }
 
+absl::StatusOr<MicrobatchResult> TrainingSession::Run(
+    const v1::AssignMicrobatch& assignment, const TensorMap& parameters,
+    RemoteSegments* segments, std::function<bool()> cancelled) const {
+  const int32_t index = assignment.microbatch();
+  const auto seed = static_cast<uint64_t>(spec_.job.seed);
+  if (!assignment.validation()) {
+    ASSIGN_OR_RETURN(const Batch batch, text_->Read(assignment.step(), index));
+    return runner_.Run(batch, seed, assignment.step(), index, parameters,
+                       segments, std::move(cancelled));
+  }
+  ASSIGN_OR_RETURN(const Batch batch, text_->ReadHeldOut(index));
+  MicrobatchResult result;
+  ASSIGN_OR_RETURN(result.statistics,
+                   evaluator_.Evaluate(batch, seed, index, parameters, segments,
+                                       std::move(cancelled)));
+  return result;
+}
+
 absl::Status TrainingSession::HandOver(const v1::AssignMicrobatch& assignment,
                                        GradientList gradients,
                                        std::chrono::milliseconds timeout) {
@@ -200,20 +178,17 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
   ASSIGN_OR_RETURN(
       const Parameters parameters,
       PullVersion(assignment.parameter_version(), LeftUntil(deadline)));
-  const Batch batch = MakeBatch(
-      dataset_,
-      order_.Microbatch(assignment.step() - 1, assignment.microbatch()));
-  RemoteSegments segments(spec_.workers,
-                          {.session = spec_.session,
-                           .step = assignment.step(),
-                           .microbatch = assignment.microbatch(),
-                           .attempt = assignment.attempt(),
-                           .deadline = deadline},
-                          interrupted_, metrics_.sent_bytes,
-                          metrics_.received_bytes);
-  absl::StatusOr<MicrobatchResult> result = runner_.Run(
-      batch, static_cast<uint64_t>(spec_.job.seed), assignment.step(),
-      assignment.microbatch(), *parameters, &segments, [this, deadline] {
+  RemoteRun run{.session = spec_.session,
+                .step = assignment.step(),
+                .microbatch = assignment.microbatch(),
+                .attempt = assignment.attempt(),
+                .deadline = deadline};
+  // What a validation calls leaves nothing behind.
+  if (assignment.validation()) run.step = run.microbatch = run.attempt = 0;
+  RemoteSegments segments(spec_.workers, std::move(run), interrupted_,
+                          metrics_.sent_bytes, metrics_.received_bytes);
+  absl::StatusOr<MicrobatchResult> result =
+      Run(assignment, *parameters, &segments, [this, deadline] {
         return interrupted_.cancelled() || Clock::now() > deadline;
       });
   if (!result.ok()) {
@@ -224,9 +199,11 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
     }
     return result.status();
   }
-  RETURN_IF_ERROR(HandOver(assignment, std::move(result->gradients),
-                           LeftUntil(deadline)));
-  CountLayers(result->statistics);
+  if (!assignment.validation()) {
+    RETURN_IF_ERROR(HandOver(assignment, std::move(result->gradients),
+                             LeftUntil(deadline)));
+    CountLayers(result->statistics);
+  }
   v1::MicrobatchStats stats = StatsToProto(result->statistics);
   const Clock::duration duration = Clock::now() - start;
   stats.set_exchange_bytes(segments.exchange_bytes());
@@ -239,8 +216,7 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
 }
 
 int64_t TrainingSession::memory_bytes() const {
-  int64_t bytes = (dataset_.source_pieces() + dataset_.target_pieces()) *
-                  static_cast<int64_t>(sizeof(int32_t));
+  int64_t bytes = text_->memory_bytes();
   if (spec_.dense != nullptr) return bytes + spec_.dense->memory_bytes();
   // Parameters and their gradients.
   for (const auto& [name, tensor] : expected_) {

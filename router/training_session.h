@@ -1,4 +1,4 @@
-// TrainingSession: the dense side of a training job on this router. Holds the
+// TrainingSession: the dense side of a training job on this router. Reads the
 // text, runs microbatches of it with the expert workers, and hands their
 // gradients to the coordinator, or keeps them for the routers' own sum.
 
@@ -7,7 +7,9 @@
 
 #include <grpcpp/channel.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,11 +19,11 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/cancellation.h"
 #include "router/dense_shard.h"
+#include "router/remote_segments.h"
 #include "router/router_metrics.h"
+#include "router/training_text.h"
 #include "router/worker_group.h"
 #include "services/config/training_job.h"
-#include "services/data/batch_order.h"
-#include "services/data/dataset.h"
 #include "services/rpc/tensor_pieces.h"
 #include "services/train/microbatch.h"
 
@@ -39,17 +41,14 @@ struct TrainingSessionSpec {
 // Thread-safe.
 class TrainingSession {
  public:
-  // Reads and tokenizes the text: seconds for a million words. `coordinator`
-  // is where parameters come from and gradients go.
-  //
-  // Errors: those of reading the corpus and the tokenizers; FailedPrecondition
-  // if a vocabulary is not of the model's size; those of building the program.
+  // `coordinator` is where parameters come from and gradients go. Errors: those
+  // of TrainingText::Open, and of building the program.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {});
 
   // Runs one microbatch; blocks. The gradients have been pushed, or kept, when
-  // it returns.
+  // it returns; those of validation have none.
   //
   // Errors: InvalidArgument for one that there is not; DeadlineExceeded;
   // Cancelled after Interrupt(); those of the expert workers; those of
@@ -67,13 +66,15 @@ class TrainingSession {
     if (spec_.dense != nullptr) spec_.dense->Abort();
   }
 
+  const TrainingText& text() const { return *text_; }
   int64_t memory_bytes() const;
 
  private:
   using Parameters = std::shared_ptr<const TensorMap>;
 
-  TrainingSession(TrainingSessionSpec spec, Program program, Dataset dataset,
-                  BatchOrder order, std::shared_ptr<grpc::Channel> coordinator,
+  TrainingSession(TrainingSessionSpec spec, Program program, Program evaluation,
+                  std::unique_ptr<TrainingText> text,
+                  std::shared_ptr<grpc::Channel> coordinator,
                   RouterMetrics metrics);
 
   absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
@@ -84,13 +85,19 @@ class TrainingSession {
   // The dense parameters of a version; keeps the last.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);
+  absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
+                                       const TensorMap& parameters,
+                                       RemoteSegments* segments,
+                                       std::function<bool()> cancelled) const;
+  absl::Status Push(const v1::AssignMicrobatch& assignment,
+                    GradientList gradients, std::chrono::milliseconds timeout);
   void CountLayers(const StepStatistics& statistics) const;
 
   const TrainingSessionSpec spec_;
   const std::vector<std::string> layers_;  // of experts
   const MicrobatchRunner runner_;
-  const Dataset dataset_;
-  const BatchOrder order_;
+  const MicrobatchRunner evaluator_;
+  const std::unique_ptr<TrainingText> text_;
   const std::shared_ptr<grpc::Channel> coordinator_;
   const RouterMetrics metrics_;
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters

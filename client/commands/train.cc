@@ -14,16 +14,6 @@
 namespace gshard {
 namespace {
 
-// The coordinator and its members may have other current directories.
-void MakePathsAbsolute(TrainingJob* job) {
-  for (std::string* path :
-       {&job->data.train_path, &job->data.dev_path,
-        &job->data.source_tokenizer_path, &job->data.target_tokenizer_path,
-        &job->checkpoint.directory, &job->summary_directory}) {
-    *path = AbsolutePath(*path);
-  }
-}
-
 // Whether the job that could not be submitted is there already: it runs, or it
 // is done. A batch system may have lost who followed it.
 bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
@@ -70,7 +60,8 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
     return follow ? WithRetryCode(loaded.status()) : loaded.status();
   }
   TrainingJob& job = *loaded;
-  MakePathsAbsolute(&job);
+  // The coordinator and its members may have other current directories.
+  for (std::string* path : PathsOf(&job)) *path = AbsolutePath(*path);
   if (time_limit > absl::ZeroDuration()) {
     job.time_limit_seconds =
         absl::ToInt64Seconds(absl::Ceil(time_limit, absl::Seconds(1)));

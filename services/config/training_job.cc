@@ -37,6 +37,7 @@ void VisitFields(Visitor& visitor, Struct& data) {
   visitor.Groups("train_files", data.train_files, kMaxTextFiles);
   visitor.Real("sampling_temperature", data.sampling_temperature,
                Interval::Closed(1, 1000));
+  visitor.Groups("dev_files", data.dev_files, kMaxTextFiles);
 }
 
 template <typename Visitor, Is<AdafactorConfig> Struct>
@@ -92,6 +93,13 @@ void VisitOptimizer(Visitor& visitor, Struct& optimizer) {
   visitor.template Alternative<AdamConfig>("adam", optimizer);
 }
 
+template <typename Visitor, Is<ValidationPolicy> Struct>
+void VisitFields(Visitor& visitor, Struct& validation) {
+  visitor.Integer("every_steps", validation.every_steps, 0, kMaxSteps);
+  visitor.Integer("max_sentences", validation.max_sentences, 0,
+                  std::numeric_limits<int32_t>::max());
+}
+
 template <typename Visitor, Is<TrainingJob> Struct>
 void VisitFields(Visitor& visitor, Struct& job) {
   visitor.Text("name", job.name, TextKind::kName, Presence::kRequired);
@@ -121,16 +129,39 @@ void VisitFields(Visitor& visitor, Struct& job) {
   visitor.Enum("on_nonfinite", job.on_nonfinite,
                v1::TrainingJob::OnNonfinite_descriptor());
   visitor.Group("recovery", job.recovery);
+  visitor.Group("validation", job.validation);
+}
+
+std::vector<TextFile> AllFiles(const std::string& path,
+                               const std::vector<TextFile>& more,
+                               const std::string& default_language) {
+  std::vector<TextFile> files;
+  if (!path.empty()) files.emplace_back().path = path;
+  files.insert(files.end(), more.begin(), more.end());
+  for (TextFile& file : files) {
+    if (file.language.empty()) file.language = default_language;
+  }
+  return files;
 }
 
 std::vector<TextFile> TrainFiles(const TrainingData& data) {
-  std::vector<TextFile> files;
-  if (!data.train_path.empty()) files.emplace_back().path = data.train_path;
-  files.insert(files.end(), data.train_files.begin(), data.train_files.end());
-  for (TextFile& file : files) {
-    if (file.language.empty()) file.language = data.default_language;
-  }
-  return files;
+  return AllFiles(data.train_path, data.train_files, data.default_language);
+}
+
+std::vector<TextFile> DevFiles(const TrainingData& data) {
+  return AllFiles(data.dev_path, data.dev_files, data.default_language);
+}
+
+std::vector<std::string*> PathsOf(TrainingJob* job) {
+  std::vector<std::string*> paths = {&job->data.train_path,
+                                     &job->data.dev_path,
+                                     &job->data.source_tokenizer_path,
+                                     &job->data.target_tokenizer_path,
+                                     &job->checkpoint.directory,
+                                     &job->summary_directory};
+  for (TextFile& file : job->data.train_files) paths.push_back(&file.path);
+  for (TextFile& file : job->data.dev_files) paths.push_back(&file.path);
+  return paths;
 }
 
 absl::Status ValidateTrainingJob(const TrainingJob& job) {

@@ -37,12 +37,15 @@ struct TrainingData {
   std::string default_language;       // empty: requests must name one
   std::vector<TextFile> train_files;  // after train_path
   double sampling_temperature = 1.0;  // of languages
+  std::vector<TextFile> dev_files;    // after dev_path
 
   bool operator==(const TrainingData&) const = default;
 };
 
-// All files to learn from, in order, with their languages filled in.
+// All files to learn from, and all held out ones, in order, with their
+// languages filled in.
 std::vector<TextFile> TrainFiles(const TrainingData& data);
+std::vector<TextFile> DevFiles(const TrainingData& data);
 
 // Decay of the second moment at step t, from 1, is 1 - t^-decay_exponent.
 struct AdafactorConfig {
@@ -98,6 +101,14 @@ struct RecoveryPolicy {
   bool operator==(const RecoveryPolicy&) const = default;
 };
 
+// When the loss on held-out pairs is measured.
+struct ValidationPolicy {
+  int64_t every_steps = 0;    // 0: with checkpoints only
+  int64_t max_sentences = 0;  // 0: all
+
+  bool operator==(const ValidationPolicy&) const = default;
+};
+
 struct TrainingJob {
   std::string name;  // required
   ModelConfig model;
@@ -125,9 +136,13 @@ struct TrainingJob {
   int64_t time_limit_seconds = 0;  // 0: none
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
   RecoveryPolicy recovery;
+  ValidationPolicy validation;
 
   bool operator==(const TrainingJob&) const = default;
 };
+
+// Every path that the job names, empty ones included.
+std::vector<std::string*> PathsOf(TrainingJob* job);
 
 // As ValidateModelConfig; fields of the model are named "model.experts". Does
 // not look at the files that the job names.

@@ -11,20 +11,10 @@
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator.h"
+#include "services/coordinator/job_files.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
-namespace {
-
-absl::Status CheckReadable(absl::string_view field, const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
-  const absl::Status status = InputFile::Open(path).status();
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected a readable file: ", status.message()));
-}
-
-}  // namespace
 
 absl::Status Coordinator::MakeAbsolute(std::string* path) {
   if (path->empty()) return absl::OkStatus();
@@ -67,17 +57,8 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     return absl::InvalidArgumentError("job: expected one, got nothing");
   }
   ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(request.job()));
-  RETURN_IF_ERROR(CheckReadable("data.train_path", job.data.train_path));
-  RETURN_IF_ERROR(CheckReadable("data.source_tokenizer_path",
-                                job.data.source_tokenizer_path));
-  RETURN_IF_ERROR(CheckReadable("data.target_tokenizer_path",
-                                job.data.target_tokenizer_path));
-  for (std::string* path :
-       {&job.data.train_path, &job.data.dev_path,
-        &job.data.source_tokenizer_path, &job.data.target_tokenizer_path,
-        &job.checkpoint.directory, &job.summary_directory}) {
-    RETURN_IF_ERROR(MakeAbsolute(path));
-  }
+  for (std::string* path : PathsOf(&job)) RETURN_IF_ERROR(MakeAbsolute(path));
+  RETURN_IF_ERROR(FindJobFiles(&job));
   RETURN_IF_ERROR(CheckNew(job, request.resume()));
   ASSIGN_OR_RETURN(const auto checkpoints,
                    ListCheckpoints(job.checkpoint.directory));

@@ -45,6 +45,7 @@ void JobRunner::OnDisk(
 void JobRunner::WriteCheckpoint() {
   writing_ = std::make_shared<CheckpointWrite>();
   writing_->step = step_;
+  writing_->validation_loss = validation_loss_;
   v1::WriteCheckpoint write;
   write.set_session(session_);
   write.set_step(step_);
@@ -112,7 +113,7 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
        in_use = env_.checkpoints_in_use, faults = env_.faults] {
         return CommitJobCheckpoint(
             job, tokenizers, write->step, std::move(write->entries),
-            /*validation_loss=*/std::nullopt, in_use(), faults);
+            write->validation_loss, in_use(), faults);
       },
       [this](absl::StatusOr<std::string> path) {
         RETURN_IF_ERROR(path.status());

@@ -73,6 +73,12 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       nonfinite_steps(
           metrics.AddCounter("gshard_train_nonfinite_steps_total",
                              "Steps whose loss or gradient was not finite.")),
+      validation_loss(metrics.AddGauge(
+          "gshard_validation_loss",
+          "Cross-entropy of the held-out text in nats a token.")),
+      validation_overflow(metrics.AddGauge(
+          "gshard_validation_overflow_ratio",
+          "Share of the held-out text's choices that got no slot.")),
       per_expert(per_expert) {
   if (per_expert) {
     tokens_of_expert = metrics.AddCounterFamily(
@@ -248,7 +254,6 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
 
 void JobReporter::WriteSummary(int64_t step, const StepResult& result,
                                absl::Time now) {
-  if (events_ == nullptr) return;
   const auto scalar = [](const char* tag, double value) {
     return Scalar{.tag = tag, .value = static_cast<float>(value)};
   };
@@ -268,11 +273,64 @@ void JobReporter::WriteSummary(int64_t step, const StepResult& result,
     scalars.push_back({absl::StrCat("gate_logit_magnitude/", layers_[l]),
                        static_cast<float>(layer.logit_magnitude)});
   }
+  AddEvents(step, scalars, now);
+}
+
+void JobReporter::AddEvents(int64_t step, const std::vector<Scalar>& scalars,
+                            absl::Time now) {
+  if (events_ == nullptr) return;
   const absl::Status status = events_->Add(UnixSeconds(now), step, scalars);
   if (!status.ok() && !events_failed_) {
     events_failed_ = true;
     LogWarning("cannot write the event file", {{"status", status}});
   }
+}
+
+void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,
+                               absl::Time begin, absl::Time end) {
+  // It takes time of the job, but none of the steps.
+  const absl::Duration spent = end - begin;
+  last_step_time_ += spent;
+  line_time_ += spent;
+  if (step_rate_.has_value()) {
+    step_rate_->Observe(0.0, absl::ToDoubleSeconds(spent));
+  }
+  progress_.set_validation_step(step);
+  progress_.set_validation_loss(sums.loss());
+  progress_.set_validation_overflow_ratio(sums.overflow_share());
+  FindBest(step, sums.loss());
+  if (metrics_ != nullptr) {
+    metrics_->validation_loss.Set(sums.loss());
+    metrics_->validation_overflow.Set(sums.overflow_share());
+  }
+  LogInfo("validation", {{"job", job_.name},
+                         {"step", step},
+                         {"loss", sums.loss()},
+                         {"overflow", sums.overflow_share()},
+                         {"best_step", progress_.best_validation_step()}});
+  AddEvents(step,
+            {{"validation/loss", static_cast<float>(sums.loss())},
+             {"validation/overflow_ratio",
+              static_cast<float>(sums.overflow_share())}},
+            end);
+  feed_->Publish(progress_);
+}
+
+void JobReporter::FindBest(int64_t step, double loss) {
+  if (!std::isfinite(loss)) return;
+  const int64_t best = progress_.best_validation_step();
+  const double least = progress_.best_validation_loss();
+  // Of equal ones the first, as BestCheckpoint has it.
+  if (best > 0 && (loss > least || (loss == least && step >= best))) return;
+  progress_.set_best_validation_step(step);
+  progress_.set_best_validation_loss(loss);
+}
+
+void JobReporter::OnText(const v1::TextLoaded& text) {
+  progress_.set_text_pairs(text.pairs());
+  progress_.set_bad_lines(text.bad_lines());
+  progress_.set_left_out_long(text.left_out_long());
+  feed_->Update(progress_);
 }
 
 void JobReporter::OnRetry() {

@@ -136,6 +136,7 @@ absl::Status JobRunner::StartFrom(
   checkpoint_ = std::move(checkpoint);
   if (checkpoint_ == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(CheckResumable(job_, *checkpoint_));
+  FindBestValidation();
   start_.step = checkpoint_->manifest().step;
   start_.checkpoint_directory = checkpoint_path_ = checkpoint_->path();
   return absl::OkStatus();
@@ -274,6 +275,8 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
     return;
   }
   if (!reply.ok()) return Do(reply.status());
+  const absl::Status read = OnTextLoaded(router, reply->session_loaded());
+  if (!read.ok()) return Do(read);
   found->second = RouterState::kReady;
   size_t ready = 0;
   {
@@ -290,7 +293,7 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
   if (phase_ == Phase::kLoadingRouters) {
     if (!again_ && static_cast<int64_t>(ready) < job_.min_routers) return;
     BeginTraining();
-  } else if (phase_ == Phase::kMicrobatches) {
+  } else if (RunsMicrobatches()) {
     microbatches_->AddRouter(router);
     Dispatch();
   }
@@ -321,6 +324,7 @@ void JobRunner::BeginTraining() {
   if (start_.skipped_steps == 0) return BeginStep();
   // What follows a step follows the last one that was left out.
   step_ = start_.step;
+  validation_loss_.reset();
   Do(OnCommitted(/*skipped=*/true));
 }
 
@@ -363,7 +367,7 @@ void JobRunner::ReconcileMembers() {
   }
   if (phase_ == Phase::kWaiting || phase_ == Phase::kLoadingWorkers) return;
   LoadRouters();
-  if (phase_ == Phase::kMicrobatches) Dispatch();
+  if (RunsMicrobatches()) Dispatch();
 }
 
 std::shared_ptr<DenseParameters> JobRunner::dense() const {

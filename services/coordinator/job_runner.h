@@ -2,6 +2,10 @@
 //
 //   wait for members -> load -> step, step, ... -> checkpoint -> serve -> over
 //
+// Some steps are followed by validation: microbatches of held-out text go to
+// routers, which run them forward and reply with the sums; see
+// job_validation.cc.
+//
 // A step: microbatches go to routers, which push dense gradients and reply;
 // workers prepare, i.e. report their norms; the step is scaled and committed.
 // A router that is lost, or fails for a passing reason, has its microbatches
@@ -140,6 +144,7 @@ class JobRunner {
     kMicrobatches,
     kPreparing,
     kCommitting,
+    kValidating,
     kCheckpointing,
     kServing,
     kEnded
@@ -149,6 +154,7 @@ class JobRunner {
   // A checkpoint that is being written.
   struct CheckpointWrite {
     int64_t step = 0;
+    std::optional<double> validation_loss;
     std::vector<NamedTensor> dense;  // let go on the queue
     std::vector<TensorEntry> entries;
     int shards_missing = 1;  // the members', taken as one, and the dense one
@@ -178,6 +184,9 @@ class JobRunner {
                       const absl::StatusOr<v1::CommandReply>& reply);
   // Lets the routers that own dense parameters meet, and begins.
   void ConnectRouters();
+  // Whether the router reads the text that the others do.
+  absl::Status OnTextLoaded(const MemberKey& router,
+                            const v1::SessionLoaded& loaded);
   void ReconcileMembers();
   void BeginTraining();
 
@@ -199,6 +208,11 @@ class JobRunner {
   absl::Status LoadAgain();
 
   void BeginStep();
+  // Hands out `count` microbatches, of the step or of the held-out text.
+  void BeginMicrobatches(Phase phase, int32_t count);
+  bool RunsMicrobatches() const {
+    return phase_ == Phase::kMicrobatches || phase_ == Phase::kValidating;
+  }
   void Dispatch();
   void OnMicrobatch(const Assignment& assignment,
                     const absl::StatusOr<v1::CommandReply>& reply);
@@ -215,6 +229,15 @@ class JobRunner {
   // Commits the step; null: skips it.
   void Commit(const StepScale* scale);
   absl::Status OnCommitted(bool skipped);
+  bool CheckpointDue() const;
+  // Whether the held-out text is measured after step_; `over`: it is the last.
+  bool ValidationDue(bool over) const;
+  void BeginValidation();
+  absl::Status OnValidated();
+  // That of the checkpoints that are there.
+  void FindBestValidation();
+  // The step, and its validation, are done.
+  void AfterStep();
   // Begins to write the last step's checkpoint, and goes on with the next step
   // at once if nothing needs the checkpoint before.
   void WriteCheckpoint();
@@ -278,6 +301,9 @@ class JobRunner {
   std::map<MemberKey, RouterState> routers_;
   std::unique_ptr<DenseReduction> reduction_;  // or dense_
 
+  // What the first router has read; nothing of routers that do not say.
+  std::optional<v1::TextLoaded> text_;
+
   // Of the step being run.
   int64_t step_ = 0;
   std::unique_ptr<MicrobatchSchedule> microbatches_;
@@ -285,6 +311,8 @@ class JobRunner {
   GradientList gradients_;
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
+  std::optional<double> validation_loss_;  // with its parameters
+  absl::Time validation_began_;
   bool last_step_ = false;
 
   // The checkpoint being written, or null, and what waits for it, or null.

@@ -15,15 +15,20 @@ namespace gshard {
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
   step_ = CommittedStep() + 1;
-  phase_ = Phase::kMicrobatches;
-  microbatches_ = std::make_unique<MicrobatchSchedule>(count);
-  statistics_.assign(count, StepStatistics());
   result_ = {};
+  validation_loss_.reset();
   if (reduction_ != nullptr) {
     reduction_->BeginStep(count);
   } else {
     dense_->BeginStep(count);
   }
+  BeginMicrobatches(Phase::kMicrobatches, count);
+}
+
+void JobRunner::BeginMicrobatches(Phase phase, int32_t count) {
+  phase_ = phase;
+  microbatches_ = std::make_unique<MicrobatchSchedule>(count);
+  statistics_.assign(count, StepStatistics());
   for (const auto& [router, state] : routers_) {
     if (state == RouterState::kReady) microbatches_->AddRouter(router);
   }
@@ -31,9 +36,10 @@ void JobRunner::BeginStep() {
 }
 
 void JobRunner::Dispatch() {
+  const bool validation = phase_ == Phase::kValidating;
   for (const Assignment& assignment : microbatches_->Assign()) {
     if (assignment.attempt > 0) reporter_->OnRetry();
-    if (dense_ != nullptr) {
+    if (!validation && dense_ != nullptr) {
       dense_->Expect(assignment.microbatch, assignment.attempt);
     }
     v1::Command command;
@@ -42,16 +48,19 @@ void JobRunner::Dispatch() {
     assign->set_step(step_);
     assign->set_microbatch(assignment.microbatch);
     assign->set_attempt(assignment.attempt);
-    assign->set_parameter_version(step_ - 1);
+    assign->set_parameter_version(dense_->step());
+    assign->set_validation(validation);
     assign->set_timeout_ms(
         absl::ToInt64Milliseconds(settings_.microbatch_timeout));
     env_.members->Send(
         assignment.router, std::move(command),
-        [this, assignment, step = step_,
+        [this, assignment, step = step_, phase = phase_,
          still = StillThisAttempt()](absl::StatusOr<v1::CommandReply> reply) {
           env_.queue->Post(
-              [this, assignment, step, still, reply = std::move(reply)] {
-                if (still() && step == step_) OnMicrobatch(assignment, reply);
+              [this, assignment, step, phase, still, reply = std::move(reply)] {
+                if (still() && step == step_ && phase == phase_) {
+                  OnMicrobatch(assignment, reply);
+                }
               });
         });
   }
@@ -59,7 +68,6 @@ void JobRunner::Dispatch() {
 
 void JobRunner::OnMicrobatch(const Assignment& assignment,
                              const absl::StatusOr<v1::CommandReply>& reply) {
-  if (phase_ != Phase::kMicrobatches) return;
   if (!microbatches_->IsCurrent(assignment)) return;
   if (!reply.ok()) return OnMicrobatchFailed(assignment, reply.status());
   Do(OnMicrobatchDone(assignment, *reply));
@@ -74,19 +82,22 @@ absl::Status JobRunner::OnMicrobatchDone(const Assignment& assignment,
       StatisticsFromProto(reply.microbatch_done().stats(),
                           MoeLayerNames(job_.model).size(), job_.model.experts);
   RETURN_IF_ERROR(Annotate(statistics.status(), where));
-  if (reduction_ != nullptr) {
+  if (phase_ == Phase::kMicrobatches && reduction_ != nullptr) {
     reduction_->OnRun(assignment.microbatch,
                       *reduction_->RankOf(assignment.router));
-  } else if (!dense_->HasGradients(assignment.microbatch)) {
+  } else if (phase_ == Phase::kMicrobatches &&
+             !dense_->HasGradients(assignment.microbatch)) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": a reply came, but no gradients"));
   }
   statistics_[assignment.microbatch] = *std::move(statistics);
   microbatches_->Finish(assignment);
-  if (microbatches_->complete()) {
-    PrepareStep();
-  } else {
+  if (!microbatches_->complete()) {
     Dispatch();
+  } else if (phase_ == Phase::kValidating) {
+    return OnValidated();
+  } else {
+    PrepareStep();
   }
   return absl::OkStatus();
 }
@@ -100,7 +111,7 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
   // A router or worker that is gone shows here first.
   const auto still = StillThisAttempt();
   ReconcileMembers();
-  if (!still() || phase_ != Phase::kMicrobatches ||
+  if (!still() || !RunsMicrobatches() ||
       !microbatches_->IsCurrent(assignment)) {
     return;
   }
@@ -112,14 +123,12 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
   }
   const absl::Duration delay =
       settings_.retry_delay * static_cast<int64_t>(1 << (attempts - 1));
-  env_.queue->PostAfter(
-      delay, [this, still, step = step_, index = assignment.microbatch] {
-        if (!still() || phase_ != Phase::kMicrobatches || step != step_) {
-          return;
-        }
-        microbatches_->Release(index);
-        Dispatch();
-      });
+  env_.queue->PostAfter(delay, [this, still, step = step_, phase = phase_,
+                                index = assignment.microbatch] {
+    if (!still() || phase != phase_ || step != step_) return;
+    microbatches_->Release(index);
+    Dispatch();
+  });
   Dispatch();
 }
 
@@ -283,20 +292,33 @@ absl::Status JobRunner::OnCommitted(bool skipped) {
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
       reporter_->Elapsed(now) >= static_cast<double>(job_.time_limit_seconds);
-  last_step_ = step_ >= job_.steps || out_of_time || stop_;
+  const bool over = step_ >= job_.steps || out_of_time;
+  last_step_ = over || stop_;
   if (skipped) {
     reporter_->OnSkipped(step_);
   } else {
     reporter_->OnStep(step_, result_, now, last_step_);
   }
-  const bool due = job_.checkpoint.every_steps > 0 &&
-                   step_ % job_.checkpoint.every_steps == 0;
-  if (last_step_ || due) {
+  if (ValidationDue(over)) {
+    BeginValidation();
+  } else {
+    AfterStep();
+  }
+  return absl::OkStatus();
+}
+
+bool JobRunner::CheckpointDue() const {
+  return job_.checkpoint.every_steps > 0 &&
+         step_ % job_.checkpoint.every_steps == 0;
+}
+
+void JobRunner::AfterStep() {
+  last_step_ = last_step_ || stop_;  // asked for during validation
+  if (last_step_ || CheckpointDue()) {
     AfterCheckpoint([this] { WriteCheckpoint(); });
   } else {
     BeginStep();
   }
-  return absl::OkStatus();
 }
 
 }  // namespace gshard

@@ -106,20 +106,12 @@ ValueId Logits(Layers& layers, const ModelConfig& config, Builder& b,
   return layers.Product("nm,vm->nv", rows, table);
 }
 
-}  // namespace
-
-absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
-                                          const LossConfig& loss_config) {
-  RegisterMoeOps();
-  Builder b(absl::StrCat(config.name, ".train"));
+// The cross entropy of targets given sources, summed over the labels.
+ValueId TextLoss(Layers& layers, const ModelConfig& config, Builder& b,
+                 const LossConfig& loss) {
   const Tokens source = TokenInputs(b, "source", Ls);
   const Tokens target = TokenInputs(b, "target", Lt);
   const ValueId labels = BatchInput(b, "labels", Shape{B, Lt});
-  const ValueId target_tokens =
-      b.Input("target_tokens", {ElementType::kFloat32, {}});
-  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
-  Layers layers(b, config, /*training=*/true, key);
-
   const ValueId memory = Encode(layers, config, b, source);
   ValueId x = EmbedInput(layers, config, b, target.ids, target.positions,
                          /*source=*/false);
@@ -143,9 +135,21 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
   x = layers.Dropout(layers.Norm("decoder.norm", x), config.dropout.residual);
   const ValueId logits =
       Logits(layers, config, b, b.Reshape(x, {B * Lt, config.model_width}));
-  const ValueId cross_entropy =
-      b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
-                     loss_config.label_smoothing, loss_config.z_loss);
+  return b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
+                        loss.label_smoothing, loss.z_loss);
+}
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
+                                          const LossConfig& loss_config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".train"));
+  const ValueId target_tokens =
+      b.Input("target_tokens", {ElementType::kFloat32, {}});
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/true, key);
+  const ValueId cross_entropy = TextLoss(layers, config, b, loss_config);
   RETURN_IF_ERROR(b.status());
   const ValueId log_sum = b.program().producer(cross_entropy).outputs[1];
 
@@ -182,6 +186,18 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
   for (size_t i = 0; i < names.size(); ++i) {
     b.Output("gradient/" + names[i], gradients[i]);
   }
+  ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
+  return Pruned(program);
+}
+
+absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".evaluate"));
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/false, key);
+  b.Output("loss", TextLoss(layers, config, b,
+                            {.label_smoothing = 0.0, .z_loss = 0.0}));
+  layers.OutputMoeReports();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);
 }

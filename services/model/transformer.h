@@ -50,6 +50,14 @@ struct LossConfig {
 absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
                                           const LossConfig& loss);
 
+// One microbatch of held-out text, forward only: without dropout, and with the
+// gate's settings for evaluation.
+//
+// Inputs: those of BuildTrainProgram, but target_tokens. Outputs: "loss",
+// "kept/<layer>" and "overflow/<layer>" as there; the loss without label
+// smoothing and z-loss, so that it is that of the text under the model.
+absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
+
 // The encoder, for serving.
 //
 // Inputs: source, source_positions, source_lengths, source_valid as above.

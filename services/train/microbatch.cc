@@ -33,13 +33,31 @@ absl::StatusOr<MicrobatchResult> MicrobatchRunner::Run(
     const Batch& batch, uint64_t seed, int64_t step, int64_t index,
     const TensorMap& parameters, SegmentRunner* segments,
     std::function<bool()> cancelled) const {
+  return RunKeyed(batch, FoldIn(FoldIn(FoldIn(seed, step), index), "step"),
+                  parameters, segments, std::move(cancelled));
+}
+
+absl::StatusOr<StepStatistics> MicrobatchRunner::Evaluate(
+    const Batch& batch, uint64_t seed, int64_t index,
+    const TensorMap& parameters, SegmentRunner* segments,
+    std::function<bool()> cancelled) const {
+  ASSIGN_OR_RETURN(MicrobatchResult result,
+                   RunKeyed(batch, FoldIn(FoldIn(seed, index), "validation"),
+                            parameters, segments, std::move(cancelled)));
+  CHECK(result.gradients.empty());
+  return std::move(result.statistics);
+}
+
+absl::StatusOr<MicrobatchResult> MicrobatchRunner::RunKeyed(
+    const Batch& batch, uint64_t key, const TensorMap& parameters,
+    SegmentRunner* segments, std::function<bool()> cancelled) const {
   TensorMap inputs;
   AddTokenInputs("source", batch.source, batch.source_lengths, inputs);
   AddTokenInputs("target", batch.target_input, batch.target_lengths, inputs);
   inputs["labels"] = batch.target_labels;
   inputs["target_tokens"] =
       Tensor::Scalar(static_cast<float>(batch.target_tokens));
-  inputs["key"] = KeyInput(FoldIn(FoldIn(FoldIn(seed, step), index), "step"));
+  inputs["key"] = KeyInput(key);
 
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,

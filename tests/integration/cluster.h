@@ -99,8 +99,10 @@ class Cluster {
   absl::StatusOr<std::map<int64_t, v1::JobProgress>> Train(
       const TrainingJob& job,
       const std::function<void(const v1::JobProgress&)>& on_line =
-          [](const v1::JobProgress&) {}) {
+          [](const v1::JobProgress&) {},
+      bool resume = false) {
     v1::SubmitJobRequest submit;
+    submit.set_resume(resume);
     *submit.mutable_job() = TrainingJobToProto(job);
     v1::SubmitJobResponse submitted;
     {

@@ -67,9 +67,8 @@ void RunLocally(TrainingJob job, const std::string& tokenizer_path,
   ASSERT_OK_AND_ASSIGN(const auto trainer, LocalTrainer::Create(job));
   for (int64_t step = 1; step <= job.steps; ++step) {
     ASSERT_OK_AND_ASSIGN(
-        const StepResult result,
-        trainer->Step([&](int64_t s, int64_t index) {
-          return MakeBatch(dataset, order.Microbatch(s - 1, index));
+        const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
+          return *ReadBatch(dataset, order.Microbatch(s - 1, index));
         }));
     outcome->losses[step] = result.statistics.loss();
   }

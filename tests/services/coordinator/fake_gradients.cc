@@ -76,4 +76,13 @@ v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
   return stats;
 }
 
+v1::MicrobatchStats FakeValidationStats(const ModelConfig& model, int64_t step,
+                                        int32_t microbatch) {
+  v1::MicrobatchStats stats = FakeStats(model, step, microbatch);
+  stats.set_target_tokens(4);
+  stats.set_loss_sum(32.0 / static_cast<double>(step) +
+                     (microbatch == 0 ? 1.0 : 0.0));
+  return stats;
+}
+
 }  // namespace gshard

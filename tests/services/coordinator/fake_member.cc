@@ -29,8 +29,9 @@ std::string Text(const v1::Command& command) {
       return absl::StrCat("abort ", command.abort_session().session());
     case v1::Command::kAssignMicrobatch: {
       const auto& assign = command.assign_microbatch();
-      return absl::StrCat("assign ", assign.step(), "/", assign.microbatch(),
-                          "/", assign.attempt());
+      return absl::StrCat(assign.validation() ? "validate " : "assign ",
+                          assign.step(), "/", assign.microbatch(), "/",
+                          assign.attempt());
     }
     case v1::Command::kPrepareStep:
       return absl::StrCat("prepare ", command.prepare_step().step());
@@ -79,6 +80,11 @@ v1::LoadSession FakeMember::last_load() const {
   return last_load_;
 }
 
+void FakeMember::SetText(const v1::TextLoaded& text) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  text_ = text;
+}
+
 void FakeMember::OnLost() {
   std::lock_guard<std::mutex> lock(mutex_);
   sessions_.clear();
@@ -110,7 +116,10 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
     Session& session = sessions_[load.session()];
     session.load = last_load_ = load;
     if (load.has_worker()) RETURN_IF_ERROR(LoadWorker(load, &session));
-    reply.mutable_session_loaded();
+    v1::SessionLoaded* const loaded = reply.mutable_session_loaded();
+    if (text_.has_value() && load.training() && load.has_router()) {
+      *loaded->mutable_text() = *text_;
+    }
     return reply;
   }
   if (command.has_unload_session() || command.has_abort_session()) {
@@ -179,6 +188,11 @@ absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
   pull.set_session(assign.session());
   pull.set_version(assign.parameter_version());
   RETURN_IF_ERROR(PullParameters(channel_, pull, expected, kLong).status());
+  if (assign.validation()) {
+    *reply->mutable_microbatch_done()->mutable_stats() =
+        FakeValidationStats(model, assign.step(), assign.microbatch());
+    return absl::OkStatus();
+  }
   v1::TensorFrameHeader header;
   header.set_session(assign.session());
   header.set_step(assign.step());

@@ -33,6 +33,9 @@ class FakeMember : public MemberHandler {
 
   void Leave() { client_->Stop(); }
 
+  // What a router says of the text of jobs that it loads from now on.
+  void SetText(const v1::TextLoaded& text);
+
   v1::CommandReply Handle(const v1::Command& command) override;
   // WriteCheckpoint, which may be intercepted in the background.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
@@ -41,7 +44,8 @@ class FakeMember : public MemberHandler {
   v1::Heartbeat Load() override { return {}; }
 
   // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
-  // attempt), "prepare 1", "commit 1", "write 1", "unload demo/1", ...
+  // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload
+  // demo/1", ...
   std::vector<std::string> commands() const;
   // Returns once `command` has come.
   void WaitFor(const std::string& command) const;
@@ -71,6 +75,7 @@ class FakeMember : public MemberHandler {
   std::vector<std::string> commands_;        // guarded by mutex_
   std::map<std::string, Session> sessions_;  // guarded by mutex_
   v1::LoadSession last_load_;                // guarded by mutex_
+  std::optional<v1::TextLoaded> text_;       // guarded by mutex_
   std::unique_ptr<MemberClient> client_;
 };
 
