@@ -35,7 +35,7 @@ void JobRunner::OnDisk(
     auto result = std::make_shared<absl::StatusOr<Result>>(work());
     env_.queue->Post([this, write = std::move(write), still, result,
                       done = std::move(done)] {
-      if (!still()) return;
+      if (!still() || write != writing_) return;
       Do(Annotate(done(*std::move(result)),
                   absl::StrCat("checkpoint of step ", write->step)));
     });
@@ -43,23 +43,43 @@ void JobRunner::OnDisk(
 }
 
 void JobRunner::WriteCheckpoint() {
+  BeginCheckpoint(step_, /*lost=*/{},
+                  OnQueue([this](const std::vector<v1::CommandReply>& replies) {
+                    return Annotate(
+                        OnShards(replies),
+                        absl::StrCat("checkpoint of step ", writing_->step));
+                  }));
+  const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
+                      WorkersHaveJoined();
+  if (!needed) return BeginStep();
+  AfterCheckpoint([this] { OnCheckpointDone(); });
+}
+
+void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
+                                OnReplies on_shards) {
   writing_ = std::make_shared<CheckpointWrite>();
-  writing_->step = step_;
+  writing_->step = step;
   writing_->dense = dense_->Snapshot();
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t w, v1::Command* command) {
-           v1::WriteCheckpoint* const write =
-               command->mutable_write_checkpoint();
-           write->set_session(session_);
-           write->set_step(step_);
-           write->set_root(job_.checkpoint.directory);
-           // A worker of an earlier attempt may write still.
-           write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
-         }),
-         OnQueue([this](const std::vector<v1::CommandReply>& replies) {
-           return Annotate(OnShards(replies),
-                           absl::StrCat("checkpoint of step ", writing_->step));
-         }));
+  MemberCommands commands;
+  for (size_t w = 0; w < plan_.workers.size(); ++w) {
+    if (lost.count(w) > 0) continue;
+    commands.emplace_back(plan_.workers[w], v1::Command());
+    v1::WriteCheckpoint* const write =
+        commands.back().second.mutable_write_checkpoint();
+    write->set_session(session_);
+    write->set_step(step);
+    write->set_root(job_.checkpoint.directory);
+    // A worker of an earlier attempt may write still.
+    write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
+    const size_t before = w > 0 ? w - 1 : plan_.workers.size() - 1;
+    write->set_include_replica(lost.count(before) > 0);
+  }
+  FanOut(*env_.members, *env_.queue, std::move(commands),
+         [this, write = writing_, on_shards = std::move(on_shards)](
+             absl::StatusOr<std::vector<v1::CommandReply>> replies) {
+           // Or it was given up meanwhile.
+           if (write == writing_) on_shards(std::move(replies));
+         });
   OnDisk<std::vector<TensorEntry>>(
       [write = writing_, root = job_.checkpoint.directory,
        faults = env_.faults] {
@@ -73,10 +93,6 @@ void JobRunner::WriteCheckpoint() {
         OnShard(*std::move(entries));
         return absl::OkStatus();
       });
-  const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
-                      WorkersHaveJoined();
-  if (!needed) return BeginStep();
-  AfterCheckpoint([this] { OnCheckpointDone(); });
 }
 
 absl::Status JobRunner::OnShards(const std::vector<v1::CommandReply>& replies) {
@@ -99,35 +115,40 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
   OnDisk<std::string>(
       [write = writing_, job = job_, tokenizers = tokenizers_,
        in_use = env_.checkpoints_in_use, faults = env_.faults] {
-        return CommitJobCheckpoint(
+        auto path = CommitJobCheckpoint(
             job, tokenizers, write->step, std::move(write->entries),
             /*validation_loss=*/std::nullopt, in_use(), faults);
+        if (path.ok()) write->path = *path;
+        return path;
       },
       [this](absl::StatusOr<std::string> path) {
         RETURN_IF_ERROR(path.status());
-        OnCheckpointWritten(*std::move(path));
+        OnCheckpointWritten();
+        const auto next = std::exchange(after_checkpoint_, nullptr);
+        if (next) next();
         return absl::OkStatus();
       });
 }
 
-void JobRunner::OnCheckpointWritten(std::string path) {
-  checkpoint_path_ = std::move(path);
+void JobRunner::OnCheckpointWritten() {
+  checkpoint_path_ = writing_->path;
+  checkpoint_step_ = writing_->step;
   reporter_->OnCheckpoint(writing_->step, checkpoint_path_, env_.clock());
   writing_ = nullptr;
-  const auto next = std::exchange(after_checkpoint_, nullptr);
-  if (next) next();
 }
 
 void JobRunner::DropCheckpoint() {
   after_checkpoint_ = nullptr;
   if (writing_ == nullptr) return;
-  writing_->abandoned = true;
+  // What has all shards is as good as done, and will be of use.
+  writing_->abandoned = writing_->shards_missing > 0;
   // What is being written now ends with its tensor. Without the promise kept
   // the disk's thread is gone, and writes nothing either.
   auto idle = std::make_shared<std::promise<void>>();
   const std::future<void> is_idle = idle->get_future();
   env_.disk->Post([idle = std::move(idle)] { idle->set_value(); });
   is_idle.wait();
+  if (!writing_->path.empty()) return OnCheckpointWritten();
   (void)AbandonCheckpoint(job_.checkpoint.directory, writing_->step);
   writing_ = nullptr;
 }

@@ -37,7 +37,8 @@ void JobRunner::Stop() {
   stop_ = true;
   if (phase_ == Phase::kEnded || phase_ == Phase::kMicrobatches ||
       phase_ == Phase::kPreparing || phase_ == Phase::kCommitting ||
-      phase_ == Phase::kCheckpointing || phase_ == Phase::kServing) {
+      phase_ == Phase::kCheckpointing || phase_ == Phase::kRescuing ||
+      phase_ == Phase::kServing) {
     return;
   }
   if (!settings_.durable) return Cancel();

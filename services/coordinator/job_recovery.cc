@@ -18,6 +18,11 @@
 namespace gshard {
 
 void JobRunner::Recover(const absl::Status& cause) {
+  // Nobody is needed any more for the last checkpoint.
+  if (last_step_ && writing_ != nullptr && writing_->step == step_ &&
+      writing_->shards_missing == 0) {
+    return;
+  }
   const int64_t made = dense_ == nullptr ? -1 : dense_->step();
   if (made > best_step_) {
     best_step_ = made;
@@ -29,7 +34,7 @@ void JobRunner::Recover(const absl::Status& cause) {
                                      " recoveries without a step further")),
         /*retryable=*/false);
   }
-  BeginAttempt(cause);
+  if (!Rescue(cause)) BeginAttempt(cause);
 }
 
 void JobRunner::RollBack(const absl::Status& cause) {

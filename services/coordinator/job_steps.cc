@@ -234,14 +234,14 @@ void JobRunner::Commit(const StepScale* scale) {
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
   phase_ = Phase::kCommitting;
+  commit_.set_session(session_);
+  commit_.set_step(step_);
+  commit_.set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
+  commit_.set_learning_rate(result_.learning_rate);
+  commit_.set_skip_update(skip);
   FanOut(*env_.members, *env_.queue,
          ForWorkers([&](size_t, v1::Command* command) {
-           v1::CommitStep* const commit = command->mutable_commit_step();
-           commit->set_session(session_);
-           commit->set_step(step_);
-           commit->set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
-           commit->set_learning_rate(result_.learning_rate);
-           commit->set_skip_update(skip);
+           *command->mutable_commit_step() = commit_;
          }),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
            return OnCommitted(skip);
@@ -254,7 +254,7 @@ void JobRunner::Commit(const StepScale* scale) {
   gradients_.clear();
 }
 
-absl::Status JobRunner::OnCommitted(bool skipped) {
+void JobRunner::CountStep(bool skipped) {
   const absl::Time now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
@@ -265,6 +265,10 @@ absl::Status JobRunner::OnCommitted(bool skipped) {
   } else {
     reporter_->OnStep(step_, result_, now, last_step_);
   }
+}
+
+absl::Status JobRunner::OnCommitted(bool skipped) {
+  CountStep(skipped);
   const bool due = job_.checkpoint.every_steps > 0 &&
                    step_ % job_.checkpoint.every_steps == 0;
   if (last_step_ || due) {
