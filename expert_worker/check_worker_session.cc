@@ -15,6 +15,38 @@
 namespace gshard {
 namespace {
 
+absl::Status CheckAscending(const char* field,
+                            const std::vector<int32_t>& experts,
+                            int32_t total) {
+  int32_t last = -1;
+  for (const int32_t expert : experts) {
+    if (expert <= last || expert >= total) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": expected ascending ids below ", total,
+                       ", got ", expert, " after ", last));
+    }
+    last = expert;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReplica(const WorkerSessionSpec& spec) {
+  RETURN_IF_ERROR(CheckAscending("replicated_experts", spec.replicated_experts,
+                                 spec.total_experts));
+  if (spec.optimizer == nullptr &&
+      (!spec.replicated_experts.empty() || !spec.buddy_address.empty())) {
+    return absl::InvalidArgumentError(
+        "replicated_experts, buddy_address: expected none in serving");
+  }
+  for (const int32_t expert : spec.replicated_experts) {
+    if (std::binary_search(spec.experts.begin(), spec.experts.end(), expert)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "replicated_experts: ", expert, " is one of the worker's own"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckExperts(const WorkerSessionSpec& spec) {
   if (spec.total_experts < 1 || spec.total_experts > kMaxExperts) {
     return absl::InvalidArgumentError(
@@ -24,16 +56,8 @@ absl::Status CheckExperts(const WorkerSessionSpec& spec) {
   if (spec.experts.empty()) {
     return absl::InvalidArgumentError("experts: expected at least one");
   }
-  int32_t last = -1;
-  for (const int32_t expert : spec.experts) {
-    if (expert <= last || expert >= spec.total_experts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("experts: expected ascending ids below ",
-                       spec.total_experts, ", got ", expert, " after ", last));
-    }
-    last = expert;
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckAscending("experts", spec.experts, spec.total_experts));
+  return CheckReplica(spec);
 }
 
 // What the outputs of the segments are.
@@ -182,7 +206,8 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
   }
   RETURN_IF_ERROR(CheckTensorName(parameter.name));
   Dims dims = parameter.dims;
-  dims[0] = static_cast<int64_t>(spec.experts.size());
+  dims[0] = static_cast<int64_t>(spec.experts.size() +
+                                 spec.replicated_experts.size());
   ASSIGN_OR_RETURN(const uint64_t bytes,
                    TensorBytes(ElementType::kFloat32, dims));
   int64_t total = static_cast<int64_t>(bytes);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "expert_worker/replica_upload.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/status.h"
@@ -117,6 +118,13 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
         return std::make_unique<FrameReader>(this, std::move(stream));
       },
       options_.stream);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ExpertService::ReplicateGradients(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  return ServeUpload<TensorFrame, v1::ReplicateGradientsResponse>(
+      context, response, std::make_unique<ReplicaUpload>(sessions_),
+      options_.stream.frame_limits);
 }
 
 void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,

@@ -114,6 +114,9 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
   spec.step = worker.step();
   spec.skipped_steps = worker.skipped_steps();
   spec.microbatches_per_step = worker.microbatches_per_step();
+  spec.replicated_experts.assign(worker.replicated_experts().begin(),
+                                 worker.replicated_experts().end());
+  spec.buddy_address = worker.buddy_address();
   return spec;
 }
 

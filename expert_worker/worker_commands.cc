@@ -56,6 +56,10 @@ absl::Status WorkerCommands::Do(const v1::Command& command,
     case v1::Command::kAbortSession:
       // Aborting has begun in Interrupt().
       sessions_->Unload(SessionOf(command));
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        buddies_.erase(SessionOf(command));
+      }
       LogInfo("session released", {{"session", SessionOf(command)}});
       return absl::OkStatus();
     case v1::Command::kPrepareStep:
@@ -72,8 +76,17 @@ absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
                                     v1::CommandReply* reply) {
   ASSIGN_OR_RETURN(WorkerSessionSpec spec, WorkerSessionFromProto(load));
   const size_t experts = spec.experts.size();
+  std::shared_ptr<BuddyLink> buddy;
+  if (!spec.buddy_address.empty()) {
+    ASSIGN_OR_RETURN(buddy,
+                     BuddyLink::Create(load.session(), spec.buddy_address));
+  }
   ASSIGN_OR_RETURN(const int64_t bytes,
                    sessions_->Load(load.session(), std::move(spec)));
+  if (buddy != nullptr) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    buddies_[load.session()] = std::move(buddy);
+  }
   LogInfo("session loaded", {{"session", load.session()},
                              {"training", load.training()},
                              {"experts", experts},
@@ -105,14 +118,53 @@ absl::Status WorkerCommands::DoCommit(const v1::CommitStep& commit) {
 
 std::function<v1::CommandReply()> WorkerCommands::Begin(
     const v1::Command& command) {
-  if (!command.has_write_checkpoint()) return nullptr;
+  if (command.has_write_checkpoint()) return BeginWrite(command);
+  if (!command.has_prepare_step()) return nullptr;
+  auto buddy = FindBuddy(SessionOf(command));
+  return buddy == nullptr ? nullptr : BeginPrepare(command, std::move(buddy));
+}
+
+std::shared_ptr<BuddyLink> WorkerCommands::FindBuddy(
+    const std::string& session) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = buddies_.find(session);
+  return found == buddies_.end() ? nullptr : found->second;
+}
+
+std::function<v1::CommandReply()> WorkerCommands::BeginPrepare(
+    const v1::Command& command, std::shared_ptr<BuddyLink> buddy) {
+  const v1::PrepareStep& prepare = command.prepare_step();
+  auto reply = std::make_shared<v1::CommandReply>();
+  absl::Status status = DoPrepare(prepare, reply.get());
+  auto sums = std::make_shared<GradientList>();
+  if (status.ok()) {
+    auto lease = FindLive(prepare.session());
+    status = lease.status();
+    if (lease.ok()) {
+      auto prepared = lease->session().PreparedGradients(prepare.step());
+      status = prepared.status();
+      if (prepared.ok()) *sums = *std::move(prepared);
+    }
+  }
+  return [command, status, reply, sums, buddy = std::move(buddy)] {
+    const absl::Status pushed =
+        status.ok() ? buddy->Push(command.prepare_step().step(), *sums)
+                    : status;
+    sums->clear();
+    return Outcome(command, pushed, *reply);
+  };
+}
+
+std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
+    const v1::Command& command) {
   const v1::WriteCheckpoint& write = command.write_checkpoint();
   auto lease = FindLive(write.session());
   absl::Status status = lease.status();
   std::shared_ptr<WorkerSession::Shard> shard;
   if (status.ok()) {
     auto begun = lease->session().BeginCheckpoint(
-        {.root = write.root(), .step = write.step(), .shard = write.shard()});
+        {.root = write.root(), .step = write.step(), .shard = write.shard()},
+        write.include_replica());
     status = begun.status();
     if (begun.ok()) shard = *std::move(begun);
   }
@@ -140,11 +192,15 @@ std::function<v1::CommandReply()> WorkerCommands::Begin(
 
 void WorkerCommands::Interrupt(const std::string& session) {
   sessions_->Abort(session);
+  const auto buddy = FindBuddy(session);
+  if (buddy != nullptr) buddy->Stop();
 }
 
 void WorkerCommands::OnLost() {
   if (on_joined_) on_joined_(false);
   sessions_->Clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  buddies_.clear();
 }
 
 void WorkerCommands::OnAccepted() {

@@ -4,9 +4,13 @@
 #define EXPERT_WORKER_WORKER_COMMANDS_H_
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
+#include "expert_worker/buddy_link.h"
 #include "expert_worker/expert_service.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/worker_metrics.h"
@@ -30,7 +34,8 @@ class WorkerCommands final : public MemberHandler {
   // command to routers.
   v1::CommandReply Handle(const v1::Command& command) override;
   // WriteCheckpoint takes a snapshot in the order of commands, and writes it
-  // while others go on.
+  // while others go on. PrepareStep with a buddy sums in that order, and sends
+  // the sums while others go on.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string& session) override;
   void OnLost() override;
@@ -44,6 +49,11 @@ class WorkerCommands final : public MemberHandler {
   absl::Status DoLoad(const v1::LoadSession& load, v1::CommandReply* reply);
   absl::Status DoPrepare(const v1::PrepareStep& prepare,
                          v1::CommandReply* reply);
+  std::function<v1::CommandReply()> BeginWrite(const v1::Command& command);
+  std::function<v1::CommandReply()> BeginPrepare(
+      const v1::Command& command, std::shared_ptr<BuddyLink> buddy);
+  // Null if there is none.
+  std::shared_ptr<BuddyLink> FindBuddy(const std::string& session);
   absl::Status DoCommit(const v1::CommitStep& commit);
 
   SessionTable* const sessions_;
@@ -52,6 +62,10 @@ class WorkerCommands final : public MemberHandler {
   const std::function<void(bool)> on_joined_;
   const std::function<void(const absl::Status&)> on_refused_;
   FaultPoints* const faults_;
+
+  std::mutex mutex_;
+  // By session, for as long as it is loaded.
+  std::map<std::string, std::shared_ptr<BuddyLink>> buddies_;  // by mutex_
 };
 
 }  // namespace gshard

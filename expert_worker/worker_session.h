@@ -9,6 +9,7 @@
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -24,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "expert_worker/replica.h"
 #include "expert_worker/step_gradients.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/config/model_config.h"
@@ -51,6 +53,11 @@ struct WorkerSessionSpec {
   int64_t skipped_steps = 0;  // of these, the last, left out by the source
   int64_t microbatches_per_step = 0;
   std::vector<Segment> evaluation_segments;  // reply only
+
+  // With buddies: experts of another worker that are replicated here, and where
+  // the replica of this one's is kept; either may be empty.
+  std::vector<int32_t> replicated_experts;
+  std::string buddy_address;
 };
 
 // Which call this is. In serving and evaluation all but `segment` and `owner`
@@ -102,9 +109,22 @@ class WorkerSession {
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts);
 
-  // Makes update `step`, or with `skip` only counts it. Repeating it does
-  // nothing. Errors: FailedPrecondition unless `step` is prepared or was the
-  // last one committed; InvalidArgument if a number is not finite.
+  // What the replica of these experts needs of the step that is prepared.
+  // Errors: FailedPrecondition if that is another, or none.
+  absl::StatusOr<GradientList> PreparedGradients(int64_t step) const;
+
+  // Per-expert parameters as they are replicated here; empty for no replica.
+  std::vector<ParameterSpec> ReplicaParameters() const;
+
+  // Takes their owner's sums of a step; of one that is committed it does
+  // nothing. Errors: FailedPrecondition without a replica, or if `step` is not
+  // the one after the last; those of Replica::Take.
+  absl::Status ReplicateGradients(int64_t step, GradientList sums);
+
+  // Makes update `step`, or with `skip` only counts it; the same for the
+  // replica. Repeating it does nothing. Errors: FailedPrecondition unless
+  // `step` is prepared, here and for the replica, or was the last one
+  // committed; InvalidArgument if a number is not finite.
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
@@ -123,20 +143,22 @@ class WorkerSession {
 
    private:
     friend class WorkerSession;
-    Shard(const WorkerSession* session, ShardTarget target)
-        : session_(session), target_(std::move(target)) {}
+    Shard(const WorkerSession* session, ShardTarget target, uint64_t number)
+        : session_(session), target_(std::move(target)), number_(number) {}
 
     const WorkerSession* const session_;
     const ShardTarget target_;
+    const uint64_t number_;
     std::vector<NamedTensor> tensors_;
   };
 
-  // Takes what is to be written of the parameters now. There is one such shard
-  // at a time, for it may come to take as much memory as parameters and
-  // optimizer state do. Errors: FailedPrecondition if target.step is not the
-  // last one committed, or if the last shard is still there.
+  // Takes what is to be written of the parameters now, with `include_replica`
+  // also of the replica's. As a shard may come to take as much memory as
+  // parameters and optimizer state do, only the last one is wanted: the writing
+  // of an earlier one ends. Errors: FailedPrecondition if target.step is not
+  // the last one committed, or there is no replica.
   absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
-      ShardTarget target) const;
+      ShardTarget target, bool include_replica = false) const;
 
   bool training() const { return optimizer_ != nullptr; }
   int64_t memory_bytes() const { return memory_bytes_; }
@@ -178,12 +200,13 @@ class WorkerSession {
   int64_t step_;  // committed
   ParameterStore store_;
   TensorMap parameters_;  // the store's, rounded as the segments take them
+  const std::unique_ptr<Replica> replica_;    // may be null
   std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
   std::optional<Prepared> prepared_;          // of step_ + 1
 
   // Held while parameters are updated and while a snapshot is let go.
   mutable std::mutex snapshot_mutex_;
-  mutable bool shard_taken_ = false;  // guarded by snapshot_mutex_
+  mutable std::atomic<uint64_t> last_shard_ = 0;
 
   std::mutex runs_mutex_;
   std::map<std::string, OpenRun> runs_;  // guarded by runs_mutex_

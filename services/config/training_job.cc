@@ -84,6 +84,7 @@ void VisitFields(Visitor& visitor, Struct& recovery) {
   visitor.Integer("max_recoveries", recovery.max_recoveries, 0, 1'000'000);
   visitor.Integer("replacement_wait_ms", recovery.replacement_wait_ms, 0,
                   3'600'000);
+  visitor.Bool("buddies", recovery.buddies);
 }
 
 // Of messages with the oneof `optimizer`.

@@ -97,6 +97,7 @@ enum class OnNonfinite { kStop, kSkip, kRollback };
 struct RecoveryPolicy {
   int64_t max_recoveries = 10;         // without progress
   int64_t replacement_wait_ms = 2000;  // before others take over
+  bool buddies = false;                // workers replicate each other
 
   bool operator==(const RecoveryPolicy&) const = default;
 };

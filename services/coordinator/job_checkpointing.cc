@@ -35,7 +35,7 @@ void JobRunner::OnDisk(
     auto result = std::make_shared<absl::StatusOr<Result>>(work());
     env_.queue->Post([this, write = std::move(write), still, result,
                       done = std::move(done)] {
-      if (!still()) return;
+      if (!still() || write != writing_) return;
       Do(Annotate(done(*std::move(result)),
                   absl::StrCat("checkpoint of step ", write->step)));
     });
@@ -43,34 +43,51 @@ void JobRunner::OnDisk(
 }
 
 void JobRunner::WriteCheckpoint() {
-  writing_ = std::make_shared<CheckpointWrite>();
-  writing_->step = step_;
+  BeginCheckpoint(step_, /*lost=*/{},
+                  OnQueue([this](const std::vector<v1::CommandReply>& replies) {
+                    return Annotate(
+                        OnShards(replies),
+                        absl::StrCat("checkpoint of step ", writing_->step));
+                  }));
   writing_->validation_loss = validation_loss_;
-  v1::WriteCheckpoint write;
-  write.set_session(session_);
-  write.set_step(step_);
-  write.set_root(job_.checkpoint.directory);
-  MemberCommands commands = ForWorkers([&](size_t w, v1::Command* command) {
-    *command->mutable_write_checkpoint() = write;
-    // A worker of an earlier attempt may write still.
-    command->mutable_write_checkpoint()->set_shard(
-        absl::StrCat("worker-", w, "-", attempt_));
-  });
-  if (reduction_ != nullptr) {
-    Append(reduction_->Write(write, attempt_), &commands);
-  }
-  std::vector<std::string> writers;
-  for (const auto& [member, command] : commands) writers.push_back(member.name);
-  if (dense_ != nullptr) WriteDense();
-  FanOut(*env_.members, *env_.queue, std::move(commands),
-         OnQueue([this, writers](const std::vector<v1::CommandReply>& replies) {
-           return Annotate(OnShards(writers, replies),
-                           absl::StrCat("checkpoint of step ", writing_->step));
-         }));
   const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
                       !MembersHaveJoined().empty();
   if (!needed) return BeginStep();
   AfterCheckpoint([this] { OnCheckpointDone(); });
+}
+
+void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
+                                OnReplies on_shards) {
+  writing_ = std::make_shared<CheckpointWrite>();
+  writing_->step = step;
+  v1::WriteCheckpoint write;
+  write.set_session(session_);
+  write.set_step(step);
+  write.set_root(job_.checkpoint.directory);
+  MemberCommands commands;
+  for (size_t w = 0; w < plan_.workers.size(); ++w) {
+    if (lost.count(w) > 0) continue;
+    // A worker of an earlier attempt may write still.
+    write.set_shard(absl::StrCat("worker-", w, "-", attempt_));
+    const size_t before = w > 0 ? w - 1 : plan_.workers.size() - 1;
+    write.set_include_replica(lost.count(before) > 0);
+    commands.emplace_back(plan_.workers[w], v1::Command());
+    *commands.back().second.mutable_write_checkpoint() = write;
+  }
+  if (reduction_ != nullptr) {
+    write.set_include_replica(false);
+    Append(reduction_->Write(write, attempt_), &commands);
+  }
+  for (const auto& [member, command] : commands) {
+    writing_->members.push_back(member.name);
+  }
+  if (dense_ != nullptr) WriteDense();
+  FanOut(*env_.members, *env_.queue, std::move(commands),
+         [this, writing = writing_, on_shards = std::move(on_shards)](
+             absl::StatusOr<std::vector<v1::CommandReply>> replies) {
+           // Or it was given up meanwhile.
+           if (writing == writing_) on_shards(std::move(replies));
+         });
 }
 
 void JobRunner::WriteDense() {
@@ -91,13 +108,13 @@ void JobRunner::WriteDense() {
       });
 }
 
-absl::Status JobRunner::OnShards(const std::vector<std::string>& writers,
-                                 const std::vector<v1::CommandReply>& replies) {
+absl::Status JobRunner::OnShards(const std::vector<v1::CommandReply>& replies) {
   std::vector<TensorEntry> entries;
-  for (size_t w = 0; w < replies.size(); ++w) {
-    const auto more = EntriesFromProto(replies[w].checkpoint_written());
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const auto more = EntriesFromProto(replies[i].checkpoint_written());
     RETURN_IF_ERROR(
-        Annotate(more.status(), absl::StrCat("member '", writers[w], "'")));
+        Annotate(more.status(),
+                 absl::StrCat("member '", writing_->members[i], "'")));
     entries.insert(entries.end(), more->begin(), more->end());
   }
   OnShard(std::move(entries));
@@ -111,36 +128,41 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
   OnDisk<std::string>(
       [write = writing_, job = job_, tokenizers = tokenizers_,
        in_use = env_.checkpoints_in_use, faults = env_.faults] {
-        return CommitJobCheckpoint(
+        auto path = CommitJobCheckpoint(
             job, tokenizers, write->step, std::move(write->entries),
             write->validation_loss, in_use(), faults);
+        if (path.ok()) write->path = *path;
+        return path;
       },
       [this](absl::StatusOr<std::string> path) {
         RETURN_IF_ERROR(path.status());
-        OnCheckpointWritten(*std::move(path));
+        OnCheckpointWritten();
+        const auto next = std::exchange(after_checkpoint_, nullptr);
+        if (next) next();
         return absl::OkStatus();
       });
 }
 
-void JobRunner::OnCheckpointWritten(std::string path) {
-  checkpoint_path_ = std::move(path);
+void JobRunner::OnCheckpointWritten() {
+  checkpoint_path_ = writing_->path;
+  checkpoint_step_ = writing_->step;
   reporter_->OnCheckpoint(writing_->step, checkpoint_path_, env_.clock());
   env_.on_checkpoint(reporter_->progress());
   writing_ = nullptr;
-  const auto next = std::exchange(after_checkpoint_, nullptr);
-  if (next) next();
 }
 
 void JobRunner::DropCheckpoint() {
   after_checkpoint_ = nullptr;
   if (writing_ == nullptr) return;
-  writing_->abandoned = true;
+  // What has all shards is as good as done, and will be of use.
+  writing_->abandoned = writing_->shards_missing > 0;
   // What is being written now ends with its tensor. Without the promise kept
   // the disk's thread is gone, and writes nothing either.
   auto idle = std::make_shared<std::promise<void>>();
   const std::future<void> is_idle = idle->get_future();
   env_.disk->Post([idle = std::move(idle)] { idle->set_value(); });
   is_idle.wait();
+  if (!writing_->path.empty()) return OnCheckpointWritten();
   (void)AbandonCheckpoint(job_.checkpoint.directory, writing_->step);
   writing_ = nullptr;
 }

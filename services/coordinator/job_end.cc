@@ -38,6 +38,7 @@ void JobRunner::Stop() {
   if (phase_ == Phase::kEnded || phase_ == Phase::kMicrobatches ||
       phase_ == Phase::kPreparing || phase_ == Phase::kCommitting ||
       phase_ == Phase::kValidating || phase_ == Phase::kCheckpointing ||
+      phase_ == Phase::kRescuing ||
       phase_ == Phase::kServing) {
     return;
   }

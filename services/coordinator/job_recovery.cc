@@ -19,6 +19,11 @@ namespace gshard {
 
 void JobRunner::Recover(const absl::Status& cause) {
   if (halted_) return;
+  // Nobody is needed any more for the last checkpoint.
+  if (last_step_ && writing_ != nullptr && writing_->step == step_ &&
+      writing_->shards_missing == 0) {
+    return;
+  }
   const int64_t made = CommittedStep();
   if (made > best_step_) {
     best_step_ = made;
@@ -30,7 +35,7 @@ void JobRunner::Recover(const absl::Status& cause) {
                                      " recoveries without a step further")),
         /*retryable=*/false);
   }
-  BeginAttempt(cause);
+  if (!Rescue(cause)) BeginAttempt(cause);
 }
 
 void JobRunner::RollBack(const absl::Status& cause) {

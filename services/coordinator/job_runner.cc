@@ -35,7 +35,8 @@ OnReplies JobRunner::OnQueue(
     std::function<absl::Status(std::vector<v1::CommandReply>)> step) {
   return [this, step = std::move(step), still = StillThisAttempt()](
              absl::StatusOr<std::vector<v1::CommandReply>> replies) {
-    if (!still()) return;
+    // What was begun before workers were lost is for nothing by then.
+    if (!still() || phase_ == Phase::kRescuing) return;
     if (replies.ok()) return Do(step(*std::move(replies)));
     OnMemberFailed(replies.status());
   };
@@ -134,11 +135,13 @@ absl::Status JobRunner::StartFrom(
             .checkpoint_directory = "",
             .tokenizer_directory = tokenizers_.directory};
   checkpoint_ = std::move(checkpoint);
+  checkpoint_step_ = 0;
   if (checkpoint_ == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(CheckResumable(job_, *checkpoint_));
   FindBestValidation();
   start_.step = checkpoint_->manifest().step;
   start_.checkpoint_directory = checkpoint_path_ = checkpoint_->path();
+  checkpoint_step_ = start_.step;
   return absl::OkStatus();
 }
 
@@ -331,7 +334,11 @@ void JobRunner::BeginTraining() {
 void JobRunner::ReconcileMembers() {
   // Serving looks after its members itself; those that release their sessions
   // are heard of by their replies.
-  if (phase_ == Phase::kServing || phase_ == Phase::kReleasing) return;
+  // And what the rescuers write is what there will be.
+  if (phase_ == Phase::kServing || phase_ == Phase::kReleasing ||
+      phase_ == Phase::kRescuing) {
+    return;
+  }
   const std::vector<Member> members = env_.members->List();
   const auto is_there = [&](const MemberKey& key) {
     return std::any_of(members.begin(), members.end(),

@@ -33,6 +33,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,7 @@ class JobRunner {
     kCommitting,
     kValidating,
     kCheckpointing,
+    kRescuing,  // as that, with workers lost
     kServing,
     kEnded
   };
@@ -155,10 +157,12 @@ class JobRunner {
   struct CheckpointWrite {
     int64_t step = 0;
     std::optional<double> validation_loss;
-    std::vector<NamedTensor> dense;  // let go on the queue
+    std::vector<std::string> members;  // that write shards
+    std::vector<NamedTensor> dense;    // let go on the queue
     std::vector<TensorEntry> entries;
     int shards_missing = 1;  // the members', taken as one, and the dense one
     std::atomic<bool> abandoned = false;
+    std::string path;  // once it is committed; of the disk's thread
   };
 
   // Runs `step` on the queue unless another attempt has begun; an error fails
@@ -196,6 +200,13 @@ class JobRunner {
   // The same from the checkpoint before step_, which was not finite and is left
   // out with all steps since.
   void RollBack(const absl::Status& cause);
+  // With buddies: has the workers that are left write a checkpoint of the last
+  // step committed, and begins the next attempt from that. False if they
+  // cannot, or there is one already.
+  bool Rescue(const absl::Status& cause);
+  // Workers of the session, by their place in the plan, that are no members.
+  std::set<size_t> LostWorkers() const;
+  void OnRescueFailed(const absl::Status& cause, const absl::Status& status);
   // Spreads the experts over workers that have joined, and dense parameters over
   // routers that own them. REQUIRES: the last step is in a checkpoint.
   bool Rebalance();
@@ -229,6 +240,8 @@ class JobRunner {
   // Commits the step; null: skips it.
   void Commit(const StepScale* scale);
   absl::Status OnCommitted(bool skipped);
+  // Tells of the step that is committed. Returns whether the job ends with it.
+  bool CountStep(bool skipped);
   bool CheckpointDue() const;
   // Whether the held-out text is measured after step_; `over`: it is the last.
   bool ValidationDue(bool over) const;
@@ -241,11 +254,14 @@ class JobRunner {
   // Begins to write the last step's checkpoint, and goes on with the next step
   // at once if nothing needs the checkpoint before.
   void WriteCheckpoint();
+  // Begins to write `step`, without the workers `lost`. `on_shards` gets the
+  // others' shards, or why there will be none.
+  void BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
+                       OnReplies on_shards);
   void WriteDense();
-  absl::Status OnShards(const std::vector<std::string>& writers,
-                        const std::vector<v1::CommandReply>& replies);
+  absl::Status OnShards(const std::vector<v1::CommandReply>& replies);
   void OnShard(std::vector<TensorEntry> entries);
-  void OnCheckpointWritten(std::string path);
+  void OnCheckpointWritten();
   void OnCheckpointDone();
   // Calls `next` once no checkpoint is being written; no step is run before.
   void AfterCheckpoint(std::function<void()> next);
@@ -289,6 +305,7 @@ class JobRunner {
   int64_t recoveries_ = 0;                 // in a row without progress
   int64_t best_step_ = -1;                 // committed at the last of them
   int64_t nonfinite_in_a_row_ = 0;         // steps
+  std::set<size_t> lost_;                  // workers, while rescuing
   bool again_ = false;                     // this attempt is not the first
   size_t workers_wanted_ = 0;              // by it
   size_t routers_wanted_ = 1;              // by it
@@ -298,6 +315,7 @@ class JobRunner {
   JobTokenizers tokenizers_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written
+  int64_t checkpoint_step_ = 0;                   // its step
   std::map<MemberKey, RouterState> routers_;
   std::unique_ptr<DenseReduction> reduction_;  // or dense_
 
@@ -314,6 +332,7 @@ class JobRunner {
   std::optional<double> validation_loss_;  // with its parameters
   absl::Time validation_began_;
   bool last_step_ = false;
+  v1::CommitStep commit_;  // of the last step committed, or being so
 
   // The checkpoint being written, or null, and what waits for it, or null.
   std::shared_ptr<CheckpointWrite> writing_;

@@ -263,16 +263,15 @@ void JobRunner::Commit(const StepScale* scale) {
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
   phase_ = Phase::kCommitting;
-  v1::CommitStep commit;
-  commit.set_session(session_);
-  commit.set_step(step_);
-  commit.set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
-  commit.set_learning_rate(result_.learning_rate);
-  commit.set_skip_update(skip);
+  commit_.set_session(session_);
+  commit_.set_step(step_);
+  commit_.set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
+  commit_.set_learning_rate(result_.learning_rate);
+  commit_.set_skip_update(skip);
   MemberCommands commands = ForWorkers([&](size_t, v1::Command* command) {
-    *command->mutable_commit_step() = commit;
+    *command->mutable_commit_step() = commit_;
   });
-  if (reduction_ != nullptr) Append(reduction_->Commit(commit), &commands);
+  if (reduction_ != nullptr) Append(reduction_->Commit(commit_), &commands);
   FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
            if (reduction_ != nullptr) reduction_->OnCommitted();
@@ -287,7 +286,7 @@ void JobRunner::Commit(const StepScale* scale) {
   gradients_.clear();
 }
 
-absl::Status JobRunner::OnCommitted(bool skipped) {
+bool JobRunner::CountStep(bool skipped) {
   const absl::Time now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
@@ -299,7 +298,11 @@ absl::Status JobRunner::OnCommitted(bool skipped) {
   } else {
     reporter_->OnStep(step_, result_, now, last_step_);
   }
-  if (ValidationDue(over)) {
+  return over;
+}
+
+absl::Status JobRunner::OnCommitted(bool skipped) {
+  if (ValidationDue(CountStep(skipped))) {
     BeginValidation();
   } else {
     AfterStep();

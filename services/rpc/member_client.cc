@@ -210,7 +210,9 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   const bool leaving = stopping_ && !stream->ended.has_value();
   lock.unlock();
   if (leaving) stream->sender->Finish();
-  InterruptAll();
+  for (const std::string& session : lanes_.DropAll()) {
+    handler_->Interrupt(session);
+  }
   lock.lock();
   const auto ended = [&] { return stream->ended.has_value(); };
   if (!changed_.wait_for(lock, kLeaveTimeout, ended)) {
@@ -218,9 +220,10 @@ absl::Status MemberClient::RunStream(bool* accepted) {
     changed_.wait(lock, ended);
   }
   lock.unlock();
-  InterruptAll();
+  for (const std::string& session : lanes_.DropAll()) {
+    handler_->Interrupt(session);
+  }
   lanes_.WaitUntilIdle();
-  rests_.WaitUntilIdle();
   return stream->error.ok() ? *stream->ended : stream->error;
 }
 
@@ -263,7 +266,6 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
   }
   if (shared->has_abort_session()) {
     lanes_.Drop(session);
-    rests_.Drop(session);
     handler_->Interrupt(session);
   }
   const auto dropped = [reply] {
@@ -271,25 +273,18 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
         "the session was aborted before the command began")));
   };
   lanes_.Add(
-      session,
+      {session, 0},
       {.run =
            [this, shared, reply, dropped] {
              auto rest = handler_->Begin(*shared);
              if (!rest) return reply(handler_->Handle(*shared));
-             rests_.Add(
-                 SessionOf(*shared),
+             const Lane lane = {SessionOf(*shared), shared->action_case()};
+             lanes_.Add(
+                 lane,
                  {.run = [reply, rest = std::move(rest)] { reply(rest()); },
                   .dropped = dropped});
            },
        .dropped = dropped});
-}
-
-void MemberClient::InterruptAll() {
-  for (CommandLanes* const lanes : {&lanes_, &rests_}) {
-    for (const std::string& session : lanes->DropAll()) {
-      handler_->Interrupt(session);
-    }
-  }
 }
 
 }  // namespace gshard

@@ -74,7 +74,8 @@ class MemberHandler {
   // Called before Handle(), in its place in the order. If it returns a
   // function, Handle() does not follow: the function does the rest of the
   // command and returns its outcome, on another thread, while the session's
-  // next commands go on. Such rests of one session come one after the other.
+  // next commands go on. Such rests of one session and action come one after
+  // the other.
   virtual std::function<v1::CommandReply()> Begin(const v1::Command& command) {
     (void)command;
     return nullptr;
@@ -144,14 +145,11 @@ class MemberClient {
   void OnMessage(const std::shared_ptr<Stream>& stream,
                  v1::JoinResponse message);
   void OnCommand(const std::shared_ptr<Stream>& stream, v1::Command command);
-  // Drops what has not begun, and interrupts what has.
-  void InterruptAll();
 
   const MemberOptions options_;
   MemberHandler* const handler_;
   std::shared_ptr<grpc::Channel> channel_;
-  CommandLanes lanes_;
-  CommandLanes rests_;  // of commands; added to by tasks of lanes_
+  CommandLanes lanes_;  // 0, and those of rests by the command's action
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -61,7 +61,7 @@ TrainingJob UnusualJob() {
   job.progress_every_steps = 10;
   job.time_limit_seconds = 480;
   job.on_nonfinite = OnNonfinite::kRollback;
-  job.recovery = {3, 250};
+  job.recovery = {3, 250, true};
   job.validation = {50, 1000};
   return job;
 }

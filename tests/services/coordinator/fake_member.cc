@@ -132,10 +132,7 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   if (command.has_prepare_step()) {
     Prepare(command.prepare_step(), &session, reply.mutable_step_prepared());
   } else {
-    const v1::CommitStep& commit = command.commit_step();
-    if (commit.skip_update()) return reply;
-    session.store->Update(session.gradients, commit.gradient_scale(),
-                          commit.step(), commit.learning_rate());
+    Commit(command.commit_step(), &session);
   }
   return reply;
 }
@@ -155,17 +152,26 @@ absl::Status FakeMember::LoadWorker(const v1::LoadSession& load,
         static_cast<int>(parameter.initializer().kind()) - 1);
     specs.push_back(std::move(spec));
   }
-  session->store = std::make_unique<ParameterStore>(
-      std::move(specs),
-      std::vector<int32_t>(worker.experts().begin(), worker.experts().end()),
-      load.training() ? MakeOptimizer(AdafactorConfig()) : nullptr);
-  if (worker.source().checkpoint_directory().empty()) {
-    return session->store->Initialize(worker.source().initial_seed());
-  }
-  ASSIGN_OR_RETURN(
-      const auto reader,
-      CheckpointReader::Open(worker.source().checkpoint_directory()));
-  return session->store->Load(*reader);
+  session->step = worker.step();
+  const auto make = [&](const auto& experts)
+      -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
+    auto store = std::make_unique<ParameterStore>(
+        specs, std::vector<int32_t>(experts.begin(), experts.end()),
+        load.training() ? MakeOptimizer(AdafactorConfig()) : nullptr);
+    if (worker.source().checkpoint_directory().empty()) {
+      RETURN_IF_ERROR(store->Initialize(worker.source().initial_seed()));
+    } else {
+      ASSIGN_OR_RETURN(
+          const auto reader,
+          CheckpointReader::Open(worker.source().checkpoint_directory()));
+      RETURN_IF_ERROR(store->Load(*reader));
+    }
+    return store;
+  };
+  ASSIGN_OR_RETURN(session->store, make(worker.experts()));
+  if (worker.replicated_experts().empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(session->replica, make(worker.replicated_experts()));
+  return absl::OkStatus();
 }
 
 absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
@@ -217,6 +223,19 @@ void FakeMember::Prepare(const v1::PrepareStep& prepare, Session* session,
   }
 }
 
+void FakeMember::Commit(const v1::CommitStep& commit, Session* session) {
+  if (commit.step() == session->step) return;
+  session->step = commit.step();
+  if (commit.skip_update()) return;
+  session->store->Update(session->gradients, commit.gradient_scale(),
+                         commit.step(), commit.learning_rate());
+  if (session->replica == nullptr) return;
+  session->replica->Update(
+      SummedGradients(*session->replica, commit.step(),
+                      session->load.worker().microbatches_per_step()),
+      commit.gradient_scale(), commit.step(), commit.learning_rate());
+}
+
 std::function<v1::CommandReply()> FakeMember::Begin(
     const v1::Command& command) {
   if (!command.has_write_checkpoint()) return nullptr;
@@ -229,6 +248,11 @@ std::function<v1::CommandReply()> FakeMember::Begin(
   }
   auto tensors = std::make_shared<std::vector<NamedTensor>>(
       found->second.store->Snapshot());
+  if (command.write_checkpoint().include_replica()) {
+    for (NamedTensor& named : found->second.replica->Snapshot()) {
+      tensors->push_back(std::move(named));
+    }
+  }
   return [this, command, tensors] {
     std::optional<v1::CommandReply> reply;
     if (intercept_) reply = intercept_(command);
@@ -243,8 +267,7 @@ std::function<v1::CommandReply()> FakeMember::Begin(
 }
 
 absl::StatusOr<v1::CommandReply> FakeMember::Write(
-    const v1::WriteCheckpoint& write,
-    const std::vector<NamedTensor>& tensors) {
+    const v1::WriteCheckpoint& write, const std::vector<NamedTensor>& tensors) {
   v1::CommandReply reply;
   ASSIGN_OR_RETURN(
       const auto entries,

@@ -54,8 +54,10 @@ class FakeMember : public MemberHandler {
  private:
   struct Session {
     v1::LoadSession load;
-    std::unique_ptr<ParameterStore> store;  // of workers that train
+    std::unique_ptr<ParameterStore> store;    // of workers that train
+    std::unique_ptr<ParameterStore> replica;  // with buddies
     GradientList gradients;
+    int64_t step = 0;
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
@@ -64,6 +66,7 @@ class FakeMember : public MemberHandler {
                              v1::CommandReply* reply);
   void Prepare(const v1::PrepareStep& prepare, Session* session,
                v1::StepPrepared* prepared);
+  void Commit(const v1::CommitStep& commit, Session* session);
   absl::StatusOr<v1::CommandReply> Write(
       const v1::WriteCheckpoint& write,
       const std::vector<NamedTensor>& tensors);
