@@ -44,7 +44,8 @@ absl::StatusOr<SessionTable::Lease> WorkerCommands::FindLive(
 
 v1::CommandReply WorkerCommands::Handle(const v1::Command& command) {
   v1::CommandReply reply;
-  return Outcome(command, Do(command, &reply), std::move(reply));
+  const absl::Status status = Do(command, &reply);
+  return Outcome(command, status, std::move(reply));
 }
 
 absl::Status WorkerCommands::Do(const v1::Command& command,

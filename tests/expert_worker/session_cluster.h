@@ -22,8 +22,10 @@ constexpr int64_t kMemory = int64_t{1} << 30;
 // Coordinator and router of a job, with workers that are sessions.
 class SessionCluster {
  public:
-  SessionCluster(const TrainingJob& job, int workers)
+  // With `buddies`, each session keeps a replica of the one before.
+  SessionCluster(const TrainingJob& job, int workers, bool buddies = false)
       : job_(job),
+        buddies_(buddies),
         experts_(DealExperts(static_cast<int32_t>(job.model.experts), workers)),
         roles_(SplitTraining(job)),
         runner_(job.model, roles_.router),
@@ -31,9 +33,10 @@ class SessionCluster {
         dense_(SpecsOf(job.model, /*per_expert=*/false), {},
                MakeOptimizer(job.optimizer)) {
     CHECK(dense_.Initialize(job.seed).ok());
-    for (const std::vector<int32_t>& experts : experts_) {
-      auto session = WorkerSession::Create(
-          TrainingSpec(job, roles_.segments, experts), kMemory);
+    for (int w = 0; w < workers; ++w) {
+      WorkerSessionSpec spec = TrainingSpec(job, roles_.segments, experts_[w]);
+      if (buddies_) spec.replicated_experts = experts_[Before(w)];
+      auto session = WorkerSession::Create(std::move(spec), kMemory);
       CHECK(session.ok());
       sessions_.push_back(*std::move(session));
     }
@@ -81,6 +84,7 @@ class SessionCluster {
                        session->PrepareStep(step_ + 1, attempts_));
       norms.insert(norms.end(), some.begin(), some.end());
     }
+    if (buddies_) RETURN_IF_ERROR(Replicate());
     ASSIGN_OR_RETURN(
         const StepScale scale,
         ScaleStep(TotalSquaredNorm(norms), target_tokens_, job_.clip_norm));
@@ -119,10 +123,24 @@ class SessionCluster {
     return pointers;
   }
   WorkerSession& session(int w) { return *sessions_[w]; }
+  const std::vector<int32_t>& experts(int w) const { return experts_[w]; }
+  int Before(int w) const {
+    return w > 0 ? w - 1 : static_cast<int>(experts_.size()) - 1;
+  }
   const RolePrograms& roles() const { return roles_; }
   const std::vector<int32_t>& attempts() const { return attempts_; }
 
  private:
+  absl::Status Replicate() {
+    for (size_t w = 0; w < sessions_.size(); ++w) {
+      ASSIGN_OR_RETURN(
+          const GradientList sums,
+          sessions_[Before(static_cast<int>(w))]->PreparedGradients(step_ + 1));
+      RETURN_IF_ERROR(sessions_[w]->ReplicateGradients(step_ + 1, sums));
+    }
+    return absl::OkStatus();
+  }
+
   void BeginStep() {
     sum_ = std::make_unique<OrderedSum>(kMicrobatches, kMicrobatches);
     attempts_.assign(kMicrobatches, 0);
@@ -130,6 +148,7 @@ class SessionCluster {
   }
 
   const TrainingJob job_;
+  const bool buddies_;
   const ExpertsOfWorkers experts_;
   const RolePrograms roles_;
   const MicrobatchRunner runner_;
