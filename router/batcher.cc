@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 
@@ -173,14 +174,20 @@ void Batcher::RunThread() {
 void Batcher::RunBatch(Batch& batch) {
   const Clock::time_point start = Clock::now();
   std::vector<SourceSentence> sentences;
+  std::vector<TraceContext> traces;
   Clock::time_point deadline = start;
   for (const Item& item : batch.items) {
     const TranslationRequest& call = item.request->call;
+    // Sentences of a request stand together.
+    if (traces.empty() || traces.back() != call.trace) {
+      traces.push_back(call.trace);
+    }
     sentences.push_back(call.sentences[item.sentence]);
     deadline = std::max(deadline, call.deadline);
     metrics_.queue_seconds.Observe(
         std::chrono::duration<double>(start - item.arrival).count());
   }
+  const TraceScope trace_scope(std::move(traces));
   absl::StatusOr<std::vector<Hypotheses>> results = batch.model->Translate(
       sentences,
       {.deadline = deadline,

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
+#include "services/rpc/trace_context.h"
 
 namespace gshard {
 
@@ -48,6 +49,7 @@ struct TranslationRequest {
   std::shared_ptr<TranslationModel> model;
   std::vector<SourceSentence> sentences;  // not empty
   std::chrono::steady_clock::time_point deadline;
+  TraceContext trace = {};  // for logs and workers; may be empty
 
   // Called once, on any thread but not inside of Add(): one element for each
   // sentence, or why there are none.

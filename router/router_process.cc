@@ -25,7 +25,11 @@ BatcherOptions BatchingOptions(const RouterOptions& options) {
 ServerOptions ShellOptions(const RouterOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options)};
+          .max_message_bytes = MaxMessageBytes(options),
+          .max_connection_idle =
+              absl::ToChronoMilliseconds(options.process.max_connection_idle),
+          .max_connection_age =
+              absl::ToChronoMilliseconds(options.process.max_connection_age)};
 }
 
 }  // namespace
@@ -104,6 +108,11 @@ absl::Status RouterProcess::Start() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(security_,
+                   Security::CreateForServer(options_.process.security,
+                                             options_.process.listen));
+  security_->AddMetrics(metrics_);
+  server_.UseSecurity(security_);
   RETURN_IF_ERROR(server_.Start());
   if (!options_.process.metrics_address.empty()) {
     ASSIGN_OR_RETURN(
@@ -117,19 +126,20 @@ absl::Status RouterProcess::Join() {
   // Parameters and gradients do not hold up commands and heartbeats.
   std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
   if (transfers == nullptr) {
-    ASSIGN_OR_RETURN(
-        transfers,
-        CreateChannel(
-            options_.process.coordinator,
-            {.max_message_bytes = MaxMessageBytes(options_), .bulk = true}));
+    ASSIGN_OR_RETURN(transfers, CreateChannel(options_.process.coordinator,
+                                              {.max_message_bytes =
+                                                   MaxMessageBytes(options_),
+                                               .security = security_,
+                                               .bulk = true}));
   }
-  sessions_ = std::make_unique<RouterSessions>(std::move(transfers),
-                                               MaxMessageBytes(options_),
-                                               &models_, router_metrics_);
+  sessions_ = std::make_unique<RouterSessions>(
+      std::move(transfers), MaxMessageBytes(options_), security_, &models_,
+      router_metrics_);
   commands_ = std::make_unique<Commands>(this);
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
+  member.security = security_;
   member.role = v1::MEMBER_ROLE_ROUTER;
   member.address = AdvertisedAddress(options_.process, server_.address());
   member.name = MemberName(options_.process, "router", member.address);
@@ -145,12 +155,13 @@ std::string RouterProcess::metrics_address() const {
   return metrics_server_ == nullptr ? "" : metrics_server_->address();
 }
 
-void RouterProcess::Drain(std::chrono::milliseconds grace) {
+void RouterProcess::Drain(std::chrono::milliseconds grace,
+                          std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
   server_.SetReady(false);
   if (member_ != nullptr) member_->Stop();
   grace_ms_ = grace.count();
-  server_.Drain(grace);
+  server_.Drain(grace, delay);
   std::lock_guard<std::mutex> lock(mutex_);
   drained_ = true;
   ended_.notify_all();

@@ -13,12 +13,13 @@
 namespace gshard {
 
 RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                               size_t max_message_bytes, ModelTable* models,
-                               RouterMetrics metrics)
+                               size_t max_message_bytes,
+                               std::shared_ptr<const Security> security,
+                               ModelTable* models, RouterMetrics metrics)
     : coordinator_(std::move(coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
-      connections_(max_message_bytes) {}
+      connections_(max_message_bytes, std::move(security)) {}
 
 v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
   absl::StatusOr<v1::CommandReply> reply = Do(command);

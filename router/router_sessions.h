@@ -26,7 +26,8 @@ class RouterSessions {
  public:
   // `models` (not owned) gets the models that are served.
   RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                 size_t max_message_bytes, ModelTable* models,
+                 size_t max_message_bytes,
+                 std::shared_ptr<const Security> security, ModelTable* models,
                  RouterMetrics metrics);
 
   // Does a command; blocks. Errors go into the reply, as coordinator.proto

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "router/translate_request.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/call_info.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/status.h"
@@ -74,6 +75,7 @@ class TranslationService::TranslateCall final
                        .sentences = std::move(prepared.sentences),
                        .deadline = start_ + RemainingTime(context_->deadline(),
                                                           kMaxTranslateTime),
+                       .trace = CallInfoOf(*context_).trace,
                        .done = [this](auto results) {
                          End(Answer(std::move(results)));
                        }}));

@@ -163,8 +163,9 @@ size_t WorkerConnection::pending() const {
   return stream_->pending.size();
 }
 
-WorkerConnections::WorkerConnections(size_t max_message_bytes)
-    : max_message_bytes_(max_message_bytes) {}
+WorkerConnections::WorkerConnections(size_t max_message_bytes,
+                                     std::shared_ptr<const Security> security)
+    : max_message_bytes_(max_message_bytes), security_(std::move(security)) {}
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
     const std::string& name, const std::string& address) {
@@ -173,7 +174,8 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
   if (connection != nullptr) return connection;
   ASSIGN_OR_RETURN(
       std::shared_ptr<grpc::Channel> channel,
-      CreateChannel(address, {.max_message_bytes = max_message_bytes_}));
+      CreateChannel(address, {.max_message_bytes = max_message_bytes_,
+                              .security = security_}));
   StreamOptions options;
   options.frame_limits.max_bytes = max_message_bytes_;
   connection = std::make_shared<WorkerConnection>(name, std::move(channel),

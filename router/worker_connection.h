@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/rpc/security.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -71,7 +72,10 @@ class WorkerConnection {
 // The connections of a router by name and address. Thread-safe.
 class WorkerConnections {
  public:
-  explicit WorkerConnections(size_t max_message_bytes);
+  // `security` is of the calls; may be null.
+  explicit WorkerConnections(
+      size_t max_message_bytes,
+      std::shared_ptr<const Security> security = nullptr);
 
   // Errors: InvalidArgument if `address` is not one.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
@@ -82,6 +86,7 @@ class WorkerConnections {
 
  private:
   const size_t max_message_bytes_;
+  const std::shared_ptr<const Security> security_;
   std::mutex mutex_;
   // By name and address; guarded by mutex_.
   std::map<std::pair<std::string, std::string>,

@@ -8,6 +8,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -104,7 +105,7 @@ absl::Status MemberClient::Start() {
   channel_ = options_.channel;
   if (channel_ == nullptr) {
     absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-        CreateChannel(options_.coordinator);
+        CreateChannel(options_.coordinator, {.security = options_.security});
     if (!channel.ok()) return channel.status();
     channel_ = *std::move(channel);
   }
@@ -266,14 +267,22 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
     lanes_.Drop(session);
     handler_->Interrupt(session);
   }
-  lanes_.Add(
-      session,
-      {.run = [this, shared, reply] { reply(handler_->Handle(*shared)); },
-       .dropped =
-           [reply] {
-             reply(ReplyWith(absl::CancelledError(
-                 "the session was aborted before the command began")));
-           }});
+  lanes_.Add(session,
+             {.run =
+                  [this, shared, reply] {
+                    TraceContext trace =
+                        ParseTraceparent(shared->traceparent());
+                    if (!trace.trace_id.empty()) {
+                      trace = ContinueTrace(shared->traceparent(), "");
+                    }
+                    const TraceScope scope(std::move(trace));
+                    reply(handler_->Handle(*shared));
+                  },
+              .dropped =
+                  [reply] {
+                    reply(ReplyWith(absl::CancelledError(
+                        "the session was aborted before the command began")));
+                  }});
 }
 
 }  // namespace gshard

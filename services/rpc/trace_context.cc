@@ -30,14 +30,18 @@ bool IsZero(absl::string_view text) {
 
 int HexValue(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
-// Numbers that no other process has: the key is the machine's entropy.
-uint64_t NextUnique() {
+// That no other process has: the machine's entropy.
+uint64_t ProcessKey() {
   static const uint64_t key = [] {
     std::random_device entropy;
     return uint64_t{entropy()} << 32 | entropy();
   }();
+  return key;
+}
+
+uint64_t NextUnique() {
   static std::atomic<uint64_t> next{0};
-  return RandomBits(key, next.fetch_add(1, std::memory_order_relaxed));
+  return RandomBits(ProcessKey(), next.fetch_add(1, std::memory_order_relaxed));
 }
 
 std::string Digits(uint64_t number) {
@@ -126,6 +130,15 @@ TraceContext ContinueTrace(absl::string_view traceparent,
 
 TraceContext NewTrace() {
   return {.trace_id = NewRequestId(),
+          .span_id = NewSpanId(),
+          .flags = 0,
+          .state = ""};
+}
+
+TraceContext TraceOf(absl::string_view name) {
+  const uint64_t key = FoldIn(ProcessKey(), name);
+  return {.trace_id = absl::StrCat(Digits(RandomBits(key, 0)),
+                                   Digits(RandomBits(key, 1) | 1)),
           .span_id = NewSpanId(),
           .flags = 0,
           .state = ""};

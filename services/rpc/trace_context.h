@@ -49,6 +49,10 @@ TraceContext ContinueTrace(absl::string_view traceparent,
 // A trace that begins here.
 TraceContext NewTrace();
 
+// The trace that this process gives to `name`, always the same, with a new span
+// each time.
+TraceContext TraceOf(absl::string_view name);
+
 // 32 hexadecimal digits, different each time.
 std::string NewRequestId();
 

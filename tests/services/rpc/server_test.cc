@@ -204,8 +204,8 @@ TEST_F(ServerShellTest, ChecksItsOptions) {
   ASSERT_OK_AND_ASSIGN(const auto security,
                        Security::CreateForServer({.insecure = true}, ""));
   open->UseSecurity(security);
-  EXPECT_THAT(open->Start(), StatusIs(absl::StatusCode::kUnavailable,
-                                      HasSubstr("203.0.113")));
+  EXPECT_THAT(open->Start(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("203.0.113")));
 }
 
 TEST_F(ServerShellTest, LimitsMessages) {
