@@ -25,6 +25,11 @@ absl::string_view View(const grpc_slice& slice) {
           GRPC_SLICE_LENGTH(slice)};
 }
 
+struct Guard {
+  std::shared_ptr<const Security> security;
+  std::shared_ptr<const std::atomic<bool>> closed;
+};
+
 // What a call shows of itself before it has a handler.
 struct Arrival {
   std::string method;
@@ -81,10 +86,13 @@ void LogRefusal(const Arrival& arrival, const std::string& id,
 void Process(void* state, grpc_auth_context* context,
              const grpc_metadata* metadata, size_t count,
              grpc_process_auth_metadata_done_cb done, void* user_data) {
-  const auto& security =
-      **static_cast<const std::shared_ptr<const Security>*>(state);
+  const Guard& guard = *static_cast<const Guard*>(state);
+  if (guard.closed->load(std::memory_order_relaxed)) {
+    return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_UNAVAILABLE,
+                "the server is shutting down");
+  }
   const Arrival arrival = ReadArrival(context, metadata, count);
-  const absl::Status status = Admit(security, arrival);
+  const absl::Status status = Admit(*guard.security, arrival);
   if (status.ok()) {
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
   }
@@ -97,9 +105,7 @@ void Process(void* state, grpc_auth_context* context,
        absl::StrCat(status.message(), " (request ", id, ")").c_str());
 }
 
-void Destroy(void* state) {
-  delete static_cast<std::shared_ptr<const Security>*>(state);
-}
+void Destroy(void* state) { delete static_cast<Guard*>(state); }
 
 grpc_ssl_client_certificate_request_type RequestType(
     const SecurityOptions& options) {
@@ -122,15 +128,14 @@ grpc_server_credentials* TlsCredentials(const Security& security) {
 
 class Guarded final : public grpc::ServerCredentials {
  public:
-  Guarded(std::shared_ptr<const Security> security, const std::string& address)
-      : credentials_(ServesTls(security->options(), address)
-                         ? TlsCredentials(*security)
+  Guarded(Guard guard, const std::string& address)
+      : credentials_(ServesTls(guard.security->options(), address)
+                         ? TlsCredentials(*guard.security)
                          : grpc_insecure_server_credentials_create()) {
     grpc_server_credentials_set_auth_metadata_processor(
-        credentials_,
-        {.process = Process,
-         .destroy = Destroy,
-         .state = new std::shared_ptr<const Security>(std::move(security))});
+        credentials_, {.process = Process,
+                       .destroy = Destroy,
+                       .state = new Guard(std::move(guard))});
   }
   ~Guarded() override { grpc_server_credentials_release(credentials_); }
 
@@ -149,8 +154,11 @@ class Guarded final : public grpc::ServerCredentials {
 }  // namespace
 
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
-    std::shared_ptr<const Security> security, const std::string& address) {
-  return std::make_shared<Guarded>(std::move(security), address);
+    std::shared_ptr<const Security> security,
+    std::shared_ptr<const std::atomic<bool>> closed,
+    const std::string& address) {
+  return std::make_shared<Guarded>(
+      Guard{std::move(security), std::move(closed)}, address);
 }
 
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {

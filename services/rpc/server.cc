@@ -32,6 +32,9 @@ using std::chrono::milliseconds;
 // Of TLS handshakes, and of the first bytes of a connection without.
 constexpr int kHandshakeTimeoutMs = 20'000;
 
+// Between refusing calls and ending the server.
+constexpr milliseconds kSettleTime{20};
+
 // Makes way for a socket at `path`: removes that of a server that died.
 absl::Status ClearSocketPath(const std::string& path) {
   struct stat info;
@@ -191,9 +194,9 @@ absl::Status ServerShell::Start() {
   SetArguments(options_, builder);
   int port = 0;
   if (!options_.address.empty()) {
-    builder.AddListeningPort(options_.address,
-                             GuardedCredentials(security_, options_.address),
-                             &port);
+    builder.AddListeningPort(
+        options_.address,
+        GuardedCredentials(security_, closed_, options_.address), &port);
   }
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
@@ -257,6 +260,9 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   std::this_thread::sleep_for(delay);
   const auto deadline = std::chrono::system_clock::now() + grace;
   for (const auto& callback : drain_callbacks_) callback();
+  *closed_ = true;
+  // Calls that are past the guard have begun by then.
+  if (!address_.empty()) std::this_thread::sleep_for(kSettleTime);
   server_->Shutdown(deadline);
   std::lock_guard<std::mutex> lock(mutex_);
   state_ = kDrained;

@@ -22,6 +22,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -120,6 +121,8 @@ class ServerShell {
  private:
   const ServerOptions options_;
   std::shared_ptr<const Security> security_;
+  const std::shared_ptr<std::atomic<bool>> closed_ =
+      std::make_shared<std::atomic<bool>>(false);
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
   std::vector<std::function<void()>> drain_callbacks_;

@@ -18,6 +18,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::_;
 using ::testing::IsEmpty;
 using Clock = std::chrono::steady_clock;
 
@@ -47,8 +48,7 @@ v1::TranslateRequest Request(int sentences) {
   return request;
 }
 
-// Translates all the time, on some threads, until told to stop. Failures are of
-// calls that began before `End()` was called.
+// Translates all the time, on some threads, until told to stop.
 class Load {
  public:
   Load(std::shared_ptr<grpc::Channel> channel, int threads)
@@ -61,7 +61,8 @@ class Load {
 
   int64_t calls() const { return calls_; }
 
-  std::vector<std::string> Stop() {
+  // How calls failed.
+  std::vector<absl::Status> Stop() {
     stopping_ = true;
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
@@ -80,7 +81,7 @@ class Load {
       ++calls_;
       if (status.ok()) continue;
       std::lock_guard<std::mutex> lock(mutex_);
-      failures_.push_back(status.error_message());
+      failures_.push_back(FromGrpcStatus(status));
     }
   }
 
@@ -88,7 +89,7 @@ class Load {
   std::atomic<bool> stopping_ = false;
   std::atomic<int64_t> calls_ = 0;
   std::mutex mutex_;
-  std::vector<std::string> failures_;  // guarded by mutex_
+  std::vector<absl::Status> failures_;  // guarded by mutex_
   std::vector<std::thread> threads_;
 };
 
@@ -159,6 +160,20 @@ TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
   for (auto& call : calls) EXPECT_OK(call.get());
   EXPECT_TRUE(router_->WaitOrKill(std::chrono::seconds(60)));
   EXPECT_TRUE(router_->Succeeded()) << LastLines(router_->log_path(), 20);
+}
+
+// Whoever has not gone elsewhere by the end of the delay gets answers, or the
+// one code that says to do so.
+TEST_F(DrainTest, LaterCallsAreToldToGoElsewhere) {
+  StartRouter({"--drain_delay=100ms", "--drain_seconds=30"});
+  Load load(channel_, 8);
+  ASSERT_TRUE(Eventually([&] { return load.calls() > 16; }));
+  router_->Terminate();
+  EXPECT_TRUE(router_->WaitOrKill(std::chrono::seconds(60)));
+  EXPECT_TRUE(router_->Succeeded()) << LastLines(router_->log_path(), 20);
+  for (const absl::Status& failure : load.Stop()) {
+    EXPECT_THAT(failure, StatusIs(absl::StatusCode::kUnavailable, _));
+  }
 }
 
 // A worker and a coordinator do the same; nobody calls them here.

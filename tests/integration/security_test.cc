@@ -34,7 +34,9 @@ class SecureClusterTest : public ::testing::Test {
     SecurityOptions options{.tls_certificate = files_.Certificate(name),
                             .tls_key = files_.Key(name),
                             .tls_ca = files_.Authority()};
-    if (!token.empty()) options.token_file = files_.Write(token, token);
+    if (!token.empty()) {
+      options.token_file = files_.Write(Sha256(token), token);
+    }
     return options;
   }
   ClusterSecurity Security() const {
