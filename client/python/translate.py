@@ -47,7 +47,10 @@ def connect(arguments):
   """A channel to the router: over TLS if there is an authority."""
   if not arguments.tls_ca:
     return grpc.insecure_channel(arguments.router)
-  read = lambda path: pathlib.Path(path).read_bytes() if path else None
+
+  def read(path):
+    return pathlib.Path(path).read_bytes() if path else None
+
   return grpc.secure_channel(arguments.router, grpc.ssl_channel_credentials(
       read(arguments.tls_ca), read(arguments.tls_key),
       read(arguments.tls_certificate)))

@@ -9,6 +9,7 @@
 
 #include "proto/gshard/v1/expert.grpc.pb.h"
 #include "services/base/log.h"
+#include "services/base/subprocess.h"
 #include "services/checkpoint/sha256.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
@@ -159,6 +160,28 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
   ASSERT_THAT(pushed, HasSubstr("\"trace_id\":\""));
   const std::string step = pushed.substr(pushed.find("\"trace_id\":\""), 45);
   EXPECT_THAT(LinesWith(log, step), HasSubstr("ran a segment"));
+}
+
+// The program, with flags and the environment.
+TEST_F(SecureClusterTest, TheCommandShowsItsToken) {
+  Cluster cluster(1, 1, Security());
+  cluster.WaitForMembers();
+  const auto describe = [&](const std::string& token) {
+    const SecurityOptions options = With("ops", token);
+    return RunSubprocess(
+        {std::string(GSHARD_PROGRAMS) + "/gshard", "describe",
+         "--coordinator=" + cluster.coordinator_address(),
+         "--tls_ca=" + options.tls_ca, "--tls_key=" + options.tls_key,
+         "--tls_certificate=" + options.tls_certificate},
+        {.environment = {"GSHARD_TOKEN_FILE=" + options.token_file},
+         .working_directory = {}});
+  };
+  ASSERT_OK_AND_ASSIGN(const SubprocessResult boss, describe(kBossToken));
+  EXPECT_EQ(boss.exit_code, 0) << boss.error_output;
+  EXPECT_THAT(boss.output, HasSubstr("worker-0"));
+  ASSERT_OK_AND_ASSIGN(const SubprocessResult guess, describe("guess"));
+  EXPECT_EQ(guess.exit_code, 1);
+  EXPECT_THAT(guess.error_output, HasSubstr("the token is not valid"));
 }
 
 // Without certificates of its own, a process does not get in.
