@@ -32,7 +32,11 @@ ServerOptions ShellOptions(const RouterOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
           .max_message_bytes = MaxMessageBytes(options),
-          .silence = Silence(options)};
+          .silence = Silence(options),
+          .max_connection_idle =
+              absl::ToChronoMilliseconds(options.process.max_connection_idle),
+          .max_connection_age =
+              absl::ToChronoMilliseconds(options.process.max_connection_age)};
 }
 
 }  // namespace
@@ -123,6 +127,11 @@ absl::Status RouterProcess::Start() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(security_,
+                   Security::CreateForServer(options_.process.security,
+                                             options_.process.listen));
+  security_->AddMetrics(metrics_);
+  server_.UseSecurity(security_);
   RETURN_IF_ERROR(server_.Start());
   if (!options_.process.metrics_address.empty()) {
     ASSIGN_OR_RETURN(
@@ -141,6 +150,7 @@ absl::Status RouterProcess::Join() {
         CreateChannel(
             options_.process.coordinator,
             {.max_message_bytes = MaxMessageBytes(options_),
+             .security = security_,
              .bulk = true,
              .silence = Silence(options_)}));
   }
@@ -148,6 +158,7 @@ absl::Status RouterProcess::Join() {
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
   member.silence = Silence(options_);
+  member.security = security_;
   member.role = v1::MEMBER_ROLE_ROUTER;
   member.address = AdvertisedAddress(options_.process, server_.address());
   MeetingFactory meet = options_.meet;
@@ -158,6 +169,7 @@ absl::Status RouterProcess::Join() {
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers),
       ChannelOptions{.max_message_bytes = MaxMessageBytes(options_),
+                     .security = security_,
                      .silence = Silence(options_)},
       &models_, router_metrics_, std::move(meet));
   commands_ = std::make_unique<Commands>(this);
@@ -174,12 +186,13 @@ std::string RouterProcess::metrics_address() const {
   return metrics_server_ == nullptr ? "" : metrics_server_->address();
 }
 
-void RouterProcess::Drain(std::chrono::milliseconds grace) {
+void RouterProcess::Drain(std::chrono::milliseconds grace,
+                          std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
   server_.SetReady(false);
   if (member_ != nullptr) member_->Stop();
   grace_ms_ = grace.count();
-  server_.Drain(grace);
+  server_.Drain(grace, delay);
   std::lock_guard<std::mutex> lock(mutex_);
   drained_ = true;
   ended_.notify_all();

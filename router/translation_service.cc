@@ -8,6 +8,7 @@
 #include "router/caller.h"
 #include "router/translate_request.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/call_info.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/status.h"
@@ -76,6 +77,7 @@ class TranslationService::TranslateCall final
                        .deadline = start_ + RemainingTime(context_->deadline(),
                                                           kMaxTranslateTime),
                        .caller = CallerOf(*context_),
+                       .trace = CallInfoOf(*context_).trace,
                        .done = [this](auto results) {
                          End(Answer(std::move(results)));
                        }}));

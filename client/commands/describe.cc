@@ -135,8 +135,9 @@ absl::Status DescribeCommand(Arguments arguments, Console& console) {
   flags.Example("gshard describe --experts");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   ASSIGN_OR_RETURN(const v1::DescribeResponse description,
                    coordinator->Describe(experts));
   if (json) {
@@ -165,8 +166,9 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   flags.Example("gshard wait --routers 1 --workers 2 --timeout 30s");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return WaitForSystem(
       *coordinator, goal,
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),

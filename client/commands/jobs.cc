@@ -76,8 +76,9 @@ absl::Status JobsCommand(Arguments arguments, Console& console) {
   flags.Example("gshard jobs demo --history");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   ASSIGN_OR_RETURN(
       const v1::ListJobsResponse jobs,
       coordinator->ListJobs(

@@ -68,8 +68,9 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   }
   *request.mutable_job() = TrainingJobToProto(job);
   request.set_resume(resume);
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
   if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
     return FollowJob(*coordinator, job.name, json, console);
@@ -101,8 +102,9 @@ absl::Status WatchCommand(Arguments arguments, Console& console) {
   flags.Example("gshard watch demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return FollowJob(*coordinator, parsed->positional[0], json, console);
 }
 
@@ -115,8 +117,9 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
   flags.Example("gshard cancel demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return coordinator->CancelJob(parsed->positional[0]);
 }
 

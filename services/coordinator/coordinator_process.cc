@@ -21,6 +21,7 @@ struct CoordinatorFlags {
   int64_t lease_ms = 5000;
   std::string reduce = "coordinator";
   int64_t drain_seconds = 30;
+  absl::Duration drain_delay = absl::ZeroDuration();
   std::string log_level = "info";
 };
 
@@ -58,12 +59,21 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Integer("drain-seconds", &values->drain_seconds, 0, 86'400,
                 "how long a running job and open calls may take to end after "
                 "SIGTERM");
+  flags.Duration("drain-delay", &values->drain_delay,
+                 "time after SIGTERM in which health says NOT_SERVING and all "
+                 "goes on, so that callers go elsewhere");
+  flags.Duration("max-connection-idle", &process.max_connection_idle,
+                 "closes connections without calls after this time; 0: never");
+  flags.Duration("max-connection-age", &process.max_connection_age,
+                 "takes no new calls on a connection after this time, so that "
+                 "clients connect again; 0: no limit");
+  AddServerSecurityFlags(flags, &process.security);
   flags.Choice("log-level", &values->log_level,
                {"debug", "info", "warning", "error"},
                "least severity that is logged");
   flags.Example(
-      "gshard_coordinator --listen=0.0.0.0:7400 "
-      "--metrics-address=0.0.0.0:9400");
+      "gshard_coordinator --listen=0.0.0.0:7400 --tls_certificate=c.pem "
+      "--tls_key=c.key --tls_ca=ca.pem --metrics-address=127.0.0.1:9400");
   flags.Example(
       "gshard_coordinator --listen=unix:/run/gshard/coordinator "
       "--model=translator=/data/checkpoints/step-00020000 "
@@ -99,11 +109,15 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
   limits.max_bytes = max_bytes;
   service_ =
       std::make_unique<CoordinatorServiceImpl>(coordinator_.get(), limits);
-  server_ = std::make_unique<ServerShell>(
-      ServerOptions{.address = options_.listen,
-                    .reflection = options_.reflection,
-                    .max_message_bytes = max_bytes,
-                    .silence = absl::ToChronoMilliseconds(options_.lease)});
+  server_ = std::make_unique<ServerShell>(ServerOptions{
+      .address = options_.listen,
+      .reflection = options_.reflection,
+      .max_message_bytes = max_bytes,
+      .silence = absl::ToChronoMilliseconds(options_.lease),
+      .max_connection_idle =
+          absl::ToChronoMilliseconds(options_.max_connection_idle),
+      .max_connection_age =
+          absl::ToChronoMilliseconds(options_.max_connection_age)});
   server_->AddService(service_.get(),
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain(
@@ -117,6 +131,10 @@ CoordinatorProcess::~CoordinatorProcess() {
 }
 
 absl::Status CoordinatorProcess::Start() {
+  ASSIGN_OR_RETURN(
+      security_, Security::CreateForServer(options_.security, options_.listen));
+  security_->AddMetrics(metrics_);
+  server_->UseSecurity(security_);
   if (!options_.metrics_address.empty()) {
     ASSIGN_OR_RETURN(metrics_server_,
                      MetricsServer::Start(options_.metrics_address, metrics_));
@@ -136,9 +154,10 @@ std::string CoordinatorProcess::metrics_address() const {
   return metrics_server_ == nullptr ? "" : metrics_server_->address();
 }
 
-void CoordinatorProcess::Drain(std::chrono::milliseconds grace) {
+void CoordinatorProcess::Drain(std::chrono::milliseconds grace,
+                               std::chrono::milliseconds delay) {
   grace_ms_ = grace.count();
-  server_->Drain(grace);
+  server_->Drain(grace, delay);
 }
 
 absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(
@@ -178,7 +197,8 @@ int RunCoordinator(const std::vector<std::string>& arguments) {
   values.process.lease = absl::Milliseconds(values.lease_ms);
   CoordinatorProcess process(values.process);
   const std::chrono::seconds grace(values.drain_seconds);
-  SignalWatcher signals([&](int) { process.Drain(grace); });
+  const auto delay = absl::ToChronoMilliseconds(values.drain_delay);
+  SignalWatcher signals([&](int) { process.Drain(grace, delay); });
   const absl::Status started = process.Start();
   if (!started.ok()) {
     LogError("cannot start", {{"status", started}});

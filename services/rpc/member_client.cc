@@ -8,6 +8,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -106,7 +107,8 @@ absl::Status MemberClient::Start() {
   channel_ = options_.channel;
   if (channel_ == nullptr) {
     absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-        CreateChannel(options_.coordinator, {.silence = options_.silence});
+        CreateChannel(options_.coordinator, {.security = options_.security,
+                                             .silence = options_.silence});
     if (!channel.ok()) return channel.status();
     channel_ = *std::move(channel);
   }
@@ -276,6 +278,11 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
       {session, 0},
       {.run =
            [this, shared, reply, dropped] {
+             TraceContext trace = ParseTraceparent(shared->traceparent());
+             if (!trace.trace_id.empty()) {
+               trace = ContinueTrace(shared->traceparent(), "");
+             }
+             const TraceScope scope(std::move(trace));
              auto rest = handler_->Begin(*shared);
              if (!rest) return reply(handler_->Handle(*shared));
              const Lane lane = {SessionOf(*shared), shared->action_case()};

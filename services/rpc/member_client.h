@@ -27,6 +27,7 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/command_lanes.h"
+#include "services/rpc/security.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -39,6 +40,8 @@ struct MemberOptions {
   std::string coordinator = {};
   // A connection that exists already, e.g. ServerShell::InProcessChannel().
   std::shared_ptr<grpc::Channel> channel = nullptr;
+  // Of calls to `coordinator`; may be null.
+  std::shared_ptr<const Security> security = nullptr;
 
   // What RegisterMember says; see coordinator.proto.
   v1::MemberRole role = v1::MEMBER_ROLE_UNSPECIFIED;
