@@ -76,8 +76,8 @@ class TranslationService::TranslateCall final
                        .sentences = std::move(prepared.sentences),
                        .deadline = start_ + RemainingTime(context_->deadline(),
                                                           kMaxTranslateTime),
-                       .caller = CallerOf(*context_),
                        .trace = CallInfoOf(*context_).trace,
+                       .caller = CallerOf(*context_),
                        .done = [this](auto results) {
                          End(Answer(std::move(results)));
                        }}));
