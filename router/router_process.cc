@@ -15,10 +15,16 @@ size_t MaxMessageBytes(const RouterOptions& options) {
   return static_cast<size_t>(options.process.max_message_mib) << 20;
 }
 
+std::chrono::milliseconds Milliseconds(absl::Duration duration) {
+  return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
+}
+
 BatcherOptions BatchingOptions(const RouterOptions& options) {
   return {.threads = static_cast<int>(options.threads),
-          .max_queued_tokens = options.max_queued_tokens,
-          .max_queued_sentences = options.max_queued_sentences,
+          .admission = {.max_queued_tokens = options.max_queued_tokens,
+                        .max_queued_sentences = options.max_queued_sentences,
+                        .max_caller_tokens = options.max_caller_tokens,
+                        .max_wait = Milliseconds(options.max_wait)},
           .batch = {.max_rows = options.max_batch_rows,
                     .max_positions = options.max_cached_positions,
                     .max_encode_tokens = options.max_encode_tokens}};
@@ -42,6 +48,17 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 "tokens that may wait, times the hypotheses of the beam");
   flags.Integer("max_queued_sentences", &options->max_queued_sentences, 1,
                 int64_t{1} << 30, "sentences that may wait");
+  flags.Integer("max_caller_tokens", &options->max_caller_tokens, 1,
+                int64_t{1} << 40,
+                "tokens that one caller may have waiting and running, times "
+                "the hypotheses of the beam; a caller is who it proves to be, "
+                "else its address");
+  flags.Duration("max_wait", &options->max_wait,
+                 "a request that would be answered later is refused, whatever "
+                 "its deadline");
+  flags.Duration("max_request_time", &options->max_request_time,
+                 "time that a sentence may take at most, whatever its "
+                 "deadline");
   flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
                 "hypotheses that a batch decodes together; one sentence's beam "
                 "may be larger");
