@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 
@@ -26,6 +27,7 @@ struct Batcher::Round {
   Requests keep;  // the sentences of those who join
   Clock::time_point deadline;
   std::shared_ptr<Cancellation> stop;
+  std::vector<TraceContext> traces;  // of the requests
 };
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
@@ -194,6 +196,10 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   const auto stays = [&](const Request& request) {
     round.deadline = std::max(round.deadline, request.call.deadline);
     running.requests.push_back(request.id);
+    // Sentences of a request mostly stand together.
+    if (round.traces.empty() || round.traces.back() != request.call.trace) {
+      round.traces.push_back(request.call.trace);
+    }
   };
   for (const auto& [id, waiting] : lane.sentences()) {
     const auto request = requests_.find(waiting.request);
@@ -223,6 +229,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
 
 void Batcher::RunRound(BatchLane& lane) {
   Round round = PlanRound(lane);
+  const TraceScope trace_scope(std::move(round.traces));
   Settle(lane, lane.Round(round.leaving, std::move(round.joining),
                           {.deadline = round.deadline,
                            .all_cancelled = round.stop.get()}));

@@ -31,6 +31,7 @@
 #include "router/batch_lane.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
+#include "services/rpc/trace_context.h"
 
 namespace gshard {
 
@@ -47,6 +48,7 @@ struct TranslationRequest {
   std::shared_ptr<TranslationModel> model;
   std::vector<SourceSentence> sentences;  // not empty
   std::chrono::steady_clock::time_point deadline;
+  TraceContext trace = {};  // for logs and workers; may be empty
 
   // Who asks, for fair shares: see FairQueue. Flow 0: a flow of its own.
   std::string caller = {};

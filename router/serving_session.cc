@@ -101,6 +101,7 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target())),
       metrics_(std::move(metrics)) {
+  translator_.RoundParameters(parameters_);
   for (const auto& [name, tensor] : parameters_) {
     memory_bytes_ += static_cast<int64_t>(tensor.bytes());
   }

@@ -72,7 +72,7 @@ class ServingSession final : public TranslationModel {
   const ServingSessionSpec spec_;
   const Tokenizers tokenizers_;
   const std::string default_language_;
-  const TensorMap parameters_;
+  TensorMap parameters_;  // rounded as the programs take them
   const Translator translator_;
   const RouterMetrics metrics_;
   int64_t memory_bytes_ = 0;

@@ -16,6 +16,11 @@ Translator::Translator(const ModelConfig& config, Program encode,
       decode_(std::move(decode)),
       tokens_(std::move(tokens)) {}
 
+void Translator::RoundParameters(TensorMap& parameters) const {
+  encode_.RoundParameters(parameters);
+  decode_.RoundParameters(parameters);
+}
+
 absl::Status Translator::Check(const SourceSentence& sentence) const {
   const auto length = static_cast<int64_t>(sentence.ids.size());
   if (length < 1 || length > config_.max_positions) {

@@ -69,6 +69,10 @@ class Translator {
       const std::function<bool(size_t sentence)>& cancelled,
       DecodeStatistics* statistics) const;
 
+  // Rounds those parameters that the programs take as bfloat16, which Translate
+  // would do at each step.
+  void RoundParameters(TensorMap& parameters) const;
+
  private:
   const ModelConfig config_;
   const Executor encode_;

@@ -1,8 +1,10 @@
 #include "services/model/transformer.h"
 
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/graph/gradient.h"
 #include "services/model/layers.h"
@@ -48,15 +50,16 @@ Tokens TokenInputs(Builder& b, const std::string& side, const Dim& L) {
 }
 
 ValueId EmbeddingTable(Builder& b, const ModelConfig& config, bool source) {
-  if (config.shared_vocabulary) {
-    return b.Parameter("embedding",
-                       {config.target_vocabulary_size, config.model_width});
-  }
-  return source
-             ? b.Parameter("source_embedding",
-                           {config.source_vocabulary_size, config.model_width})
-             : b.Parameter("target_embedding",
-                           {config.target_vocabulary_size, config.model_width});
+  const bool shared = config.shared_vocabulary;
+  const bool projects = config.tie_output && (shared || !source);
+  return b.Parameter(
+      shared   ? "embedding"
+      : source ? "source_embedding"
+               : "target_embedding",
+      {source && !shared ? config.source_vocabulary_size
+                         : config.target_vocabulary_size,
+       config.model_width},
+      ElementTypeFor(projects ? config.compute_type : ComputeType::kFloat32));
 }
 
 ValueId EmbedInput(Layers& layers, const ModelConfig& config, Builder& b,
@@ -87,7 +90,8 @@ ValueId Encode(Layers& layers, const ModelConfig& config, Builder& b,
 }
 
 // Rows [N, M] of the decoder's output to logits [N, V].
-ValueId Logits(const ModelConfig& config, Builder& b, ValueId rows) {
+ValueId Logits(Layers& layers, const ModelConfig& config, Builder& b,
+               ValueId rows) {
   const double root = std::sqrt(static_cast<double>(config.model_width));
   ValueId table;
   if (config.tie_output) {
@@ -96,26 +100,18 @@ ValueId Logits(const ModelConfig& config, Builder& b, ValueId rows) {
     // the authors' code then multiplies the rows by M^-1/2.
     if (!config.scale_tied_logits) rows = b.Scale(rows, root);
   } else {
-    table = b.Parameter("output_projection",
-                        {config.target_vocabulary_size, config.model_width});
+    table = layers.Weight("output_projection",
+                          {config.target_vocabulary_size, config.model_width});
   }
-  return b.Einsum("nm,vm->nv", rows, table);
+  return layers.Product("nm,vm->nv", rows, table);
 }
 
-}  // namespace
-
-absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
-                                          const LossConfig& loss_config) {
-  RegisterMoeOps();
-  Builder b(absl::StrCat(config.name, ".train"));
+// The cross entropy of targets given sources, summed over the labels.
+ValueId TextLoss(Layers& layers, const ModelConfig& config, Builder& b,
+                 const LossConfig& loss) {
   const Tokens source = TokenInputs(b, "source", Ls);
   const Tokens target = TokenInputs(b, "target", Lt);
   const ValueId labels = BatchInput(b, "labels", Shape{B, Lt});
-  const ValueId target_tokens =
-      b.Input("target_tokens", {ElementType::kFloat32, {}});
-  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
-  Layers layers(b, config, /*training=*/true, key);
-
   const ValueId memory = Encode(layers, config, b, source);
   ValueId x = EmbedInput(layers, config, b, target.ids, target.positions,
                          /*source=*/false);
@@ -138,10 +134,24 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
   }
   x = layers.Dropout(layers.Norm("decoder.norm", x), config.dropout.residual);
   const ValueId logits =
-      Logits(config, b, b.Reshape(x, {B * Lt, config.model_width}));
-  const ValueId cross_entropy =
-      b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
-                     loss_config.label_smoothing, loss_config.z_loss);
+      Logits(layers, config, b, b.Reshape(x, {B * Lt, config.model_width}));
+  return b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
+                        loss.label_smoothing, loss.z_loss);
+}
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
+                                          const LossConfig& loss_config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".train"));
+  const ValueId target_tokens =
+      b.Input("target_tokens", {ElementType::kFloat32, {}});
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/true, key);
+  const ValueId cross_entropy = TextLoss(layers, config, b, loss_config);
+  RETURN_IF_ERROR(b.status());
+  const ValueId log_sum = b.program().producer(cross_entropy).outputs[1];
 
   // Auxiliary losses are means; times the tokens they weigh like the sum.
   ValueId auxiliary = b.Constant(0.0);
@@ -158,19 +168,36 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
 
   std::vector<ValueId> parameters;
   std::vector<std::string> names;
+  RETURN_IF_ERROR(b.status());
+  std::map<std::string, ValueId> by_name;
+  for (const Node* node : b.program().NodesOf("parameter")) {
+    by_name[StringAttribute(node->attributes, "name")] = node->outputs[0];
+  }
   for (const ParameterSpec& spec : ModelParameters(config)) {
-    Shape shape;
-    for (const int64_t dim : spec.dims) shape.push_back(dim);
-    parameters.push_back(b.Parameter(spec.name, std::move(shape)));
+    CHECK(by_name.contains(spec.name));
+    parameters.push_back(by_name[spec.name]);
     names.push_back(spec.name);
   }
   ASSIGN_OR_RETURN(const std::vector<ValueId> gradients,
                    AddGradients(b, total, parameters));
   b.Output("loss", cross_entropy);
+  b.Output("log_sum_square", b.ReduceMax(b.Multiply(log_sum, log_sum), {0}));
   layers.OutputMoeReports();
   for (size_t i = 0; i < names.size(); ++i) {
     b.Output("gradient/" + names[i], gradients[i]);
   }
+  ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
+  return Pruned(program);
+}
+
+absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".evaluate"));
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/false, key);
+  b.Output("loss", TextLoss(layers, config, b,
+                            {.label_smoothing = 0.0, .z_loss = 0.0}));
+  layers.OutputMoeReports();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);
 }
@@ -237,8 +264,8 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
     x = layers.FeedForward("decoder", i, x, valid);
   }
   x = layers.Norm("decoder.norm", x);
-  b.Output("logits",
-           Logits(config, b, b.Reshape(x, {R, config.model_width})));
+  b.Output("logits", Logits(layers, config, b,
+                            b.Reshape(x, {R, config.model_width})));
   layers.OutputMoeReports();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);

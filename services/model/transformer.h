@@ -38,7 +38,9 @@ struct LossConfig {
 // Outputs: "loss", f32[]: sum over target tokens of the cross entropy;
 // for each MoE layer "kept/<layer>" i32[E], "overflow/<layer>" i32[2] and
 // "balance_loss/<layer>" f32[], E-scaled (1 when balanced) and without
-// coefficient; "gradient/<parameter>" for each parameter, of
+// coefficient; "log_sum_square" and "gate_log_sum_square/<layer>" f32[], the
+// largest square of logsumexp(logits) of a token; "gradient/<parameter>" for
+// each parameter, of
 //
 //   loss + target_tokens * sum over layers (balance_coefficient * balance_loss
 //                                           + z_coefficient * z_loss)
@@ -47,6 +49,14 @@ struct LossConfig {
 // target tokens of a step gives the gradient of the mean loss.
 absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
                                           const LossConfig& loss);
+
+// One microbatch of held-out text, forward only: without dropout, and with the
+// gate's settings for evaluation.
+//
+// Inputs: those of BuildTrainProgram, but target_tokens. Outputs: "loss",
+// "kept/<layer>" and "overflow/<layer>" as there; the loss without label
+// smoothing and z-loss, so that it is that of the text under the model.
+absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
 
 // The encoder, for serving.
 //

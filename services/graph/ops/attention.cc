@@ -8,6 +8,7 @@
 #include "services/graph/builder.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/cache.h"
+#include "services/ops/cast.h"
 #include "services/ops/paged_attention.h"
 #include "services/ops/reference/attention.h"
 #include "services/ops/reference/paged_attention.h"
@@ -36,10 +37,11 @@ absl::Status ExpectOptions(const Attributes& attributes) {
   return absl::OkStatus();
 }
 
-// q, k, v, key_lengths and, with dropout, key at the end.
+// q, k, v, key_lengths and, with dropout, key at the end. q, k and v are f32 or
+// bf16; what is computed from them is f32.
 absl::Status ExpectAttention(absl::Span<const ValueType> operands) {
   for (const int i : {0, 1, 2}) {
-    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectFactors(operands, 0, i));
     RETURN_IF_ERROR(ExpectRank(operands, i, 4));
   }
   const Shape& q = operands[0].shape;
@@ -56,6 +58,10 @@ absl::Status ExpectKey(const ValueType& key) {
       absl::StrCat("key must be i64[], got ", key.ToString()));
 }
 
+ValueType AsFloat(const ValueType& type) {
+  return {ElementType::kFloat32, type.shape};
+}
+
 ValueType WeightsType(absl::Span<const ValueType> operands) {
   const Shape& q = operands[0].shape;
   return {ElementType::kFloat32, {q[0], q[2], q[1], operands[1].shape[1]}};
@@ -67,7 +73,7 @@ Types InferAttention(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectOperands(operands, HasKey(attributes) ? 5 : 4));
   RETURN_IF_ERROR(ExpectAttention(operands));
   if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
-  std::vector<ValueType> results = {operands[0]};
+  std::vector<ValueType> results = {AsFloat(operands[0])};
   if (IntAttribute(attributes, "keep_weights") != 0) {
     results.push_back(WeightsType(operands));
   }
@@ -85,7 +91,8 @@ Types InferAttentionGradient(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectFloat(operands, 5));
   RETURN_IF_ERROR(ExpectShape(operands, 5, operands[0].shape));
   if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
-  return std::vector<ValueType>{operands[0], operands[1], operands[2]};
+  return std::vector<ValueType>{AsFloat(operands[0]), AsFloat(operands[1]),
+                                AsFloat(operands[2])};
 }
 
 absl::Status CheckLengths(const Tensor& lengths, int64_t keys) {
@@ -122,9 +129,17 @@ AttentionOptions Options(const KernelContext& context, int key_operand) {
   return options;
 }
 
+// q, k and v as the kernels take them.
+void WidenFactors(KernelContext& c) {
+  for (const int i : {0, 1, 2}) {
+    c.operands[i] = Cast(c.operands[i], ElementType::kFloat32);
+  }
+}
+
 template <typename Function>
 absl::Status RunAttention(KernelContext& c, Function function) {
   RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
+  WidenFactors(c);
   AttentionResult result =
       function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
                Options(c, 4), c.results.size() > 1);
@@ -136,6 +151,7 @@ absl::Status RunAttention(KernelContext& c, Function function) {
 template <typename Function>
 absl::Status RunGradient(KernelContext& c, Function function) {
   RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
+  WidenFactors(c);
   AttentionGradients gradients =
       function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
                Options(c, 6), c.operands[4], c.operands[5]);
@@ -154,7 +170,7 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
   }
   std::vector<ValueId> operands(node.inputs.begin(), node.inputs.begin() + 4);
   operands.push_back(node.outputs[1]);
-  operands.push_back(dy[0]);
+  operands.push_back(b.Cast(dy[0], ElementType::kFloat32));
   if (node.inputs.size() > 4) operands.push_back(node.inputs[4]);
   std::vector<ValueId> gradients =
       b.AddNode("attention_gradient", std::move(operands), node.attributes);

@@ -141,7 +141,10 @@ std::vector<ModelConfig> Configs() {
   unscaled.scale_tied_logits = false;
   unscaled.shared_vocabulary = true;
   unscaled.source_vocabulary_size = unscaled.target_vocabulary_size;
-  return {plain, other, unscaled};
+  ModelConfig low = other;
+  low.compute_type = low.wire_type = ComputeType::kBFloat16;
+  low.tie_output = true;
+  return {plain, other, unscaled, low};
 }
 
 TEST(DecodeTest, GivesTheLogitsOfTeacherForcing) {

@@ -176,9 +176,9 @@ TEST(ModelPartitionTest, RoutersAndWorkers) {
   for (const ParameterSpec& spec : ModelParameters(config)) {
     dense += !spec.per_expert;
   }
-  // Each layer's balance loss and its share, kept and overflow counts; the
-  // cross entropy.
-  EXPECT_EQ(many.nodes.at("all_reduce"), dense + 4 * layers + 1);
+  // Each layer's balance loss and its share, kept and overflow counts, largest
+  // logits; the cross entropy and its largest logits.
+  EXPECT_EQ(many.nodes.at("all_reduce"), dense + 5 * layers + 2);
 }
 
 }  // namespace
