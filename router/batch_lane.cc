@@ -32,21 +32,23 @@ WaitingSentence BatchLane::Remove(uint64_t id) {
   return waiting;
 }
 
-std::vector<RoundOutcome> BatchLane::Round(const std::vector<uint64_t>& leaving,
-                                           std::vector<JoiningItem> joining,
-                                           const BatchRun& run) {
-  std::vector<RoundOutcome> outcomes;
+RoundResult BatchLane::Round(const std::vector<uint64_t>& leaving,
+                             std::vector<JoiningItem> joining,
+                             const BatchRun& run) {
+  const Clock::time_point start = Clock::now();
+  RoundResult result;
   for (const uint64_t id : leaving) {
     Remove(id);
     batch_->Leave(id);
   }
-  if (!joining.empty()) Join(std::move(joining), run, outcomes);
-  if (!sentences_.empty()) Step(run, outcomes);
-  return outcomes;
+  if (!joining.empty()) Join(std::move(joining), run, result);
+  if (!sentences_.empty()) Step(run, result);
+  result.seconds = SecondsSince(start);
+  return result;
 }
 
 void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
-                     std::vector<RoundOutcome>& outcomes) {
+                     RoundResult& result) {
   const Clock::time_point start = Clock::now();
   std::vector<JoiningSentence> sentences;
   for (const JoiningItem& item : joining) {
@@ -59,7 +61,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   metrics_.encode_seconds.Observe(SecondsSince(start));
   for (JoiningItem& item : joining) {
     if (!status.ok()) {
-      outcomes.push_back({std::move(item.waiting), status});
+      result.outcomes.push_back({std::move(item.waiting), status, 0, false});
       continue;
     }
     ++load_.sentences;
@@ -69,20 +71,23 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   }
 }
 
-void BatchLane::Step(const BatchRun& run, std::vector<RoundOutcome>& outcomes) {
+void BatchLane::Step(const BatchRun& run, RoundResult& result) {
   const Clock::time_point start = Clock::now();
-  metrics_.batch_rows.Observe(static_cast<double>(batch_->rows()));
+  const int64_t rows = batch_->rows();
+  metrics_.batch_rows.Observe(static_cast<double>(rows));
   const absl::Status status = batch_->Step(run);
   metrics_.decode_seconds.Observe(SecondsSince(start));
   if (!status.ok()) {
     batch_ = nullptr;
     while (!sentences_.empty()) {
-      outcomes.push_back({Remove(sentences_.begin()->first), status});
+      result.outcomes.push_back({Remove(sentences_.begin()->first), status});
     }
     return;
   }
+  result.rows = rows;
   for (FinishedSentence& finished : batch_->TakeFinished()) {
-    outcomes.push_back({Remove(finished.id), std::move(finished.hypotheses)});
+    result.outcomes.push_back(
+        {Remove(finished.id), std::move(finished.hypotheses), finished.steps});
   }
 }
 

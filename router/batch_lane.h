@@ -30,6 +30,14 @@ struct JoiningItem {
 struct RoundOutcome {
   WaitingSentence waiting;
   absl::StatusOr<Hypotheses> result = Hypotheses();
+  int64_t rounds = 0;  // that it took, if translated
+  bool joined = true;  // false if it could not
+};
+
+struct RoundResult {
+  std::vector<RoundOutcome> outcomes;
+  int64_t rows = 0;  // that were decoded; 0: none, or not with success
+  double seconds = 0;
 };
 
 class BatchLane {
@@ -39,9 +47,8 @@ class BatchLane {
 
   // Takes the sentences `leaving` out, adds `joining` and makes a step. Returns
   // those that are not in the batch any more, but for `leaving`.
-  std::vector<RoundOutcome> Round(const std::vector<uint64_t>& leaving,
-                                  std::vector<JoiningItem> joining,
-                                  const BatchRun& run);
+  RoundResult Round(const std::vector<uint64_t>& leaving,
+                    std::vector<JoiningItem> joining, const BatchRun& run);
 
   // Who is there, by id, and what they take.
   const std::map<uint64_t, WaitingSentence>& sentences() const {
@@ -52,8 +59,8 @@ class BatchLane {
 
  private:
   void Join(std::vector<JoiningItem> joining, const BatchRun& run,
-            std::vector<RoundOutcome>& outcomes);
-  void Step(const BatchRun& run, std::vector<RoundOutcome>& outcomes);
+            RoundResult& result);
+  void Step(const BatchRun& run, RoundResult& result);
   // Ends a sentence's stay.
   WaitingSentence Remove(uint64_t id);
 

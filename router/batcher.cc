@@ -11,13 +11,11 @@ namespace gshard {
 
 using Clock = std::chrono::steady_clock;
 
-// `id`, `call`, `costs` and `tokens` do not change; the rest is guarded by
-// Batcher::mutex_, and not used any more once it is not in requests_.
+// `id` and `call` do not change; the rest is guarded by Batcher::mutex_, and
+// not used any more once the request is not in requests_.
 struct Batcher::Request {
   uint64_t id = 0;
   TranslationRequest call;
-  std::vector<SentenceCost> costs;
-  int64_t tokens = 0;
   std::vector<Hypotheses> results;
   size_t missing = 0;
 };
@@ -33,7 +31,9 @@ struct Batcher::Round {
 };
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
-    : options_(options), metrics_(std::move(metrics)) {
+    : options_(options),
+      metrics_(std::move(metrics)),
+      admission_(options.admission, options.batch, options.threads) {
   CHECK(options_.threads >= 1);
   for (int i = 0; i < options_.threads; ++i) {
     threads_.emplace_back([this] { RunThread(); });
@@ -52,67 +52,46 @@ Batcher::~Batcher() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status Batcher::CheckLimits(const Request& request) const {
-  const auto count = static_cast<int64_t>(request.costs.size());
-  if (request.tokens > options_.max_queued_tokens ||
-      count > options_.max_queued_sentences) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the call has ", count, " sentences and ", request.tokens,
-                     " tokens, one for each hypothesis of the beam; at most ",
-                     options_.max_queued_sentences, " and ",
-                     options_.max_queued_tokens, " are accepted: split it"));
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t positions = request.costs[i].positions;
-    if (positions <= options_.batch.max_positions) continue;
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "sentences[", i, "]: the source and the beam at its longest have ",
-        positions, " positions, at most ", options_.batch.max_positions,
-        " are accepted: lower beam_size or max_length"));
-  }
-  if (queued_sentences_ + count > options_.max_queued_sentences ||
-      queued_tokens_ + request.tokens > options_.max_queued_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", queued_sentences_, " sentences and ",
-        queued_tokens_, " tokens wait, at most ", options_.max_queued_sentences,
-        " and ", options_.max_queued_tokens, " may"));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   CHECK(!call.sentences.empty());
-  auto request = std::make_shared<Request>();
+  const Clock::time_point now = Clock::now();
+  AdmissionRequest asked{
+      .caller = call.caller,
+      .flow = call.flow,
+      .costs = {},
+      .time_left = std::chrono::duration_cast<std::chrono::milliseconds>(
+          call.deadline - now)};
   for (const SourceSentence& sentence : call.sentences) {
-    request->costs.push_back(
+    asked.costs.push_back(
         {.source_tokens = static_cast<int64_t>(sentence.ids.size()),
          .rows = std::max(1, sentence.options.beam_size),
          .positions = call.model->CachedPositions(sentence)});
-    request->tokens += request->costs.back().tokens();
   }
-  const size_t count = call.sentences.size();
-  request->results.resize(count);
-  request->missing = count;
+  auto request = std::make_shared<Request>();
+  request->results.resize(call.sentences.size());
+  request->missing = call.sentences.size();
   request->call = std::move(call);
   std::lock_guard<std::mutex> lock(mutex_);
   if (finishing_) {
     return absl::UnavailableError("the router is shutting down");
   }
-  const absl::Status status = CheckLimits(*request);
-  if (!status.ok()) return status;
+  const Admission::Decision decision = admission_.Decide(asked);
+  metrics_.CountAdmission(decision.verdict);
+  if (!decision.status.ok()) return decision.status;
   request->id = ++last_id_;
   if (request->call.flow == 0) request->call.flow = request->id;
   requests_[request->id] = request;
   deadlines_.emplace(request->call.deadline, request->id);
   FairQueue& queue = queues_[request->call.model.get()];
-  const Clock::time_point now = Clock::now();
-  for (size_t i = 0; i < count; ++i) {
-    queue.Add({.caller = request->call.caller,
-               .flow = request->call.flow,
-               .request = request->id,
-               .sentence = i,
-               .cost = request->costs[i],
-               .arrival = now});
+  for (size_t i = 0; i < asked.costs.size(); ++i) {
+    WaitingSentence sentence{.caller = asked.caller,
+                             .flow = request->call.flow,
+                             .request = request->id,
+                             .sentence = i,
+                             .cost = asked.costs[i],
+                             .arrival = now};
+    admission_.Queued(sentence);
+    queue.Add(std::move(sentence));
   }
   UpdateGauges();
   changed_.notify_all();
@@ -130,7 +109,10 @@ bool Batcher::End(Request& request) {
   deadlines_.erase({request.call.deadline, request.id});
   const auto queue = queues_.find(request.call.model.get());
   if (queue != queues_.end()) {
-    queue->second.Remove(request.call.caller, request.call.flow, request.id);
+    for (const WaitingSentence& sentence : queue->second.Remove(
+             request.call.caller, request.call.flow, request.id)) {
+      admission_.Dropped(sentence);
+    }
     if (queue->second.empty()) queues_.erase(queue);
   }
   for (auto& [lane, running] : running_) {
@@ -226,11 +208,13 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
       continue;
     }
     round.leaving.push_back(id);
+    admission_.Left(waiting);
     --load.sentences;
     load.rows -= waiting.cost.rows;
     load.positions -= waiting.cost.positions;
   }
   for (WaitingSentence& waiting : TakeJoining(queue, load, options_.batch)) {
+    admission_.Joined(waiting);
     std::shared_ptr<Request> request = requests_.at(waiting.request);
     stays(*request);
     const SourceSentence* const sentence =
@@ -251,11 +235,18 @@ void Batcher::RunRound(BatchLane& lane) {
                            .all_cancelled = round.stop.get()}));
 }
 
-void Batcher::Settle(BatchLane& lane, std::vector<RoundOutcome> outcomes) {
+void Batcher::Settle(BatchLane& lane, RoundResult result) {
   std::vector<std::pair<std::shared_ptr<Request>, absl::Status>> ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (RoundOutcome& outcome : outcomes) {
+    ServiceTimes& times = admission_.times();
+    if (result.rows > 0) times.ObserveRound(result.rows, result.seconds);
+    for (RoundOutcome& outcome : result.outcomes) {
+      admission_.Left(outcome.waiting);
+      if (outcome.rounds > 0) {
+        times.ObserveSentence(outcome.waiting.cost.source_tokens,
+                              outcome.rounds);
+      }
       const auto found = requests_.find(outcome.waiting.request);
       if (found == requests_.end()) continue;
       const std::shared_ptr<Request> request = found->second;
@@ -321,23 +312,20 @@ void Batcher::Finish(std::chrono::milliseconds grace) {
 }
 
 void Batcher::UpdateGauges() {
-  queued_sentences_ = queued_tokens_ = 0;
-  for (const auto& [model, queue] : queues_) {
-    queued_sentences_ += queue.sentences();
-    queued_tokens_ += queue.tokens();
-  }
-  metrics_.requests_queued.Set(static_cast<double>(queued_sentences_));
-  metrics_.queued_tokens.Set(static_cast<double>(queued_tokens_));
+  metrics_.requests_queued.Set(
+      static_cast<double>(admission_.queued_sentences()));
+  metrics_.queued_tokens.Set(static_cast<double>(admission_.queued_tokens()));
+  metrics_.estimated_wait.Set(admission_.EstimatedSeconds());
 }
 
 int64_t Batcher::queued_sentences() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return queued_sentences_;
+  return admission_.queued_sentences();
 }
 
 int64_t Batcher::queued_tokens() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return queued_tokens_;
+  return admission_.queued_tokens();
 }
 
 int64_t Batcher::running_sentences() const {

@@ -27,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "router/admission.h"
 #include "router/batch_lane.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
@@ -39,11 +40,7 @@ struct BatcherOptions {
   // least 1.
   int threads = 1;
 
-  // What may wait, and so what one request may have. Tokens are those of the
-  // sources, once for each hypothesis of the beam.
-  int64_t max_queued_tokens = int64_t{1} << 18;
-  int64_t max_queued_sentences = 4096;
-
+  AdmissionLimits admission = {};
   BatchLimits batch = {};  // of each batch
 };
 
@@ -73,7 +70,8 @@ class Batcher {
   Batcher& operator=(const Batcher&) = delete;
 
   // Returns the request's number. Errors, `done` is then not called:
-  // ResourceExhausted beyond the limits; Unavailable after Finish().
+  // ResourceExhausted, with a RetryDelay if it may be tried again, as Admission
+  // decides; Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(TranslationRequest request);
 
   // A number for TranslationRequest::flow that nobody else has.
@@ -103,7 +101,6 @@ class Batcher {
     std::shared_ptr<Cancellation> stop;
   };
 
-  absl::Status CheckLimits(const Request& request) const;  // needs mutex_
   void RunThread();
   void RunTimer();
   // Models with somebody who waits or runs in `lanes`. Needs mutex_.
@@ -111,7 +108,7 @@ class Batcher {
       const Lanes& lanes) const;
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
-  void Settle(BatchLane& lane, std::vector<RoundOutcome> outcomes);
+  void Settle(BatchLane& lane, RoundResult result);
   // Ends a request; false if it was over. Needs mutex_.
   bool End(Request& request);
   // Tells the outcome. Not under mutex_.
@@ -132,8 +129,7 @@ class Batcher {
       deadlines_;  // of requests_
   std::map<TranslationModel*, FairQueue> queues_;
   std::map<BatchLane*, Running> running_;
-  int64_t queued_sentences_ = 0;
-  int64_t queued_tokens_ = 0;
+  Admission admission_;
   bool finishing_ = false;
   bool stopping_ = false;
 

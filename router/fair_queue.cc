@@ -60,19 +60,23 @@ WaitingSentence FairQueue::Take() {
   return sentence;
 }
 
-void FairQueue::Remove(const std::string& caller, uint64_t flow,
-                       uint64_t request) {
+std::vector<WaitingSentence> FairQueue::Remove(const std::string& caller,
+                                               uint64_t flow,
+                                               uint64_t request) {
+  std::vector<WaitingSentence> removed;
   const auto found = callers_.find(caller);
-  if (found == callers_.end()) return;
+  if (found == callers_.end()) return removed;
   const auto its = found->second.flows.find(flow);
-  if (its == found->second.flows.end()) return;
-  std::erase_if(its->second.waiting, [&](const auto& entry) {
+  if (its == found->second.flows.end()) return removed;
+  std::erase_if(its->second.waiting, [&](auto& entry) {
     if (entry.second.request != request) return false;
     --sentences_;
     tokens_ -= entry.second.cost.tokens();
+    removed.push_back(std::move(entry.second));
     return true;
   });
   Prune(caller, flow);
+  return removed;
 }
 
 void FairQueue::Prune(const std::string& caller, uint64_t flow) {

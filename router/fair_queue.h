@@ -18,6 +18,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace gshard {
 
@@ -50,8 +51,9 @@ class FairQueue {
   // Takes Next() out. REQUIRES: somebody waits.
   WaitingSentence Take();
 
-  // Drops a request's sentences that wait.
-  void Remove(const std::string& caller, uint64_t flow, uint64_t request);
+  // Takes out a request's sentences that wait.
+  std::vector<WaitingSentence> Remove(const std::string& caller, uint64_t flow,
+                                      uint64_t request);
 
   bool empty() const { return sentences_ == 0; }
   int64_t sentences() const { return sentences_; }

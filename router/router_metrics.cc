@@ -31,6 +31,14 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
       queued_tokens(metrics.AddGauge(
           "gshard_queued_tokens",
           "Source tokens that wait, once for each hypothesis.")),
+      estimated_wait(metrics.AddGauge(
+          "gshard_estimated_wait_seconds",
+          "Time until all sentences that wait and run are translated, as "
+          "admission estimates it.")),
+      admissions(metrics.AddCounterFamily(
+          "gshard_admissions_total",
+          "Requests and messages of streams by what admission decided.",
+          {"verdict"})),
       batch_rows(metrics.AddHistogram("gshard_batch_rows",
                                       "Hypotheses decoded together, by step.",
                                       SizeBuckets())),
@@ -69,6 +77,9 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
         absl::StatusCode::kUnavailable, absl::StatusCode::kInternal}) {
     requests.With({CodeName(code)});
   }
+  for (const Verdict verdict : kVerdicts) {
+    admissions.With({VerdictName(verdict)});
+  }
 }
 
 void RouterMetrics::DeclareLayers(
@@ -98,6 +109,10 @@ void RouterMetrics::CountLayer(const std::string& layer,
   load_imbalance.With({layer}).Set(static_cast<double>(most) *
                                    static_cast<double>(expert_rows.size()) /
                                    static_cast<double>(rows));
+}
+
+void RouterMetrics::CountAdmission(Verdict verdict) const {
+  admissions.With({VerdictName(verdict)}).Increment();
 }
 
 void RouterMetrics::CountRequest(absl::StatusCode code, double seconds) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "router/admission.h"
 #include "services/metrics/metrics.h"
 
 namespace gshard {
@@ -27,12 +28,17 @@ struct RouterMetrics {
   // The end of a Translate call.
   void CountRequest(absl::StatusCode code, double seconds) const;
 
+  // What Admission decided.
+  void CountAdmission(Verdict verdict) const;
+
   CounterFamily requests;      // by code
   Histogram request_seconds;   // of all Translate calls
   Histogram queue_seconds;     // of sentences, until they join a batch
   Gauge requests_in_flight;    // Translate calls
   Gauge requests_queued;       // sentences that wait
   Gauge queued_tokens;         // that wait, once for each hypothesis
+  Gauge estimated_wait;        // seconds until all accepted work is done
+  CounterFamily admissions;    // requests, by verdict
   Histogram batch_rows;        // hypotheses of a decoding step
   Histogram tokenize_seconds;  // of a call
   Histogram encode_seconds;    // of those who join together

@@ -20,12 +20,15 @@ std::chrono::milliseconds Silence(const RouterOptions& options) {
 }
 
 BatcherOptions BatchingOptions(const RouterOptions& options) {
-  return {.threads = static_cast<int>(options.threads),
-          .max_queued_tokens = options.max_queued_tokens,
-          .max_queued_sentences = options.max_queued_sentences,
-          .batch = {.max_rows = options.max_batch_rows,
-                    .max_positions = options.max_cached_positions,
-                    .max_encode_tokens = options.max_encode_tokens}};
+  return {
+      .threads = static_cast<int>(options.threads),
+      .admission = {.max_queued_tokens = options.max_queued_tokens,
+                    .max_queued_sentences = options.max_queued_sentences,
+                    .max_caller_tokens = options.max_caller_tokens,
+                    .max_wait = absl::ToChronoMilliseconds(options.max_wait)},
+      .batch = {.max_rows = options.max_batch_rows,
+                .max_positions = options.max_cached_positions,
+                .max_encode_tokens = options.max_encode_tokens}};
 }
 
 ServerOptions ShellOptions(const RouterOptions& options) {
@@ -51,6 +54,17 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 "tokens that may wait, times the hypotheses of the beam");
   flags.Integer("max_queued_sentences", &options->max_queued_sentences, 1,
                 int64_t{1} << 30, "sentences that may wait");
+  flags.Integer("max_caller_tokens", &options->max_caller_tokens, 1,
+                int64_t{1} << 40,
+                "tokens that one caller may have waiting and running, times "
+                "the hypotheses of the beam; a caller is who it proves to be, "
+                "else its address");
+  flags.Duration("max_wait", &options->max_wait,
+                 "a request that would be answered later is refused, whatever "
+                 "its deadline");
+  flags.Duration("max_request_time", &options->max_request_time,
+                 "time that a sentence may take at most, whatever its "
+                 "deadline");
   flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
                 "hypotheses that a batch decodes together; one sentence's beam "
                 "may be larger");
@@ -145,14 +159,12 @@ absl::Status RouterProcess::Join() {
   // Parameters and gradients do not hold up commands and heartbeats.
   std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
   if (transfers == nullptr) {
-    ASSIGN_OR_RETURN(
-        transfers,
-        CreateChannel(
-            options_.process.coordinator,
-            {.max_message_bytes = MaxMessageBytes(options_),
-             .security = security_,
-             .bulk = true,
-             .silence = Silence(options_)}));
+    ASSIGN_OR_RETURN(transfers, CreateChannel(options_.process.coordinator,
+                                              {.max_message_bytes =
+                                                   MaxMessageBytes(options_),
+                                               .security = security_,
+                                               .bulk = true,
+                                               .silence = Silence(options_)}));
   }
   MemberOptions member;
   member.coordinator = options_.process.coordinator;

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "router/batcher.h"
 #include "router/model_table.h"
 #include "router/router_metrics.h"
@@ -36,8 +37,12 @@ struct RouterOptions {
 
   // See BatcherOptions.
   int64_t threads = 1;
-  int64_t max_queued_tokens = BatcherOptions().max_queued_tokens;
-  int64_t max_queued_sentences = BatcherOptions().max_queued_sentences;
+  int64_t max_queued_tokens = AdmissionLimits().max_queued_tokens;
+  int64_t max_queued_sentences = AdmissionLimits().max_queued_sentences;
+  int64_t max_caller_tokens = AdmissionLimits().max_caller_tokens;
+  absl::Duration max_wait = absl::Seconds(30);
+  // See TranslationLimits.
+  absl::Duration max_request_time = absl::Seconds(60);
   int64_t max_batch_rows = BatchLimits().max_rows;
   int64_t max_cached_positions = BatchLimits().max_positions;
   int64_t max_encode_tokens = BatchLimits().max_encode_tokens;

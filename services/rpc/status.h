@@ -1,6 +1,7 @@
 // Errors between absl::Status (inside), grpc::Status (at the edge of a call)
 // and gshard.v1.Status (inside a stream's messages). Codes have the same
-// numbers in all three; an unknown number becomes UNKNOWN.
+// numbers in all three; an unknown number becomes UNKNOWN. Delays before a
+// retry (retry_delay.h) travel in all: error_details.proto.
 
 #ifndef SERVICES_RPC_STATUS_H_
 #define SERVICES_RPC_STATUS_H_

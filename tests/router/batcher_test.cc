@@ -150,7 +150,8 @@ TEST_F(BatcherTest, ADocumentGivesWayToASentence) {
 
 TEST_F(BatcherTest, FullQueueRefusesUntilThereIsRoom) {
   model_->Hold();
-  Batcher batcher({.max_queued_tokens = 9, .max_queued_sentences = 3});
+  Batcher batcher(
+      {.admission = {.max_queued_tokens = 9, .max_queued_sentences = 3}});
   Call running = Add(batcher, {Sentence(10)});
   model_->WaitForSteps(1);
   Call waiting = Add(batcher, {Sentence(20), Sentence(21)});
@@ -172,7 +173,8 @@ TEST_F(BatcherTest, FullQueueRefusesUntilThereIsRoom) {
 }
 
 TEST_F(BatcherTest, RequestAboveTheLimitsIsToldToSplit) {
-  Batcher batcher({.max_queued_tokens = 9, .max_queued_sentences = 3});
+  Batcher batcher(
+      {.admission = {.max_queued_tokens = 9, .max_queued_sentences = 3}});
   EXPECT_THAT(
       Add(batcher, {Sentence(10, 10)}).id,
       StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("split it")));

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "services/base/retry_delay.h"
+
 namespace gshard {
 namespace {
 
@@ -35,6 +37,41 @@ TEST(StatusTest, LongMessagesAreCutBetweenCharacters) {
             std::string(4095, 'a'));
   EXPECT_EQ(ToProtoStatus(absl::InternalError(text)).message(),
             std::string(4095, 'a'));
+}
+
+TEST(StatusTest, DelaysBeforeARetryTravel) {
+  using std::chrono::milliseconds;
+  const absl::Status status = WithRetryDelay(
+      absl::ResourceExhaustedError("the queue is full"), milliseconds(2345));
+  const grpc::Status wire = ToGrpcStatus(status);
+  EXPECT_EQ(RetryDelay(FromGrpcStatus(wire)), milliseconds(2345));
+  EXPECT_EQ(RetryDelay(FromProtoStatus(ToProtoStatus(status))),
+            milliseconds(2345));
+  // As google.rpc has it: Status{8, message, {Any{url, RetryInfo{2s 345 ms}}}}.
+  EXPECT_EQ(wire.error_details(),
+            std::string("\x08\x08\x12\x11the queue is full\x1A\x36\x0A\x28"
+                        "type.googleapis.com/google.rpc.RetryInfo"
+                        "\x12\x0A\x0A\x08\x08\x02\x10\xC0\x90\xC1\xA4\x01"));
+  EXPECT_EQ(RetryDelay(FromGrpcStatus(ToGrpcStatus(
+                absl::ResourceExhaustedError("no delay")))),
+            std::nullopt);
+}
+
+// Details are a peer's: whatever they are, they are no more than ignored.
+TEST(StatusTest, BadDetailsAreIgnored) {
+  for (const std::string& details :
+       {std::string("rubbish"), std::string("\x1A\xFF", 2),
+        std::string(1000, '\x1A')}) {
+    const absl::Status status = FromGrpcStatus(
+        grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone", details));
+    EXPECT_EQ(status, absl::UnavailableError("gone"));
+  }
+  v1::Status proto;
+  proto.set_code(8);
+  proto.mutable_retry_delay()->set_seconds(-5);
+  EXPECT_EQ(RetryDelay(FromProtoStatus(proto)), std::chrono::milliseconds(0));
+  proto.mutable_retry_delay()->set_seconds(int64_t{1} << 62);
+  EXPECT_EQ(RetryDelay(FromProtoStatus(proto)), std::chrono::hours(24 * 365));
 }
 
 }  // namespace

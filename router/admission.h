@@ -1,0 +1,104 @@
+// Admission: whether a request is taken, decided when it comes. One that the
+// queue has no room for, that would take a caller above its share, or that
+// cannot be answered in time is refused at once, with a delay after which it
+// may be tried again. Not thread-safe; no clock.
+
+#ifndef ROUTER_ADMISSION_H_
+#define ROUTER_ADMISSION_H_
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "router/join_rule.h"
+#include "router/outstanding_work.h"
+#include "router/service_times.h"
+
+namespace gshard {
+
+// Tokens are those of the sources, once for each hypothesis of the beam.
+struct AdmissionLimits {
+  // What may wait, and so what one request may have.
+  int64_t max_queued_tokens = int64_t{1} << 18;
+  int64_t max_queued_sentences = 4096;
+
+  // What one caller may have waiting and running. One request may always have
+  // what it may have at all.
+  int64_t max_caller_tokens = int64_t{1} << 17;
+
+  // Requests that would be answered later than this are refused, whatever their
+  // deadline.
+  std::chrono::milliseconds max_wait{30'000};
+};
+
+struct AdmissionRequest {
+  std::string caller;
+  uint64_t flow = 0;
+  std::vector<SentenceCost> costs;  // not empty
+  std::chrono::milliseconds time_left{0};
+
+  int64_t tokens() const;
+};
+
+// What became of a request; also names of a metric's label.
+enum class Verdict {
+  kAdmitted,
+  kTooLarge,     // never to be taken
+  kQueueFull,    // tokens or sentences
+  kCallerLimit,  // of tokens
+  kTooLate,      // by the estimate
+};
+inline constexpr Verdict kVerdicts[] = {
+    Verdict::kAdmitted, Verdict::kTooLarge, Verdict::kQueueFull,
+    Verdict::kCallerLimit, Verdict::kTooLate};
+const char* VerdictName(Verdict verdict);
+
+class Admission {
+ public:
+  // `batches` is the number of batches that run at the same time.
+  Admission(const AdmissionLimits& limits, const BatchLimits& batch,
+            int batches);
+
+  // The error's code is ResourceExhausted; it has a RetryDelay unless the
+  // request is too large.
+  struct Decision {
+    Verdict verdict = Verdict::kAdmitted;
+    absl::Status status;
+  };
+  Decision Decide(const AdmissionRequest& request) const;
+
+  // What happened to a sentence: it was queued; joined a batch; left that,
+  // translated or not; left the queue.
+  void Queued(const WaitingSentence& sentence);
+  void Joined(const WaitingSentence& sentence);
+  void Left(const WaitingSentence& sentence);
+  void Dropped(const WaitingSentence& sentence);
+
+  ServiceTimes& times() { return times_; }
+  const OutstandingWork& work() const { return work_; }
+  int64_t queued_tokens() const { return queued_tokens_; }
+  int64_t queued_sentences() const { return queued_sentences_; }
+
+  // Until all that was taken is done.
+  double EstimatedSeconds() const;
+
+ private:
+  double SecondsUntil(const AdmissionRequest& request) const;
+  // An error with the time that so much of the work takes.
+  Decision Refuse(Verdict verdict, std::string why, double tokens) const;
+
+  const AdmissionLimits limits_;
+  const BatchLimits batch_;
+  const double batches_;
+  ServiceTimes times_;
+  OutstandingWork work_;
+  int64_t queued_tokens_ = 0;
+  int64_t queued_sentences_ = 0;
+  int64_t rows_ = 0;  // of all that wait or run
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_ADMISSION_H_
