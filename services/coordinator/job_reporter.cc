@@ -66,6 +66,11 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       nonfinite_steps(
           metrics.AddCounter("gshard_train_nonfinite_steps_total",
                              "Steps whose loss or gradient was not finite.")),
+      phase_seconds(metrics.AddCounterFamily(
+          "gshard_train_phase_seconds_total",
+          "Time that steps spent in each of their phases; checkpoint: that "
+          "they waited for one.",
+          {"phase"})),
       per_expert(per_expert) {
   if (per_expert) {
     tokens_of_expert = metrics.AddCounterFamily(
@@ -251,6 +256,12 @@ void JobReporter::WriteSummary(int64_t step, const StepResult& result,
     events_failed_ = true;
     LogWarning("cannot write the event file", {{"status", status}});
   }
+}
+
+void JobReporter::OnPhase(const char* phase, absl::Duration duration) {
+  if (metrics_ == nullptr) return;
+  metrics_->phase_seconds.With({phase}).Increment(
+      std::max(0.0, absl::ToDoubleSeconds(duration)));
 }
 
 void JobReporter::OnRetry() {

@@ -43,6 +43,7 @@ struct TrainingMetrics {
   Counter microbatches_retried;
   Counter attempts;
   Counter nonfinite_steps;
+  CounterFamily phase_seconds;  // phase
   bool per_expert = false;
 };
 
@@ -67,6 +68,10 @@ class JobReporter {
               bool last);
 
   void OnRetry();
+
+  // A part of a step, "microbatches", "prepare", "commit" or "checkpoint" (that
+  // steps waited for), has taken this long.
+  void OnPhase(const char* phase, absl::Duration duration);
 
   // A step was not finite and is skipped, or undone. Publishes.
   void OnNonfinite(const absl::Status& what);

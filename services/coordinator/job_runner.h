@@ -189,6 +189,8 @@ class JobRunner {
   absl::Status LoadAgain();
 
   void BeginStep();
+  // What the step did since the last call is over.
+  void EndPhase(const char* phase);
   void Dispatch();
   void OnMicrobatch(const Assignment& assignment,
                     const absl::StatusOr<v1::CommandReply>& reply);
@@ -276,6 +278,7 @@ class JobRunner {
   GradientList gradients_;
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
+  absl::Time phase_began_;
   bool last_step_ = false;
   v1::CommitStep commit_;  // of the last step committed, or being so
 

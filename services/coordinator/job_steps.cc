@@ -13,6 +13,8 @@
 namespace gshard {
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
+  if (phase_ == Phase::kCheckpointing) EndPhase("checkpoint");
+  phase_began_ = env_.clock();
   step_ = dense_->step() + 1;
   phase_ = Phase::kMicrobatches;
   microbatches_ = std::make_unique<MicrobatchSchedule>(count);
@@ -23,6 +25,12 @@ void JobRunner::BeginStep() {
     if (state == RouterState::kReady) microbatches_->AddRouter(router);
   }
   Dispatch();
+}
+
+void JobRunner::EndPhase(const char* phase) {
+  const absl::Time now = env_.clock();
+  reporter_->OnPhase(phase, now - phase_began_);
+  phase_began_ = now;
 }
 
 void JobRunner::Dispatch() {
@@ -114,6 +122,7 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
 }
 
 void JobRunner::PrepareStep() {
+  EndPhase("microbatches");
   phase_ = Phase::kPreparing;
   const std::vector<int32_t> attempts = microbatches_->attempts();
   FanOut(*env_.members, *env_.queue,
@@ -230,6 +239,7 @@ absl::Status JobRunner::OnPrepared(
 }
 
 void JobRunner::Commit(const StepScale* scale) {
+  EndPhase("prepare");
   const bool skip = scale == nullptr;
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
@@ -244,6 +254,7 @@ void JobRunner::Commit(const StepScale* scale) {
            *command->mutable_commit_step() = commit_;
          }),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
+           EndPhase("commit");
            return OnCommitted(skip);
          }));
   if (skip) {
