@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/channel.h"
 
 namespace gshard {
 namespace {
@@ -17,8 +16,9 @@ constexpr std::chrono::minutes kTimeout{1};
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<BuddyLink>> BuddyLink::Create(
-    const std::string& session, const std::string& address) {
-  ASSIGN_OR_RETURN(auto channel, CreateChannel(address));
+    const std::string& session, const std::string& address,
+    const ChannelOptions& options) {
+  ASSIGN_OR_RETURN(auto channel, CreateChannel(address, options));
   return std::shared_ptr<BuddyLink>(
       new BuddyLink(session, address, std::move(channel)));
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/tensor_transfer.h"
 #include "services/train/parameter_store.h"
 
@@ -23,7 +24,8 @@ class BuddyLink {
   // Connects when there is something to send. Errors: InvalidArgument if
   // `address` is none.
   static absl::StatusOr<std::shared_ptr<BuddyLink>> Create(
-      const std::string& session, const std::string& address);
+      const std::string& session, const std::string& address,
+      const ChannelOptions& options = {});
 
   // Returns when the buddy has the sums of `step`. Errors: those of
   // ExpertWorkerService.ReplicateGradients; Unavailable if it cannot be

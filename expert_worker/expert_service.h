@@ -62,6 +62,8 @@ class ExpertService final
   absl::Status Accept(const std::shared_ptr<Stream>& stream, ExpertFrame frame);
   void RunCall(Call& call, const absl::Status& status,
                std::chrono::microseconds waited);
+  static void LogCall(const Call& call, const absl::Status& status,
+                      std::chrono::microseconds ran);
   void Reply(Stream& stream, ExpertFrame frame);
 
   SessionTable* const sessions_;

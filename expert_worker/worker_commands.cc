@@ -7,6 +7,7 @@
 #include "expert_worker/session_proto.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/command_results.h"
 
 namespace gshard {
 namespace {
@@ -79,7 +80,8 @@ absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
   std::shared_ptr<BuddyLink> buddy;
   if (!spec.buddy_address.empty()) {
     ASSIGN_OR_RETURN(buddy,
-                     BuddyLink::Create(load.session(), spec.buddy_address));
+                     BuddyLink::Create(load.session(), spec.buddy_address,
+                                       to_buddies_));
   }
   ASSIGN_OR_RETURN(const int64_t bytes,
                    sessions_->Load(load.session(), std::move(spec)));

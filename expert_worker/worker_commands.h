@@ -29,6 +29,11 @@ class WorkerCommands final : public MemberHandler {
                  std::function<void(const absl::Status&)> on_refused = nullptr,
                  FaultPoints* faults = nullptr);
 
+  // How buddies are reached. To be called before the first command.
+  void ReachBuddiesBy(ChannelOptions options) {
+    to_buddies_ = std::move(options);
+  }
+
   // Errors in replies: those of SessionTable and WorkerSession; NotFound for a
   // session that is not here; Cancelled if it was aborted; Unimplemented for a
   // command to routers.
@@ -62,6 +67,7 @@ class WorkerCommands final : public MemberHandler {
   const std::function<void(bool)> on_joined_;
   const std::function<void(const absl::Status&)> on_refused_;
   FaultPoints* const faults_;
+  ChannelOptions to_buddies_;
 
   std::mutex mutex_;
   // By session, for as long as it is loaded.

@@ -33,6 +33,7 @@ WorkerSession::WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes)
       microbatches_(spec.microbatches_per_step),
       memory_bytes_(memory_bytes),
       host_(std::move(spec.segments)),
+      evaluation_host_(std::move(spec.evaluation_segments)),
       step_(spec.step),
       store_(spec.parameters, std::move(spec.experts), spec.optimizer),
       replica_(spec.replicated_experts.empty()
@@ -60,6 +61,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
   if (directory.empty()) {
     RETURN_IF_ERROR(session->store_.Initialize(seed));
     if (replica != nullptr) RETURN_IF_ERROR(replica->store().Initialize(seed));
+    session->TakeParameters();
     return session;
   }
   ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
@@ -70,7 +72,13 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
   }
   RETURN_IF_ERROR(session->store_.Load(*checkpoint));
   if (replica != nullptr) RETURN_IF_ERROR(replica->store().Load(*checkpoint));
+  session->TakeParameters();
   return session;
+}
+
+void WorkerSession::TakeParameters() {
+  parameters_ = store_.tensors();
+  host_.RoundParameters(parameters_);
 }
 
 void WorkerSession::BeginStep() {
@@ -83,14 +91,16 @@ void WorkerSession::BeginStep() {
 absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
     const SegmentRun& run, TensorMap inputs) {
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  if (training()) return RunTraining(run, std::move(inputs));
-  if (run.step != 0 || run.microbatch != 0 || run.attempt != 0) {
+  const bool alone = run.step == 0 && run.microbatch == 0 && run.attempt == 0;
+  if (training() && !alone) return RunTraining(run, std::move(inputs));
+  if (!alone) {
     return absl::FailedPreconditionError(
         absl::StrCat("the session does not train, got step ", run.step));
   }
+  SegmentHost& host = training() ? evaluation_host_ : host_;
   ASSIGN_OR_RETURN(
       SegmentResult result,
-      host_.Run(run.segment, /*run=*/"", std::move(inputs), store_.tensors()));
+      host.Run(run.segment, /*run=*/"", std::move(inputs), parameters_));
   return std::move(result.replies);
 }
 
@@ -115,7 +125,7 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
     runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt});
   }
   absl::StatusOr<SegmentResult> result =
-      host_.Run(run.segment, name, std::move(inputs), store_.tensors());
+      host_.Run(run.segment, name, std::move(inputs), parameters_);
   absl::Status status = result.status();
   if (status.ok()) {
     status = gradients_->Add(run.microbatch, run.attempt,
@@ -230,7 +240,9 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
           replica_->Commit(step, gradient_scale, learning_rate, skip));
     }
     if (!skip) {
+      parameters_.clear();  // what is shared would be copied
       store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
+      TakeParameters();
     }
   }
   step_ = step;

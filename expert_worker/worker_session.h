@@ -52,6 +52,7 @@ struct WorkerSessionSpec {
   int64_t step = 0;           // committed already
   int64_t skipped_steps = 0;  // of these, the last, left out by the source
   int64_t microbatches_per_step = 0;
+  std::vector<Segment> evaluation_segments;  // reply only
 
   // With buddies: experts of another worker that are replicated here, and where
   // the replica of this one's is kept; either may be empty.
@@ -59,7 +60,8 @@ struct WorkerSessionSpec {
   std::string buddy_address;
 };
 
-// Which call this is. In serving all but `segment` are 0.
+// Which call this is. In serving and evaluation all but `segment` and `owner`
+// are 0.
 struct SegmentRun {
   std::string segment;
   int64_t step = 0;
@@ -92,7 +94,7 @@ class WorkerSession {
   // segment's. Errors: those of SegmentHost::Run; InvalidArgument for a
   // microbatch that there is not; FailedPrecondition if the session is at
   // another step or has seen a higher attempt. In training an error ends the
-  // attempt.
+  // attempt. A call of an evaluation segment leaves nothing behind.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs);
 
@@ -184,17 +186,20 @@ class WorkerSession {
                                                   TensorMap inputs);
   absl::Status CheckTraining() const;
   void BeginStep();
+  void TakeParameters();
   void EndRun(const std::string& name);
 
   const std::shared_ptr<const Optimizer> optimizer_;
   const int64_t microbatches_;
   const int64_t memory_bytes_;
   SegmentHost host_;
+  SegmentHost evaluation_host_;  // without segments unless there is validation
 
   // Shared by runs, exclusive for steps.
   mutable std::shared_mutex step_mutex_;
   int64_t step_;  // committed
   ParameterStore store_;
+  TensorMap parameters_;  // the store's, rounded as the segments take them
   const std::unique_ptr<Replica> replica_;    // may be null
   std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
   std::optional<Prepared> prepared_;          // of step_ + 1

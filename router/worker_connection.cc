@@ -163,19 +163,18 @@ size_t WorkerConnection::pending() const {
   return stream_->pending.size();
 }
 
-WorkerConnections::WorkerConnections(size_t max_message_bytes)
-    : max_message_bytes_(max_message_bytes) {}
+WorkerConnections::WorkerConnections(ChannelOptions channel)
+    : channel_(std::move(channel)) {}
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
     const std::string& name, const std::string& address) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<WorkerConnection>& connection = connections_[{name, address}];
   if (connection != nullptr) return connection;
-  ASSIGN_OR_RETURN(
-      std::shared_ptr<grpc::Channel> channel,
-      CreateChannel(address, {.max_message_bytes = max_message_bytes_}));
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                   CreateChannel(address, channel_));
   StreamOptions options;
-  options.frame_limits.max_bytes = max_message_bytes_;
+  options.frame_limits.max_bytes = channel_.max_message_bytes;
   connection = std::make_shared<WorkerConnection>(name, std::move(channel),
                                                   std::move(options));
   return connection;

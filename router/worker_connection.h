@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -71,7 +72,8 @@ class WorkerConnection {
 // The connections of a router by name and address. Thread-safe.
 class WorkerConnections {
  public:
-  explicit WorkerConnections(size_t max_message_bytes);
+  // `channel` says how all of them are made.
+  explicit WorkerConnections(ChannelOptions channel);
 
   // Errors: InvalidArgument if `address` is not one.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
@@ -81,7 +83,7 @@ class WorkerConnections {
   void Prune();
 
  private:
-  const size_t max_message_bytes_;
+  const ChannelOptions channel_;
   std::mutex mutex_;
   // By name and address; guarded by mutex_.
   std::map<std::pair<std::string, std::string>,

@@ -26,7 +26,7 @@
 namespace gshard {
 
 struct CoordinatorOptions {
-  absl::Duration lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(5);
   std::function<absl::Time()> clock = absl::Now;
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null
@@ -38,7 +38,9 @@ struct CoordinatorOptions {
   int64_t min_workers = 1;
 
   // Of jobs; see JobSettings.
+  ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
   FaultPoints* faults = nullptr;  // of checkpoints
 };
@@ -110,6 +112,10 @@ class Coordinator {
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
+  // In the store; the job goes on without, if that fails. See JobStore::Update.
+  void Note(const v1::JobProgress& progress, int64_t time_micros);
+  // Before members are sent away.
+  void HaltJobs();
   JobEnvironment MakeEnvironment();
   // Of models that are served, or will be. On any thread.
   std::vector<std::string> ServedCheckpoints() const;

@@ -49,8 +49,9 @@ void JobRunner::WriteCheckpoint() {
                         OnShards(replies),
                         absl::StrCat("checkpoint of step ", writing_->step));
                   }));
+  writing_->validation_loss = validation_loss_;
   const bool needed = last_step_ || stop_ || !job_.checkpoint.asynchronous ||
-                      WorkersHaveJoined();
+                      !MembersHaveJoined().empty();
   if (!needed) return BeginStep();
   AfterCheckpoint([this] { OnCheckpointDone(); });
 }
@@ -59,27 +60,39 @@ void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
                                 OnReplies on_shards) {
   writing_ = std::make_shared<CheckpointWrite>();
   writing_->step = step;
-  writing_->dense = dense_->Snapshot();
+  v1::WriteCheckpoint write;
+  write.set_session(session_);
+  write.set_step(step);
+  write.set_root(job_.checkpoint.directory);
   MemberCommands commands;
   for (size_t w = 0; w < plan_.workers.size(); ++w) {
     if (lost.count(w) > 0) continue;
-    commands.emplace_back(plan_.workers[w], v1::Command());
-    v1::WriteCheckpoint* const write =
-        commands.back().second.mutable_write_checkpoint();
-    write->set_session(session_);
-    write->set_step(step);
-    write->set_root(job_.checkpoint.directory);
     // A worker of an earlier attempt may write still.
-    write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
+    write.set_shard(absl::StrCat("worker-", w, "-", attempt_));
     const size_t before = w > 0 ? w - 1 : plan_.workers.size() - 1;
-    write->set_include_replica(lost.count(before) > 0);
+    write.set_include_replica(lost.count(before) > 0);
+    commands.emplace_back(plan_.workers[w], v1::Command());
+    *commands.back().second.mutable_write_checkpoint() = write;
   }
+  if (reduction_ != nullptr) {
+    write.set_include_replica(false);
+    Append(reduction_->Write(write, attempt_), &commands);
+  }
+  for (const auto& [member, command] : commands) {
+    writing_->members.push_back(member.name);
+  }
+  if (dense_ != nullptr) WriteDense();
   FanOut(*env_.members, *env_.queue, std::move(commands),
-         [this, write = writing_, on_shards = std::move(on_shards)](
+         [this, writing = writing_, on_shards = std::move(on_shards)](
              absl::StatusOr<std::vector<v1::CommandReply>> replies) {
            // Or it was given up meanwhile.
-           if (write == writing_) on_shards(std::move(replies));
+           if (writing == writing_) on_shards(std::move(replies));
          });
+}
+
+void JobRunner::WriteDense() {
+  writing_->dense = dense_->Snapshot();
+  ++writing_->shards_missing;
   OnDisk<std::vector<TensorEntry>>(
       [write = writing_, root = job_.checkpoint.directory,
        faults = env_.faults] {
@@ -97,11 +110,11 @@ void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
 
 absl::Status JobRunner::OnShards(const std::vector<v1::CommandReply>& replies) {
   std::vector<TensorEntry> entries;
-  for (size_t w = 0; w < replies.size(); ++w) {
-    const auto more = EntriesFromProto(replies[w].checkpoint_written());
+  for (size_t i = 0; i < replies.size(); ++i) {
+    const auto more = EntriesFromProto(replies[i].checkpoint_written());
     RETURN_IF_ERROR(
         Annotate(more.status(),
-                 absl::StrCat("expert worker '", plan_.workers[w].name, "'")));
+                 absl::StrCat("member '", writing_->members[i], "'")));
     entries.insert(entries.end(), more->begin(), more->end());
   }
   OnShard(std::move(entries));
@@ -117,7 +130,7 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
        in_use = env_.checkpoints_in_use, faults = env_.faults] {
         auto path = CommitJobCheckpoint(
             job, tokenizers, write->step, std::move(write->entries),
-            /*validation_loss=*/std::nullopt, in_use(), faults);
+            write->validation_loss, in_use(), faults);
         if (path.ok()) write->path = *path;
         return path;
       },
@@ -134,6 +147,7 @@ void JobRunner::OnCheckpointWritten() {
   checkpoint_path_ = writing_->path;
   checkpoint_step_ = writing_->step;
   reporter_->OnCheckpoint(writing_->step, checkpoint_path_, env_.clock());
+  env_.on_checkpoint(reporter_->progress());
   writing_ = nullptr;
 }
 

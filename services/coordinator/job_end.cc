@@ -37,7 +37,8 @@ void JobRunner::Stop() {
   stop_ = true;
   if (phase_ == Phase::kEnded || phase_ == Phase::kMicrobatches ||
       phase_ == Phase::kPreparing || phase_ == Phase::kCommitting ||
-      phase_ == Phase::kCheckpointing || phase_ == Phase::kRescuing ||
+      phase_ == Phase::kValidating || phase_ == Phase::kCheckpointing ||
+      phase_ == Phase::kRescuing ||
       phase_ == Phase::kServing) {
     return;
   }
@@ -66,6 +67,7 @@ void JobRunner::Forget() {
     plan_ = {};
   }
   routers_.clear();
+  reduction_ = nullptr;
   microbatches_ = nullptr;
   checkpoint_ = nullptr;
   gradients_.clear();

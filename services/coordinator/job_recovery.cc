@@ -18,12 +18,13 @@
 namespace gshard {
 
 void JobRunner::Recover(const absl::Status& cause) {
+  if (halted_) return;
   // Nobody is needed any more for the last checkpoint.
   if (last_step_ && writing_ != nullptr && writing_->step == step_ &&
       writing_->shards_missing == 0) {
     return;
   }
-  const int64_t made = dense_ == nullptr ? -1 : dense_->step();
+  const int64_t made = CommittedStep();
   if (made > best_step_) {
     best_step_ = made;
     recoveries_ = 0;
@@ -48,30 +49,34 @@ void JobRunner::RollBack(const absl::Status& cause) {
   BeginAttempt(cause);
 }
 
-bool JobRunner::WorkersHaveJoined() {
+std::string JobRunner::MembersHaveJoined() const {
+  const size_t routers = env_.members->List(MemberRole::kRouter).size();
+  if (reduction_ != nullptr && routers > reduction_->routers().size()) {
+    return absl::StrCat("routers have joined: ", routers, " instead of ",
+                        reduction_->routers().size());
+  }
   const std::vector<Member> workers =
       env_.members->List(MemberRole::kExpertWorker);
   const size_t held = plan_.workers.size();
   if (workers.size() <= held ||
       static_cast<int64_t>(held) >= job_.model.experts)
-    return false;
+    return "";
   // A small worker must not stop a job that runs.
   const auto plan = PlanTraining(session_, job_, start_, workers,
                                  plan_.placement().version());
   if (!plan.ok()) {
     LogWarning("workers that joined are of no use to the job",
                {{"job", job_.name}, {"status", plan.status()}});
-    return false;
+    return "";
   }
-  return true;
+  return absl::StrCat("expert workers have joined: ", workers.size(),
+                      " instead of ", held);
 }
 
 bool JobRunner::Rebalance() {
-  if (!WorkersHaveJoined()) return false;
-  BeginAttempt(absl::AbortedError(
-      absl::StrCat("expert workers have joined: ",
-                   env_.members->List(MemberRole::kExpertWorker).size(),
-                   " instead of ", plan_.workers.size())));
+  const std::string joined = MembersHaveJoined();
+  if (joined.empty()) return false;
+  BeginAttempt(absl::AbortedError(joined));
   return true;
 }
 
@@ -82,6 +87,7 @@ void JobRunner::BeginAttempt(const absl::Status& cause) {
   DropCheckpoint();
   MemberCommands abort = Abort();
   workers_wanted_ = std::max<size_t>(plan_.workers.size(), 1);
+  routers_wanted_ = reduction_ == nullptr ? 1 : reduction_->routers().size();
   Forget();
   phase_ = Phase::kReleasing;
   ++attempt_;

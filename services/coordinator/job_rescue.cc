@@ -33,8 +33,11 @@ bool JobRunner::Rescue(const absl::Status& cause) {
   const bool trains =
       phase_ == Phase::kMicrobatches || phase_ == Phase::kPreparing ||
       phase_ == Phase::kCommitting || phase_ == Phase::kCheckpointing ||
-      phase_ == Phase::kRescuing;
+      phase_ == Phase::kRescuing ||
+      // The last checkpoint tells what the last validation found.
+      (phase_ == Phase::kValidating && !last_step_);
   if (!job_.recovery.buddies || !trains || workers == 0) return false;
+  if (dense_ == nullptr) return false;  // routers have no buddies
   const std::set<size_t> lost = LostWorkers();
   for (const size_t w : lost) {
     if (lost.count((w + 1) % workers) > 0) return false;

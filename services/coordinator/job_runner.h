@@ -2,6 +2,10 @@
 //
 //   wait for members -> load -> step, step, ... -> checkpoint -> serve -> over
 //
+// Some steps are followed by validation: microbatches of held-out text go to
+// routers, which run them forward and reply with the sums; see
+// job_validation.cc.
+//
 // A step: microbatches go to routers, which push dense gradients and reply;
 // workers prepare, i.e. report their norms; the step is scaled and committed.
 // A router that is lost, or fails for a passing reason, has its microbatches
@@ -12,6 +16,10 @@
 // loads from the last checkpoint what workers there are: see job_recovery.cc.
 // What comes late of an earlier attempt finds no session. Workers that join
 // later get experts at the next checkpoint.
+//
+// With another `reduce` than the coordinator's, routers own the dense
+// parameters (see DenseReduction), and all that is said of workers holds for
+// them, too.
 //
 // What happens is a function of the messages and the clock: nothing polls.
 
@@ -31,7 +39,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "services/coordinator/dense_parameters.h"
+#include "services/coordinator/dense_reduction.h"
 #include "services/coordinator/fan_out.h"
 #include "services/coordinator/job_checkpoint.h"
 #include "services/coordinator/job_reporter.h"
@@ -60,6 +70,10 @@ struct JobEnvironment {
     return std::vector<std::string>();
   };
   FaultPoints* faults = nullptr;  // see services/checkpoint/file.h
+  // Called on `queue` when a checkpoint has been written, with what a restart
+  // goes on from: the time that training has taken.
+  std::function<void(const v1::JobProgress&)> on_checkpoint =
+      [](const v1::JobProgress&) {};
   // Serves a checkpoint under a name; calls back on `queue`.
   std::function<void(const std::string& name, const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
@@ -77,7 +91,11 @@ struct JobSettings {
   // Stop() parks the job for the next coordinator instead of ending it.
   bool durable = false;
 
+  ReduceWay reduce = ReduceWay::kCoordinator;
+
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  // For a message between routers, the wait for who is slower included.
+  absl::Duration reduce_timeout = absl::Minutes(2);
   // Before a microbatch that failed is run again; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
@@ -106,7 +124,11 @@ class JobRunner {
 
   // On any thread:
 
-  // Null unless training is loaded.
+  // The coordinator is about to send its members away: that they go is no loss
+  // any more, and nothing is noted of the job from here on.
+  void Halt() { halted_ = true; }
+
+  // Null unless training is loaded and the coordinator reduces.
   std::shared_ptr<DenseParameters> dense() const;
   const std::string& checkpoint_directory() const {
     return settings_.job.checkpoint.directory;
@@ -123,6 +145,7 @@ class JobRunner {
     kMicrobatches,
     kPreparing,
     kCommitting,
+    kValidating,
     kCheckpointing,
     kRescuing,  // as that, with workers lost
     kServing,
@@ -133,9 +156,11 @@ class JobRunner {
   // A checkpoint that is being written.
   struct CheckpointWrite {
     int64_t step = 0;
-    std::vector<NamedTensor> dense;  // let go on the queue
+    std::optional<double> validation_loss;
+    std::vector<std::string> members;  // that write shards
+    std::vector<NamedTensor> dense;    // let go on the queue
     std::vector<TensorEntry> entries;
-    int shards_missing = 2;  // the workers', taken as one, and the dense one
+    int shards_missing = 1;  // the members', taken as one, and the dense one
     std::atomic<bool> abandoned = false;
     std::string path;  // once it is committed; of the disk's thread
   };
@@ -161,6 +186,11 @@ class JobRunner {
   void LoadRouters();
   void OnRouterLoaded(const MemberKey& router,
                       const absl::StatusOr<v1::CommandReply>& reply);
+  // Lets the routers that own dense parameters meet, and begins.
+  void ConnectRouters();
+  // Whether the router reads the text that the others do.
+  absl::Status OnTextLoaded(const MemberKey& router,
+                            const v1::SessionLoaded& loaded);
   void ReconcileMembers();
   void BeginTraining();
 
@@ -177,11 +207,11 @@ class JobRunner {
   // Workers of the session, by their place in the plan, that are no members.
   std::set<size_t> LostWorkers() const;
   void OnRescueFailed(const absl::Status& cause, const absl::Status& status);
-  // Spreads the experts over workers that have joined. REQUIRES: the last step
-  // is in a checkpoint.
+  // Spreads the experts over workers that have joined, and dense parameters over
+  // routers that own them. REQUIRES: the last step is in a checkpoint.
   bool Rebalance();
-  // Whether there are any that would take part.
-  bool WorkersHaveJoined();
+  // Which have joined that would take part; empty if none.
+  std::string MembersHaveJoined() const;
   void BeginAttempt(const absl::Status& cause);
   void OnReleased();
   // Until so many are there, or replacement_wait is over; TryLoad() follows.
@@ -191,6 +221,11 @@ class JobRunner {
   void BeginStep();
   // What the step did since the last call is over.
   void EndPhase(const char* phase);
+  // Hands out `count` microbatches, of the step or of the held-out text.
+  void BeginMicrobatches(Phase phase, int32_t count);
+  bool RunsMicrobatches() const {
+    return phase_ == Phase::kMicrobatches || phase_ == Phase::kValidating;
+  }
   void Dispatch();
   void OnMicrobatch(const Assignment& assignment,
                     const absl::StatusOr<v1::CommandReply>& reply);
@@ -200,15 +235,24 @@ class JobRunner {
                           const absl::Status& status);
   void PrepareStep();
   absl::Status OnPrepared(const std::vector<v1::CommandReply>& replies);
-  absl::Status AddWorkerNorms(const std::vector<v1::CommandReply>& replies,
+  absl::Status AddWorkerNorms(absl::Span<const v1::CommandReply> replies,
                               std::vector<SquaredNorm>* norms) const;
   absl::Status CheckFinite(const std::vector<SquaredNorm>& norms) const;
   absl::Status OnNotFinite(const absl::Status& what);
   // Commits the step; null: skips it.
   void Commit(const StepScale* scale);
   absl::Status OnCommitted(bool skipped);
-  // Tells of the step that is committed, and whether it is the last.
-  void CountStep(bool skipped);
+  // Tells of the step that is committed. Returns whether the job ends with it.
+  bool CountStep(bool skipped);
+  bool CheckpointDue() const;
+  // Whether the held-out text is measured after step_; `over`: it is the last.
+  bool ValidationDue(bool over) const;
+  void BeginValidation();
+  absl::Status OnValidated();
+  // That of the checkpoints that are there.
+  void FindBestValidation();
+  // The step, and its validation, are done.
+  void AfterStep();
   // Begins to write the last step's checkpoint, and goes on with the next step
   // at once if nothing needs the checkpoint before.
   void WriteCheckpoint();
@@ -216,6 +260,7 @@ class JobRunner {
   // others' shards, or why there will be none.
   void BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
                        OnReplies on_shards);
+  void WriteDense();
   absl::Status OnShards(const std::vector<v1::CommandReply>& replies);
   void OnShard(std::vector<TensorEntry> entries);
   void OnCheckpointWritten();
@@ -238,6 +283,9 @@ class JobRunner {
   MemberCommands Abort() const;
   void Forget();
 
+  // -1 if nothing is loaded.
+  int64_t CommittedStep() const;
+
   // One command for each worker of the session.
   MemberCommands ForWorkers(
       const std::function<void(size_t w, v1::Command*)>& fill) const;
@@ -252,6 +300,7 @@ class JobRunner {
   bool prepared_ = false;
   bool trained_ = false;  // by an earlier coordinator
   bool stop_ = false;
+  std::atomic<bool> halted_{false};
   int64_t attempt_;
 
   // Of recovery; see job_recovery.cc.
@@ -261,6 +310,7 @@ class JobRunner {
   std::set<size_t> lost_;                  // workers, while rescuing
   bool again_ = false;                     // this attempt is not the first
   size_t workers_wanted_ = 0;              // by it
+  size_t routers_wanted_ = 1;              // by it
   bool wanted_in_vain_ = false;            // the time to wait for them is over
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
@@ -268,8 +318,11 @@ class JobRunner {
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written
   int64_t checkpoint_step_ = 0;                   // its step
-  absl::Time first_step_time_ = absl::InfiniteFuture();
   std::map<MemberKey, RouterState> routers_;
+  std::unique_ptr<DenseReduction> reduction_;  // or dense_
+
+  // What the first router has read; nothing of routers that do not say.
+  std::optional<v1::TextLoaded> text_;
 
   // Of the step being run.
   int64_t step_ = 0;
@@ -279,6 +332,8 @@ class JobRunner {
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
   absl::Time phase_began_;
+  std::optional<double> validation_loss_;  // with its parameters
+  absl::Time validation_began_;
   bool last_step_ = false;
   v1::CommitStep commit_;  // of the last step committed, or being so
 

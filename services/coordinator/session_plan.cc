@@ -38,10 +38,12 @@ v1::Initializer InitializerToProto(const Initializer& initializer) {
 }
 
 // Appends the segments of `program`.
-absl::Status AddSegments(const Program& program, v1::WorkerSession* session) {
+absl::Status AddSegments(
+    const Program& program,
+    google::protobuf::RepeatedPtrField<v1::Segment>* segments) {
   ASSIGN_OR_RETURN(const RolePrograms roles, SplitRoles(program));
   for (const Segment& segment : roles.segments) {
-    v1::Segment* const out = session->add_segments();
+    v1::Segment* const out = segments->Add();
     out->set_name(segment.name);
     out->set_program(ProgramToText(segment.program));
   }
@@ -153,7 +155,12 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   v1::WorkerSession* const worker = load.mutable_worker();
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
-  RETURN_IF_ERROR(AddSegments(program, worker));
+  RETURN_IF_ERROR(AddSegments(program, worker->mutable_segments()));
+  if (!DevFiles(job.data).empty()) {
+    ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
+    RETURN_IF_ERROR(
+        AddSegments(evaluation, worker->mutable_evaluation_segments()));
+  }
   AddParameters(job.model, worker);
   if (start.checkpoint_directory.empty()) {
     worker->mutable_source()->set_initial_seed(job.seed);
@@ -194,9 +201,9 @@ absl::StatusOr<SessionPlan> PlanServing(const std::string& session,
 
   v1::WorkerSession* const worker = load.mutable_worker();
   ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
-  RETURN_IF_ERROR(AddSegments(encode, worker));
+  RETURN_IF_ERROR(AddSegments(encode, worker->mutable_segments()));
   ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
-  RETURN_IF_ERROR(AddSegments(decode, worker));
+  RETURN_IF_ERROR(AddSegments(decode, worker->mutable_segments()));
   AddParameters(model, worker);
   worker->mutable_source()->set_checkpoint_directory(checkpoint_directory);
   RETURN_IF_ERROR(PlaceExperts(model, load, workers, placement_version,

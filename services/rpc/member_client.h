@@ -25,7 +25,9 @@
 
 #include "absl/status/status.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/command_lanes.h"
+#include "services/rpc/security.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -38,6 +40,8 @@ struct MemberOptions {
   std::string coordinator = {};
   // A connection that exists already, e.g. ServerShell::InProcessChannel().
   std::shared_ptr<grpc::Channel> channel = nullptr;
+  // Of calls to `coordinator`; may be null.
+  std::shared_ptr<const Security> security = nullptr;
 
   // What RegisterMember says; see coordinator.proto.
   v1::MemberRole role = v1::MEMBER_ROLE_UNSPECIFIED;
@@ -49,7 +53,11 @@ struct MemberOptions {
   // Pause before joining again; doubles up to the second with every attempt
   // that is not accepted.
   std::chrono::milliseconds min_backoff{100};
-  std::chrono::milliseconds max_backoff{2'000};
+  std::chrono::milliseconds max_backoff{1'000};
+
+  // How long the coordinator may be silent; see ChannelOptions. Not used if
+  // `channel` is set.
+  std::chrono::milliseconds silence = kDefaultSilence;
 
   // How long the coordinator may take to accept.
   std::chrono::milliseconds accept_timeout{10'000};

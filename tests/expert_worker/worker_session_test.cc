@@ -307,7 +307,7 @@ TEST_F(RefusalTest, WhatDoesNotFitTogether) {
   spec_.parameters[0].dims[1] += 1;
   ExpectInvalid("with a symbol for the first size");
   spec_.optimizer = nullptr;
-  ExpectInvalid("a serving session's segments only reply");
+  ExpectInvalid("segments of serving and evaluation only reply");
 }
 
 TEST_F(RefusalTest, WhatIsTooLarge) {
