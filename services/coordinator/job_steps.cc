@@ -14,6 +14,8 @@ namespace gshard {
 
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
+  if (phase_ == Phase::kCheckpointing) EndPhase("checkpoint");
+  phase_began_ = env_.clock();
   step_ = CommittedStep() + 1;
   result_ = {};
   validation_loss_.reset();
@@ -33,6 +35,12 @@ void JobRunner::BeginMicrobatches(Phase phase, int32_t count) {
     if (state == RouterState::kReady) microbatches_->AddRouter(router);
   }
   Dispatch();
+}
+
+void JobRunner::EndPhase(const char* phase) {
+  const absl::Time now = env_.clock();
+  reporter_->OnPhase(phase, now - phase_began_);
+  phase_began_ = now;
 }
 
 void JobRunner::Dispatch() {
@@ -133,6 +141,7 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
 }
 
 void JobRunner::PrepareStep() {
+  EndPhase("microbatches");
   phase_ = Phase::kPreparing;
   const std::vector<int32_t> attempts = microbatches_->attempts();
   v1::PrepareStep prepare;
@@ -259,6 +268,7 @@ absl::Status JobRunner::OnPrepared(
 }
 
 void JobRunner::Commit(const StepScale* scale) {
+  EndPhase("prepare");
   const bool skip = scale == nullptr;
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
@@ -274,6 +284,7 @@ void JobRunner::Commit(const StepScale* scale) {
   if (reduction_ != nullptr) Append(reduction_->Commit(commit_), &commands);
   FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
+           EndPhase("commit");
            if (reduction_ != nullptr) reduction_->OnCommitted();
            return OnCommitted(skip);
          }));
