@@ -31,6 +31,9 @@ struct LocalSystemOptions {
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 
+  // The coordinator's --reduce.
+  std::string reduce = "coordinator";
+
   // Folder of the programs; used by MakeProcessSystem only.
   std::string program_directory = {};
 };

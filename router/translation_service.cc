@@ -5,8 +5,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "router/caller.h"
 #include "router/translate_request.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/call_info.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/status.h"
@@ -74,6 +76,8 @@ class TranslationService::TranslateCall final
                        .sentences = std::move(prepared.sentences),
                        .deadline = start_ + RemainingTime(context_->deadline(),
                                                           kMaxTranslateTime),
+                       .trace = CallInfoOf(*context_).trace,
+                       .caller = CallerOf(*context_),
                        .done = [this](auto results) {
                          End(Answer(std::move(results)));
                        }}));

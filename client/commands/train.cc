@@ -14,16 +14,6 @@
 namespace gshard {
 namespace {
 
-// The coordinator and its members may have other current directories.
-void MakePathsAbsolute(TrainingJob* job) {
-  for (std::string* path :
-       {&job->data.train_path, &job->data.dev_path,
-        &job->data.source_tokenizer_path, &job->data.target_tokenizer_path,
-        &job->checkpoint.directory, &job->summary_directory}) {
-    *path = AbsolutePath(*path);
-  }
-}
-
 // Whether the job that could not be submitted is there already: it runs, or it
 // is done. A batch system may have lost who followed it.
 bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
@@ -70,15 +60,17 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
     return follow ? WithRetryCode(loaded.status()) : loaded.status();
   }
   TrainingJob& job = *loaded;
-  MakePathsAbsolute(&job);
+  // The coordinator and its members may have other current directories.
+  for (std::string* path : PathsOf(&job)) *path = AbsolutePath(*path);
   if (time_limit > absl::ZeroDuration()) {
     job.time_limit_seconds =
         absl::ToInt64Seconds(absl::Ceil(time_limit, absl::Seconds(1)));
   }
   *request.mutable_job() = TrainingJobToProto(job);
   request.set_resume(resume);
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
   if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
     return FollowJob(*coordinator, job.name, json, console);
@@ -110,8 +102,9 @@ absl::Status WatchCommand(Arguments arguments, Console& console) {
   flags.Example("gshard watch demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return FollowJob(*coordinator, parsed->positional[0], json, console);
 }
 
@@ -124,8 +117,9 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
   flags.Example("gshard cancel demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return coordinator->CancelJob(parsed->positional[0]);
 }
 

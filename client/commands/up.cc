@@ -150,6 +150,9 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
              "DIR/logs; if one dies, stop the others and fail");
   flags.Integer("routers", &options.routers, 1, 256, "routers");
   flags.Integer("workers", &options.workers, 1, 2048, "expert workers");
+  flags.Choice("reduce", &options.reduce, {"coordinator", "gloo", "nccl"},
+               "who sums the dense gradients of training jobs: the coordinator, "
+               "or the routers among themselves; the result is the same");
   flags.List("models", &models, "NAME=CHECKPOINT", "models to serve");
   flags.Integer("metrics_port_base", &options.metrics_port_base, 0, 60000,
                 "first of the ports on 127.0.0.1 with Prometheus metrics: the "

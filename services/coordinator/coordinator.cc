@@ -272,6 +272,7 @@ void Coordinator::Shutdown() {
   HaltJobs();
   members_->Shutdown();
   jobs_queue_.Stop();
+  disk_queue_.Stop();
   serving_queue_.Stop();
 }
 

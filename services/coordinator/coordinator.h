@@ -38,8 +38,11 @@ struct CoordinatorOptions {
   int64_t min_workers = 1;
 
   // Of jobs; see JobSettings.
+  ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
+  FaultPoints* faults = nullptr;  // of checkpoints
 };
 
 // Thread-safe. Errors are those of the RPCs of the same names.
@@ -114,6 +117,8 @@ class Coordinator {
   // Before members are sent away.
   void HaltJobs();
   JobEnvironment MakeEnvironment();
+  // Of models that are served, or will be. On any thread.
+  std::vector<std::string> ServedCheckpoints() const;
 
   // The last of the name; null if there is none.
   Job* Find(const std::string& job) const;  // needs mutex_
@@ -142,6 +147,7 @@ class Coordinator {
   std::function<void()> on_ended_;  // of jobs_queue_; may be null
 
   // Last: their threads use the others.
+  TaskQueue disk_queue_;
   TaskQueue jobs_queue_;
   TaskQueue serving_queue_;
 };

@@ -72,9 +72,9 @@ class BeamSearch {
   void Finish(const Live& hypothesis, double log_probability, int length,
               bool truncated);
 
-  const DecodeOptions options_;
-  const int max_length_;
-  const int32_t eos_;
+  DecodeOptions options_;
+  int max_length_;
+  int32_t eos_;
   std::vector<Live> live_;
   std::vector<DecodedHypothesis> finished_;
   bool done_ = false;

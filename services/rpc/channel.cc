@@ -12,6 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/client_credentials.h"
+#include "services/rpc/security.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -85,6 +88,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
         absl::StrCat("silence must be from 100 ms to an hour, got ",
                      options.silence.count(), " ms"));
   }
+  if (options.security != nullptr) {
+    RETURN_IF_ERROR(
+        ValidateClientSecurity(options.security->options(), address));
+  }
   KeepGrpcRunning();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(
@@ -110,14 +117,24 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
   }
-  return grpc::CreateCustomChannel(
-      std::string(address), grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  const std::string target(address);
+  const std::shared_ptr<grpc::ChannelCredentials> credentials =
+      options.security == nullptr
+          ? grpc::InsecureChannelCredentials()
+          : ClientCredentials(*options.security, target, arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      target, credentials, arguments, TokenInterceptors(options.security));
 }
 
 void SetDeadline(grpc::ClientContext& context,
                  std::chrono::milliseconds timeout, bool wait_for_ready) {
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   context.set_wait_for_ready(wait_for_ready);
+  if (CurrentTraces().empty()) return;
+  const TraceContext& trace = CurrentTraces().front();
+  context.AddMetadata("traceparent", trace.Traceparent());
+  if (!trace.state.empty()) context.AddMetadata("tracestate", trace.state);
 }
 
 std::chrono::milliseconds RemainingTime(

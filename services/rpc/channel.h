@@ -17,6 +17,11 @@
 
 namespace gshard {
 
+class Security;
+
+// Bytes of a call's metadata that either side accepts.
+inline constexpr int kMaxMetadataBytes = 16 << 10;
+
 // Largest message that either side accepts unless configured otherwise.
 inline constexpr size_t kDefaultMaxMessageBytes = size_t{64} << 20;
 
@@ -40,6 +45,9 @@ struct ChannelOptions {
   // Either direction. At least 1 KiB, below 2 GiB.
   size_t max_message_bytes = kDefaultMaxMessageBytes;
 
+  // TLS and a token for the calls; null: neither.
+  std::shared_ptr<const Security> security = nullptr;
+
   // Tunes flow control for messages of a megabyte and more (parameters,
   // gradients), at the cost of latency for small ones.
   bool bulk = false;
@@ -53,8 +61,8 @@ struct ChannelOptions {
 // s of backoff, when lost. A silent peer is noticed, also between calls, after
 // `silence` and at most a fifth of it (or a second) more. Two
 // channels never share a connection. Proxies of the environment are not used.
-// The peers trust their network: traffic is not encrypted.
-// Errors: InvalidArgument.
+// A call carries the token of options.security, if there is one.
+// Errors: InvalidArgument, also if a token would travel unencrypted.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
     absl::string_view address, const ChannelOptions& options = {});
 
@@ -63,6 +71,7 @@ inline constexpr std::chrono::milliseconds kDefaultDeadline{30'000};
 
 // Ends the call `timeout` from now. Queues the call until the peer can be
 // reached if `wait_for_ready`, instead of failing at once with UNAVAILABLE.
+// Hands on the trace that the thread works for. Once for each call.
 void SetDeadline(grpc::ClientContext& context,
                  std::chrono::milliseconds timeout = kDefaultDeadline,
                  bool wait_for_ready = false);

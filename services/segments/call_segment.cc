@@ -51,8 +51,15 @@ absl::StatusOr<std::vector<ValueType>> InferCall(
   for (int64_t i = 0; i < IntAttribute(attributes, "replies"); ++i) {
     const std::string name = absl::StrCat("shape", i);
     RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, name));
-    results.push_back(
-        {ElementType::kFloat32, ShapeAttribute(attributes, name)});
+    // Absent for f32, as "type" of other operators.
+    const std::string type_name = absl::StrCat("type", i);
+    ElementType type = ElementType::kFloat32;
+    if (attributes.contains(type_name)) {
+      RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, type_name));
+      ASSIGN_OR_RETURN(
+          type, ParseElementType(StringAttribute(attributes, type_name)));
+    }
+    results.push_back({type, ShapeAttribute(attributes, name)});
   }
   return results;
 }

@@ -22,7 +22,8 @@ enum class Division : int64_t {
 // The node call_segment. Operand 0 is the layer's group_sizes; results are
 // rows. Attributes: "segment" (name), "division" and "sent" (per operand),
 // "operands" (names of the segment's inputs, joined by ';'), "replies" (their
-// number), "summed" (per reply) and "shape0", "shape1", ... (of the replies).
+// number), "summed" (per reply) and "shape0", "shape1", ... (of the replies),
+// with "type0", ... where one is not f32.
 struct SegmentCall {
   std::string segment;
   std::vector<Division> division;  // per operand

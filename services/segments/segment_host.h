@@ -50,6 +50,10 @@ class SegmentHost {
                                     const std::string& run, TensorMap inputs,
                                     const TensorMap& parameters);
 
+  // Rounds those parameters that the segments take as bfloat16, which Run would
+  // do at each call.
+  void RoundParameters(TensorMap& parameters) const;
+
   // Drops what a run has saved.
   void EndRun(const std::string& run);
 

@@ -61,16 +61,27 @@ v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
   stats.set_target_tokens(10 + microbatch);
   stats.set_sentences(2);
   stats.set_loss_sum(30.0 / static_cast<double>(step));
+  stats.set_logit_magnitude(8.5);
   for (size_t l = 0; l < MoeLayerNames(model).size(); ++l) {
     v1::LayerStats* const layer = stats.add_layers();
     layer->set_balance_loss_sum(1.5);
     layer->set_groups(1);
+    layer->set_gate_logit_magnitude(2.5);
     layer->set_routed_first(8);
     layer->set_routed_second(8);
     layer->set_overflow_first(1);
     layer->set_overflow_second(3);
     for (int64_t e = 0; e < model.experts; ++e) layer->add_expert_rows(4);
   }
+  return stats;
+}
+
+v1::MicrobatchStats FakeValidationStats(const ModelConfig& model, int64_t step,
+                                        int32_t microbatch) {
+  v1::MicrobatchStats stats = FakeStats(model, step, microbatch);
+  stats.set_target_tokens(4);
+  stats.set_loss_sum(32.0 / static_cast<double>(step) +
+                     (microbatch == 0 ? 1.0 : 0.0));
   return stats;
 }
 

@@ -27,6 +27,11 @@ GradientList SummedGradients(const ParameterStore& store, int64_t step,
 v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
                               int32_t microbatch);
 
+// What a fake router says of a held-out microbatch after `step`: a loss of
+// 8 / step nats a token in all microbatches but the first, which has one more.
+v1::MicrobatchStats FakeValidationStats(const ModelConfig& model, int64_t step,
+                                        int32_t microbatch);
+
 }  // namespace gshard
 
 #endif  // TESTS_SERVICES_COORDINATOR_FAKE_GRADIENTS_H_

@@ -7,6 +7,7 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/write_shard.h"
 #include "services/config/model_config_proto.h"
 #include "services/coordinator/session_plan.h"
 #include "services/model/parameters.h"
@@ -28,8 +29,9 @@ std::string Text(const v1::Command& command) {
       return absl::StrCat("abort ", command.abort_session().session());
     case v1::Command::kAssignMicrobatch: {
       const auto& assign = command.assign_microbatch();
-      return absl::StrCat("assign ", assign.step(), "/", assign.microbatch(),
-                          "/", assign.attempt());
+      return absl::StrCat(assign.validation() ? "validate " : "assign ",
+                          assign.step(), "/", assign.microbatch(), "/",
+                          assign.attempt());
     }
     case v1::Command::kPrepareStep:
       return absl::StrCat("prepare ", command.prepare_step().step());
@@ -37,6 +39,8 @@ std::string Text(const v1::Command& command) {
       return absl::StrCat("commit ", command.commit_step().step());
     case v1::Command::kWriteCheckpoint:
       return absl::StrCat("write ", command.write_checkpoint().step());
+    case v1::Command::kConnectRouters:
+      return absl::StrCat("connect ", SessionOf(command));
     case v1::Command::ACTION_NOT_SET:
       break;
   }
@@ -76,6 +80,11 @@ v1::LoadSession FakeMember::last_load() const {
   return last_load_;
 }
 
+void FakeMember::SetText(const v1::TextLoaded& text) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  text_ = text;
+}
+
 void FakeMember::OnLost() {
   std::lock_guard<std::mutex> lock(mutex_);
   sessions_.clear();
@@ -107,7 +116,10 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
     Session& session = sessions_[load.session()];
     session.load = last_load_ = load;
     if (load.has_worker()) RETURN_IF_ERROR(LoadWorker(load, &session));
-    reply.mutable_session_loaded();
+    v1::SessionLoaded* const loaded = reply.mutable_session_loaded();
+    if (text_.has_value() && load.training() && load.has_router()) {
+      *loaded->mutable_text() = *text_;
+    }
     return reply;
   }
   if (command.has_unload_session() || command.has_abort_session()) {
@@ -119,14 +131,8 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   Session& session = found->second;
   if (command.has_prepare_step()) {
     Prepare(command.prepare_step(), &session, reply.mutable_step_prepared());
-  } else if (command.has_commit_step()) {
-    const v1::CommitStep& commit = command.commit_step();
-    if (commit.skip_update()) return reply;
-    session.store->Update(session.gradients, commit.gradient_scale(),
-                          commit.step(), commit.learning_rate());
   } else {
-    RETURN_IF_ERROR(Write(command.write_checkpoint(), session,
-                          reply.mutable_checkpoint_written()));
+    Commit(command.commit_step(), &session);
   }
   return reply;
 }
@@ -146,17 +152,26 @@ absl::Status FakeMember::LoadWorker(const v1::LoadSession& load,
         static_cast<int>(parameter.initializer().kind()) - 1);
     specs.push_back(std::move(spec));
   }
-  session->store = std::make_unique<ParameterStore>(
-      std::move(specs),
-      std::vector<int32_t>(worker.experts().begin(), worker.experts().end()),
-      load.training() ? MakeOptimizer(AdafactorConfig()) : nullptr);
-  if (worker.source().checkpoint_directory().empty()) {
-    return session->store->Initialize(worker.source().initial_seed());
-  }
-  ASSIGN_OR_RETURN(
-      const auto reader,
-      CheckpointReader::Open(worker.source().checkpoint_directory()));
-  return session->store->Load(*reader);
+  session->step = worker.step();
+  const auto make = [&](const auto& experts)
+      -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
+    auto store = std::make_unique<ParameterStore>(
+        specs, std::vector<int32_t>(experts.begin(), experts.end()),
+        load.training() ? MakeOptimizer(AdafactorConfig()) : nullptr);
+    if (worker.source().checkpoint_directory().empty()) {
+      RETURN_IF_ERROR(store->Initialize(worker.source().initial_seed()));
+    } else {
+      ASSIGN_OR_RETURN(
+          const auto reader,
+          CheckpointReader::Open(worker.source().checkpoint_directory()));
+      RETURN_IF_ERROR(store->Load(*reader));
+    }
+    return store;
+  };
+  ASSIGN_OR_RETURN(session->store, make(worker.experts()));
+  if (worker.replicated_experts().empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(session->replica, make(worker.replicated_experts()));
+  return absl::OkStatus();
 }
 
 absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
@@ -179,6 +194,11 @@ absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
   pull.set_session(assign.session());
   pull.set_version(assign.parameter_version());
   RETURN_IF_ERROR(PullParameters(channel_, pull, expected, kLong).status());
+  if (assign.validation()) {
+    *reply->mutable_microbatch_done()->mutable_stats() =
+        FakeValidationStats(model, assign.step(), assign.microbatch());
+    return absl::OkStatus();
+  }
   v1::TensorFrameHeader header;
   header.set_session(assign.session());
   header.set_step(assign.step());
@@ -203,24 +223,65 @@ void FakeMember::Prepare(const v1::PrepareStep& prepare, Session* session,
   }
 }
 
-absl::Status FakeMember::Write(const v1::WriteCheckpoint& write,
-                               const Session& session,
-                               v1::CheckpointWritten* written) {
+void FakeMember::Commit(const v1::CommitStep& commit, Session* session) {
+  if (commit.step() == session->step) return;
+  session->step = commit.step();
+  if (commit.skip_update()) return;
+  session->store->Update(session->gradients, commit.gradient_scale(),
+                         commit.step(), commit.learning_rate());
+  if (session->replica == nullptr) return;
+  session->replica->Update(
+      SummedGradients(*session->replica, commit.step(),
+                      session->load.worker().microbatches_per_step()),
+      commit.gradient_scale(), commit.step(), commit.learning_rate());
+}
+
+std::function<v1::CommandReply()> FakeMember::Begin(
+    const v1::Command& command) {
+  if (!command.has_write_checkpoint()) return nullptr;
+  std::lock_guard<std::mutex> lock(mutex_);
+  commands_.push_back(Text(command));
+  came_.notify_all();
+  const auto found = sessions_.find(SessionOf(command));
+  if (found == sessions_.end()) {
+    return [] { return ReplyWith(absl::NotFoundError("no such session")); };
+  }
+  auto tensors = std::make_shared<std::vector<NamedTensor>>(
+      found->second.store->Snapshot());
+  if (command.write_checkpoint().include_replica()) {
+    for (NamedTensor& named : found->second.replica->Snapshot()) {
+      tensors->push_back(std::move(named));
+    }
+  }
+  return [this, command, tensors] {
+    std::optional<v1::CommandReply> reply;
+    if (intercept_) reply = intercept_(command);
+    if (!reply.has_value()) {
+      auto written = Write(command.write_checkpoint(), *tensors);
+      reply = written.ok() ? *std::move(written) : ReplyWith(written.status());
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    tensors->clear();
+    return *std::move(reply);
+  };
+}
+
+absl::StatusOr<v1::CommandReply> FakeMember::Write(
+    const v1::WriteCheckpoint& write, const std::vector<NamedTensor>& tensors) {
+  v1::CommandReply reply;
   ASSIGN_OR_RETURN(
-      const auto writer,
-      CheckpointWriter::Create(write.root(), write.step(), write.shard(),
-                               session.store->TensorSpecs()));
-  RETURN_IF_ERROR(session.store->Save(*writer));
-  ASSIGN_OR_RETURN(const auto entries, writer->Finish());
+      const auto entries,
+      WriteShard({write.root(), write.step(), write.shard()}, tensors));
   for (const TensorEntry& entry : entries) {
-    v1::TensorEntry* const out = written->add_tensors();
+    v1::TensorEntry* const out =
+        reply.mutable_checkpoint_written()->add_tensors();
     out->set_name(entry.name);
     out->set_file(entry.file);
     out->set_element_type(v1::ELEMENT_TYPE_FLOAT32);
     out->mutable_dims()->Add(entry.dims.begin(), entry.dims.end());
     out->set_sha256(entry.sha256);
   }
-  return absl::OkStatus();
+  return reply;
 }
 
 }  // namespace gshard

@@ -33,13 +33,19 @@ class FakeMember : public MemberHandler {
 
   void Leave() { client_->Stop(); }
 
+  // What a router says of the text of jobs that it loads from now on.
+  void SetText(const v1::TextLoaded& text);
+
   v1::CommandReply Handle(const v1::Command& command) override;
+  // WriteCheckpoint, which may be intercepted in the background.
+  std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string&) override {}
   void OnLost() override;
   v1::Heartbeat Load() override { return {}; }
 
   // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
-  // attempt), "prepare 1", "commit 1", "write 1", "unload demo/1", ...
+  // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload
+  // demo/1", ...
   std::vector<std::string> commands() const;
   // Returns once `command` has come.
   void WaitFor(const std::string& command) const;
@@ -48,8 +54,10 @@ class FakeMember : public MemberHandler {
  private:
   struct Session {
     v1::LoadSession load;
-    std::unique_ptr<ParameterStore> store;  // of workers that train
+    std::unique_ptr<ParameterStore> store;    // of workers that train
+    std::unique_ptr<ParameterStore> replica;  // with buddies
     GradientList gradients;
+    int64_t step = 0;
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
@@ -58,8 +66,10 @@ class FakeMember : public MemberHandler {
                              v1::CommandReply* reply);
   void Prepare(const v1::PrepareStep& prepare, Session* session,
                v1::StepPrepared* prepared);
-  absl::Status Write(const v1::WriteCheckpoint& write, const Session& session,
-                     v1::CheckpointWritten* written);
+  void Commit(const v1::CommitStep& commit, Session* session);
+  absl::StatusOr<v1::CommandReply> Write(
+      const v1::WriteCheckpoint& write,
+      const std::vector<NamedTensor>& tensors);
 
   const std::shared_ptr<grpc::Channel> channel_;
   const Intercept intercept_;
@@ -68,6 +78,7 @@ class FakeMember : public MemberHandler {
   std::vector<std::string> commands_;        // guarded by mutex_
   std::map<std::string, Session> sessions_;  // guarded by mutex_
   v1::LoadSession last_load_;                // guarded by mutex_
+  std::optional<v1::TextLoaded> text_;       // guarded by mutex_
   std::unique_ptr<MemberClient> client_;
 };
 
