@@ -56,7 +56,7 @@ void JobRunner::Dispatch() {
     assign->set_step(step_);
     assign->set_microbatch(assignment.microbatch);
     assign->set_attempt(assignment.attempt);
-    assign->set_parameter_version(dense_->step());
+    assign->set_parameter_version(CommittedStep());
     assign->set_validation(validation);
     assign->set_timeout_ms(
         absl::ToInt64Milliseconds(settings_.microbatch_timeout));
