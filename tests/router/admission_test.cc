@@ -184,7 +184,7 @@ TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
 struct Overload {
   int64_t in_time = 0, late = 0, refused = 0;
 };
-Overload Run(double load) {
+Overload RunAt(double load) {
   const BatchLimits limits{.max_rows = 32};
   Admission admission({}, limits, 1);
   FairQueue queue;
@@ -245,11 +245,11 @@ Overload Run(double load) {
 }
 
 TEST_F(AdmissionTest, GoodputStaysFlatUnderOverload) {
-  const Overload full = Run(1.0), over = Run(5.0);
+  const Overload full = RunAt(1.0), over = RunAt(5.0);
   EXPECT_GT(over.in_time, 0.9 * static_cast<double>(full.in_time));
   EXPECT_LT(over.late, 0.05 * static_cast<double>(over.in_time));
   EXPECT_GT(over.refused, 3 * over.in_time);
-  const Overload light = Run(0.5);
+  const Overload light = RunAt(0.5);
   EXPECT_EQ(light.refused, 0);
   EXPECT_EQ(light.late, 0);
 }
