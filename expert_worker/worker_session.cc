@@ -63,6 +63,11 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
                      checkpoint->manifest().step, " in ", directory));
   }
   RETURN_IF_ERROR(session->store_.Load(*checkpoint));
+  if (!session->training()) {
+    RETURN_IF_ERROR(session->host_.WarmUp(
+        static_cast<int64_t>(session->store_.experts().size()),
+        session->store_.tensors()));
+  }
   return session;
 }
 

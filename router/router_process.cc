@@ -68,6 +68,9 @@ class RouterProcess::Commands final : public MemberHandler {
     load.set_queued(
         static_cast<int32_t>(process_->batcher_.queued_sentences()));
     load.set_memory_bytes_used(process_->sessions_->memory_bytes());
+    for (v1::SessionLoad& session : process_->sessions_->Loads()) {
+      *load.add_session_loads() = std::move(session);
+    }
     return load;
   }
   void OnAccepted() override { process_->server_.SetReady(true); }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
@@ -18,6 +19,7 @@
 #include "router/serving_session.h"
 #include "router/training_session.h"
 #include "router/worker_connection.h"
+#include "router/worker_group.h"
 
 namespace gshard {
 
@@ -40,6 +42,8 @@ class RouterSessions {
   void Clear();
 
   int64_t memory_bytes() const;
+  // Of the models that are served.
+  std::vector<v1::SessionLoad> Loads() const;
 
  private:
   struct Entry {
@@ -49,6 +53,7 @@ class RouterSessions {
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
   absl::StatusOr<int64_t> Load(const v1::LoadSession& load);
+  absl::Status Update(const v1::UpdatePlacement& update);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load);
   Entry Find(const std::string& session) const;
   // Takes a session out; after its calls if `wait`.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/remote_segments.h"
+#include "router/replicated_segments.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/model/parameters.h"
@@ -100,7 +100,9 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       parameters_(std::move(parameters)),
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target())),
-      metrics_(std::move(metrics)) {
+      metrics_(std::move(metrics)),
+      replicas_(spec_.model.experts, spec_.replicas, metrics_),
+      expert_rows_(spec_.model.experts) {
   for (const auto& [name, tensor] : parameters_) {
     memory_bytes_ += static_cast<int64_t>(tensor.bytes());
   }
@@ -145,9 +147,7 @@ absl::StatusOr<std::vector<Hypotheses>> ServingSession::Translate(
   Cancellation stop;
   const uint64_t by_batch = run.all_cancelled->OnCancel([&] { stop.Cancel(); });
   const uint64_t by_session = interrupted_.OnCancel([&] { stop.Cancel(); });
-  RemoteSegments segments(spec_.workers,
-                          {.session = spec_.session, .deadline = run.deadline},
-                          stop, metrics_.sent_bytes, metrics_.received_bytes);
+  ReplicatedSegments segments(replicas_, run.deadline, stop);
   DecodeStatistics statistics;
   absl::StatusOr<std::vector<Hypotheses>> results = translator_.Translate(
       sentences, parameters_, &segments,
@@ -158,6 +158,10 @@ absl::StatusOr<std::vector<Hypotheses>> ServingSession::Translate(
   for (const LayerLoad& layer : statistics.layers) {
     metrics_.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
                         layer.overflow_second);
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
+      expert_rows_[e] += layer.expert_rows[e];
+    }
   }
   metrics_.decoded_tokens.Increment(
       static_cast<double>(statistics.decoded_tokens));
@@ -167,6 +171,11 @@ absl::StatusOr<std::vector<Hypotheses>> ServingSession::Translate(
   }
   if (results.ok() || stop.cancelled()) return results;
   return ToClient(results.status());
+}
+
+std::vector<int64_t> ServingSession::expert_rows() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return expert_rows_;
 }
 
 }  // namespace gshard

@@ -3,13 +3,16 @@
 #ifndef ROUTER_SERVING_SESSION_H_
 #define ROUTER_SERVING_SESSION_H_
 
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
-#include "router/worker_group.h"
+#include "router/replica_set.h"
 #include "services/config/model_config.h"
 #include "services/graph/executor.h"
 #include "services/tokenizer/tokenizer.h"
@@ -20,7 +23,7 @@ struct ServingSessionSpec {
   std::string session;  // "name@version"
   ModelConfig model;    // validated
   std::string checkpoint_directory;
-  WorkerGroup workers;
+  std::shared_ptr<const ReplicaGroup> replicas;
 };
 
 // Thread-safe.
@@ -48,6 +51,12 @@ class ServingSession final : public TranslationModel {
   // Makes batches that run, and all that follow, fail with UNAVAILABLE.
   void Interrupt() { interrupted_.Cancel(); }
 
+  // Where the experts are; UpdatePlacement changes that while batches run.
+  ReplicaSet& replicas() { return replicas_; }
+
+  // Rows of each expert in all layers so far, [E].
+  std::vector<int64_t> expert_rows() const;
+
   int64_t memory_bytes() const { return memory_bytes_; }
 
  private:
@@ -74,6 +83,9 @@ class ServingSession final : public TranslationModel {
   const RouterMetrics metrics_;
   int64_t memory_bytes_ = 0;
   Cancellation interrupted_;
+  ReplicaSet replicas_;
+  mutable std::mutex mutex_;
+  std::vector<int64_t> expert_rows_;  // [E]; guarded by mutex_
 };
 
 }  // namespace gshard

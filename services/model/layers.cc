@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/model/parameters.h"
+#include "services/moe/settle_choices.h"
 #include "services/sharding/annotation.h"
 
 namespace gshard {
@@ -164,8 +165,15 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   if (config_.expert_bias) {
     y = b_.RaggedBiasAdd(y, ExpertParameter(name + ".bo", {E, M}), sizes);
   }
-  return b_.Reshape(CombineRows(b_, y, dispatched.row_source, gate.weight),
-                    shape);
+  ValueId weight = gate.weight;
+  if (!training_) {
+    // Serving goes on without experts that are lost.
+    const SettledValues settled =
+        SettleRows(b_, y, dispatched.row_source, weight);
+    weight = settled.weight;
+    moe_reports_.back().lost = settled.lost;
+  }
+  return b_.Reshape(CombineRows(b_, y, dispatched.row_source, weight), shape);
 }
 
 void Layers::OutputMoeReports() {
@@ -174,6 +182,8 @@ void Layers::OutputMoeReports() {
     b_.Output("overflow/" + report.layer, report.gate.overflow_count);
     if (training_) {
       b_.Output("balance_loss/" + report.layer, report.gate.balance_loss);
+    } else {
+      b_.Output("lost/" + report.layer, report.lost);
     }
   }
 }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "services/graph/executor.h"
@@ -49,6 +50,12 @@ class SegmentHost {
   absl::StatusOr<SegmentResult> Run(absl::string_view segment,
                                     const std::string& run, TensorMap inputs,
                                     const TensorMap& parameters);
+
+  // Runs every segment once, on one row of zeros for each of the host's
+  // experts, so that the first call finds memory and kernels as the later ones
+  // do. Segments that save, or whose inputs are not group sizes and rows, are
+  // left out. Errors: those of Run().
+  absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
 
   // Drops what a run has saved.
   void EndRun(const std::string& run);
