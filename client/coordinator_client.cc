@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/security.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
@@ -23,9 +24,10 @@ constexpr milliseconds kReconnectTime{60'000};
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Create(
-    const std::string& address) {
+    const std::string& address, const SecurityOptions& options) {
+  ASSIGN_OR_RETURN(auto security, Security::CreateForClient(options));
   ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                   CreateChannel(address));
+                   CreateChannel(address, {.security = std::move(security)}));
   return std::unique_ptr<CoordinatorClient>(
       new CoordinatorClient(address, std::move(channel)));
 }

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/config/security_options.h"
 #include "services/rpc/channel.h"
 
 namespace gshard {
@@ -23,9 +24,10 @@ namespace gshard {
 // the address if nobody answers there.
 class CoordinatorClient {
  public:
-  // Errors: InvalidArgument if `address` is not one.
+  // Errors: InvalidArgument if `address` is not one, and those of
+  // Security::CreateForClient.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Create(
-      const std::string& address);
+      const std::string& address, const SecurityOptions& security = {});
 
   absl::StatusOr<v1::DescribeResponse> Describe(
       bool include_experts = false,

@@ -55,6 +55,8 @@ class EmbeddedSystem final : public LocalSystem {
         CoordinatorProcessOptions options;
         options.listen = process.listen;
         options.metrics_address = process.metrics_address;
+        ASSIGN_OR_RETURN(options.reduce, ReduceWayFromName(options_.reduce));
+        options.state_directory = options_.state_directory;
         coordinator_ = std::make_unique<CoordinatorProcess>(options);
         return coordinator_->Start();
       }

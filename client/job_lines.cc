@@ -3,6 +3,8 @@
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "client/job_panel.h"
 #include "client/proto_json.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/signal_watcher.h"
@@ -32,6 +34,26 @@ std::string JobStateName(v1::JobState state) {
   }
 }
 
+namespace {
+
+// "  held out 4.8312 at step 500, the best"; nothing before the first.
+std::string ValidationText(const v1::JobProgress& progress) {
+  if (progress.validation_step() == 0) return "";
+  std::string text =
+      absl::StrFormat("  held out %.4f at step %d", progress.validation_loss(),
+                      progress.validation_step());
+  if (progress.best_validation_step() == progress.validation_step()) {
+    absl::StrAppend(&text, ", the best");
+  } else if (progress.best_validation_step() > 0) {
+    absl::StrAppendFormat(&text, ", best %.4f at %d",
+                          progress.best_validation_loss(),
+                          progress.best_validation_step());
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string JobLine(const v1::JobProgress& progress) {
   const std::string& why = progress.status().message();
   if (progress.state() != v1::JOB_STATE_RUNNING || progress.step() == 0 ||
@@ -46,6 +68,9 @@ std::string JobLine(const v1::JobProgress& progress) {
         absl::StrAppend(&line, "; checkpoint ",
                         progress.checkpoint_directory());
       }
+      if (progress.validation_step() > 0) {
+        absl::StrAppend(&line, ";", ValidationText(progress).substr(1));
+      }
     }
     return line;
   }
@@ -59,30 +84,29 @@ std::string JobLine(const v1::JobProgress& progress) {
   if (progress.eta_seconds() >= 0.0) {
     shown.eta_seconds = progress.eta_seconds();
   }
-  return FormatProgress(shown);
+  return absl::StrCat(FormatProgress(shown), ValidationText(progress));
 }
 
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool json, Console& console) {
   SignalWatcher signals([&](int) { coordinator.Interrupt(); });
-  bool open_line = false;  // on a terminal, one that may be overwritten
+  JobPanel panel;  // on a terminal
   const absl::StatusOr<v1::JobProgress> last =
       coordinator.WatchJob(job, [&](const v1::JobProgress& progress) {
         if (json) {
           *console.out << ProtoToJsonLine(progress) << std::endl;
           return;
         }
-        const bool overwrite = console.out_is_terminal;
-        if (overwrite) *console.out << "\r\x1b[K";
-        *console.out << JobLine(progress);
-        open_line = overwrite && !JobIsOver(progress.state());
-        if (open_line) {
-          *console.out << std::flush;
-        } else {
-          *console.out << std::endl;
+        if (console.out_is_terminal) {
+          *console.out << panel.Draw(progress) << std::flush;
+          if (!JobIsOver(progress.state())) return;
+          *console.out << "\n";
         }
+        *console.out << JobLine(progress) << std::endl;
       });
-  if (open_line) *console.out << std::endl;
+  if (console.out_is_terminal && !json && !last.ok()) {
+    *console.out << std::endl;
+  }
   if (absl::IsCancelled(last.status())) {
     return absl::CancelledError(absl::StrCat(
         "no longer watching; the job goes on, see `gshard watch ", job, "`"));

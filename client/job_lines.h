@@ -18,7 +18,7 @@ std::string JobStateName(v1::JobState state);
 std::string JobLine(const v1::JobProgress& progress);
 
 // Prints a line for each progress message until the job is over; on a terminal
-// the line of the current step is overwritten. With `json`, messages as JSON, a
+// a JobPanel instead, and the last line. With `json`, messages as JSON, a
 // line each. SIGINT and SIGTERM end the watch, not the job.
 //
 // OK only if the job succeeded. Errors: the job's; Cancelled if it was

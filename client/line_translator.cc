@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/security.h"
 #include "services/rpc/status.h"
 #include "services/tokenizer/utf8.h"
 
@@ -100,9 +101,11 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> LineTranslator::Create(
   }
   std::unique_ptr<LineTranslator> translator(
       new LineTranslator(std::move(options)));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Security> security,
+                   Security::CreateForClient(translator->options_.security));
   for (const std::string& address : translator->options_.routers) {
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                     CreateChannel(address));
+                     CreateChannel(address, {.security = security}));
     translator->stubs_.push_back(
         v1::TranslationService::NewStub(std::move(channel)));
   }

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "proto/gshard/v1/translation.pb.h"
+#include "services/config/security_options.h"
 
 namespace gshard {
 
@@ -37,6 +38,7 @@ struct SourceLine {
 
 struct LineTranslatorOptions {
   std::vector<std::string> routers = {};  // addresses; called in turn
+  SecurityOptions security = {};          // of the calls
   std::string model = {};                 // as TranslateRequest.model
   v1::TranslateOptions search = {};
   size_t sentences_per_call = kMaxSentencesPerCall;
@@ -55,7 +57,8 @@ class LineTranslator {
   using Sink =
       std::function<void(const SourceLine&, const v1::TranslationResult*)>;
 
-  // Errors: InvalidArgument if an address is not one or there is none.
+  // Errors: InvalidArgument if an address is not one or there is none; those of
+  // Security::CreateForClient.
   static absl::StatusOr<std::unique_ptr<LineTranslator>> Create(
       LineTranslatorOptions options);
 

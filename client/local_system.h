@@ -24,8 +24,15 @@ struct LocalSystemOptions {
   // and each worker. 0: none.
   int64_t metrics_port_base = 0;
 
+  // Where the coordinator keeps jobs and served models for the next system;
+  // empty: they are forgotten.
+  std::string state_directory = {};
+
   int64_t drain_seconds = 30;
   std::string log_level = "info";
+
+  // The coordinator's --reduce.
+  std::string reduce = "coordinator";
 
   // Folder of the programs; used by MakeProcessSystem only.
   std::string program_directory = {};

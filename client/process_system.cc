@@ -93,6 +93,12 @@ class ProcessSystem final : public LocalSystem {
       argv.push_back(absl::StrCat("--name=", member.name));
       argv.push_back(
           absl::StrCat("--coordinator=", layout_.Address("coordinator")));
+    } else {
+      argv.push_back(absl::StrCat("--reduce=", options_.reduce));
+      if (!options_.state_directory.empty()) {
+        argv.push_back(
+            absl::StrCat("--state_directory=", options_.state_directory));
+      }
     }
     return argv;
   }

@@ -34,6 +34,7 @@ void SystemFlags::Declare(Flags& flags) {
   flags.Text("coordinator", &coordinator, "ADDRESS",
              "coordinator to ask, \"host:port\" or \"unix:/path\"; left out: "
              "the one in --directory");
+  AddClientSecurityFlags(flags, &security);
 }
 
 std::string SystemFlags::CoordinatorAddress() const {

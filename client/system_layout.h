@@ -8,6 +8,7 @@
 
 #include "client/command.h"
 #include "services/config/flags.h"
+#include "services/config/security_options.h"
 
 namespace gshard {
 
@@ -33,6 +34,7 @@ class SystemLayout {
 
 // What a command needs to find a system: --directory, whose default is
 // ~/.gshard, and --coordinator, whose default is the one in that folder.
+// Declare() adds how to call it safely, --tls_ca, --token_file and others.
 struct SystemFlags {
   explicit SystemFlags(const Console& console);
 
@@ -44,6 +46,7 @@ struct SystemFlags {
 
   std::string directory;
   std::string coordinator;  // empty: the one in `directory`
+  SecurityOptions security;
 };
 
 }  // namespace gshard

@@ -51,11 +51,13 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   options.routers = routers;
   if (routers.empty()) {
     ASSIGN_OR_RETURN(const auto coordinator,
-                     CoordinatorClient::Create(system.CoordinatorAddress()));
+                     CoordinatorClient::Create(system.CoordinatorAddress(),
+                                               system.security));
     ASSIGN_OR_RETURN(const v1::DescribeResponse members,
                      coordinator->Describe());
     ASSIGN_OR_RETURN(options.routers, RouterAddresses(members));
   }
+  options.security = system.security;
   return LineTranslator::Create(std::move(options));
 }
 

@@ -15,6 +15,38 @@
 namespace gshard {
 namespace {
 
+absl::Status CheckAscending(const char* field,
+                            const std::vector<int32_t>& experts,
+                            int32_t total) {
+  int32_t last = -1;
+  for (const int32_t expert : experts) {
+    if (expert <= last || expert >= total) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": expected ascending ids below ", total,
+                       ", got ", expert, " after ", last));
+    }
+    last = expert;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckReplica(const WorkerSessionSpec& spec) {
+  RETURN_IF_ERROR(CheckAscending("replicated_experts", spec.replicated_experts,
+                                 spec.total_experts));
+  if (spec.optimizer == nullptr &&
+      (!spec.replicated_experts.empty() || !spec.buddy_address.empty())) {
+    return absl::InvalidArgumentError(
+        "replicated_experts, buddy_address: expected none in serving");
+  }
+  for (const int32_t expert : spec.replicated_experts) {
+    if (std::binary_search(spec.experts.begin(), spec.experts.end(), expert)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "replicated_experts: ", expert, " is one of the worker's own"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckExperts(const WorkerSessionSpec& spec) {
   if (spec.total_experts < 1 || spec.total_experts > kMaxExperts) {
     return absl::InvalidArgumentError(
@@ -24,16 +56,8 @@ absl::Status CheckExperts(const WorkerSessionSpec& spec) {
   if (spec.experts.empty()) {
     return absl::InvalidArgumentError("experts: expected at least one");
   }
-  int32_t last = -1;
-  for (const int32_t expert : spec.experts) {
-    if (expert <= last || expert >= spec.total_experts) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("experts: expected ascending ids below ",
-                       spec.total_experts, ", got ", expert, " after ", last));
-    }
-    last = expert;
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(CheckAscending("experts", spec.experts, spec.total_experts));
+  return CheckReplica(spec);
 }
 
 // What the outputs of the segments are.
@@ -47,7 +71,7 @@ absl::Status CheckOutput(absl::string_view name, bool training,
   if (absl::StartsWith(name, "reply/")) return absl::OkStatus();
   if (!training) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "output ", name, ": a serving session's segments only reply"));
+        "output ", name, ": segments of serving and evaluation only reply"));
   }
   if (absl::StartsWith(name, "save/")) {
     outputs->saves = true;
@@ -61,14 +85,11 @@ absl::Status CheckOutput(absl::string_view name, bool training,
       "output ", name, ": expected reply/, save/ or gradient/ and a name"));
 }
 
-absl::Status CheckSegments(const WorkerSessionSpec& spec, Outputs* outputs) {
-  if (spec.segments.empty() || spec.segments.size() > kMaxSegments) {
-    return absl::InvalidArgumentError(absl::StrCat("segments: expected 1 to ",
-                                                   kMaxSegments, ", got ",
-                                                   spec.segments.size()));
-  }
+// `keeps`: the segments may keep values and gradients.
+absl::Status CheckSegments(const std::vector<Segment>& segments, bool keeps,
+                           Outputs* outputs) {
   std::set<absl::string_view> names;
-  for (const Segment& segment : spec.segments) {
+  for (const Segment& segment : segments) {
     const std::string where = absl::StrCat("segment '", segment.name, "'");
     if (segment.name.empty() || !names.insert(segment.name).second) {
       return absl::InvalidArgumentError(
@@ -87,15 +108,27 @@ absl::Status CheckSegments(const WorkerSessionSpec& spec, Outputs* outputs) {
       }
     }
     for (const auto& [name, value] : segment.program.outputs) {
-      RETURN_IF_ERROR(Annotate(
-          CheckOutput(name, spec.optimizer != nullptr, outputs), where));
+      RETURN_IF_ERROR(Annotate(CheckOutput(name, keeps, outputs), where));
     }
   }
-  if (spec.optimizer != nullptr && !outputs->saves) {
+  return absl::OkStatus();
+}
+
+absl::Status CheckAllSegments(const WorkerSessionSpec& spec, Outputs* outputs) {
+  const bool training = spec.optimizer != nullptr;
+  const size_t count = spec.segments.size() + spec.evaluation_segments.size();
+  if (spec.segments.empty() || count > kMaxSegments) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "segments: expected 1 to ", kMaxSegments, ", got ", count));
+  }
+  RETURN_IF_ERROR(CheckSegments(spec.segments, training, outputs));
+  if (training && !outputs->saves) {
     return absl::InvalidArgumentError(
         "a training session's segments save nothing, so no run would end");
   }
-  return absl::OkStatus();
+  return Annotate(
+      CheckSegments(spec.evaluation_segments, /*keeps=*/false, outputs),
+      "evaluation");
 }
 
 // Every use of a parameter in a segment is as its spec says.
@@ -104,7 +137,13 @@ absl::Status CheckUses(const WorkerSessionSpec& spec) {
   for (const ParameterSpec& parameter : spec.parameters) {
     known[parameter.name] = unused[parameter.name] = &parameter;
   }
-  for (const Segment& segment : spec.segments) {
+  std::vector<const Segment*> segments;
+  for (const Segment& segment : spec.segments) segments.push_back(&segment);
+  for (const Segment& segment : spec.evaluation_segments) {
+    segments.push_back(&segment);
+  }
+  for (const Segment* const used : segments) {
+    const Segment& segment = *used;
     for (const Node* node : segment.program.NodesOf("parameter")) {
       const std::string& name = StringAttribute(node->attributes, "name");
       const auto found = known.find(name);
@@ -135,6 +174,20 @@ absl::Status CheckUses(const WorkerSessionSpec& spec) {
   return absl::OkStatus();
 }
 
+// Whether a segment takes it as bfloat16, so that a rounded copy is kept.
+bool IsRounded(const WorkerSessionSpec& spec, const std::string& parameter) {
+  for (const Segment& segment : spec.segments) {
+    for (const Node* node : segment.program.NodesOf("parameter")) {
+      if (StringAttribute(node->attributes, "name") == parameter &&
+          segment.program.type(node->outputs[0]).type ==
+              ElementType::kBFloat16) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // Bytes of one parameter here.
 absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
                                        const ParameterSpec& parameter) {
@@ -153,10 +206,12 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
   }
   RETURN_IF_ERROR(CheckTensorName(parameter.name));
   Dims dims = parameter.dims;
-  dims[0] = static_cast<int64_t>(spec.experts.size());
+  dims[0] = static_cast<int64_t>(spec.experts.size() +
+                                 spec.replicated_experts.size());
   ASSIGN_OR_RETURN(const uint64_t bytes,
                    TensorBytes(ElementType::kFloat32, dims));
   int64_t total = static_cast<int64_t>(bytes);
+  if (IsRounded(spec, parameter.name)) total += static_cast<int64_t>(bytes) / 2;
   if (spec.optimizer == nullptr) return total;
   total += static_cast<int64_t>(bytes);  // the sum of the gradients
   const Dims logical(dims.begin() + 1, dims.end());
@@ -173,7 +228,7 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
 absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
   RETURN_IF_ERROR(CheckExperts(spec));
   Outputs outputs;
-  RETURN_IF_ERROR(CheckSegments(spec, &outputs));
+  RETURN_IF_ERROR(CheckAllSegments(spec, &outputs));
   std::map<std::string, int>& gradients = outputs.gradients;
   const bool training = spec.optimizer != nullptr;
   if (training &&

@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "expert_worker/replica_upload.h"
 #include "services/base/log.h"
+#include "services/base/log_budget.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -20,6 +23,8 @@ using std::chrono::microseconds;
 
 // Longer than any deadline that a router has.
 constexpr int64_t kMaxTimeoutMs = 3'600'000;
+
+constexpr int64_t kFailureLinesPerSecond = 5;
 
 // How long routers may take to read their last replies.
 constexpr std::chrono::milliseconds kFinishTimeout{5'000};
@@ -57,6 +62,17 @@ int64_t CountRows(const std::vector<Tensor>& tensors) {
   return rows;
 }
 
+// Those of the header that are valid, each with a span of this hop.
+std::vector<TraceContext> TracesOf(const v1::ExpertFrameHeader& header) {
+  std::vector<TraceContext> traces;
+  for (const std::string& parent : header.traceparents()) {
+    if (traces.size() == kMaxScopeTraces) break;
+    if (ParseTraceparent(parent).trace_id.empty()) continue;
+    traces.push_back(ContinueTrace(parent, ""));
+  }
+  return traces;
+}
+
 double Seconds(microseconds duration) { return duration.count() * 1e-6; }
 
 }  // namespace
@@ -77,6 +93,7 @@ struct ExpertService::Call {
   SegmentRun run;
   TensorMap inputs;
   int64_t rows = 0;
+  std::vector<TraceContext> traces;
 };
 
 class ExpertService::FrameReader final : public StreamHandler<ExpertFrame> {
@@ -93,6 +110,24 @@ class ExpertService::FrameReader final : public StreamHandler<ExpertFrame> {
   ExpertService* const service_;
   const std::shared_ptr<Stream> stream_;
 };
+
+// Debug lines, and a few warnings of failed calls.
+void ExpertService::LogCall(const Call& call, const absl::Status& status,
+                            microseconds ran) {
+  static LogBudget& budget = *new LogBudget(kFailureLinesPerSecond);
+  if (status.ok() || absl::IsCancelled(status)) {
+    return Log(LogSeverity::kDebug, "ran a segment",
+               {{"segment", call.run.segment},
+                {"rows", call.rows},
+                {"cancelled", !status.ok()},
+                {"run_micros", ran.count()}});
+  }
+  const auto left_out = budget.Take();
+  if (!left_out.has_value()) return;
+  LogWarning("a call failed", {{"segment", call.run.segment},
+                               {"status", status},
+                               {"lines_left_out", *left_out}});
+}
 
 ExpertService::ExpertService(SessionTable* sessions,
                              ExpertServiceOptions options,
@@ -117,6 +152,13 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
         return std::make_unique<FrameReader>(this, std::move(stream));
       },
       options_.stream);
+}
+
+grpc::ServerReadReactor<grpc::ByteBuffer>* ExpertService::ReplicateGradients(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response) {
+  return ServeUpload<TensorFrame, v1::ReplicateGradientsResponse>(
+      context, response, std::make_unique<ReplicaUpload>(sessions_),
+      options_.stream.frame_limits);
 }
 
 void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
@@ -167,6 +209,7 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
                .attempt = header.attempt(),
                .owner = stream->id};
   call->rows = CountRows(frame.tensors);
+  call->traces = TracesOf(header);
   const size_t bytes = PayloadBytes(frame.tensors);
   ASSIGN_OR_RETURN(call->inputs, NamedInputs(frame));
   RETURN_IF_ERROR(queue_.Add(
@@ -185,6 +228,7 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
 
 void ExpertService::RunCall(Call& call, const absl::Status& status,
                             microseconds waited) {
+  const TraceScope trace_scope(std::move(call.traces));
   metrics_.queue_seconds.Observe(Seconds(waited));
   Stream& stream = *call.stream;
   absl::StatusOr<std::vector<Tensor>> replies =
@@ -215,6 +259,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
           "the reply takes ", bytes, " bytes, a frame at most ", most));
     }
   }
+  LogCall(call, replies.status(), ran);
   ExpertFrame frame = ReplyFrame(call.id, replies.status());
   frame.header.set_queue_micros(waited.count());
   frame.header.set_run_micros(ran.count());

@@ -30,7 +30,8 @@ struct ExpertServiceOptions {
 // Thread-safe. Outlives the server that it is registered with.
 class ExpertService final
     : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
-          v1::ExpertWorkerService::Service> {
+          v1::ExpertWorkerService::WithRawCallbackMethod_ReplicateGradients<
+              v1::ExpertWorkerService::Service>> {
  public:
   ExpertService(SessionTable* sessions, ExpertServiceOptions options,
                 WorkerMetrics metrics = {});
@@ -38,6 +39,9 @@ class ExpertService final
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerReadReactor<grpc::ByteBuffer>* ReplicateGradients(
+      grpc::CallbackServerContext* context,
+      grpc::ByteBuffer* response) override;
 
   // Takes no new calls (UNAVAILABLE), replies to those accepted, and ends the
   // streams.
@@ -58,6 +62,8 @@ class ExpertService final
   absl::Status Accept(const std::shared_ptr<Stream>& stream, ExpertFrame frame);
   void RunCall(Call& call, const absl::Status& status,
                std::chrono::microseconds waited);
+  static void LogCall(const Call& call, const absl::Status& status,
+                      std::chrono::microseconds ran);
   void Reply(Stream& stream, ExpertFrame frame);
 
   SessionTable* const sessions_;

@@ -35,7 +35,12 @@ ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
 ServerOptions ShellOptions(const ExpertWorkerOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options)};
+          .max_message_bytes = MaxMessageBytes(options),
+          .silence = std::chrono::milliseconds(options.process.lease_ms),
+          .max_connection_idle =
+              absl::ToChronoMilliseconds(options.process.max_connection_idle),
+          .max_connection_age =
+              absl::ToChronoMilliseconds(options.process.max_connection_age)};
 }
 
 }  // namespace
@@ -98,6 +103,11 @@ absl::Status ExpertWorkerProcess::Start() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(security_,
+                   Security::CreateForServer(options_.process.security,
+                                             options_.process.listen));
+  security_->AddMetrics(metrics_);
+  server_.UseSecurity(security_);
   RETURN_IF_ERROR(server_.Start());
   if (!options_.process.metrics_address.empty()) {
     ASSIGN_OR_RETURN(
@@ -107,6 +117,8 @@ absl::Status ExpertWorkerProcess::Start() {
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
+  member.silence = std::chrono::milliseconds(options_.process.lease_ms);
+  member.security = security_;
   member.role = v1::MEMBER_ROLE_EXPERT_WORKER;
   member.address = AdvertisedAddress(options_.process, server_.address());
   member.name = MemberName(options_.process, "worker", member.address);
@@ -115,6 +127,10 @@ absl::Status ExpertWorkerProcess::Start() {
   LogInfo("expert worker serves", {{"address", server_.address()},
                                    {"advertised", member.address},
                                    {"name", member.name}});
+  commands_.ReachBuddiesBy(
+      {.max_message_bytes = MaxMessageBytes(options_),
+       .security = security_,
+       .silence = std::chrono::milliseconds(options_.process.lease_ms)});
   member_ = std::make_unique<MemberClient>(std::move(member), &commands_);
   return member_->Start();
 }
@@ -123,12 +139,14 @@ std::string ExpertWorkerProcess::metrics_address() const {
   return metrics_server_ == nullptr ? "" : metrics_server_->address();
 }
 
-void ExpertWorkerProcess::Drain(std::chrono::milliseconds grace) {
+void ExpertWorkerProcess::Drain(std::chrono::milliseconds grace,
+                                std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
-  // First, so that the coordinator stops counting on this worker while it
-  // finishes.
+  server_.SetReady(false);
+  // Before the delay, so that the coordinator places its experts elsewhere
+  // while it still serves them.
   if (member_ != nullptr) member_->Stop();
-  server_.Drain(grace);
+  server_.Drain(grace, delay);
   std::lock_guard<std::mutex> lock(mutex_);
   drained_ = true;
   ended_.notify_all();

@@ -23,6 +23,7 @@
 #include "services/metrics/metrics.h"
 #include "services/metrics/metrics_server.h"
 #include "services/rpc/member_client.h"
+#include "services/rpc/security.h"
 #include "services/rpc/server.h"
 
 namespace gshard {
@@ -75,7 +76,8 @@ class ExpertWorkerProcess {
 
   // Leaves the coordinator, finishes the calls that were accepted, within
   // `grace`, and ends the server.
-  void Drain(std::chrono::milliseconds grace);
+  void Drain(std::chrono::milliseconds grace,
+             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
   // Returns OK after Drain(), or earlier with the reason why the coordinator
   // will never accept this worker.
@@ -83,6 +85,7 @@ class ExpertWorkerProcess {
 
  private:
   const ExpertWorkerOptions options_;
+  std::shared_ptr<Security> security_;  // set by Start()
   gshard::Metrics metrics_;
   const WorkerMetrics worker_metrics_;
   SessionTable sessions_;

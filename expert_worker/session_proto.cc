@@ -51,6 +51,21 @@ absl::StatusOr<ParameterSpec> ParameterFromProto(
       .initializer = initializer};
 }
 
+absl::Status SegmentsFromProto(
+    const google::protobuf::RepeatedPtrField<v1::Segment>& messages,
+    std::vector<Segment>* segments) {
+  for (const v1::Segment& segment : messages) {
+    absl::StatusOr<Program> program = ParseProgram(segment.program());
+    if (!program.ok()) {
+      // Whatever is wrong with it, e.g. an operator that is not found here.
+      return absl::InvalidArgumentError(absl::StrCat(
+          "segment '", segment.name(), "': ", program.status().message()));
+    }
+    segments->push_back({segment.name(), *std::move(program)});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
@@ -60,15 +75,7 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
   }
   const v1::WorkerSession& worker = message.worker();
   WorkerSessionSpec spec;
-  for (const v1::Segment& segment : worker.segments()) {
-    absl::StatusOr<Program> program = ParseProgram(segment.program());
-    if (!program.ok()) {
-      // Whatever is wrong with it, e.g. an operator that is not found here.
-      return absl::InvalidArgumentError(absl::StrCat(
-          "segment '", segment.name(), "': ", program.status().message()));
-    }
-    spec.segments.push_back({segment.name(), *std::move(program)});
-  }
+  RETURN_IF_ERROR(SegmentsFromProto(worker.segments(), &spec.segments));
   for (const v1::ExpertParameter& parameter : worker.parameters()) {
     absl::StatusOr<ParameterSpec> parsed = ParameterFromProto(parameter);
     if (!parsed.ok()) {
@@ -101,35 +108,16 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
   }
   ASSIGN_OR_RETURN(const OptimizerConfig optimizer,
                    OptimizerConfigFromProto(worker.optimizer()));
+  RETURN_IF_ERROR(SegmentsFromProto(worker.evaluation_segments(),
+                                    &spec.evaluation_segments));
   spec.optimizer = MakeOptimizer(optimizer);
   spec.step = worker.step();
   spec.skipped_steps = worker.skipped_steps();
   spec.microbatches_per_step = worker.microbatches_per_step();
+  spec.replicated_experts.assign(worker.replicated_experts().begin(),
+                                 worker.replicated_experts().end());
+  spec.buddy_address = worker.buddy_address();
   return spec;
-}
-
-v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms) {
-  v1::StepPrepared message;
-  for (const SquaredNorm& norm : norms) {
-    v1::GradientNorm& added = *message.add_norms();
-    added.set_tensor(norm.tensor);
-    added.set_squared_norm(norm.value);
-  }
-  return message;
-}
-
-v1::CheckpointWritten CheckpointWrittenToProto(
-    const std::vector<TensorEntry>& entries) {
-  v1::CheckpointWritten message;
-  for (const TensorEntry& entry : entries) {
-    v1::TensorEntry& added = *message.add_tensors();
-    added.set_name(entry.name);
-    added.set_file(entry.file);
-    added.set_element_type(v1::ELEMENT_TYPE_FLOAT32);  // all that sessions have
-    added.mutable_dims()->Add(entry.dims.begin(), entry.dims.end());
-    added.set_sha256(entry.sha256);
-  }
-  return message;
 }
 
 }  // namespace gshard

@@ -1,9 +1,7 @@
-// LoadSession and the results of commands, between messages and structs.
+// LoadSession from a message to a struct.
 
 #ifndef EXPERT_WORKER_SESSION_PROTO_H_
 #define EXPERT_WORKER_SESSION_PROTO_H_
-
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "expert_worker/worker_session.h"
@@ -16,10 +14,6 @@ namespace gshard {
 // Errors: InvalidArgument naming the field.
 absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
     const v1::LoadSession& message);
-
-v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms);
-v1::CheckpointWritten CheckpointWrittenToProto(
-    const std::vector<TensorEntry>& entries);
 
 }  // namespace gshard
 

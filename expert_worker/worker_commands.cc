@@ -7,18 +7,31 @@
 #include "expert_worker/session_proto.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/command_results.h"
 
 namespace gshard {
+namespace {
+
+v1::CommandReply Outcome(const v1::Command& command, const absl::Status& status,
+                         v1::CommandReply reply) {
+  if (status.ok()) return reply;
+  LogWarning("a command failed",
+             {{"session", SessionOf(command)}, {"status", status}});
+  return ReplyWith(status);
+}
+
+}  // namespace
 
 WorkerCommands::WorkerCommands(
     SessionTable* sessions, const ExpertService* service, WorkerMetrics metrics,
     std::function<void(bool)> on_joined,
-    std::function<void(const absl::Status&)> on_refused)
+    std::function<void(const absl::Status&)> on_refused, FaultPoints* faults)
     : sessions_(sessions),
       service_(service),
       metrics_(std::move(metrics)),
       on_joined_(std::move(on_joined)),
-      on_refused_(std::move(on_refused)) {}
+      on_refused_(std::move(on_refused)),
+      faults_(faults) {}
 
 absl::StatusOr<SessionTable::Lease> WorkerCommands::FindLive(
     const std::string& id) {
@@ -32,10 +45,7 @@ absl::StatusOr<SessionTable::Lease> WorkerCommands::FindLive(
 v1::CommandReply WorkerCommands::Handle(const v1::Command& command) {
   v1::CommandReply reply;
   const absl::Status status = Do(command, &reply);
-  if (status.ok()) return reply;
-  LogWarning("a command failed",
-             {{"session", SessionOf(command)}, {"status", status}});
-  return ReplyWith(status);
+  return Outcome(command, status, std::move(reply));
 }
 
 absl::Status WorkerCommands::Do(const v1::Command& command,
@@ -47,14 +57,16 @@ absl::Status WorkerCommands::Do(const v1::Command& command,
     case v1::Command::kAbortSession:
       // Aborting has begun in Interrupt().
       sessions_->Unload(SessionOf(command));
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        buddies_.erase(SessionOf(command));
+      }
       LogInfo("session released", {{"session", SessionOf(command)}});
       return absl::OkStatus();
     case v1::Command::kPrepareStep:
       return DoPrepare(command.prepare_step(), reply);
     case v1::Command::kCommitStep:
       return DoCommit(command.commit_step());
-    case v1::Command::kWriteCheckpoint:
-      return DoWrite(command.write_checkpoint(), reply);
     default:
       return absl::UnimplementedError(absl::StrCat(
           "an expert worker has no action number ", command.action_case()));
@@ -65,8 +77,18 @@ absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
                                     v1::CommandReply* reply) {
   ASSIGN_OR_RETURN(WorkerSessionSpec spec, WorkerSessionFromProto(load));
   const size_t experts = spec.experts.size();
+  std::shared_ptr<BuddyLink> buddy;
+  if (!spec.buddy_address.empty()) {
+    ASSIGN_OR_RETURN(buddy,
+                     BuddyLink::Create(load.session(), spec.buddy_address,
+                                       to_buddies_));
+  }
   ASSIGN_OR_RETURN(const int64_t bytes,
                    sessions_->Load(load.session(), std::move(spec)));
+  if (buddy != nullptr) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    buddies_[load.session()] = std::move(buddy);
+  }
   LogInfo("session loaded", {{"session", load.session()},
                              {"training", load.training()},
                              {"experts", experts},
@@ -96,23 +118,91 @@ absl::Status WorkerCommands::DoCommit(const v1::CommitStep& commit) {
   return absl::OkStatus();
 }
 
-absl::Status WorkerCommands::DoWrite(const v1::WriteCheckpoint& write,
-                                     v1::CommandReply* reply) {
-  ASSIGN_OR_RETURN(const SessionTable::Lease lease, FindLive(write.session()));
-  ASSIGN_OR_RETURN(const std::vector<TensorEntry> entries,
-                   lease.session().WriteCheckpoint(write.root(), write.step(),
-                                                   write.shard()));
-  *reply->mutable_checkpoint_written() = CheckpointWrittenToProto(entries);
-  return absl::OkStatus();
+std::function<v1::CommandReply()> WorkerCommands::Begin(
+    const v1::Command& command) {
+  if (command.has_write_checkpoint()) return BeginWrite(command);
+  if (!command.has_prepare_step()) return nullptr;
+  auto buddy = FindBuddy(SessionOf(command));
+  return buddy == nullptr ? nullptr : BeginPrepare(command, std::move(buddy));
+}
+
+std::shared_ptr<BuddyLink> WorkerCommands::FindBuddy(
+    const std::string& session) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = buddies_.find(session);
+  return found == buddies_.end() ? nullptr : found->second;
+}
+
+std::function<v1::CommandReply()> WorkerCommands::BeginPrepare(
+    const v1::Command& command, std::shared_ptr<BuddyLink> buddy) {
+  const v1::PrepareStep& prepare = command.prepare_step();
+  auto reply = std::make_shared<v1::CommandReply>();
+  absl::Status status = DoPrepare(prepare, reply.get());
+  auto sums = std::make_shared<GradientList>();
+  if (status.ok()) {
+    auto lease = FindLive(prepare.session());
+    status = lease.status();
+    if (lease.ok()) {
+      auto prepared = lease->session().PreparedGradients(prepare.step());
+      status = prepared.status();
+      if (prepared.ok()) *sums = *std::move(prepared);
+    }
+  }
+  return [command, status, reply, sums, buddy = std::move(buddy)] {
+    const absl::Status pushed =
+        status.ok() ? buddy->Push(command.prepare_step().step(), *sums)
+                    : status;
+    sums->clear();
+    return Outcome(command, pushed, *reply);
+  };
+}
+
+std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
+    const v1::Command& command) {
+  const v1::WriteCheckpoint& write = command.write_checkpoint();
+  auto lease = FindLive(write.session());
+  absl::Status status = lease.status();
+  std::shared_ptr<WorkerSession::Shard> shard;
+  if (status.ok()) {
+    auto begun = lease->session().BeginCheckpoint(
+        {.root = write.root(), .step = write.step(), .shard = write.shard()},
+        write.include_replica());
+    status = begun.status();
+    if (begun.ok()) shard = *std::move(begun);
+  }
+  if (!status.ok()) {
+    return [command, status] { return Outcome(command, status, {}); };
+  }
+  // Members go in reverse order: the shard before what keeps its session.
+  struct Work {
+    SessionTable::Lease lease;
+    std::shared_ptr<WorkerSession::Shard> shard;
+  };
+  auto work = std::make_shared<Work>(Work{*std::move(lease), std::move(shard)});
+  return [this, command, work] {
+    v1::CommandReply reply;
+    auto entries =
+        work->shard->Write([&] { return work->lease.aborted(); }, faults_);
+    // Before the reply, after which there may be the next.
+    work->shard = nullptr;
+    if (entries.ok()) {
+      *reply.mutable_checkpoint_written() = CheckpointWrittenToProto(*entries);
+    }
+    return Outcome(command, entries.status(), std::move(reply));
+  };
 }
 
 void WorkerCommands::Interrupt(const std::string& session) {
   sessions_->Abort(session);
+  const auto buddy = FindBuddy(session);
+  if (buddy != nullptr) buddy->Stop();
 }
 
 void WorkerCommands::OnLost() {
   if (on_joined_) on_joined_(false);
   sessions_->Clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  buddies_.clear();
 }
 
 void WorkerCommands::OnAccepted() {

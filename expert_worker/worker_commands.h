@@ -4,9 +4,13 @@
 #define EXPERT_WORKER_WORKER_COMMANDS_H_
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
+#include "expert_worker/buddy_link.h"
 #include "expert_worker/expert_service.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/worker_metrics.h"
@@ -17,16 +21,27 @@ namespace gshard {
 class WorkerCommands final : public MemberHandler {
  public:
   // None is owned. `on_joined` is told when the membership begins and ends;
-  // `on_refused` when there will never be one. Either may be null.
+  // `on_refused` when there will never be one. Either may be null. For `faults`
+  // see services/checkpoint/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,
                  std::function<void(bool)> on_joined = nullptr,
-                 std::function<void(const absl::Status&)> on_refused = nullptr);
+                 std::function<void(const absl::Status&)> on_refused = nullptr,
+                 FaultPoints* faults = nullptr);
+
+  // How buddies are reached. To be called before the first command.
+  void ReachBuddiesBy(ChannelOptions options) {
+    to_buddies_ = std::move(options);
+  }
 
   // Errors in replies: those of SessionTable and WorkerSession; NotFound for a
   // session that is not here; Cancelled if it was aborted; Unimplemented for a
   // command to routers.
   v1::CommandReply Handle(const v1::Command& command) override;
+  // WriteCheckpoint takes a snapshot in the order of commands, and writes it
+  // while others go on. PrepareStep with a buddy sums in that order, and sends
+  // the sums while others go on.
+  std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string& session) override;
   void OnLost() override;
   v1::Heartbeat Load() override;
@@ -39,15 +54,24 @@ class WorkerCommands final : public MemberHandler {
   absl::Status DoLoad(const v1::LoadSession& load, v1::CommandReply* reply);
   absl::Status DoPrepare(const v1::PrepareStep& prepare,
                          v1::CommandReply* reply);
+  std::function<v1::CommandReply()> BeginWrite(const v1::Command& command);
+  std::function<v1::CommandReply()> BeginPrepare(
+      const v1::Command& command, std::shared_ptr<BuddyLink> buddy);
+  // Null if there is none.
+  std::shared_ptr<BuddyLink> FindBuddy(const std::string& session);
   absl::Status DoCommit(const v1::CommitStep& commit);
-  absl::Status DoWrite(const v1::WriteCheckpoint& write,
-                       v1::CommandReply* reply);
 
   SessionTable* const sessions_;
   const ExpertService* const service_;
   const WorkerMetrics metrics_;
   const std::function<void(bool)> on_joined_;
   const std::function<void(const absl::Status&)> on_refused_;
+  FaultPoints* const faults_;
+  ChannelOptions to_buddies_;
+
+  std::mutex mutex_;
+  // By session, for as long as it is loaded.
+  std::map<std::string, std::shared_ptr<BuddyLink>> buddies_;  // by mutex_
 };
 
 }  // namespace gshard

@@ -33,9 +33,14 @@ WorkerSession::WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes)
       microbatches_(spec.microbatches_per_step),
       memory_bytes_(memory_bytes),
       host_(std::move(spec.segments)),
+      evaluation_host_(std::move(spec.evaluation_segments)),
       step_(spec.step),
-      store_(std::move(spec.parameters), std::move(spec.experts),
-             spec.optimizer) {
+      store_(spec.parameters, std::move(spec.experts), spec.optimizer),
+      replica_(spec.replicated_experts.empty()
+                   ? nullptr
+                   : std::make_unique<Replica>(
+                         std::move(spec.parameters),
+                         std::move(spec.replicated_experts), spec.optimizer)) {
   BeginStep();
 }
 
@@ -52,8 +57,11 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
   const int64_t expected_step = spec.step - spec.skipped_steps;
   std::unique_ptr<WorkerSession> session(
       new WorkerSession(std::move(spec), bytes));
+  Replica* const replica = session->replica_.get();
   if (directory.empty()) {
     RETURN_IF_ERROR(session->store_.Initialize(seed));
+    if (replica != nullptr) RETURN_IF_ERROR(replica->store().Initialize(seed));
+    session->TakeParameters();
     return session;
   }
   ASSIGN_OR_RETURN(const auto checkpoint, CheckpointReader::Open(directory));
@@ -63,12 +71,19 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
                      checkpoint->manifest().step, " in ", directory));
   }
   RETURN_IF_ERROR(session->store_.Load(*checkpoint));
+  if (replica != nullptr) RETURN_IF_ERROR(replica->store().Load(*checkpoint));
+  session->TakeParameters();
   if (!session->training()) {
     RETURN_IF_ERROR(session->host_.WarmUp(
         static_cast<int64_t>(session->store_.experts().size()),
-        session->store_.tensors()));
+        session->parameters_));
   }
   return session;
+}
+
+void WorkerSession::TakeParameters() {
+  parameters_ = store_.tensors();
+  host_.RoundParameters(parameters_);
 }
 
 void WorkerSession::BeginStep() {
@@ -81,14 +96,16 @@ void WorkerSession::BeginStep() {
 absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
     const SegmentRun& run, TensorMap inputs) {
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  if (training()) return RunTraining(run, std::move(inputs));
-  if (run.step != 0 || run.microbatch != 0 || run.attempt != 0) {
+  const bool alone = run.step == 0 && run.microbatch == 0 && run.attempt == 0;
+  if (training() && !alone) return RunTraining(run, std::move(inputs));
+  if (!alone) {
     return absl::FailedPreconditionError(
         absl::StrCat("the session does not train, got step ", run.step));
   }
+  SegmentHost& host = training() ? evaluation_host_ : host_;
   ASSIGN_OR_RETURN(
       SegmentResult result,
-      host_.Run(run.segment, /*run=*/"", std::move(inputs), store_.tensors()));
+      host.Run(run.segment, /*run=*/"", std::move(inputs), parameters_));
   return std::move(result.replies);
 }
 
@@ -113,7 +130,7 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
     runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt});
   }
   absl::StatusOr<SegmentResult> result =
-      host_.Run(run.segment, name, std::move(inputs), store_.tensors());
+      host_.Run(run.segment, name, std::move(inputs), parameters_);
   absl::Status status = result.status();
   if (status.ok()) {
     status = gradients_->Add(run.microbatch, run.attempt,
@@ -178,6 +195,37 @@ absl::StatusOr<std::vector<SquaredNorm>> WorkerSession::PrepareStep(
   return prepared_->norms;
 }
 
+absl::StatusOr<GradientList> WorkerSession::PreparedGradients(
+    int64_t step) const {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (step == step_ + 1 && prepared_.has_value()) return prepared_->gradients;
+  return absl::FailedPreconditionError(
+      absl::StrCat("step ", step, " is not prepared"));
+}
+
+std::vector<ParameterSpec> WorkerSession::ReplicaParameters() const {
+  if (replica_ == nullptr) return {};
+  std::vector<ParameterSpec> specs = replica_->store().specs();
+  for (ParameterSpec& spec : specs) {
+    spec.dims[0] = static_cast<int64_t>(replica_->store().experts().size());
+  }
+  return specs;
+}
+
+absl::Status WorkerSession::ReplicateGradients(int64_t step,
+                                               GradientList sums) {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (replica_ == nullptr) {
+    return absl::FailedPreconditionError("the session keeps no replica");
+  }
+  if (step == step_ && step > 0) return absl::OkStatus();
+  if (step != step_ + 1) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected step ", step_ + 1, ", got ", step));
+  }
+  return replica_->Take(step, std::move(sums));
+}
+
 absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
                                        double learning_rate, bool skip) {
   RETURN_IF_ERROR(CheckTraining());
@@ -190,8 +238,17 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
         absl::StrCat("step ", step, " is not prepared; the last one committed ",
                      "is ", step_));
   }
-  if (!skip) {
-    store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
+  {
+    std::lock_guard<std::mutex> snapshot_lock(snapshot_mutex_);
+    if (replica_ != nullptr) {
+      RETURN_IF_ERROR(
+          replica_->Commit(step, gradient_scale, learning_rate, skip));
+    }
+    if (!skip) {
+      parameters_.clear();  // what is shared would be copied
+      store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
+      TakeParameters();
+    }
   }
   step_ = step;
   std::map<std::string, OpenRun> left;
@@ -204,19 +261,42 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<TensorEntry>> WorkerSession::WriteCheckpoint(
-    const std::string& root, int64_t step, const std::string& shard) const {
+absl::StatusOr<std::unique_ptr<WorkerSession::Shard>>
+WorkerSession::BeginCheckpoint(ShardTarget target, bool include_replica) const {
   RETURN_IF_ERROR(CheckTraining());
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  if (step != step_) {
+  if (target.step != step_) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "expected the last step committed, ", step_, ", got ", step));
+        "expected the last step committed, ", step_, ", got ", target.step));
   }
-  ASSIGN_OR_RETURN(
-      const auto writer,
-      CheckpointWriter::Create(root, step, shard, store_.TensorSpecs()));
-  RETURN_IF_ERROR(store_.Save(*writer));
-  return writer->Finish();
+  if (include_replica && replica_ == nullptr) {
+    return absl::FailedPreconditionError("the session keeps no replica");
+  }
+  std::lock_guard<std::mutex> snapshot_lock(snapshot_mutex_);
+  std::unique_ptr<Shard> shard(
+      new Shard(this, std::move(target), ++last_shard_));
+  shard->tensors_ = store_.Snapshot();
+  if (include_replica) {
+    for (NamedTensor& named : replica_->store().Snapshot()) {
+      shard->tensors_.push_back(std::move(named));
+    }
+  }
+  return shard;
+}
+
+WorkerSession::Shard::~Shard() {
+  std::lock_guard<std::mutex> lock(session_->snapshot_mutex_);
+  tensors_.clear();
+}
+
+absl::StatusOr<std::vector<TensorEntry>> WorkerSession::Shard::Write(
+    const std::function<bool()>& abandoned, FaultPoints* faults) const {
+  return WriteShard(
+      target_, tensors_,
+      [&] {
+        return number_ != session_->last_shard_ || (abandoned && abandoned());
+      },
+      faults);
 }
 
 int64_t WorkerSession::step() const {

@@ -9,21 +9,25 @@
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "expert_worker/replica.h"
 #include "expert_worker/step_gradients.h"
-#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/write_shard.h"
 #include "services/config/model_config.h"
 #include "services/model/parameters.h"
 #include "services/segments/segment_host.h"
@@ -48,9 +52,16 @@ struct WorkerSessionSpec {
   int64_t step = 0;           // committed already
   int64_t skipped_steps = 0;  // of these, the last, left out by the source
   int64_t microbatches_per_step = 0;
+  std::vector<Segment> evaluation_segments;  // reply only
+
+  // With buddies: experts of another worker that are replicated here, and where
+  // the replica of this one's is kept; either may be empty.
+  std::vector<int32_t> replicated_experts;
+  std::string buddy_address;
 };
 
-// Which call this is. In serving all but `segment` are 0.
+// Which call this is. In serving and evaluation all but `segment` and `owner`
+// are 0.
 struct SegmentRun {
   std::string segment;
   int64_t step = 0;
@@ -84,7 +95,7 @@ class WorkerSession {
   // segment's. Errors: those of SegmentHost::Run; InvalidArgument for a
   // microbatch that there is not; FailedPrecondition if the session is at
   // another step or has seen a higher attempt. In training an error ends the
-  // attempt.
+  // attempt. A call of an evaluation segment leaves nothing behind.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs);
 
@@ -99,17 +110,56 @@ class WorkerSession {
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts);
 
-  // Makes update `step`, or with `skip` only counts it. Repeating it does
-  // nothing. Errors: FailedPrecondition unless `step` is prepared or was the
-  // last one committed; InvalidArgument if a number is not finite.
+  // What the replica of these experts needs of the step that is prepared.
+  // Errors: FailedPrecondition if that is another, or none.
+  absl::StatusOr<GradientList> PreparedGradients(int64_t step) const;
+
+  // Per-expert parameters as they are replicated here; empty for no replica.
+  std::vector<ParameterSpec> ReplicaParameters() const;
+
+  // Takes their owner's sums of a step; of one that is committed it does
+  // nothing. Errors: FailedPrecondition without a replica, or if `step` is not
+  // the one after the last; those of Replica::Take.
+  absl::Status ReplicateGradients(int64_t step, GradientList sums);
+
+  // Makes update `step`, or with `skip` only counts it; the same for the
+  // replica. Repeating it does nothing. Errors: FailedPrecondition unless
+  // `step` is prepared, here and for the replica, or was the last one
+  // committed; InvalidArgument if a number is not finite.
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
-  // Writes the shard `shard` of the checkpoint of `step` under `root`. Errors:
-  // FailedPrecondition if `step` is not the last one committed; those of
-  // CheckpointWriter.
-  absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
-      const std::string& root, int64_t step, const std::string& shard) const;
+  // A shard of a checkpoint that is still to be written: the parameters as they
+  // were. The session outlives it.
+  class Shard {
+   public:
+    ~Shard();
+    Shard(const Shard&) = delete;
+    Shard& operator=(const Shard&) = delete;
+
+    // On any thread, while the session goes on. As WriteShard.
+    absl::StatusOr<std::vector<TensorEntry>> Write(
+        const std::function<bool()>& abandoned = nullptr,
+        FaultPoints* faults = nullptr) const;
+
+   private:
+    friend class WorkerSession;
+    Shard(const WorkerSession* session, ShardTarget target, uint64_t number)
+        : session_(session), target_(std::move(target)), number_(number) {}
+
+    const WorkerSession* const session_;
+    const ShardTarget target_;
+    const uint64_t number_;
+    std::vector<NamedTensor> tensors_;
+  };
+
+  // Takes what is to be written of the parameters now, with `include_replica`
+  // also of the replica's. As a shard may come to take as much memory as
+  // parameters and optimizer state do, only the last one is wanted: the writing
+  // of an earlier one ends. Errors: FailedPrecondition if target.step is not
+  // the last one committed, or there is no replica.
+  absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
+      ShardTarget target, bool include_replica = false) const;
 
   bool training() const { return optimizer_ != nullptr; }
   int64_t memory_bytes() const { return memory_bytes_; }
@@ -137,19 +187,27 @@ class WorkerSession {
                                                   TensorMap inputs);
   absl::Status CheckTraining() const;
   void BeginStep();
+  void TakeParameters();
   void EndRun(const std::string& name);
 
   const std::shared_ptr<const Optimizer> optimizer_;
   const int64_t microbatches_;
   const int64_t memory_bytes_;
   SegmentHost host_;
+  SegmentHost evaluation_host_;  // without segments unless there is validation
 
   // Shared by runs, exclusive for steps.
   mutable std::shared_mutex step_mutex_;
   int64_t step_;  // committed
   ParameterStore store_;
+  TensorMap parameters_;  // the store's, rounded as the segments take them
+  const std::unique_ptr<Replica> replica_;    // may be null
   std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
   std::optional<Prepared> prepared_;          // of step_ + 1
+
+  // Held while parameters are updated and while a snapshot is let go.
+  mutable std::mutex snapshot_mutex_;
+  mutable std::atomic<uint64_t> last_shard_ = 0;
 
   std::mutex runs_mutex_;
   std::map<std::string, OpenRun> runs_;  // guarded by runs_mutex_

@@ -5,27 +5,32 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 
 using Clock = std::chrono::steady_clock;
 
-// `id`, `call` and `tokens` do not change; the rest is guarded by
-// Batcher::mutex_ until `over`, which is also read without it.
+// `id`, `call`, `costs` and `tokens` do not change; the rest is guarded by
+// Batcher::mutex_, and not used any more once it is not in requests_.
 struct Batcher::Request {
   uint64_t id = 0;
   TranslationRequest call;
+  std::vector<SentenceCost> costs;
   int64_t tokens = 0;
-  std::atomic<bool> over = false;
   std::vector<Hypotheses> results;
   size_t missing = 0;
 };
 
-// Rows that the sentence takes in the encoder and, per position, the decoder.
-int64_t Batcher::TokensOf(const SourceSentence& sentence) {
-  return static_cast<int64_t>(sentence.ids.size()) *
-         std::max(1, sentence.options.beam_size);
-}
+// What a lane is to do next.
+struct Batcher::Round {
+  std::vector<uint64_t> leaving;
+  std::vector<JoiningItem> joining;
+  Requests keep;  // the sentences of those who join
+  Clock::time_point deadline;
+  std::shared_ptr<Cancellation> stop;
+  std::vector<TraceContext> traces;  // of the requests
+};
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
     : options_(options), metrics_(std::move(metrics)) {
@@ -47,11 +52,43 @@ Batcher::~Batcher() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+absl::Status Batcher::CheckLimits(const Request& request) const {
+  const auto count = static_cast<int64_t>(request.costs.size());
+  if (request.tokens > options_.max_queued_tokens ||
+      count > options_.max_queued_sentences) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the call has ", count, " sentences and ", request.tokens,
+                     " tokens, one for each hypothesis of the beam; at most ",
+                     options_.max_queued_sentences, " and ",
+                     options_.max_queued_tokens, " are accepted: split it"));
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t positions = request.costs[i].positions;
+    if (positions <= options_.batch.max_positions) continue;
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "sentences[", i, "]: the source and the beam at its longest have ",
+        positions, " positions, at most ", options_.batch.max_positions,
+        " are accepted: lower beam_size or max_length"));
+  }
+  if (queued_sentences_ + count > options_.max_queued_sentences ||
+      queued_tokens_ + request.tokens > options_.max_queued_tokens) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the queue is full: ", queued_sentences_, " sentences and ",
+        queued_tokens_, " tokens wait, at most ", options_.max_queued_sentences,
+        " and ", options_.max_queued_tokens, " may"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   CHECK(!call.sentences.empty());
   auto request = std::make_shared<Request>();
   for (const SourceSentence& sentence : call.sentences) {
-    request->tokens += TokensOf(sentence);
+    request->costs.push_back(
+        {.source_tokens = static_cast<int64_t>(sentence.ids.size()),
+         .rows = std::max(1, sentence.options.beam_size),
+         .positions = call.model->CachedPositions(sentence)});
+    request->tokens += request->costs.back().tokens();
   }
   const size_t count = call.sentences.size();
   request->results.resize(count);
@@ -61,48 +98,45 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   if (finishing_) {
     return absl::UnavailableError("the router is shutting down");
   }
-  if (request->tokens > options_.max_queued_tokens ||
-      static_cast<int64_t>(count) > options_.max_queued_sentences) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the call has ", count, " sentences and ", request->tokens,
-                     " tokens, one for each hypothesis of the beam; at most ",
-                     options_.max_queued_sentences, " and ",
-                     options_.max_queued_tokens, " are accepted: split it"));
-  }
-  const auto sentences = static_cast<int64_t>(queue_.size() + count);
-  if (sentences > options_.max_queued_sentences ||
-      queued_tokens_ + request->tokens > options_.max_queued_tokens) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the queue is full: ", queue_.size(), " sentences and ", queued_tokens_,
-        " tokens wait, at most ", options_.max_queued_sentences, " and ",
-        options_.max_queued_tokens, " may"));
-  }
+  const absl::Status status = CheckLimits(*request);
+  if (!status.ok()) return status;
   request->id = ++last_id_;
+  if (request->call.flow == 0) request->call.flow = request->id;
   requests_[request->id] = request;
+  deadlines_.emplace(request->call.deadline, request->id);
+  FairQueue& queue = queues_[request->call.model.get()];
   const Clock::time_point now = Clock::now();
-  for (size_t i = 0; i < count; ++i) queue_.push_back({request, i, now});
-  queued_tokens_ += request->tokens;
+  for (size_t i = 0; i < count; ++i) {
+    queue.Add({.caller = request->call.caller,
+               .flow = request->call.flow,
+               .request = request->id,
+               .sentence = i,
+               .cost = request->costs[i],
+               .arrival = now});
+  }
   UpdateGauges();
   changed_.notify_all();
-  timer_.notify_all();
+  if (deadlines_.begin()->second == request->id) timer_.notify_all();
   return request->id;
 }
 
+uint64_t Batcher::NewFlow() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return ++last_id_;
+}
+
 bool Batcher::End(Request& request) {
-  if (request.over.exchange(true)) return false;
-  requests_.erase(request.id);
-  const auto gone = [&](const Item& item) {
-    if (item.request.get() != &request) return false;
-    queued_tokens_ -= TokensOf(request.call.sentences[item.sentence]);
-    return true;
-  };
-  queue_.erase(std::remove_if(queue_.begin(), queue_.end(), gone),
-               queue_.end());
-  for (Batch* const batch : running_) {
-    if (std::all_of(
-            batch->items.begin(), batch->items.end(),
-            [](const Item& item) { return item.request->over.load(); })) {
-      batch->all_cancelled.Cancel();
+  if (requests_.erase(request.id) == 0) return false;
+  deadlines_.erase({request.call.deadline, request.id});
+  const auto queue = queues_.find(request.call.model.get());
+  if (queue != queues_.end()) {
+    queue->second.Remove(request.call.caller, request.call.flow, request.id);
+    if (queue->second.empty()) queues_.erase(queue);
+  }
+  for (auto& [lane, running] : running_) {
+    if (std::none_of(running.requests.begin(), running.requests.end(),
+                     [this](uint64_t id) { return requests_.contains(id); })) {
+      running.stop->Cancel();
     }
   }
   UpdateGauges();
@@ -130,107 +164,132 @@ void Batcher::Cancel(uint64_t id) {
   over_.notify_all();
 }
 
-std::shared_ptr<Batcher::Batch> Batcher::TakeBatch() {
-  auto batch = std::make_shared<Batch>();
-  batch->model = queue_.front().request->call.model;
-  std::deque<Item> rest;
-  int64_t longest = 0;
-  bool full = false;
-  for (Item& item : queue_) {
-    const TranslationRequest& call = item.request->call;
-    const SourceSentence& sentence = call.sentences[item.sentence];
-    const int64_t tokens = std::max(longest, TokensOf(sentence));
-    const auto count = static_cast<int64_t>(batch->items.size()) + 1;
-    full = full || (call.model == batch->model && count > 1 &&
-                    tokens * count > options_.max_batch_tokens);
-    if (full || call.model != batch->model) {  // waits for its turn
-      rest.push_back(std::move(item));
-      continue;
-    }
-    longest = tokens;
-    queued_tokens_ -= TokensOf(sentence);
-    batch->items.push_back(std::move(item));
+std::vector<std::shared_ptr<TranslationModel>> Batcher::ActiveModels(
+    const Lanes& lanes) const {
+  std::vector<std::shared_ptr<TranslationModel>> models;
+  for (const auto& [model, lane] : lanes) models.push_back(lane->model());
+  for (const auto& [model, queue] : queues_) {
+    const WaitingSentence* const next = queue.Next();
+    if (next == nullptr || lanes.contains(model)) continue;
+    models.push_back(requests_.at(next->request)->call.model);
   }
-  queue_ = std::move(rest);
-  UpdateGauges();
-  return batch;
+  return models;
 }
 
 void Batcher::RunThread() {
+  Lanes lanes;
   while (true) {
-    std::shared_ptr<Batch> batch;
+    std::vector<std::shared_ptr<TranslationModel>> models;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
-      if (queue_.empty()) return;
-      batch = TakeBatch();
-      running_.insert(batch.get());
+      changed_.wait(lock, [&] {
+        models = ActiveModels(lanes);
+        return stopping_ || !models.empty();
+      });
+      if (models.empty()) return;
     }
-    RunBatch(*batch);
+    // A model's turn is a step: none waits for another's sentences.
+    for (std::shared_ptr<TranslationModel>& model : models) {
+      std::unique_ptr<BatchLane>& lane = lanes[model.get()];
+      if (lane == nullptr) {
+        lane = std::make_unique<BatchLane>(model, options_.batch, metrics_);
+      }
+      RunRound(*lane);
+      // Whoever removes the model waits for this.
+      if (lane->sentences().empty()) lanes.erase(model.get());
+      model = nullptr;
+    }
   }
 }
 
-void Batcher::RunBatch(Batch& batch) {
-  const Clock::time_point start = Clock::now();
-  std::vector<SourceSentence> sentences;
-  Clock::time_point deadline = start;
-  for (const Item& item : batch.items) {
-    const TranslationRequest& call = item.request->call;
-    sentences.push_back(call.sentences[item.sentence]);
-    deadline = std::max(deadline, call.deadline);
-    metrics_.queue_seconds.Observe(
-        std::chrono::duration<double>(start - item.arrival).count());
+Batcher::Round Batcher::PlanRound(BatchLane& lane) {
+  Round round;
+  round.deadline = Clock::now();
+  round.stop = std::make_shared<Cancellation>();
+  std::lock_guard<std::mutex> lock(mutex_);
+  FairQueue& queue = queues_[lane.model().get()];
+  Running& running = running_[&lane];
+  running = {.requests = {}, .stop = round.stop};
+  BatchLoad load = lane.load();
+  const auto stays = [&](const Request& request) {
+    round.deadline = std::max(round.deadline, request.call.deadline);
+    running.requests.push_back(request.id);
+    // Sentences of a request mostly stand together.
+    if (round.traces.empty() || round.traces.back() != request.call.trace) {
+      round.traces.push_back(request.call.trace);
+    }
+  };
+  for (const auto& [id, waiting] : lane.sentences()) {
+    const auto request = requests_.find(waiting.request);
+    if (request != requests_.end()) {
+      stays(*request->second);
+      continue;
+    }
+    round.leaving.push_back(id);
+    --load.sentences;
+    load.rows -= waiting.cost.rows;
+    load.positions -= waiting.cost.positions;
   }
-  absl::StatusOr<std::vector<Hypotheses>> results = batch.model->Translate(
-      sentences,
-      {.deadline = deadline,
-       .cancelled =
-           [&batch](size_t i) { return batch.items[i].request->over.load(); },
-       .all_cancelled = &batch.all_cancelled});
-  metrics_.decode_seconds.Observe(
-      std::chrono::duration<double>(Clock::now() - start).count());
-  if (results.ok() && results->size() != sentences.size()) {
-    results = absl::InternalError(absl::StrCat("the model answered ",
-                                               results->size(), " of ",
-                                               sentences.size(), " sentences"));
+  for (WaitingSentence& waiting : TakeJoining(queue, load, options_.batch)) {
+    std::shared_ptr<Request> request = requests_.at(waiting.request);
+    stays(*request);
+    const SourceSentence* const sentence =
+        &request->call.sentences[waiting.sentence];
+    round.joining.push_back({++last_id_, std::move(waiting), sentence});
+    round.keep.push_back(std::move(request));
   }
-  batch.model = nullptr;
-  Requests ended;
+  if (queue.empty()) queues_.erase(lane.model().get());
+  UpdateGauges();
+  return round;
+}
+
+void Batcher::RunRound(BatchLane& lane) {
+  Round round = PlanRound(lane);
+  const TraceScope trace_scope(std::move(round.traces));
+  Settle(lane, lane.Round(round.leaving, std::move(round.joining),
+                          {.deadline = round.deadline,
+                           .all_cancelled = round.stop.get()}));
+}
+
+void Batcher::Settle(BatchLane& lane, std::vector<RoundOutcome> outcomes) {
+  std::vector<std::pair<std::shared_ptr<Request>, absl::Status>> ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    running_.erase(&batch);
-    for (size_t i = 0; i < batch.items.size(); ++i) {
-      const std::shared_ptr<Request>& request = batch.items[i].request;
-      if (request->over) continue;
-      if (results.ok()) {
-        request->results[batch.items[i].sentence] = std::move((*results)[i]);
+    for (RoundOutcome& outcome : outcomes) {
+      const auto found = requests_.find(outcome.waiting.request);
+      if (found == requests_.end()) continue;
+      const std::shared_ptr<Request> request = found->second;
+      if (outcome.result.ok()) {
+        request->results[outcome.waiting.sentence] = *std::move(outcome.result);
         if (--request->missing > 0) continue;
       }
       End(*request);
-      ended.push_back(request);
+      ended.emplace_back(request, outcome.result.status());
+    }
+    if (lane.sentences().empty()) {
+      running_.erase(&lane);
+    } else {
+      std::vector<uint64_t>& requests = running_[&lane].requests;
+      requests.clear();
+      for (const auto& [id, waiting] : lane.sentences()) {
+        requests.push_back(waiting.request);
+      }
     }
     UpdateGauges();
   }
-  for (const std::shared_ptr<Request>& request : ended) {
-    Tell(*request, results.status());
-  }
-  over_.notify_all();
+  for (const auto& [request, status] : ended) Tell(*request, status);
+  if (!ended.empty()) over_.notify_all();
 }
 
 void Batcher::RunTimer() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    const Clock::time_point now = Clock::now();
-    Clock::time_point next = Clock::time_point::max();
     Requests expired;
-    for (const auto& [id, request] : requests_) {
-      if (request->call.deadline <= now) {
-        expired.push_back(request);
-      } else {
-        next = std::min(next, request->call.deadline);
-      }
+    const Clock::time_point now = Clock::now();
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+      expired.push_back(requests_.at(deadlines_.begin()->second));
+      End(*expired.back());
     }
-    for (const std::shared_ptr<Request>& request : expired) End(*request);
     if (!expired.empty()) {
       lock.unlock();
       for (const std::shared_ptr<Request>& request : expired) {
@@ -239,9 +298,10 @@ void Batcher::RunTimer() {
       }
       over_.notify_all();
       lock.lock();
-    } else if (next == Clock::time_point::max()) {
+    } else if (deadlines_.empty()) {
       timer_.wait(lock);
     } else {
+      const Clock::time_point next = deadlines_.begin()->first;
       timer_.wait_until(lock, next);
     }
   }
@@ -261,12 +321,18 @@ void Batcher::Finish(std::chrono::milliseconds grace) {
 }
 
 void Batcher::UpdateGauges() {
-  metrics_.requests_queued.Set(static_cast<double>(queue_.size()));
+  queued_sentences_ = queued_tokens_ = 0;
+  for (const auto& [model, queue] : queues_) {
+    queued_sentences_ += queue.sentences();
+    queued_tokens_ += queue.tokens();
+  }
+  metrics_.requests_queued.Set(static_cast<double>(queued_sentences_));
+  metrics_.queued_tokens.Set(static_cast<double>(queued_tokens_));
 }
 
 int64_t Batcher::queued_sentences() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return static_cast<int64_t>(queue_.size());
+  return queued_sentences_;
 }
 
 int64_t Batcher::queued_tokens() const {
@@ -277,8 +343,8 @@ int64_t Batcher::queued_tokens() const {
 int64_t Batcher::running_sentences() const {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t sentences = 0;
-  for (const Batch* const batch : running_) {
-    sentences += static_cast<int64_t>(batch->items.size());
+  for (const auto& [lane, running] : running_) {
+    sentences += static_cast<int64_t>(running.requests.size());
   }
   return sentences;
 }

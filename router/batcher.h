@@ -1,11 +1,13 @@
 // Batcher: the requests that a router has accepted, and the threads that
-// translate them. Sentences wait in order of arrival; a batch takes those of
-// one model until its budget of tokens is full, whatever calls they came with.
+// translate them. Sentences wait for their turn (fair_queue.h), join a running
+// batch of their model between any two decoding steps (join_rule.h), and leave
+// it when they are translated.
 //
 // A request ends once, by an answer or an error: all of its sentences are
 // translated, its deadline passes, it is cancelled, or a batch with some of its
-// sentences fails. From then on it takes no place in the queue, and a batch
-// that nobody waits for is stopped.
+// sentences fails. From then on it takes no place in the queue, its sentences
+// leave the batch before the next step, and a step that nobody waits for is
+// stopped.
 
 #ifndef ROUTER_BATCHER_H_
 #define ROUTER_BATCHER_H_
@@ -13,19 +15,22 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "router/batch_lane.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
+#include "services/rpc/trace_context.h"
 
 namespace gshard {
 
@@ -34,20 +39,23 @@ struct BatcherOptions {
   // least 1.
   int threads = 1;
 
-  // What may wait, and so what one request may have. Tokens count once for
-  // each hypothesis of the beam.
+  // What may wait, and so what one request may have. Tokens are those of the
+  // sources, once for each hypothesis of the beam.
   int64_t max_queued_tokens = int64_t{1} << 18;
   int64_t max_queued_sentences = 4096;
 
-  // Tokens of a batch, padding and hypotheses included: sentences times the
-  // longest source times the largest beam. One sentence is always a batch.
-  int64_t max_batch_tokens = 8192;
+  BatchLimits batch = {};  // of each batch
 };
 
 struct TranslationRequest {
   std::shared_ptr<TranslationModel> model;
   std::vector<SourceSentence> sentences;  // not empty
   std::chrono::steady_clock::time_point deadline;
+  TraceContext trace = {};  // for logs and workers; may be empty
+
+  // Who asks, for fair shares: see FairQueue. Flow 0: a flow of its own.
+  std::string caller = {};
+  uint64_t flow = 0;
 
   // Called once, on any thread but not inside of Add(): one element for each
   // sentence, or why there are none.
@@ -68,6 +76,9 @@ class Batcher {
   // ResourceExhausted beyond the limits; Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(TranslationRequest request);
 
+  // A number for TranslationRequest::flow that nobody else has.
+  uint64_t NewFlow();
+
   // Ends a request with CANCELLED, unless it is over.
   void Cancel(uint64_t id);
 
@@ -82,25 +93,25 @@ class Batcher {
 
  private:
   struct Request;
-  struct Item {  // a sentence that waits
-    std::shared_ptr<Request> request;
-    size_t sentence;
-    std::chrono::steady_clock::time_point arrival;
-  };
-  struct Batch {
-    std::shared_ptr<TranslationModel> model;
-    std::vector<Item> items;
-    Cancellation all_cancelled;
-  };
+  struct Round;
   using Requests = std::vector<std::shared_ptr<Request>>;
+  using Lanes = std::map<TranslationModel*, std::unique_ptr<BatchLane>>;
 
-  static int64_t TokensOf(const SourceSentence& sentence);
+  // What a lane is doing.
+  struct Running {
+    std::vector<uint64_t> requests;  // of its sentences, one for each
+    std::shared_ptr<Cancellation> stop;
+  };
 
+  absl::Status CheckLimits(const Request& request) const;  // needs mutex_
   void RunThread();
   void RunTimer();
-  // The next batch from the queue; empty at the end. Needs mutex_.
-  std::shared_ptr<Batch> TakeBatch();
-  void RunBatch(Batch& batch);
+  // Models with somebody who waits or runs in `lanes`. Needs mutex_.
+  std::vector<std::shared_ptr<TranslationModel>> ActiveModels(
+      const Lanes& lanes) const;
+  void RunRound(BatchLane& lane);
+  Round PlanRound(BatchLane& lane);
+  void Settle(BatchLane& lane, std::vector<RoundOutcome> outcomes);
   // Ends a request; false if it was over. Needs mutex_.
   bool End(Request& request);
   // Tells the outcome. Not under mutex_.
@@ -111,16 +122,21 @@ class Batcher {
   const RouterMetrics metrics_;
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // queue, stopping
+  // All below are guarded by mutex_.
+  std::condition_variable changed_;  // queues, stopping
   std::condition_variable timer_;    // deadlines, stopping
   std::condition_variable over_;     // requests have ended
-  uint64_t last_id_ = 0;             // guarded by mutex_
-  std::map<uint64_t, std::shared_ptr<Request>> requests_;  // by mutex_
-  std::deque<Item> queue_;                                 // guarded by mutex_
-  int64_t queued_tokens_ = 0;                              // guarded by mutex_
-  std::set<Batch*> running_;                               // guarded by mutex_
-  bool finishing_ = false;                                 // guarded by mutex_
-  bool stopping_ = false;                                  // guarded by mutex_
+  uint64_t last_id_ = 0;             // of requests, flows and sentences
+  std::map<uint64_t, std::shared_ptr<Request>> requests_;
+  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>>
+      deadlines_;  // of requests_
+  std::map<TranslationModel*, FairQueue> queues_;
+  std::map<BatchLane*, Running> running_;
+  int64_t queued_sentences_ = 0;
+  int64_t queued_tokens_ = 0;
+  bool finishing_ = false;
+  bool stopping_ = false;
+
   std::vector<std::thread> threads_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/rpc/tensor_frame.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 
@@ -67,6 +68,9 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> RemoteSegments::CallWorkers(
     frame.header.set_microbatch(run_.microbatch);
     frame.header.set_attempt(run_.attempt);
     frame.header.set_timeout_ms(left.count());
+    for (const TraceContext& trace : CurrentTraces()) {
+      frame.header.add_traceparents(trace.Traceparent());
+    }
     for (auto& [name, tensor] : call.inputs) {
       sent += static_cast<int64_t>(tensor.bytes());
       frame.Add(name, std::move(tensor));

@@ -29,7 +29,7 @@ struct RemoteRun {
   std::chrono::steady_clock::time_point deadline;
 };
 
-// Of one run; used by one thread.
+// Of one run; used by one thread, whose traces go along (trace_scope.h).
 class RemoteSegments final : public DividingRunner {
  public:
   // `cancellation` wakes a call that waits. Bytes of tensors are added to the

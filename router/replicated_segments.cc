@@ -10,14 +10,12 @@ namespace gshard {
 namespace {
 
 // Replies without a worker that says how wide they are: the program does.
-absl::StatusOr<std::vector<Tensor>> Zeros(const Node& node,
-                                          const SegmentCall& call,
+absl::StatusOr<std::vector<Tensor>> Zeros(const SegmentCall& call,
                                           int64_t rows) {
   std::vector<Tensor> results;
   for (int64_t r = 0; r < call.num_replies; ++r) {
     Dims dims = {rows};
-    const Shape& shape =
-        ShapeAttribute(node.attributes, absl::StrCat("shape", r));
+    const Shape& shape = call.reply_types[r].shape;
     for (size_t d = 1; d < shape.size(); ++d) {
       if (!shape[d].is_static()) {
         return absl::UnimplementedError(
@@ -26,7 +24,7 @@ absl::StatusOr<std::vector<Tensor>> Zeros(const Node& node,
       }
       dims.push_back(shape[d].size());
     }
-    results.push_back(Tensor::Zeros(ElementType::kFloat32, std::move(dims)));
+    results.push_back(Tensor::Zeros(call.reply_types[r].type, std::move(dims)));
   }
   return results;
 }
@@ -48,7 +46,7 @@ absl::StatusOr<std::vector<Tensor>> ReplicatedSegments::Call(
         absl::StrCat("expected rows of ", replicas_.num_experts(),
                      " experts, got ", rows.num_experts()));
   }
-  if (rows.total() == 0) return Zeros(node, call, 0);
+  if (rows.total() == 0) return Zeros(call, 0);
   ReplicatedCall replicated(replicas_, call, operands, rows, deadline_);
   ASSIGN_OR_RETURN(std::vector<Tensor> results, replicated.Run(cancellation_));
   if (replicated.lost().empty()) return results;
@@ -59,7 +57,7 @@ absl::StatusOr<std::vector<Tensor>> ReplicatedSegments::Call(
   replicas_.metrics().lost_choices.Increment(
       static_cast<double>(CountRows(lost_rows_)));
   // No expert with rows was there.
-  if (results.empty()) return Zeros(node, call, rows.total());
+  if (results.empty()) return Zeros(call, rows.total());
   return results;
 }
 

@@ -23,11 +23,17 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
                                "byte.")),
       queue_seconds(metrics.AddHistogram(
           "gshard_queue_duration_seconds",
-          "Time that sentences wait for their batch to begin.")),
+          "Time that sentences wait to join a batch.")),
       requests_in_flight(metrics.AddGauge("gshard_requests_in_flight",
                                           "Translate calls being served.")),
       requests_queued(metrics.AddGauge("gshard_requests_queued",
                                        "Sentences that wait for a batch.")),
+      queued_tokens(metrics.AddGauge(
+          "gshard_queued_tokens",
+          "Source tokens that wait, once for each hypothesis.")),
+      batch_rows(metrics.AddHistogram("gshard_batch_rows",
+                                      "Hypotheses decoded together, by step.",
+                                      SizeBuckets())),
       decoded_tokens(metrics.AddCounter("gshard_decoded_tokens_total",
                                         "Tokens of all hypotheses decoded.")),
       expert_tokens(metrics.AddCounterFamily(
@@ -62,6 +68,7 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
       "gshard_stage_duration_seconds", "Time of the stages of translation.",
       {"stage"});
   tokenize_seconds = stages.With({"tokenize"});
+  encode_seconds = stages.With({"encode"});
   decode_seconds = stages.With({"decode"});
   detokenize_seconds = stages.With({"detokenize"});
   const CounterFamily bytes = metrics.AddCounterFamily(

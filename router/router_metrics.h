@@ -29,11 +29,14 @@ struct RouterMetrics {
 
   CounterFamily requests;      // by code
   Histogram request_seconds;   // of all Translate calls
-  Histogram queue_seconds;     // of sentences, until their batch begins
+  Histogram queue_seconds;     // of sentences, until they join a batch
   Gauge requests_in_flight;    // Translate calls
   Gauge requests_queued;       // sentences that wait
+  Gauge queued_tokens;         // that wait, once for each hypothesis
+  Histogram batch_rows;        // hypotheses of a decoding step
   Histogram tokenize_seconds;  // of a call
-  Histogram decode_seconds;    // of a batch
+  Histogram encode_seconds;    // of those who join together
+  Histogram decode_seconds;    // of a step
   Histogram detokenize_seconds;
   Counter decoded_tokens;
   CounterFamily expert_tokens;   // by layer

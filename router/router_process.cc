@@ -15,17 +15,28 @@ size_t MaxMessageBytes(const RouterOptions& options) {
   return static_cast<size_t>(options.process.max_message_mib) << 20;
 }
 
+std::chrono::milliseconds Silence(const RouterOptions& options) {
+  return std::chrono::milliseconds(options.process.lease_ms);
+}
+
 BatcherOptions BatchingOptions(const RouterOptions& options) {
   return {.threads = static_cast<int>(options.threads),
           .max_queued_tokens = options.max_queued_tokens,
           .max_queued_sentences = options.max_queued_sentences,
-          .max_batch_tokens = options.max_batch_tokens};
+          .batch = {.max_rows = options.max_batch_rows,
+                    .max_positions = options.max_cached_positions,
+                    .max_encode_tokens = options.max_encode_tokens}};
 }
 
 ServerOptions ShellOptions(const RouterOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options)};
+          .max_message_bytes = MaxMessageBytes(options),
+          .silence = Silence(options),
+          .max_connection_idle =
+              absl::ToChronoMilliseconds(options.process.max_connection_idle),
+          .max_connection_age =
+              absl::ToChronoMilliseconds(options.process.max_connection_age)};
 }
 
 }  // namespace
@@ -40,10 +51,22 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 "tokens that may wait, times the hypotheses of the beam");
   flags.Integer("max_queued_sentences", &options->max_queued_sentences, 1,
                 int64_t{1} << 30, "sentences that may wait");
-  flags.Integer("max_batch_tokens", &options->max_batch_tokens, 1,
+  flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
+                "hypotheses that a batch decodes together; one sentence's beam "
+                "may be larger");
+  flags.Integer("max_cached_positions", &options->max_cached_positions, 1,
                 int64_t{1} << 30,
-                "tokens of a batch: sentences times the longest source times "
-                "the hypotheses of the beam");
+                "source and target positions, times the hypotheses, that a "
+                "batch has keys and values of: 8 bytes each a decoder layer "
+                "and element of the heads");
+  flags.Integer("max_encode_tokens", &options->max_encode_tokens, 1,
+                int64_t{1} << 30,
+                "source tokens of joining sentences that running ones wait for "
+                "between two steps");
+  flags.Text("reduce_host", &options->reduce_host, "HOST",
+             "name or address of this machine on which other routers reach it "
+             "when the coordinator has --reduce=gloo, at ports that the system "
+             "chooses; they are not authenticated. Empty: that of its address");
 }
 
 // The coordinator's commands, and the router's membership.
@@ -107,6 +130,11 @@ absl::Status RouterProcess::Start() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(security_,
+                   Security::CreateForServer(options_.process.security,
+                                             options_.process.listen));
+  security_->AddMetrics(metrics_);
+  server_.UseSecurity(security_);
   RETURN_IF_ERROR(server_.Start());
   if (!options_.process.metrics_address.empty()) {
     ASSIGN_OR_RETURN(
@@ -124,17 +152,30 @@ absl::Status RouterProcess::Join() {
         transfers,
         CreateChannel(
             options_.process.coordinator,
-            {.max_message_bytes = MaxMessageBytes(options_), .bulk = true}));
+            {.max_message_bytes = MaxMessageBytes(options_),
+             .security = security_,
+             .bulk = true,
+             .silence = Silence(options_)}));
   }
-  sessions_ = std::make_unique<RouterSessions>(std::move(transfers),
-                                               MaxMessageBytes(options_),
-                                               &models_, router_metrics_);
-  commands_ = std::make_unique<Commands>(this);
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
+  member.silence = Silence(options_);
+  member.security = security_;
   member.role = v1::MEMBER_ROLE_ROUTER;
   member.address = AdvertisedAddress(options_.process, server_.address());
+  MeetingFactory meet = options_.meet;
+  if (meet == nullptr) {
+    meet = MeetOverNetwork(options_.reduce_host.empty() ? HostOf(member.address)
+                                                        : options_.reduce_host);
+  }
+  sessions_ = std::make_unique<RouterSessions>(
+      std::move(transfers),
+      ChannelOptions{.max_message_bytes = MaxMessageBytes(options_),
+                     .security = security_,
+                     .silence = Silence(options_)},
+      &models_, router_metrics_, std::move(meet));
+  commands_ = std::make_unique<Commands>(this);
   member.name = MemberName(options_.process, "router", member.address);
   member.build_version = GSHARD_VERSION;
   LogInfo("router serves", {{"address", server_.address()},
@@ -148,12 +189,13 @@ std::string RouterProcess::metrics_address() const {
   return metrics_server_ == nullptr ? "" : metrics_server_->address();
 }
 
-void RouterProcess::Drain(std::chrono::milliseconds grace) {
+void RouterProcess::Drain(std::chrono::milliseconds grace,
+                          std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
   server_.SetReady(false);
   if (member_ != nullptr) member_->Stop();
   grace_ms_ = grace.count();
-  server_.Drain(grace);
+  server_.Drain(grace, delay);
   std::lock_guard<std::mutex> lock(mutex_);
   drained_ = true;
   ended_.notify_all();

@@ -26,6 +26,7 @@
 #include "services/metrics/metrics.h"
 #include "services/metrics/metrics_server.h"
 #include "services/rpc/member_client.h"
+#include "services/rpc/security.h"
 #include "services/rpc/server.h"
 
 namespace gshard {
@@ -37,7 +38,15 @@ struct RouterOptions {
   int64_t threads = 1;
   int64_t max_queued_tokens = BatcherOptions().max_queued_tokens;
   int64_t max_queued_sentences = BatcherOptions().max_queued_sentences;
-  int64_t max_batch_tokens = BatcherOptions().max_batch_tokens;
+  int64_t max_batch_rows = BatchLimits().max_rows;
+  int64_t max_cached_positions = BatchLimits().max_positions;
+  int64_t max_encode_tokens = BatchLimits().max_encode_tokens;
+
+  // A name or address of this machine on which other routers reach it when they
+  // sum gradients among themselves; empty: see HostOf.
+  std::string reduce_host;
+  // Instead of a meeting over the network, if set.
+  MeetingFactory meet;
 
   // Instead of process.coordinator, if set.
   std::shared_ptr<grpc::Channel> coordinator_channel;
@@ -58,7 +67,8 @@ class RouterProcess {
 
   // Serves, and begins to join the coordinator; health turns to SERVING when
   // it has. Does nothing after Drain(). Errors: those of ServerShell::Start,
-  // MetricsServer::Start and MemberClient::Start.
+  // MetricsServer::Start, MemberClient::Start and
+  // Security::CreateForServer.
   absl::Status Start();
 
   // Where it listens, with the port that was bound.
@@ -72,10 +82,12 @@ class RouterProcess {
     return server_.InProcessChannel();
   }
 
-  // Turns health to NOT_SERVING, leaves the coordinator, finishes the calls
-  // that were accepted, within `grace`, and ends the server. A microbatch that
-  // runs is given up: the coordinator hands it to another router.
-  void Drain(std::chrono::milliseconds grace);
+  // Turns health to NOT_SERVING, leaves the coordinator, takes calls for
+  // another `delay`, finishes those that were accepted, within `grace`, and
+  // ends the server. A microbatch that runs is given up: the coordinator hands
+  // it to another router.
+  void Drain(std::chrono::milliseconds grace,
+             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
   // Returns OK after Drain(), or earlier with the reason why the coordinator
   // will never accept this router.
@@ -87,6 +99,7 @@ class RouterProcess {
   absl::Status Join();
 
   const RouterOptions options_;
+  std::shared_ptr<Security> security_;  // set by Start()
   gshard::Metrics metrics_;
   const RouterMetrics router_metrics_;
   ModelTable models_;

@@ -2,24 +2,27 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config_proto.h"
 #include "services/config/training_job_proto.h"
+#include "services/rpc/command_results.h"
 #include "services/rpc/member_client.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
 
 RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                               size_t max_message_bytes, ModelTable* models,
-                               RouterMetrics metrics)
+                               ChannelOptions to_workers, ModelTable* models,
+                               RouterMetrics metrics, MeetingFactory meet)
     : coordinator_(std::move(coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
-      connections_(max_message_bytes) {}
+      meet_(std::move(meet)),
+      connections_(std::move(to_workers)) {}
 
 v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
   absl::StatusOr<v1::CommandReply> reply = Do(command);
@@ -37,8 +40,8 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
   v1::CommandReply reply;
   switch (command.action_case()) {
     case v1::Command::kLoadSession: {
-      ASSIGN_OR_RETURN(const int64_t bytes, Load(command.load_session()));
-      reply.mutable_session_loaded()->set_memory_bytes(bytes);
+      ASSIGN_OR_RETURN(*reply.mutable_session_loaded(),
+                       Load(command.load_session()));
       return reply;
     }
     case v1::Command::kUnloadSession:
@@ -52,19 +55,65 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
       return reply;
     case v1::Command::kAssignMicrobatch: {
       const v1::AssignMicrobatch& assignment = command.assign_microbatch();
-      const Entry entry = Find(assignment.session());
-      if (entry.training == nullptr) {
-        return absl::NotFoundError(absl::StrCat(
-            "the router has no training session '", assignment.session(), "'"));
-      }
+      ASSIGN_OR_RETURN(const auto training,
+                       FindTraining(assignment.session()));
       ASSIGN_OR_RETURN(*reply.mutable_microbatch_done()->mutable_stats(),
-                       entry.training->RunMicrobatch(assignment));
+                       training->RunMicrobatch(assignment));
       return reply;
     }
+    case v1::Command::kConnectRouters:
+    case v1::Command::kPrepareStep:
+    case v1::Command::kCommitStep:
+    case v1::Command::kWriteCheckpoint:
+      RETURN_IF_ERROR(DoDense(command, &reply));
+      return reply;
     default:
-      return absl::InvalidArgumentError(
-          "expected a command for routers: load, unload, abort or assign");
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a router has no action number ", command.action_case()));
   }
+}
+
+absl::StatusOr<std::shared_ptr<TrainingSession>> RouterSessions::FindTraining(
+    const std::string& session) const {
+  Entry entry = Find(session);
+  if (entry.training != nullptr) return std::move(entry.training);
+  return absl::NotFoundError(
+      absl::StrCat("the router has no training session '", session, "'"));
+}
+
+absl::Status RouterSessions::DoDense(const v1::Command& command,
+                                     v1::CommandReply* reply) {
+  ASSIGN_OR_RETURN(const auto training, FindTraining(SessionOf(command)));
+  DenseShard* const dense = training->dense();
+  if (dense == nullptr) {
+    return absl::FailedPreconditionError(
+        "the session's dense parameters are the coordinator's");
+  }
+  if (command.has_connect_routers()) {
+    const auto& addresses = command.connect_routers().addresses();
+    return dense->Connect(
+        std::vector<std::string>(addresses.begin(), addresses.end()));
+  }
+  if (command.has_prepare_step()) {
+    const v1::PrepareStep& prepare = command.prepare_step();
+    ASSIGN_OR_RETURN(
+        const std::vector<SquaredNorm> norms,
+        dense->PrepareStep(prepare.step(), prepare.attempts(),
+                           prepare.ran_by()));
+    *reply->mutable_step_prepared() = StepPreparedToProto(norms);
+    return absl::OkStatus();
+  }
+  if (command.has_commit_step()) {
+    const v1::CommitStep& commit = command.commit_step();
+    return dense->CommitStep(commit.step(), commit.gradient_scale(),
+                             commit.learning_rate(), commit.skip_update());
+  }
+  const v1::WriteCheckpoint& write = command.write_checkpoint();
+  ASSIGN_OR_RETURN(
+      const std::vector<TensorEntry> entries,
+      dense->WriteCheckpoint(write.root(), write.step(), write.shard()));
+  *reply->mutable_checkpoint_written() = CheckpointWrittenToProto(entries);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
@@ -83,12 +132,18 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
         ConnectWorkers(router.placement(), model.experts, connections_));
     ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
     job.model = model;
+    std::shared_ptr<DenseShard> dense;
+    if (router.has_dense_group()) {
+      ASSIGN_OR_RETURN(dense,
+                       MakeDenseShard(router.dense_group(), job, meet_));
+    }
     ASSIGN_OR_RETURN(entry.training,
                      TrainingSession::Create(
                          {.session = load.session(),
                           .job = std::move(job),
                           .tokenizer_directory = router.tokenizer_directory(),
-                          .workers = std::move(workers)},
+                          .workers = std::move(workers),
+                          .dense = std::move(dense)},
                          coordinator_, metrics_));
   } else {
     ASSIGN_OR_RETURN(auto replicas,
@@ -107,7 +162,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
   return entry;
 }
 
-absl::StatusOr<int64_t> RouterSessions::Load(const v1::LoadSession& load) {
+absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
+    const v1::LoadSession& load) {
   const std::string& session = load.session();
   if (session.empty()) {
     return absl::InvalidArgumentError("load_session.session: required");
@@ -121,13 +177,23 @@ absl::StatusOr<int64_t> RouterSessions::Load(const v1::LoadSession& load) {
     if (sessions_.count(session) > 0) return exists();
   }
   ASSIGN_OR_RETURN(Entry entry, Make(load));
-  const int64_t bytes = entry.training ? entry.training->memory_bytes()
-                                       : entry.serving->memory_bytes();
+  v1::SessionLoaded loaded;
+  loaded.set_memory_bytes(entry.training ? entry.training->memory_bytes()
+                                         : entry.serving->memory_bytes());
+  if (entry.training != nullptr) {
+    *loaded.mutable_text() = entry.training->text().Describe();
+    if (entry.training->dense() != nullptr) {
+      for (const std::string& address : entry.training->dense()->addresses()) {
+        loaded.add_addresses(address);
+      }
+    }
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   if (entry.serving != nullptr) RETURN_IF_ERROR(models_->Add(entry.serving));
   sessions_[session] = std::move(entry);
-  LogInfo("session loaded", {{"session", session}, {"bytes", bytes}});
-  return bytes;
+  LogInfo("session loaded",
+          {{"session", session}, {"bytes", loaded.memory_bytes()}});
+  return loaded;
 }
 
 absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {

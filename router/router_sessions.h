@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "router/dense_group.h"
 #include "router/model_table.h"
 #include "router/router_metrics.h"
 #include "router/serving_session.h"
@@ -26,10 +27,12 @@ namespace gshard {
 // Thread-safe.
 class RouterSessions {
  public:
-  // `models` (not owned) gets the models that are served.
+  // `models` (not owned) gets the models that are served; `meet` is for
+  // training sessions with a dense group.
   RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                 size_t max_message_bytes, ModelTable* models,
-                 RouterMetrics metrics);
+                 ChannelOptions to_workers, ModelTable* models,
+                 RouterMetrics metrics,
+                 MeetingFactory meet = MeetOverNetwork("127.0.0.1"));
 
   // Does a command; blocks. Errors go into the reply, as coordinator.proto
   // says.
@@ -52,10 +55,14 @@ class RouterSessions {
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
-  absl::StatusOr<int64_t> Load(const v1::LoadSession& load);
   absl::Status Update(const v1::UpdatePlacement& update);
+  absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load);
   Entry Find(const std::string& session) const;
+  absl::StatusOr<std::shared_ptr<TrainingSession>> FindTraining(
+      const std::string& session) const;
+  // Commands to routers with a dense group.
+  absl::Status DoDense(const v1::Command& command, v1::CommandReply* reply);
   // Takes a session out; after its calls if `wait`.
   void Remove(const std::string& session, bool wait);
   static void Stop(const Entry& entry);
@@ -63,6 +70,7 @@ class RouterSessions {
   const std::shared_ptr<grpc::Channel> coordinator_;
   ModelTable* const models_;
   const RouterMetrics metrics_;
+  const MeetingFactory meet_;
   WorkerConnections connections_;
 
   mutable std::mutex mutex_;

@@ -103,6 +103,7 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       metrics_(std::move(metrics)),
       replicas_(spec_.model.experts, spec_.replicas, metrics_),
       expert_rows_(spec_.model.experts) {
+  translator_.RoundParameters(parameters_);
   for (const auto& [name, tensor] : parameters_) {
     memory_bytes_ += static_cast<int64_t>(tensor.bytes());
   }
@@ -141,36 +142,73 @@ absl::StatusOr<std::string> ServingSession::Decode(
   return tokenizers_.target().Decode(ids);
 }
 
-absl::StatusOr<std::vector<Hypotheses>> ServingSession::Translate(
-    absl::Span<const SourceSentence> sentences, const BatchRun& run) {
-  // Both reasons to stop wake the segments through one.
-  Cancellation stop;
-  const uint64_t by_batch = run.all_cancelled->OnCancel([&] { stop.Cancel(); });
-  const uint64_t by_session = interrupted_.OnCancel([&] { stop.Cancel(); });
-  ReplicatedSegments segments(replicas_, run.deadline, stop);
-  DecodeStatistics statistics;
-  absl::StatusOr<std::vector<Hypotheses>> results = translator_.Translate(
-      sentences, parameters_, &segments,
-      [&](size_t i) { return stop.cancelled() || run.cancelled(i); },
-      &statistics);
-  run.all_cancelled->Remove(by_batch);
-  interrupted_.Remove(by_session);
+class ServingSession::Batch final : public ModelBatch {
+ public:
+  Batch(ServingSession& session, int64_t max_positions)
+      : session_(session),
+        batch_(session.translator_, session.parameters_, max_positions) {}
+
+  absl::Status Join(absl::Span<const JoiningSentence> joining,
+                    const BatchRun& run) override {
+    return Run(run, [&](SegmentRunner* segments, DecodeStatistics* statistics) {
+      return batch_.Join(joining, segments, statistics);
+    });
+  }
+  absl::Status Step(const BatchRun& run) override {
+    return Run(run, [&](SegmentRunner* segments, DecodeStatistics* statistics) {
+      return batch_.Step(segments, statistics);
+    });
+  }
+  void Leave(uint64_t id) override { batch_.Leave(id); }
+  std::vector<FinishedSentence> TakeFinished() override {
+    return batch_.TakeFinished();
+  }
+  int64_t rows() const override { return batch_.rows(); }
+
+ private:
+  template <typename Work>
+  absl::Status Run(const BatchRun& run, const Work& work) {
+    const RouterMetrics& metrics = session_.metrics_;
+    Cancellation& interrupted = session_.interrupted_;
+    // Both reasons to stop wake the segments through one.
+    Cancellation stop;
+    const auto cancel = [&stop] { stop.Cancel(); };
+    const uint64_t by_batch = run.all_cancelled->OnCancel(cancel);
+    const uint64_t by_session = interrupted.OnCancel(cancel);
+    ReplicatedSegments segments(session_.replicas_, run.deadline, stop);
+    DecodeStatistics statistics;
+    const absl::Status status = work(&segments, &statistics);
+    run.all_cancelled->Remove(by_batch);
+    interrupted.Remove(by_session);
+    for (const LayerLoad& layer : statistics.layers) {
+      metrics.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
+                         layer.overflow_second);
+    }
+    session_.CountRows(statistics);
+    metrics.decoded_tokens.Increment(
+        static_cast<double>(statistics.decoded_tokens));
+    if (interrupted.cancelled()) {
+      return absl::UnavailableError(
+          absl::StrCat("model ", session_.id(), " was unloaded"));
+    }
+    return stop.cancelled() ? status : ToClient(status);
+  }
+
+  ServingSession& session_;
+  RunningBatch batch_;
+};
+
+std::unique_ptr<ModelBatch> ServingSession::NewBatch(int64_t max_positions) {
+  return std::make_unique<Batch>(*this, max_positions);
+}
+
+void ServingSession::CountRows(const DecodeStatistics& statistics) {
+  std::lock_guard<std::mutex> lock(mutex_);
   for (const LayerLoad& layer : statistics.layers) {
-    metrics_.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
-                        layer.overflow_second);
-    std::lock_guard<std::mutex> lock(mutex_);
     for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
       expert_rows_[e] += layer.expert_rows[e];
     }
   }
-  metrics_.decoded_tokens.Increment(
-      static_cast<double>(statistics.decoded_tokens));
-  if (interrupted_.cancelled()) {
-    return absl::UnavailableError(
-        absl::StrCat("model ", spec_.session, " was unloaded"));
-  }
-  if (results.ok() || stop.cancelled()) return results;
-  return ToClient(results.status());
 }
 
 std::vector<int64_t> ServingSession::expert_rows() const {

@@ -45,8 +45,13 @@ class ServingSession final : public TranslationModel {
       absl::string_view text, absl::string_view language) const override;
   absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const override;
-  absl::StatusOr<std::vector<Hypotheses>> Translate(
-      absl::Span<const SourceSentence> sentences, const BatchRun& run) override;
+  int64_t CachedPositions(const SourceSentence& sentence) const override {
+    return translator_.CachedPositions(sentence);
+  }
+  std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) override;
+  bool full() const override {
+    return replicas_.live_experts() == spec_.model.experts;
+  }
 
   // Makes batches that run, and all that follow, fail with UNAVAILABLE.
   void Interrupt() { interrupted_.Cancel(); }
@@ -60,6 +65,7 @@ class ServingSession final : public TranslationModel {
   int64_t memory_bytes() const { return memory_bytes_; }
 
  private:
+  class Batch;
   struct Tokenizers {
     std::unique_ptr<Tokenizer> source;
     std::unique_ptr<Tokenizer> own_target;  // null: the source's
@@ -74,11 +80,12 @@ class ServingSession final : public TranslationModel {
                  Program encode, Program decode, RouterMetrics metrics);
 
   static TargetTokens TargetTokensOf(const Tokenizer& tokenizer);
+  void CountRows(const DecodeStatistics& statistics);
 
   const ServingSessionSpec spec_;
   const Tokenizers tokenizers_;
   const std::string default_language_;
-  const TensorMap parameters_;
+  TensorMap parameters_;  // rounded as the programs take them
   const Translator translator_;
   const RouterMetrics metrics_;
   int64_t memory_bytes_ = 0;

@@ -6,14 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/remote_segments.h"
-#include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/data/corpus.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_transfer.h"
 #include "services/segments/role_split.h"
-#include "services/tokenizer/tokenizer.h"
 #include "services/train/local_trainer.h"
 
 namespace gshard {
@@ -27,49 +24,17 @@ std::chrono::milliseconds LeftUntil(Clock::time_point deadline) {
                       deadline - Clock::now()));
 }
 
-absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
-                             int64_t size) {
-  if (tokenizer.vocab_size() == size) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the ", side, " tokenizer has ", tokenizer.vocab_size(),
-                   " pieces, the model expects ", size));
-}
-
-absl::StatusOr<Dataset> LoadDataset(const TrainingJob& job,
-                                    const std::string& directory) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> source,
-                   Tokenizer::Load(absl::StrCat(directory, "/source.model")));
-  RETURN_IF_ERROR(
-      CheckVocabulary("source", *source, job.model.source_vocabulary_size));
-  std::unique_ptr<Tokenizer> own_target;
-  if (!job.model.shared_vocabulary) {
-    ASSIGN_OR_RETURN(own_target,
-                     Tokenizer::Load(absl::StrCat(directory, "/target.model")));
-  }
-  const Tokenizer& target = own_target ? *own_target : *source;
-  RETURN_IF_ERROR(
-      CheckVocabulary("target", target, job.model.target_vocabulary_size));
-  CorpusOptions corpus_options;
-  corpus_options.default_language = job.data.default_language;
-  ASSIGN_OR_RETURN(const Corpus corpus,
-                   ReadCorpus(job.data.train_path, corpus_options));
-  if (corpus.bad_lines > 0) {
-    LogWarning("bad lines were left out",
-               {{"path", job.data.train_path}, {"lines", corpus.bad_lines}});
-  }
-  return Dataset::Create(corpus, *source, target,
-                         {.max_length = static_cast<int32_t>(job.max_length)});
-}
-
 v1::MicrobatchStats StatsToProto(const StepStatistics& statistics) {
   v1::MicrobatchStats stats;
   stats.set_target_tokens(statistics.target_tokens);
   stats.set_sentences(statistics.sentences);
   stats.set_loss_sum(statistics.loss_sum);
+  stats.set_logit_magnitude(statistics.logit_magnitude);
   for (const LayerStatistics& layer : statistics.layers) {
     v1::LayerStats* const out = stats.add_layers();
     out->set_balance_loss_sum(layer.balance_loss_sum);
     out->set_groups(layer.groups);
+    out->set_gate_logit_magnitude(layer.logit_magnitude);
     out->set_routed_first(layer.routed_first);
     out->set_routed_second(layer.routed_second);
     out->set_overflow_first(layer.overflow_first);
@@ -86,33 +51,29 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
     RouterMetrics metrics) {
   const TrainingJob& job = spec.job;
-  ASSIGN_OR_RETURN(Dataset dataset, LoadDataset(job, spec.tokenizer_directory));
-  ASSIGN_OR_RETURN(
-      BatchOrder order,
-      BatchOrder::Create(
-          dataset.lengths(),
-          {.seed = static_cast<uint64_t>(job.seed),
-           .tokens = static_cast<int32_t>(job.tokens_per_microbatch),
-           .microbatches_per_step =
-               static_cast<int32_t>(job.microbatches_per_step)},
-          dataset.target_lengths()));
+  ASSIGN_OR_RETURN(auto text,
+                   TrainingText::Open(job, spec.tokenizer_directory));
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
   ASSIGN_OR_RETURN(RolePrograms roles, SplitRoles(program));
-  return std::unique_ptr<TrainingSession>(new TrainingSession(
-      std::move(spec), std::move(roles.router), std::move(dataset),
-      std::move(order), std::move(coordinator), std::move(metrics)));
+  ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
+  ASSIGN_OR_RETURN(RolePrograms evaluation_roles, SplitRoles(evaluation));
+  return std::unique_ptr<TrainingSession>(
+      new TrainingSession(std::move(spec), std::move(roles.router),
+                          std::move(evaluation_roles.router), std::move(text),
+                          std::move(coordinator), std::move(metrics)));
 }
 
 TrainingSession::TrainingSession(TrainingSessionSpec spec, Program program,
-                                 Dataset dataset, BatchOrder order,
+                                 Program evaluation,
+                                 std::unique_ptr<TrainingText> text,
                                  std::shared_ptr<grpc::Channel> coordinator,
                                  RouterMetrics metrics)
     : spec_(std::move(spec)),
       layers_(MoeLayerNames(spec_.job.model)),
       runner_(spec_.job.model, std::move(program)),
-      dataset_(std::move(dataset)),
-      order_(std::move(order)),
+      evaluator_(spec_.job.model, std::move(evaluation)),
+      text_(std::move(text)),
       coordinator_(std::move(coordinator)),
       metrics_(std::move(metrics)) {
   metrics_.DeclareLayers(layers_);
@@ -130,12 +91,13 @@ absl::Status TrainingSession::CheckAssignment(
         absl::StrCat("assign_microbatch.step: expected at least 1, got ",
                      assignment.step()));
   }
-  if (assignment.microbatch() < 0 ||
-      assignment.microbatch() >= spec_.job.microbatches_per_step) {
+  const int64_t count = assignment.validation()
+                            ? text_->validation_microbatches()
+                            : spec_.job.microbatches_per_step;
+  if (assignment.microbatch() < 0 || assignment.microbatch() >= count) {
     return absl::InvalidArgumentError(
-        absl::StrCat("assign_microbatch.microbatch: expected 0 to ",
-                     spec_.job.microbatches_per_step - 1, ", got ",
-                     assignment.microbatch()));
+        absl::StrCat("assign_microbatch.microbatch: expected 0 to ", count - 1,
+                     ", got ", assignment.microbatch()));
   }
   if (assignment.timeout_ms() < 1) {
     return absl::InvalidArgumentError(
@@ -147,6 +109,7 @@ absl::Status TrainingSession::CheckAssignment(
 
 absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
     int64_t version, std::chrono::milliseconds timeout) {
+  if (spec_.dense != nullptr) return spec_.dense->ParametersOf(version);
   std::lock_guard<std::mutex> lock(parameters_mutex_);
   if (version == version_) return parameters_;
   v1::PullParametersRequest request;
@@ -154,8 +117,9 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
   request.set_version(version);
   ASSIGN_OR_RETURN(const NamedTensors tensors,
                    PullParameters(coordinator_, request, expected_, timeout));
-  parameters_ =
-      std::make_shared<const TensorMap>(tensors.begin(), tensors.end());
+  TensorMap parameters(tensors.begin(), tensors.end());
+  runner_.RoundParameters(parameters);
+  parameters_ = std::make_shared<const TensorMap>(std::move(parameters));
   version_ = version;
   return parameters_;
 }
@@ -166,6 +130,41 @@ void TrainingSession::CountLayers(const StepStatistics& statistics) const {
     metrics_.CountLayer(layers_[i], layer.expert_rows, layer.overflow_first,
                         layer.overflow_second);
   }
+}
+
+absl::StatusOr<MicrobatchResult> TrainingSession::Run(
+    const v1::AssignMicrobatch& assignment, const TensorMap& parameters,
+    RemoteSegments* segments, std::function<bool()> cancelled) const {
+  const int32_t index = assignment.microbatch();
+  const auto seed = static_cast<uint64_t>(spec_.job.seed);
+  if (!assignment.validation()) {
+    ASSIGN_OR_RETURN(const Batch batch, text_->Read(assignment.step(), index));
+    return runner_.Run(batch, seed, assignment.step(), index, parameters,
+                       segments, std::move(cancelled));
+  }
+  ASSIGN_OR_RETURN(const Batch batch, text_->ReadHeldOut(index));
+  MicrobatchResult result;
+  ASSIGN_OR_RETURN(result.statistics,
+                   evaluator_.Evaluate(batch, seed, index, parameters, segments,
+                                       std::move(cancelled)));
+  return result;
+}
+
+absl::Status TrainingSession::HandOver(const v1::AssignMicrobatch& assignment,
+                                       GradientList gradients,
+                                       std::chrono::milliseconds timeout) {
+  if (spec_.dense != nullptr) {
+    return spec_.dense->Keep(assignment.step(), assignment.microbatch(),
+                             assignment.attempt(), std::move(gradients));
+  }
+  NamedTensors tensors;
+  for (auto& [name, gradient] : gradients) tensors[name] = std::move(gradient);
+  v1::TensorFrameHeader header;
+  header.set_session(spec_.session);
+  header.set_step(assignment.step());
+  header.set_microbatch(assignment.microbatch());
+  header.set_attempt(assignment.attempt());
+  return PushGradients(coordinator_, header, tensors, timeout);
 }
 
 absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
@@ -179,20 +178,17 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
   ASSIGN_OR_RETURN(
       const Parameters parameters,
       PullVersion(assignment.parameter_version(), LeftUntil(deadline)));
-  const Batch batch = MakeBatch(
-      dataset_,
-      order_.Microbatch(assignment.step() - 1, assignment.microbatch()));
-  RemoteSegments segments(spec_.workers,
-                          {.session = spec_.session,
-                           .step = assignment.step(),
-                           .microbatch = assignment.microbatch(),
-                           .attempt = assignment.attempt(),
-                           .deadline = deadline},
-                          interrupted_, metrics_.sent_bytes,
-                          metrics_.received_bytes);
-  absl::StatusOr<MicrobatchResult> result = runner_.Run(
-      batch, static_cast<uint64_t>(spec_.job.seed), assignment.step(),
-      assignment.microbatch(), *parameters, &segments, [this, deadline] {
+  RemoteRun run{.session = spec_.session,
+                .step = assignment.step(),
+                .microbatch = assignment.microbatch(),
+                .attempt = assignment.attempt(),
+                .deadline = deadline};
+  // What a validation calls leaves nothing behind.
+  if (assignment.validation()) run.step = run.microbatch = run.attempt = 0;
+  RemoteSegments segments(spec_.workers, std::move(run), interrupted_,
+                          metrics_.sent_bytes, metrics_.received_bytes);
+  absl::StatusOr<MicrobatchResult> result =
+      Run(assignment, *parameters, &segments, [this, deadline] {
         return interrupted_.cancelled() || Clock::now() > deadline;
       });
   if (!result.ok()) {
@@ -203,18 +199,11 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
     }
     return result.status();
   }
-  NamedTensors gradients;
-  for (auto& [name, gradient] : result->gradients) {
-    gradients[name] = std::move(gradient);
+  if (!assignment.validation()) {
+    RETURN_IF_ERROR(HandOver(assignment, std::move(result->gradients),
+                             LeftUntil(deadline)));
+    CountLayers(result->statistics);
   }
-  v1::TensorFrameHeader header;
-  header.set_session(spec_.session);
-  header.set_step(assignment.step());
-  header.set_microbatch(assignment.microbatch());
-  header.set_attempt(assignment.attempt());
-  RETURN_IF_ERROR(
-      PushGradients(coordinator_, header, gradients, LeftUntil(deadline)));
-  CountLayers(result->statistics);
   v1::MicrobatchStats stats = StatsToProto(result->statistics);
   const Clock::duration duration = Clock::now() - start;
   stats.set_exchange_bytes(segments.exchange_bytes());
@@ -227,8 +216,8 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
 }
 
 int64_t TrainingSession::memory_bytes() const {
-  int64_t bytes = (dataset_.source_pieces() + dataset_.target_pieces()) *
-                  static_cast<int64_t>(sizeof(int32_t));
+  int64_t bytes = text_->memory_bytes();
+  if (spec_.dense != nullptr) return bytes + spec_.dense->memory_bytes();
   // Parameters and their gradients.
   for (const auto& [name, tensor] : expected_) {
     bytes += 2 * NumElements(tensor.dims) * static_cast<int64_t>(sizeof(float));

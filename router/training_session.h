@@ -1,13 +1,15 @@
-// TrainingSession: the dense side of a training job on this router. Holds the
+// TrainingSession: the dense side of a training job on this router. Reads the
 // text, runs microbatches of it with the expert workers, and hands their
-// gradients to the coordinator.
+// gradients to the coordinator, or keeps them for the routers' own sum.
 
 #ifndef ROUTER_TRAINING_SESSION_H_
 #define ROUTER_TRAINING_SESSION_H_
 
 #include <grpcpp/channel.h>
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,11 +18,12 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/cancellation.h"
+#include "router/dense_shard.h"
+#include "router/remote_segments.h"
 #include "router/router_metrics.h"
+#include "router/training_text.h"
 #include "router/worker_group.h"
 #include "services/config/training_job.h"
-#include "services/data/batch_order.h"
-#include "services/data/dataset.h"
 #include "services/rpc/tensor_pieces.h"
 #include "services/train/microbatch.h"
 
@@ -31,52 +34,70 @@ struct TrainingSessionSpec {
   TrainingJob job;                  // validated
   std::string tokenizer_directory;  // source.model, and target.model if needed
   WorkerGroup workers;
+  // Where parameters come from and gradients go; null: to the coordinator.
+  std::shared_ptr<DenseShard> dense;
 };
 
 // Thread-safe.
 class TrainingSession {
  public:
-  // Reads and tokenizes the text: seconds for a million words. `coordinator`
-  // is where parameters come from and gradients go.
-  //
-  // Errors: those of reading the corpus and the tokenizers; FailedPrecondition
-  // if a vocabulary is not of the model's size; those of building the program.
+  // `coordinator` is where parameters come from and gradients go. Errors: those
+  // of TrainingText::Open, and of building the program.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {});
 
-  // Runs one microbatch; blocks. The gradients have been pushed when it
-  // returns.
+  // Runs one microbatch; blocks. The gradients have been pushed, or kept, when
+  // it returns; those of validation have none.
   //
   // Errors: InvalidArgument for one that there is not; DeadlineExceeded;
-  // Cancelled after Interrupt(); those of PullParameters, of the expert
-  // workers and of PushGradients.
+  // Cancelled after Interrupt(); those of the expert workers; those of
+  // PullParameters and PushGradients, or of DenseShard.
   absl::StatusOr<v1::MicrobatchStats> RunMicrobatch(
       const v1::AssignMicrobatch& assignment);
 
-  // Ends the microbatch that is running, and all that follow.
-  void Interrupt() { interrupted_.Cancel(); }
+  // What this router owns of the dense parameters; null if the coordinator has
+  // them.
+  DenseShard* dense() const { return spec_.dense.get(); }
 
+  // Ends the microbatch or exchange that is running, and all that follow.
+  void Interrupt() {
+    interrupted_.Cancel();
+    if (spec_.dense != nullptr) spec_.dense->Abort();
+  }
+
+  const TrainingText& text() const { return *text_; }
   int64_t memory_bytes() const;
 
  private:
   using Parameters = std::shared_ptr<const TensorMap>;
 
-  TrainingSession(TrainingSessionSpec spec, Program program, Dataset dataset,
-                  BatchOrder order, std::shared_ptr<grpc::Channel> coordinator,
+  TrainingSession(TrainingSessionSpec spec, Program program, Program evaluation,
+                  std::unique_ptr<TrainingText> text,
+                  std::shared_ptr<grpc::Channel> coordinator,
                   RouterMetrics metrics);
 
   absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
+  // Gives the gradients of a microbatch to whoever sums them.
+  absl::Status HandOver(const v1::AssignMicrobatch& assignment,
+                        GradientList gradients,
+                        std::chrono::milliseconds timeout);
   // The dense parameters of a version; keeps the last.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);
+  absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
+                                       const TensorMap& parameters,
+                                       RemoteSegments* segments,
+                                       std::function<bool()> cancelled) const;
+  absl::Status Push(const v1::AssignMicrobatch& assignment,
+                    GradientList gradients, std::chrono::milliseconds timeout);
   void CountLayers(const StepStatistics& statistics) const;
 
   const TrainingSessionSpec spec_;
   const std::vector<std::string> layers_;  // of experts
   const MicrobatchRunner runner_;
-  const Dataset dataset_;
-  const BatchOrder order_;
+  const MicrobatchRunner evaluator_;
+  const std::unique_ptr<TrainingText> text_;
   const std::shared_ptr<grpc::Channel> coordinator_;
   const RouterMetrics metrics_;
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters

@@ -6,7 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,21 +14,39 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "router/cancellation.h"
-#include "services/decoding/translator.h"
+#include "services/decoding/running_batch.h"
 
 namespace gshard {
 
-// What is known of the batch that is being translated.
+using Hypotheses = std::vector<DecodedHypothesis>;  // of one sentence
+
+// What is known of those that a batch is translating.
 struct BatchRun {
   // Nobody waits for any sentence after this.
   std::chrono::steady_clock::time_point deadline;
 
-  // Whether nobody waits for a sentence any more; and all of them.
-  std::function<bool(size_t sentence)> cancelled;
+  // Set when nobody waits for any of them any more: the call returns soon.
   Cancellation* all_cancelled = nullptr;
 };
 
-using Hypotheses = std::vector<DecodedHypothesis>;  // of one sentence
+// Sentences of one model that are decoded together: RunningBatch, with experts
+// and all. Used by one thread at a time; does not outlive its model.
+class ModelBatch {
+ public:
+  virtual ~ModelBatch() = default;
+
+  // As RunningBatch::Join and Step; they block. Errors: Unavailable if the
+  // model cannot be run any more or an expert worker is lost;
+  // DeadlineExceeded; Cancelled. After an error of Join the batch is well and
+  // nobody has joined; after one of Step it is of no use.
+  virtual absl::Status Join(absl::Span<const JoiningSentence> joining,
+                            const BatchRun& run) = 0;
+  virtual absl::Status Step(const BatchRun& run) = 0;
+
+  virtual void Leave(uint64_t id) = 0;
+  virtual std::vector<FinishedSentence> TakeFinished() = 0;
+  virtual int64_t rows() const = 0;  // of the next step
+};
 
 // Thread-safe.
 class TranslationModel {
@@ -53,11 +71,15 @@ class TranslationModel {
   virtual absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const = 0;
 
-  // Translates a batch; blocks. Sentences that are cancelled have no
-  // hypotheses. Errors: Unavailable if the model cannot be run any more or an
-  // expert worker is lost; DeadlineExceeded; Cancelled.
-  virtual absl::StatusOr<std::vector<Hypotheses>> Translate(
-      absl::Span<const SourceSentence> sentences, const BatchRun& run) = 0;
+  // Whether a worker is there for every expert, as far as is known. Without
+  // one, translations are degraded.
+  virtual bool full() const { return true; }
+
+  // Positions that a sentence may need of a batch's cache.
+  virtual int64_t CachedPositions(const SourceSentence& sentence) const = 0;
+
+  // A batch with nobody in it, whose cache has at most so many positions.
+  virtual std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) = 0;
 };
 
 }  // namespace gshard

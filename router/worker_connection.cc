@@ -174,8 +174,8 @@ size_t WorkerConnection::pending() const {
   return stream_->pending.size();
 }
 
-WorkerConnections::WorkerConnections(size_t max_message_bytes)
-    : max_message_bytes_(max_message_bytes) {}
+WorkerConnections::WorkerConnections(ChannelOptions channel)
+    : channel_(std::move(channel)) {}
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
     const std::string& name, const std::string& address, int64_t incarnation) {
@@ -184,9 +184,9 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
   if (found != connections_.end()) return found->second;
   ASSIGN_OR_RETURN(
       std::shared_ptr<grpc::Channel> channel,
-      CreateChannel(address, {.max_message_bytes = max_message_bytes_}));
+      CreateChannel(address, channel_));
   StreamOptions options;
-  options.frame_limits.max_bytes = max_message_bytes_;
+  options.frame_limits.max_bytes = channel_.max_message_bytes;
   auto connection = std::make_shared<WorkerConnection>(
       name, std::move(channel), std::move(options));
   connections_[{name, address, incarnation}] = connection;

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "router/worker_state.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -84,7 +85,8 @@ class WorkerConnection {
 // connection that was lost. Thread-safe.
 class WorkerConnections {
  public:
-  explicit WorkerConnections(size_t max_message_bytes);
+  // `channel` says how all of them are made.
+  explicit WorkerConnections(ChannelOptions channel);
 
   // Errors: InvalidArgument if `address` is not one.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
@@ -95,7 +97,7 @@ class WorkerConnections {
   void Prune();
 
  private:
-  const size_t max_message_bytes_;
+  const ChannelOptions channel_;
   std::mutex mutex_;
   // Guarded by mutex_.
   std::map<std::tuple<std::string, std::string, int64_t>,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/failure_table.h"
 #include "tests/testing/source_rules.h"
 #include "tests/testing/source_tree.h"
 
@@ -50,6 +51,10 @@ TEST(ThisTreeTest, LibrariesStayInTheRoomsThatWrapThem) {
 }
 
 TEST(ThisTreeTest, IsTidy) { ExpectNone(TidyViolations(ThisTree())); }
+
+TEST(ThisTreeTest, EachRowOfTheFailureTableHasItsTest) {
+  ExpectNone(FailureTableViolations(ThisTree()));
+}
 
 constexpr char kRooms[] =
     "# Rooms, lowest first.\n"
@@ -162,9 +167,8 @@ TEST(FenceTest, OneRoomWrapsEachKernelAndTextLibrary) {
   EXPECT_THAT(
       FenceViolations(Including("services/moe/a.cc", "<oneapi/dnnl/dnnl.hpp>")),
       ElementsAre(HasSubstr("oneDNN header")));
-  EXPECT_THAT(
-      FenceViolations(Including("services/train/a.cc", "<sqlite3.h>")),
-      ElementsAre(HasSubstr("SQLite header")));
+  EXPECT_THAT(FenceViolations(Including("services/train/a.cc", "<sqlite3.h>")),
+              ElementsAre(HasSubstr("SQLite header")));
   EXPECT_THAT(
       FenceViolations(Including("router/a.cc", "<sentencepiece_processor.h>")),
       ElementsAre(HasSubstr("SentencePiece header")));
@@ -238,6 +242,33 @@ TEST(TidyTest, RefusesWorkLeftToDoAndTestsSwitchedOff) {
                    "DOS and FIX"
                    "MENT are words"),
               IsEmpty());
+}
+
+// A table with one row, beside a test and a script.
+std::vector<SourceFile> WithRow(const std::string& row) {
+  return {{"ARCHITECTURE.md",
+           absl::StrCat("| what fails | who | what | seen | shown by |\n",
+                        "|---|---|---|---|---|\n", row, "\n\nText.\n")},
+          {"tests/a_test.cc", "TEST_F(ATest,\n       Holds) {}\n"},
+          {"tests/fault/b.sh", "true\n"}};
+}
+
+TEST(FailureTableTest, NamesTestsThatThereAre) {
+  EXPECT_THAT(FailureTableViolations(WithRow("| a | b | c | d | `ATest.Holds`, "
+                                             "`tests/fault/b.sh` |")),
+              IsEmpty());
+  EXPECT_THAT(
+      FailureTableViolations(WithRow("| a | b | c | d | `ATest.Fails` |")),
+      ElementsAre("ARCHITECTURE.md:3: there is no test ATest.Fails"));
+  EXPECT_THAT(FailureTableViolations(WithRow("| a | b | c | d | later |")),
+              ElementsAre(HasSubstr("no test is named")));
+  EXPECT_THAT(
+      FailureTableViolations(WithRow("| a | b | | d | `ATest.Holds` |")),
+      ElementsAre(HasSubstr("a cell is empty")));
+  EXPECT_THAT(FailureTableViolations(WithRow("| a | b | `ATest.Holds` |")),
+              ElementsAre(HasSubstr("expected 5 cells, got 3")));
+  EXPECT_THAT(FailureTableViolations({{"ARCHITECTURE.md", "Text.\n"}}),
+              ElementsAre(HasSubstr("no table of failures")));
 }
 
 }  // namespace

@@ -77,6 +77,9 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     const v1::Placement& placement = session.placement();
     std::string name = session.session();
     std::string purpose = session.training() ? "training" : "serving";
+    if (!session.reduce().empty() && session.reduce() != "coordinator") {
+      absl::StrAppend(&purpose, ", reduced by ", session.reduce());
+    }
     std::string state = StateName(session.state());
     std::string version = absl::StrCat(placement.version());
     const auto add = [&](std::string holder, std::string experts) {
@@ -132,8 +135,9 @@ absl::Status DescribeCommand(Arguments arguments, Console& console) {
   flags.Example("gshard describe --experts");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   ASSIGN_OR_RETURN(const v1::DescribeResponse description,
                    coordinator->Describe(experts));
   if (json) {
@@ -162,8 +166,9 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   flags.Example("gshard wait --routers 1 --workers 2 --timeout 30s");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return WaitForSystem(
       *coordinator, goal,
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),

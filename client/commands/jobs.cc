@@ -3,6 +3,7 @@
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/commands.h"
 #include "client/coordinator_client.h"
@@ -21,16 +22,23 @@ std::string TimeText(int64_t unix_micros) {
                           absl::UTCTimeZone());
 }
 
+// "4.8312 at 500".
+std::string BestText(const v1::JobProgress& job) {
+  if (job.best_validation_step() == 0) return "";
+  return absl::StrFormat("%.4f at %d", job.best_validation_loss(),
+                         job.best_validation_step());
+}
+
 std::string JobTable(const v1::ListJobsResponse& jobs) {
-  Table table(
-      {"job", "state", "step", "attempt", "submitted", "checkpoint", "why"},
-      {2, 3});
+  Table table({"job", "state", "step", "attempt", "submitted", "best held out",
+               "checkpoint", "why"},
+              {2, 3});
   for (const v1::JobInfo& info : jobs.jobs()) {
     const v1::JobProgress& job = info.progress();
     table.AddRow({job.job(), JobStateName(job.state()),
                   absl::StrCat(job.step(), "/", job.total_steps()),
                   absl::StrCat(job.attempt()),
-                  TimeText(info.submitted_unix_micros()),
+                  TimeText(info.submitted_unix_micros()), BestText(job),
                   job.checkpoint_directory(), job.status().message()});
   }
   return table.empty() ? "No jobs.\n" : table.ToText();
@@ -68,8 +76,9 @@ absl::Status JobsCommand(Arguments arguments, Console& console) {
   flags.Example("gshard jobs demo --history");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   ASSIGN_OR_RETURN(
       const v1::ListJobsResponse jobs,
       coordinator->ListJobs(

@@ -36,8 +36,9 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   request.set_version(version);
   ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
                    FindCheckpoint(parsed->positional[1]));
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   ASSIGN_OR_RETURN(
       const std::string session,
       coordinator->LoadModel(request, std::chrono::milliseconds(
@@ -58,8 +59,9 @@ absl::Status UnloadCommand(Arguments arguments, Console& console) {
   flags.Example("gshard unload demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   const std::string& name = parsed->positional[0];
   if (absl::StrContains(name, "@")) return coordinator->UnloadModel(name);
 

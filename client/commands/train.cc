@@ -14,14 +14,15 @@
 namespace gshard {
 namespace {
 
-// The coordinator and its members may have other current directories.
-void MakePathsAbsolute(TrainingJob* job) {
-  for (std::string* path :
-       {&job->data.train_path, &job->data.dev_path,
-        &job->data.source_tokenizer_path, &job->data.target_tokenizer_path,
-        &job->checkpoint.directory, &job->summary_directory}) {
-    *path = AbsolutePath(*path);
-  }
+// Whether the job that could not be submitted is there already: it runs, or it
+// is done. A batch system may have lost who followed it.
+bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
+  const auto jobs = coordinator.ListJobs(job.name, /*history=*/false);
+  if (!jobs.ok() || jobs->jobs().empty()) return false;
+  const v1::JobProgress& progress = jobs->jobs(0).progress();
+  return !JobIsOver(progress.state()) ||
+         (progress.state() == v1::JOB_STATE_SUCCEEDED &&
+          progress.total_steps() >= job.steps);
 }
 
 }  // namespace
@@ -44,7 +45,8 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   flags.Positional("JOB", 1, 1, "TrainingJob as protobuf text");
   flags.Bool("follow", &follow, "print progress until the job is over");
   flags.Bool("resume", &resume,
-             "continue from the last checkpoint in the job's directory");
+             "continue from the last checkpoint in the job's directory; with "
+             "--follow a job that runs already is followed");
   flags.Duration("time_limit", &time_limit,
                  "training time, in place of the job's; 0: the job's");
   flags.Bool("json", &json, "print JSON objects, one a line");
@@ -58,16 +60,21 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
     return follow ? WithRetryCode(loaded.status()) : loaded.status();
   }
   TrainingJob& job = *loaded;
-  MakePathsAbsolute(&job);
+  // The coordinator and its members may have other current directories.
+  for (std::string* path : PathsOf(&job)) *path = AbsolutePath(*path);
   if (time_limit > absl::ZeroDuration()) {
     job.time_limit_seconds =
         absl::ToInt64Seconds(absl::Ceil(time_limit, absl::Seconds(1)));
   }
   *request.mutable_job() = TrainingJobToProto(job);
   request.set_resume(resume);
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
+  if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
+    return FollowJob(*coordinator, job.name, json, console);
+  }
   if (!submitted.ok()) {
     return follow ? WithRetryCode(submitted.status()) : submitted.status();
   }
@@ -95,8 +102,9 @@ absl::Status WatchCommand(Arguments arguments, Console& console) {
   flags.Example("gshard watch demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return FollowJob(*coordinator, parsed->positional[0], json, console);
 }
 
@@ -109,8 +117,9 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
   flags.Example("gshard cancel demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const auto coordinator,
-                   CoordinatorClient::Create(system.CoordinatorAddress()));
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
   return coordinator->CancelJob(parsed->positional[0]);
 }
 

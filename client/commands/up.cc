@@ -150,10 +150,16 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
              "DIR/logs; if one dies, stop the others and fail");
   flags.Integer("routers", &options.routers, 1, 256, "routers");
   flags.Integer("workers", &options.workers, 1, 2048, "expert workers");
+  flags.Choice("reduce", &options.reduce, {"coordinator", "gloo", "nccl"},
+               "who sums the dense gradients of training jobs: the coordinator, "
+               "or the routers among themselves; the result is the same");
   flags.List("models", &models, "NAME=CHECKPOINT", "models to serve");
   flags.Integer("metrics_port_base", &options.metrics_port_base, 0, 60000,
                 "first of the ports on 127.0.0.1 with Prometheus metrics: the "
                 "coordinator's, then each router's and worker's; 0: none");
+  flags.Text("state_directory", &options.state_directory, "DIR",
+             "keeps jobs and served models, so that the next `gshard up` goes "
+             "on with them; left out: they are forgotten");
   flags.Integer("drain_seconds", &options.drain_seconds, 0, 86400,
                 "time for calls in progress when stopping");
   flags.Choice("log_level", &options.log_level,
@@ -182,6 +188,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
     requests.push_back(request);
   }
   options.directory = system_flags.Layout().directory();
+  options.state_directory = AbsolutePath(options.state_directory);
   if (options.program_directory.empty()) {
     options.program_directory = ProgramDirectory();
   }

@@ -43,7 +43,31 @@ def make_stubs(folder):
           importlib.import_module(package + "translation_pb2_grpc"))
 
 
-def translate(stub, messages, lines, language, model):
+def connect(arguments):
+  """A channel to the router: over TLS if there is an authority."""
+  if not arguments.tls_ca:
+    return grpc.insecure_channel(arguments.router)
+
+  def read(path):
+    return pathlib.Path(path).read_bytes() if path else None
+
+  return grpc.secure_channel(arguments.router, grpc.ssl_channel_credentials(
+      read(arguments.tls_ca), read(arguments.tls_key),
+      read(arguments.tls_certificate)))
+
+
+def metadata(arguments):
+  """The token, which must not travel without TLS but on this machine."""
+  if not arguments.token_file:
+    return ()
+  local = arguments.router.startswith(("unix:", "localhost:", "127.0.0.1:"))
+  if not arguments.tls_ca and not local:
+    sys.exit("--token_file: expected --tls_ca to send a token elsewhere")
+  token = pathlib.Path(arguments.token_file).read_text().strip()
+  return (("authorization", f"Bearer {token}"),)
+
+
+def translate(stub, messages, lines, language, model, metadata=()):
   """Returns the best translation of each line; blank lines stay blank."""
   sentences = [messages.Sentence(text=line, source_language=language)
                for line in lines if line.strip()]
@@ -51,7 +75,7 @@ def translate(stub, messages, lines, language, model):
     return ["" for _ in lines]
   response = stub.Translate(
       messages.TranslateRequest(sentences=sentences, model=model),
-      timeout=TIMEOUT_SECONDS)
+      timeout=TIMEOUT_SECONDS, metadata=metadata)
   results = iter(response.results)
   return [next(results).hypotheses[0].text if line.strip() else ""
           for line in lines]
@@ -64,18 +88,20 @@ def main():
   parser.add_argument("--from", dest="language", default="",
                       help="language of the text, e.g. de")
   parser.add_argument("--model", default="")
+  for name in ("tls_ca", "tls_certificate", "tls_key", "token_file"):
+    parser.add_argument("--" + name, default="", help="as of gshard translate")
   arguments = parser.parse_args()
 
   with tempfile.TemporaryDirectory() as folder:
     messages, services = make_stubs(folder)
-    with grpc.insecure_channel(arguments.router) as channel:
+    with connect(arguments) as channel:
       stub = services.TranslationServiceStub(channel)
       lines = [line.rstrip("\r\n") for line in sys.stdin]
       for start in range(0, len(lines), SENTENCES_PER_CALL):
         try:
           translations = translate(
               stub, messages, lines[start:start + SENTENCES_PER_CALL],
-              arguments.language, arguments.model)
+              arguments.language, arguments.model, metadata(arguments))
         except grpc.RpcError as error:
           sys.exit(f"{error.code().name.lower()}: {error.details()}")
         print("\n".join(translations), flush=True)

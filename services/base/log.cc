@@ -21,6 +21,9 @@ std::string& ProcessFields() {
   return *fields;
 }
 
+// Of the thread's LogScope, each with a comma before it.
+thread_local std::string scope_fields;
+
 // Bytes of the well-formed UTF-8 sequence that `text` starts with; 0 if it
 // starts with none.
 size_t Utf8Length(absl::string_view text) {
@@ -97,14 +100,23 @@ void SetLogField(const LogField& field) {
   absl::StrAppend(&ProcessFields(), ",", Quote(field.key), ":", field.json);
 }
 
+LogScope::LogScope(LogFields fields) : outer_(scope_fields) {
+  scope_fields.clear();
+  for (const LogField& field : fields) {
+    absl::StrAppend(&scope_fields, ",", Quote(field.key), ":", field.json);
+  }
+}
+
+LogScope::~LogScope() { scope_fields = outer_; }
+
 void Log(LogSeverity severity, absl::string_view message, LogFields fields) {
   if (severity < threshold.load(std::memory_order_relaxed)) return;
-  std::string line =
-      absl::StrCat("{\"time\":\"",
-                   absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(),
-                                    absl::UTCTimeZone()),
-                   "\",\"severity\":\"", Name(severity),
-                   "\",\"message\":", Quote(message), ProcessFields());
+  std::string line = absl::StrCat(
+      "{\"time\":\"",
+      absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(),
+                       absl::UTCTimeZone()),
+      "\",\"severity\":\"", Name(severity), "\",\"message\":", Quote(message),
+      ProcessFields(), scope_fields);
   for (const LogField& field : fields) {
     absl::StrAppend(&line, ",", Quote(field.key), ":", field.json);
   }

@@ -65,6 +65,20 @@ void SetLogThreshold(LogSeverity severity);
 // before threads start.
 void SetLogField(const LogField& field);
 
+// Fields that every line of this thread carries as long as the object lives,
+// instead of those of the scope around it.
+class LogScope {
+ public:
+  explicit LogScope(LogFields fields);
+  ~LogScope();
+
+  LogScope(const LogScope&) = delete;
+  LogScope& operator=(const LogScope&) = delete;
+
+ private:
+  const std::string outer_;
+};
+
 }  // namespace gshard
 
 #endif  // SERVICES_BASE_LOG_H_

@@ -15,6 +15,12 @@ namespace gshard {
 namespace {
 
 template <typename T>
+double ToDouble(T x) {
+  return static_cast<double>(x);
+}
+double ToDouble(BFloat16 x) { return ToFloat(x); }
+
+template <typename T>
 void CompareElements(const Tensor& a, const Tensor& b,
                      TensorDifference* difference) {
   const T* const values_a = reinterpret_cast<const T*>(a.raw());
@@ -23,8 +29,8 @@ void CompareElements(const Tensor& a, const Tensor& b,
   for (int64_t i = 0; i < difference->elements; ++i) {
     // Bits, not values: zeros of other signs and NaNs count.
     if (std::memcmp(&values_a[i], &values_b[i], sizeof(T)) == 0) continue;
-    const double x = static_cast<double>(values_a[i]);
-    const double y = static_cast<double>(values_b[i]);
+    const double x = ToDouble(values_a[i]);
+    const double y = ToDouble(values_b[i]);
     if (difference->different++ == 0) {
       difference->first = i;
       difference->first_a = x;
@@ -49,6 +55,8 @@ void Compare(const Tensor& a, const Tensor& b, TensorDifference* difference) {
       return CompareElements<double>(a, b, difference);
     case ElementType::kUint8:
       return CompareElements<uint8_t>(a, b, difference);
+    case ElementType::kBFloat16:
+      return CompareElements<BFloat16>(a, b, difference);
   }
   CHECK(false);
 }

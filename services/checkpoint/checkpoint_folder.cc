@@ -1,6 +1,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -107,6 +108,13 @@ absl::StatusOr<std::string> SetAside(const std::string& path,
 absl::Status RemoveFolder(const std::string& path, FaultPoints* faults) {
   RETURN_IF_ERROR(RemoveTree(absl::StrCat(path, "/", kManifestFile), faults));
   return RemoveTree(path, faults);
+}
+
+bool IsOneOf(const std::string& path, const std::vector<std::string>& paths) {
+  return std::any_of(paths.begin(), paths.end(), [&](const std::string& other) {
+    std::error_code error;  // e.g. it is not there
+    return std::filesystem::equivalent(path, other, error) && !error;
+  });
 }
 
 // A checkpoint that opens.
@@ -226,6 +234,7 @@ absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
   }
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   for (const Folder& folder : folders) {
+    if (IsOneOf(folder.path, keep.pinned)) continue;
     const bool is_damaged =
         folder.suffix == kDamagedSuffix ||
         (folder.suffix.empty() && good.count(folder.path) == 0);

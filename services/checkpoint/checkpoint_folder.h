@@ -56,6 +56,8 @@ absl::Status ClearAfter(const std::string& root, int64_t step,
 struct KeepPolicy {
   int64_t last = 1;  // newest first, >= 1
   int64_t best = 0;  // by validation loss, lowest first, >= 0
+  // Paths, however spelled, of checkpoints that stay beside these.
+  std::vector<std::string> pinned = {};
 };
 
 // Removes all other checkpoints. Damaged ones count for neither number; they go

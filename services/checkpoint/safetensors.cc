@@ -29,6 +29,8 @@ absl::string_view DtypeName(ElementType type) {
       return "F64";
     case ElementType::kUint8:
       return "U8";
+    case ElementType::kBFloat16:
+      return "BF16";
   }
   CHECK(false);
 }
@@ -36,15 +38,14 @@ absl::string_view DtypeName(ElementType type) {
 absl::StatusOr<ElementType> ParseDtype(absl::string_view name) {
   for (const ElementType type :
        {ElementType::kFloat32, ElementType::kInt32, ElementType::kInt64,
-        ElementType::kFloat64, ElementType::kUint8}) {
+        ElementType::kFloat64, ElementType::kUint8, ElementType::kBFloat16}) {
     if (DtypeName(type) == name) return type;
   }
-  for (const absl::string_view known :
-       {"BOOL", "I8", "U16", "I16", "F16", "BF16", "U32", "U64", "F8_E4M3",
-        "F8_E5M2"}) {
+  for (const absl::string_view known : {"BOOL", "I8", "U16", "I16", "F16",
+                                        "U32", "U64", "F8_E4M3", "F8_E5M2"}) {
     if (known == name) {
-      return absl::UnimplementedError(
-          absl::StrCat("expected dtype F32, F64, I32, I64 or U8, got ", name));
+      return absl::UnimplementedError(absl::StrCat(
+          "expected dtype F32, BF16, F64, I32, I64 or U8, got ", name));
     }
   }
   return absl::DataLossError(absl::StrCat("unknown dtype '", name, "'"));

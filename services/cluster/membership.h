@@ -70,7 +70,7 @@ class Membership {
  public:
   struct Options {
     std::string version;  // of the software of the coordinator
-    absl::Duration lease = absl::Seconds(10);
+    absl::Duration lease = absl::Seconds(5);
     int64_t max_members = 4096;
   };
 

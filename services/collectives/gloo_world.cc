@@ -1,48 +1,21 @@
 #include "services/collectives/gloo_world.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "gloo/common/error.h"
 #include "gloo/rendezvous/context.h"
 #include "gloo/rendezvous/file_store.h"
 #include "gloo/rendezvous/prefix_store.h"
-#include "gloo/transport/tcp/device.h"
-#include "gloo/transport/unbound_buffer.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/batch_scheduling.h"
-#include "services/collectives/exchange_check.h"
-#include "services/collectives/listen_check.h"
-#include "services/collectives/sigpipe_guard.h"
+#include "services/collectives/gloo_call.h"
+#include "services/collectives/gloo_communicator.h"
 
 namespace gshard {
 namespace {
-
-// Runs `call` and makes a status of what gloo throws.
-template <typename Call>
-absl::Status Catch(const Call& call) {
-  const SigpipeGuard guard;
-  try {
-    call();
-    return absl::OkStatus();
-  } catch (const gloo::IoException& e) {
-    const std::string message = absl::AsciiStrToLower(e.what());
-    if (absl::StrContains(message, "timeout") ||
-        absl::StrContains(message, "timed out")) {
-      return absl::DeadlineExceededError(e.what());
-    }
-    return absl::UnavailableError(e.what());
-  } catch (const std::exception& e) {
-    return absl::InternalError(e.what());
-  }
-}
 
 // A file store that waits no longer than it is told: gloo's own get() has a
 // fixed 30 seconds.
@@ -71,75 +44,6 @@ class PatientStore : public gloo::rendezvous::Store {
   const std::chrono::milliseconds timeout_;
 };
 
-// What the two ends of a message have to agree about. As the size is part of
-// it, messages of another size never match: gloo would end the process if more
-// bytes came than a buffer holds.
-uint64_t MessageSlot(uint64_t exchange, size_t bytes) {
-  return exchange << 40 | (bytes & ((uint64_t{1} << 40) - 1));
-}
-
-class GlooCommunicator : public Communicator {
- public:
-  explicit GlooCommunicator(std::unique_ptr<gloo::rendezvous::Context> context)
-      : context_(std::move(context)) {}
-
-  ~GlooCommunicator() override {
-    const SigpipeGuard guard;
-    context_.reset();
-  }
-
-  int rank() const override { return context_->rank; }
-  int size() const override { return context_->size; }
-
-  absl::Status Exchange(absl::Span<const SendBytes> send,
-                        absl::Span<const ReceiveBytes> receive) override {
-    RETURN_IF_ERROR(CheckExchange(rank(), size(), send, receive));
-    RETURN_IF_ERROR(broken_);
-    broken_ = Catch([&] { ExchangeOrThrow(send, receive); });
-    if (!broken_.ok()) {
-      broken_ =
-          Annotate(broken_, absl::StrCat("exchange ", exchange_, " of rank ",
-                                         rank(), " of ", size()));
-      // The other members are waiting for this one.
-      Catch([&] { context_->closeConnections(); }).IgnoreError();
-    }
-    ++exchange_;
-    return broken_;
-  }
-
- private:
-  void ExchangeOrThrow(absl::Span<const SendBytes> send,
-                       absl::Span<const ReceiveBytes> receive) {
-    using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-    std::vector<Buffer> sending, receiving;
-    // Receives first: bytes for which nothing is ready wait for a message back.
-    for (int i = 1; i < size(); ++i) {
-      const int from = (rank() + size() - i) % size();
-      if (receive[from].size == 0) continue;
-      receiving.push_back(context_->createUnboundBuffer(receive[from].data,
-                                                        receive[from].size));
-      receiving.back()->recv(from, MessageSlot(exchange_, receive[from].size));
-    }
-    for (int i = 1; i < size(); ++i) {
-      const int to = (rank() + i) % size();
-      if (send[to].size == 0) continue;
-      sending.push_back(context_->createUnboundBuffer(
-          const_cast<void*>(send[to].data), send[to].size));
-      sending.back()->send(to, MessageSlot(exchange_, send[to].size));
-    }
-    const ReceiveBytes& own = receive[rank()];
-    if (own.size > 0 && own.data != send[rank()].data) {
-      std::memcpy(own.data, send[rank()].data, own.size);
-    }
-    for (const Buffer& buffer : receiving) buffer->waitRecv();
-    for (const Buffer& buffer : sending) buffer->waitSend();
-  }
-
-  std::unique_ptr<gloo::rendezvous::Context> context_;
-  uint64_t exchange_ = 0;
-  absl::Status broken_;
-};
-
 }  // namespace
 
 struct GlooWorld::Network {
@@ -162,23 +66,9 @@ absl::StatusOr<std::unique_ptr<GlooWorld>> GlooWorld::Create(
     return absl::NotFoundError(
         absl::StrCat("no rendezvous folder '", options.rendezvous_folder, "'"));
   }
-  gloo::transport::tcp::attr where;
-  if (options.network_interface.empty()) {
-    RETURN_IF_ERROR(CheckListenHost(options.host));
-    where.hostname = options.host;
-  } else {
-    RETURN_IF_ERROR(CheckListenInterface(options.network_interface));
-    where.iface = options.network_interface;
-  }
   auto network = std::make_unique<Network>();
-  RETURN_IF_ERROR(Catch([&] {
-    // Gloo's loop thread spins while another thread of its process holds the
-    // lock of a connection. If it preempts that thread, in the middle of a
-    // write, where there are fewer cores than threads, it spins until its time
-    // is up: milliseconds for an exchange that takes a fraction of one.
-    const BatchScheduling inherited_by_the_loop;
-    network->device = gloo::transport::tcp::CreateDevice(where);
-  }));
+  ASSIGN_OR_RETURN(network->device,
+                   OpenGlooDevice(options.network_interface, options.host));
   return std::unique_ptr<GlooWorld>(new GlooWorld(options, std::move(network)));
 }
 
@@ -198,16 +88,18 @@ absl::StatusOr<Communicator*> GlooWorld::Group(absl::Span<const int> ranks) {
   auto context = std::make_unique<gloo::rendezvous::Context>(
       position, static_cast<int>(ranks.size()));
   context->setTimeout(options_.timeout);
-  RETURN_IF_ERROR(Annotate(Catch([&] {
+  RETURN_IF_ERROR(Annotate(CatchGloo([&] {
                              PatientStore files(options_.rendezvous_folder,
                                                 options_.timeout);
                              gloo::rendezvous::PrefixStore store(name, files);
                              context->connectFullMesh(store, network_->device);
                            }),
                            absl::StrCat("device ", rank(), " joining ", name)));
-  std::unique_ptr<Communicator>& communicator = groups_[std::move(key)];
-  communicator = std::make_unique<GlooCommunicator>(std::move(context));
-  return communicator.get();
+  auto communicator = std::make_unique<GlooCommunicator>(std::move(context));
+  RETURN_IF_ERROR(
+      Annotate(communicator->Greet(),
+               absl::StrCat("device ", rank(), " joining ", name)));
+  return (groups_[std::move(key)] = std::move(communicator)).get();
 }
 
 }  // namespace gshard

@@ -87,7 +87,9 @@ class LocalCommunicator : public Communicator {
 LocalWorld::LocalWorld(std::shared_ptr<LocalDevices> devices, int rank)
     : devices_(std::move(devices)), rank_(rank) {}
 
-LocalWorld::~LocalWorld() { devices_->Leave(rank_); }
+LocalWorld::~LocalWorld() { Leave(); }
+
+void LocalWorld::Leave() { devices_->Leave(rank_); }
 
 int LocalWorld::size() const { return devices_->size(); }
 

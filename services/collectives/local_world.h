@@ -41,6 +41,10 @@ class LocalWorld : public World {
   // counts. Callable from any thread.
   void Abort(const absl::Status& why);
 
+  // Ends this device's communication, as if its object were gone. Callable from
+  // any thread.
+  void Leave();
+
  private:
   const std::shared_ptr<LocalDevices> devices_;
   const int rank_;

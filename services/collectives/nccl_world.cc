@@ -139,6 +139,9 @@ class NcclCommunicator::Gpu {
 
  private:
   absl::Status CheckDeadline(const char* what, Clock::time_point deadline) {
+    if (options_.cancelled != nullptr && *options_.cancelled) {
+      return absl::CancelledError(absl::StrCat(what, ": the group was aborted"));
+    }
     if (Clock::now() < deadline) return absl::OkStatus();
     return absl::DeadlineExceededError(absl::StrCat(
         what, ": not done after ", options_.timeout.count(), " ms"));

@@ -8,6 +8,7 @@
 #ifndef SERVICES_COLLECTIVES_NCCL_WORLD_H_
 #define SERVICES_COLLECTIVES_NCCL_WORLD_H_
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -28,6 +29,9 @@ struct NcclOptions {
   int gpu = 0;
   // For the members of a group to come together, and for each exchange.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
+  // Ends either with Cancelled once it is set; may be null. Must outlive the
+  // group.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 // The name of a new group: bytes that one member makes and all must have.

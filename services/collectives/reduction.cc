@@ -80,6 +80,7 @@ absl::Status CheckReducible(ElementType type) {
     case ElementType::kInt64:
       return absl::OkStatus();
     case ElementType::kUint8:
+    case ElementType::kBFloat16:
       break;
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -100,6 +101,7 @@ void ReduceInRankOrder(ElementType type, Reduction reduction,
     case ElementType::kInt64:
       return Reduce<int64_t>(reduction, parts, count, result);
     case ElementType::kUint8:
+    case ElementType::kBFloat16:
       break;
   }
   CHECK(CheckReducible(type).ok());

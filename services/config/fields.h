@@ -22,6 +22,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -69,6 +70,15 @@ class FieldReader {
     if (const auto* f = Find(name)) {
       FieldReader reader(reflection_.GetMessage(message_, f));
       VisitFields(reader, field);
+    }
+  }
+  template <typename T>
+  void Groups(const char* name, std::vector<T>& field, size_t) {
+    const auto* f = message_.GetDescriptor()->FindFieldByName(name);
+    CHECK(f != nullptr);
+    for (int i = 0; i < reflection_.FieldSize(message_, f); ++i) {
+      FieldReader reader(reflection_.GetRepeatedMessage(message_, f, i));
+      VisitFields(reader, field.emplace_back());
     }
   }
   template <typename T, typename... Ts>
@@ -119,6 +129,13 @@ class FieldWriter {
     FieldWriter writer(reflection_.MutableMessage(message_, Find(name)));
     VisitFields(writer, field);
   }
+  template <typename T>
+  void Groups(const char* name, const std::vector<T>& field, size_t) {
+    for (const T& group : field) {
+      FieldWriter writer(reflection_.AddMessage(message_, Find(name)));
+      VisitFields(writer, group);
+    }
+  }
   template <typename T, typename... Ts>
   void Alternative(const char* name, const std::variant<Ts...>& field) {
     if (const T* value = std::get_if<T>(&field)) Group(name, *value);
@@ -156,6 +173,16 @@ class FieldChecker {
     FieldChecker checker(prefix_ + name + ".");
     VisitFields(checker, field);
     if (status_.ok()) status_ = checker.status();
+  }
+  template <typename T>
+  void Groups(const char* name, const std::vector<T>& field, size_t most) {
+    if (field.size() > most) {
+      Fail(name, "at most " + std::to_string(most),
+           std::to_string(field.size()));
+    }
+    for (size_t i = 0; i < field.size() && status_.ok(); ++i) {
+      Group((name + ("[" + std::to_string(i) + "]")).c_str(), field[i]);
+    }
   }
   template <typename T, typename... Ts>
   void Alternative(const char* name, const std::variant<Ts...>& field) {

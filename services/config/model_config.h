@@ -35,6 +35,10 @@ enum class SecondExpertPolicy {
   kSampling,  // drawn by the gate's probabilities among the others, then kept
 };
 
+// Of the factors of matrix products, and of rows on their way between routers
+// and expert workers. Sums are float32 in both, and so is all that is stored.
+enum class ComputeType { kFloat32, kBFloat16 };
+
 // When the two weights of a token are made to sum to 1.
 enum class GateNormalize { kBeforeDropping, kAfterDropping };
 
@@ -95,6 +99,9 @@ struct ModelConfig {
   int64_t max_positions = 1024;  // longest sentence in pieces
   Normalization normalization = Normalization::kRms;
   bool expert_bias = false;
+
+  ComputeType compute_type = ComputeType::kFloat32;
+  ComputeType wire_type = ComputeType::kFloat32;
 
   DropoutConfig dropout;
   GateConfig gate;

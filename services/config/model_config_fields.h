@@ -72,6 +72,9 @@ void VisitFields(Visitor& visitor, Struct& model) {
   visitor.Enum("normalization", model.normalization,
                v1::ModelConfig::Normalization_descriptor());
   visitor.Bool("expert_bias", model.expert_bias);
+  const auto* types = v1::ModelConfig::ComputeType_descriptor();
+  visitor.Enum("compute_type", model.compute_type, types);
+  visitor.Enum("wire_type", model.wire_type, types);
   visitor.Group("dropout", model.dropout);
   visitor.Group("gate", model.gate);
 }

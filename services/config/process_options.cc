@@ -33,9 +33,18 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
                 "largest message in either direction, in MiB");
   flags.Integer("drain_seconds", &options->drain_seconds, 0, 86400,
                 "time for calls in progress after SIGTERM");
+  flags.Duration("drain_delay", &options->drain_delay,
+                 "time after SIGTERM in which health says NOT_SERVING and new "
+                 "calls are still accepted, so that callers go elsewhere");
+  flags.Duration("max_connection_idle", &options->max_connection_idle,
+                 "closes connections without calls after this time; 0: never");
+  flags.Duration("max_connection_age", &options->max_connection_age,
+                 "takes no new calls on a connection after this time, so that "
+                 "clients connect again; 0: no limit");
   flags.Choice("log_level", &options->log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
+  AddServerSecurityFlags(flags, &options->security);
 }
 
 void AddMemberFlags(Flags& flags, ProcessOptions* options) {
@@ -46,6 +55,9 @@ void AddMemberFlags(Flags& flags, ProcessOptions* options) {
              "address told to others; by default where it listens");
   flags.Text("name", &options->name, "NAME",
              "name among the members; by default made of the address");
+  flags.Integer("lease_ms", &options->lease_ms, 100, 3'600'000,
+                "milliseconds of silence after which a peer is taken for lost; "
+                "give the coordinator the same");
 }
 
 void ApplyLogLevel(const ProcessOptions& options) {

@@ -7,29 +7,40 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "services/config/flags.h"
+#include "services/config/security_options.h"
 
 namespace gshard {
 
 struct ProcessOptions {
-  std::string listen = "0.0.0.0:7000";
+  std::string listen = "127.0.0.1:7000";
   std::string metrics_address;  // empty: no metrics
   bool reflection = false;
   int64_t max_message_mib = 64;
   int64_t drain_seconds = 30;
+  // After SIGTERM: health says NOT_SERVING, calls are still accepted.
+  absl::Duration drain_delay = absl::ZeroDuration();
+  // Of connections; zero: no limit. See ServerOptions.
+  absl::Duration max_connection_idle = absl::ZeroDuration();
+  absl::Duration max_connection_age = absl::ZeroDuration();
   std::string log_level = "info";
+  SecurityOptions security = {};
 
   // Of members, that is, routers and expert workers.
   std::string coordinator;
   std::string advertise;  // empty: see AdvertisedAddress
   std::string name;       // empty: see MemberName
+  int64_t lease_ms = 5000;
 };
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
-// --drain_seconds and --log_level. `options` must outlive `flags`.
+// --drain_seconds, --drain_delay, --max_connection_idle, --max_connection_age,
+// --log_level and the flags of AddServerSecurityFlags. `options` must outlive
+// `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
-// Declares --coordinator, --advertise and --name.
+// Declares --coordinator, --advertise, --name and --lease_ms.
 void AddMemberFlags(Flags& flags, ProcessOptions* options);
 
 // Makes options.log_level the process's.

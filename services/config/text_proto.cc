@@ -49,6 +49,7 @@ absl::Status ParseTextProto(absl::string_view text,
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
+  parser.SetRecursionLimit(kMaxTextProtoDepth);
   if (!parser.Parse(&input, message)) {
     return absl::InvalidArgumentError(error.text());
   }

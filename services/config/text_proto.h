@@ -16,6 +16,9 @@ namespace gshard {
 // Configuration texts above this size are refused unread.
 inline constexpr size_t kMaxTextProtoBytes = 1 << 20;
 
+// Messages within messages; deeper ones are a mistake.
+inline constexpr int kMaxTextProtoDepth = 32;
+
 // Replaces `message` by what `text` says.
 //
 // Errors: InvalidArgument, with the position of the first mistake: "line 3,

@@ -12,13 +12,21 @@ namespace gshard {
 
 constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxMembers = 65536;
+constexpr size_t kMaxTextFiles = 65535;
 
 // Not in an anonymous namespace: the visitors find these by their argument.
+
+template <typename Visitor, Is<TextFile> Struct>
+void VisitFields(Visitor& visitor, Struct& file) {
+  visitor.Text("path", file.path, TextKind::kPath, Presence::kRequired);
+  visitor.Text("language", file.language, TextKind::kName, Presence::kOptional);
+  visitor.Real("weight", file.weight, Interval::Positive(1e6));
+}
 
 template <typename Visitor, Is<TrainingData> Struct>
 void VisitFields(Visitor& visitor, Struct& data) {
   visitor.Text("train_path", data.train_path, TextKind::kPath,
-               Presence::kRequired);
+               Presence::kOptional);
   visitor.Text("dev_path", data.dev_path, TextKind::kPath, Presence::kOptional);
   visitor.Text("source_tokenizer_path", data.source_tokenizer_path,
                TextKind::kPath, Presence::kOptional);
@@ -26,6 +34,10 @@ void VisitFields(Visitor& visitor, Struct& data) {
                TextKind::kPath, Presence::kOptional);
   visitor.Text("default_language", data.default_language, TextKind::kName,
                Presence::kOptional);
+  visitor.Groups("train_files", data.train_files, kMaxTextFiles);
+  visitor.Real("sampling_temperature", data.sampling_temperature,
+               Interval::Closed(1, 1000));
+  visitor.Groups("dev_files", data.dev_files, kMaxTextFiles);
 }
 
 template <typename Visitor, Is<AdafactorConfig> Struct>
@@ -64,6 +76,7 @@ void VisitFields(Visitor& visitor, Struct& checkpoint) {
   visitor.Integer("every_steps", checkpoint.every_steps, 0, kMaxSteps);
   visitor.Integer("keep", checkpoint.keep, 1, 1000);
   visitor.Integer("keep_best", checkpoint.keep_best, 0, 1000);
+  visitor.Bool("asynchronous", checkpoint.asynchronous);
 }
 
 template <typename Visitor, Is<RecoveryPolicy> Struct>
@@ -71,6 +84,7 @@ void VisitFields(Visitor& visitor, Struct& recovery) {
   visitor.Integer("max_recoveries", recovery.max_recoveries, 0, 1'000'000);
   visitor.Integer("replacement_wait_ms", recovery.replacement_wait_ms, 0,
                   3'600'000);
+  visitor.Bool("buddies", recovery.buddies);
 }
 
 // Of messages with the oneof `optimizer`.
@@ -78,6 +92,13 @@ template <typename Visitor, Is<OptimizerConfig> Struct>
 void VisitOptimizer(Visitor& visitor, Struct& optimizer) {
   visitor.template Alternative<AdafactorConfig>("adafactor", optimizer);
   visitor.template Alternative<AdamConfig>("adam", optimizer);
+}
+
+template <typename Visitor, Is<ValidationPolicy> Struct>
+void VisitFields(Visitor& visitor, Struct& validation) {
+  visitor.Integer("every_steps", validation.every_steps, 0, kMaxSteps);
+  visitor.Integer("max_sentences", validation.max_sentences, 0,
+                  std::numeric_limits<int32_t>::max());
 }
 
 template <typename Visitor, Is<TrainingJob> Struct>
@@ -109,12 +130,49 @@ void VisitFields(Visitor& visitor, Struct& job) {
   visitor.Enum("on_nonfinite", job.on_nonfinite,
                v1::TrainingJob::OnNonfinite_descriptor());
   visitor.Group("recovery", job.recovery);
+  visitor.Group("validation", job.validation);
+}
+
+std::vector<TextFile> AllFiles(const std::string& path,
+                               const std::vector<TextFile>& more,
+                               const std::string& default_language) {
+  std::vector<TextFile> files;
+  if (!path.empty()) files.emplace_back().path = path;
+  files.insert(files.end(), more.begin(), more.end());
+  for (TextFile& file : files) {
+    if (file.language.empty()) file.language = default_language;
+  }
+  return files;
+}
+
+std::vector<TextFile> TrainFiles(const TrainingData& data) {
+  return AllFiles(data.train_path, data.train_files, data.default_language);
+}
+
+std::vector<TextFile> DevFiles(const TrainingData& data) {
+  return AllFiles(data.dev_path, data.dev_files, data.default_language);
+}
+
+std::vector<std::string*> PathsOf(TrainingJob* job) {
+  std::vector<std::string*> paths = {&job->data.train_path,
+                                     &job->data.dev_path,
+                                     &job->data.source_tokenizer_path,
+                                     &job->data.target_tokenizer_path,
+                                     &job->checkpoint.directory,
+                                     &job->summary_directory};
+  for (TextFile& file : job->data.train_files) paths.push_back(&file.path);
+  for (TextFile& file : job->data.dev_files) paths.push_back(&file.path);
+  return paths;
 }
 
 absl::Status ValidateTrainingJob(const TrainingJob& job) {
   FieldChecker checker;
   VisitFields(checker, job);
   RETURN_IF_ERROR(checker.status());
+  if (job.data.train_path.empty() && job.data.train_files.empty()) {
+    return absl::InvalidArgumentError(
+        "data.train_path: expected a value, or train_files, got nothing");
+  }
   if (absl::Status model = ValidateModelConfig(job.model); !model.ok()) {
     return absl::Status(model.code(), absl::StrCat("model.", model.message()));
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,16 +19,33 @@
 
 namespace gshard {
 
+// A file of parallel text.
+struct TextFile {
+  std::string path;      // required
+  std::string language;  // of lines with two columns; empty: the data's
+  double weight = 1.0;   // how often its pairs come, relative to others
+
+  bool operator==(const TextFile&) const = default;
+};
+
 // Files of tab-separated language, source, target.
 struct TrainingData {
-  std::string train_path;             // required
+  std::string train_path;             // required without train_files
   std::string dev_path;               // empty: none
-  std::string source_tokenizer_path;  // empty: trained from train_path
+  std::string source_tokenizer_path;  // empty: trained from the text
   std::string target_tokenizer_path;  // empty: trained, or shared
   std::string default_language;       // empty: requests must name one
+  std::vector<TextFile> train_files;  // after train_path
+  double sampling_temperature = 1.0;  // of languages
+  std::vector<TextFile> dev_files;    // after dev_path
 
   bool operator==(const TrainingData&) const = default;
 };
+
+// All files to learn from, and all held out ones, in order, with their
+// languages filled in.
+std::vector<TextFile> TrainFiles(const TrainingData& data);
+std::vector<TextFile> DevFiles(const TrainingData& data);
 
 // Decay of the second moment at step t, from 1, is 1 - t^-decay_exponent.
 struct AdafactorConfig {
@@ -67,6 +85,7 @@ struct CheckpointPolicy {
   int64_t every_steps = 1000;  // 0: after the last step only
   int64_t keep = 3;            // the newest
   int64_t keep_best = 1;       // by validation loss
+  bool asynchronous = true;    // steps go on meanwhile
 
   bool operator==(const CheckpointPolicy&) const = default;
 };
@@ -78,8 +97,17 @@ enum class OnNonfinite { kStop, kSkip, kRollback };
 struct RecoveryPolicy {
   int64_t max_recoveries = 10;         // without progress
   int64_t replacement_wait_ms = 2000;  // before others take over
+  bool buddies = false;                // workers replicate each other
 
   bool operator==(const RecoveryPolicy&) const = default;
+};
+
+// When the loss on held-out pairs is measured.
+struct ValidationPolicy {
+  int64_t every_steps = 0;    // 0: with checkpoints only
+  int64_t max_sentences = 0;  // 0: all
+
+  bool operator==(const ValidationPolicy&) const = default;
 };
 
 struct TrainingJob {
@@ -109,9 +137,13 @@ struct TrainingJob {
   int64_t time_limit_seconds = 0;  // 0: none
   OnNonfinite on_nonfinite = OnNonfinite::kStop;
   RecoveryPolicy recovery;
+  ValidationPolicy validation;
 
   bool operator==(const TrainingJob&) const = default;
 };
+
+// Every path that the job names, empty ones included.
+std::vector<std::string*> PathsOf(TrainingJob* job);
 
 // As ValidateModelConfig; fields of the model are named "model.experts". Does
 // not look at the files that the job names.

@@ -273,6 +273,7 @@ void Coordinator::Drain(absl::Duration grace) {
     running_->runner->Stop();
   });
   (void)ended->get_future().wait_for(absl::ToChronoMilliseconds(grace));
+  HaltJobs();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& any : jobs_) any->feed->Close();
@@ -280,9 +281,19 @@ void Coordinator::Drain(absl::Duration grace) {
   members_->Shutdown();
 }
 
+void Coordinator::HaltJobs() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& job : jobs_) {
+    if (job->runner != nullptr) job->runner->Halt();
+  }
+}
+
 void Coordinator::Shutdown() {
+  draining_ = true;
+  HaltJobs();
   members_->Shutdown();
   jobs_queue_.Stop();
+  disk_queue_.Stop();
   serving_queue_.Stop();
 }
 

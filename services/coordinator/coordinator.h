@@ -26,7 +26,7 @@
 namespace gshard {
 
 struct CoordinatorOptions {
-  absl::Duration lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(5);
   std::function<absl::Time()> clock = absl::Now;
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null
@@ -41,8 +41,11 @@ struct CoordinatorOptions {
   int64_t replicas = 1;
 
   // Of jobs; see JobSettings.
+  ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
+  FaultPoints* faults = nullptr;  // of checkpoints
 };
 
 // Thread-safe. Errors are those of the RPCs of the same names.
@@ -112,7 +115,13 @@ class Coordinator {
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
+  // In the store; the job goes on without, if that fails. See JobStore::Update.
+  void Note(const v1::JobProgress& progress, int64_t time_micros);
+  // Before members are sent away.
+  void HaltJobs();
   JobEnvironment MakeEnvironment();
+  // Of models that are served, or will be. On any thread.
+  std::vector<std::string> ServedCheckpoints() const;
 
   // The last of the name; null if there is none.
   Job* Find(const std::string& job) const;  // needs mutex_
@@ -141,6 +150,7 @@ class Coordinator {
   std::function<void()> on_ended_;  // of jobs_queue_; may be null
 
   // Last: their threads use the others.
+  TaskQueue disk_queue_;
   TaskQueue jobs_queue_;
   TaskQueue serving_queue_;
 };

@@ -11,20 +11,10 @@
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator.h"
+#include "services/coordinator/job_files.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
-namespace {
-
-absl::Status CheckReadable(absl::string_view field, const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
-  const absl::Status status = InputFile::Open(path).status();
-  if (status.ok()) return status;
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected a readable file: ", status.message()));
-}
-
-}  // namespace
 
 absl::Status Coordinator::MakeAbsolute(std::string* path) {
   if (path->empty()) return absl::OkStatus();
@@ -67,17 +57,8 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     return absl::InvalidArgumentError("job: expected one, got nothing");
   }
   ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(request.job()));
-  RETURN_IF_ERROR(CheckReadable("data.train_path", job.data.train_path));
-  RETURN_IF_ERROR(CheckReadable("data.source_tokenizer_path",
-                                job.data.source_tokenizer_path));
-  RETURN_IF_ERROR(CheckReadable("data.target_tokenizer_path",
-                                job.data.target_tokenizer_path));
-  for (std::string* path :
-       {&job.data.train_path, &job.data.dev_path,
-        &job.data.source_tokenizer_path, &job.data.target_tokenizer_path,
-        &job.checkpoint.directory, &job.summary_directory}) {
-    RETURN_IF_ERROR(MakeAbsolute(path));
-  }
+  for (std::string* path : PathsOf(&job)) RETURN_IF_ERROR(MakeAbsolute(path));
+  RETURN_IF_ERROR(FindJobFiles(&job));
   RETURN_IF_ERROR(CheckNew(job, request.resume()));
   ASSIGN_OR_RETURN(const auto checkpoints,
                    ListCheckpoints(job.checkpoint.directory));
@@ -113,11 +94,17 @@ JobEnvironment Coordinator::MakeEnvironment() {
   JobEnvironment environment;
   environment.members = members_.get();
   environment.queue = &jobs_queue_;
+  environment.disk = &disk_queue_;
+  environment.checkpoints_in_use = [this] { return ServedCheckpoints(); };
+  environment.faults = options_.faults;
   environment.metrics = options_.metrics;
   environment.clock = options_.clock;
   environment.next_placement_version = [this] { return ++placement_version_; };
   environment.on_change = [this](const v1::JobProgress& progress) {
     OnJobChanged(progress);
+  };
+  environment.on_checkpoint = [this](const v1::JobProgress& progress) {
+    Note(progress, /*time_micros=*/-1);
   };
   environment.serve = [this](const std::string& name,
                              const std::string& directory,
@@ -133,6 +120,23 @@ JobEnvironment Coordinator::MakeEnvironment() {
   return environment;
 }
 
+std::vector<std::string> Coordinator::ServedCheckpoints() const {
+  std::vector<std::string> directories;
+  for (const auto& [name, directory] : options_.models) {
+    directories.push_back(directory);
+  }
+  for (const v1::SessionInfo& served : served_.Describe()) {
+    directories.push_back(served.checkpoint_directory());
+  }
+  const auto stored = store_->Models();
+  if (stored.ok()) {
+    for (const StoredModel& model : *stored) {
+      directories.push_back(model.directory);
+    }
+  }
+  return directories;
+}
+
 void Coordinator::AddJob(const StoredJob& stored, bool restored) {
   auto job = std::make_unique<Job>();
   job->name = stored.job.name;
@@ -145,7 +149,9 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
                     .attempt = stored.progress.attempt() + 1,
                     .restored = restored,
                     .durable = durable_,
+                    .reduce = options_.reduce,
                     .microbatch_timeout = options_.microbatch_timeout,
+                    .reduce_timeout = options_.reduce_timeout,
                     .retry_delay = options_.retry_delay},
         MakeEnvironment(), job->feed.get());
   }
@@ -169,13 +175,15 @@ void Coordinator::StartNextJob() {
   next->runner->Start();
 }
 
+void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
+  const absl::Status stored = store_->Update(progress, time_micros);
+  if (stored.ok()) return;
+  LogError("a restart of the coordinator will not know of a job's change",
+           {{"job", progress.job()}, {"status", stored}});
+}
+
 void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
-  const absl::Status stored =
-      store_->Update(progress, absl::ToUnixMicros(options_.clock()));
-  if (!stored.ok()) {
-    LogError("a restart of the coordinator will not know of a job's change",
-             {{"job", progress.job()}, {"status", stored}});
-  }
+  Note(progress, absl::ToUnixMicros(options_.clock()));
   const bool parked = progress.state() == v1::JOB_STATE_QUEUED;
   if (!parked && !IsOver(progress.state())) return;
   // When all is said.

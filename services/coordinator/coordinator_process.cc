@@ -18,8 +18,10 @@ constexpr char kVersion[] = GSHARD_VERSION;
 struct CoordinatorFlags {
   CoordinatorProcessOptions process;
   std::vector<std::string> models;
-  int64_t lease_ms = 10'000;
+  int64_t lease_ms = 5000;
+  std::string reduce = "coordinator";
   int64_t drain_seconds = 30;
+  absl::Duration drain_delay = absl::ZeroDuration();
   std::string log_level = "info";
 };
 
@@ -40,7 +42,12 @@ Flags DeclareFlags(CoordinatorFlags* values) {
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
   flags.Integer("lease-ms", &values->lease_ms, 100, 3'600'000,
-                "milliseconds of silence after which a member is cut off");
+                "milliseconds of silence after which a member is cut off; give "
+                "members the same");
+  flags.Choice("reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
+               "who sums the dense gradients of training jobs: this process, or "
+               "the routers among themselves over TCP or GPUs, who then read "
+               "and write checkpoints, too; the result is the same");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
   flags.Integer("min-routers", &process.min_routers, 1, 65536,
@@ -55,12 +62,21 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Integer("drain-seconds", &values->drain_seconds, 0, 86'400,
                 "how long a running job and open calls may take to end after "
                 "SIGTERM");
+  flags.Duration("drain-delay", &values->drain_delay,
+                 "time after SIGTERM in which health says NOT_SERVING and all "
+                 "goes on, so that callers go elsewhere");
+  flags.Duration("max-connection-idle", &process.max_connection_idle,
+                 "closes connections without calls after this time; 0: never");
+  flags.Duration("max-connection-age", &process.max_connection_age,
+                 "takes no new calls on a connection after this time, so that "
+                 "clients connect again; 0: no limit");
+  AddServerSecurityFlags(flags, &process.security);
   flags.Choice("log-level", &values->log_level,
                {"debug", "info", "warning", "error"},
                "least severity that is logged");
   flags.Example(
-      "gshard_coordinator --listen=0.0.0.0:7400 "
-      "--metrics-address=0.0.0.0:9400");
+      "gshard_coordinator --listen=0.0.0.0:7400 --tls_certificate=c.pem "
+      "--tls_key=c.key --tls_ca=ca.pem --metrics-address=127.0.0.1:9400");
   flags.Example(
       "gshard_coordinator --listen=unix:/run/gshard/coordinator "
       "--model=translator=/data/checkpoints/step-00020000 "
@@ -90,16 +106,22 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .models = options_.models,
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
-      .replicas = options_.replicas});
+      .replicas = options_.replicas,
+      .reduce = options_.reduce});
   const size_t max_bytes = static_cast<size_t>(options_.max_message_mib) << 20;
   FrameLimits limits;
   limits.max_bytes = max_bytes;
   service_ =
       std::make_unique<CoordinatorServiceImpl>(coordinator_.get(), limits);
-  server_ = std::make_unique<ServerShell>(
-      ServerOptions{.address = options_.listen,
-                    .reflection = options_.reflection,
-                    .max_message_bytes = max_bytes});
+  server_ = std::make_unique<ServerShell>(ServerOptions{
+      .address = options_.listen,
+      .reflection = options_.reflection,
+      .max_message_bytes = max_bytes,
+      .silence = absl::ToChronoMilliseconds(options_.lease),
+      .max_connection_idle =
+          absl::ToChronoMilliseconds(options_.max_connection_idle),
+      .max_connection_age =
+          absl::ToChronoMilliseconds(options_.max_connection_age)});
   server_->AddService(service_.get(),
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain(
@@ -113,6 +135,10 @@ CoordinatorProcess::~CoordinatorProcess() {
 }
 
 absl::Status CoordinatorProcess::Start() {
+  ASSIGN_OR_RETURN(
+      security_, Security::CreateForServer(options_.security, options_.listen));
+  security_->AddMetrics(metrics_);
+  server_->UseSecurity(security_);
   if (!options_.metrics_address.empty()) {
     ASSIGN_OR_RETURN(metrics_server_,
                      MetricsServer::Start(options_.metrics_address, metrics_));
@@ -132,9 +158,10 @@ std::string CoordinatorProcess::metrics_address() const {
   return metrics_server_ == nullptr ? "" : metrics_server_->address();
 }
 
-void CoordinatorProcess::Drain(std::chrono::milliseconds grace) {
+void CoordinatorProcess::Drain(std::chrono::milliseconds grace,
+                               std::chrono::milliseconds delay) {
   grace_ms_ = grace.count();
-  server_->Drain(grace);
+  server_->Drain(grace, delay);
 }
 
 absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(
@@ -153,6 +180,7 @@ int RunCoordinator(const std::vector<std::string>& arguments) {
   Flags flags = DeclareFlags(&values);
   const auto parse = [&]() -> absl::StatusOr<bool> {
     ASSIGN_OR_RETURN(const Flags::Result result, flags.Parse(arguments));
+    ASSIGN_OR_RETURN(values.process.reduce, ReduceWayFromName(values.reduce));
     for (const std::string& model : values.models) {
       ASSIGN_OR_RETURN(const auto parts, ParseModelFlag(model));
       values.process.models.push_back(parts);
@@ -173,7 +201,8 @@ int RunCoordinator(const std::vector<std::string>& arguments) {
   values.process.lease = absl::Milliseconds(values.lease_ms);
   CoordinatorProcess process(values.process);
   const std::chrono::seconds grace(values.drain_seconds);
-  SignalWatcher signals([&](int) { process.Drain(grace); });
+  const auto delay = absl::ToChronoMilliseconds(values.drain_delay);
+  SignalWatcher signals([&](int) { process.Drain(grace, delay); });
   const absl::Status started = process.Start();
   if (!started.ok()) {
     LogError("cannot start", {{"status", started}});

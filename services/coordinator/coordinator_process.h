@@ -13,9 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "services/config/security_options.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
 #include "services/metrics/metrics_server.h"
+#include "services/rpc/security.h"
 #include "services/rpc/server.h"
 
 namespace gshard {
@@ -26,12 +28,18 @@ struct CoordinatorProcessOptions {
   std::string metrics_address = {};  // "host:port"; empty: none
   bool reflection = false;
   int64_t max_message_mib = 64;
+  SecurityOptions security = {};
+
+  // Of connections; zero: no limit. See ServerOptions.
+  absl::Duration max_connection_idle = absl::ZeroDuration();
+  absl::Duration max_connection_age = absl::ZeroDuration();
 
   // Where jobs and served models are kept for the next coordinator; empty: they
   // are forgotten with the process.
   std::string state_directory = {};
 
-  absl::Duration lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(5);
+  ReduceWay reduce = ReduceWay::kCoordinator;
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.
   std::vector<std::pair<std::string, std::string>> models = {};
@@ -50,8 +58,8 @@ class CoordinatorProcess {
   explicit CoordinatorProcess(CoordinatorProcessOptions options);
   ~CoordinatorProcess();
 
-  // Errors: those of Coordinator::Restore, ServerShell::Start and
-  // MetricsServer::Start.
+  // Errors: those of Coordinator::Restore, ServerShell::Start,
+  // MetricsServer::Start and Security::CreateForServer.
   absl::Status Start();
 
   // Where members and clients reach it.
@@ -63,15 +71,18 @@ class CoordinatorProcess {
     return server_->InProcessChannel();
   }
 
-  // Refuses new work; a running job ends with a checkpoint after the step that
+  // Health turns to NOT_SERVING; for `delay` all goes on; then it refuses new
+  // work; a running job ends with a checkpoint after the step that
   // it is at; then members are sent away. Returns when no call is left.
-  void Drain(std::chrono::milliseconds grace);
+  void Drain(std::chrono::milliseconds grace,
+             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
   // Returns after Drain().
   void Wait() { server_->Wait(); }
 
  private:
   const CoordinatorProcessOptions options_;
+  std::shared_ptr<Security> security_;  // set by Start()
   Metrics metrics_;
   TrainingMetrics training_metrics_;
   std::unique_ptr<Coordinator> coordinator_;

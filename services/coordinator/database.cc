@@ -1,6 +1,7 @@
 #include "services/coordinator/database.h"
 
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <utility>
 
@@ -39,7 +40,13 @@ absl::Status Database::Error(int code) const {
       return absl::FailedPreconditionError(
           absl::StrCat(message, "; does another coordinator use it?"));
     case SQLITE_FULL:
-      return absl::ResourceExhaustedError(message);
+      return absl::ResourceExhaustedError(
+          absl::StrCat(message, "; make room there"));
+    case SQLITE_IOERR:
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+      return absl::UnavailableError(absl::StrCat(
+          message, "; is its disk there, and its folder writable?"));
     default:
       return absl::UnavailableError(message);
   }
@@ -53,6 +60,11 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(
       SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
   if (code != SQLITE_OK) return database->Error(code);
   sqlite3_busy_timeout(database->handle_, kBusyMilliseconds);
+  struct stat info = {};
+  if (!path.empty() && stat(path.c_str(), &info) == 0) {
+    database->device_ = info.st_dev;
+    database->inode_ = info.st_ino;
+  }
   // Exclusive from the first transaction on, until closed.
   for (const char* sql :
        {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA synchronous = FULL",
@@ -74,9 +86,22 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(
 
 Database::~Database() { sqlite3_close(handle_); }
 
+absl::Status Database::CheckFileIsThere() const {
+  struct stat info = {};
+  if (inode_ == 0 || (stat(path_.c_str(), &info) == 0 &&
+                      info.st_dev == device_ && info.st_ino == inode_)) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat(
+      "database ", path_,
+      ": the file was removed or replaced while it was in use; is its disk "
+      "there? What is not in it now is lost: start the process again"));
+}
+
 absl::Status Database::Run(
     const std::string& sql, const std::vector<DatabaseValue>& values,
     const std::function<absl::Status(const DatabaseRow&)>& row) {
+  RETURN_IF_ERROR(CheckFileIsThere());
   sqlite3_stmt* prepared = nullptr;
   int code = sqlite3_prepare_v2(
       handle_, sql.c_str(), static_cast<int>(sql.size()), &prepared, nullptr);

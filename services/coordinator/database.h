@@ -37,8 +37,9 @@ class DatabaseRow {
 };
 
 // Not thread-safe. Errors of all methods name the file: DataLoss if it is
-// damaged or no database, ResourceExhausted if the disk is full, otherwise
-// Unavailable with SQLite's words.
+// damaged or no database, ResourceExhausted if the disk is full, Unavailable if
+// the file was removed or its disk has vanished, otherwise Unavailable with
+// SQLite's words.
 class Database {
  public:
   // Opens or makes the file; an empty path is a database in memory. Each
@@ -64,8 +65,11 @@ class Database {
  private:
   explicit Database(std::string path) : path_(std::move(path)) {}
   absl::Status Error(int code) const;
+  // SQLite writes on into a file that is gone.
+  absl::Status CheckFileIsThere() const;
 
   const std::string path_;
+  uint64_t device_ = 0, inode_ = 0;  // of the file, once it is open
   sqlite3* handle_ = nullptr;
 };
 

@@ -151,14 +151,9 @@ int64_t DenseParameters::step() const {
   return step_;
 }
 
-std::vector<TensorSpec> DenseParameters::TensorSpecs() const {
+std::vector<NamedTensor> DenseParameters::Snapshot() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return store_->TensorSpecs();
-}
-
-absl::Status DenseParameters::Save(CheckpointWriter& writer) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return store_->Save(writer);
+  return store_->Snapshot();
 }
 
 }  // namespace gshard

@@ -65,8 +65,8 @@ class DenseParameters {
   void SkipUpdate();
   int64_t step() const;
 
-  std::vector<TensorSpec> TensorSpecs() const;
-  absl::Status Save(CheckpointWriter& writer) const;
+  // As they are now; see ParameterStore. To be let go on the job's thread.
+  std::vector<NamedTensor> Snapshot() const;
 
  private:
   absl::Status CheckPushLocked(int64_t step, int32_t microbatch,

@@ -16,6 +16,10 @@ struct Gathering {
 
 }  // namespace
 
+void Append(MemberCommands more, MemberCommands* commands) {
+  for (auto& command : more) commands->push_back(std::move(command));
+}
+
 void FanOut(Members& members, TaskQueue& queue, MemberCommands commands,
             OnReplies done) {
   if (commands.empty()) {

@@ -18,6 +18,9 @@ using MemberCommands = std::vector<std::pair<MemberKey, v1::Command>>;
 using OnReplies =
     std::function<void(absl::StatusOr<std::vector<v1::CommandReply>>)>;
 
+// Adds commands behind those that are there.
+void Append(MemberCommands more, MemberCommands* commands);
+
 // Sends the commands at once. `done` runs on `queue`, once: when all members
 // have replied, or as soon as one has failed. Does not block.
 void FanOut(Members& members, TaskQueue& queue, MemberCommands commands,

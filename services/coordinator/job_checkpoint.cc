@@ -62,7 +62,8 @@ absl::Status CheckComplete(const TrainingJob& job,
 
 absl::StatusOr<std::string> CommitJobCheckpoint(
     const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
-    std::vector<TensorEntry> tensors, std::optional<double> validation_loss) {
+    std::vector<TensorEntry> tensors, std::optional<double> validation_loss,
+    std::vector<std::string> pinned, FaultPoints* faults) {
   RETURN_IF_ERROR(CheckComplete(job, tensors));
   Manifest manifest;
   manifest.step = step;
@@ -77,14 +78,26 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
   ASSIGN_OR_RETURN(
       const std::string path,
       CommitCheckpoint(job.checkpoint.directory, std::move(manifest),
-                       tokenizers.source, tokenizers.target));
-  const absl::Status pruned = PruneCheckpoints(
-      job.checkpoint.directory,
-      {.last = job.checkpoint.keep, .best = job.checkpoint.keep_best});
+                       tokenizers.source, tokenizers.target, faults));
+  const int64_t base = RollbackBase(job, step);
+  if (job.on_nonfinite == OnNonfinite::kRollback && base > 0) {
+    pinned.push_back(CheckpointPath(job.checkpoint.directory, base));
+  }
+  const absl::Status pruned =
+      PruneCheckpoints(job.checkpoint.directory,
+                       {.last = job.checkpoint.keep,
+                        .best = job.checkpoint.keep_best,
+                        .pinned = std::move(pinned)},
+                       faults);
   if (!pruned.ok()) {
     LogWarning("old checkpoints stay", {{"status", pruned}});
   }
   return path;
+}
+
+int64_t RollbackBase(const TrainingJob& job, int64_t step) {
+  const int64_t every = job.checkpoint.every_steps;
+  return every > 0 ? step / every * every : 0;
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(

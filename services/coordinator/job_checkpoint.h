@@ -23,13 +23,19 @@ inline constexpr char kJobKey[] = "job";    // the job in text form
 inline constexpr char kSeedKey[] = "seed";  // decimal
 
 // Makes the shards of `step` a checkpoint, removes those that the job does not
-// keep, and returns its path. `validation_loss`, of the weights of this step,
-// is recorded if it was measured. Errors: FailedPrecondition if `tensors` are
-// not those of the job's model; those of CommitCheckpoint.
+// keep and that are not `pinned`, and returns its path. `validation_loss`, of
+// the weights of this step, is recorded if it was measured. Errors:
+// FailedPrecondition if `tensors` are not those of the job's model; those of
+// CommitCheckpoint.
 absl::StatusOr<std::string> CommitJobCheckpoint(
     const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
     std::vector<TensorEntry> tensors,
-    std::optional<double> validation_loss = std::nullopt);
+    std::optional<double> validation_loss = std::nullopt,
+    std::vector<std::string> pinned = {}, FaultPoints* faults = nullptr);
+
+// Where ROLLBACK goes back to from a step after `step`: the checkpoint of the
+// last multiple of checkpoint.every_steps, or 0 for the start.
+int64_t RollbackBase(const TrainingJob& job, int64_t step);
 
 // The newest checkpoint of the job to train on from, read and verified in full;
 // null if there is none. Newer ones, which are damaged, are set aside with a

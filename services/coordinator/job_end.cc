@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
@@ -38,7 +37,9 @@ void JobRunner::Stop() {
   stop_ = true;
   if (phase_ == Phase::kEnded || phase_ == Phase::kMicrobatches ||
       phase_ == Phase::kPreparing || phase_ == Phase::kCommitting ||
-      phase_ == Phase::kCheckpointing || phase_ == Phase::kServing) {
+      phase_ == Phase::kValidating || phase_ == Phase::kCheckpointing ||
+      phase_ == Phase::kRescuing ||
+      phase_ == Phase::kServing) {
     return;
   }
   if (!settings_.durable) return Cancel();
@@ -66,6 +67,7 @@ void JobRunner::Forget() {
     plan_ = {};
   }
   routers_.clear();
+  reduction_ = nullptr;
   microbatches_ = nullptr;
   checkpoint_ = nullptr;
   gradients_.clear();
@@ -76,10 +78,7 @@ void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
     return Fail(status, IsPassing(status) && !absl::IsNotFound(status));
   }
   Tell(*env_.members, Abort());
-  if (phase_ == Phase::kCheckpointing && state == v1::JOB_STATE_CANCELLED &&
-      checkpoint_path_ != CheckpointPath(job_.checkpoint.directory, step_)) {
-    (void)AbandonCheckpoint(job_.checkpoint.directory, step_);
-  }
+  DropCheckpoint();
   phase_ = Phase::kEnded;
   Forget();
   LogInfo("job ends", {{"job", job_.name},
@@ -91,9 +90,7 @@ void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
 
 void JobRunner::Fail(const absl::Status& status, bool retryable) {
   Tell(*env_.members, Abort());
-  if (phase_ == Phase::kCheckpointing) {
-    (void)AbandonCheckpoint(job_.checkpoint.directory, step_);
-  }
+  DropCheckpoint();
   phase_ = Phase::kEnded;
   Forget();
   LogError("job failed", {{"job", job_.name},

@@ -18,7 +18,13 @@
 namespace gshard {
 
 void JobRunner::Recover(const absl::Status& cause) {
-  const int64_t made = dense_ == nullptr ? -1 : dense_->step();
+  if (halted_) return;
+  // Nobody is needed any more for the last checkpoint.
+  if (last_step_ && writing_ != nullptr && writing_->step == step_ &&
+      writing_->shards_missing == 0) {
+    return;
+  }
+  const int64_t made = CommittedStep();
   if (made > best_step_) {
     best_step_ = made;
     recoveries_ = 0;
@@ -29,12 +35,11 @@ void JobRunner::Recover(const absl::Status& cause) {
                                      " recoveries without a step further")),
         /*retryable=*/false);
   }
-  BeginAttempt(cause);
+  if (!Rescue(cause)) BeginAttempt(cause);
 }
 
 void JobRunner::RollBack(const absl::Status& cause) {
-  const int64_t every = job_.checkpoint.every_steps;
-  const int64_t base = every > 0 ? (step_ - 1) / every * every : 0;
+  const int64_t base = RollbackBase(job_, step_ - 1);
   rollback_ = {
       .step = step_,
       .skipped_steps = step_ - base,
@@ -44,23 +49,34 @@ void JobRunner::RollBack(const absl::Status& cause) {
   BeginAttempt(cause);
 }
 
-bool JobRunner::Rebalance() {
+std::string JobRunner::MembersHaveJoined() const {
+  const size_t routers = env_.members->List(MemberRole::kRouter).size();
+  if (reduction_ != nullptr && routers > reduction_->routers().size()) {
+    return absl::StrCat("routers have joined: ", routers, " instead of ",
+                        reduction_->routers().size());
+  }
   const std::vector<Member> workers =
       env_.members->List(MemberRole::kExpertWorker);
   const size_t held = plan_.workers.size();
   if (workers.size() <= held ||
       static_cast<int64_t>(held) >= job_.model.experts)
-    return false;
+    return "";
   // A small worker must not stop a job that runs.
   const auto plan = PlanTraining(session_, job_, start_, workers,
                                  plan_.placement().version());
   if (!plan.ok()) {
     LogWarning("workers that joined are of no use to the job",
                {{"job", job_.name}, {"status", plan.status()}});
-    return false;
+    return "";
   }
-  BeginAttempt(absl::AbortedError(absl::StrCat(
-      "expert workers have joined: ", workers.size(), " instead of ", held)));
+  return absl::StrCat("expert workers have joined: ", workers.size(),
+                      " instead of ", held);
+}
+
+bool JobRunner::Rebalance() {
+  const std::string joined = MembersHaveJoined();
+  if (joined.empty()) return false;
+  BeginAttempt(absl::AbortedError(joined));
   return true;
 }
 
@@ -68,8 +84,10 @@ void JobRunner::BeginAttempt(const absl::Status& cause) {
   LogWarning(
       "the job begins another attempt",
       {{"job", job_.name}, {"attempt", attempt_ + 1}, {"status", cause}});
+  DropCheckpoint();
   MemberCommands abort = Abort();
   workers_wanted_ = std::max<size_t>(plan_.workers.size(), 1);
+  routers_wanted_ = reduction_ == nullptr ? 1 : reduction_->routers().size();
   Forget();
   phase_ = Phase::kReleasing;
   ++attempt_;
@@ -114,9 +132,21 @@ absl::Status JobRunner::LoadAgain() {
   }
   std::unique_ptr<CheckpointReader> checkpoint;
   if (!rollback_->checkpoint_directory.empty()) {
-    ASSIGN_OR_RETURN(checkpoint,
-                     CheckpointReader::Open(rollback_->checkpoint_directory));
-    RETURN_IF_ERROR(checkpoint->Verify());
+    const absl::Status opened = [&]() -> absl::Status {
+      ASSIGN_OR_RETURN(checkpoint,
+                       CheckpointReader::Open(rollback_->checkpoint_directory));
+      return checkpoint->Verify();
+    }();
+    if (absl::IsNotFound(opened) || absl::IsDataLoss(opened)) {
+      // It is made again from an earlier one, and so is all that follows.
+      LogWarning("the checkpoint to go back to is lost",
+                 {{"job", job_.name}, {"status", opened}});
+      const int64_t base = rollback_->step - rollback_->skipped_steps;
+      RETURN_IF_ERROR(ClearAfter(job_.checkpoint.directory, base - 1));
+      rollback_.reset();
+      return LoadAgain();
+    }
+    RETURN_IF_ERROR(opened);
   }
   RETURN_IF_ERROR(StartFrom(std::move(checkpoint)));
   start_ = *rollback_;

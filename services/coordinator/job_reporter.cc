@@ -39,6 +39,9 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       gradient_norm(metrics.AddGauge(
           "gshard_train_gradient_norm",
           "Norm of the last step's gradient, before clipping.")),
+      logit_magnitude(metrics.AddGauge(
+          "gshard_train_logit_magnitude",
+          "Largest |logsumexp| of a token's output logits in the last step.")),
       tokens(metrics.AddCounter("gshard_train_tokens_total",
                                 "Target tokens trained on.")),
       tokens_per_second(
@@ -54,6 +57,10 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
           "gshard_expert_load_imbalance_ratio",
           "Rows of the fullest expert over the mean, in the last step.",
           {"layer"})),
+      gate_logit_magnitude(metrics.AddGaugeFamily(
+          "gshard_train_gate_logit_magnitude",
+          "Largest |logsumexp| of a token's gate logits in the last step.",
+          {"layer"})),
       checkpoint_time(metrics.AddGauge(
           "gshard_checkpoint_last_success_timestamp_seconds",
           "When the last checkpoint was committed; 0 for never.")),
@@ -66,6 +73,12 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       nonfinite_steps(
           metrics.AddCounter("gshard_train_nonfinite_steps_total",
                              "Steps whose loss or gradient was not finite.")),
+      validation_loss(metrics.AddGauge(
+          "gshard_validation_loss",
+          "Cross-entropy of the held-out text in nats a token.")),
+      validation_overflow(metrics.AddGauge(
+          "gshard_validation_overflow_ratio",
+          "Share of the held-out text's choices that got no slot.")),
       per_expert(per_expert) {
   if (per_expert) {
     tokens_of_expert = metrics.AddCounterFamily(
@@ -88,10 +101,12 @@ absl::StatusOr<StepStatistics> StatisticsFromProto(
   out.target_tokens = stats.target_tokens();
   out.sentences = stats.sentences();
   out.loss_sum = stats.loss_sum();
+  out.logit_magnitude = stats.logit_magnitude();
   for (const v1::LayerStats& layer : stats.layers()) {
     LayerStatistics& to = out.layers.emplace_back();
     to.balance_loss_sum = layer.balance_loss_sum();
     to.groups = layer.groups();
+    to.logit_magnitude = layer.gate_logit_magnitude();
     to.routed_first = layer.routed_first();
     to.routed_second = layer.routed_second();
     to.overflow_first = layer.overflow_first();
@@ -120,7 +135,13 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       layers_(MoeLayerNames(job.model)),
       metrics_(metrics),
       feed_(feed),
-      progress_(feed->Latest()) {}
+      progress_(feed->Latest()),
+      elapsed_before_(progress_.elapsed_seconds()) {}
+
+double JobReporter::Elapsed(absl::Time now) const {
+  if (begin_ == absl::InfinitePast()) return elapsed_before_;
+  return elapsed_before_ + absl::ToDoubleSeconds(now - begin_);
+}
 
 void JobReporter::Begin(int64_t step, absl::Time now) {
   last_step_time_ = line_time_ = now;
@@ -149,6 +170,7 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
   metrics_->balance_loss.Set(statistics.balance_loss());
   metrics_->learning_rate.Set(result.learning_rate);
   metrics_->gradient_norm.Set(result.gradient_norm);
+  metrics_->logit_magnitude.Set(statistics.logit_magnitude);
   metrics_->tokens.Increment(static_cast<double>(statistics.target_tokens));
   if (seconds > 0) {
     metrics_->tokens_per_second.Set(
@@ -164,6 +186,7 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
     metrics_->expert_tokens_dropped.With({name, "second"})
         .Increment(static_cast<double>(layer.overflow_second));
     metrics_->load_imbalance.With({name}).Set(layer.imbalance());
+    metrics_->gate_logit_magnitude.With({name}).Set(layer.logit_magnitude);
     if (!metrics_->per_expert) continue;
     for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
       metrics_->tokens_of_expert.With({name, absl::StrCat(e)})
@@ -181,7 +204,7 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
   ReportMetrics(step, result, seconds);
   (void)since_line_.Merge(statistics);  // of one job: it fits
 
-  const double elapsed = absl::ToDoubleSeconds(now - begin_);
+  const double elapsed = Elapsed(now);
   std::optional<double> eta =
       step_rate_->TimeFor(static_cast<double>(job_.steps - step));
   if (eta.has_value() && job_.time_limit_seconds > 0) {
@@ -204,6 +227,8 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
   progress_.set_load_imbalance(imbalance);
   progress_.set_gradient_norm(result.gradient_norm);
   progress_.set_learning_rate(result.learning_rate);
+  progress_.set_logit_magnitude(statistics.logit_magnitude);
+  progress_.set_gate_logit_magnitude(statistics.gate_logit_magnitude());
   progress_.set_elapsed_seconds(elapsed);
   progress_.set_eta_seconds(eta.value_or(-1));
   if (line_seconds > 0) {
@@ -229,7 +254,6 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
 
 void JobReporter::WriteSummary(int64_t step, const StepResult& result,
                                absl::Time now) {
-  if (events_ == nullptr) return;
   const auto scalar = [](const char* tag, double value) {
     return Scalar{.tag = tag, .value = static_cast<float>(value)};
   };
@@ -240,17 +264,73 @@ void JobReporter::WriteSummary(int64_t step, const StepResult& result,
       scalar("train/load_imbalance_ratio", progress_.load_imbalance()),
       scalar("train/tokens_per_second", progress_.tokens_per_second()),
       scalar("train/learning_rate", progress_.learning_rate()),
-      scalar("train/gradient_norm", progress_.gradient_norm())};
+      scalar("train/gradient_norm", progress_.gradient_norm()),
+      scalar("train/logit_magnitude", progress_.logit_magnitude())};
   for (size_t l = 0; l < layers_.size(); ++l) {
     const LayerStatistics& layer = result.statistics.layers[l];
     scalars.push_back({absl::StrCat("balance_loss/", layers_[l]),
                        static_cast<float>(layer.balance_loss())});
+    scalars.push_back({absl::StrCat("gate_logit_magnitude/", layers_[l]),
+                       static_cast<float>(layer.logit_magnitude)});
   }
+  AddEvents(step, scalars, now);
+}
+
+void JobReporter::AddEvents(int64_t step, const std::vector<Scalar>& scalars,
+                            absl::Time now) {
+  if (events_ == nullptr) return;
   const absl::Status status = events_->Add(UnixSeconds(now), step, scalars);
   if (!status.ok() && !events_failed_) {
     events_failed_ = true;
     LogWarning("cannot write the event file", {{"status", status}});
   }
+}
+
+void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,
+                               absl::Time begin, absl::Time end) {
+  // It takes time of the job, but none of the steps.
+  const absl::Duration spent = end - begin;
+  last_step_time_ += spent;
+  line_time_ += spent;
+  if (step_rate_.has_value()) {
+    step_rate_->Observe(0.0, absl::ToDoubleSeconds(spent));
+  }
+  progress_.set_validation_step(step);
+  progress_.set_validation_loss(sums.loss());
+  progress_.set_validation_overflow_ratio(sums.overflow_share());
+  FindBest(step, sums.loss());
+  if (metrics_ != nullptr) {
+    metrics_->validation_loss.Set(sums.loss());
+    metrics_->validation_overflow.Set(sums.overflow_share());
+  }
+  LogInfo("validation", {{"job", job_.name},
+                         {"step", step},
+                         {"loss", sums.loss()},
+                         {"overflow", sums.overflow_share()},
+                         {"best_step", progress_.best_validation_step()}});
+  AddEvents(step,
+            {{"validation/loss", static_cast<float>(sums.loss())},
+             {"validation/overflow_ratio",
+              static_cast<float>(sums.overflow_share())}},
+            end);
+  feed_->Publish(progress_);
+}
+
+void JobReporter::FindBest(int64_t step, double loss) {
+  if (!std::isfinite(loss)) return;
+  const int64_t best = progress_.best_validation_step();
+  const double least = progress_.best_validation_loss();
+  // Of equal ones the first, as BestCheckpoint has it.
+  if (best > 0 && (loss > least || (loss == least && step >= best))) return;
+  progress_.set_best_validation_step(step);
+  progress_.set_best_validation_loss(loss);
+}
+
+void JobReporter::OnText(const v1::TextLoaded& text) {
+  progress_.set_text_pairs(text.pairs());
+  progress_.set_bad_lines(text.bad_lines());
+  progress_.set_left_out_long(text.left_out_long());
+  feed_->Update(progress_);
 }
 
 void JobReporter::OnRetry() {

@@ -33,16 +33,20 @@ struct TrainingMetrics {
   Gauge balance_loss;
   Gauge learning_rate;
   Gauge gradient_norm;
+  Gauge logit_magnitude;
   Counter tokens;
   Gauge tokens_per_second;
   CounterFamily expert_tokens;          // layer
   CounterFamily expert_tokens_dropped;  // layer, choice
   GaugeFamily load_imbalance;           // layer
+  GaugeFamily gate_logit_magnitude;     // layer
   CounterFamily tokens_of_expert;       // layer, expert; may be unset
   Gauge checkpoint_time;
   Counter microbatches_retried;
   Counter attempts;
   Counter nonfinite_steps;
+  Gauge validation_loss;
+  Gauge validation_overflow;
   bool per_expert = false;
 };
 
@@ -62,9 +66,23 @@ class JobReporter {
   // before.
   void Begin(int64_t step, absl::Time now);
 
+  // Training time so far, in seconds: since the first Begin(), and what the feed
+  // said at the start, of coordinators before this one.
+  double Elapsed(absl::Time now) const;
+
   // A step is committed. Publishes when a progress line is due, or `last`.
   void OnStep(int64_t step, const StepResult& result, absl::Time now,
               bool last);
+
+  // The sums over the held-out text after `step`. Publishes.
+  void OnValidation(int64_t step, const StepStatistics& sums, absl::Time begin,
+                    absl::Time end);
+
+  // `loss` was measured after `step`: it is the best if there is none lower.
+  void FindBest(int64_t step, double loss);
+
+  // What a router has read.
+  void OnText(const v1::TextLoaded& text);
 
   void OnRetry();
 
@@ -88,6 +106,8 @@ class JobReporter {
  private:
   void ReportMetrics(int64_t step, const StepResult& result, double seconds);
   void WriteSummary(int64_t step, const StepResult& result, absl::Time now);
+  void AddEvents(int64_t step, const std::vector<Scalar>& scalars,
+                 absl::Time now);
 
   const TrainingJob job_;
   const std::vector<std::string> layers_;
@@ -96,6 +116,7 @@ class JobReporter {
   v1::JobProgress progress_;
   std::unique_ptr<EventFile> events_;
   bool events_failed_ = false;
+  const double elapsed_before_;              // seconds
   absl::Time begin_ = absl::InfinitePast();  // of the first attempt
   absl::Time last_step_time_;
   std::optional<SmoothedRate> step_rate_;  // set by Begin

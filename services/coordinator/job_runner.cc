@@ -27,7 +27,7 @@ JobRunner::JobRunner(JobSettings settings, JobEnvironment environment,
 
 std::function<bool()> JobRunner::StillThisAttempt() const {
   return [this, attempt = attempt_] {
-    return phase_ != Phase::kEnded && attempt == attempt_;
+    return phase_ != Phase::kEnded && attempt == attempt_ && !halted_;
   };
 }
 
@@ -35,7 +35,8 @@ OnReplies JobRunner::OnQueue(
     std::function<absl::Status(std::vector<v1::CommandReply>)> step) {
   return [this, step = std::move(step), still = StillThisAttempt()](
              absl::StatusOr<std::vector<v1::CommandReply>> replies) {
-    if (!still()) return;
+    // What was begun before workers were lost is for nothing by then.
+    if (!still() || phase_ == Phase::kRescuing) return;
     if (replies.ok()) return Do(step(*std::move(replies)));
     OnMemberFailed(replies.status());
   };
@@ -93,7 +94,12 @@ void JobRunner::Start() {
   // Members that wait are better used than a tokenizer that waits for them.
   if (!trained_) Do(Prepare());
   // Not all that were there need to come back.
-  if (settings_.restored) AwaitWorkers(job_.min_workers);
+  if (settings_.restored) {
+    if (settings_.reduce != ReduceWay::kCoordinator) {
+      routers_wanted_ = job_.min_routers;
+    }
+    AwaitWorkers(job_.min_workers);
+  }
   TryLoad();
 }
 
@@ -129,10 +135,13 @@ absl::Status JobRunner::StartFrom(
             .checkpoint_directory = "",
             .tokenizer_directory = tokenizers_.directory};
   checkpoint_ = std::move(checkpoint);
+  checkpoint_step_ = 0;
   if (checkpoint_ == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(CheckResumable(job_, *checkpoint_));
+  FindBestValidation();
   start_.step = checkpoint_->manifest().step;
   start_.checkpoint_directory = checkpoint_path_ = checkpoint_->path();
+  checkpoint_step_ = start_.step;
   return absl::OkStatus();
 }
 
@@ -146,7 +155,8 @@ bool JobRunner::EnoughMembers() const {
   const size_t routers = env_.members->List(MemberRole::kRouter).size();
   if (again_) {
     return routers >= 1 && workers >= 1 &&
-           (workers >= workers_wanted_ || wanted_in_vain_);
+           ((workers >= workers_wanted_ && routers >= routers_wanted_) ||
+            wanted_in_vain_);
   }
   return static_cast<int64_t>(workers) >= job_.min_workers &&
          static_cast<int64_t>(routers) >= job_.min_routers;
@@ -184,9 +194,18 @@ absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
   ASSIGN_OR_RETURN(SessionPlan plan,
                    PlanTraining(session_, job_, start_, workers,
                                 env_.next_placement_version()));
-  auto store = std::make_unique<ParameterStore>(
-      ParametersOf(job_.model, /*per_expert=*/false), std::vector<int32_t>(),
-      MakeOptimizer(job_.optimizer));
+  if (settings_.reduce != ReduceWay::kCoordinator) {
+    std::vector<MemberKey> routers;
+    for (const Member& member : env_.members->List(MemberRole::kRouter)) {
+      routers.push_back(KeyOf(member));
+    }
+    if (routers.empty()) {
+      return absl::UnavailableError("the last router was lost");
+    }
+    reduction_ = std::make_unique<DenseReduction>(
+        settings_.reduce, job_, start_, std::move(routers),
+        settings_.reduce_timeout);
+  }
   phase_ = Phase::kLoadingWorkers;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -204,6 +223,13 @@ absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
          }));
   // Meanwhile, the dense side.
   plan_.worker_loads.clear();
+  if (reduction_ != nullptr) {
+    checkpoint_ = nullptr;
+    return absl::OkStatus();
+  }
+  auto store = std::make_unique<ParameterStore>(
+      ParametersOf(job_.model, /*per_expert=*/false), std::vector<int32_t>(),
+      MakeOptimizer(job_.optimizer));
   if (checkpoint_ == nullptr) {
     RETURN_IF_ERROR(store->Initialize(job_.seed));
   } else {
@@ -219,9 +245,18 @@ absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
 void JobRunner::LoadRouters() {
   for (const Member& member : env_.members->List(MemberRole::kRouter)) {
     const MemberKey key = KeyOf(member);
+    std::optional<int> rank;
+    if (reduction_ != nullptr) {
+      rank = reduction_->RankOf(key);
+      if (!rank.has_value()) continue;  // joined later
+    }
     if (!routers_.emplace(key, RouterState::kLoading).second) continue;
     v1::Command command;
     *command.mutable_load_session() = plan_.router_load;
+    if (rank.has_value()) {
+      *command.mutable_load_session()->mutable_router()->mutable_dense_group() =
+          reduction_->GroupOf(*rank);
+    }
     env_.members->Send(
         key, std::move(command),
         [this, key,
@@ -238,10 +273,13 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
   const auto found = routers_.find(router);
   if (found == routers_.end()) return;
   if (absl::IsUnavailable(reply.status())) {  // lost, or leaving
+    if (reduction_ != nullptr) return OnMemberFailed(reply.status());
     routers_.erase(found);
     return;
   }
   if (!reply.ok()) return Do(reply.status());
+  const absl::Status read = OnTextLoaded(router, reply->session_loaded());
+  if (!read.ok()) return Do(read);
   found->second = RouterState::kReady;
   size_t ready = 0;
   {
@@ -249,13 +287,32 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
     ready_routers_.push_back(router.name);
     ready = ready_routers_.size();
   }
+  if (reduction_ != nullptr) {
+    Do(reduction_->OnLoaded(*reduction_->RankOf(router),
+                            reply->session_loaded()));
+    if (reduction_ != nullptr && reduction_->all_loaded()) ConnectRouters();
+    return;
+  }
   if (phase_ == Phase::kLoadingRouters) {
     if (!again_ && static_cast<int64_t>(ready) < job_.min_routers) return;
     BeginTraining();
-  } else if (phase_ == Phase::kMicrobatches) {
+  } else if (RunsMicrobatches()) {
     microbatches_->AddRouter(router);
     Dispatch();
   }
+}
+
+void JobRunner::ConnectRouters() {
+  FanOut(*env_.members, *env_.queue, reduction_->Connect(session_),
+         OnQueue([this](const std::vector<v1::CommandReply>&) {
+           BeginTraining();
+           return absl::OkStatus();
+         }));
+}
+
+int64_t JobRunner::CommittedStep() const {
+  if (reduction_ != nullptr) return reduction_->step();
+  return dense_ == nullptr ? -1 : dense_->step();
 }
 
 void JobRunner::BeginTraining() {
@@ -264,20 +321,24 @@ void JobRunner::BeginTraining() {
     loaded_ = v1::SessionInfo::READY;
   }
   const absl::Time now = env_.clock();
-  first_step_time_ = std::min(first_step_time_, now);
-  reporter_->Begin(dense_->step(), now);
+  reporter_->Begin(CommittedStep(), now);
   SetState(v1::JOB_STATE_RUNNING);
   rollback_.reset();
   if (start_.skipped_steps == 0) return BeginStep();
   // What follows a step follows the last one that was left out.
   step_ = start_.step;
+  validation_loss_.reset();
   Do(OnCommitted(/*skipped=*/true));
 }
 
 void JobRunner::ReconcileMembers() {
   // Serving looks after its members itself; those that release their sessions
   // are heard of by their replies.
-  if (phase_ == Phase::kServing || phase_ == Phase::kReleasing) return;
+  // And what the rescuers write is what there will be.
+  if (phase_ == Phase::kServing || phase_ == Phase::kReleasing ||
+      phase_ == Phase::kRescuing) {
+    return;
+  }
   const std::vector<Member> members = env_.members->List();
   const auto is_there = [&](const MemberKey& key) {
     return std::any_of(members.begin(), members.end(),
@@ -288,6 +349,14 @@ void JobRunner::ReconcileMembers() {
     return Recover(absl::UnavailableError(
         absl::StrCat("expert worker '", worker.name,
                      "' was lost with its experts at step ", step_)));
+  }
+  if (reduction_ != nullptr) {
+    for (const MemberKey& router : reduction_->routers()) {
+      if (is_there(router)) continue;
+      return Recover(absl::UnavailableError(absl::StrCat(
+          "router '", router.name,
+          "' was lost with its dense parameters at step ", step_)));
+    }
   }
   for (auto it = routers_.begin(); it != routers_.end();) {
     if (is_there(it->first)) {
@@ -305,7 +374,7 @@ void JobRunner::ReconcileMembers() {
   }
   if (phase_ == Phase::kWaiting || phase_ == Phase::kLoadingWorkers) return;
   LoadRouters();
-  if (phase_ == Phase::kMicrobatches) Dispatch();
+  if (RunsMicrobatches()) Dispatch();
 }
 
 std::shared_ptr<DenseParameters> JobRunner::dense() const {
@@ -323,6 +392,7 @@ std::optional<v1::SessionInfo> JobRunner::Describe() const {
   *info.mutable_placement() = plan_.placement();
   for (const std::string& router : ready_routers_) info.add_routers(router);
   info.set_checkpoint_directory(start_.checkpoint_directory);
+  info.set_reduce(std::string(ReduceWayName(settings_.reduce)));
   return info;
 }
 

@@ -2,6 +2,10 @@
 //
 //   wait for members -> load -> step, step, ... -> checkpoint -> serve -> over
 //
+// Some steps are followed by validation: microbatches of held-out text go to
+// routers, which run them forward and reply with the sums; see
+// job_validation.cc.
+//
 // A step: microbatches go to routers, which push dense gradients and reply;
 // workers prepare, i.e. report their norms; the step is scaled and committed.
 // A router that is lost, or fails for a passing reason, has its microbatches
@@ -13,23 +17,31 @@
 // What comes late of an earlier attempt finds no session. Workers that join
 // later get experts at the next checkpoint.
 //
+// With another `reduce` than the coordinator's, routers own the dense
+// parameters (see DenseReduction), and all that is said of workers holds for
+// them, too.
+//
 // What happens is a function of the messages and the clock: nothing polls.
 
 #ifndef SERVICES_COORDINATOR_JOB_RUNNER_H_
 #define SERVICES_COORDINATOR_JOB_RUNNER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "services/coordinator/dense_parameters.h"
+#include "services/coordinator/dense_reduction.h"
 #include "services/coordinator/fan_out.h"
 #include "services/coordinator/job_checkpoint.h"
 #include "services/coordinator/job_reporter.h"
@@ -43,6 +55,8 @@ struct JobEnvironment {
   Members* members = nullptr;
   // Runs everything of the job.
   TaskQueue* queue = nullptr;
+  // Writes checkpoints. Stopped after `queue`, which may wait for it.
+  TaskQueue* disk = nullptr;
   TrainingMetrics* metrics = nullptr;  // may be null
   std::function<absl::Time()> clock = absl::Now;
   // A number that grows with each call.
@@ -50,6 +64,15 @@ struct JobEnvironment {
   // Called on `queue` when the job's state or attempt has changed, before the
   // attempt begins; and once it is over or parked.
   std::function<void(const v1::JobProgress&)> on_change =
+      [](const v1::JobProgress&) {};
+  // Checkpoints that others need, which stay whatever the job keeps.
+  std::function<std::vector<std::string>()> checkpoints_in_use = [] {
+    return std::vector<std::string>();
+  };
+  FaultPoints* faults = nullptr;  // see services/checkpoint/file.h
+  // Called on `queue` when a checkpoint has been written, with what a restart
+  // goes on from: the time that training has taken.
+  std::function<void(const v1::JobProgress&)> on_checkpoint =
       [](const v1::JobProgress&) {};
   // Serves a checkpoint under a name; calls back on `queue`.
   std::function<void(const std::string& name, const std::string& directory,
@@ -68,7 +91,11 @@ struct JobSettings {
   // Stop() parks the job for the next coordinator instead of ending it.
   bool durable = false;
 
+  ReduceWay reduce = ReduceWay::kCoordinator;
+
   absl::Duration microbatch_timeout = absl::Minutes(10);
+  // For a message between routers, the wait for who is slower included.
+  absl::Duration reduce_timeout = absl::Minutes(2);
   // Before a microbatch that failed is run again; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
@@ -97,7 +124,11 @@ class JobRunner {
 
   // On any thread:
 
-  // Null unless training is loaded.
+  // The coordinator is about to send its members away: that they go is no loss
+  // any more, and nothing is noted of the job from here on.
+  void Halt() { halted_ = true; }
+
+  // Null unless training is loaded and the coordinator reduces.
   std::shared_ptr<DenseParameters> dense() const;
   const std::string& checkpoint_directory() const {
     return settings_.job.checkpoint.directory;
@@ -114,11 +145,25 @@ class JobRunner {
     kMicrobatches,
     kPreparing,
     kCommitting,
+    kValidating,
     kCheckpointing,
+    kRescuing,  // as that, with workers lost
     kServing,
     kEnded
   };
   enum class RouterState { kLoading, kReady };
+
+  // A checkpoint that is being written.
+  struct CheckpointWrite {
+    int64_t step = 0;
+    std::optional<double> validation_loss;
+    std::vector<std::string> members;  // that write shards
+    std::vector<NamedTensor> dense;    // let go on the queue
+    std::vector<TensorEntry> entries;
+    int shards_missing = 1;  // the members', taken as one, and the dense one
+    std::atomic<bool> abandoned = false;
+    std::string path;  // once it is committed; of the disk's thread
+  };
 
   // Runs `step` on the queue unless another attempt has begun; an error fails
   // the job, unless it is a member's that passes.
@@ -141,6 +186,11 @@ class JobRunner {
   void LoadRouters();
   void OnRouterLoaded(const MemberKey& router,
                       const absl::StatusOr<v1::CommandReply>& reply);
+  // Lets the routers that own dense parameters meet, and begins.
+  void ConnectRouters();
+  // Whether the router reads the text that the others do.
+  absl::Status OnTextLoaded(const MemberKey& router,
+                            const v1::SessionLoaded& loaded);
   void ReconcileMembers();
   void BeginTraining();
 
@@ -150,9 +200,18 @@ class JobRunner {
   // The same from the checkpoint before step_, which was not finite and is left
   // out with all steps since.
   void RollBack(const absl::Status& cause);
-  // Spreads the experts over workers that have joined. REQUIRES: the last step
-  // is in a checkpoint.
+  // With buddies: has the workers that are left write a checkpoint of the last
+  // step committed, and begins the next attempt from that. False if they
+  // cannot, or there is one already.
+  bool Rescue(const absl::Status& cause);
+  // Workers of the session, by their place in the plan, that are no members.
+  std::set<size_t> LostWorkers() const;
+  void OnRescueFailed(const absl::Status& cause, const absl::Status& status);
+  // Spreads the experts over workers that have joined, and dense parameters over
+  // routers that own them. REQUIRES: the last step is in a checkpoint.
   bool Rebalance();
+  // Which have joined that would take part; empty if none.
+  std::string MembersHaveJoined() const;
   void BeginAttempt(const absl::Status& cause);
   void OnReleased();
   // Until so many are there, or replacement_wait is over; TryLoad() follows.
@@ -160,6 +219,11 @@ class JobRunner {
   absl::Status LoadAgain();
 
   void BeginStep();
+  // Hands out `count` microbatches, of the step or of the held-out text.
+  void BeginMicrobatches(Phase phase, int32_t count);
+  bool RunsMicrobatches() const {
+    return phase_ == Phase::kMicrobatches || phase_ == Phase::kValidating;
+  }
   void Dispatch();
   void OnMicrobatch(const Assignment& assignment,
                     const absl::StatusOr<v1::CommandReply>& reply);
@@ -169,17 +233,46 @@ class JobRunner {
                           const absl::Status& status);
   void PrepareStep();
   absl::Status OnPrepared(const std::vector<v1::CommandReply>& replies);
-  absl::Status AddWorkerNorms(const std::vector<v1::CommandReply>& replies,
+  absl::Status AddWorkerNorms(absl::Span<const v1::CommandReply> replies,
                               std::vector<SquaredNorm>* norms) const;
   absl::Status CheckFinite(const std::vector<SquaredNorm>& norms) const;
   absl::Status OnNotFinite(const absl::Status& what);
   // Commits the step; null: skips it.
   void Commit(const StepScale* scale);
   absl::Status OnCommitted(bool skipped);
-  absl::Status WriteCheckpoint();
-  absl::Status OnCheckpointWritten(
-      const std::vector<v1::CommandReply>& replies);
+  // Tells of the step that is committed. Returns whether the job ends with it.
+  bool CountStep(bool skipped);
+  bool CheckpointDue() const;
+  // Whether the held-out text is measured after step_; `over`: it is the last.
+  bool ValidationDue(bool over) const;
+  void BeginValidation();
+  absl::Status OnValidated();
+  // That of the checkpoints that are there.
+  void FindBestValidation();
+  // The step, and its validation, are done.
+  void AfterStep();
+  // Begins to write the last step's checkpoint, and goes on with the next step
+  // at once if nothing needs the checkpoint before.
+  void WriteCheckpoint();
+  // Begins to write `step`, without the workers `lost`. `on_shards` gets the
+  // others' shards, or why there will be none.
+  void BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
+                       OnReplies on_shards);
+  void WriteDense();
+  absl::Status OnShards(const std::vector<v1::CommandReply>& replies);
+  void OnShard(std::vector<TensorEntry> entries);
+  void OnCheckpointWritten();
   void OnCheckpointDone();
+  // Calls `next` once no checkpoint is being written; no step is run before.
+  void AfterCheckpoint(std::function<void()> next);
+  // Gives up what is being written, and leaves nothing of it; or all of it, if
+  // it is nearly done.
+  void DropCheckpoint();
+  // Runs `work` for what is being written on the disk's thread, then `done`
+  // here, unless another attempt has begun. An error of it fails the job.
+  template <typename Result>
+  void OnDisk(std::function<absl::StatusOr<Result>()> work,
+              std::function<absl::Status(absl::StatusOr<Result>)> done);
   void Serve();
   // Ends the job, or parks it in the state QUEUED.
   void Finish(v1::JobState state, const absl::Status& status = {});
@@ -187,6 +280,9 @@ class JobRunner {
   // What all members of this attempt are told, to drop it.
   MemberCommands Abort() const;
   void Forget();
+
+  // -1 if nothing is loaded.
+  int64_t CommittedStep() const;
 
   // One command for each worker of the session.
   MemberCommands ForWorkers(
@@ -202,22 +298,29 @@ class JobRunner {
   bool prepared_ = false;
   bool trained_ = false;  // by an earlier coordinator
   bool stop_ = false;
+  std::atomic<bool> halted_{false};
   int64_t attempt_;
 
   // Of recovery; see job_recovery.cc.
   int64_t recoveries_ = 0;                 // in a row without progress
   int64_t best_step_ = -1;                 // committed at the last of them
   int64_t nonfinite_in_a_row_ = 0;         // steps
+  std::set<size_t> lost_;                  // workers, while rescuing
   bool again_ = false;                     // this attempt is not the first
   size_t workers_wanted_ = 0;              // by it
+  size_t routers_wanted_ = 1;              // by it
   bool wanted_in_vain_ = false;            // the time to wait for them is over
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
   JobTokenizers tokenizers_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written
-  absl::Time first_step_time_ = absl::InfiniteFuture();
+  int64_t checkpoint_step_ = 0;                   // its step
   std::map<MemberKey, RouterState> routers_;
+  std::unique_ptr<DenseReduction> reduction_;  // or dense_
+
+  // What the first router has read; nothing of routers that do not say.
+  std::optional<v1::TextLoaded> text_;
 
   // Of the step being run.
   int64_t step_ = 0;
@@ -226,8 +329,14 @@ class JobRunner {
   GradientList gradients_;
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
+  std::optional<double> validation_loss_;  // with its parameters
+  absl::Time validation_began_;
   bool last_step_ = false;
-  std::vector<TensorEntry> dense_entries_;
+  v1::CommitStep commit_;  // of the last step committed, or being so
+
+  // The checkpoint being written, or null, and what waits for it, or null.
+  std::shared_ptr<CheckpointWrite> writing_;
+  std::function<void()> after_checkpoint_;
 
   mutable std::mutex mutex_;
   std::string session_;                           // changed under mutex_

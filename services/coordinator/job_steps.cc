@@ -1,4 +1,4 @@
-// The steps of a JobRunner, from the first microbatch to the checkpoint.
+// The steps of a JobRunner, from the first microbatch to the commit.
 
 #include <cmath>
 #include <set>
@@ -11,14 +11,24 @@
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
+
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
-  step_ = dense_->step() + 1;
-  phase_ = Phase::kMicrobatches;
+  step_ = CommittedStep() + 1;
+  result_ = {};
+  validation_loss_.reset();
+  if (reduction_ != nullptr) {
+    reduction_->BeginStep(count);
+  } else {
+    dense_->BeginStep(count);
+  }
+  BeginMicrobatches(Phase::kMicrobatches, count);
+}
+
+void JobRunner::BeginMicrobatches(Phase phase, int32_t count) {
+  phase_ = phase;
   microbatches_ = std::make_unique<MicrobatchSchedule>(count);
   statistics_.assign(count, StepStatistics());
-  result_ = {};
-  dense_->BeginStep(count);
   for (const auto& [router, state] : routers_) {
     if (state == RouterState::kReady) microbatches_->AddRouter(router);
   }
@@ -26,25 +36,31 @@ void JobRunner::BeginStep() {
 }
 
 void JobRunner::Dispatch() {
+  const bool validation = phase_ == Phase::kValidating;
   for (const Assignment& assignment : microbatches_->Assign()) {
     if (assignment.attempt > 0) reporter_->OnRetry();
-    dense_->Expect(assignment.microbatch, assignment.attempt);
+    if (!validation && dense_ != nullptr) {
+      dense_->Expect(assignment.microbatch, assignment.attempt);
+    }
     v1::Command command;
     v1::AssignMicrobatch* const assign = command.mutable_assign_microbatch();
     assign->set_session(session_);
     assign->set_step(step_);
     assign->set_microbatch(assignment.microbatch);
     assign->set_attempt(assignment.attempt);
-    assign->set_parameter_version(step_ - 1);
+    assign->set_parameter_version(dense_->step());
+    assign->set_validation(validation);
     assign->set_timeout_ms(
         absl::ToInt64Milliseconds(settings_.microbatch_timeout));
     env_.members->Send(
         assignment.router, std::move(command),
-        [this, assignment, step = step_,
+        [this, assignment, step = step_, phase = phase_,
          still = StillThisAttempt()](absl::StatusOr<v1::CommandReply> reply) {
           env_.queue->Post(
-              [this, assignment, step, still, reply = std::move(reply)] {
-                if (still() && step == step_) OnMicrobatch(assignment, reply);
+              [this, assignment, step, phase, still, reply = std::move(reply)] {
+                if (still() && step == step_ && phase == phase_) {
+                  OnMicrobatch(assignment, reply);
+                }
               });
         });
   }
@@ -52,7 +68,6 @@ void JobRunner::Dispatch() {
 
 void JobRunner::OnMicrobatch(const Assignment& assignment,
                              const absl::StatusOr<v1::CommandReply>& reply) {
-  if (phase_ != Phase::kMicrobatches) return;
   if (!microbatches_->IsCurrent(assignment)) return;
   if (!reply.ok()) return OnMicrobatchFailed(assignment, reply.status());
   Do(OnMicrobatchDone(assignment, *reply));
@@ -67,16 +82,22 @@ absl::Status JobRunner::OnMicrobatchDone(const Assignment& assignment,
       StatisticsFromProto(reply.microbatch_done().stats(),
                           MoeLayerNames(job_.model).size(), job_.model.experts);
   RETURN_IF_ERROR(Annotate(statistics.status(), where));
-  if (!dense_->HasGradients(assignment.microbatch)) {
+  if (phase_ == Phase::kMicrobatches && reduction_ != nullptr) {
+    reduction_->OnRun(assignment.microbatch,
+                      *reduction_->RankOf(assignment.router));
+  } else if (phase_ == Phase::kMicrobatches &&
+             !dense_->HasGradients(assignment.microbatch)) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, ": a reply came, but no gradients"));
   }
   statistics_[assignment.microbatch] = *std::move(statistics);
   microbatches_->Finish(assignment);
-  if (microbatches_->complete()) {
-    PrepareStep();
-  } else {
+  if (!microbatches_->complete()) {
     Dispatch();
+  } else if (phase_ == Phase::kValidating) {
+    return OnValidated();
+  } else {
+    PrepareStep();
   }
   return absl::OkStatus();
 }
@@ -90,7 +111,7 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
   // A router or worker that is gone shows here first.
   const auto still = StillThisAttempt();
   ReconcileMembers();
-  if (!still() || phase_ != Phase::kMicrobatches ||
+  if (!still() || !RunsMicrobatches() ||
       !microbatches_->IsCurrent(assignment)) {
     return;
   }
@@ -102,33 +123,36 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
   }
   const absl::Duration delay =
       settings_.retry_delay * static_cast<int64_t>(1 << (attempts - 1));
-  env_.queue->PostAfter(
-      delay, [this, still, step = step_, index = assignment.microbatch] {
-        if (!still() || phase_ != Phase::kMicrobatches || step != step_) {
-          return;
-        }
-        microbatches_->Release(index);
-        Dispatch();
-      });
+  env_.queue->PostAfter(delay, [this, still, step = step_, phase = phase_,
+                                index = assignment.microbatch] {
+    if (!still() || phase != phase_ || step != step_) return;
+    microbatches_->Release(index);
+    Dispatch();
+  });
   Dispatch();
 }
 
 void JobRunner::PrepareStep() {
   phase_ = Phase::kPreparing;
   const std::vector<int32_t> attempts = microbatches_->attempts();
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t, v1::Command* command) {
-           v1::PrepareStep* const prepare = command->mutable_prepare_step();
-           prepare->set_session(session_);
-           prepare->set_step(step_);
-           prepare->mutable_attempts()->Add(attempts.begin(), attempts.end());
-         }),
+  v1::PrepareStep prepare;
+  prepare.set_session(session_);
+  prepare.set_step(step_);
+  prepare.mutable_attempts()->Add(attempts.begin(), attempts.end());
+  MemberCommands commands = ForWorkers([&](size_t, v1::Command* command) {
+    *command->mutable_prepare_step() = prepare;
+  });
+  if (reduction_ != nullptr) Append(reduction_->Prepare(prepare), &commands);
+  FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this](const std::vector<v1::CommandReply>& replies) {
            return OnPrepared(replies);
          }));
   // Meanwhile, the dense side.
-  gradients_ = dense_->TakeGradients();
-  dense_norms_ = dense_->SquaredNorms(gradients_);
+  dense_norms_.clear();
+  if (dense_ != nullptr) {
+    gradients_ = dense_->TakeGradients();
+    dense_norms_ = dense_->SquaredNorms(gradients_);
+  }
   for (const StepStatistics& statistics : statistics_) {
     // All have the model's layers and experts.
     CHECK(result_.statistics.Merge(statistics).ok());
@@ -136,7 +160,7 @@ void JobRunner::PrepareStep() {
 }
 
 absl::Status JobRunner::AddWorkerNorms(
-    const std::vector<v1::CommandReply>& replies,
+    absl::Span<const v1::CommandReply> replies,
     std::vector<SquaredNorm>* norms) const {
   const std::vector<ParameterSpec> specs =
       ParametersOf(job_.model, /*per_expert=*/true);
@@ -206,7 +230,7 @@ absl::Status JobRunner::OnNotFinite(const absl::Status& what) {
   if (job_.on_nonfinite == OnNonfinite::kSkip) {
     Commit(nullptr);
   } else {
-    RollBack(what);
+    AfterCheckpoint([this, what] { RollBack(what); });
   }
   return absl::OkStatus();
 }
@@ -214,7 +238,12 @@ absl::Status JobRunner::OnNotFinite(const absl::Status& what) {
 absl::Status JobRunner::OnPrepared(
     const std::vector<v1::CommandReply>& replies) {
   std::vector<SquaredNorm> norms = std::move(dense_norms_);
-  RETURN_IF_ERROR(AddWorkerNorms(replies, &norms));
+  const absl::Span<const v1::CommandReply> all = replies;
+  const size_t workers = plan_.workers.size();
+  if (reduction_ != nullptr) {
+    RETURN_IF_ERROR(reduction_->AddNorms(all.subspan(workers), &norms));
+  }
+  RETURN_IF_ERROR(AddWorkerNorms(all.subspan(0, workers), &norms));
   const absl::Status finite = CheckFinite(norms);
   if (!finite.ok()) return OnNotFinite(finite);
   nonfinite_in_a_row_ = 0;
@@ -234,18 +263,21 @@ void JobRunner::Commit(const StepScale* scale) {
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
   phase_ = Phase::kCommitting;
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t, v1::Command* command) {
-           v1::CommitStep* const commit = command->mutable_commit_step();
-           commit->set_session(session_);
-           commit->set_step(step_);
-           commit->set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
-           commit->set_learning_rate(result_.learning_rate);
-           commit->set_skip_update(skip);
-         }),
+  commit_.set_session(session_);
+  commit_.set_step(step_);
+  commit_.set_gradient_scale(skip ? 0.0 : scale->gradient_scale);
+  commit_.set_learning_rate(result_.learning_rate);
+  commit_.set_skip_update(skip);
+  MemberCommands commands = ForWorkers([&](size_t, v1::Command* command) {
+    *command->mutable_commit_step() = commit_;
+  });
+  if (reduction_ != nullptr) Append(reduction_->Commit(commit_), &commands);
+  FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
+           if (reduction_ != nullptr) reduction_->OnCommitted();
            return OnCommitted(skip);
          }));
+  if (dense_ == nullptr) return;
   if (skip) {
     dense_->SkipUpdate();
   } else {
@@ -254,84 +286,42 @@ void JobRunner::Commit(const StepScale* scale) {
   gradients_.clear();
 }
 
-absl::Status JobRunner::OnCommitted(bool skipped) {
+bool JobRunner::CountStep(bool skipped) {
   const absl::Time now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
-      now - first_step_time_ >= absl::Seconds(job_.time_limit_seconds);
-  last_step_ = step_ >= job_.steps || out_of_time || stop_;
+      reporter_->Elapsed(now) >= static_cast<double>(job_.time_limit_seconds);
+  const bool over = step_ >= job_.steps || out_of_time;
+  last_step_ = over || stop_;
   if (skipped) {
     reporter_->OnSkipped(step_);
   } else {
     reporter_->OnStep(step_, result_, now, last_step_);
   }
-  const bool due = job_.checkpoint.every_steps > 0 &&
-                   step_ % job_.checkpoint.every_steps == 0;
-  if (last_step_ || due) return WriteCheckpoint();
-  BeginStep();
+  return over;
+}
+
+absl::Status JobRunner::OnCommitted(bool skipped) {
+  if (ValidationDue(CountStep(skipped))) {
+    BeginValidation();
+  } else {
+    AfterStep();
+  }
   return absl::OkStatus();
 }
 
-absl::Status JobRunner::WriteCheckpoint() {
-  phase_ = Phase::kCheckpointing;
-  FanOut(*env_.members, *env_.queue,
-         ForWorkers([&](size_t w, v1::Command* command) {
-           v1::WriteCheckpoint* const write =
-               command->mutable_write_checkpoint();
-           write->set_session(session_);
-           write->set_step(step_);
-           write->set_root(job_.checkpoint.directory);
-           // A worker of an earlier attempt may write still.
-           write->set_shard(absl::StrCat("worker-", w, "-", attempt_));
-         }),
-         OnQueue([this](const std::vector<v1::CommandReply>& replies) {
-           return Annotate(OnCheckpointWritten(replies),
-                           absl::StrCat("checkpoint of step ", step_));
-         }));
-  const auto write_dense = [this]() -> absl::Status {
-    ASSIGN_OR_RETURN(const auto writer,
-                     CheckpointWriter::Create(job_.checkpoint.directory, step_,
-                                              "dense", dense_->TensorSpecs()));
-    RETURN_IF_ERROR(dense_->Save(*writer));
-    ASSIGN_OR_RETURN(dense_entries_, writer->Finish());
-    return absl::OkStatus();
-  };
-  return Annotate(write_dense(), absl::StrCat("checkpoint of step ", step_));
+bool JobRunner::CheckpointDue() const {
+  return job_.checkpoint.every_steps > 0 &&
+         step_ % job_.checkpoint.every_steps == 0;
 }
 
-absl::Status JobRunner::OnCheckpointWritten(
-    const std::vector<v1::CommandReply>& replies) {
-  std::vector<TensorEntry> entries = std::move(dense_entries_);
-  for (size_t w = 0; w < replies.size(); ++w) {
-    const auto more = EntriesFromProto(replies[w].checkpoint_written());
-    RETURN_IF_ERROR(
-        Annotate(more.status(),
-                 absl::StrCat("expert worker '", plan_.workers[w].name, "'")));
-    entries.insert(entries.end(), more->begin(), more->end());
+void JobRunner::AfterStep() {
+  last_step_ = last_step_ || stop_;  // asked for during validation
+  if (last_step_ || CheckpointDue()) {
+    AfterCheckpoint([this] { WriteCheckpoint(); });
+  } else {
+    BeginStep();
   }
-  ASSIGN_OR_RETURN(
-      checkpoint_path_,
-      CommitJobCheckpoint(job_, tokenizers_, step_, std::move(entries)));
-  reporter_->OnCheckpoint(step_, checkpoint_path_, env_.clock());
-  OnCheckpointDone();
-  return absl::OkStatus();
-}
-
-void JobRunner::OnCheckpointDone() {
-  if (last_step_ && (!stop_ || step_ >= job_.steps)) return Serve();
-  if (!stop_) {
-    if (!Rebalance()) BeginStep();
-    return;
-  }
-  if (settings_.durable) {
-    return Finish(v1::JOB_STATE_QUEUED,
-                  absl::UnavailableError("the coordinator is shutting down"));
-  }
-  Finish(v1::JOB_STATE_CANCELLED,
-         absl::UnavailableError(absl::StrCat(
-             "the coordinator is shutting down; submit the job again with "
-             "resume to go on from ",
-             checkpoint_path_)));
 }
 
 }  // namespace gshard

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/file.h"
+#include "services/coordinator/progress_feed.h"
 
 namespace gshard {
 namespace {
@@ -75,8 +76,41 @@ absl::Status JobStore::AppendChange(const v1::JobProgress& progress,
   change.set_attempt(progress.attempt());
   change.set_step(progress.step());
   if (progress.has_status()) *change.mutable_cause() = progress.status();
-  return database_->Run("INSERT INTO changes (job, change) VALUES (?, ?)",
-                        {progress.job(), change.SerializeAsString()});
+  RETURN_IF_ERROR(
+      database_->Run("INSERT INTO changes (job, change) VALUES (?, ?)",
+                     {progress.job(), change.SerializeAsString()}));
+  return database_->Run(
+      "DELETE FROM changes WHERE job = ? AND number <= (SELECT number FROM "
+      "changes WHERE job = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+      {progress.job(), progress.job(), kMaxChanges});
+}
+
+absl::Status JobStore::ForgetOldJobs() {
+  int64_t excess = -kMaxJobs;
+  RETURN_IF_ERROR(
+      database_->Run("SELECT count(*) FROM jobs", {}, [&](const auto& row) {
+        excess += row.Integer(0);
+        return absl::OkStatus();
+      }));
+  if (excess <= 0) return absl::OkStatus();
+  std::vector<std::string> old;
+  RETURN_IF_ERROR(
+      database_->Run("SELECT name, progress FROM jobs ORDER BY place", {},
+                     [&](const DatabaseRow& row) {
+                       v1::JobProgress progress;
+                       const bool known = progress.ParseFromString(row.Text(1));
+                       if (known && IsOver(progress.state()) &&
+                           static_cast<int64_t>(old.size()) < excess) {
+                         old.push_back(row.Text(0));
+                       }
+                       return absl::OkStatus();
+                     }));
+  for (const std::string& name : old) {
+    RETURN_IF_ERROR(database_->Run("DELETE FROM jobs WHERE name = ?", {name}));
+    RETURN_IF_ERROR(
+        database_->Run("DELETE FROM changes WHERE job = ?", {name}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status JobStore::Submit(const StoredJob& job) {
@@ -89,7 +123,8 @@ absl::Status JobStore::Submit(const StoredJob& job) {
         "VALUES (?, ?, ?, ?, ?)",
         {job.job.name, TrainingJobToText(job.job), int64_t{job.resume},
          job.submitted_micros, job.progress.SerializeAsString()}));
-    return AppendChange(job.progress, job.submitted_micros);
+    RETURN_IF_ERROR(AppendChange(job.progress, job.submitted_micros));
+    return ForgetOldJobs();
   });
 }
 

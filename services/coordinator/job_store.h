@@ -5,8 +5,11 @@
 // An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
 //
 //   jobs      a row a job: its message in text form, and its last progress
-//   changes   the history of the jobs, appended only
+//   changes   the history of the jobs
 //   models    what is served
+//
+// It stays small: of each job the last kMaxChanges changes are kept, and beyond
+// kMaxJobs jobs the oldest that are over are forgotten.
 
 #ifndef SERVICES_COORDINATOR_JOB_STORE_H_
 #define SERVICES_COORDINATOR_JOB_STORE_H_
@@ -24,6 +27,9 @@
 #include "services/coordinator/database.h"
 
 namespace gshard {
+
+inline constexpr int64_t kMaxChanges = 1000;  // of a job
+inline constexpr int64_t kMaxJobs = 1000;
 
 struct StoredJob {
   TrainingJob job;
@@ -73,6 +79,7 @@ class JobStore {
 
   absl::Status AppendChange(const v1::JobProgress& progress,
                             int64_t time_micros);
+  absl::Status ForgetOldJobs();
 
   std::mutex mutex_;
   const std::unique_ptr<Database> database_;  // guarded by mutex_

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/file.h"
 #include "services/data/corpus.h"
@@ -15,6 +14,8 @@ namespace gshard {
 namespace {
 
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
+// That tokenizers are trained from; data in memory grows with it.
+constexpr size_t kMaxTokenizerPairs = 1'000'000;
 
 std::string FileOf(const std::string& directory, absl::string_view side) {
   return absl::StrCat(directory, "/", side, ".model");
@@ -35,23 +36,16 @@ absl::StatusOr<std::string> ReadNamed(absl::string_view field,
 
 absl::Status Train(const TrainingJob& job, bool source_side, bool target_side,
                    int64_t vocabulary_size, const std::string& path) {
-  ASSIGN_OR_RETURN(const Corpus corpus,
-                   ReadCorpus(job.data.train_path,
-                              {.default_language = job.data.default_language}));
-  if (corpus.bad_lines > 0) {
-    LogWarning(
-        "bad lines in the training data",
-        {{"path", job.data.train_path}, {"summary", corpus.BadLineSummary()}});
-  }
+  ASSIGN_OR_RETURN(const CorpusSample corpus,
+                   SampleCorpus(TrainFiles(job.data), kMaxTokenizerPairs,
+                                static_cast<uint64_t>(job.seed)));
   TokenizerOptions options;
   options.vocab_size = static_cast<int32_t>(vocabulary_size);
   options.seed = static_cast<uint32_t>(job.seed);
   std::vector<std::string> sentences;
   sentences.reserve(corpus.pairs.size() * (source_side && target_side ? 2 : 1));
   if (source_side) {
-    for (const auto& [language, count] : corpus.CountByLanguage()) {
-      options.languages.push_back(language);
-    }
+    options.languages = corpus.languages;
     for (const SentencePair& pair : corpus.pairs) {
       sentences.push_back(pair.source);
     }

@@ -9,6 +9,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/member_client.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_context.h"
 
 namespace gshard {
 namespace {
@@ -16,6 +17,22 @@ namespace {
 absl::Status LostError(const Member& member) {
   return absl::UnavailableError(absl::StrCat(
       MemberRoleName(member.info.role), " '", member.info.id, "' was lost"));
+}
+
+// The step that a command is about; 0 if it is about none.
+int64_t StepOf(const v1::Command& command) {
+  switch (command.action_case()) {
+    case v1::Command::kAssignMicrobatch:
+      return command.assign_microbatch().step();
+    case v1::Command::kPrepareStep:
+      return command.prepare_step().step();
+    case v1::Command::kCommitStep:
+      return command.commit_step().step();
+    case v1::Command::kWriteCheckpoint:
+      return command.write_checkpoint().step();
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
@@ -64,7 +81,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
     accepted.mutable_accepted()->set_lease_ms(
         absl::ToInt64Milliseconds(options_.lease));
     accepted.mutable_accepted()->set_heartbeat_interval_ms(
-        std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 4));
+        std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 5));
     (void)sender->Send(std::move(accepted));
     key = KeyOf(member);
     connections_[info.id] = {.incarnation = member.incarnation,
@@ -207,6 +224,9 @@ void Members::Send(const MemberKey& key, v1::Command command,
     } else {
       const uint64_t id = ++last_command_;
       command.set_command_id(id);
+      command.set_traceparent(
+          TraceOf(absl::StrCat(SessionOf(command), " ", StepOf(command)))
+              .Traceparent());
       v1::JoinResponse message;
       *message.mutable_command() = std::move(command);
       // First, for the reply may come before Send() returns.

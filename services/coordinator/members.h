@@ -43,7 +43,7 @@ inline MemberKey KeyOf(const Member& member) {
 using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
 struct MembersOptions {
-  absl::Duration lease = absl::Seconds(10);
+  absl::Duration lease = absl::Seconds(5);
   std::function<absl::Time()> clock = absl::Now;
   // Called after every change, on any thread, without locks; must not block.
   std::function<void()> on_change = [] {};

@@ -38,10 +38,12 @@ v1::Initializer InitializerToProto(const Initializer& initializer) {
 }
 
 // Appends the segments of `program`.
-absl::Status AddSegments(const Program& program, v1::WorkerSession* session) {
+absl::Status AddSegments(
+    const Program& program,
+    google::protobuf::RepeatedPtrField<v1::Segment>* segments) {
   ASSIGN_OR_RETURN(const RolePrograms roles, SplitRoles(program));
   for (const Segment& segment : roles.segments) {
-    v1::Segment* const out = session->add_segments();
+    v1::Segment* const out = segments->Add();
     out->set_name(segment.name);
     out->set_program(ProgramToText(segment.program));
   }
@@ -73,7 +75,8 @@ int64_t ExpertBytes(const ModelConfig& model) {
 // Fills in workers and placement. `load` is a worker's, but for its experts.
 absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
                           const std::vector<Member>& workers,
-                          int64_t placement_version, SessionPlan* plan) {
+                          int64_t placement_version, bool buddies,
+                          SessionPlan* plan) {
   v1::Placement* const placement =
       plan->router_load.mutable_router()->mutable_placement();
   placement->set_version(placement_version);
@@ -85,15 +88,27 @@ absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
   // Training keeps gradients beside the weights; the optimizer's state of a
   // factored matrix is next to nothing.
   const int64_t expert_bytes = ExpertBytes(model) * (load.training() ? 2 : 1);
+  std::vector<size_t> used;  // of `workers`
   for (size_t w = 0; w < workers.size(); ++w) {
+    if (!placed.experts_of_worker[w].empty()) used.push_back(w);
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    const size_t w = used[i];
     const std::vector<int32_t>& experts = placed.experts_of_worker[w];
-    if (experts.empty()) continue;
+    std::vector<int32_t> replicated;
+    if (buddies && used.size() > 1) {
+      replicated =
+          placed.experts_of_worker[used[i > 0 ? i - 1 : used.size() - 1]];
+    }
     const MemberInfo& info = workers[w].info;
-    const int64_t bytes = expert_bytes * static_cast<int64_t>(experts.size());
+    const int64_t held =
+        static_cast<int64_t>(experts.size() + replicated.size());
+    const int64_t bytes = expert_bytes * held;
     if (info.capacity_bytes > 0 && bytes > info.capacity_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(
-          experts.size(), " experts take ", bytes, " bytes, expert worker '",
-          info.id, "' offers ", info.capacity_bytes));
+          held, " experts ", replicated.empty() ? "" : "and replicas ", "take ",
+          bytes, " bytes, expert worker '", info.id, "' offers ",
+          info.capacity_bytes));
     }
     v1::WorkerPlacement* const out = placement->add_workers();
     out->set_name(info.id);
@@ -102,6 +117,12 @@ absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
     v1::LoadSession own = load;
     own.mutable_worker()->mutable_experts()->Add(experts.begin(),
                                                  experts.end());
+    own.mutable_worker()->mutable_replicated_experts()->Add(replicated.begin(),
+                                                            replicated.end());
+    if (!replicated.empty()) {
+      own.mutable_worker()->set_buddy_address(
+          workers[used[(i + 1) % used.size()]].info.address);
+    }
     plan->workers.push_back(KeyOf(workers[w]));
     plan->worker_loads.push_back(std::move(own));
   }
@@ -134,7 +155,12 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   v1::WorkerSession* const worker = load.mutable_worker();
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
-  RETURN_IF_ERROR(AddSegments(program, worker));
+  RETURN_IF_ERROR(AddSegments(program, worker->mutable_segments()));
+  if (!DevFiles(job.data).empty()) {
+    ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
+    RETURN_IF_ERROR(
+        AddSegments(evaluation, worker->mutable_evaluation_segments()));
+  }
   AddParameters(job.model, worker);
   if (start.checkpoint_directory.empty()) {
     worker->mutable_source()->set_initial_seed(job.seed);
@@ -152,8 +178,8 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   worker->set_skipped_steps(start.skipped_steps);
   worker->set_seed(job.seed);
   worker->set_microbatches_per_step(job.microbatches_per_step);
-  RETURN_IF_ERROR(
-      PlaceExperts(job.model, load, workers, placement_version, &plan));
+  RETURN_IF_ERROR(PlaceExperts(job.model, load, workers, placement_version,
+                               job.recovery.buddies, &plan));
 
   v1::RouterSession* const router = plan.router_load.mutable_router();
   *router->mutable_model() = ModelConfigToProto(job.model);
@@ -168,9 +194,9 @@ absl::StatusOr<ServingPlan> PlanServing(
   ServingPlan plan;
   v1::WorkerSession* const worker = plan.worker_load.mutable_worker();
   ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
-  RETURN_IF_ERROR(AddSegments(encode, worker));
+  RETURN_IF_ERROR(AddSegments(encode, worker->mutable_segments()));
   ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
-  RETURN_IF_ERROR(AddSegments(decode, worker));
+  RETURN_IF_ERROR(AddSegments(decode, worker->mutable_segments()));
   AddParameters(model, worker);
   worker->mutable_source()->set_checkpoint_directory(checkpoint_directory);
 

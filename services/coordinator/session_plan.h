@@ -40,7 +40,9 @@ struct TrainingStart {
   std::string tokenizer_directory;
 };
 
-// Splits the job's training program and places the experts on `workers`.
+// Splits the job's training program and places the experts on `workers`. With
+// buddies, the experts of each of plan.workers are replicated on the next one,
+// and the last one's on the first, if there are two.
 //
 // Errors: those of building and splitting the program; ResourceExhausted if a
 // worker's experts do not fit the memory that it offers.

@@ -9,8 +9,9 @@
 
 #include <cstdint>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "services/data/dataset.h"
+#include "services/data/tokenized_text.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -27,8 +28,10 @@ struct Batch {
   int64_t target_tokens = 0;
 };
 
-// REQUIRES: `indices` is not empty and lies in [0, dataset.size()).
-Batch MakeBatch(const Dataset& dataset, absl::Span<const int32_t> indices);
+// REQUIRES: `indices` is not empty and lies in [0, text.size()). Errors: those
+// of text.Read(), e.g. none of a Dataset's.
+absl::StatusOr<Batch> ReadBatch(const TokenizedText& text,
+                                absl::Span<const int32_t> indices);
 
 }  // namespace gshard
 

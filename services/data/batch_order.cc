@@ -1,29 +1,44 @@
 #include "services/data/batch_order.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/random.h"
+#include "services/data/shuffle.h"
 
 namespace gshard {
-namespace {
-
-// Fisher-Yates with the random numbers of `key`.
-template <typename T>
-void Shuffle(uint64_t key, std::vector<T>* items) {
-  for (size_t i = items->size(); i > 1; --i) {
-    std::swap((*items)[i - 1], (*items)[RandomBelow(key, i, i)]);
-  }
-}
-
-}  // namespace
-
 absl::StatusOr<BatchOrder> BatchOrder::Create(
     std::vector<int32_t> lengths, const BatchOrderOptions& options,
     std::vector<int32_t> second_lengths) {
+  if (!second_lengths.empty() && second_lengths.size() != lengths.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("second_lengths: expected ",
+                                                   lengths.size(), ", got ",
+                                                   second_lengths.size()));
+  }
+  const auto sentences = static_cast<int32_t>(lengths.size());
+  return Create(
+      sentences, options,
+      [lengths = std::move(lengths),
+       second = std::move(second_lengths)](int32_t i) {
+        return PairLengths{lengths[i], second.empty() ? 0 : second[i]};
+      },
+      EpochSampler::All(sentences));
+}
+
+absl::StatusOr<BatchOrder> BatchOrder::Create(const TokenizedText& text,
+                                              const BatchOrderOptions& options,
+                                              EpochSampler sampler) {
+  return Create(
+      text.size(), options, [&text](int32_t i) { return text.lengths(i); },
+      std::move(sampler));
+}
+
+absl::StatusOr<BatchOrder> BatchOrder::Create(int32_t sentences,
+                                              const BatchOrderOptions& options,
+                                              LengthsOf lengths,
+                                              EpochSampler sampler) {
   const std::pair<const char*, int32_t> positive[] = {
       {"tokens", options.tokens},
       {"microbatches_per_step", options.microbatches_per_step},
@@ -34,44 +49,47 @@ absl::StatusOr<BatchOrder> BatchOrder::Create(
           absl::StrCat(name, ": expected at least 1, got ", value));
     }
   }
-  if (lengths.empty()) {
+  if (sentences == 0) {
     return absl::InvalidArgumentError("no sentences to make batches of");
   }
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    if (lengths[i] < 1 || lengths[i] > options.tokens) {
+  for (int32_t i = 0; i < sentences; ++i) {
+    const int32_t length = lengths(i).longest;
+    if (length < 1 || length > options.tokens) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "sentence ", i, " has ", lengths[i], " pieces; expected 1 to the ",
+          "sentence ", i, " has ", length, " pieces; expected 1 to the ",
           options.tokens, " that a microbatch holds"));
     }
   }
-  if (!second_lengths.empty() && second_lengths.size() != lengths.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("second_lengths: expected ",
-                                                   lengths.size(), ", got ",
-                                                   second_lengths.size()));
-  }
-  BatchOrder order;
-  order.second_lengths_ = std::move(second_lengths);
-  order.lengths_ = std::move(lengths);
-  order.options_ = options;
-  order.cache_ = std::make_unique<Cache>();
-  return order;
+  return BatchOrder(options, std::move(lengths), std::move(sampler));
 }
 
 // Longest first. Second lengths go up and down in turn, so that they make no
-// jump where the length changes.
-bool BatchOrder::Before(int32_t i, int32_t j) const {
-  if (lengths_[i] != lengths_[j]) return lengths_[i] > lengths_[j];
-  if (second_lengths_.empty()) return false;
-  return lengths_[i] % 2 == 0 ? second_lengths_[i] > second_lengths_[j]
-                              : second_lengths_[i] < second_lengths_[j];
+// jump where the length changes. Stable, so that sentences of equal lengths
+// stay shuffled.
+void BatchOrder::SortByLength(absl::Span<int32_t> pool) const {
+  struct Keyed {
+    int64_t key;
+    int32_t sentence;
+  };
+  std::vector<Keyed> keyed;
+  keyed.reserve(pool.size());
+  for (const int32_t i : pool) {
+    const PairLengths lengths = lengths_(i);
+    const int32_t second =
+        lengths.longest % 2 == 0 ? -lengths.target : lengths.target;
+    keyed.push_back({-(int64_t{lengths.longest} << 32) + second, i});
+  }
+  std::stable_sort(
+      keyed.begin(), keyed.end(),
+      [](const Keyed& a, const Keyed& b) { return a.key < b.key; });
+  for (size_t i = 0; i < pool.size(); ++i) pool[i] = keyed[i].sentence;
 }
 
 std::shared_ptr<const BatchOrder::Plan> BatchOrder::MakePlan(
     int64_t epoch) const {
   const uint64_t key = FoldIn(FoldIn(options_.seed, "batch order"),
                               static_cast<uint64_t>(epoch));
-  std::vector<int32_t> sentences(lengths_.size());
-  std::iota(sentences.begin(), sentences.end(), 0);
+  std::vector<int32_t> sentences = sampler_.Draw(epoch);
   Shuffle(FoldIn(key, "sentences"), &sentences);
 
   struct Range {
@@ -81,12 +99,11 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::MakePlan(
   const auto total = static_cast<int32_t>(sentences.size());
   for (int32_t begin = 0; begin < total;) {
     const int32_t end = begin + std::min(options_.pool, total - begin);
-    // Stable, so that sentences of one length stay shuffled.
-    std::stable_sort(sentences.begin() + begin, sentences.begin() + end,
-                     [&](int32_t i, int32_t j) { return Before(i, j); });
+    SortByLength(absl::MakeSpan(sentences).subspan(begin, end - begin));
     while (begin < end) {
       // The first of a batch is the longest: all are padded to it.
-      const int32_t count = options_.tokens / lengths_[sentences[begin]];
+      const int32_t count =
+          options_.tokens / lengths_(sentences[begin]).longest;
       const int32_t next = begin + std::min(count, end - begin);
       batches.push_back({begin, next});
       begin = next;

@@ -2,7 +2,8 @@
 //
 // A pure function of (lengths, options, step, microbatch): it does not matter
 // who asks, in which order, or how many routers share the work. Every sentence
-// comes once an epoch. An epoch is a random permutation of the sentences, cut
+// comes once an epoch, unless an EpochSampler says how often. An epoch is a
+// random permutation of its sentences, cut
 // into pools; a pool is sorted by length and cut into microbatches of at most
 // `tokens` padded positions, so that little is padding; then the microbatches
 // of the epoch are shuffled. Microbatch m of step s is number s *
@@ -10,19 +11,25 @@
 // straddle two epochs.
 //
 // Threads: Microbatch may be called from any threads. The plan of an epoch is
-// made once, when first asked for, and two are kept: about 8 bytes a sentence
-// each. Plans of earlier epochs tell where a later one starts, so asking first
-// for a step n epochs away costs n plans.
+// made once, when first asked for, and two are kept: 4 bytes a sentence and 4 a
+// microbatch each; making one takes twice as much, and a second for some 3
+// million sentences. Plans of earlier epochs tell where a later one starts, so
+// asking first for a step n epochs away costs n plans.
 
 #ifndef SERVICES_DATA_BATCH_ORDER_H_
 #define SERVICES_DATA_BATCH_ORDER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/data/epoch_sampler.h"
+#include "services/data/tokenized_text.h"
 
 namespace gshard {
 
@@ -46,6 +53,11 @@ class BatchOrder {
   static absl::StatusOr<BatchOrder> Create(
       std::vector<int32_t> lengths, const BatchOrderOptions& options,
       std::vector<int32_t> second_lengths = {});
+
+  // The order of `text`, which must outlive this; lengths are not copied.
+  static absl::StatusOr<BatchOrder> Create(const TokenizedText& text,
+                                           const BatchOrderOptions& options,
+                                           EpochSampler sampler);
 
   BatchOrder(BatchOrder&&) = default;
   BatchOrder& operator=(BatchOrder&&) = default;
@@ -77,15 +89,25 @@ class BatchOrder {
     std::shared_ptr<const Plan> recent[2];
   };
 
-  BatchOrder() = default;
-  bool Before(int32_t i, int32_t j) const;
+  using LengthsOf = std::function<PairLengths(int32_t sentence)>;
+
+  BatchOrder(BatchOrderOptions options, LengthsOf lengths, EpochSampler sampler)
+      : options_(options),
+        lengths_(std::move(lengths)),
+        sampler_(std::move(sampler)),
+        cache_(std::make_unique<Cache>()) {}
+  static absl::StatusOr<BatchOrder> Create(int32_t sentences,
+                                           const BatchOrderOptions& options,
+                                           LengthsOf lengths,
+                                           EpochSampler sampler);
+  void SortByLength(absl::Span<int32_t> pool) const;
   std::shared_ptr<const Plan> MakePlan(int64_t epoch) const;
   std::shared_ptr<const Plan> GetPlan(int64_t epoch) const;
   std::shared_ptr<const Plan> FindPlan(int64_t number, int64_t* offset) const;
 
-  std::vector<int32_t> lengths_;
-  std::vector<int32_t> second_lengths_;  // empty or as many
   BatchOrderOptions options_;
+  LengthsOf lengths_;
+  EpochSampler sampler_;
   std::unique_ptr<Cache> cache_;
 };
 

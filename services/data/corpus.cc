@@ -6,109 +6,114 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <set>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "services/base/check.h"
+#include "services/base/random.h"
 #include "services/base/status_macros.h"
-#include "services/tokenizer/utf8.h"
+#include "services/data/line_scanner.h"
 
 namespace gshard {
 namespace {
 
-// Takes a file or text line by line; memory for one line at a time.
-class CorpusBuilder {
+using OnPair = std::function<void(const PairLine&)>;
+
+// Hands the pairs of a text that comes in parts to `on_pair`, and counts the
+// other lines.
+class PairCounter {
  public:
-  explicit CorpusBuilder(const CorpusOptions& options) : options_(options) {}
+  PairCounter(const CorpusOptions& options, OnPair on_pair)
+      : options_(options),
+        on_pair_(std::move(on_pair)),
+        scanner_(options.max_line_bytes,
+                 [this](const ScannedLine& line) { Take(line); }) {}
+  PairCounter(const PairCounter&) = delete;
+  PairCounter& operator=(const PairCounter&) = delete;
 
-  // A part of a line, without its line break.
-  void Append(absl::string_view part) {
-    if (line_.size() + part.size() > options_.max_line_bytes) {
-      too_long_ = true;
-      line_.clear();
-    }
-    if (!too_long_) line_.append(part.data(), part.size());
-  }
+  void Append(absl::string_view part) { scanner_.Append(part); }
 
-  void EndLine() {
-    ++number_;
-    if (too_long_) {
-      AddBad(absl::StrCat("longer than ", options_.max_line_bytes, " bytes"));
-    } else {
-      AddLine(absl::StripSuffix(line_, "\r"));
-    }
-    line_.clear();
-    too_long_ = false;
-  }
-
-  bool in_line() const { return too_long_ || !line_.empty(); }
-
+  // Without the pairs.
   absl::StatusOr<Corpus> Finish() {
-    if (in_line()) EndLine();
-    if (corpus_.pairs.empty()) {
+    scanner_.Finish();
+    if (counts_.report.pairs == 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "no sentence pairs among ", number_,
+          "no sentence pairs among ", scanner_.lines(),
           " lines; expected language<TAB>source<TAB>target",
-          corpus_.bad_lines > 0 ? absl::StrCat("; ", corpus_.BadLineSummary())
+          counts_.bad_lines > 0 ? absl::StrCat("; ", counts_.BadLineSummary())
                                 : ""));
     }
-    return std::move(corpus_);
+    return std::move(counts_);
   }
 
  private:
-  void AddBad(std::string reason) {
-    ++corpus_.bad_lines;
-    if (corpus_.first_bad_lines.size() < options_.max_reported) {
-      corpus_.first_bad_lines.push_back({number_, std::move(reason)});
+  void Take(const ScannedLine& line) {
+    if (line.too_long) {
+      return AddBad(
+          line.number,
+          {BadLineReason::kTooManyBytes,
+           absl::StrCat("longer than ", options_.max_line_bytes, " bytes")});
+    }
+    const ParsedLine parsed =
+        ParsePairLine(line.text, options_.default_language);
+    if (const auto* problem = std::get_if<LineProblem>(&parsed)) {
+      AddBad(line.number, *problem);
+    } else if (const auto* pair = std::get_if<PairLine>(&parsed)) {
+      ++counts_.report.pairs;
+      on_pair_(*pair);
     }
   }
 
-  void AddLine(absl::string_view line) {
-    if (line.empty()) return;
-    const size_t malformed = FirstMalformedByte(line);
-    if (malformed != line.size()) {
-      return AddBad(absl::StrCat("not UTF-8 at byte ", malformed));
+  void AddBad(int64_t number, const LineProblem& problem) {
+    ++counts_.bad_lines;
+    ++counts_.report.bad_of(problem.reason);
+    if (counts_.first_bad_lines.size() < options_.max_reported) {
+      counts_.first_bad_lines.push_back({number, problem.message});
     }
-    if (line.find('\0') != absl::string_view::npos) {
-      return AddBad("holds a zero byte");
-    }
-    std::vector<absl::string_view> columns = absl::StrSplit(line, '\t');
-    absl::string_view language = options_.default_language;
-    if (columns.size() == 3) {
-      language = columns[0];
-    } else if (columns.size() != 2 || language.empty()) {
-      return AddBad(absl::StrCat(
-          "expected ", options_.default_language.empty() ? "3" : "2 or 3",
-          " columns, got ", columns.size()));
-    }
-    if (!IsLanguageName(language)) {
-      return AddBad("the first column is no language name");
-    }
-    const absl::string_view source =
-        absl::StripAsciiWhitespace(columns[columns.size() - 2]);
-    const absl::string_view target =
-        absl::StripAsciiWhitespace(columns[columns.size() - 1]);
-    if (source.empty() || target.empty()) {
-      return AddBad(source.empty() ? "the source is empty"
-                                   : "the target is empty");
-    }
-    corpus_.pairs.push_back(
-        {std::string(language), std::string(source), std::string(target)});
   }
 
   const CorpusOptions& options_;
-  Corpus corpus_;
-  std::string line_;
-  bool too_long_ = false;
-  int64_t number_ = 0;
+  const OnPair on_pair_;
+  LineScanner scanner_;
+  Corpus counts_;
 };
+
+SentencePair ToSentencePair(const PairLine& line) {
+  return {std::string(line.language), std::string(line.source),
+          std::string(line.target)};
+}
 
 struct FileCloser {
   void operator()(FILE* file) const { fclose(file); }
 };
+
+// Hands the pairs of a file to `on_pair`; returns the counts.
+absl::StatusOr<Corpus> ScanFile(const std::string& path,
+                                const CorpusOptions& options, OnPair on_pair) {
+  std::unique_ptr<FILE, FileCloser> file(fopen(path.c_str(), "rbe"));
+  if (file == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot open ", path, ": ", strerror(errno)));
+  }
+  PairCounter counter(options, std::move(on_pair));
+  std::vector<char> buffer(256 << 10);
+  while (true) {
+    const size_t n = fread(buffer.data(), 1, buffer.size(), file.get());
+    if (n == 0) break;
+    counter.Append(absl::string_view(buffer.data(), n));
+  }
+  if (ferror(file.get())) {
+    return absl::DataLossError(
+        absl::StrCat("reading ", path, ": ", strerror(errno)));
+  }
+  absl::StatusOr<Corpus> counts = counter.Finish();
+  if (!counts.ok()) return Annotate(counts.status(), path);
+  return counts;
+}
 
 absl::Status WriteError(const std::string& path) {
   const std::string message =
@@ -119,16 +124,6 @@ absl::Status WriteError(const std::string& path) {
 }
 
 }  // namespace
-
-bool IsLanguageName(absl::string_view name) {
-  if (name.empty() || name.size() > 32) return false;
-  for (const char c : name) {
-    if (!absl::ascii_isalnum(c) && c != '_' && c != '-' && c != '@') {
-      return false;
-    }
-  }
-  return true;
-}
 
 std::string Corpus::BadLineSummary() const {
   if (bad_lines == 0) return "";
@@ -153,46 +148,60 @@ std::map<std::string, int64_t> Corpus::CountByLanguage() const {
 
 absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
                                    const CorpusOptions& options) {
-  CorpusBuilder builder(options);
-  size_t start = 0;
-  while (start < text.size()) {
-    const size_t end = text.find('\n', start);
-    builder.Append(text.substr(start, end - start));
-    if (end == absl::string_view::npos) break;
-    builder.EndLine();
-    start = end + 1;
-  }
-  return builder.Finish();
+  std::vector<SentencePair> pairs;
+  PairCounter counter(options, [&pairs](const PairLine& line) {
+    pairs.push_back(ToSentencePair(line));
+  });
+  counter.Append(text);
+  ASSIGN_OR_RETURN(Corpus corpus, counter.Finish());
+  corpus.pairs = std::move(pairs);
+  return corpus;
 }
 
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options) {
-  std::unique_ptr<FILE, FileCloser> file(fopen(path.c_str(), "rbe"));
-  if (file == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot open ", path, ": ", strerror(errno)));
-  }
-  CorpusBuilder builder(options);
-  std::vector<char> buffer(256 << 10);
-  while (true) {
-    const size_t n = fread(buffer.data(), 1, buffer.size(), file.get());
-    if (n == 0) break;
-    absl::string_view text(buffer.data(), n);
-    while (!text.empty()) {
-      const size_t end = text.find('\n');
-      builder.Append(text.substr(0, end));
-      if (end == absl::string_view::npos) break;
-      builder.EndLine();
-      text.remove_prefix(end + 1);
-    }
-  }
-  if (ferror(file.get())) {
-    return absl::DataLossError(
-        absl::StrCat("reading ", path, ": ", strerror(errno)));
-  }
-  absl::StatusOr<Corpus> corpus = builder.Finish();
-  if (!corpus.ok()) return Annotate(corpus.status(), path);
+  std::vector<SentencePair> pairs;
+  ASSIGN_OR_RETURN(Corpus corpus,
+                   ScanFile(path, options, [&pairs](const PairLine& line) {
+                     pairs.push_back(ToSentencePair(line));
+                   }));
+  corpus.pairs = std::move(pairs);
   return corpus;
+}
+
+absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
+                                          size_t max_pairs, uint64_t seed) {
+  CHECK(max_pairs > 0);
+  CorpusSample sample;
+  std::set<std::string> languages;
+  // Vitter's algorithm R; the places are kept, to give the pairs in order.
+  const uint64_t key = FoldIn(seed, "corpus sample");
+  std::vector<std::pair<uint64_t, SentencePair>> kept;
+  uint64_t seen = 0;
+  for (const TextFile& file : files) {
+    ASSIGN_OR_RETURN(
+        const Corpus counts,
+        ScanFile(file.path, {.default_language = file.language},
+                 [&](const PairLine& line) {
+                   languages.emplace(line.language);
+                   const uint64_t place = seen++;
+                   if (kept.size() < max_pairs) {
+                     kept.emplace_back(place, ToSentencePair(line));
+                     return;
+                   }
+                   const uint64_t drawn = RandomBelow(key, place, seen);
+                   if (drawn < max_pairs) {
+                     kept[drawn] = {place, ToSentencePair(line)};
+                   }
+                 }));
+    sample.bad_lines += counts.bad_lines;
+  }
+  std::sort(kept.begin(), kept.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  sample.pairs.reserve(kept.size());
+  for (auto& [place, pair] : kept) sample.pairs.push_back(std::move(pair));
+  sample.languages.assign(languages.begin(), languages.end());
+  return sample;
 }
 
 absl::Status WriteCorpus(const std::string& path,

@@ -16,6 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/config/training_job.h"
+#include "services/data/pair_line.h"
+#include "services/data/text_report.h"
 
 namespace gshard {
 
@@ -31,7 +34,7 @@ struct CorpusOptions {
   // Language of lines with two columns; without it they are bad lines.
   std::string default_language;
   // Longer lines are bad lines, and are never held in memory whole.
-  size_t max_line_bytes = 64 << 10;
+  size_t max_line_bytes = kMaxLineBytes;
   // Bad lines that are remembered with their reason.
   size_t max_reported = 5;
 };
@@ -45,6 +48,7 @@ struct Corpus {
   std::vector<SentencePair> pairs;  // in the order of the file
   int64_t bad_lines = 0;
   std::vector<BadLine> first_bad_lines;
+  TextReport report;  // the same by reason
 
   // "2 bad lines: line 7: expected 3 columns, got 1; ...". Empty if none.
   std::string BadLineSummary() const;
@@ -52,9 +56,6 @@ struct Corpus {
   // Pairs by language.
   std::map<std::string, int64_t> CountByLanguage() const;
 };
-
-// A language is 1 to 32 ASCII letters, digits, '_', '-' or '@'.
-bool IsLanguageName(absl::string_view name);
 
 // Errors: InvalidArgument if no line is a pair (saying why the first was not).
 absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
@@ -64,6 +65,18 @@ absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
 // those of ParseCorpus, all with the path.
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options = {});
+
+// At most `max_pairs` pairs of `files`, in order, and the languages of all of
+// them, sorted. Of more, those that are kept are a function of `seed` and of
+// their number, each pair being as likely as another. Memory grows with
+// `max_pairs`, not with the files. Errors: those of ReadCorpus.
+struct CorpusSample {
+  std::vector<SentencePair> pairs;
+  std::vector<std::string> languages;
+  int64_t bad_lines = 0;
+};
+absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
+                                          size_t max_pairs, uint64_t seed);
 
 // Writes pairs as three columns; the file appears whole or not at all.
 //

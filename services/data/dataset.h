@@ -1,4 +1,5 @@
-// Dataset: a corpus as piece ids, held in memory; what routers train from.
+// Dataset: a corpus as piece ids, held in memory: the reference of
+// StreamedText, which routers train from.
 //
 // Threads: const access from any thread.
 
@@ -7,36 +8,41 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/data/corpus.h"
-#include "services/tokenizer/tokenizer.h"
+#include "services/data/pair_encoder.h"
+#include "services/data/tokenized_text.h"
 
 namespace gshard {
 
-struct DatasetOptions {
-  // Pairs with more pieces on a side are left out. The language tag and the
-  // end-of-sentence piece count.
-  int32_t max_length = 128;
-};
-
-class Dataset {
+class Dataset final : public TokenizedText {
  public:
-  // Errors: InvalidArgument naming the pair, for a language that the
-  // vocabulary has no tag for, or if nothing is left.
+  // Errors: InvalidArgument naming the pair, for text that is not UTF-8, or if
+  // nothing is left. `tokenizer` need not outlive the call.
   static absl::StatusOr<Dataset> Create(const Corpus& corpus,
                                         const Tokenizer& tokenizer,
-                                        const DatasetOptions& options = {});
+                                        const TextOptions& options = {});
 
   // With a vocabulary of its own for each side; the source's has the tags.
   static absl::StatusOr<Dataset> Create(const Corpus& corpus,
                                         const Tokenizer& source_tokenizer,
                                         const Tokenizer& target_tokenizer,
-                                        const DatasetOptions& options = {});
+                                        const TextOptions& options = {});
 
-  int32_t size() const { return static_cast<int32_t>(lengths_.size()); }
+  // As StreamedText::Open. Errors: those of ReadCorpus and Create, with the
+  // path.
+  static absl::StatusOr<Dataset> Read(const std::vector<TextFile>& files,
+                                      const Tokenizer& source_tokenizer,
+                                      const Tokenizer& target_tokenizer,
+                                      const TextOptions& options = {});
+
+  int32_t size() const override {
+    return static_cast<int32_t>(lengths_.size());
+  }
 
   // Tag, pieces, end of sentence. REQUIRES: 0 <= index < size().
   absl::Span<const int32_t> source(int32_t index) const;
@@ -49,25 +55,44 @@ class Dataset {
   // Pieces of every target: the second lengths of BatchOrder.
   std::vector<int32_t> target_lengths() const;
 
-  int64_t left_out_empty() const { return left_out_empty_; }
-  int64_t left_out_long() const { return left_out_long_; }
+  PairLengths lengths(int32_t index) const override;
+  int32_t language(int32_t index) const override { return language_of_[index]; }
+  int32_t file(int32_t index) const override { return file_of_[index]; }
+  const std::vector<std::string>& languages() const override {
+    return languages_;
+  }
+  // Never fails.
+  absl::StatusOr<std::vector<PieceIds>> Read(
+      absl::Span<const int32_t> indices) const override;
+  const TextReport& report() const override { return report_; }
+
+  int64_t left_out_empty() const {
+    return TextReport(report_).bad_of(BadLineReason::kNoPieces);
+  }
+  int64_t left_out_long() const { return report_.left_out_long; }
   int64_t source_pieces() const { return source_pieces_; }
   int64_t target_pieces() const { return target_pieces_; }
 
-  int32_t pad_id() const { return pad_id_; }  // of sources
-  int32_t target_pad_id() const { return target_pad_id_; }
-  int32_t bos_id() const { return bos_id_; }
+  int32_t pad_id() const override { return pad_id_; }  // of sources
+  int32_t target_pad_id() const override { return target_pad_id_; }
+  int32_t bos_id() const override { return bos_id_; }
 
  private:
-  Dataset() = default;
+  explicit Dataset(const PairEncoder& encoder);
+
+  // Those of one file, number `file`.
+  absl::Status Add(const Corpus& corpus, const PairEncoder& encoder,
+                   int32_t file);
 
   // All sentences behind one another: source i is
   // [starts_[2i], starts_[2i + 1]), target i ends at starts_[2i + 2].
   std::vector<int32_t> ids_;
   std::vector<int64_t> starts_;
   std::vector<int32_t> lengths_;
-  int64_t left_out_empty_ = 0;
-  int64_t left_out_long_ = 0;
+  std::vector<int32_t> language_of_;
+  std::vector<int32_t> file_of_;
+  std::vector<std::string> languages_;
+  TextReport report_;
   int64_t source_pieces_ = 0;
   int64_t target_pieces_ = 0;
   int32_t pad_id_ = 0;

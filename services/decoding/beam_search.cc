@@ -26,8 +26,7 @@ void BeamSearch::Finish(const Live& hypothesis, double log_probability,
                        .truncated = truncated});
 }
 
-void BeamSearch::Advance(
-    absl::Span<const std::vector<TokenScore>> candidates) {
+void BeamSearch::Advance(absl::Span<const std::vector<TokenScore>> candidates) {
   CHECK(!done_ && candidates.size() == live_.size());
   struct Candidate {
     int parent;
@@ -78,11 +77,10 @@ void BeamSearch::Advance(
 
 std::vector<DecodedHypothesis> BeamSearch::Results() const {
   std::vector<DecodedHypothesis> results = finished_;
-  std::stable_sort(
-      results.begin(), results.end(),
-      [](const DecodedHypothesis& a, const DecodedHypothesis& b) {
-        return a.score > b.score;
-      });
+  std::stable_sort(results.begin(), results.end(),
+                   [](const DecodedHypothesis& a, const DecodedHypothesis& b) {
+                     return a.score > b.score;
+                   });
   if (static_cast<int>(results.size()) > options_.n_best) {
     results.resize(options_.n_best);
   }

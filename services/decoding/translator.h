@@ -1,10 +1,8 @@
-// Translator: encoder, beam search and decoder for a batch of sentences.
+// Translator: a model that can translate: its programs, its special tokens and
+// what follows from its sizes. RunningBatch does the work.
 //
 // A sentence's result has the same bits alone and in any batch, as long as the
 // gate is dropless: every operator treats rows alike whatever is beside them.
-//
-// Letters: B sentences, K hypotheses of a sentence, P positions of a cache,
-// V target vocabulary.
 
 #ifndef SERVICES_DECODING_TRANSLATOR_H_
 #define SERVICES_DECODING_TRANSLATOR_H_
@@ -18,6 +16,7 @@
 #include "absl/types/span.h"
 #include "services/config/model_config.h"
 #include "services/decoding/beam_search.h"
+#include "services/decoding/decode_statistics.h"
 #include "services/graph/executor.h"
 
 namespace gshard {
@@ -25,20 +24,6 @@ namespace gshard {
 struct SourceSentence {
   std::vector<int32_t> ids;  // tag, pieces, end of sentence; not empty
   DecodeOptions options;
-};
-
-// What one MoE layer did.
-struct LayerLoad {
-  std::string layer;
-  std::vector<int64_t> expert_rows;  // [E]
-  int64_t overflow_first = 0;
-  int64_t overflow_second = 0;
-};
-
-struct DecodeStatistics {
-  std::vector<LayerLoad> layers;  // in the order of execution
-  int64_t decoded_tokens = 0;     // of all hypotheses
-  int64_t steps = 0;              // of the decoder
 };
 
 struct TargetTokens {
@@ -55,17 +40,38 @@ class Translator {
   Translator(const ModelConfig& config, Program encode, Program decode,
              TargetTokens tokens);
 
+  const Executor& encode() const { return encode_; }
+  const Executor& decode() const { return decode_; }
+  const TargetTokens& tokens() const { return tokens_; }
+
+  // Errors: InvalidArgument for an empty sentence, one longer than the model's
+  // positions, or an id outside the vocabulary.
+  absl::Status Check(const SourceSentence& sentence) const;
+
+  // The most tokens that a translation may have.
+  int MaxLength(const SourceSentence& sentence) const;
+
+  // Positions that the sentence may need of a cache, in whole pages: those of
+  // the source, and of each hypothesis at its longest.
+  int64_t CachedPositions(const SourceSentence& sentence) const;
+
+  // The beginning of the search for a translation.
+  BeamSearch Search(const SourceSentence& sentence) const;
+
   // Translates all sentences together; result i belongs to sentence i. A
   // sentence for which `cancelled` (may be null; asked at every step) returns
   // true is given up and has no hypotheses. `statistics` may be null.
   //
-  // Errors: InvalidArgument for an empty sentence, one longer than the model's
-  // positions, or an id outside the vocabulary; those of the segments' runner.
+  // Errors: those of Check; those of the segments' runner.
   absl::StatusOr<std::vector<std::vector<DecodedHypothesis>>> Translate(
       absl::Span<const SourceSentence> sentences, const TensorMap& parameters,
       SegmentRunner* segments,
       const std::function<bool(size_t sentence)>& cancelled,
       DecodeStatistics* statistics) const;
+
+  // Rounds those parameters that the programs take as bfloat16, which Translate
+  // would do at each step.
+  void RoundParameters(TensorMap& parameters) const;
 
  private:
   const ModelConfig config_;

@@ -66,25 +66,42 @@ ValueId Builder::Input(absl::string_view name, ValueType type) {
                  {"shape", std::move(type.shape)}});
 }
 
-ValueId Builder::Parameter(absl::string_view name, Shape shape) {
+ValueId Builder::Parameter(absl::string_view name, Shape shape,
+                           ElementType element_type) {
   for (const Node& node : program_.nodes) {
     if (node.op->name == "parameter" &&
         StringAttribute(node.attributes, "name") == name) {
-      if (type(node.outputs[0]).shape != shape) {
+      if (type(node.outputs[0]) != ValueType{element_type, shape}) {
         Fail(absl::AlreadyExistsError(
-            absl::StrCat("parameter '", name, "' exists already with shape ",
-                         ShapeToString(type(node.outputs[0]).shape))));
+            absl::StrCat("parameter '", name, "' exists already as ",
+                         type(node.outputs[0]).ToString())));
       }
       return node.outputs[0];
     }
   }
-  return AddOne("parameter", {},
-                {{"name", std::string(name)}, {"shape", std::move(shape)}});
+  Attributes attributes = {{"name", std::string(name)},
+                           {"shape", std::move(shape)}};
+  if (element_type != ElementType::kFloat32) {
+    attributes["type"] = std::string(ElementTypeName(element_type));
+  }
+  return AddOne("parameter", {}, std::move(attributes));
 }
 
 ValueId Builder::Constant(double value, Shape shape) {
   return AddOne("constant", {},
                 {{"value", value}, {"shape", std::move(shape)}});
+}
+
+ValueId Builder::Cast(ValueId x, ElementType element_type) {
+  if (!status_.ok() || type(x).type == element_type) return x;
+  const Node& producer = program_.producer(x);
+  if (producer.op->name == "cast" &&
+      type(producer.inputs[0]).type == element_type &&
+      type(x).type == ElementType::kFloat32) {
+    return producer.inputs[0];
+  }
+  return AddOne("cast", {x},
+                {{"type", std::string(ElementTypeName(element_type))}});
 }
 
 ValueId Builder::Scale(ValueId x, double factor) {

@@ -64,7 +64,10 @@ class Builder {
   // Sources. Names are unique among inputs and among parameters; asking for a
   // parameter again returns the same value.
   ValueId Input(absl::string_view name, ValueType type);
-  ValueId Parameter(absl::string_view name, Shape shape);
+  // A parameter of bfloat16 is stored as float32 and rounded when it is used
+  // (executor.h); its gradient is float32.
+  ValueId Parameter(absl::string_view name, Shape shape,
+                    ElementType type = ElementType::kFloat32);
   ValueId Constant(double value, Shape shape = {});
 
   // Elementwise. `b` has a's shape or its last dimensions.
@@ -74,6 +77,8 @@ class Builder {
   ValueId Divide(ValueId a, ValueId b) { return AddOne("divide", {a, b}); }
   ValueId Scale(ValueId x, double factor);
   ValueId Exp(ValueId x) { return AddOne("exp", {x}); }
+  // x itself if it has the type, or was cast from it to float32.
+  ValueId Cast(ValueId x, ElementType type);
   ValueId Relu(ValueId x) { return AddOne("relu", {x}); }
   // Zeroes elements with probability `rate` and scales the others up. `key` is
   // i64[]; `salt` tells uses of one key apart.
@@ -95,7 +100,8 @@ class Builder {
   // Elements [begin, end) of dimension `dim`, which must be static.
   ValueId Slice(ValueId x, int64_t dim, int64_t begin, int64_t end);
 
-  // "blm,mh->blh": batch, free and summed letters; each once per operand.
+  // "blm,mh->blh": batch, free and summed letters; each once per operand. Both
+  // operands are f32 or both bf16; the result is f32.
   ValueId Einsum(absl::string_view equation, ValueId a, ValueId b);
   // x [B, X1..Xk, I], kernel [K1..Kk, I, O] -> [B, Y1..Yk, O]; k is 1 or 2.
   ValueId Convolution(ValueId x, ValueId kernel,
@@ -116,7 +122,8 @@ class Builder {
   ValueId CrossEntropy(ValueId logits, ValueId labels, double smoothing,
                        double z_loss);
 
-  // rows [R, M] sorted by expert, weights [E, M, H], group_sizes i32[E].
+  // rows [R, M] sorted by expert, weights [E, M, H], group_sizes i32[E]; types
+  // as those of Einsum.
   ValueId RaggedDot(ValueId rows, ValueId weights, ValueId group_sizes) {
     return AddOne("ragged_dot", {rows, weights, group_sizes});
   }

@@ -5,13 +5,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/ops/cast.h"
 
 namespace gshard {
 namespace {
 
 // Operands that the caller feeds: inputs and parameters.
-absl::StatusOr<Tensor> Feed(const Node& node, TensorMap& inputs,
-                            const TensorMap& parameters) {
+absl::StatusOr<Tensor> Feed(const Node& node, ElementType type,
+                            TensorMap& inputs, const TensorMap& parameters) {
   const std::string& name = StringAttribute(node.attributes, "name");
   if (node.op->name == "input") {
     const auto found = inputs.find(name);
@@ -19,7 +20,11 @@ absl::StatusOr<Tensor> Feed(const Node& node, TensorMap& inputs,
     return absl::NotFoundError(absl::StrCat("input '", name, "' is missing"));
   }
   const auto found = parameters.find(name);
-  if (found != parameters.end()) return found->second;
+  if (found != parameters.end()) {
+    const bool narrow = type == ElementType::kBFloat16 &&
+                        found->second.type() == ElementType::kFloat32;
+    return narrow ? Cast(found->second, type) : found->second;
+  }
   return absl::NotFoundError(absl::StrCat("parameter '", name, "' is missing"));
 }
 
@@ -79,6 +84,19 @@ Executor::Executor(Program program) : program_(std::move(program)) {
   }
 }
 
+void Executor::RoundParameters(TensorMap& parameters) const {
+  for (const Node& node : program_.nodes) {
+    if (node.op->name != "parameter" ||
+        program_.type(node.outputs[0]).type != ElementType::kBFloat16) {
+      continue;
+    }
+    const auto found =
+        parameters.find(StringAttribute(node.attributes, "name"));
+    if (found == parameters.end()) continue;
+    found->second = Cast(found->second, ElementType::kBFloat16);
+  }
+}
+
 absl::StatusOr<std::vector<Tensor>> Executor::Run(
     TensorMap inputs, const TensorMap& parameters,
     const RunOptions& options) const {
@@ -102,7 +120,8 @@ absl::StatusOr<std::vector<Tensor>> Executor::Run(
     }
     results.assign(node.outputs.size(), Tensor());
     if (node.op->kernel == nullptr) {
-      ASSIGN_OR_RETURN(results[0], Feed(node, inputs, parameters));
+      ASSIGN_OR_RETURN(results[0],
+                       Feed(node, result_types[0].type, inputs, parameters));
     } else {
       operands.clear();
       for (size_t i = 0; i < node.inputs.size(); ++i) {

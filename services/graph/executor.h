@@ -40,6 +40,9 @@ class Executor {
   // overwritten; one that is moved in with `inputs` may be, which is how a
   // cache is updated in place.
   //
+  // A parameter that is f32 where the program says bf16 is rounded, at every
+  // run: see RoundParameters.
+  //
   // Returns the outputs in the program's order.
   //
   // Errors: NotFound for an input or parameter that is missing;
@@ -49,6 +52,9 @@ class Executor {
   absl::StatusOr<std::vector<Tensor>> Run(TensorMap inputs,
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
+
+  // Rounds those of `parameters` that the program has as bf16.
+  void RoundParameters(TensorMap& parameters) const;
 
   const Program& program() const { return program_; }
 

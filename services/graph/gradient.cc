@@ -60,9 +60,14 @@ absl::StatusOr<std::vector<ValueId>> AddGradients(
     CHECK(of_operands.size() == node.inputs.size());
     for (size_t i = 0; i < of_operands.size(); ++i) {
       if (of_operands[i] == kNoValue) continue;
-      CHECK(builder.type(of_operands[i]) == builder.type(node.inputs[i]));
+      CHECK(builder.type(of_operands[i]).shape ==
+            builder.type(node.inputs[i]).shape);
       ValueId& sum = gradients[node.inputs[i]];
-      sum = sum == kNoValue ? of_operands[i] : builder.Add(sum, of_operands[i]);
+      sum = sum == kNoValue
+                ? of_operands[i]
+                : builder.Add(
+                      builder.Cast(sum, ElementType::kFloat32),
+                      builder.Cast(of_operands[i], ElementType::kFloat32));
     }
   }
 

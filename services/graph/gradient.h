@@ -15,7 +15,8 @@ namespace gshard {
 // respect to each of `values`, and returns them in that order. A value that
 // the loss does not depend on gets kNoValue.
 //
-// A gradient carries the sharding annotation of its value (program.h).
+// A gradient carries the sharding annotation of its value (program.h). It is
+// float32, that of a bfloat16 value too unless a cast has rounded it.
 //
 // The order of sums is the reverse of the order of uses, so the result does
 // not depend on anything but the program.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/status_macros.h"
 #include "services/graph/ops/standard_ops.h"
 
 namespace gshard {
@@ -91,6 +92,23 @@ absl::Status ExpectFloat(absl::Span<const ValueType> operands, int i) {
       "operand ", i, " must be f32, got ", operands[i].ToString()));
 }
 
+absl::Status ExpectFloatOrBFloat(absl::Span<const ValueType> operands, int i) {
+  if (operands[i].type == ElementType::kFloat32 ||
+      operands[i].type == ElementType::kBFloat16) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand ", i, " must be f32 or bf16, got ", operands[i].ToString()));
+}
+
+absl::Status ExpectFactors(absl::Span<const ValueType> operands, int i, int j) {
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, i));
+  if (operands[i].type == operands[j].type) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "operand ", j, " must be ", ElementTypeName(operands[i].type),
+      " as operand ", i, ", got ", operands[j].ToString()));
+}
+
 absl::Status ExpectInt(absl::Span<const ValueType> operands, int i) {
   if (operands[i].type == ElementType::kInt32) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -113,6 +131,18 @@ absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
   return absl::InvalidArgumentError(
       absl::StrCat("operand ", i, " must have shape ", ShapeToString(shape),
                    ", got ", operands[i].ToString()));
+}
+
+absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes) {
+  if (!attributes.contains("type")) return ElementType::kFloat32;
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "type"));
+  ASSIGN_OR_RETURN(const ElementType type,
+                   ParseElementType(StringAttribute(attributes, "type")));
+  if (type == ElementType::kFloat32 || type == ElementType::kBFloat16) {
+    return type;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'type' must be f32 or bf16, got ", ElementTypeName(type)));
 }
 
 template <typename T>

@@ -92,7 +92,8 @@ struct OpDef {
   // Adds to the builder's program the gradients of the operands, given those
   // of the results (kNoValue where nothing depends on a result), and returns
   // one per operand, kNoValue where there is none. Absent for operators that
-  // have no gradient.
+  // have no gradient. A gradient has the shape of its value and is f32 or, for
+  // a bf16 value, either.
   std::function<absl::StatusOr<std::vector<ValueId>>(
       Builder& builder, const Node& node,
       absl::Span<const ValueId> result_gradients)>
@@ -112,6 +113,10 @@ std::vector<std::string> OpNames();
 // Checks for `infer` functions.
 absl::Status ExpectOperands(absl::Span<const ValueType> operands, size_t count);
 absl::Status ExpectFloat(absl::Span<const ValueType> operands, int i);
+// float32 or bfloat16.
+absl::Status ExpectFloatOrBFloat(absl::Span<const ValueType> operands, int i);
+// Both float32 or both bfloat16.
+absl::Status ExpectFactors(absl::Span<const ValueType> operands, int i, int j);
 absl::Status ExpectInt(absl::Span<const ValueType> operands, int i);
 absl::Status ExpectRank(absl::Span<const ValueType> operands, int i, int rank);
 absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
@@ -119,6 +124,9 @@ absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
 template <typename T>
 absl::Status ExpectAttribute(const Attributes& attributes,
                              absl::string_view name);
+
+// The attribute "type", "f32" or "bf16"; kFloat32 where there is none.
+absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes);
 
 }  // namespace gshard
 

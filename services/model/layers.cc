@@ -41,9 +41,36 @@ GatingOptions GateOptions(const ModelConfig& config, bool training) {
   return options;
 }
 
+ElementType ElementTypeFor(ComputeType type) {
+  return type == ComputeType::kBFloat16 ? ElementType::kBFloat16
+                                        : ElementType::kFloat32;
+}
+
 Layers::Layers(Builder& builder, const ModelConfig& config, bool training,
                ValueId key)
-    : b_(builder), config_(config), training_(training), key_(key) {}
+    : b_(builder),
+      config_(config),
+      training_(training),
+      key_(key),
+      compute_type_(ElementTypeFor(config.compute_type)),
+      wire_type_(ElementTypeFor(config.wire_type)) {}
+
+ValueId Layers::Factor(ValueId x) {
+  const auto [found, added] = factors_.emplace(x, kNoValue);
+  if (added) found->second = b_.Cast(x, compute_type_);
+  return found->second;
+}
+
+ValueId Layers::Weight(const std::string& name, Shape shape) {
+  return b_.Parameter(name, std::move(shape), compute_type_);
+}
+
+ValueId Layers::Product(absl::string_view equation, ValueId x, ValueId weight) {
+  return b_.Einsum(equation, Factor(x), weight);
+}
+
+// The hidden width of a layer, rounded before it is kept for the gradient.
+ValueId Layers::Activate(ValueId h) { return b_.Relu(Factor(h)); }
 
 ValueId Layers::Norm(const std::string& name, ValueId x) {
   return b_.RmsNorm(x, b_.Parameter(name, {config_.model_width}),
@@ -73,15 +100,14 @@ ValueId Layers::AddPositions(ValueId x, ValueId positions,
 ValueId Layers::Query(const std::string& name, ValueId x) {
   const Shape shape = {config_.model_width, config_.heads,
                        config_.head_width};
-  return b_.Einsum("blm,mnd->blnd", x, b_.Parameter(name + ".query", shape));
+  return Product("blm,mnd->blnd", x, Weight(name + ".query", shape));
 }
 
 Layers::KeyValue Layers::KeysValues(const std::string& name, ValueId x) {
   const Shape shape = {config_.model_width, config_.heads,
                        config_.head_width};
-  return {
-      b_.Einsum("blm,mnd->blnd", x, b_.Parameter(name + ".key", shape)),
-      b_.Einsum("blm,mnd->blnd", x, b_.Parameter(name + ".value", shape))};
+  return {Product("blm,mnd->blnd", x, Weight(name + ".key", shape)),
+          Product("blm,mnd->blnd", x, Weight(name + ".value", shape))};
 }
 
 ValueId Layers::Attend(ValueId query, const KeyValue& memory, ValueId lengths,
@@ -98,12 +124,20 @@ ValueId Layers::Attend(ValueId query, const KeyValue& memory, ValueId lengths,
                       attributes);
 }
 
+ValueId Layers::AttendPages(ValueId query, const KeyValue& cache,
+                            ValueId pages, ValueId lengths) {
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_width));
+  return b_.AddOne("paged_attention",
+                   {query, cache.key, cache.value, pages, lengths},
+                   {{"scale", scale}});
+}
+
 ValueId Layers::AddHeads(const std::string& name, ValueId residual,
                          ValueId heads) {
-  const ValueId output = b_.Parameter(
-      name + ".output",
-      {config_.heads, config_.head_width, config_.model_width});
-  const ValueId y = b_.Einsum("blnd,ndm->blm", heads, output);
+  const ValueId output =
+      Weight(name + ".output",
+             {config_.heads, config_.head_width, config_.model_width});
+  const ValueId y = Product("blnd,ndm->blm", heads, output);
   return b_.Add(residual, Dropout(y, config_.dropout.residual));
 }
 
@@ -119,14 +153,17 @@ ValueId Layers::FeedForward(absl::string_view stack, int64_t layer, ValueId x,
 
 ValueId Layers::DenseFeedForward(const std::string& name, ValueId x) {
   const Dim M = config_.model_width, H = config_.ffn_width;
-  const ValueId h = b_.Relu(
-      b_.Einsum("blm,mh->blh", x, b_.Parameter(name + ".wi", {M, H})));
-  return b_.Einsum("blh,hm->blm", Dropout(h, config_.dropout.ffn),
-                   b_.Parameter(name + ".wo", {H, M}));
+  ValueId h = Activate(Product("blm,mh->blh", x, Weight(name + ".wi", {M, H})));
+  if (training_ && config_.dropout.ffn > 0.0) {
+    h = b_.Cast(h, ElementType::kFloat32);
+  }
+  return Product("blh,hm->blm", Dropout(h, config_.dropout.ffn),
+                 Weight(name + ".wo", {H, M}));
 }
 
-ValueId Layers::ExpertParameter(const std::string& name, Shape shape) {
-  return Split(b_, b_.Parameter(name, std::move(shape)), 0, "expert");
+ValueId Layers::ExpertParameter(const std::string& name, Shape shape,
+                                ElementType type) {
+  return Split(b_, b_.Parameter(name, std::move(shape), type), 0, "expert");
 }
 
 // Algorithm 2 of the paper, with indices in place of one-hot matrices.
@@ -147,23 +184,36 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   moe_reports_.push_back({name, gate});
 
   const DispatchValues dispatched =
-      DispatchTokens(b_, tokens, gate, E, options);
+      DispatchTokens(b_, tokens, gate, E, options, wire_type_);
   const ValueId sizes = dispatched.group_sizes;
-  const ValueId rows = Split(b_, dispatched.rows, 0, "expert");
-  ValueId h = b_.RaggedDot(rows, ExpertParameter(name + ".wi", {E, M, H}),
-                           sizes);
-  if (config_.expert_bias) {
-    h = b_.RaggedBiasAdd(h, ExpertParameter(name + ".bi", {E, H}), sizes);
+  ValueId rows = Split(b_, dispatched.rows, 0, "expert");
+  if (wire_type_ != ElementType::kFloat32) {
+    // Even to the type that they have: on their way back the gradients are
+    // rounded here.
+    rows = b_.AddOne("cast", {rows},
+                     {{"type", std::string(ElementTypeName(compute_type_))}});
   }
-  h = b_.Relu(h);
+  const auto product = [&](ValueId x, const std::string& weight, Shape dims) {
+    return b_.RaggedDot(Factor(x),
+                        ExpertParameter(weight, std::move(dims), compute_type_),
+                        sizes);
+  };
+  const auto bias = [&](ValueId x, const std::string& vector, const Dim& dim) {
+    if (!config_.expert_bias) return x;
+    return b_.RaggedBiasAdd(
+        x, ExpertParameter(vector, {E, dim}, ElementType::kFloat32), sizes);
+  };
+  ValueId h =
+      Activate(bias(product(rows, name + ".wi", {E, M, H}), name + ".bi", H));
   if (training_ && config_.dropout.moe > 0.0) {
-    h = b_.AddOne("dropout_rows", {h, dispatched.row_source, key_},
-                  {{"rate", config_.dropout.moe}, {"salt", next_salt_++}});
+    h = b_.AddOne(
+        "dropout_rows",
+        {b_.Cast(h, ElementType::kFloat32), dispatched.row_source, key_},
+        {{"rate", config_.dropout.moe}, {"salt", next_salt_++}});
   }
-  ValueId y =
-      b_.RaggedDot(h, ExpertParameter(name + ".wo", {E, H, M}), sizes);
-  if (config_.expert_bias) {
-    y = b_.RaggedBiasAdd(y, ExpertParameter(name + ".bo", {E, M}), sizes);
+  ValueId y = bias(product(h, name + ".wo", {E, H, M}), name + ".bo", M);
+  if (wire_type_ != ElementType::kFloat32) {
+    y = Split(b_, b_.Cast(y, wire_type_), 0, "expert");
   }
   ValueId weight = gate.weight;
   if (!training_) {
@@ -182,6 +232,9 @@ void Layers::OutputMoeReports() {
     b_.Output("overflow/" + report.layer, report.gate.overflow_count);
     if (training_) {
       b_.Output("balance_loss/" + report.layer, report.gate.balance_loss);
+      const ValueId log_sum = report.gate.log_sum;
+      b_.Output("gate_log_sum_square/" + report.layer,
+                b_.ReduceMax(b_.Multiply(log_sum, log_sum), {0}));
     } else {
       b_.Output("lost/" + report.layer, report.lost);
     }

@@ -6,6 +6,7 @@
 #ifndef SERVICES_MODEL_LAYERS_H_
 #define SERVICES_MODEL_LAYERS_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,12 @@ class Layers {
     ValueId value = kNoValue;  // [B, L, N, D]
   };
 
+  // A factor of a product, as the config's compute_type says; the weight of one
+  // as well. Asking for the same value again gives the same cast.
+  ValueId Factor(ValueId x);
+  ValueId Weight(const std::string& name, Shape shape);
+  ValueId Product(absl::string_view equation, ValueId x, ValueId weight);
+
   ValueId Norm(const std::string& name, ValueId x);
   // Dropout at one of the config's rates; identity when serving.
   ValueId Dropout(ValueId x, double rate);
@@ -51,6 +58,9 @@ class Layers {
   ValueId AddHeads(const std::string& name, ValueId residual, ValueId heads);
   ValueId Attend(ValueId query, const KeyValue& memory, ValueId lengths,
                  bool causal);
+  // One query a row, on pages of a cache [S, P, N, D]; see paged_attention.h.
+  ValueId AttendPages(ValueId query, const KeyValue& cache, ValueId pages,
+                      ValueId lengths);
 
   // Dense or MoE, as the config says. `valid` is i32 of x's leading dims.
   ValueId FeedForward(absl::string_view stack, int64_t layer, ValueId x,
@@ -59,21 +69,29 @@ class Layers {
   const std::vector<MoeReport>& moe_reports() const { return moe_reports_; }
 
   // Adds "kept/<layer>", "overflow/<layer>" and, in training,
-  // "balance_loss/<layer>", in serving "lost/<layer>".
+  // "balance_loss/<layer>" and "gate_log_sum_square/<layer>", in serving
+  // "lost/<layer>".
   void OutputMoeReports();
 
  private:
   ValueId DenseFeedForward(const std::string& name, ValueId x);
   ValueId MoeFeedForward(const std::string& name, ValueId x, ValueId valid);
-  ValueId ExpertParameter(const std::string& name, Shape shape);
+  ValueId Activate(ValueId h);
+  ValueId ExpertParameter(const std::string& name, Shape shape,
+                          ElementType type);
 
   Builder& b_;
   const ModelConfig& config_;
   const bool training_;
   const ValueId key_;
+  const ElementType compute_type_;
+  const ElementType wire_type_;
+  std::map<ValueId, ValueId> factors_;  // what was cast, to its cast
   int64_t next_salt_ = 0;
   std::vector<MoeReport> moe_reports_;
 };
+
+ElementType ElementTypeFor(ComputeType type);
 
 // The gate's options in training or serving.
 GatingOptions GateOptions(const ModelConfig& config, bool training);

@@ -11,6 +11,7 @@ namespace gshard {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kBFloatBytes = 2;
 constexpr int64_t kChoices = 2;         // experts per token
 constexpr int64_t kGradientCopies = 2;  // of the microbatch and of the step
 
@@ -20,6 +21,7 @@ struct ParameterBlock {
   int64_t count;
   int64_t rows;
   int64_t columns;
+  bool factor = false;  // of a matrix product: see ModelConfig::compute_type
 
   int64_t size() const { return count * rows * columns; }
 };
@@ -40,14 +42,15 @@ std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
   const int64_t norms = attentions + layers + 2;
 
   std::vector<ParameterBlock> blocks = {
-      {&Counts::experts, moe_layers * E, M, H},
-      {&Counts::experts, moe_layers * E, H, M},
-      {&Counts::attention, 3 * attentions, M, A},
-      {&Counts::attention, attentions, A, M},
-      {&Counts::dense_ffn, dense_layers, M, model.ffn_width},
-      {&Counts::dense_ffn, dense_layers, model.ffn_width, M},
+      {&Counts::experts, moe_layers * E, M, H, true},
+      {&Counts::experts, moe_layers * E, H, M, true},
+      {&Counts::attention, 3 * attentions, M, A, true},
+      {&Counts::attention, attentions, A, M, true},
+      {&Counts::dense_ffn, dense_layers, M, model.ffn_width, true},
+      {&Counts::dense_ffn, dense_layers, model.ffn_width, M, true},
       {&Counts::gates, moe_layers, M, E},
-      {&Counts::embeddings, 1, model.source_vocabulary_size, M},
+      {&Counts::embeddings, 1, model.source_vocabulary_size, M,
+       model.tie_output && model.shared_vocabulary},
       {&Counts::norm_scales, norms, 1, M},
   };
   if (model.expert_bias) {
@@ -55,11 +58,12 @@ std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
     blocks.push_back({&Counts::experts, moe_layers * E, 1, M});
   }
   if (!model.shared_vocabulary) {
-    blocks.push_back({&Counts::embeddings, 1, model.target_vocabulary_size, M});
+    blocks.push_back({&Counts::embeddings, 1, model.target_vocabulary_size, M,
+                      model.tie_output});
   }
   if (!model.tie_output) {
     blocks.push_back(
-        {&Counts::output_projection, 1, M, model.target_vocabulary_size});
+        {&Counts::output_projection, 1, M, model.target_vocabulary_size, true});
   }
   if (model.positions == Positions::kLearned) {
     blocks.push_back({&Counts::positions, 2, model.max_positions, M});
@@ -159,6 +163,7 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
 
   int64_t dense_state = 0;
   int64_t expert_state = 0;  // of all experts
+  int64_t dense_factors = 0, expert_factors = 0;
   for (const ParameterBlock& block : ListParameters(model)) {
     plan.parameters.*block.kind += block.size();
     const int64_t state =
@@ -166,6 +171,10 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
         OptimizerNumbers(options.optimizer, block.rows, block.columns);
     (block.kind == &ParameterCounts::experts ? expert_state : dense_state) +=
         state;
+    if (block.factor && model.compute_type == ComputeType::kBFloat16) {
+      (block.kind == &ParameterCounts::experts ? expert_factors
+                                               : dense_factors) += block.size();
+    }
   }
   const int64_t experts = plan.parameters.experts;
   const int64_t dense = plan.parameters.Total() - experts;
@@ -181,20 +190,24 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       plan.parameters.gates +
       (model.experts == 0 ? 0 : experts / model.experts * kChoices);
 
+  const int64_t router_weights =
+      dense * kFloatBytes + dense_factors * kBFloatBytes;
+  const int64_t worker_weights = on_worker(experts) * kFloatBytes +
+                                 on_worker(expert_factors) * kBFloatBytes;
   const int64_t row = model.model_width + model.expert_width;
   plan.router_serving = {
-      .weights = dense * kFloatBytes,
+      .weights = router_weights,
       .activations = EstimateBytes(RouterServingActivations(plan))};
-  plan.worker_serving = {.weights = on_worker(experts) * kFloatBytes,
+  plan.worker_serving = {.weights = worker_weights,
                          .activations = EstimateBytes(
                              WorkerRows(plan) * (row + model.model_width))};
   plan.router_training = {
-      .weights = dense * kFloatBytes,
+      .weights = router_weights,
       .gradients = kGradientCopies * dense * kFloatBytes,
       .optimizer_state = dense_state * kFloatBytes,
       .activations = EstimateBytes(RouterTrainingActivations(plan))};
   plan.worker_training = {
-      .weights = on_worker(experts) * kFloatBytes,
+      .weights = worker_weights,
       .gradients = kGradientCopies * on_worker(experts) * kFloatBytes,
       .optimizer_state = on_worker(expert_state) * kFloatBytes,
       // Every layer keeps its rows and hidden activations.
@@ -202,7 +215,11 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
 
   ExchangePlan& exchange = plan.exchange;
   exchange.layer_each_way =
-      moe_layers == 0 ? 0 : kChoices * model.model_width * kFloatBytes;
+      moe_layers == 0
+          ? 0
+          : kChoices * model.model_width *
+                (model.wire_type == ComputeType::kBFloat16 ? kBFloatBytes
+                                                           : kFloatBytes);
   exchange.source_token_forward =
       2 * plan.encoder_moe_layers * exchange.layer_each_way;
   exchange.target_token_forward =

@@ -4,7 +4,9 @@
 // activations are estimates, and the report says so. Nothing is allocated, so
 // planning for 10^12 parameters takes no more than planning for 10^6.
 //
-// Everything is float32, 4 bytes. Letters: M model width, H expert hidden
+// Everything is float32, 4 bytes, but for what the model's compute_type and
+// wire_type make bfloat16, 2 bytes: rows that are exchanged, and a rounded copy
+// of each weight beside its float32. Letters: M model width, H expert hidden
 // width, E experts in a layer, T tokens in a microbatch, W workers.
 
 #ifndef SERVICES_MODEL_PLAN_H_
@@ -48,7 +50,7 @@ struct ParameterCounts {
 
 // Memory of one process, in bytes.
 struct MemoryPlan {
-  int64_t weights = 0;
+  int64_t weights = 0;          // rounded copies included
   int64_t gradients = 0;        // 0 in serving
   int64_t optimizer_state = 0;  // 0 in serving
   int64_t activations = 0;      // estimate, key-value cache included; <= 1 EiB

@@ -1,8 +1,10 @@
 #include "services/model/transformer.h"
 
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/graph/gradient.h"
 #include "services/model/layers.h"
@@ -15,7 +17,8 @@ namespace {
 const Dim B = Dim::Symbol("B");
 const Dim Ls = Dim::Symbol("Ls");
 const Dim Lt = Dim::Symbol("Lt");
-const Dim K = Dim::Symbol("K");
+const Dim R = Dim::Symbol("R");
+const Dim S = Dim::Symbol("S");
 const Dim P = Dim::Symbol("P");
 
 ValueId IntInput(Builder& b, absl::string_view name, Shape shape) {
@@ -47,15 +50,16 @@ Tokens TokenInputs(Builder& b, const std::string& side, const Dim& L) {
 }
 
 ValueId EmbeddingTable(Builder& b, const ModelConfig& config, bool source) {
-  if (config.shared_vocabulary) {
-    return b.Parameter("embedding",
-                       {config.target_vocabulary_size, config.model_width});
-  }
-  return source
-             ? b.Parameter("source_embedding",
-                           {config.source_vocabulary_size, config.model_width})
-             : b.Parameter("target_embedding",
-                           {config.target_vocabulary_size, config.model_width});
+  const bool shared = config.shared_vocabulary;
+  const bool projects = config.tie_output && (shared || !source);
+  return b.Parameter(
+      shared   ? "embedding"
+      : source ? "source_embedding"
+               : "target_embedding",
+      {source && !shared ? config.source_vocabulary_size
+                         : config.target_vocabulary_size,
+       config.model_width},
+      ElementTypeFor(projects ? config.compute_type : ComputeType::kFloat32));
 }
 
 ValueId EmbedInput(Layers& layers, const ModelConfig& config, Builder& b,
@@ -86,7 +90,8 @@ ValueId Encode(Layers& layers, const ModelConfig& config, Builder& b,
 }
 
 // Rows [N, M] of the decoder's output to logits [N, V].
-ValueId Logits(const ModelConfig& config, Builder& b, ValueId rows) {
+ValueId Logits(Layers& layers, const ModelConfig& config, Builder& b,
+               ValueId rows) {
   const double root = std::sqrt(static_cast<double>(config.model_width));
   ValueId table;
   if (config.tie_output) {
@@ -95,26 +100,18 @@ ValueId Logits(const ModelConfig& config, Builder& b, ValueId rows) {
     // the authors' code then multiplies the rows by M^-1/2.
     if (!config.scale_tied_logits) rows = b.Scale(rows, root);
   } else {
-    table = b.Parameter("output_projection",
-                        {config.target_vocabulary_size, config.model_width});
+    table = layers.Weight("output_projection",
+                          {config.target_vocabulary_size, config.model_width});
   }
-  return b.Einsum("nm,vm->nv", rows, table);
+  return layers.Product("nm,vm->nv", rows, table);
 }
 
-}  // namespace
-
-absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
-                                          const LossConfig& loss_config) {
-  RegisterMoeOps();
-  Builder b(absl::StrCat(config.name, ".train"));
+// The cross entropy of targets given sources, summed over the labels.
+ValueId TextLoss(Layers& layers, const ModelConfig& config, Builder& b,
+                 const LossConfig& loss) {
   const Tokens source = TokenInputs(b, "source", Ls);
   const Tokens target = TokenInputs(b, "target", Lt);
   const ValueId labels = BatchInput(b, "labels", Shape{B, Lt});
-  const ValueId target_tokens =
-      b.Input("target_tokens", {ElementType::kFloat32, {}});
-  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
-  Layers layers(b, config, /*training=*/true, key);
-
   const ValueId memory = Encode(layers, config, b, source);
   ValueId x = EmbedInput(layers, config, b, target.ids, target.positions,
                          /*source=*/false);
@@ -137,10 +134,24 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
   }
   x = layers.Dropout(layers.Norm("decoder.norm", x), config.dropout.residual);
   const ValueId logits =
-      Logits(config, b, b.Reshape(x, {B * Lt, config.model_width}));
-  const ValueId cross_entropy =
-      b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
-                     loss_config.label_smoothing, loss_config.z_loss);
+      Logits(layers, config, b, b.Reshape(x, {B * Lt, config.model_width}));
+  return b.CrossEntropy(logits, b.Reshape(labels, {B * Lt}),
+                        loss.label_smoothing, loss.z_loss);
+}
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
+                                          const LossConfig& loss_config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".train"));
+  const ValueId target_tokens =
+      b.Input("target_tokens", {ElementType::kFloat32, {}});
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/true, key);
+  const ValueId cross_entropy = TextLoss(layers, config, b, loss_config);
+  RETURN_IF_ERROR(b.status());
+  const ValueId log_sum = b.program().producer(cross_entropy).outputs[1];
 
   // Auxiliary losses are means; times the tokens they weigh like the sum.
   ValueId auxiliary = b.Constant(0.0);
@@ -157,19 +168,36 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
 
   std::vector<ValueId> parameters;
   std::vector<std::string> names;
+  RETURN_IF_ERROR(b.status());
+  std::map<std::string, ValueId> by_name;
+  for (const Node* node : b.program().NodesOf("parameter")) {
+    by_name[StringAttribute(node->attributes, "name")] = node->outputs[0];
+  }
   for (const ParameterSpec& spec : ModelParameters(config)) {
-    Shape shape;
-    for (const int64_t dim : spec.dims) shape.push_back(dim);
-    parameters.push_back(b.Parameter(spec.name, std::move(shape)));
+    CHECK(by_name.contains(spec.name));
+    parameters.push_back(by_name[spec.name]);
     names.push_back(spec.name);
   }
   ASSIGN_OR_RETURN(const std::vector<ValueId> gradients,
                    AddGradients(b, total, parameters));
   b.Output("loss", cross_entropy);
+  b.Output("log_sum_square", b.ReduceMax(b.Multiply(log_sum, log_sum), {0}));
   layers.OutputMoeReports();
   for (size_t i = 0; i < names.size(); ++i) {
     b.Output("gradient/" + names[i], gradients[i]);
   }
+  ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
+  return Pruned(program);
+}
+
+absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config) {
+  RegisterMoeOps();
+  Builder b(absl::StrCat(config.name, ".evaluate"));
+  const ValueId key = b.Input("key", {ElementType::kInt64, {}});
+  Layers layers(b, config, /*training=*/false, key);
+  b.Output("loss", TextLoss(layers, config, b,
+                            {.label_smoothing = 0.0, .z_loss = 0.0}));
+  layers.OutputMoeReports();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);
 }
@@ -196,53 +224,48 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
   RegisterMoeOps();
   Builder b(absl::StrCat(config.name, ".decode"));
   const Dim N = config.heads, D = config.head_width;
-  const ValueId tokens = BatchInput(b, "tokens", Shape{B, K});
-  const ValueId positions = BatchInput(b, "positions", Shape{B, K});
-  const ValueId lengths = BatchInput(b, "lengths", Shape{B * K});
-  const ValueId valid = BatchInput(b, "valid", Shape{B, K});
-  const ValueId source_lengths = BatchInput(b, "source_lengths", Shape{B});
+  const ValueId tokens = BatchInput(b, "tokens", Shape{R, 1});
+  const ValueId positions = BatchInput(b, "positions", Shape{R, 1});
+  const ValueId valid = BatchInput(b, "valid", Shape{R, 1});
+  const ValueId slots = BatchInput(b, "slots", Shape{R});
+  const ValueId lengths = BatchInput(b, "lengths", Shape{R});
+  const ValueId pages = BatchInput(b, "pages", Shape{R, Dim::Symbol("T")});
+  const ValueId source_lengths = BatchInput(b, "source_lengths", Shape{R});
+  const ValueId source_pages =
+      BatchInput(b, "source_pages", Shape{R, Dim::Symbol("Ts")});
   const ValueId key = b.Input("key", {ElementType::kInt64, {}});
   Layers layers(b, config, /*training=*/false, key);
 
-  const ValueId flat_positions = b.Reshape(positions, {B * K});
   ValueId x =
       EmbedInput(layers, config, b, tokens, positions, /*source=*/false);
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
-    const auto cache = [&](const char* name, const Dim& rows, const Dim& L) {
-      return BatchInput(b, absl::StrCat(name, "/", i),
-                        ValueType{ElementType::kFloat32, {rows, L, N, D}});
+    const auto cache = [&](const char* name, ValueId entry) {
+      const ValueId pool = b.Input(absl::StrCat(name, "/", i),
+                                   {ElementType::kFloat32, {S, P, N, D}});
+      const ValueId updated = b.AddOne("update_cache", {pool, entry, slots});
+      b.Output(absl::StrCat(name, "/", i), updated);
+      return updated;
     };
-    // Each hypothesis is a sequence of its own with one query.
     const std::string self = LayerName("decoder", i, "self_attention");
     ValueId normed = layers.Norm(self + ".norm", x);
-    const Shape one = {B * K, 1, N, D};
     const Layers::KeyValue entry = layers.KeysValues(self, normed);
-    const Layers::KeyValue updated = {
-        b.AddOne("update_cache", {cache("self_key", B * K, P),
-                                  b.Reshape(entry.key, one), flat_positions}),
-        b.AddOne("update_cache",
-                 {cache("self_value", B * K, P), b.Reshape(entry.value, one),
-                  flat_positions})};
-    const ValueId heads =
-        layers.Attend(b.Reshape(layers.Query(self, normed), one), updated,
-                      lengths, /*causal=*/false);
-    x = layers.AddHeads(self, x, b.Reshape(heads, {B, K, N, D}));
-    b.Output(absl::StrCat("self_key/", i), updated.key);
-    b.Output(absl::StrCat("self_value/", i), updated.value);
+    const Layers::KeyValue cached = {cache("key", entry.key),
+                                     cache("value", entry.value)};
+    x = layers.AddHeads(self, x,
+                        layers.AttendPages(layers.Query(self, normed), cached,
+                                           pages, lengths));
 
-    // The hypotheses of a sentence are queries on the same memory.
     const std::string cross = LayerName("decoder", i, "cross_attention");
     normed = layers.Norm(cross + ".norm", x);
     x = layers.AddHeads(
         cross, x,
-        layers.Attend(layers.Query(cross, normed),
-                      {cache("cross_key", B, Ls), cache("cross_value", B, Ls)},
-                      source_lengths, /*causal=*/false));
+        layers.AttendPages(layers.Query(cross, normed), cached, source_pages,
+                           source_lengths));
     x = layers.FeedForward("decoder", i, x, valid);
   }
   x = layers.Norm("decoder.norm", x);
-  b.Output("logits",
-           Logits(config, b, b.Reshape(x, {B * K, config.model_width})));
+  b.Output("logits", Logits(layers, config, b,
+                            b.Reshape(x, {R, config.model_width})));
   layers.OutputMoeReports();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);

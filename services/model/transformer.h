@@ -7,9 +7,9 @@
 // the annotations of the paper's Algorithm 2 on the experts' weights and on
 // the dispatched tokens (services/sharding reads them, nothing else does).
 //
-// Letters: B sentences, Ls and Lt source and target positions, K hypotheses of
-// a sentence, P positions that a cache has room for, M model width, N heads,
-// D head width, V target vocabulary, E experts.
+// Letters: B sentences, Ls and Lt source and target positions, R hypotheses,
+// S pages of a cache and P positions of a page, M model width, N heads, D head
+// width, V target vocabulary, E experts.
 
 #ifndef SERVICES_MODEL_TRANSFORMER_H_
 #define SERVICES_MODEL_TRANSFORMER_H_
@@ -38,7 +38,9 @@ struct LossConfig {
 // Outputs: "loss", f32[]: sum over target tokens of the cross entropy;
 // for each MoE layer "kept/<layer>" i32[E], "overflow/<layer>" i32[2] and
 // "balance_loss/<layer>" f32[], E-scaled (1 when balanced) and without
-// coefficient; "gradient/<parameter>" for each parameter, of
+// coefficient; "log_sum_square" and "gate_log_sum_square/<layer>" f32[], the
+// largest square of logsumexp(logits) of a token; "gradient/<parameter>" for
+// each parameter, of
 //
 //   loss + target_tokens * sum over layers (balance_coefficient * balance_loss
 //                                           + z_coefficient * z_loss)
@@ -48,6 +50,14 @@ struct LossConfig {
 absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
                                           const LossConfig& loss);
 
+// One microbatch of held-out text, forward only: without dropout, and with the
+// gate's settings for evaluation.
+//
+// Inputs: those of BuildTrainProgram, but target_tokens. Outputs: "loss",
+// "kept/<layer>" and "overflow/<layer>" as there; the loss without label
+// smoothing and z-loss, so that it is that of the text under the model.
+absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
+
 // The encoder, for serving.
 //
 // Inputs: source, source_positions, source_lengths, source_valid as above.
@@ -55,16 +65,19 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
 // [B, Ls, N, D]; "kept/<layer>" and "overflow/<layer>" as above.
 absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config);
 
-// One position of the decoder for K hypotheses of each sentence, for serving.
+// One position of the decoder for R hypotheses of any sentences, each at a
+// position of its own, for serving. Keys and values of all of them lie in one
+// cache per layer, in pages (services/ops/cache.h): those of the hypotheses'
+// earlier positions, and those of the sources.
 //
-// Inputs: tokens i32[B, K], the last token of each hypothesis; positions
-// i32[B, K], its position; lengths i32[B*K], positions + 1; valid i32[B, K],
-// 0 for a hypothesis to be ignored; source_lengths i32[B];
-// "cross_key/<i>" and "cross_value/<i>" [B, Ls, N, D]; "self_key/<i>" and
-// "self_value/<i>" [B*K, P, N, D], the caches of earlier positions, updated in
+// Inputs: tokens i32[R, 1], the last token of each hypothesis; positions
+// i32[R, 1], its position; valid i32[R, 1], 0 for a row to be ignored; slots
+// i32[R], where its keys and values go; lengths i32[R], positions + 1, of which
+// the pages are pages i32[R, T]; source_lengths i32[R] and source_pages
+// i32[R, Ts]; "key/<i>" and "value/<i>" [S, P, N, D], the caches, updated in
 // place if moved in.
-// Outputs: "logits" [B*K, V]; "self_key/<i>" and "self_value/<i>";
-// "kept/<layer>" and "overflow/<layer>".
+// Outputs: "logits" [R, V]; "key/<i>" and "value/<i>"; "kept/<layer>" and
+// "overflow/<layer>".
 absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config);
 
 }  // namespace gshard

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/ops/cast.h"
 #include "services/ops/simd.h"
 
 namespace gshard {
@@ -21,6 +22,20 @@ absl::Status Expect(const char* what, const char* expected, const Tensor& got) {
 
 bool IsMatrix(const Tensor& tensor, ElementType type) {
   return !tensor.empty() && tensor.type() == type && tensor.rank() == 2;
+}
+
+bool IsRows(const Tensor& tensor) {
+  return IsMatrix(tensor, ElementType::kFloat32) ||
+         IsMatrix(tensor, ElementType::kBFloat16);
+}
+
+// Row r as float32, in `buffer` where it has to be converted.
+const float* RowOf(const Tensor& rows, int64_t r, std::vector<float>& buffer) {
+  const int64_t width = rows.dim(1);
+  if (rows.type() == ElementType::kFloat32) return rows.f32() + r * width;
+  buffer.resize(width);
+  CastRow(rows.data<BFloat16>() + r * width, buffer.data(), width);
+  return buffer.data();
 }
 
 // row[2 * t + k] of every choice, -1 if it has none. Checks that every source
@@ -74,13 +89,14 @@ Tensor SumRows(const Tensor& rows, const std::vector<int32_t>& row_of_choice,
   const int64_t tokens = static_cast<int64_t>(row_of_choice.size()) / 2;
   const int64_t width = rows.dim(1);
   Tensor y(ElementType::kFloat32, {tokens, width});
+  std::vector<float> first_row, second_row;
   for (int64_t t = 0; t < tokens; ++t) {
     float* out = y.f32() + t * width;
     const int32_t r0 = row_of_choice[2 * t], r1 = row_of_choice[2 * t + 1];
     const float w0 = weight == nullptr ? 1.0f : weight[2 * t];
     const float w1 = weight == nullptr ? 1.0f : weight[2 * t + 1];
-    const float* first = rows.f32() + r0 * width;
-    const float* second = rows.f32() + r1 * width;
+    const float* first = r0 < 0 ? nullptr : RowOf(rows, r0, first_row);
+    const float* second = r1 < 0 ? nullptr : RowOf(rows, r1, second_row);
     if (r0 >= 0 && r1 >= 0) {
       WeightedSum(first, w0, second, w1, width, out);
     } else if (r0 >= 0) {
@@ -159,7 +175,8 @@ absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
   return plan;
 }
 
-absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source) {
+absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
+                                    ElementType type) {
   if (!IsMatrix(x, ElementType::kFloat32)) {
     return Expect("dispatch", "x f32[T, M]", x);
   }
@@ -168,7 +185,8 @@ absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source) {
     return Expect("dispatch", "row_source i32[R]", row_source);
   }
   const int64_t width = x.dim(1), num_rows = row_source.size();
-  Tensor rows(ElementType::kFloat32, {num_rows, width});
+  CHECK(type == ElementType::kFloat32 || type == ElementType::kBFloat16);
+  Tensor rows(type, {num_rows, width});
   for (int64_t r = 0; r < num_rows; ++r) {
     const int64_t token = row_source.i32()[r] >> 1;
     if (token < 0 || token >= x.dim(0)) {
@@ -176,8 +194,12 @@ absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source) {
           absl::StrCat("dispatch: expected row sources in [0, ", 2 * x.dim(0),
                        "), got ", row_source.i32()[r], " in row ", r));
     }
-    std::memcpy(rows.f32() + r * width, x.f32() + token * width,
-                width * sizeof(float));
+    const float* const from = x.f32() + token * width;
+    if (type == ElementType::kFloat32) {
+      std::memcpy(rows.f32() + r * width, from, width * sizeof(float));
+    } else {
+      CastRow(from, rows.data<BFloat16>() + r * width, width);
+    }
   }
   return rows;
 }
@@ -191,9 +213,8 @@ absl::StatusOr<Tensor> DispatchGradient(const Tensor& d_rows,
   }
   ASSIGN_OR_RETURN(const std::vector<int32_t> row_of_choice,
                    RowOfChoice("dispatch gradient", row_source, num_tokens));
-  if (!IsMatrix(d_rows, ElementType::kFloat32) ||
-      d_rows.dim(0) != row_source.size()) {
-    return Expect("dispatch gradient", "d_rows f32[R, M]", d_rows);
+  if (!IsRows(d_rows) || d_rows.dim(0) != row_source.size()) {
+    return Expect("dispatch gradient", "d_rows [R, M]", d_rows);
   }
   return SumRows(d_rows, row_of_choice, nullptr);
 }
@@ -205,9 +226,8 @@ absl::StatusOr<Tensor> Combine(const Tensor& rows, const Tensor& row_source,
   }
   ASSIGN_OR_RETURN(const std::vector<int32_t> row_of_choice,
                    RowOfChoice("combine", row_source, weight.dim(0)));
-  if (!IsMatrix(rows, ElementType::kFloat32) ||
-      rows.dim(0) != row_source.size()) {
-    return Expect("combine", "rows f32[R, M]", rows);
+  if (!IsRows(rows) || rows.dim(0) != row_source.size()) {
+    return Expect("combine", "rows [R, M]", rows);
   }
   return SumRows(rows, row_of_choice, weight.f32());
 }
@@ -221,9 +241,8 @@ absl::StatusOr<CombineGradients> CombineGradient(const Tensor& dy,
   }
   RETURN_IF_ERROR(
       RowOfChoice("combine gradient", row_source, weight.dim(0)).status());
-  if (!IsMatrix(rows, ElementType::kFloat32) ||
-      rows.dim(0) != row_source.size()) {
-    return Expect("combine gradient", "rows f32[R, M]", rows);
+  if (!IsRows(rows) || rows.dim(0) != row_source.size()) {
+    return Expect("combine gradient", "rows [R, M]", rows);
   }
   if (!IsMatrix(dy, ElementType::kFloat32) || dy.dim(0) != weight.dim(0) ||
       dy.dim(1) != rows.dim(1)) {
@@ -231,13 +250,20 @@ absl::StatusOr<CombineGradients> CombineGradient(const Tensor& dy,
   }
   const int64_t width = rows.dim(1);
   CombineGradients gradients{
-      .d_rows = Tensor(ElementType::kFloat32, rows.dims()),
+      .d_rows = Tensor(rows.type(), rows.dims()),
       .d_weight = Tensor::Zeros(ElementType::kFloat32, weight.dims())};
+  const bool narrow = rows.type() == ElementType::kBFloat16;
+  std::vector<float> row, d_row(narrow ? width : 0);
   for (int64_t r = 0; r < rows.dim(0); ++r) {
     const int32_t source = row_source.i32()[r];
-    gradients.d_weight.f32()[source] = ScaleAndDot(
-        dy.f32() + (source >> 1) * width, rows.f32() + r * width,
-        weight.f32()[source], width, gradients.d_rows.f32() + r * width);
+    gradients.d_weight.f32()[source] =
+        ScaleAndDot(dy.f32() + (source >> 1) * width, RowOf(rows, r, row),
+                    weight.f32()[source], width,
+                    narrow ? d_row.data() : gradients.d_rows.f32() + r * width);
+    if (narrow) {
+      CastRow(d_row.data(), gradients.d_rows.data<BFloat16>() + r * width,
+              width);
+    }
   }
   return gradients;
 }

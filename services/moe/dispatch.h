@@ -35,21 +35,25 @@ absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
                                           int64_t num_experts,
                                           int64_t group_size);
 
-// x f32[T, M] -> rows f32[R, M]: row r is the token of row_source[r].
-absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source);
+// Rows below are float32, or bfloat16 where they travel so; what is added up
+// from them is float32.
 
-// d_rows f32[R, M] -> dx f32[T, M]: the first choice's row plus the second's.
+// x f32[T, M] -> rows [R, M] of `type`: row r is the token of row_source[r].
+absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
+                                    ElementType type = ElementType::kFloat32);
+
+// d_rows [R, M] -> dx f32[T, M]: the first choice's row plus the second's.
 absl::StatusOr<Tensor> DispatchGradient(const Tensor& d_rows,
                                         const Tensor& row_source,
                                         int64_t num_tokens);
 
-// rows f32[R, M], weight f32[T, 2] -> y f32[T, M]: sum over the token's rows of
+// rows [R, M], weight f32[T, 2] -> y f32[T, M]: sum over the token's rows of
 // weight * row, first choice first. A token without rows is exactly 0.
 absl::StatusOr<Tensor> Combine(const Tensor& rows, const Tensor& row_source,
                                const Tensor& weight);
 
 struct CombineGradients {
-  Tensor d_rows;    // f32[R, M]
+  Tensor d_rows;    // [R, M], of the type of the rows
   Tensor d_weight;  // f32[T, 2]; 0 for a choice without a row
 };
 

@@ -215,37 +215,40 @@ Types InferPlan(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{Int({rows[0]}), Int({experts})};
 }
 
-// x [T, M], row_source i32[R] -> [R, M].
-Types InferDispatch(absl::Span<const ValueType> operands, const Attributes&) {
+// x [T, M], row_source i32[R] -> [R, M], of 'type' if there is one.
+Types InferDispatch(absl::Span<const ValueType> operands,
+                    const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
+  ASSIGN_OR_RETURN(const ElementType type, FloatTypeAttribute(attributes));
   return std::vector<ValueType>{
-      Float({operands[1].shape[0], operands[0].shape[1]})};
+      {type, {operands[1].shape[0], operands[0].shape[1]}}};
 }
 
-// d_rows [R, M], row_source i32[R] -> [T, M]; 'shape' is [T, M].
+// d_rows [R, M], row_source i32[R] -> f32[T, M]; 'shape' is [T, M].
 Types InferDispatchGradient(absl::Span<const ValueType> operands,
                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
-  ASSIGN_OR_RETURN(const std::vector<ValueType> rows,
-                   InferDispatch(operands, attributes));
-  RETURN_IF_ERROR(ExpectType(operands, 0, rows[0]));
+  RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
+  RETURN_IF_ERROR(ExpectType(operands, 1, Int({operands[0].shape[0]})));
   const Shape& shape = ShapeAttribute(attributes, "shape");
-  if (shape.size() != 2 || !(shape[1] == rows[0].shape[1])) {
+  if (shape.size() != 2 || !(shape[1] == operands[0].shape[1])) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'shape' must be [T, M] for rows ", rows[0].ToString(),
+        absl::StrCat("'shape' must be [T, M] for rows ", operands[0].ToString(),
                      ", got ", ShapeToString(shape)));
   }
   return std::vector<ValueType>{Float(shape)};
 }
 
-// rows [R, M], row_source i32[R], weight [T, 2] -> [T, M].
+// rows [R, M], row_source i32[R], weight [T, 2] -> f32[T, M].
 Types InferCombine(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
-  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   RETURN_IF_ERROR(ExpectType(operands, 1, Int({operands[0].shape[0]})));
   RETURN_IF_ERROR(ExpectRank(operands, 2, 2));
@@ -298,7 +301,8 @@ std::vector<OpDef> MoeOps() {
                  .infer = InferDispatch,
                  .kernel = [](KernelContext& c) -> absl::Status {
                    ASSIGN_OR_RETURN(c.results[0],
-                                    DispatchRows(c.operands[0], c.operands[1]));
+                                    DispatchRows(c.operands[0], c.operands[1],
+                                                 c.result_types[0].type));
                    return absl::OkStatus();
                  },
                  .gradient = [](Builder& b, const Node& node,
@@ -371,21 +375,27 @@ GateValues GateTokens(Builder& builder, ValueId logits, ValueId valid,
   if (options.losses) {
     gate.balance_loss = results[5];
     gate.z_loss = results[6];
+    gate.log_sum = results[8];
   }
   return gate;
 }
 
 DispatchValues DispatchTokens(Builder& builder, ValueId x,
                               const GateValues& gate, int64_t num_experts,
-                              const GatingOptions& options) {
+                              const GatingOptions& options, ElementType type) {
   const std::vector<ValueId> plan =
       builder.AddNode("plan_dispatch", {gate.expert, gate.slot},
                       {{"experts", num_experts},
                        {"group_size", options.group_size},
                        {"rows", Shape{builder.FreshSymbol("R")}}});
-  return {.row_source = plan[0],
-          .group_sizes = plan[1],
-          .rows = builder.AddOne("dispatch", {x, plan[0]})};
+  Attributes attributes;
+  if (type != ElementType::kFloat32) {
+    attributes["type"] = std::string(ElementTypeName(type));
+  }
+  return {
+      .row_source = plan[0],
+      .group_sizes = plan[1],
+      .rows = builder.AddOne("dispatch", {x, plan[0]}, std::move(attributes))};
 }
 
 ValueId CombineRows(Builder& builder, ValueId rows, ValueId row_source,

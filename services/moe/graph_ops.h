@@ -29,6 +29,8 @@ struct GateValues {
   ValueId overflow_count = kNoValue;  // i32[2]
   ValueId balance_loss = kNoValue;    // f32[]; only if options.losses
   ValueId z_loss = kNoValue;          // f32[]; only if options.losses
+  ValueId log_sum = kNoValue;         // f32[T]; only if options.losses; 0 at
+                                      // padding
 };
 
 // logits [T, E], valid i32[T], key i64[]; `salt` tells layers apart. See
@@ -39,15 +41,17 @@ GateValues GateTokens(Builder& builder, ValueId logits, ValueId valid,
 struct DispatchValues {
   ValueId row_source = kNoValue;   // i32[R]
   ValueId group_sizes = kNoValue;  // i32[E]
-  ValueId rows = kNoValue;         // f32[R, M]
+  ValueId rows = kNoValue;         // [R, M]
 };
 
-// x [T, M] to rows sorted by expert; R is a fresh symbol.
+// x [T, M] to rows sorted by expert, of float32 or bfloat16; R is a fresh
+// symbol.
 DispatchValues DispatchTokens(Builder& builder, ValueId x,
                               const GateValues& gate, int64_t num_experts,
-                              const GatingOptions& options);
+                              const GatingOptions& options,
+                              ElementType type = ElementType::kFloat32);
 
-// rows [R, M] back to tokens [T, M].
+// rows [R, M] of either type back to tokens f32[T, M].
 ValueId CombineRows(Builder& builder, ValueId rows, ValueId row_source,
                     ValueId weight);
 

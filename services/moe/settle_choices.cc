@@ -52,7 +52,7 @@ absl::Status RunSettle(KernelContext& c, Settle settle) {
 absl::StatusOr<std::vector<ValueType>> InferSettle(
     absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
-  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
   RETURN_IF_ERROR(ExpectShape(operands, 1, {operands[0].shape[0]}));

@@ -37,7 +37,7 @@ absl::StatusOr<SettledChoices> SettleChoices(
     absl::Span<const RowRange> lost_rows);
 }  // namespace reference
 
-// The operator settle_choices: rows f32[R, M], row_source i32[R], weight
+// The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R], weight
 // [T, 2] -> weight [T, 2], lost i32[T]. Which rows are lost it asks the runner
 // of the segment call that has brought them (SegmentRunner::lost_rows), none
 // without one. For training, which does not go on without experts, it is the

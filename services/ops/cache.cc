@@ -6,24 +6,22 @@
 
 namespace gshard {
 
-absl::Status CheckPositions(const Tensor& positions, int64_t length) {
-  for (const int32_t position : positions.span<int32_t>()) {
-    if (position < 0 || position >= length) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "positions must lie in [0, ", length, "), got ", position));
+absl::Status CheckSlots(const Tensor& slots, int64_t positions) {
+  for (const int32_t slot : slots.span<int32_t>()) {
+    if (slot < 0 || slot >= positions) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("slots must lie in [0, ", positions, "), got ", slot));
     }
   }
   return absl::OkStatus();
 }
 
-Tensor UpdateCache(Tensor cache, const Tensor& entry,
-                   const Tensor& positions) {
+Tensor UpdateCache(Tensor cache, const Tensor& entry, const Tensor& slots) {
   Tensor updated = cache.unique() ? std::move(cache) : cache.Clone();
-  const int64_t length = updated.dim(1);
   const int64_t width = updated.dim(2) * updated.dim(3);
-  for (int64_t b = 0; b < updated.dim(0); ++b) {
-    std::memcpy(updated.f32() + (b * length + positions.i32()[b]) * width,
-                entry.f32() + b * width, width * sizeof(float));
+  for (int64_t r = 0; r < entry.dim(0); ++r) {
+    std::memcpy(updated.f32() + slots.i32()[r] * width, entry.f32() + r * width,
+                width * sizeof(float));
   }
   return updated;
 }

@@ -1,7 +1,11 @@
-// Key-value caches of incremental decoding, float32.
+// Key-value caches of incremental decoding, float32, in pages: sequences that
+// begin and end at any time share one buffer, and take of it what they need.
 //
-//   B  sequences   L  positions that the cache has room for
-//   N  heads       D  width of a head
+//   S  pages        P  positions of a page
+//   R  rows: one token each of so many sequences
+//   N  heads        D  width of a head
+//
+// A slot is a position of the whole buffer: page * P + position in the page.
 
 #ifndef SERVICES_OPS_CACHE_H_
 #define SERVICES_OPS_CACHE_H_
@@ -11,13 +15,13 @@
 
 namespace gshard {
 
-// Whether every position (i32[B]) is in [0, length): what the function below
+// Whether every slot (i32[R]) is in [0, positions): what the function below
 // REQUIRES. Errors: InvalidArgument naming the first bad one.
-absl::Status CheckPositions(const Tensor& positions, int64_t length);
+absl::Status CheckSlots(const Tensor& slots, int64_t positions);
 
-// Writes entry [B, 1, N, D] into cache [B, L, N, D]: sequence b's at
-// positions[b]. In place if nobody else holds the cache.
-Tensor UpdateCache(Tensor cache, const Tensor& entry, const Tensor& positions);
+// Writes entry [R, 1, N, D] into cache [S, P, N, D]: row r at slots[r]. In
+// place if nobody else holds the cache.
+Tensor UpdateCache(Tensor cache, const Tensor& entry, const Tensor& slots);
 
 }  // namespace gshard
 

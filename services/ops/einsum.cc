@@ -154,6 +154,7 @@ EinsumSpec GradientOfB(const EinsumSpec& spec) {
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   CHECK(a.rank() == static_cast<int>(spec.a.size()));
   CHECK(b.rank() == static_cast<int>(spec.b.size()));
+  CHECK(a.type() == b.type());
   for (size_t i = 0; i < spec.a.size(); ++i) {
     const size_t j = spec.b.find(spec.a[i]);
     CHECK(j == std::string::npos || a.dim(i) == b.dim(j));
@@ -182,8 +183,14 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
                                        : b.dim(spec.b.find(letter)));
   }
   Tensor result(ElementType::kFloat32, dims);
-  BatchMatmul(shape, SizeOf(a.dims(), spec.a, spec.batch), first.tensor.f32(),
-              second.tensor.f32(), result.f32());
+  const int64_t batch = SizeOf(a.dims(), spec.a, spec.batch);
+  if (a.type() == ElementType::kBFloat16) {
+    BatchMatmul(shape, batch, std::as_const(first.tensor).data<BFloat16>(),
+                std::as_const(second.tensor).data<BFloat16>(), result.f32());
+  } else {
+    BatchMatmul(shape, batch, first.tensor.f32(), second.tensor.f32(),
+                result.f32());
+  }
   return order == spec.result ? result : Reorder(result, order, spec.result);
 }
 

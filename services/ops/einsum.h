@@ -47,8 +47,8 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view text);
 EinsumSpec GradientOfA(const EinsumSpec& spec);
 EinsumSpec GradientOfB(const EinsumSpec& spec);
 
-// REQUIRES: float32; the ranks are those of `spec`, and a letter has the same
-// size in both operands.
+// The result is float32. REQUIRES: both operands are float32 or both bfloat16;
+// the ranks are those of `spec`, and a letter has the same size in both.
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b);
 
 }  // namespace gshard

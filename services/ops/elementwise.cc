@@ -72,6 +72,21 @@ GSHARD_SIMD void ReluGradientRow(const float* y, const float* dy, float* out,
   for (int64_t i = 0; i < size; ++i) out[i] = y[i] > 0.0f ? dy[i] : 0.0f;
 }
 
+GSHARD_SIMD void ReluRow(const BFloat16* x, BFloat16* out, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = ToFloat(x[i]) < 0.0f ? BFloat16() : x[i];
+  }
+}
+
+GSHARD_SIMD void ReluGradientRow(const BFloat16* y, const float* dy, float* out,
+                                 int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) {
+    out[i] = ToFloat(y[i]) > 0.0f ? dy[i] : 0.0f;
+  }
+}
+
 GSHARD_SIMD float SumRow(const float* x, int64_t size) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -157,14 +172,22 @@ Tensor Exp(Tensor x) {
 
 Tensor Relu(Tensor x) {
   Tensor out = ReuseOrAllocate(x);
-  ReluRow(x.f32(), out.f32(), x.size());
+  if (x.type() == ElementType::kBFloat16) {
+    ReluRow(std::as_const(x).data<BFloat16>(), out.data<BFloat16>(), x.size());
+  } else {
+    ReluRow(x.f32(), out.f32(), x.size());
+  }
   return out;
 }
 
 Tensor ReluGradient(const Tensor& y, Tensor dy) {
   CHECK(y.size() == dy.size());
   Tensor out = ReuseOrAllocate(dy);
-  ReluGradientRow(y.f32(), dy.f32(), out.f32(), dy.size());
+  if (y.type() == ElementType::kBFloat16) {
+    ReluGradientRow(y.data<BFloat16>(), dy.f32(), out.f32(), dy.size());
+  } else {
+    ReluGradientRow(y.f32(), dy.f32(), out.f32(), dy.size());
+  }
   return out;
 }
 

@@ -26,10 +26,10 @@ Tensor Scale(Tensor x, float factor);
 // e^x within 2 ulp, with infinity and the smallest numbers where they belong.
 Tensor Exp(Tensor x);
 
-// max(x, 0).
+// max(x, 0). Of bfloat16 as well.
 Tensor Relu(Tensor x);
 
-// dy where y > 0, else 0, with y = Relu(x).
+// dy where y > 0, else 0, with y = Relu(x). dy is float32, y that or bfloat16.
 Tensor ReluGradient(const Tensor& y, Tensor dy);
 
 // Sums x over its leading dimensions down to the suffix `dims`, from the first

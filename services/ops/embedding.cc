@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
 
 namespace gshard {
@@ -28,8 +29,12 @@ Tensor Embedding(const Tensor& table, const Tensor& ids) {
   const int32_t* id = ids.i32();
   for (int64_t i = 0; i < ids.size(); ++i) {
     CHECK(id[i] >= 0 && id[i] < vocabulary);
-    std::memcpy(result.f32() + i * m, table.f32() + id[i] * m,
-                m * sizeof(float));
+    float* const row = result.f32() + i * m;
+    if (table.type() == ElementType::kBFloat16) {
+      CastRow(table.data<BFloat16>() + id[i] * m, row, m);
+    } else {
+      std::memcpy(row, table.f32() + id[i] * m, m * sizeof(float));
+    }
   }
   return result;
 }

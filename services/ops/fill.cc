@@ -23,6 +23,7 @@ bool IsElement(ElementType type, double value) {
   switch (type) {
     case ElementType::kFloat32:
     case ElementType::kFloat64:
+    case ElementType::kBFloat16:
       return true;
     case ElementType::kInt32:
       return integer_within(-0x1p31, 0x1p31);
@@ -47,6 +48,10 @@ void Fill(ElementType type, double value, std::byte* to, int64_t count) {
       return FillAs<int64_t>(value, to, count);
     case ElementType::kUint8:
       return FillAs<uint8_t>(value, to, count);
+    case ElementType::kBFloat16:
+      std::fill_n(reinterpret_cast<BFloat16*>(to), count,
+                  ToBFloat16(static_cast<float>(value)));
+      return;
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "services/base/check.h"
+#include "services/ops/cast.h"
 
 namespace gshard {
 namespace {
@@ -20,7 +21,8 @@ using dnnl::memory;
 // repeat.
 constexpr size_t kMaxCachedShapes = 1024;
 
-using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>;
+using Key =
+    std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, memory::data_type>;
 
 struct Primitive {
   dnnl::matmul matmul;
@@ -39,11 +41,12 @@ class PrimitiveCache {
   // oneDNN captures the calling thread's OpenMP thread count when it compiles.
   PrimitiveCache() : stream_(Engine()) { omp_set_num_threads(1); }
 
-  void Execute(const MatmulShape& shape, const float* a, const float* b,
-               float* c, bool accumulate) {
-    Primitive& primitive = Get(shape, accumulate);
-    primitive.a.set_data_handle(const_cast<float*>(a));
-    primitive.b.set_data_handle(const_cast<float*>(b));
+  // Elements of a and b are of `type`.
+  void Execute(const MatmulShape& shape, memory::data_type type, const void* a,
+               const void* b, float* c, bool accumulate) {
+    Primitive& primitive = Get(shape, type, accumulate);
+    primitive.a.set_data_handle(const_cast<void*>(a));
+    primitive.b.set_data_handle(const_cast<void*>(b));
     primitive.c.set_data_handle(c);
     primitive.matmul.execute(stream_, {{DNNL_ARG_SRC, primitive.a},
                                        {DNNL_ARG_WEIGHTS, primitive.b},
@@ -52,26 +55,31 @@ class PrimitiveCache {
   }
 
  private:
-  Primitive& Get(const MatmulShape& shape, bool accumulate) {
-    const Key key{shape.m,           shape.n,           shape.k,
-                  shape.transpose_a, shape.transpose_b, accumulate};
+  Primitive& Get(const MatmulShape& shape, memory::data_type type,
+                 bool accumulate) {
+    const Key key{shape.m,           shape.n,    shape.k, shape.transpose_a,
+                  shape.transpose_b, accumulate, type};
     auto found = primitives_.find(key);
     if (found != primitives_.end()) return found->second;
     if (primitives_.size() >= kMaxCachedShapes) primitives_.clear();
-    return primitives_.emplace(key, Compile(shape, accumulate)).first->second;
+    return primitives_.emplace(key, Compile(shape, type, accumulate))
+        .first->second;
   }
 
-  static memory::desc Matrix(int64_t rows, int64_t columns, bool transpose) {
+  static memory::desc Matrix(int64_t rows, int64_t columns,
+                             memory::data_type type, bool transpose) {
     return memory::desc(
-        {rows, columns}, memory::data_type::f32,
+        {rows, columns}, type,
         transpose ? memory::dims{1, rows} : memory::dims{columns, 1});
   }
 
-  static Primitive Compile(const MatmulShape& shape, bool accumulate) {
+  static Primitive Compile(const MatmulShape& shape, memory::data_type type,
+                           bool accumulate) {
     omp_set_num_threads(1);
-    const memory::desc a = Matrix(shape.m, shape.k, shape.transpose_a);
-    const memory::desc b = Matrix(shape.k, shape.n, shape.transpose_b);
-    const memory::desc c = Matrix(shape.m, shape.n, false);
+    const memory::desc a = Matrix(shape.m, shape.k, type, shape.transpose_a);
+    const memory::desc b = Matrix(shape.k, shape.n, type, shape.transpose_b);
+    const memory::desc c =
+        Matrix(shape.m, shape.n, memory::data_type::f32, false);
     dnnl::primitive_attr attributes;
     if (accumulate) {
       dnnl::post_ops post_ops;
@@ -130,21 +138,59 @@ void GemmRow(int64_t n, int64_t k, const float* a, const float* b, float* c,
   std::copy_n(results.data(), n, c);
 }
 
+// Without the instructions oneDNN has no products of bfloat16, or slow ones.
+bool HasBFloat16() {
+  static const bool has = [] {
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return isa == dnnl_cpu_isa_avx512_core_bf16 ||
+           isa == dnnl_cpu_isa_avx512_core_amx;
+  }();
+  return has;
+}
+
+// Whether there is something to add up; if not, c is set.
+bool HasSums(const MatmulShape& shape, float* c, bool accumulate) {
+  CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
+  if (shape.m == 0 || shape.n == 0) return false;
+  if (shape.k > 0) return true;
+  if (!accumulate) std::fill_n(c, shape.m * shape.n, 0.0f);
+  return false;
+}
+
+template <typename T>
+void MultiplyBatch(const MatmulShape& shape, int64_t batch, const T* a,
+                   const T* b, float* c, bool accumulate) {
+  for (int64_t i = 0; i < batch; ++i) {
+    Matmul(shape, a + i * shape.m * shape.k, b + i * shape.k * shape.n,
+           c + i * shape.m * shape.n, accumulate);
+  }
+}
+
 }  // namespace
 
 void InitCompute() { ThreadCache(); }
 
-void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
-            bool accumulate) {
-  CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
-  if (shape.m == 0 || shape.n == 0) return;
-  if (shape.k == 0) {
-    if (!accumulate) std::fill_n(c, shape.m * shape.n, 0.0f);
+void Matmul(const MatmulShape& shape, const BFloat16* a, const BFloat16* b,
+            float* c, bool accumulate) {
+  if (!HasSums(shape, c, accumulate)) return;
+  if (HasBFloat16()) {
+    ThreadCache().Execute(shape, memory::data_type::bf16, a, b, c, accumulate);
     return;
   }
+  thread_local std::vector<float> wide_a, wide_b;
+  wide_a.resize(shape.m * shape.k);
+  wide_b.resize(shape.k * shape.n);
+  CastRow(a, wide_a.data(), shape.m * shape.k);
+  CastRow(b, wide_b.data(), shape.k * shape.n);
+  Matmul(shape, wide_a.data(), wide_b.data(), c, accumulate);
+}
+
+void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
+            bool accumulate) {
+  if (!HasSums(shape, c, accumulate)) return;
   PrimitiveCache& cache = ThreadCache();  // also sets the thread count
   if (!UseGemm(shape)) {
-    cache.Execute(shape, a, b, c, accumulate);
+    cache.Execute(shape, memory::data_type::f32, a, b, c, accumulate);
   } else if (shape.m == 1) {
     GemmRow(shape.n, shape.k, a, b, c, accumulate);
   } else {
@@ -154,10 +200,12 @@ void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
 
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
                  const float* b, float* c, bool accumulate) {
-  for (int64_t i = 0; i < batch; ++i) {
-    Matmul(shape, a + i * shape.m * shape.k, b + i * shape.k * shape.n,
-           c + i * shape.m * shape.n, accumulate);
-  }
+  MultiplyBatch(shape, batch, a, b, c, accumulate);
+}
+
+void BatchMatmul(const MatmulShape& shape, int64_t batch, const BFloat16* a,
+                 const BFloat16* b, float* c, bool accumulate) {
+  MultiplyBatch(shape, batch, a, b, c, accumulate);
 }
 
 }  // namespace gshard

@@ -1,4 +1,9 @@
-// Dense float32 matrix products on one thread, by oneDNN.
+// Dense matrix products on one thread, by oneDNN: of float32, and of bfloat16
+// with sums in float32.
+//
+// On CPUs without instructions for bfloat16 its products are those of the
+// numbers as float32: as exact, not as fast. The instructions take numbers
+// below 2^-126, subnormal ones, for zeros.
 //
 // A row of the result has the same bits whatever the number of rows beside it
 // (tests/services/ops/matmul_test.cc holds oneDNN to this); serving and
@@ -10,6 +15,8 @@
 #define SERVICES_OPS_MATMUL_H_
 
 #include <cstdint>
+
+#include "services/tensor/bfloat16.h"
 
 namespace gshard {
 
@@ -32,10 +39,14 @@ void InitCompute();
 // zero.
 void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
             bool accumulate = false);
+void Matmul(const MatmulShape& shape, const BFloat16* a, const BFloat16* b,
+            float* c, bool accumulate = false);
 
 // The same for `batch` products whose operands follow each other in memory.
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
                  const float* b, float* c, bool accumulate = false);
+void BatchMatmul(const MatmulShape& shape, int64_t batch, const BFloat16* a,
+                 const BFloat16* b, float* c, bool accumulate = false);
 
 }  // namespace gshard
 

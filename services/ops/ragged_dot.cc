@@ -23,6 +23,17 @@ void ForEachGroup(const Tensor& group_sizes, int64_t num_rows, Visit visit) {
   CHECK(begin == num_rows);
 }
 
+// op(a) op(b) of elements of either type, from element `i` of a and `j` of b.
+void MatmulFrom(const MatmulShape& shape, const Tensor& a, int64_t i,
+                const Tensor& b, int64_t j, float* c) {
+  CHECK(a.type() == b.type());
+  if (a.type() == ElementType::kBFloat16) {
+    Matmul(shape, a.data<BFloat16>() + i, b.data<BFloat16>() + j, c);
+  } else {
+    Matmul(shape, a.f32() + i, b.f32() + j, c);
+  }
+}
+
 }  // namespace
 
 absl::Status CheckGroupSizes(const Tensor& group_sizes, int64_t num_rows) {
@@ -49,8 +60,8 @@ Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
   Tensor result(ElementType::kFloat32, {num_rows, h});
   ForEachGroup(group_sizes, num_rows,
                [&](int64_t e, int64_t begin, int64_t size) {
-                 Matmul({.m = size, .n = h, .k = m}, rows.f32() + begin * m,
-                        weights.f32() + e * m * h, result.f32() + begin * h);
+                 MatmulFrom({.m = size, .n = h, .k = m}, rows, begin * m,
+                            weights, e * m * h, result.f32() + begin * h);
                });
   return result;
 }
@@ -61,12 +72,11 @@ Tensor RaggedDotRowsGradient(const Tensor& dresult, const Tensor& weights,
   const int64_t m = weights.dim(1), h = weights.dim(2);
   CHECK(dresult.dim(1) == h && weights.dim(0) == group_sizes.size());
   Tensor drows(ElementType::kFloat32, {num_rows, m});
-  ForEachGroup(group_sizes, num_rows,
-               [&](int64_t e, int64_t begin, int64_t size) {
-                 Matmul({.m = size, .n = m, .k = h, .transpose_b = true},
-                        dresult.f32() + begin * h, weights.f32() + e * m * h,
-                        drows.f32() + begin * m);
-               });
+  ForEachGroup(
+      group_sizes, num_rows, [&](int64_t e, int64_t begin, int64_t size) {
+        MatmulFrom({.m = size, .n = m, .k = h, .transpose_b = true}, dresult,
+                   begin * h, weights, e * m * h, drows.f32() + begin * m);
+      });
   return drows;
 }
 
@@ -80,12 +90,11 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
       std::fill_n(dweights.f32() + e * m * h, m * h, 0.0f);
     }
   }
-  ForEachGroup(group_sizes, num_rows,
-               [&](int64_t e, int64_t begin, int64_t size) {
-                 Matmul({.m = m, .n = h, .k = size, .transpose_a = true},
-                        rows.f32() + begin * m, dresult.f32() + begin * h,
-                        dweights.f32() + e * m * h);
-               });
+  ForEachGroup(
+      group_sizes, num_rows, [&](int64_t e, int64_t begin, int64_t size) {
+        MatmulFrom({.m = m, .n = h, .k = size, .transpose_a = true}, rows,
+                   begin * m, dresult, begin * h, dweights.f32() + e * m * h);
+      });
   return dweights;
 }
 

@@ -9,6 +9,9 @@
 // Rows of group e follow those of group e - 1. One matrix product per group
 // that has rows; nothing is padded. A result row has the same bits whatever
 // else is in the batch.
+//
+// The two factors of a product are both float32 or both bfloat16; the result is
+// float32. Biases are float32.
 
 #ifndef SERVICES_OPS_RAGGED_DOT_H_
 #define SERVICES_OPS_RAGGED_DOT_H_

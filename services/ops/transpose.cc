@@ -18,8 +18,8 @@ struct Axis {
 
 // Copies an [outer, inner] plane in tiles, so that neither side touches more
 // cache lines than the first-level cache holds.
-void CopyPlane(const Axis& outer, const Axis& inner, const uint32_t* from,
-               uint32_t* to) {
+template <typename T>
+void CopyPlane(const Axis& outer, const Axis& inner, const T* from, T* to) {
   constexpr int64_t kTile = 16;
   for (int64_t i0 = 0; i0 < outer.size; i0 += kTile) {
     const int64_t i1 = std::min(i0 + kTile, outer.size);
@@ -35,8 +35,9 @@ void CopyPlane(const Axis& outer, const Axis& inner, const uint32_t* from,
   }
 }
 
+template <typename T>
 void Copy(absl::Span<const Axis> axes, const Axis& outer, const Axis& inner,
-          const uint32_t* from, uint32_t* to) {
+          const T* from, T* to) {
   if (!axes.empty()) {
     for (int64_t i = 0; i < axes[0].size; ++i) {
       Copy(axes.subspan(1), outer, inner, from + i * axes[0].from,
@@ -44,7 +45,8 @@ void Copy(absl::Span<const Axis> axes, const Axis& outer, const Axis& inner,
     }
   } else if (inner.from == 1) {
     for (int64_t i = 0; i < outer.size; ++i) {
-      std::memcpy(to + i * outer.to, from + i * outer.from, inner.size * 4);
+      std::memcpy(to + i * outer.to, from + i * outer.from,
+                  inner.size * sizeof(T));
     }
   } else {
     CopyPlane(outer, inner, from, to);
@@ -56,7 +58,8 @@ void Copy(absl::Span<const Axis> axes, const Axis& outer, const Axis& inner,
 Tensor Transpose(const Tensor& x, absl::Span<const int> permutation) {
   const int rank = x.rank();
   CHECK(static_cast<int>(permutation.size()) == rank);
-  CHECK(ElementSize(x.type()) == 4);
+  const size_t element = ElementSize(x.type());
+  CHECK(element == 2 || element == 4);
 
   Dims strides(rank);
   for (int64_t d = rank - 1, stride = 1; d >= 0; --d) {
@@ -97,8 +100,15 @@ Tensor Transpose(const Tensor& x, absl::Span<const int> permutation) {
   if (dense == axes.end()) dense = axes.end() - 1;
   const Axis outer = *dense;
   axes.erase(dense);
-  Copy(axes, outer, inner, reinterpret_cast<const uint32_t*>(x.raw()),
-       reinterpret_cast<uint32_t*>(result.raw()));
+  if (element == 2) {
+    Copy(absl::MakeConstSpan(axes), outer, inner,
+         reinterpret_cast<const uint16_t*>(x.raw()),
+         reinterpret_cast<uint16_t*>(result.raw()));
+  } else {
+    Copy(absl::MakeConstSpan(axes), outer, inner,
+         reinterpret_cast<const uint32_t*>(x.raw()),
+         reinterpret_cast<uint32_t*>(result.raw()));
+  }
   return result;
 }
 

@@ -1,4 +1,4 @@
-// Permutation of dimensions, of any element type of 4 bytes.
+// Permutation of dimensions, of any element type of 2 or 4 bytes.
 
 #ifndef SERVICES_OPS_TRANSPOSE_H_
 #define SERVICES_OPS_TRANSPOSE_H_

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "services/base/check.h"
+#include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/exp.h"
 #include "services/ops/reuse.h"
@@ -53,7 +54,12 @@ Tensor EmbeddingPart(const Tensor& table, const Tensor& ids,
   for (int64_t i = 0; i < ids.size(); ++i) {
     const int64_t row = ids.i32()[i] - part.first;
     if (row < 0 || row >= words) continue;
-    std::memcpy(result.f32() + i * m, table.f32() + row * m, m * sizeof(float));
+    float* const to = result.f32() + i * m;
+    if (table.type() == ElementType::kBFloat16) {
+      CastRow(table.data<BFloat16>() + row * m, to, m);
+    } else {
+      std::memcpy(to, table.f32() + row * m, m * sizeof(float));
+    }
   }
   return result;
 }

@@ -83,6 +83,10 @@ void FillPadding(Tensor& tensor) {
       std::fill_n(tensor.f32(), tensor.size(),
                   std::numeric_limits<float>::quiet_NaN());
       return;
+    case ElementType::kBFloat16:
+      std::fill_n(tensor.data<BFloat16>(), tensor.size(),
+                  ToBFloat16(std::numeric_limits<float>::quiet_NaN()));
+      return;
     case ElementType::kInt32:
       std::fill_n(tensor.i32(), tensor.size(),
                   std::numeric_limits<int32_t>::min());

@@ -10,6 +10,8 @@
 //     reported as done;
 //   - what happened before a server was started happens before its calls, and
 //     these happen before its shutdown returns;
+//   - what happened before a guard of calls was set happens before it is asked,
+//     and that before it is destroyed;
 //   - what happened before a slice was made of memory, or a request for a
 //     server, happens before these are given back;
 //   - what a reactor did under its lock happens before it is locked again;
@@ -21,6 +23,7 @@
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
 #include <grpcpp/support/client_callback.h>
 #include <grpcpp/support/server_callback.h>
 
@@ -86,6 +89,34 @@ GSHARD_UNSEEN void DestroySlice(void* address) {
   auto* const owner = static_cast<SliceOwner*>(address);
   __tsan_acquire(owner);
   owner->destroy(owner->data);
+  delete owner;
+}
+
+// The guard of a server's calls. Being asked once does not order being asked
+// again.
+struct GuardOwner {
+  grpc_auth_metadata_processor guard;
+  char set;
+  char asked;
+};
+
+GSHARD_UNSEEN void AskGuard(void* state, grpc_auth_context* context,
+                            const grpc_metadata* metadata, size_t count,
+                            grpc_process_auth_metadata_done_cb done,
+                            void* user_data) {
+  auto* const owner = static_cast<GuardOwner*>(state);
+  __tsan_acquire(&owner->set);
+  // Before the answer, after which the owner may go.
+  __tsan_release(&owner->asked);
+  owner->guard.process(owner->guard.state, context, metadata, count, done,
+                       user_data);
+}
+
+GSHARD_UNSEEN void DestroyGuard(void* state) {
+  auto* const owner = static_cast<GuardOwner*>(state);
+  __tsan_acquire(&owner->set);
+  __tsan_acquire(&owner->asked);
+  owner->guard.destroy(owner->guard.state);
   delete owner;
 }
 
@@ -163,6 +194,24 @@ GSHARD_UNSEEN void grpc_metadata_array_destroy(grpc_metadata_array* array) {
   __tsan_acquire(array);
   __tsan_release(&finished);
   hidden(array);
+}
+
+GSHARD_UNSEEN void grpc_server_credentials_set_auth_metadata_processor(
+    grpc_server_credentials* credentials, grpc_auth_metadata_processor guard) {
+  static auto* const hidden =
+      Hidden<decltype(grpc_server_credentials_set_auth_metadata_processor)>(
+          "grpc_server_credentials_set_auth_metadata_processor");
+  auto* const owner = new GuardOwner{guard, 0, 0};
+  __tsan_release(&owner->set);
+  hidden(credentials, {&AskGuard, &DestroyGuard, owner});
+}
+
+// Where a call is made ready for what intercepts and serves it.
+GSHARD_UNSEEN void* grpc_call_arena_alloc(grpc_call* call, size_t size) {
+  static auto* const hidden =
+      Hidden<decltype(grpc_call_arena_alloc)>("grpc_call_arena_alloc");
+  __tsan_acquire(&started);
+  return hidden(call, size);
 }
 
 GSHARD_UNSEEN void grpc_server_start(grpc_server* server) {

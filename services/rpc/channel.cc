@@ -12,6 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/client_credentials.h"
+#include "services/rpc/security.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -79,6 +82,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
         absl::StrCat("max_message_bytes must be from 1024 to ", INT32_MAX,
                      ", got ", options.max_message_bytes));
   }
+  if (options.silence < std::chrono::milliseconds(100) ||
+      options.silence > std::chrono::hours(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("silence must be from 100 ms to an hour, got ",
+                     options.silence.count(), " ms"));
+  }
+  if (options.security != nullptr) {
+    RETURN_IF_ERROR(
+        ValidateClientSecurity(options.security->options(), address));
+  }
   KeepGrpcRunning();
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(
@@ -88,9 +101,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  // A ping after a fifth of the time without a word (gRPC sends one a second at
+  // most), and the rest of it for the answer.
+  const int silence = static_cast<int>(options.silence.count());
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence / 5);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   // The window in which a peer may send ahead. With bandwidth probes off and
@@ -101,14 +117,24 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 4 << 20);
   }
-  return grpc::CreateCustomChannel(
-      std::string(address), grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  const std::string target(address);
+  const std::shared_ptr<grpc::ChannelCredentials> credentials =
+      options.security == nullptr
+          ? grpc::InsecureChannelCredentials()
+          : ClientCredentials(*options.security, target, arguments);
+  return grpc::experimental::CreateCustomChannelWithInterceptors(
+      target, credentials, arguments, TokenInterceptors(options.security));
 }
 
 void SetDeadline(grpc::ClientContext& context,
                  std::chrono::milliseconds timeout, bool wait_for_ready) {
   context.set_deadline(std::chrono::system_clock::now() + timeout);
   context.set_wait_for_ready(wait_for_ready);
+  if (CurrentTraces().empty()) return;
+  const TraceContext& trace = CurrentTraces().front();
+  context.AddMetadata("traceparent", trace.Traceparent());
+  if (!trace.state.empty()) context.AddMetadata("tracestate", trace.state);
 }
 
 std::chrono::milliseconds RemainingTime(

@@ -17,6 +17,11 @@
 
 namespace gshard {
 
+class Security;
+
+// Bytes of a call's metadata that either side accepts.
+inline constexpr int kMaxMetadataBytes = 16 << 10;
+
 // Largest message that either side accepts unless configured otherwise.
 inline constexpr size_t kDefaultMaxMessageBytes = size_t{64} << 20;
 
@@ -24,6 +29,11 @@ inline constexpr size_t kDefaultMaxMessageBytes = size_t{64} << 20;
 // "host:port" with a port from `lowest_port` to 65535; IPv6 hosts in brackets.
 // Errors: InvalidArgument.
 absl::Status ValidateAddress(absl::string_view address, int lowest_port = 1);
+
+// How long a peer may be silent before it is taken for lost, unless configured
+// otherwise. The same for leases and for connections: a process that is paused
+// for less loses neither.
+inline constexpr std::chrono::milliseconds kDefaultSilence{5'000};
 
 // Keeps gRPC's library running until the process ends; CreateChannel() and
 // ServerShell call it. Otherwise the library stops with its last object, which
@@ -35,16 +45,24 @@ struct ChannelOptions {
   // Either direction. At least 1 KiB, below 2 GiB.
   size_t max_message_bytes = kDefaultMaxMessageBytes;
 
+  // TLS and a token for the calls; null: neither.
+  std::shared_ptr<const Security> security = nullptr;
+
   // Tunes flow control for messages of a megabyte and more (parameters,
   // gradients), at the cost of latency for small ones.
   bool bulk = false;
+
+  // A connection whose peer answers nothing for so long is lost, and with it
+  // all calls on it (UNAVAILABLE). At least 100 ms.
+  std::chrono::milliseconds silence = kDefaultSilence;
 };
 
-// A connection to `address`, made when first used and made again, with 0.1 to 2
-// s of backoff, when lost. A silent peer is noticed after 20 + 10 s. Two
+// A connection to `address`, made when first used and made again, with 0.1 to 1
+// s of backoff, when lost. A silent peer is noticed, also between calls, after
+// `silence` and at most a fifth of it (or a second) more. Two
 // channels never share a connection. Proxies of the environment are not used.
-// The peers trust their network: traffic is not encrypted.
-// Errors: InvalidArgument.
+// A call carries the token of options.security, if there is one.
+// Errors: InvalidArgument, also if a token would travel unencrypted.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
     absl::string_view address, const ChannelOptions& options = {});
 
@@ -53,6 +71,7 @@ inline constexpr std::chrono::milliseconds kDefaultDeadline{30'000};
 
 // Ends the call `timeout` from now. Queues the call until the peer can be
 // reached if `wait_for_ready`, instead of failing at once with UNAVAILABLE.
+// Hands on the trace that the thread works for. Once for each call.
 void SetDeadline(grpc::ClientContext& context,
                  std::chrono::milliseconds timeout = kDefaultDeadline,
                  bool wait_for_ready = false);

@@ -6,7 +6,7 @@ namespace gshard {
 
 CommandLanes::~CommandLanes() { WaitUntilIdle(); }
 
-void CommandLanes::Add(const std::string& lane, LaneTask task) {
+void CommandLanes::Add(const Lane& lane, LaneTask task) {
   std::vector<std::thread> finished;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -20,9 +20,9 @@ void CommandLanes::Add(const std::string& lane, LaneTask task) {
   for (std::thread& thread : finished) thread.join();
 }
 
-void CommandLanes::RunLane(const std::string& name) {
+void CommandLanes::RunLane(const Lane& lane) {
   std::unique_lock<std::mutex> lock(mutex_);
-  std::deque<LaneTask>& tasks = lanes_.at(name);
+  std::deque<LaneTask>& tasks = lanes_.at(lane);
   while (!tasks.empty()) {
     LaneTask task = std::move(tasks.front());
     tasks.pop_front();
@@ -31,34 +31,36 @@ void CommandLanes::RunLane(const std::string& name) {
     task = {};
     lock.lock();
   }
-  lanes_.erase(name);
-  const auto thread = threads_.find(name);
+  lanes_.erase(lane);
+  const auto thread = threads_.find(lane);
   finished_.push_back(std::move(thread->second));
   threads_.erase(thread);
   if (lanes_.empty()) idle_.notify_all();
 }
 
-void CommandLanes::Drop(const std::string& lane) {
-  std::deque<LaneTask> dropped;
+void CommandLanes::Drop(const std::string& session) {
+  std::vector<LaneTask> dropped;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = lanes_.find(lane);
-    if (found == lanes_.end()) return;
-    dropped.swap(found->second);
+    for (auto& [lane, tasks] : lanes_) {
+      if (lane.session != session) continue;
+      for (LaneTask& task : tasks) dropped.push_back(std::move(task));
+      tasks.clear();
+    }
   }
   for (LaneTask& task : dropped) {
     if (task.dropped) task.dropped();
   }
 }
 
-std::vector<std::string> CommandLanes::DropAll() {
-  std::vector<std::string> lanes;
+std::set<std::string> CommandLanes::DropAll() {
+  std::set<std::string> sessions;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [name, tasks] : lanes_) lanes.push_back(name);
+    for (const auto& [lane, tasks] : lanes_) sessions.insert(lane.session);
   }
-  for (const std::string& lane : lanes) Drop(lane);
-  return lanes;
+  for (const std::string& session : sessions) Drop(session);
+  return sessions;
 }
 
 void CommandLanes::WaitUntilIdle() {

@@ -1,20 +1,29 @@
 // CommandLanes: runs tasks in lanes. Tasks of one lane run one after the other,
 // in order; lanes run at the same time, each on a thread of its own that lasts
-// while the lane has tasks.
+// while the lane has tasks. A session has any number of lanes.
 
 #ifndef SERVICES_RPC_COMMAND_LANES_H_
 #define SERVICES_RPC_COMMAND_LANES_H_
 
+#include <compare>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 namespace gshard {
+
+struct Lane {
+  std::string session;
+  int number = 0;
+
+  auto operator<=>(const Lane&) const = default;
+};
 
 struct LaneTask {
   std::function<void()> run;
@@ -32,26 +41,26 @@ class CommandLanes {
   CommandLanes(const CommandLanes&) = delete;
   CommandLanes& operator=(const CommandLanes&) = delete;
 
-  void Add(const std::string& lane, LaneTask task);
+  void Add(const Lane& lane, LaneTask task);
 
-  // Drops the tasks of `lane` that have not begun.
-  void Drop(const std::string& lane);
-  // Of all lanes; returns the lanes of which a task is running.
-  std::vector<std::string> DropAll();
+  // Drops the session's tasks that have not begun.
+  void Drop(const std::string& session);
+  // Of all sessions; returns those of which a task is running.
+  std::set<std::string> DropAll();
 
   // Returns when no lane has tasks. Not to be called from a task.
   void WaitUntilIdle();
 
  private:
-  void RunLane(const std::string& name);
+  void RunLane(const Lane& lane);
 
   std::mutex mutex_;
   std::condition_variable idle_;
   // Tasks that wait; a lane is here while its thread runs.
-  std::map<std::string, std::deque<LaneTask>> lanes_;  // guarded by mutex_
+  std::map<Lane, std::deque<LaneTask>> lanes_;  // guarded by mutex_
   // By lane, and those that have nothing more to do.
-  std::map<std::string, std::thread> threads_;  // guarded by mutex_
-  std::vector<std::thread> finished_;           // guarded by mutex_
+  std::map<Lane, std::thread> threads_;  // guarded by mutex_
+  std::vector<std::thread> finished_;    // guarded by mutex_
 };
 
 }  // namespace gshard

@@ -8,6 +8,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -53,6 +54,8 @@ const std::string& SessionOf(const v1::Command& command) {
       return command.write_checkpoint().session();
     case v1::Command::kUpdatePlacement:
       return command.update_placement().session();
+    case v1::Command::kConnectRouters:
+      return command.connect_routers().session();
     case v1::Command::ACTION_NOT_SET:
       break;
   }
@@ -106,7 +109,8 @@ absl::Status MemberClient::Start() {
   channel_ = options_.channel;
   if (channel_ == nullptr) {
     absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-        CreateChannel(options_.coordinator);
+        CreateChannel(options_.coordinator, {.security = options_.security,
+                                             .silence = options_.silence});
     if (!channel.ok()) return channel.status();
     channel_ = *std::move(channel);
   }
@@ -268,14 +272,28 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
     lanes_.Drop(session);
     handler_->Interrupt(session);
   }
+  const auto dropped = [reply] {
+    reply(ReplyWith(absl::CancelledError(
+        "the session was aborted before the command began")));
+  };
   lanes_.Add(
-      session,
-      {.run = [this, shared, reply] { reply(handler_->Handle(*shared)); },
-       .dropped =
-           [reply] {
-             reply(ReplyWith(absl::CancelledError(
-                 "the session was aborted before the command began")));
-           }});
+      {session, 0},
+      {.run =
+           [this, shared, reply, dropped] {
+             TraceContext trace = ParseTraceparent(shared->traceparent());
+             if (!trace.trace_id.empty()) {
+               trace = ContinueTrace(shared->traceparent(), "");
+             }
+             const TraceScope scope(std::move(trace));
+             auto rest = handler_->Begin(*shared);
+             if (!rest) return reply(handler_->Handle(*shared));
+             const Lane lane = {SessionOf(*shared), shared->action_case()};
+             lanes_.Add(
+                 lane,
+                 {.run = [reply, rest = std::move(rest)] { reply(rest()); },
+                  .dropped = dropped});
+           },
+       .dropped = dropped});
 }
 
 }  // namespace gshard

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,7 +25,9 @@
 
 #include "absl/status/status.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/command_lanes.h"
+#include "services/rpc/security.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -37,6 +40,8 @@ struct MemberOptions {
   std::string coordinator = {};
   // A connection that exists already, e.g. ServerShell::InProcessChannel().
   std::shared_ptr<grpc::Channel> channel = nullptr;
+  // Of calls to `coordinator`; may be null.
+  std::shared_ptr<const Security> security = nullptr;
 
   // What RegisterMember says; see coordinator.proto.
   v1::MemberRole role = v1::MEMBER_ROLE_UNSPECIFIED;
@@ -48,7 +53,11 @@ struct MemberOptions {
   // Pause before joining again; doubles up to the second with every attempt
   // that is not accepted.
   std::chrono::milliseconds min_backoff{100};
-  std::chrono::milliseconds max_backoff{2'000};
+  std::chrono::milliseconds max_backoff{1'000};
+
+  // How long the coordinator may be silent; see ChannelOptions. Not used if
+  // `channel` is set.
+  std::chrono::milliseconds silence = kDefaultSilence;
 
   // How long the coordinator may take to accept.
   std::chrono::milliseconds accept_timeout{10'000};
@@ -65,14 +74,24 @@ class MemberHandler {
   // those of different sessions come at the same time.
   virtual v1::CommandReply Handle(const v1::Command& command) = 0;
 
-  // Makes a Handle() of `session` that is running return soon, with CANCELLED:
-  // AbortSession has come, or the stream is lost. Waiting commands have been
-  // answered with CANCELLED already; Handle(AbortSession) follows when the
-  // running one has returned. Must not block.
+  // Called before Handle(), in its place in the order. If it returns a
+  // function, Handle() does not follow: the function does the rest of the
+  // command and returns its outcome, on another thread, while the session's
+  // next commands go on. Such rests of one session and action come one after
+  // the other.
+  virtual std::function<v1::CommandReply()> Begin(const v1::Command& command) {
+    (void)command;
+    return nullptr;
+  }
+
+  // Makes a Handle() and a rest of `session` that are running return soon, with
+  // CANCELLED: AbortSession has come, or the stream is lost. Waiting ones have
+  // been answered with CANCELLED already; Handle(AbortSession) follows when the
+  // running Handle() has returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
   // The lease is lost: drop all sessions, as the coordinator does. No Handle()
-  // is running, and none comes before this returns.
+  // and no rest is running, and none comes before this returns.
   virtual void OnLost() = 0;
 
   // The next heartbeat's load.
@@ -133,7 +152,7 @@ class MemberClient {
   const MemberOptions options_;
   MemberHandler* const handler_;
   std::shared_ptr<grpc::Channel> channel_;
-  CommandLanes lanes_;
+  CommandLanes lanes_;  // 0, and those of rests by the command's action
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

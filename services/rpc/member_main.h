@@ -40,7 +40,8 @@ int RunMember(Flags& flags, const Options& options, const char* role,
 
   Process process(options);
   const std::chrono::seconds grace(options.process.drain_seconds);
-  SignalWatcher signals([&](int) { process.Drain(grace); });
+  const auto delay = absl::ToChronoMilliseconds(options.process.drain_delay);
+  SignalWatcher signals([&](int) { process.Drain(grace, delay); });
   absl::Status status = process.Start();
   if (status.ok()) status = process.Wait();
   if (status.ok()) return 0;

@@ -9,8 +9,10 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -19,9 +21,19 @@
 #include "services/base/check.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/call_guard.h"
+#include "services/rpc/call_info.h"
 
 namespace gshard {
 namespace {
+
+using std::chrono::milliseconds;
+
+// Of TLS handshakes, and of the first bytes of a connection without.
+constexpr int kHandshakeTimeoutMs = 20'000;
+
+// Between refusing calls and ending the server.
+constexpr milliseconds kSettleTime{20};
 
 // Makes way for a socket at `path`: removes that of a server that died.
 absl::Status ClearSocketPath(const std::string& path) {
@@ -75,6 +87,21 @@ absl::Status Validate(const ServerOptions& options) {
         absl::StrCat("max_calls_per_connection must be at least 1, got ",
                      options.max_calls_per_connection));
   }
+  if (options.silence < std::chrono::milliseconds(100) ||
+      options.silence > std::chrono::hours(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("silence must be from 100 ms to an hour, got ",
+                     options.silence.count(), " ms"));
+  }
+  for (const milliseconds time :
+       {options.max_connection_idle, options.max_connection_age}) {
+    if (time != milliseconds(0) && time < milliseconds(1000)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "max_connection_idle and max_connection_age must be 0 or at least "
+          "1 s, got ",
+          time.count(), " ms"));
+    }
+  }
   if (options.address.empty()) return absl::OkStatus();
   return ValidateAddress(options.address, /*lowest_port=*/0);
 }
@@ -88,13 +115,26 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Allows the pings of CreateChannel(), and sends its own, so that a client
   // that vanished does not hold its calls.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);
+  const int silence = static_cast<int>(options.silence.count());
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, silence / 5);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(
-      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 5'000);
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 32 << 20);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             kHandshakeTimeoutMs);
+  const auto set_time = [&builder](const char* name, milliseconds time) {
+    if (time == milliseconds(0)) return;
+    constexpr milliseconds kMost{INT32_MAX};
+    builder.AddChannelArgument(name,
+                               static_cast<int>(std::min(time, kMost).count()));
+  };
+  // Calls outlive the age of their connection: gRPC's grace is endless.
+  set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options.max_connection_idle);
+  set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
 }
 
 // Reflection as one server's options say; linking gRPC's library switches it on
@@ -120,16 +160,19 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 
 }  // namespace
 
-ServerShell::ServerShell(ServerOptions options)
-    : options_(std::move(options)) {
+ServerShell::ServerShell(ServerOptions options) : options_(std::move(options)) {
   KeepGrpcRunning();
 }
 
-ServerShell::~ServerShell() { Drain(std::chrono::milliseconds(0)); }
+ServerShell::~ServerShell() { Drain(milliseconds(0)); }
 
 void ServerShell::AddService(grpc::Service* service, absl::string_view name) {
   services_.push_back(service);
   service_names_.emplace_back(name);
+}
+
+void ServerShell::UseSecurity(std::shared_ptr<const Security> security) {
+  security_ = std::move(security);
 }
 
 void ServerShell::OnDrain(std::function<void()> callback) {
@@ -139,6 +182,12 @@ void ServerShell::OnDrain(std::function<void()> callback) {
 absl::Status ServerShell::Start() {
   CHECK(server_ == nullptr);
   RETURN_IF_ERROR(Validate(options_));
+  if (security_ == nullptr) {
+    ASSIGN_OR_RETURN(security_,
+                     Security::CreateForServer({}, options_.address));
+  }
+  RETURN_IF_ERROR(
+      ValidateServerSecurity(security_->options(), options_.address));
   absl::string_view path = options_.address;
   if (absl::ConsumePrefix(&path, "unix:")) {
     if (absl::StartsWith(path, "//")) path.remove_prefix(2);
@@ -152,9 +201,15 @@ absl::Status ServerShell::Start() {
   SetArguments(options_, builder);
   int port = 0;
   if (!options_.address.empty()) {
-    builder.AddListeningPort(options_.address,
-                             grpc::InsecureServerCredentials(), &port);
+    builder.AddListeningPort(
+        options_.address,
+        GuardedCredentials(security_, closed_, options_.address), &port);
   }
+  std::vector<
+      std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
+      interceptors;
+  interceptors.push_back(CallInfoFactory(security_));
+  builder.experimental().SetInterceptorCreators(std::move(interceptors));
   for (grpc::Service* service : services_) builder.RegisterService(service);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
@@ -193,7 +248,7 @@ std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
   return server_->InProcessChannel(arguments);
 }
 
-void ServerShell::Drain(std::chrono::milliseconds grace) {
+void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
     if (state_ == kIdle) return;
@@ -205,9 +260,16 @@ void ServerShell::Drain(std::chrono::milliseconds grace) {
     // Health never flips back after this.
     server_->GetHealthCheckService()->Shutdown();
   }
-  LogInfo("draining", {{"address", address_}, {"grace_ms", grace.count()}});
+  LogInfo("draining", {{"address", address_},
+                       {"delay_ms", delay.count()},
+                       {"grace_ms", grace.count()}});
+  // Nothing to wait for but time.
+  std::this_thread::sleep_for(delay);
   const auto deadline = std::chrono::system_clock::now() + grace;
   for (const auto& callback : drain_callbacks_) callback();
+  *closed_ = true;
+  // Calls that are past the guard have begun by then.
+  if (!address_.empty()) std::this_thread::sleep_for(kSettleTime);
   server_->Shutdown(deadline);
   std::lock_guard<std::mutex> lock(mutex_);
   state_ = kDrained;

@@ -12,7 +12,9 @@
 //   server.Wait();
 //
 // Health (grpc.health.v1) answers for "" and for each service: NOT_SERVING
-// until SetReady(true), and for good once Drain() has begun.
+// until SetReady(true), and for good once Drain() has begun. It is open to
+// everybody; for other methods see method_roles.h, and call_info.h for what
+// handlers and logs are told of a call.
 
 #ifndef SERVICES_RPC_SERVER_H_
 #define SERVICES_RPC_SERVER_H_
@@ -20,6 +22,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -32,6 +35,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/security.h"
 
 namespace gshard {
 
@@ -49,6 +53,15 @@ struct ServerOptions {
   // Calls that one connection may have open; more wait on the client's side. At
   // least 1.
   int max_calls_per_connection = 1024;
+
+  // A client that answers nothing for so long is gone, with all its calls. From
+  // 100 ms to an hour.
+  std::chrono::milliseconds silence = kDefaultSilence;
+  // A connection without calls is closed after `idle`; one that is older than
+  // `age` takes no new calls, and its calls may go on. Zero: no limit; else at
+  // least 1 s.
+  std::chrono::milliseconds max_connection_idle{0};
+  std::chrono::milliseconds max_connection_age{0};
 };
 
 // Thread-safe after Start().
@@ -67,6 +80,11 @@ class ServerShell {
   // Start().
   void AddService(grpc::Service* service, absl::string_view name);
 
+  // TLS, and who may call what. Without it callers are anonymous, may call
+  // everything, and `address` must be one of this machine only. Call before
+  // Start().
+  void UseSecurity(std::shared_ptr<const Security> security);
+
   // Called by Drain(), in the order of registration, after health has turned
   // and before the server stops listening: finish what was accepted, end
   // long-lived streams. Call before Start().
@@ -74,7 +92,8 @@ class ServerShell {
 
   // Binds and serves.
   //
-  // Errors: InvalidArgument if the options are not valid; AlreadyExists if a
+  // Errors: InvalidArgument if the options are not valid or those of security
+  // do not allow `address`; AlreadyExists if a
   // live server has the unix socket; FailedPrecondition if the socket's path is
   // taken by something else than a socket; Unavailable if the address cannot be
   // bound. The socket of a server that died is replaced.
@@ -90,17 +109,23 @@ class ServerShell {
   // gRPC 1.51 crashes where it should fail.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Ends the server: health turns to NOT_SERVING, the OnDrain callbacks run,
-  // new calls are refused, calls in progress may go on for `grace` and are then
-  // cancelled. Returns when they are over; handlers of streams may be told a
-  // little later (see stream.h). Later calls wait for the first.
-  void Drain(std::chrono::milliseconds grace);
+  // Ends the server: health turns to NOT_SERVING; for `delay` all goes on, so
+  // that callers notice and go elsewhere; the OnDrain callbacks run, new calls
+  // are refused, calls in progress may go on for `grace`, which begins after
+  // the delay, and are then cancelled. Returns when they are over; handlers of
+  // streams may be told a little later (see stream.h). Later calls wait for the
+  // first.
+  void Drain(std::chrono::milliseconds grace,
+             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
   // Returns after Drain().
   void Wait();
 
  private:
   const ServerOptions options_;
+  std::shared_ptr<const Security> security_;
+  const std::shared_ptr<std::atomic<bool>> closed_ =
+      std::make_shared<std::atomic<bool>>(false);
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
   std::vector<std::function<void()>> drain_callbacks_;

@@ -55,7 +55,7 @@ template <typename Out, typename In>
 absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                   const std::string& method, std::vector<Out> messages,
                   std::function<absl::Status(In)> on_message,
-                  std::chrono::milliseconds timeout) {
+                  std::chrono::milliseconds timeout, CallStop* stop = nullptr) {
   Outcome outcome;
   StreamOptions options;
   // Frames refer to memory that the caller has anyway.
@@ -67,6 +67,7 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
             &outcome, std::move(sender), on_message);
       },
       options, timeout);
+  if (stop != nullptr) stop->OnStop([sender] { sender->Cancel(); });
   for (Out& message : messages) {
     // A stream that has ended says why at its end.
     if (!sender->Send(std::move(message)).ok()) break;
@@ -74,10 +75,23 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
   sender->Finish();
   std::unique_lock<std::mutex> lock(outcome.mutex);
   outcome.changed.wait(lock, [&] { return outcome.over; });
+  if (stop != nullptr) stop->OnStop(nullptr);
   return outcome.status;
 }
 
 }  // namespace
+
+void CallStop::Stop() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  stopped_ = true;
+  if (cancel_) cancel_();
+}
+
+void CallStop::OnStop(std::function<void()> cancel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  cancel_ = std::move(cancel);
+  if (stopped_ && cancel_) cancel_();
+}
 
 absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            const v1::TensorFrameHeader& header,
@@ -88,6 +102,18 @@ absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
       SplitTensors(gradients, header),
       [](const v1::PushGradientsResponse&) { return absl::OkStatus(); },
       timeout);
+}
+
+absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
+                                const v1::TensorFrameHeader& header,
+                                const NamedTensors& sums,
+                                std::chrono::milliseconds timeout,
+                                CallStop* stop) {
+  return Call<TensorFrame, v1::ReplicateGradientsResponse>(
+      channel, "/gshard.v1.ExpertWorkerService/ReplicateGradients",
+      SplitTensors(sums, header),
+      [](const v1::ReplicateGradientsResponse&) { return absl::OkStatus(); },
+      timeout, stop);
 }
 
 absl::StatusOr<NamedTensors> PullParameters(

@@ -22,13 +22,15 @@ enum class Division : int64_t {
 // The node call_segment. Operand 0 is the layer's group_sizes; results are
 // rows. Attributes: "segment" (name), "division" and "sent" (per operand),
 // "operands" (names of the segment's inputs, joined by ';'), "replies" (their
-// number), "summed" (per reply) and "shape0", "shape1", ... (of the replies).
+// number), "summed" (per reply) and "shape0", "shape1", ... (of the replies),
+// with "type0", ... where one is not f32.
 struct SegmentCall {
   std::string segment;
   std::vector<Division> division;  // per operand
   std::vector<bool> sent;          // per operand; others are used here only
   std::vector<std::string> names;  // per operand: the segment's input
   int64_t num_replies = 0;
+  std::vector<ValueType> reply_types;
   // Per reply: it is the sum of what the slices of an expert send; others are
   // the same from each.
   std::vector<bool> summed;

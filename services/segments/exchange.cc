@@ -53,26 +53,32 @@ absl::StatusOr<Tensor> Exchange::Part(const Tensor& operand, Division division,
 absl::StatusOr<Tensor> Exchange::Merge(std::vector<Tensor> parts) const {
   CHECK(parts.size() == runs_.size());
   Dims dims;
+  ElementType type = ElementType::kFloat32;
   for (size_t w = 0; w < parts.size(); ++w) {
     const Tensor& part = parts[w];
     if (part.empty() && num_rows_[w] == 0) continue;
-    const bool fits = !part.empty() && part.rank() >= 1 &&
-                      part.type() == ElementType::kFloat32 &&
-                      part.dim(0) == num_rows_[w];
+    const bool of_type =
+        !part.empty() &&
+        (dims.empty() ? part.type() == ElementType::kFloat32 ||
+                            part.type() == ElementType::kBFloat16
+                      : part.type() == type);
+    const bool fits =
+        of_type && part.rank() >= 1 && part.dim(0) == num_rows_[w];
     Dims expected = dims.empty() ? part.dims() : dims;
     if (fits) expected[0] = num_rows_[w];
     if (!fits || part.dims() != expected) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("worker ", w, " must reply with f32 of ", num_rows_[w],
-                       " rows like the others, got ", part.TypeString()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "worker ", w, " must reply with f32 or bf16 of ", num_rows_[w],
+          " rows like the others, got ", part.TypeString()));
     }
     dims = expected;
+    type = part.type();
   }
   if (parts.size() == 1) return std::move(parts[0]);
   // No rows at all and nobody was asked: the width is the caller's to know.
   if (dims.empty()) return absl::InternalError("no worker was called");
   dims[0] = rows_.total();
-  Tensor whole(ElementType::kFloat32, dims);
+  Tensor whole(type, dims);
   for (size_t w = 0; w < parts.size(); ++w) {
     if (!parts[w].empty()) PutRows(parts[w], runs_[w], whole);
   }

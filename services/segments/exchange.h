@@ -48,8 +48,8 @@ class Exchange {
   // The inverse for rows: parts[w] holds worker w's rows, or is absent if it
   // has none.
   //
-  // Errors: InvalidArgument if a part is not f32 with its worker's rows and
-  // the sizes of the others.
+  // Errors: InvalidArgument if a part is not f32 or bf16 with its worker's rows
+  // and the type and sizes of the others.
   absl::StatusOr<Tensor> Merge(std::vector<Tensor> parts) const;
 
  private:

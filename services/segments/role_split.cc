@@ -211,7 +211,7 @@ class RoleParting {
     if (IsParameter(value)) {
       here = b.Parameter(
           StringAttribute(program_.producer(value).attributes, "name"),
-          program_.type(value).shape);
+          program_.type(value).shape, program_.type(value).type);
       return here;
     }
     // The first segment that has the value saves it for the others.
@@ -319,6 +319,11 @@ class RoleParting {
         {"summed", std::move(summed)}};
     for (size_t i = 0; i < draft.replies.size(); ++i) {
       attributes[absl::StrCat("shape", i)] = draft.replies[i].shape;
+      const ElementType type = program_.type(draft.replies[i].value).type;
+      if (type != ElementType::kFloat32) {
+        attributes[absl::StrCat("type", i)] =
+            std::string(ElementTypeName(type));
+      }
     }
     const std::vector<ValueId> results = router.AddNode(
         "call_segment", std::move(operands), std::move(attributes));

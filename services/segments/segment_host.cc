@@ -157,6 +157,12 @@ void SegmentHost::ForgetCall(const std::string& segment,
   if (open->second.called.empty()) runs_.erase(open);
 }
 
+void SegmentHost::RoundParameters(TensorMap& parameters) const {
+  for (const auto& [name, hosted] : segments_) {
+    hosted.executor->RoundParameters(parameters);
+  }
+}
+
 void SegmentHost::EndRun(const std::string& run) {
   std::lock_guard<std::mutex> lock(mutex_);
   runs_.erase(run);

@@ -12,6 +12,8 @@ size_t ElementSize(ElementType type) {
     case ElementType::kInt64:
     case ElementType::kFloat64: return 8;
     case ElementType::kUint8: return 1;
+    case ElementType::kBFloat16:
+      return 2;
   }
   CHECK(false);
 }
@@ -23,6 +25,8 @@ absl::string_view ElementTypeName(ElementType type) {
     case ElementType::kInt64: return "i64";
     case ElementType::kFloat64: return "f64";
     case ElementType::kUint8: return "u8";
+    case ElementType::kBFloat16:
+      return "bf16";
   }
   CHECK(false);
 }
@@ -30,11 +34,11 @@ absl::string_view ElementTypeName(ElementType type) {
 absl::StatusOr<ElementType> ParseElementType(absl::string_view name) {
   for (const ElementType type :
        {ElementType::kFloat32, ElementType::kInt32, ElementType::kInt64,
-        ElementType::kFloat64, ElementType::kUint8}) {
+        ElementType::kFloat64, ElementType::kUint8, ElementType::kBFloat16}) {
     if (ElementTypeName(type) == name) return type;
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "element type must be f32, i32, i64, f64 or u8, got '", name, "'"));
+      "element type must be f32, i32, i64, f64, u8 or bf16, got '", name, "'"));
 }
 
 }  // namespace gshard

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/tensor/bfloat16.h"
 
 namespace gshard {
 
@@ -19,13 +20,14 @@ enum class ElementType : int32_t {
   kInt64 = 3,
   kFloat64 = 4,
   kUint8 = 5,
+  kBFloat16 = 6,
 };
 
 // Bytes of one element.
 size_t ElementSize(ElementType type);
 
 // Short name as the program's text form writes it: "f32", "i32", "i64", "f64",
-// "u8".
+// "u8", "bf16".
 absl::string_view ElementTypeName(ElementType type);
 
 // Errors: InvalidArgument naming the unknown name.
@@ -52,6 +54,10 @@ struct ElementTypeOf<double> {
 template <>
 struct ElementTypeOf<uint8_t> {
   static constexpr ElementType value = ElementType::kUint8;
+};
+template <>
+struct ElementTypeOf<BFloat16> {
+  static constexpr ElementType value = ElementType::kBFloat16;
 };
 
 }  // namespace gshard

@@ -35,11 +35,11 @@ std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config) {
 }
 
 Schedule MakeSchedule(const LearningRateSchedule& config) {
-  absl::StatusOr<Schedule> schedule = Schedule::Create(
-      {.warmup = config.linear_warmup ? WarmupShape::kLinear
-                                      : WarmupShape::kConstant,
-       .multiplier = config.multiplier,
-       .warmup_steps = config.warmup_steps});
+  absl::StatusOr<Schedule> schedule =
+      Schedule::Create({.warmup = config.linear_warmup ? WarmupShape::kLinear
+                                                       : WarmupShape::kConstant,
+                        .multiplier = config.multiplier,
+                        .warmup_steps = config.warmup_steps});
   CHECK(schedule.ok());  // the job was validated
   return *schedule;
 }
@@ -49,17 +49,20 @@ LossConfig MakeLossConfig(const TrainingJob& job) {
           .z_loss = job.vocabulary_z_loss};
 }
 
-LocalTrainer::LocalTrainer(const TrainingJob& job, Program program)
+LocalTrainer::LocalTrainer(const TrainingJob& job, Program program,
+                           Program evaluation)
     : job_(job),
       schedule_(MakeSchedule(job.schedule)),
-      runner_(job.model, std::move(program)) {}
+      runner_(job.model, std::move(program)),
+      evaluator_(job.model, std::move(evaluation)) {}
 
 absl::StatusOr<std::unique_ptr<LocalTrainer>> LocalTrainer::Create(
     const TrainingJob& job) {
   ASSIGN_OR_RETURN(Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
+  ASSIGN_OR_RETURN(Program evaluation, BuildEvaluateProgram(job.model));
   std::unique_ptr<LocalTrainer> trainer(
-      new LocalTrainer(job, std::move(program)));
+      new LocalTrainer(job, std::move(program), std::move(evaluation)));
   std::vector<int32_t> experts(job.model.experts);
   std::iota(experts.begin(), experts.end(), 0);
   trainer->store_ = std::make_unique<ParameterStore>(
@@ -94,15 +97,26 @@ absl::StatusOr<StepResult> LocalTrainer::Step(const BatchSource& batches) {
     gradients.emplace_back(names[i], std::move(sums[i]));
   }
   RETURN_IF_ERROR(store_->CheckGradients(gradients));
-  ASSIGN_OR_RETURN(
-      const StepScale scale,
-      ScaleStep(TotalSquaredNorm(store_->SquaredNorms(gradients)),
-                result.statistics.target_tokens, job_.clip_norm));
+  ASSIGN_OR_RETURN(const StepScale scale,
+                   ScaleStep(TotalSquaredNorm(store_->SquaredNorms(gradients)),
+                             result.statistics.target_tokens, job_.clip_norm));
   result.gradient_norm = scale.gradient_norm;
   result.learning_rate = schedule_.LearningRate(step);
   store_->Update(gradients, scale.gradient_scale, step, result.learning_rate);
   step_ = step;
   return result;
+}
+
+absl::StatusOr<StepStatistics> LocalTrainer::Validate(
+    int64_t count, const std::function<Batch(int64_t index)>& batches) const {
+  StepStatistics sum;
+  for (int64_t index = 0; index < count; ++index) {
+    ASSIGN_OR_RETURN(const StepStatistics microbatch,
+                     evaluator_.Evaluate(batches(index), job_.seed, index,
+                                         store_->tensors()));
+    RETURN_IF_ERROR(sum.Merge(microbatch));
+  }
+  return sum;
 }
 
 absl::StatusOr<StepScale> ScaleStep(double squared_norm_of_sum,

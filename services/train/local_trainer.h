@@ -54,15 +54,21 @@ class LocalTrainer {
   // finite; the parameters are then unchanged.
   absl::StatusOr<StepResult> Step(const BatchSource& batches);
 
+  // The sums over microbatches 0 .. count - 1 of held-out text, with the
+  // parameters as they are.
+  absl::StatusOr<StepStatistics> Validate(
+      int64_t count, const std::function<Batch(int64_t index)>& batches) const;
+
   int64_t step() const { return step_; }  // updates made
   const ParameterStore& parameters() const { return *store_; }
 
  private:
-  LocalTrainer(const TrainingJob& job, Program program);
+  LocalTrainer(const TrainingJob& job, Program program, Program evaluation);
 
   const TrainingJob job_;
   const Schedule schedule_;
   const MicrobatchRunner runner_;
+  const MicrobatchRunner evaluator_;
   std::unique_ptr<ParameterStore> store_;
   int64_t step_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "services/train/microbatch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "absl/strings/match.h"
@@ -12,6 +13,18 @@
 #include "services/model/parameters.h"
 
 namespace gshard {
+namespace {
+
+// Of a largest square; there is none of no tokens.
+double Root(const Tensor& square) {
+  return std::sqrt(std::max(0.0, static_cast<double>(*square.f32())));
+}
+
+}  // namespace
+
+void MicrobatchRunner::RoundParameters(TensorMap& parameters) const {
+  executor_.RoundParameters(parameters);
+}
 
 MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program)
     : moe_layers_(MoeLayerNames(config)), executor_(std::move(program)) {}
@@ -20,13 +33,31 @@ absl::StatusOr<MicrobatchResult> MicrobatchRunner::Run(
     const Batch& batch, uint64_t seed, int64_t step, int64_t index,
     const TensorMap& parameters, SegmentRunner* segments,
     std::function<bool()> cancelled) const {
+  return RunKeyed(batch, FoldIn(FoldIn(FoldIn(seed, step), index), "step"),
+                  parameters, segments, std::move(cancelled));
+}
+
+absl::StatusOr<StepStatistics> MicrobatchRunner::Evaluate(
+    const Batch& batch, uint64_t seed, int64_t index,
+    const TensorMap& parameters, SegmentRunner* segments,
+    std::function<bool()> cancelled) const {
+  ASSIGN_OR_RETURN(MicrobatchResult result,
+                   RunKeyed(batch, FoldIn(FoldIn(seed, index), "validation"),
+                            parameters, segments, std::move(cancelled)));
+  CHECK(result.gradients.empty());
+  return std::move(result.statistics);
+}
+
+absl::StatusOr<MicrobatchResult> MicrobatchRunner::RunKeyed(
+    const Batch& batch, uint64_t key, const TensorMap& parameters,
+    SegmentRunner* segments, std::function<bool()> cancelled) const {
   TensorMap inputs;
   AddTokenInputs("source", batch.source, batch.source_lengths, inputs);
   AddTokenInputs("target", batch.target_input, batch.target_lengths, inputs);
   inputs["labels"] = batch.target_labels;
   inputs["target_tokens"] =
       Tensor::Scalar(static_cast<float>(batch.target_tokens));
-  inputs["key"] = KeyInput(FoldIn(FoldIn(FoldIn(seed, step), index), "step"));
+  inputs["key"] = KeyInput(key);
 
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
@@ -58,6 +89,10 @@ absl::StatusOr<MicrobatchResult> MicrobatchRunner::Run(
     } else if (absl::ConsumePrefix(&name, "balance_loss/")) {
       layer(name).balance_loss_sum = value.f32()[0];
       layer(name).groups = 1;
+    } else if (absl::ConsumePrefix(&name, "gate_log_sum_square/")) {
+      layer(name).logit_magnitude = Root(value);
+    } else if (name == "log_sum_square") {
+      statistics.logit_magnitude = Root(value);
     } else if (name == "loss") {
       statistics.loss_sum = value.f32()[0];
     }

@@ -28,10 +28,11 @@ struct MicrobatchResult {
   StepStatistics statistics;
 };
 
-// Runs a training program. Thread-safe.
+// Runs a training program, or one of evaluation. Thread-safe.
 class MicrobatchRunner {
  public:
-  // `program` is BuildTrainProgram's for `config`, or the router's side of it.
+  // `program` is BuildTrainProgram's or BuildEvaluateProgram's for `config`, or
+  // the router's side of it.
   MicrobatchRunner(const ModelConfig& config, Program program);
 
   // `step` counts from 1, `index` from 0. `parameters` are those of the
@@ -41,7 +42,22 @@ class MicrobatchRunner {
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
       std::function<bool()> cancelled = nullptr) const;
 
+  // Runs a program of evaluation. What is random in it is a function of (seed,
+  // index): the same after every step.
+  absl::StatusOr<StepStatistics> Evaluate(
+      const Batch& batch, uint64_t seed, int64_t index,
+      const TensorMap& parameters, SegmentRunner* segments = nullptr,
+      std::function<bool()> cancelled = nullptr) const;
+
+  // Rounds those parameters that the program takes as bfloat16, which running
+  // it would do each time.
+  void RoundParameters(TensorMap& parameters) const;
+
  private:
+  absl::StatusOr<MicrobatchResult> RunKeyed(
+      const Batch& batch, uint64_t key, const TensorMap& parameters,
+      SegmentRunner* segments, std::function<bool()> cancelled) const;
+
   const std::vector<std::string> moe_layers_;
   const Executor executor_;
 };

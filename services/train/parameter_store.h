@@ -74,9 +74,9 @@ class ParameterStore {
   std::vector<TensorSpec> TensorSpecs() const;
   absl::Status Save(CheckpointWriter& writer) const;
 
-  // The same tensors as they are now, sharing buffers with the store, for a
-  // BackgroundWriter: an Update meanwhile replaces what is shared and leaves
-  // the snapshot as it was.
+  // The same tensors as they are now, sharing buffers with the store: an Update
+  // meanwhile replaces what is shared and leaves the snapshot as it was. It is
+  // let go as services/checkpoint/write_shard.h says.
   std::vector<NamedTensor> Snapshot() const;
 
   int64_t bytes() const;

@@ -7,10 +7,8 @@
 #include "absl/strings/str_format.h"
 
 namespace gshard {
-namespace {
 
-// "12,345".
-std::string WithThousands(double value) {
+std::string FormatCount(double value) {
   if (!std::isfinite(value)) return absl::StrFormat("%g", value);
   const std::string digits = absl::StrFormat("%.0f", value);
   std::string text;
@@ -22,8 +20,6 @@ std::string WithThousands(double value) {
   return text;
 }
 
-}  // namespace
-
 std::string FormatProgress(const Progress& progress) {
   const std::string total = absl::StrCat(progress.total_steps);
   return absl::StrFormat(
@@ -31,7 +27,7 @@ std::string FormatProgress(const Progress& progress) {
       "ETA %s",
       static_cast<int>(total.size()), progress.step, total, progress.loss,
       progress.balance_loss, 100.0 * progress.overflow_share,
-      WithThousands(progress.tokens_per_second),
+      FormatCount(progress.tokens_per_second),
       progress.eta_seconds.has_value() ? FormatDuration(*progress.eta_seconds)
                                        : "--:--:--");
 }

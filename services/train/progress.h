@@ -25,6 +25,9 @@ struct Progress {
 // Columns line up over the steps of a job. No newline at the end.
 std::string FormatProgress(const Progress& progress);
 
+// "12,345"; rounded to a whole number.
+std::string FormatCount(double value);
+
 // "00:12:31", "3d 04:05:06"; rounded up to whole seconds.
 std::string FormatDuration(double seconds);
 

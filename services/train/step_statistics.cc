@@ -39,6 +39,7 @@ absl::Status StepStatistics::Merge(const StepStatistics& other) {
   target_tokens += other.target_tokens;
   sentences += other.sentences;
   loss_sum += other.loss_sum;
+  logit_magnitude = std::max(logit_magnitude, other.logit_magnitude);
   if (is_first) {
     layers = other.layers;
     return absl::OkStatus();
@@ -48,6 +49,7 @@ absl::Status StepStatistics::Merge(const StepStatistics& other) {
     const LayerStatistics& from = other.layers[l];
     to.balance_loss_sum += from.balance_loss_sum;
     to.groups += from.groups;
+    to.logit_magnitude = std::max(to.logit_magnitude, from.logit_magnitude);
     to.routed_first += from.routed_first;
     to.routed_second += from.routed_second;
     to.overflow_first += from.overflow_first;
@@ -87,6 +89,14 @@ double StepStatistics::max_imbalance() const {
   double most = 0.0;
   for (const LayerStatistics& layer : layers) {
     most = std::max(most, layer.imbalance());
+  }
+  return most;
+}
+
+double StepStatistics::gate_logit_magnitude() const {
+  double most = 0.0;
+  for (const LayerStatistics& layer : layers) {
+    most = std::max(most, layer.logit_magnitude);
   }
   return most;
 }

@@ -19,6 +19,7 @@ struct LayerStatistics {
   int64_t overflow_first = 0;  // choices that got none
   int64_t overflow_second = 0;
   std::vector<int64_t> expert_rows;  // [E]: choices routed to each expert
+  double logit_magnitude = 0.0;  // largest |logsumexp| of a token's gate logits
 
   // Mean over groups; 1 is even load. 0 without groups.
   double balance_loss() const;
@@ -27,12 +28,13 @@ struct LayerStatistics {
   double imbalance() const;
 };
 
-// Sums, not means: a step's are those of its microbatches, whatever their
-// sizes. Merge in order of index, so that the doubles come out the same.
+// Sums and maxima, not means: a step's are those of its microbatches, whatever
+// their sizes. Merge in order of index, so that the doubles come out the same.
 struct StepStatistics {
   int64_t target_tokens = 0;
   int64_t sentences = 0;
   double loss_sum = 0.0;  // nats, over target tokens
+  double logit_magnitude = 0.0;  // largest |logsumexp| of a token's logits
   std::vector<LayerStatistics> layers;
 
   // Adds `other`. Errors: InvalidArgument if the numbers of layers or experts
@@ -43,6 +45,7 @@ struct StepStatistics {
   double balance_loss() const;    // mean over layers; 0 without layers
   double overflow_share() const;  // [0, 1], over all layers; 0 without choices
   double max_imbalance() const;   // of the worst layer
+  double gate_logit_magnitude() const;  // of the layer with the largest
 };
 
 }  // namespace gshard

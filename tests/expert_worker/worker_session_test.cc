@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/graph/text.h"
-#include "tests/expert_worker/training_model.h"
+#include "tests/expert_worker/session_cluster.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -26,140 +26,6 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
-constexpr int64_t kMemory = int64_t{1} << 30;
-
-// Coordinator and router of a job, with workers that are sessions.
-class Cluster {
- public:
-  Cluster(const TrainingJob& job, int workers)
-      : job_(job),
-        experts_(DealExperts(static_cast<int32_t>(job.model.experts), workers)),
-        roles_(SplitTraining(job)),
-        runner_(job.model, roles_.router),
-        schedule_(MakeSchedule(job.schedule)),
-        dense_(SpecsOf(job.model, /*per_expert=*/false), {},
-               MakeOptimizer(job.optimizer)) {
-    CHECK(dense_.Initialize(job.seed).ok());
-    for (const std::vector<int32_t>& experts : experts_) {
-      auto session = WorkerSession::Create(
-          TrainingSpec(job, roles_.segments, experts), kMemory);
-      CHECK(session.ok());
-      sessions_.push_back(*std::move(session));
-    }
-    BeginStep();
-  }
-
-  // Runs a microbatch of the next step; keeps the dense gradients if all goes
-  // well.
-  absl::Status Run(int32_t index, int32_t attempt, int calls = 1 << 30) {
-    SegmentRun run;
-    run.step = step_ + 1;
-    run.microbatch = index;
-    run.attempt = attempt;
-    run.owner = 1;
-    SessionSegments segments(experts_, pointers(), run, calls);
-    ASSIGN_OR_RETURN(
-        MicrobatchResult result,
-        runner_.Run(RandomBatch(step_ + 1, index), job_.seed, step_ + 1, index,
-                    dense_.tensors(), &segments));
-    attempts_[index] = attempt;
-    target_tokens_ += result.statistics.target_tokens;
-    std::vector<Tensor> values;
-    names_.clear();
-    for (auto& [name, gradient] : result.gradients) {
-      names_.push_back(name);
-      values.push_back(std::move(gradient));
-    }
-    const absl::Status added = sum_->Add(index, std::move(values));
-    if (absl::IsAlreadyExists(added)) {
-      target_tokens_ -= result.statistics.target_tokens;
-      return absl::OkStatus();
-    }
-    return added;
-  }
-
-  absl::Status Commit() {
-    GradientList gradients;
-    std::vector<Tensor> sums = sum_->Take();
-    for (size_t i = 0; i < names_.size(); ++i) {
-      gradients.emplace_back(names_[i], std::move(sums[i]));
-    }
-    std::vector<SquaredNorm> norms = dense_.SquaredNorms(gradients);
-    for (const auto& session : sessions_) {
-      ASSIGN_OR_RETURN(const std::vector<SquaredNorm> some,
-                       session->PrepareStep(step_ + 1, attempts_));
-      norms.insert(norms.end(), some.begin(), some.end());
-    }
-    ASSIGN_OR_RETURN(
-        const StepScale scale,
-        ScaleStep(TotalSquaredNorm(norms), target_tokens_, job_.clip_norm));
-    ++step_;
-    const double rate = schedule_.LearningRate(step_);
-    for (const auto& session : sessions_) {
-      RETURN_IF_ERROR(session->CommitStep(step_, scale.gradient_scale, rate,
-                                          /*skip=*/false));
-    }
-    dense_.Update(gradients, scale.gradient_scale, step_, rate);
-    BeginStep();
-    return absl::OkStatus();
-  }
-
-  // All parameters are those of `reference`, bit for bit.
-  void ExpectEqual(const LocalTrainer& reference) const {
-    const TensorMap& expected = reference.parameters().tensors();
-    for (const auto& [name, tensor] : dense_.tensors()) {
-      EXPECT_TRUE(TensorEqual(tensor, expected.at(name))) << name;
-    }
-    for (size_t w = 0; w < sessions_.size(); ++w) {
-      for (const auto& [name, tensor] : sessions_[w]->Parameters()) {
-        for (size_t i = 0; i < experts_[w].size(); ++i) {
-          const int32_t e = experts_[w][i];
-          EXPECT_TRUE(TensorEqual(tensor.Rows(i, i + 1),
-                                  expected.at(name).Rows(e, e + 1)))
-              << name << "/" << e;
-        }
-      }
-    }
-  }
-
-  std::vector<WorkerSession*> pointers() const {
-    std::vector<WorkerSession*> pointers;
-    for (const auto& session : sessions_) pointers.push_back(session.get());
-    return pointers;
-  }
-  WorkerSession& session(int w) { return *sessions_[w]; }
-  const RolePrograms& roles() const { return roles_; }
-  const std::vector<int32_t>& attempts() const { return attempts_; }
-
- private:
-  void BeginStep() {
-    sum_ = std::make_unique<OrderedSum>(kMicrobatches, kMicrobatches);
-    attempts_.assign(kMicrobatches, 0);
-    target_tokens_ = 0;
-  }
-
-  const TrainingJob job_;
-  const ExpertsOfWorkers experts_;
-  const RolePrograms roles_;
-  const MicrobatchRunner runner_;
-  const Schedule schedule_;
-  ParameterStore dense_;
-  std::vector<std::unique_ptr<WorkerSession>> sessions_;
-  int64_t step_ = 0;
-  std::unique_ptr<OrderedSum> sum_;
-  std::vector<std::string> names_;
-  std::vector<int32_t> attempts_;
-  int64_t target_tokens_ = 0;
-};
-
-std::unique_ptr<LocalTrainer> Reference(const TrainingJob& job, int steps) {
-  auto trainer = LocalTrainer::Create(job);
-  CHECK(trainer.ok());
-  for (int i = 0; i < steps; ++i) {
-    EXPECT_OK((*trainer)->Step(RandomBatch));
-  }
-  return *std::move(trainer);
-}
 
 class WorkersTest : public ::testing::TestWithParam<int> {};
 
@@ -169,7 +35,7 @@ TEST_P(WorkersTest, TrainTheBitsOfOneProcess) {
   for (const OptimizerConfig& optimizer :
        {OptimizerConfig(AdafactorConfig()), OptimizerConfig(AdamConfig())}) {
     const TrainingJob job = SmallJob(optimizer);
-    Cluster cluster(job, GetParam());
+    SessionCluster cluster(job, GetParam());
     for (int step = 0; step < 3; ++step) {
       for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
       ASSERT_OK(cluster.Commit());
@@ -182,7 +48,7 @@ TEST_P(WorkersTest, TrainTheBitsOfOneProcess) {
 
 TEST_P(WorkersTest, NeitherOrderNorFailedAttemptsShow) {
   const TrainingJob job = SmallJob();
-  Cluster cluster(job, GetParam());
+  SessionCluster cluster(job, GetParam());
   for (int step = 0; step < 2; ++step) {
     ASSERT_OK(cluster.Run(2, 0));
     // Dies between forward and backward, dies at the start, succeeds.
@@ -207,7 +73,7 @@ TEST_P(WorkersTest, NeitherOrderNorFailedAttemptsShow) {
 
 TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
   const TrainingJob job = SmallJob();
-  Cluster cluster(job, 2);
+  SessionCluster cluster(job, 2);
   const MicrobatchRunner runner(job.model, cluster.roles().router);
   ParameterStore dense(SpecsOf(job.model, false), {}, nullptr);
   ASSERT_OK(dense.Initialize(job.seed));
@@ -230,7 +96,7 @@ TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
     together.insert(together.end(), norms.begin(), norms.end());
   }
 
-  Cluster serial(job, 1);
+  SessionCluster serial(job, 1);
   for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(serial.Run(i, 0));
   ASSERT_OK_AND_ASSIGN(const auto norms,
                        serial.session(0).PrepareStep(1, serial.attempts()));
@@ -239,7 +105,7 @@ TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
 }
 
 TEST(WorkerSessionTest, StepsAreTransactions) {
-  Cluster cluster(SmallJob(), 1);
+  SessionCluster cluster(SmallJob(), 1);
   WorkerSession& session = cluster.session(0);
   const std::vector<int32_t> none(kMicrobatches, 0);
   EXPECT_THAT(session.PrepareStep(1, none),
@@ -282,7 +148,7 @@ TEST(WorkerSessionTest, StepsAreTransactions) {
 }
 
 TEST(WorkerSessionTest, ASkippedStepLeavesTheParameters) {
-  Cluster cluster(SmallJob(), 1);
+  SessionCluster cluster(SmallJob(), 1);
   WorkerSession& session = cluster.session(0);
   for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
   ASSERT_OK(session.PrepareStep(1, cluster.attempts()));
@@ -295,7 +161,7 @@ TEST(WorkerSessionTest, ASkippedStepLeavesTheParameters) {
 }
 
 TEST(WorkerSessionTest, EndsTheRunsOfAnOwnerOnly) {
-  Cluster cluster(SmallJob(), 1);
+  SessionCluster cluster(SmallJob(), 1);
   WorkerSession& session = cluster.session(0);
   EXPECT_THAT(cluster.Run(0, 0, /*calls=*/2),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("died")));
@@ -307,7 +173,7 @@ TEST(WorkerSessionTest, EndsTheRunsOfAnOwnerOnly) {
 }
 
 TEST(WorkerSessionTest, RefusesMicrobatchesThatThereAreNot) {
-  Cluster cluster(SmallJob(), 1);
+  SessionCluster cluster(SmallJob(), 1);
   WorkerSession& session = cluster.session(0);
   SegmentRun run;
   run.segment = cluster.roles().segments[0].name;
@@ -343,18 +209,19 @@ class CheckpointTest : public ::testing::Test {
 
 TEST_F(CheckpointTest, TrainingGoesOnOnOtherWorkers) {
   const TrainingJob job = SmallJob();
-  Cluster cluster(job, 2);
+  SessionCluster cluster(job, 2);
   for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
   ASSERT_OK(cluster.Commit());
 
-  EXPECT_THAT(cluster.session(0).WriteCheckpoint(root_, 2, "worker-0"),
+  EXPECT_THAT(cluster.session(0).BeginCheckpoint({root_, 2, "worker-0"}),
               StatusIs(kPrecondition, HasSubstr("committed, 1, got 2")));
   Manifest manifest;
   manifest.step = 1;
   for (int w = 0; w < 2; ++w) {
-    ASSERT_OK_AND_ASSIGN(const auto entries,
-                         cluster.session(w).WriteCheckpoint(
-                             root_, 1, absl::StrCat("worker-", w)));
+    ASSERT_OK_AND_ASSIGN(const auto shard,
+                         cluster.session(w).BeginCheckpoint(
+                             {root_, 1, absl::StrCat("worker-", w)}));
+    ASSERT_OK_AND_ASSIGN(const auto entries, shard->Write());
     manifest.tensors.insert(manifest.tensors.end(), entries.begin(),
                             entries.end());
   }
@@ -440,7 +307,7 @@ TEST_F(RefusalTest, WhatDoesNotFitTogether) {
   spec_.parameters[0].dims[1] += 1;
   ExpectInvalid("with a symbol for the first size");
   spec_.optimizer = nullptr;
-  ExpectInvalid("a serving session's segments only reply");
+  ExpectInvalid("segments of serving and evaluation only reply");
 }
 
 TEST_F(RefusalTest, WhatIsTooLarge) {

@@ -1,28 +1,39 @@
 #!/bin/bash
-# Trains one job twice, undisturbed and under faults, and compares the last
-# checkpoints, tensor by tensor, byte by byte.
+# Trains one job undisturbed, under faults, and on changing numbers of
+# processes, and compares the last checkpoints, tensor by tensor, byte by byte.
 #
 #   tests/fault/exactness.sh --steps N --faults N --seed S
 #
 #   --steps N        steps of the job (300)
 #   --faults N       faults in the second run (50)
 #   --seed S         of the faults' times, kinds and victims (1)
+#   --partitions P   require, auto or never (auto)
 #   --programs DIR   folder of the programs (build/dev/bin)
 #
 # Two routers, four expert workers and the coordinator run as processes. A fault
-# is a SIGKILL, after which the process is started again, or a SIGSTOP with a
-# SIGCONT some time later, shorter or longer than the lease. Each is printed.
+# is a SIGKILL, after which the process is started again; a SIGSTOP with a
+# SIGCONT some time later; or a partition: a process, a group of them, or a
+# router and a worker lose sight of the others for some time. Times are shorter
+# or longer than the lease. Each fault is printed. Partitions need root, for
+# each process gets a network namespace; `auto` says so and does without.
+#
+# The third run begins on (1 router, 1 worker), is stopped, goes on with (3, 5),
+# which shrink to (2, 2) while it runs.
+#
 # Ends with "identical" (0), the first difference (1), or why there is no result
-# (2): the job failed, or was over before all faults had come.
+# (2): a job failed, or was over before all faults had come.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source tests/fault/network.sh
 
-steps=300 faults=50 seed=1 programs=build/dev/bin
+steps=300 faults=50 seed=1 partitions=auto programs=build/dev/bin
 while [[ $# -gt 0 ]]; do
   case $1 in
     --steps) steps=${2:?--steps takes a number}; shift 2 ;;
     --faults) faults=${2:?--faults takes a number}; shift 2 ;;
     --seed) seed=${2:?--seed takes a number}; shift 2 ;;
+    --partitions) partitions=${2:?--partitions takes require, auto or never}
+                  shift 2 ;;
     --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
@@ -40,32 +51,79 @@ cleanup() {
     kill -KILL "$pid" 2> /dev/null || true
   done
   wait 2> /dev/null || true
+  network_end
   rm -rf "$scratch"
 }
 trap cleanup EXIT
+trap 'exit 2' INT TERM
+
+if [[ $partitions != never ]]; then
+  if network_works; then
+    partitions=yes
+    network_begin
+    network_add client
+  elif [[ $partitions == require ]]; then
+    echo "NO PARTITIONS: network namespaces need root with CAP_NET_ADMIN"
+    exit 2
+  else
+    echo "NO PARTITIONS, kills and stops only: network namespaces need root" \
+         "with CAP_NET_ADMIN"
+    partitions=never
+  fi
+fi
+
+# NAME: where it listens.
+address() {
+  if [[ $partitions == yes ]]; then
+    echo "${network_hosts[$1]}:7000"
+  else
+    echo "unix:$run/$1.sock"
+  fi
+}
+
+# NAME COMMAND...: runs it where NAME is, in place of this shell.
+exec_at() {
+  local name=$1
+  shift
+  [[ $partitions != yes ]] || exec ip netns exec "$network-$name" "$@"
+  exec "$@"
+}
 
 # NAME: starts the process in $run, the folder of the run.
 start() {
   local name=$1 program=gshard_expert_worker
-  local flags=(--listen="unix:$run/$name.sock" --log_level=info)
+  if [[ $partitions == yes ]]; then
+    network_add coordinator
+    network_add "$name"
+  fi
+  local flags=(--listen="$(address "$name")" --log_level=info
+               --lease_ms="$lease_ms")
   case $name in
     coordinator)
       program=gshard_coordinator
-      flags+=(--state_directory="$run/state" --lease_ms=$lease_ms) ;;
+      flags+=(--state_directory="$run/state") ;;
     router*) program=gshard_router ;;&
-    *) flags+=(--name="$name" --coordinator="unix:$run/coordinator.sock") ;;
+    *) flags+=(--name="$name" --coordinator="$(address coordinator)") ;;
   esac
-  "$programs/$program" "${flags[@]}" >> "$run/$name.log" 2>&1 &
+  exec_at "$name" "$programs/$program" "${flags[@]}" >> "$run/$name.log" 2>&1 &
   pids[$name]=$!
   disown "$!"
 }
 
-# Ends a process and returns when it is gone.
+# SIGNAL NAME: ends a process and returns when it is gone.
 end() {
-  kill -KILL "${pids[$1]}"
-  while kill -0 "${pids[$1]}" 2> /dev/null; do sleep 0.01; done
+  kill "-$1" "${pids[$2]}"
+  while kill -0 "${pids[$2]}" 2> /dev/null; do sleep 0.01; done
+  unset "pids[$2]"
 }
 
+# COMMAND FLAGS...: of the client, with the coordinator.
+client() {
+  (exec_at client "$programs/gshard" "$@" \
+    --coordinator="$(address coordinator)")
+}
+
+# ROUTERS WORKERS: the job that needs so many to begin.
 job() {
   cat << TEXT
 name: "exactness"
@@ -83,28 +141,27 @@ max_length: 48
 adam {}
 schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
 checkpoint { directory: "$run/checkpoints" every_steps: 5 keep: 2 }
-min_routers: 2
-min_workers: 4
+min_routers: $1
+min_workers: $2
 progress_every_steps: 10
 recovery { max_recoveries: 1000 replacement_wait_ms: 200 }
 TEXT
 }
 
-members=(router-0 router-1 worker-0 worker-1 worker-2 worker-3)
-
-# NAME: starts a system and submits the job to it; `follower` is who watches.
+# RUN ROUTERS WORKERS: starts a system and submits the job to it; `follower` is
+# who watches.
 begin() {
   run=$scratch/$1
   mkdir "$run"
   start coordinator
-  local name
-  for name in "${members[@]}"; do start "$name"; done
-  job > "$run/job.textproto"
-  "$programs/gshard" wait --routers=2 --workers=4 \
-    --coordinator="unix:$run/coordinator.sock" > /dev/null
-  "$programs/gshard" train "$run/job.textproto" --follow \
-    --coordinator="unix:$run/coordinator.sock" > "$run/follow.log" 2>&1 &
+  local i
+  for ((i = 0; i < $2; ++i)); do start "router-$i"; done
+  for ((i = 0; i < $3; ++i)); do start "worker-$i"; done
+  job "$2" "$3" > "$run/job.textproto"
+  client wait --routers="$2" --workers="$3" > /dev/null
+  client train "$run/job.textproto" --follow > "$run/follow.log" 2>&1 &
   follower=$!
+  began=$(date +%s%3N)
 }
 
 finish() {
@@ -117,55 +174,122 @@ finish() {
     tail -n 3 "$run/coordinator.log"
     exit 2
   fi
-  "$programs/gshard" jobs --coordinator="unix:$run/coordinator.sock" |
-    awk 'NR == 2 { print "attempts: " $4 }'
-  for name in "${!pids[@]}"; do end "$name"; done
-  pids=()
+  local attempts
+  attempts=$(client jobs | awk 'NR == 2 { print $4 }')
+  for name in "${!pids[@]}"; do end KILL "$name"; done
+  echo "the $1 run took $(since) ms, attempts: $attempts"
 }
 
-# Milliseconds since the faults began.
+# Of the client: where the job is, and how many workers hold experts for it.
+step() { client jobs --json | grep -o '"step":"[0-9]*' | grep -o '[0-9]*$'; }
+holders() {
+  client describe --json | tr -d ' \n' | grep -o '"expert_counts":\[[^]]*' |
+    tr , '\n' | wc -l
+}
+
+# MESSAGE CONDITION...: until the condition holds, two minutes at most.
+await() {
+  local message=$1 limit=$((SECONDS + 120))
+  shift
+  until "$@"; do
+    if ((SECONDS > limit)) || ! kill -0 "$follower" 2> /dev/null; then
+      echo "$message did not come about"
+      tail -n 3 "$run/follow.log"
+      exit 2
+    fi
+    sleep 0.1
+  done
+}
+at_step() { local now; now=$(step 2> /dev/null) && [[ $now -ge $1 ]]; }
+held_by() { local workers; workers=$(holders 2> /dev/null) && [[ $workers -eq $1 ]]; }
+
+# Milliseconds since the run began.
 since() { echo $(($(date +%s%3N) - began)); }
 pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
+say() { echo "$(since) ms: $*"; }
 
-echo "seed $seed, $steps steps, $faults faults"
-begin undisturbed
-began=$(date +%s%3N)
+# A partition that lasts $1 ms.
+partition() {
+  local length=$1 form=$((RANDOM % 4)) name group=()
+  if [[ $form -eq 0 ]]; then
+    local router=router-$((RANDOM % 2)) worker=worker-$((RANDOM % 4))
+    say "fault $fault: $router and $worker are cut apart for $length ms"
+    network_cut_pair "$router" "$worker"
+    pause "$length"
+    network_heal_pair "$router" "$worker"
+    return
+  fi
+  if [[ $form -eq 1 ]]; then
+    for name in "${victims[@]}"; do
+      [[ $((RANDOM % 2)) -eq 0 ]] || group+=("$name")
+    done
+  fi
+  [[ ${#group[@]} -gt 0 ]] || group=("${victims[RANDOM % ${#victims[@]}]}")
+  say "fault $fault: ${group[*]} cut off for $length ms"
+  network_cut "${group[@]}"
+  pause "$length"
+  network_heal "${group[@]}"
+}
+
+echo "seed $seed, $steps steps, $faults faults, lease $lease_ms ms"
+begin undisturbed 2 4
 finish undisturbed
-undisturbed_ms=$(since)
-echo "the undisturbed run took $undisturbed_ms ms"
 undisturbed=$run/checkpoints
 # So that the job is not over before the last fault.
-gap_ms=$((undisturbed_ms / (faults + 1) + 50))
+gap_ms=$(($(since) / (faults + 1) + 50))
+
+# LABEL: compares this run's checkpoint with the undisturbed one's.
+compare() {
+  local difference
+  if ! difference=$("$programs/gshard" checkpoint diff --limit=1 \
+      "$undisturbed" "$run/checkpoints" 2>&1); then
+    echo "the $1 run differs: $difference"
+    exit 1
+  fi
+}
 
 RANDOM=$seed
-begin disturbed
-began=$(date +%s%3N)
-victims=(coordinator "${members[@]}")
+begin disturbed 2 4
+victims=(coordinator router-0 router-1 worker-0 worker-1 worker-2 worker-3)
+kinds=2
+[[ $partitions != yes ]] || kinds=3
 for ((fault = 1; fault <= faults; ++fault)); do
   pause $((RANDOM % gap_ms))
   victim=${victims[RANDOM % ${#victims[@]}]}
-  kind=$((RANDOM % 2)) length=$((RANDOM % (2 * lease_ms)))
+  kind=$((RANDOM % kinds)) length=$((RANDOM % (2 * lease_ms)))
   if ! kill -0 "$follower" 2> /dev/null; then
     echo "the job was over after $((fault - 1)) faults: take more steps"
     exit 2
   fi
-  if [[ $kind -eq 0 ]]; then
-    echo "$(since) ms: fault $fault: kill $victim"
-    end "$victim"
-    start "$victim"
-  else
-    echo "$(since) ms: fault $fault: stop $victim for $length ms"
-    kill -STOP "${pids[$victim]}"
-    pause $length
-    kill -CONT "${pids[$victim]}"
-  fi
+  case $kind in
+    0)
+      say "fault $fault: kill $victim"
+      end KILL "$victim"
+      start "$victim" ;;
+    1)
+      say "fault $fault: stop $victim for $length ms"
+      kill -STOP "${pids[$victim]}"
+      pause $length
+      kill -CONT "${pids[$victim]}" ;;
+    2) partition $length ;;
+  esac
 done
 finish disturbed
-echo "the disturbed run took $(since) ms"
+compare disturbed
 
-if ! difference=$("$programs/gshard" checkpoint diff --limit=1 \
-    "$undisturbed" "$run/checkpoints" 2>&1); then
-  echo "$difference"
-  exit 1
-fi
+begin elastic 1 1
+await "a third of the steps" at_step $((steps / 3))
+say "stop of the coordinator, on (1, 1)"
+end TERM coordinator
+for i in 1 2; do start "router-$i"; done
+for i in 1 2 3 4; do start "worker-$i"; done
+start coordinator
+await "a placement on 5 workers" held_by 5
+say "on (3, 5) at step $(step)"
+await "two thirds of the steps" at_step $((steps * 2 / 3))
+for name in router-0 worker-0 worker-2 worker-4; do end TERM "$name"; done
+await "a placement on 2 workers" held_by 2
+say "on (2, 2) at step $(step)"
+finish elastic
+compare elastic
 echo "identical"

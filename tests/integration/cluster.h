@@ -1,5 +1,6 @@
 // A whole cluster in this process: coordinator, routers and expert workers on
-// unix sockets in a directory of its own, with the same code as the programs.
+// unix sockets in a directory of its own, or on TCP if it is made with
+// security, with the same code as the programs.
 
 #ifndef TESTS_INTEGRATION_CLUSTER_H_
 #define TESTS_INTEGRATION_CLUSTER_H_
@@ -11,8 +12,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -24,6 +27,7 @@
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator_process.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/security.h"
 #include "services/rpc/status.h"
 #include "tests/integration/temporary_directory.h"
 
@@ -41,15 +45,26 @@ bool Eventually(Condition condition) {
   return true;
 }
 
+// What each side has.
+struct ClusterSecurity {
+  SecurityOptions members;  // the coordinator too
+  SecurityOptions client;
+};
+
 class Cluster {
  public:
   // Starts all processes; does not wait for them to join.
-  Cluster(int routers, int workers) {
+  Cluster(int routers, int workers,
+          ReduceWay reduce = ReduceWay::kCoordinator,
+          std::optional<ClusterSecurity> security = std::nullopt)
+      : reduce_(reduce), security_(std::move(security)) {
     StartCoordinator();
     for (int i = 0; i < workers; ++i) AddWorker(absl::StrCat("worker-", i));
     for (int i = 0; i < routers; ++i) AddRouter(absl::StrCat("router-", i));
-    admin_ = v1::CoordinatorService::NewStub(
-        *CreateChannel(coordinator_->address()));
+    if (security_.has_value()) {
+      client_ = *Security::CreateForClient(security_->client);
+    }
+    admin_ = v1::CoordinatorService::NewStub(Channel(coordinator_->address()));
   }
 
   // Members leave before the coordinator does.
@@ -66,9 +81,10 @@ class Cluster {
     workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
     Check(workers_.back()->Start());
   }
-  void AddRouter(const std::string& name) {
+  void AddRouter(const std::string& name, MeetingFactory meet = nullptr) {
     RouterOptions options;
     options.process = Member(name);
+    options.meet = std::move(meet);
     routers_.push_back(std::make_unique<RouterProcess>(options));
     Check(routers_.back()->Start());
   }
@@ -95,8 +111,10 @@ class Cluster {
   absl::StatusOr<std::map<int64_t, v1::JobProgress>> Train(
       const TrainingJob& job,
       const std::function<void(const v1::JobProgress&)>& on_line =
-          [](const v1::JobProgress&) {}) {
+          [](const v1::JobProgress&) {},
+      bool resume = false) {
     v1::SubmitJobRequest submit;
+    submit.set_resume(resume);
     *submit.mutable_job() = TrainingJobToProto(job);
     v1::SubmitJobResponse submitted;
     {
@@ -141,6 +159,14 @@ class Cluster {
     return FromGrpcStatus(admin_->LoadModel(&context, request, &response));
   }
 
+  v1::DescribeResponse Describe() {
+    v1::DescribeResponse response;
+    grpc::ClientContext context;
+    SetDeadline(context);
+    (void)admin_->Describe(&context, {}, &response);
+    return response;
+  }
+
   void WaitForMembers() {
     const int expected = static_cast<int>(routers_.size() + workers_.size());
     ASSERT_TRUE(Eventually([&] {
@@ -154,7 +180,15 @@ class Cluster {
 
   std::unique_ptr<v1::TranslationService::Stub> Translation(int router = 0) {
     return v1::TranslationService::NewStub(
-        *CreateChannel(routers_[router]->address()));
+        Channel(routers_[router]->address()));
+  }
+
+  // With the client's security.
+  std::shared_ptr<grpc::Channel> Channel(const std::string& address) const {
+    return *CreateChannel(address, {.security = client_});
+  }
+  const std::string& coordinator_address() const {
+    return coordinator_->address();
   }
 
   RouterProcess& router(int i) { return *routers_[i]; }
@@ -163,17 +197,21 @@ class Cluster {
  private:
   void StartCoordinator() {
     CoordinatorProcessOptions options;
-    options.listen = Socket("coordinator");
+    options.listen = Listen("coordinator");
+    if (security_.has_value()) options.security = security_->members;
     options.state_directory = directory_.path() + "/state";
+    options.reduce = reduce_;
     coordinator_ = std::make_unique<CoordinatorProcess>(std::move(options));
     Check(coordinator_->Start());
   }
-  std::string Socket(const std::string& name) const {
+  std::string Listen(const std::string& name) const {
+    if (security_.has_value()) return "127.0.0.1:0";
     return absl::StrCat("unix:", directory_.path(), "/", name);
   }
   ProcessOptions Member(const std::string& name) const {
     ProcessOptions options;
-    options.listen = Socket(name);
+    options.listen = Listen(name);
+    if (security_.has_value()) options.security = security_->members;
     options.name = name;
     options.coordinator = coordinator_->address();
     return options;
@@ -182,6 +220,9 @@ class Cluster {
     ASSERT_TRUE(status.ok()) << status;
   }
 
+  const ReduceWay reduce_;
+  const std::optional<ClusterSecurity> security_;
+  std::shared_ptr<const Security> client_;
   TemporaryDirectory directory_;
   std::unique_ptr<CoordinatorProcess> coordinator_;
   std::vector<std::unique_ptr<ExpertWorkerProcess>> workers_;

@@ -26,8 +26,8 @@ class System {
  public:
   System(const std::string& directory, std::vector<std::string> flags)
       : directory_(directory) {
-    std::vector<std::string> argv = {Gshard(),     "up",          "--routers",
-                                     "1",          "--workers",   "2",
+    std::vector<std::string> argv = {Gshard(),      "up",        "--routers",
+                                     "1",           "--workers", "2",
                                      "--directory", directory_};
     argv.insert(argv.end(), flags.begin(), flags.end());
     auto up = ChildProcess::Start("up", argv, directory_ + ".log");
@@ -48,9 +48,9 @@ class System {
   std::string Run(const std::vector<std::string>& arguments) {
     std::vector<std::string> argv = {Gshard()};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
-    const auto result = RunSubprocess(
-        argv, {.environment = {"GSHARD_DIRECTORY=" + directory_},
-               .working_directory = {}});
+    const auto result =
+        RunSubprocess(argv, {.environment = {"GSHARD_DIRECTORY=" + directory_},
+                             .working_directory = {}});
     EXPECT_TRUE(result.ok()) << result.status();
     if (!result.ok()) return "";
     EXPECT_EQ(result->exit_code, 0) << result->output << result->error_output;
@@ -95,6 +95,29 @@ TEST(ProcessesTest, EmbeddedAndSeparateProcessesTranslateAlike) {
                   {"--processes", "--models", "names=" + checkpoint});
   separate.Run({"wait", "--model", "names"});
   EXPECT_EQ(separate.Translate(), translations);
+  ASSERT_NO_FATAL_FAILURE(separate.Stop());
+}
+
+TEST(ProcessesTest, TheNextSystemKnowsTheJobsOfTheOneBefore) {
+  const TemporaryDirectory directory;
+  TrainingJob job = NamesJob(directory.path() + "/checkpoints");
+  job.min_workers = 2;
+  const std::string job_path = directory.path() + "/job.textproto";
+  std::ofstream(job_path) << TrainingJobToText(job);
+  const std::string state = "--state_directory=" + directory.path() + "/state";
+
+  System embedded(directory.path() + "/a", {state});
+  embedded.Run({"wait", "--routers", "1", "--workers", "2"});
+  embedded.Run({"train", job_path, "--follow"});
+  // It is done: to follow it again says so.
+  embedded.Run({"train", job_path, "--follow", "--resume"});
+  const std::string jobs = embedded.Run({"jobs", "--history"});
+  EXPECT_THAT(jobs, ::testing::HasSubstr("succeeded"));
+  ASSERT_NO_FATAL_FAILURE(embedded.Stop());
+
+  System separate(directory.path() + "/b", {"--processes", state});
+  separate.Run({"wait", "--routers", "1", "--workers", "2"});
+  EXPECT_EQ(separate.Run({"jobs", "--history"}), jobs);
   ASSERT_NO_FATAL_FAILURE(separate.Stop());
 }
 

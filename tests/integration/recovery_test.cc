@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <string>
@@ -31,12 +32,16 @@ TrainingJob TwelveSteps(const std::string& directory) {
   return job;
 }
 
-void TrainUnder(const std::string& directory, Faults faults, Tensors* tensors,
-                int64_t* attempts) {
-  const TrainingJob job = TwelveSteps(directory);
+void TrainUnder(const TrainingJob& job, Faults faults, Tensors* tensors,
+                int64_t* attempts, int64_t* most_redone = nullptr) {
   Cluster cluster(2, 3);
+  int64_t furthest = 0;
   ASSERT_OK_AND_ASSIGN(
       const auto lines, cluster.Train(job, [&](const v1::JobProgress& line) {
+        furthest = std::max(furthest, line.step());
+        if (most_redone != nullptr) {
+          *most_redone = std::max(*most_redone, furthest - line.step());
+        }
         if (faults.empty() || line.step() < faults.begin()->first) return;
         const auto fault = faults.begin()->second;
         faults.erase(faults.begin());
@@ -59,8 +64,8 @@ class RecoveryTest : public ::testing::Test {
     directory_ = new TemporaryDirectory();
     undisturbed_ = new Tensors();
     int64_t attempts = 0;
-    TrainUnder(directory_->path() + "/undisturbed", {}, undisturbed_,
-               &attempts);
+    TrainUnder(TwelveSteps(directory_->path() + "/undisturbed"), {},
+               undisturbed_, &attempts);
   }
   static void TearDownTestSuite() {
     delete undisturbed_;
@@ -71,9 +76,29 @@ class RecoveryTest : public ::testing::Test {
                               int64_t least_attempts) {
     Tensors tensors;
     int64_t attempts = 0;
-    ASSERT_NO_FATAL_FAILURE(TrainUnder(directory_->path() + "/" + name,
-                                       std::move(faults), &tensors, &attempts));
+    ASSERT_NO_FATAL_FAILURE(
+        TrainUnder(TwelveSteps(directory_->path() + "/" + name),
+                   std::move(faults), &tensors, &attempts));
     EXPECT_GE(attempts, least_attempts);
+    ExpectUndisturbed(tensors);
+  }
+
+  // With buddies, and no checkpoint but the last; returns how far it fell back.
+  static int64_t StepsRedoneAfter(const std::string& name, Faults faults) {
+    TrainingJob job = TwelveSteps(directory_->path() + "/" + name);
+    job.checkpoint.every_steps = 0;
+    job.recovery.buddies = true;
+    Tensors tensors;
+    int64_t attempts = 0, redone = 0;
+    const int64_t losses = static_cast<int64_t>(faults.size());
+    TrainUnder(job, std::move(faults), &tensors, &attempts, &redone);
+    EXPECT_EQ(attempts, 1 + losses);
+    ExpectUndisturbed(tensors);
+    return redone;
+  }
+
+ private:
+  static void ExpectUndisturbed(const Tensors& tensors) {
     ASSERT_FALSE(undisturbed_->empty());
     ASSERT_EQ(tensors.size(), undisturbed_->size());
     for (const auto& [tensor, value] : *undisturbed_) {
@@ -81,7 +106,6 @@ class RecoveryTest : public ::testing::Test {
     }
   }
 
- private:
   static TemporaryDirectory* directory_;
   static Tensors* undisturbed_;
 };
@@ -100,6 +124,14 @@ TEST_F(RecoveryTest, WorkersAreLostAndAnotherJoins) {
                    {6, [](Cluster& cluster) { cluster.AddWorker("new"); }},
                    {9, [](Cluster& cluster) { cluster.DropWorker(1); }}},
                   3);
+}
+
+TEST_F(RecoveryTest, WithBuddiesAWorkerTakesAStepWithItAtMost) {
+  EXPECT_LE(
+      StepsRedoneAfter("buddies",
+                       {{4, [](Cluster& cluster) { cluster.DropWorker(0); }},
+                        {9, [](Cluster& cluster) { cluster.DropWorker(1); }}}),
+      1);
 }
 
 TEST_F(RecoveryTest, ARouterIsLostAndAnotherJoins) {

@@ -67,9 +67,8 @@ void RunLocally(TrainingJob job, const std::string& tokenizer_path,
   ASSERT_OK_AND_ASSIGN(const auto trainer, LocalTrainer::Create(job));
   for (int64_t step = 1; step <= job.steps; ++step) {
     ASSERT_OK_AND_ASSIGN(
-        const StepResult result,
-        trainer->Step([&](int64_t s, int64_t index) {
-          return MakeBatch(dataset, order.Microbatch(s - 1, index));
+        const StepResult result, trainer->Step([&](int64_t s, int64_t index) {
+          return *ReadBatch(dataset, order.Microbatch(s - 1, index));
         }));
     outcome->losses[step] = result.statistics.loss();
   }
@@ -100,10 +99,29 @@ void ExpectSame(const Outcome& outcome, const Outcome& reference) {
   }
 }
 
-TEST(TrainingTest, AnyClusterTrainsTheModelOfOneProcess) {
+// In float32, and rounded: what is rounded does not depend on where it is.
+class PrecisionTest : public ::testing::TestWithParam<ComputeType> {
+ protected:
+  static TrainingJob Job(const std::string& checkpoint_directory) {
+    TrainingJob job = NamesJob(checkpoint_directory);
+    job.model.compute_type = job.model.wire_type = GetParam();
+    return job;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(TrainingTest, PrecisionTest,
+                         ::testing::Values(ComputeType::kFloat32,
+                                           ComputeType::kBFloat16),
+                         [](const auto& test) {
+                           return test.param == ComputeType::kFloat32
+                                      ? "Float32"
+                                      : "BFloat16";
+                         });
+
+TEST_P(PrecisionTest, AnyClusterTrainsTheModelOfOneProcess) {
   const TemporaryDirectory directory;
   Outcome first;
-  const TrainingJob job = NamesJob(directory.path() + "/1-1");
+  const TrainingJob job = Job(directory.path() + "/1-1");
   ASSERT_NO_FATAL_FAILURE(RunOnCluster(job, 1, 1, &first));
   ASSERT_EQ(first.losses.size(), static_cast<size_t>(job.steps));
 
@@ -116,10 +134,9 @@ TEST(TrainingTest, AnyClusterTrainsTheModelOfOneProcess) {
        std::vector<std::pair<int, int>>{{1, 4}, {2, 3}}) {
     SCOPED_TRACE(absl::StrCat(routers, " routers, ", workers, " workers"));
     Outcome outcome;
-    ASSERT_NO_FATAL_FAILURE(
-        RunOnCluster(NamesJob(absl::StrCat(directory.path(), "/", routers, "-",
-                                           workers)),
-                     routers, workers, &outcome));
+    ASSERT_NO_FATAL_FAILURE(RunOnCluster(
+        Job(absl::StrCat(directory.path(), "/", routers, "-", workers)),
+        routers, workers, &outcome));
     ExpectSame(outcome, first);
     EXPECT_EQ(outcome.tensors.size(), first.tensors.size());
   }
@@ -138,6 +155,9 @@ TEST(TrainingTest, LossFallsAndLoadIsBalanced) {
   ASSERT_EQ(lines.count(1), 1u);
   EXPECT_LT(last.loss(), 0.75 * lines.at(1).loss());
   EXPECT_LT(last.balance_loss(), 1.5);
+  // log V of 300 words at least, to begin with.
+  EXPECT_GT(lines.at(1).logit_magnitude(), 5.0);
+  EXPECT_GT(lines.at(1).gate_logit_magnitude(), 1.0);
   EXPECT_GT(last.tokens_per_second(), 0.0);
 }
 

@@ -7,6 +7,7 @@
 
 #include <future>
 #include <memory>
+#include <thread>
 
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -72,55 +73,86 @@ TEST_F(BatcherTest, AnswersInTheOrderOfTheRequestsSentences) {
   EXPECT_EQ(batcher.requests(), 0);
 }
 
-TEST_F(BatcherTest, FillsBatchesAcrossRequests) {
+TEST_F(BatcherTest, SentencesJoinWhatRunsBetweenSteps) {
+  model_->SetSteps(3);
   model_->Hold();
-  Batcher batcher({.max_batch_tokens = 9});
+  Batcher batcher({.batch = {.max_rows = 3}});
   Call first = Add(batcher, {Sentence(10)});
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
   Call second = Add(batcher, {Sentence(20), Sentence(21)});
-  Call third = Add(batcher, {Sentence(30), Sentence(31, 5)});
-  EXPECT_EQ(batcher.queued_sentences(), 4);
-  EXPECT_EQ(batcher.queued_tokens(), 3 + 3 + 3 + 5);
+  Call third = Add(batcher, {Sentence(30)});
+  EXPECT_EQ(batcher.queued_sentences(), 3);
+  EXPECT_EQ(batcher.queued_tokens(), 3 + 3 + 3);
+  EXPECT_EQ(batcher.running_sentences(), 1);
   model_->Release();
   EXPECT_OK(first.results.get());
   EXPECT_OK(second.results.get());
   EXPECT_OK(third.results.get());
-  // The long one would make 4 x 5 tokens.
-  EXPECT_THAT(
-      model_->batches(),
-      ElementsAre(ElementsAre(10), ElementsAre(20, 21, 30), ElementsAre(31)));
+  EXPECT_THAT(model_->steps(),
+              ElementsAre(ElementsAre(10), ElementsAre(10, 20, 30),
+                          ElementsAre(10, 20, 30), ElementsAre(20, 30, 21),
+                          ElementsAre(21), ElementsAre(21)));
 }
 
-TEST_F(BatcherTest, SentenceAboveTheBudgetIsABatch) {
-  Batcher batcher({.max_batch_tokens = 1});
-  Call call = Add(batcher, {Sentence(10), Sentence(20)});
+TEST_F(BatcherTest, SentenceAboveTheBudgetRunsAlone) {
+  Batcher batcher({.batch = {.max_rows = 1, .max_encode_tokens = 1}});
+  SourceSentence wide = Sentence(10);
+  wide.options.beam_size = 4;
+  Call call = Add(batcher, {wide, Sentence(20)});
   EXPECT_OK(call.results.get());
-  EXPECT_THAT(model_->batches(), ElementsAre(ElementsAre(10), ElementsAre(20)));
+  EXPECT_THAT(model_->steps(), ElementsAre(ElementsAre(10), ElementsAre(20)));
 }
 
-TEST_F(BatcherTest, ModelsHaveBatchesOfTheirOwn) {
+TEST_F(BatcherTest, SentenceAboveTheCacheIsRefused) {
+  Batcher batcher({.batch = {.max_positions = 30}});
+  SourceSentence wide = Sentence(10);
+  wide.options.beam_size = 4;
+  EXPECT_THAT(Add(batcher, {Sentence(20), wide}).id,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("sentences[1]: the source and the beam at its "
+                                 "longest have 31 positions, at most 30")));
+  wide.options.max_length = 6;
+  EXPECT_OK(Add(batcher, {wide}).results.get());
+}
+
+TEST_F(BatcherTest, ModelsTakeTurns) {
   const auto other = std::make_shared<FakeModel>("other@1");
+  model_->SetSteps(2);
   model_->Hold();
   Batcher batcher({});
   Call first = Add(batcher, {Sentence(10)});
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
   Call second = Add(batcher, {Sentence(20)});
   Call third = AddFor(other, batcher, {Sentence(30)});
-  Call fourth = Add(batcher, {Sentence(40)});
+  model_->ReleaseStep();
+  model_->ReleaseStep();
+  EXPECT_OK(third.results.get());  // though the first model still runs
   model_->Release();
-  for (Call* call : {&first, &second, &third, &fourth}) {
-    EXPECT_OK(call->results.get());
-  }
-  EXPECT_THAT(model_->batches(),
-              ElementsAre(ElementsAre(10), ElementsAre(20, 40)));
-  EXPECT_THAT(other->batches(), ElementsAre(ElementsAre(30)));
+  EXPECT_OK(first.results.get());
+  EXPECT_OK(second.results.get());
+  EXPECT_THAT(other->steps(), ElementsAre(ElementsAre(30)));
+}
+
+TEST_F(BatcherTest, ADocumentGivesWayToASentence) {
+  model_->Hold();
+  Batcher batcher({.batch = {.max_rows = 1}});
+  Call document =
+      Add(batcher, {Sentence(10), Sentence(11), Sentence(12), Sentence(13)});
+  model_->WaitForSteps(1);
+  Call sentence = Add(batcher, {Sentence(20)});
+  model_->Release();
+  EXPECT_OK(document.results.get());
+  EXPECT_OK(sentence.results.get());
+  EXPECT_THAT(model_->steps(),
+              ElementsAre(ElementsAre(10), ElementsAre(11), ElementsAre(20),
+                          ElementsAre(12), ElementsAre(13)));
 }
 
 TEST_F(BatcherTest, FullQueueRefusesUntilThereIsRoom) {
   model_->Hold();
   Batcher batcher({.max_queued_tokens = 9, .max_queued_sentences = 3});
   Call running = Add(batcher, {Sentence(10)});
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
   Call waiting = Add(batcher, {Sentence(20), Sentence(21)});
   EXPECT_THAT(Add(batcher, {Sentence(30, 4)}).id,
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -152,46 +184,46 @@ TEST_F(BatcherTest, RequestAboveTheLimitsIsToldToSplit) {
   EXPECT_EQ(batcher.requests(), 0);
 }
 
-TEST_F(BatcherTest, BatchStopsWhenNobodyWaitsForIt) {
-  const auto blocker = std::make_shared<FakeModel>("blocker@1");
-  blocker->Hold();
+TEST_F(BatcherTest, StepStopsWhenNobodyWaitsForIt) {
+  model_->SetSteps(3);
   model_->Hold();
   Batcher batcher({});
-  Call before = AddFor(blocker, batcher, {Sentence(1)});
-  blocker->WaitForBatches(1);
-  Call first = Add(batcher, {Sentence(10)});
+  Call first = Add(batcher, {Sentence(10), Sentence(11)});
   Call second = Add(batcher, {Sentence(20)});
-  blocker->Release();
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
 
   batcher.Cancel(*first.id);
   EXPECT_THAT(first.results.get(),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("client")));
-  EXPECT_THAT(model_->ends(), SizeIs(0));
-  EXPECT_EQ(batcher.running_sentences(), 2);
   batcher.Cancel(*second.id);
   EXPECT_THAT(second.results.get(),
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("client")));
-  model_->WaitForEnds(1);  // though it is held
-  EXPECT_THAT(model_->ends(), ElementsAre(ElementsAre(true, true)));
+  model_->WaitForEnds(2);  // though it is held
   EXPECT_EQ(batcher.requests(), 0);
   EXPECT_EQ(batcher.queued_sentences(), 0);
+  while (batcher.running_sentences() > 0) std::this_thread::yield();
+  EXPECT_EQ(model_->steps().size(), 2u);
 }
 
-TEST_F(BatcherTest, OthersOfTheBatchAreAnsweredAfterACancellation) {
+TEST_F(BatcherTest, ACancelledSentenceIsInNoFurtherStep) {
+  model_->SetSteps(3);
   model_->Hold();
-  Batcher batcher({.max_batch_tokens = 100});
+  Batcher batcher({});
   Call before = Add(batcher, {Sentence(1)});
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
   Call first = Add(batcher, {Sentence(10)});
   Call second = Add(batcher, {Sentence(20)});
-  batcher.Cancel(*before.id);  // lets the next batch begin
-  model_->WaitForBatches(2);
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
   batcher.Cancel(*first.id);
   model_->Release();
+  EXPECT_OK(before.results.get());
   EXPECT_OK(second.results.get());
-  EXPECT_THAT(model_->ends(),
-              ElementsAre(ElementsAre(true), ElementsAre(true, false)));
+  EXPECT_THAT(model_->steps(),
+              ElementsAre(ElementsAre(1), ElementsAre(1, 10, 20),
+                          ElementsAre(1, 20), ElementsAre(20)));
 }
 
 TEST_F(BatcherTest, DeadlineEndsWaitingAndRunningRequests) {
@@ -208,7 +240,7 @@ TEST_F(BatcherTest, DeadlineEndsWaitingAndRunningRequests) {
 }
 
 TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {
-  Batcher batcher({});
+  Batcher batcher({.batch = {.max_rows = 1}});
   model_->Fail(absl::UnavailableError("worker w0 is lost"));
   EXPECT_THAT(Add(batcher, {Sentence(10)}).results.get(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("w0")));
@@ -221,7 +253,7 @@ TEST_F(BatcherTest, FinishWaitsForWhatWasAccepted) {
   Batcher batcher({});
   Call running = Add(batcher, {Sentence(10)});
   Call waiting = Add(batcher, {Sentence(20)});
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
   std::future<void> finished = std::async(std::launch::async, [&batcher] {
     batcher.Finish(std::chrono::hours(1));
   });

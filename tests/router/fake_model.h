@@ -1,10 +1,12 @@
 // A TranslationModel without a model: a word is a token, and a translation is
-// the source's tokens in reverse. It can be made to wait.
+// the source's tokens in reverse, done after as many steps as was said. Steps
+// can be made to wait.
 
 #ifndef TESTS_ROUTER_FAKE_MODEL_H_
 #define TESTS_ROUTER_FAKE_MODEL_H_
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -14,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "router/translation_model.h"
+#include "services/base/check.h"
 #include "services/tokenizer/utf8.h"
 
 namespace gshard {
@@ -26,37 +29,40 @@ class FakeModel final : public TranslationModel {
   explicit FakeModel(std::string id, std::string default_language = "")
       : id_(std::move(id)), default_language_(std::move(default_language)) {}
 
-  // From now on batches wait until Release() or until they are cancelled.
+  // From now on steps wait until Release() or until they are cancelled.
   void Hold() {
     Change([this] { held_ = true; });
   }
   void Release() {
     Change([this] { held_ = false; });
   }
-  // From now on batches fail.
+  // Lets one step of a held model go on.
+  void ReleaseStep() {
+    Change([this] { ++released_; });
+  }
+  // From now on steps fail.
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
   }
-
-  // Returns when `count` batches have begun.
-  void WaitForBatches(size_t count) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return batches_.size() >= count; });
+  // Steps that a translation takes; 1 at first.
+  void SetSteps(int64_t steps) {
+    Change([&] { steps_needed_ = steps; });
   }
-  // Returns when `count` batches are over.
+
+  // Returns when `count` steps have begun; or are over.
+  void WaitForSteps(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return steps_.size() >= count; });
+  }
   void WaitForEnds(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [&] { return ends_.size() >= count; });
+    changed_.wait(lock, [&] { return ends_ >= count; });
   }
-  // First tokens behind the tags of each batch's sentences.
-  std::vector<std::vector<int32_t>> batches() {
+  // First tokens behind the tags of the sentences of each step, in the order in
+  // which they joined.
+  std::vector<std::vector<int32_t>> steps() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return batches_;
-  }
-  // For each batch that is over, which of its sentences were cancelled then.
-  std::vector<std::vector<bool>> ends() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return ends_;
+    return steps_;
   }
 
   const std::string& id() const override { return id_; }
@@ -86,46 +92,114 @@ class FakeModel final : public TranslationModel {
     return absl::StrJoin(ids, " ");
   }
 
-  absl::StatusOr<std::vector<Hypotheses>> Translate(
-      absl::Span<const SourceSentence> sentences,
-      const BatchRun& run) override {
-    const uint64_t registration =
-        run.all_cancelled->OnCancel([this] { Change([] {}); });
-    absl::Status failure;
-    std::vector<Hypotheses> results;
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      std::vector<int32_t> firsts;
-      for (const SourceSentence& sentence : sentences) {
-        firsts.push_back(sentence.ids[1]);
-        Hypotheses& hypotheses = results.emplace_back();
-        for (int n = 0; n < sentence.options.n_best; ++n) {
-          hypotheses.push_back(
-              {.ids = std::vector<int32_t>(sentence.ids.rbegin() + 1,
-                                           sentence.ids.rend() - 1),
-               .score = -0.5 * (n + 1),
-               .token_count = sentence.options.max_length,
-               .truncated = false});
-        }
-      }
-      batches_.push_back(std::move(firsts));
-      changed_.notify_all();
-      changed_.wait(lock,
-                    [&] { return !held_ || run.all_cancelled->cancelled(); });
-      failure = failure_;
-      std::vector<bool> cancelled;
-      for (size_t i = 0; i < sentences.size(); ++i) {
-        cancelled.push_back(run.cancelled(i));
-      }
-      ends_.push_back(std::move(cancelled));
-      changed_.notify_all();
-    }
-    run.all_cancelled->Remove(registration);
-    if (!failure.ok()) return failure;
-    return results;
+  int64_t CachedPositions(const SourceSentence& sentence) const override {
+    return static_cast<int64_t>(sentence.ids.size()) +
+           sentence.options.beam_size * sentence.options.max_length;
+  }
+  std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) override {
+    return std::make_unique<Batch>(*this, max_positions);
   }
 
  private:
+  class Batch final : public ModelBatch {
+   public:
+    Batch(FakeModel& model, int64_t max_positions)
+        : model_(model), max_positions_(max_positions) {}
+
+    absl::Status Join(absl::Span<const JoiningSentence> joining,
+                      const BatchRun&) override {
+      for (const JoiningSentence& one : joining) {
+        positions_ += model_.CachedPositions(*one.sentence);
+        active_.push_back({one.id, *one.sentence, 0});
+      }
+      CHECK(positions_ <= max_positions_);
+      return absl::OkStatus();
+    }
+
+    absl::Status Step(const BatchRun& run) override {
+      const uint64_t registration =
+          run.all_cancelled->OnCancel([this] { model_.Change([] {}); });
+      const absl::Status status = model_.MakeStep(active_, run);
+      run.all_cancelled->Remove(registration);
+      return status;
+    }
+
+    void Leave(uint64_t id) override {
+      std::erase_if(active_, [&](const Active& active) {
+        if (active.id != id) return false;
+        positions_ -= model_.CachedPositions(active.sentence);
+        return true;
+      });
+    }
+
+    std::vector<FinishedSentence> TakeFinished() override {
+      std::vector<FinishedSentence> finished;
+      for (const Active& active : active_) {
+        if (active.steps < active.needed) continue;
+        finished.push_back({.id = active.id,
+                            .hypotheses = Reversed(active.sentence),
+                            .steps = active.steps});
+      }
+      for (const FinishedSentence& one : finished) Leave(one.id);
+      return finished;
+    }
+
+    int64_t rows() const override {
+      return static_cast<int64_t>(active_.size());
+    }
+
+   private:
+    friend class FakeModel;
+    struct Active {
+      uint64_t id;
+      SourceSentence sentence;
+      int64_t steps;
+      int64_t needed = 1;
+    };
+
+    static std::vector<DecodedHypothesis> Reversed(
+        const SourceSentence& sentence) {
+      std::vector<DecodedHypothesis> hypotheses;
+      for (int n = 0; n < sentence.options.n_best; ++n) {
+        hypotheses.push_back(
+            {.ids = std::vector<int32_t>(sentence.ids.rbegin() + 1,
+                                         sentence.ids.rend() - 1),
+             .score = -0.5 * (n + 1),
+             .token_count = sentence.options.max_length,
+             .truncated = false});
+      }
+      return hypotheses;
+    }
+
+    FakeModel& model_;
+    const int64_t max_positions_;
+    int64_t positions_ = 0;
+    std::vector<Active> active_;
+  };
+
+  absl::Status MakeStep(std::vector<Batch::Active>& active,
+                        const BatchRun& run) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    std::vector<int32_t> firsts;
+    for (const Batch::Active& one : active) {
+      firsts.push_back(one.sentence.ids[1]);
+    }
+    steps_.push_back(std::move(firsts));
+    changed_.notify_all();
+    changed_.wait(lock, [&] {
+      return !held_ || released_ > 0 || run.all_cancelled->cancelled();
+    });
+    ++ends_;
+    changed_.notify_all();
+    if (run.all_cancelled->cancelled()) return absl::CancelledError("stopped");
+    if (held_) --released_;
+    for (Batch::Active& one : active) {
+      one.needed = steps_needed_;
+      ++one.steps;
+    }
+    return failure_;
+  }
+
   template <typename Action>
   void Change(const Action& action) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -137,10 +211,13 @@ class FakeModel final : public TranslationModel {
   const std::string default_language_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  // All below are guarded by mutex_.
   bool held_ = false;
+  int released_ = 0;
+  int64_t steps_needed_ = 1;
   absl::Status failure_;
-  std::vector<std::vector<int32_t>> batches_;
-  std::vector<std::vector<bool>> ends_;
+  std::vector<std::vector<int32_t>> steps_;
+  size_t ends_ = 0;
 };
 
 }  // namespace gshard

@@ -126,7 +126,7 @@ TEST_F(TranslationServiceTest, CancelledCallLeavesNothing) {
   stub_->async()->Translate(
       &running_context, &request, &running_response,
       [&](grpc::Status status) { running.set_value(status); });
-  model_->WaitForBatches(1);
+  model_->WaitForSteps(1);
   stub_->async()->Translate(
       &waiting_context, &request, &waiting_response,
       [&](grpc::Status status) { waiting.set_value(status); });

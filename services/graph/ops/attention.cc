@@ -1,4 +1,4 @@
-// attention, attention_gradient, update_cache.
+// attention, attention_gradient, paged_attention, update_cache.
 
 #include "services/ops/attention.h"
 
@@ -8,7 +8,10 @@
 #include "services/graph/builder.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/cache.h"
+#include "services/ops/cast.h"
+#include "services/ops/paged_attention.h"
 #include "services/ops/reference/attention.h"
+#include "services/ops/reference/paged_attention.h"
 
 namespace gshard {
 namespace {
@@ -34,10 +37,11 @@ absl::Status ExpectOptions(const Attributes& attributes) {
   return absl::OkStatus();
 }
 
-// q, k, v, key_lengths and, with dropout, key at the end.
+// q, k, v, key_lengths and, with dropout, key at the end. q, k and v are f32 or
+// bf16; what is computed from them is f32.
 absl::Status ExpectAttention(absl::Span<const ValueType> operands) {
   for (const int i : {0, 1, 2}) {
-    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectFactors(operands, 0, i));
     RETURN_IF_ERROR(ExpectRank(operands, i, 4));
   }
   const Shape& q = operands[0].shape;
@@ -54,6 +58,10 @@ absl::Status ExpectKey(const ValueType& key) {
       absl::StrCat("key must be i64[], got ", key.ToString()));
 }
 
+ValueType AsFloat(const ValueType& type) {
+  return {ElementType::kFloat32, type.shape};
+}
+
 ValueType WeightsType(absl::Span<const ValueType> operands) {
   const Shape& q = operands[0].shape;
   return {ElementType::kFloat32, {q[0], q[2], q[1], operands[1].shape[1]}};
@@ -65,7 +73,7 @@ Types InferAttention(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectOperands(operands, HasKey(attributes) ? 5 : 4));
   RETURN_IF_ERROR(ExpectAttention(operands));
   if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
-  std::vector<ValueType> results = {operands[0]};
+  std::vector<ValueType> results = {AsFloat(operands[0])};
   if (IntAttribute(attributes, "keep_weights") != 0) {
     results.push_back(WeightsType(operands));
   }
@@ -83,7 +91,8 @@ Types InferAttentionGradient(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectFloat(operands, 5));
   RETURN_IF_ERROR(ExpectShape(operands, 5, operands[0].shape));
   if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
-  return std::vector<ValueType>{operands[0], operands[1], operands[2]};
+  return std::vector<ValueType>{AsFloat(operands[0]), AsFloat(operands[1]),
+                                AsFloat(operands[2])};
 }
 
 absl::Status CheckLengths(const Tensor& lengths, int64_t keys) {
@@ -120,9 +129,17 @@ AttentionOptions Options(const KernelContext& context, int key_operand) {
   return options;
 }
 
+// q, k and v as the kernels take them.
+void WidenFactors(KernelContext& c) {
+  for (const int i : {0, 1, 2}) {
+    c.operands[i] = Cast(c.operands[i], ElementType::kFloat32);
+  }
+}
+
 template <typename Function>
 absl::Status RunAttention(KernelContext& c, Function function) {
   RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
+  WidenFactors(c);
   AttentionResult result =
       function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
                Options(c, 4), c.results.size() > 1);
@@ -134,6 +151,7 @@ absl::Status RunAttention(KernelContext& c, Function function) {
 template <typename Function>
 absl::Status RunGradient(KernelContext& c, Function function) {
   RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
+  WidenFactors(c);
   AttentionGradients gradients =
       function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
                Options(c, 6), c.operands[4], c.operands[5]);
@@ -152,7 +170,7 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
   }
   std::vector<ValueId> operands(node.inputs.begin(), node.inputs.begin() + 4);
   operands.push_back(node.outputs[1]);
-  operands.push_back(dy[0]);
+  operands.push_back(b.Cast(dy[0], ElementType::kFloat32));
   if (node.inputs.size() > 4) operands.push_back(node.inputs[4]);
   std::vector<ValueId> gradients =
       b.AddNode("attention_gradient", std::move(operands), node.attributes);
@@ -160,22 +178,58 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
   return gradients;
 }
 
-// cache [B, L, N, D], entry [B, 1, N, D], positions i32[B] -> cache.
+// q [R, 1, N, D], keys and values [S, P, N, D], pages i32[R, T], lengths i32[R]
+// -> [R, 1, N, D].
+Types InferPagedAttention(absl::Span<const ValueType> operands,
+                          const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "scale"));
+  RETURN_IF_ERROR(ExpectOperands(operands, 5));
+  for (const int i : {0, 1, 2}) {
+    RETURN_IF_ERROR(ExpectFloat(operands, i));
+    RETURN_IF_ERROR(ExpectRank(operands, i, 4));
+  }
+  for (const int i : {3, 4}) RETURN_IF_ERROR(ExpectInt(operands, i));
+  RETURN_IF_ERROR(ExpectRank(operands, 3, 2));
+  const Shape& q = operands[0].shape;
+  const Shape& keys = operands[1].shape;
+  RETURN_IF_ERROR(ExpectShape(operands, 0, {q[0], 1, keys[2], keys[3]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, keys));
+  RETURN_IF_ERROR(
+      ExpectShape(operands, 3, {q[0], operands[3].shape[1]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 4, {q[0]}));
+  return std::vector<ValueType>{operands[0]};
+}
+
+template <typename Function>
+absl::Status RunPagedAttention(KernelContext& c, Function function) {
+  const Tensor& keys = c.operands[1];
+  RETURN_IF_ERROR(
+      CheckPages(c.operands[3], c.operands[4], keys.dim(0), keys.dim(1)));
+  c.results[0] =
+      function(c.operands[0], keys, c.operands[2], c.operands[3], c.operands[4],
+               static_cast<float>(FloatAttribute(c.attributes(), "scale")));
+  return absl::OkStatus();
+}
+
+// cache [S, P, N, D], entry [R, 1, N, D], slots i32[R] -> cache.
 Types InferUpdateCache(absl::Span<const ValueType> operands,
                        const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 4));
-  const Shape& cache = operands[0].shape;
   RETURN_IF_ERROR(ExpectFloat(operands, 1));
-  RETURN_IF_ERROR(ExpectShape(operands, 1, {cache[0], 1, cache[2], cache[3]}));
+  RETURN_IF_ERROR(ExpectRank(operands, 1, 4));
   RETURN_IF_ERROR(ExpectInt(operands, 2));
-  RETURN_IF_ERROR(ExpectShape(operands, 2, {cache[0]}));
+  const Shape& cache = operands[0].shape;
+  const Dim rows = operands[1].shape[0];
+  RETURN_IF_ERROR(ExpectShape(operands, 1, {rows, 1, cache[2], cache[3]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 2, {rows}));
   return std::vector<ValueType>{operands[0]};
 }
 
 absl::Status UpdateCacheKernel(KernelContext& c) {
-  RETURN_IF_ERROR(CheckPositions(c.operands[2], c.operands[0].dim(1)));
+  const Tensor& cache = c.operands[0];
+  RETURN_IF_ERROR(CheckSlots(c.operands[2], cache.dim(0) * cache.dim(1)));
   c.results[0] = UpdateCache(c.Take(0), c.operands[1], c.operands[2]);
   return absl::OkStatus();
 }
@@ -204,6 +258,16 @@ std::vector<OpDef> AttentionOps() {
        .reference =
            [](KernelContext& c) {
              return RunGradient(c, reference::AttentionGradient);
+           }},
+      {.name = "paged_attention",
+       .infer = InferPagedAttention,
+       .kernel =
+           [](KernelContext& c) {
+             return RunPagedAttention(c, PagedAttention);
+           },
+       .reference =
+           [](KernelContext& c) {
+             return RunPagedAttention(c, reference::PagedAttention);
            }},
       {.name = "update_cache",
        .infer = InferUpdateCache,

@@ -14,7 +14,6 @@ namespace {
 absl::Status BindLetters(absl::string_view letters,
                          absl::Span<const ValueType> operands, int i,
                          std::map<char, Dim>& sizes) {
-  RETURN_IF_ERROR(ExpectFloat(operands, i));
   RETURN_IF_ERROR(ExpectRank(operands, i, letters.size()));
   for (size_t d = 0; d < letters.size(); ++d) {
     const auto [found, added] =
@@ -32,6 +31,7 @@ absl::Status BindLetters(absl::string_view letters,
 absl::StatusOr<std::vector<ValueType>> InferEinsum(
     absl::Span<const ValueType> operands, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
+  RETURN_IF_ERROR(ExpectFactors(operands, 0, 1));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "equation"));
   ASSIGN_OR_RETURN(const EinsumSpec spec,
                    ParseEinsum(StringAttribute(attributes, "equation")));
@@ -66,9 +66,10 @@ absl::StatusOr<std::vector<ValueId>> EinsumGradient(
     Builder& b, const Node& node, absl::Span<const ValueId> dy) {
   ASSIGN_OR_RETURN(const EinsumSpec spec,
                    ParseEinsum(StringAttribute(node.attributes, "equation")));
+  const ValueId factor = b.Cast(dy[0], b.type(node.inputs[0]).type);
   return std::vector<ValueId>{
-      b.Einsum(GradientOfA(spec).ToString(), dy[0], node.inputs[1]),
-      b.Einsum(GradientOfB(spec).ToString(), node.inputs[0], dy[0])};
+      b.Einsum(GradientOfA(spec).ToString(), factor, node.inputs[1]),
+      b.Einsum(GradientOfB(spec).ToString(), node.inputs[0], factor)};
 }
 
 }  // namespace

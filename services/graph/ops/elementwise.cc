@@ -1,5 +1,5 @@
-// add, subtract, multiply, divide, scale, exp, relu, relu_gradient, dropout,
-// dropout_rows.
+// add, subtract, multiply, divide, scale, exp, cast, relu, relu_gradient,
+// dropout, dropout_rows.
 
 #include "services/ops/elementwise.h"
 
@@ -10,7 +10,9 @@
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
 #include "services/graph/ops/standard_ops.h"
+#include "services/ops/cast.h"
 #include "services/ops/dropout.h"
+#include "services/ops/reference/cast.h"
 #include "services/ops/reference/elementwise.h"
 
 namespace gshard {
@@ -45,13 +47,30 @@ absl::StatusOr<std::vector<ValueType>> InferScale(
   return InferSame(operands, attributes);
 }
 
+absl::StatusOr<std::vector<ValueType>> InferCast(
+    absl::Span<const ValueType> operands, const Attributes& attributes) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "type"));
+  ASSIGN_OR_RETURN(const ElementType type, FloatTypeAttribute(attributes));
+  return std::vector<ValueType>{{type, operands[0].shape}};
+}
+
+absl::StatusOr<std::vector<ValueType>> InferRelu(
+    absl::Span<const ValueType> operands, const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 1));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
+  return std::vector<ValueType>{operands[0]};
+}
+
+// y of either type, dy f32 -> f32.
 absl::StatusOr<std::vector<ValueType>> InferReluGradient(
     absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
-  RETURN_IF_ERROR(ExpectFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
   RETURN_IF_ERROR(ExpectFloat(operands, 1));
   RETURN_IF_ERROR(ExpectShape(operands, 1, operands[0].shape));
-  return std::vector<ValueType>{operands[0]};
+  return std::vector<ValueType>{operands[1]};
 }
 
 // x, then a key i64[].
@@ -223,23 +242,45 @@ std::vector<OpDef> ElementwiseOps() {
                    return std::vector<ValueId>{
                        b.Multiply(dy[0], node.outputs[0])};
                  }});
-  ops.push_back({.name = "relu",
-                 .infer = InferSame,
+  // The gradient takes the operand's type: so it is rounded where values are.
+  ops.push_back({.name = "cast",
+                 .infer = InferCast,
                  .kernel =
                      [](KernelContext& c) {
-                       c.results[0] = Relu(c.Take(0));
+                       c.results[0] =
+                           Cast(c.operands[0], c.result_types[0].type);
                        return absl::OkStatus();
                      },
                  .reference =
                      [](KernelContext& c) {
-                       c.results[0] = reference::Relu(c.operands[0]);
+                       c.results[0] = reference::Cast(c.operands[0],
+                                                      c.result_types[0].type);
                        return absl::OkStatus();
                      },
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
-                       b.AddOne("relu_gradient", {node.outputs[0], dy[0]})};
+                       b.Cast(dy[0], b.type(node.inputs[0]).type)};
                  }});
+  ops.push_back(
+      {.name = "relu",
+       .infer = InferRelu,
+       .kernel =
+           [](KernelContext& c) {
+             c.results[0] = Relu(c.Take(0));
+             return absl::OkStatus();
+           },
+       .reference =
+           [](KernelContext& c) {
+             c.results[0] = reference::Relu(c.operands[0]);
+             return absl::OkStatus();
+           },
+       .gradient = [](Builder& b, const Node& node,
+                      absl::Span<const ValueId> dy) -> Gradients {
+         return std::vector<ValueId>{
+             b.AddOne("relu_gradient",
+                      {node.outputs[0], b.Cast(dy[0], ElementType::kFloat32)})};
+       }});
   ops.push_back({.name = "relu_gradient",
                  .infer = InferReluGradient,
                  .kernel =

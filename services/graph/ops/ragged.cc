@@ -19,6 +19,15 @@ absl::Status ExpectFloats(absl::Span<const ValueType> operands, int i,
   return ExpectRank(operands, i, rank);
 }
 
+// Operands 0 and 1 of these ranks, of float32 or bfloat16.
+absl::Status ExpectProduct(absl::Span<const ValueType> operands, int rank0,
+                           int rank1) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  RETURN_IF_ERROR(ExpectFactors(operands, 0, 1));
+  RETURN_IF_ERROR(ExpectRank(operands, 0, rank0));
+  return ExpectRank(operands, 1, rank1);
+}
+
 absl::Status ExpectGroupSizes(absl::Span<const ValueType> operands,
                               const Dim& experts) {
   RETURN_IF_ERROR(ExpectInt(operands, 2));
@@ -27,9 +36,7 @@ absl::Status ExpectGroupSizes(absl::Span<const ValueType> operands,
 
 // rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H].
 Types InferDot(absl::Span<const ValueType> operands, const Attributes&) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 3));
-  RETURN_IF_ERROR(ExpectFloats(operands, 0, 2));
-  RETURN_IF_ERROR(ExpectFloats(operands, 1, 3));
+  RETURN_IF_ERROR(ExpectProduct(operands, 2, 3));
   const Shape& weights = operands[1].shape;
   RETURN_IF_ERROR(
       ExpectShape(operands, 0, {operands[0].shape[0], weights[1]}));
@@ -41,9 +48,7 @@ Types InferDot(absl::Span<const ValueType> operands, const Attributes&) {
 // dy [R, H], weights [E, M, H], group_sizes -> [R, M].
 Types InferRowsGradient(absl::Span<const ValueType> operands,
                         const Attributes&) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 3));
-  RETURN_IF_ERROR(ExpectFloats(operands, 0, 2));
-  RETURN_IF_ERROR(ExpectFloats(operands, 1, 3));
+  RETURN_IF_ERROR(ExpectProduct(operands, 2, 3));
   const Shape& weights = operands[1].shape;
   RETURN_IF_ERROR(
       ExpectShape(operands, 0, {operands[0].shape[0], weights[2]}));
@@ -55,9 +60,7 @@ Types InferRowsGradient(absl::Span<const ValueType> operands,
 // rows [R, M], dy [R, H], group_sizes [E] -> [E, M, H].
 Types InferWeightsGradient(absl::Span<const ValueType> operands,
                            const Attributes&) {
-  RETURN_IF_ERROR(ExpectOperands(operands, 3));
-  RETURN_IF_ERROR(ExpectFloats(operands, 0, 2));
-  RETURN_IF_ERROR(ExpectFloats(operands, 1, 2));
+  RETURN_IF_ERROR(ExpectProduct(operands, 2, 2));
   RETURN_IF_ERROR(ExpectShape(
       operands, 1, {operands[0].shape[0], operands[1].shape[1]}));
   RETURN_IF_ERROR(ExpectInt(operands, 2));
@@ -114,20 +117,21 @@ std::function<absl::Status(KernelContext&)> BiasGradientKernel(
 
 std::vector<OpDef> RaggedOps() {
   std::vector<OpDef> ops;
-  ops.push_back(
-      {.name = "ragged_dot",
-       .infer = InferDot,
-       .kernel = Kernel(RaggedDot),
-       .reference = Kernel(reference::RaggedDot),
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         return std::vector<ValueId>{
-             b.AddOne("ragged_dot_rows_gradient",
-                      {dy[0], node.inputs[1], node.inputs[2]}),
-             b.AddOne("ragged_dot_weights_gradient",
-                      {node.inputs[0], dy[0], node.inputs[2]}),
-             kNoValue};
-       }});
+  ops.push_back({.name = "ragged_dot",
+                 .infer = InferDot,
+                 .kernel = Kernel(RaggedDot),
+                 .reference = Kernel(reference::RaggedDot),
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   const ValueId factor =
+                       b.Cast(dy[0], b.type(node.inputs[0]).type);
+                   return std::vector<ValueId>{
+                       b.AddOne("ragged_dot_rows_gradient",
+                                {factor, node.inputs[1], node.inputs[2]}),
+                       b.AddOne("ragged_dot_weights_gradient",
+                                {node.inputs[0], factor, node.inputs[2]}),
+                       kNoValue};
+                 }});
   ops.push_back({.name = "ragged_dot_rows_gradient",
                  .infer = InferRowsGradient,
                  .kernel = Kernel(RaggedDotRowsGradient),

@@ -24,8 +24,8 @@ absl::StatusOr<std::vector<ValueType>> InferParameter(
   RETURN_IF_ERROR(ExpectOperands(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "name"));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
-  return std::vector<ValueType>{
-      {ElementType::kFloat32, ShapeAttribute(attributes, "shape")}};
+  ASSIGN_OR_RETURN(const ElementType type, FloatTypeAttribute(attributes));
+  return std::vector<ValueType>{{type, ShapeAttribute(attributes, "shape")}};
 }
 
 absl::StatusOr<std::vector<ValueType>> InferConstant(

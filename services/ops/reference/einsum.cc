@@ -3,6 +3,8 @@
 #include <map>
 #include <vector>
 
+#include "services/ops/reference/cast.h"
+
 namespace gshard::reference {
 namespace {
 
@@ -20,6 +22,10 @@ int64_t Offset(const Index& index, const std::string& letters,
 }  // namespace
 
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
+  if (a.type() == ElementType::kBFloat16) {
+    return reference::Einsum(spec, Cast(a, ElementType::kFloat32),
+                             Cast(b, ElementType::kFloat32));
+  }
   Index sizes;
   for (size_t i = 0; i < spec.a.size(); ++i) sizes[spec.a[i]] = a.dim(i);
   for (size_t i = 0; i < spec.b.size(); ++i) sizes[spec.b[i]] = b.dim(i);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "services/base/random.h"
+#include "services/ops/reference/cast.h"
 
 namespace gshard::reference {
 namespace {
@@ -48,10 +49,18 @@ Tensor Scale(const Tensor& x, float factor) {
 }
 
 Tensor Relu(const Tensor& x) {
+  if (x.type() == ElementType::kBFloat16) {
+    return reference::Cast(
+        reference::Relu(reference::Cast(x, ElementType::kFloat32)), x.type());
+  }
   return ForEach(x, [&](int64_t i) { return x.f32()[i] < 0 ? 0 : x.f32()[i]; });
 }
 
 Tensor ReluGradient(const Tensor& y, const Tensor& dy) {
+  if (y.type() == ElementType::kBFloat16) {
+    return reference::ReluGradient(reference::Cast(y, ElementType::kFloat32),
+                                   dy);
+  }
   return ForEach(y,
                  [&](int64_t i) { return y.f32()[i] > 0 ? dy.f32()[i] : 0; });
 }

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "services/ops/reference/cast.h"
+
 namespace gshard::reference {
 namespace {
 
@@ -11,6 +13,10 @@ std::vector<int64_t> GroupOfRow(const Tensor& group_sizes) {
     groups.insert(groups.end(), group_sizes.i32()[e], e);
   }
   return groups;
+}
+
+Tensor Wide(const Tensor& x) {
+  return reference::Cast(x, ElementType::kFloat32);
 }
 
 Tensor FromDoubles(const Dims& dims, const std::vector<double>& values) {
@@ -28,11 +34,12 @@ Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
   const std::vector<int64_t> groups = GroupOfRow(group_sizes);
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = weights.dim(2);
   std::vector<double> sums(num_rows * h, 0.0);
+  const Tensor a = Wide(rows), b = Wide(weights);
   for (int64_t r = 0; r < num_rows; ++r) {
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < h; ++j) {
-        sums[r * h + j] += static_cast<double>(rows.f32()[r * m + i]) *
-                           weights.f32()[(groups[r] * m + i) * h + j];
+        sums[r * h + j] += static_cast<double>(a.f32()[r * m + i]) *
+                           b.f32()[(groups[r] * m + i) * h + j];
       }
     }
   }
@@ -45,11 +52,12 @@ Tensor RaggedDotRowsGradient(const Tensor& dresult, const Tensor& weights,
   const int64_t num_rows = dresult.dim(0);
   const int64_t m = weights.dim(1), h = weights.dim(2);
   std::vector<double> sums(num_rows * m, 0.0);
+  const Tensor a = Wide(dresult), b = Wide(weights);
   for (int64_t r = 0; r < num_rows; ++r) {
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < h; ++j) {
-        sums[r * m + i] += static_cast<double>(dresult.f32()[r * h + j]) *
-                           weights.f32()[(groups[r] * m + i) * h + j];
+        sums[r * m + i] += static_cast<double>(a.f32()[r * h + j]) *
+                           b.f32()[(groups[r] * m + i) * h + j];
       }
     }
   }
@@ -61,12 +69,12 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
   const std::vector<int64_t> groups = GroupOfRow(group_sizes);
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = dresult.dim(1);
   std::vector<double> sums(group_sizes.size() * m * h, 0.0);
+  const Tensor a = Wide(rows), b = Wide(dresult);
   for (int64_t r = 0; r < num_rows; ++r) {
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < h; ++j) {
         sums[(groups[r] * m + i) * h + j] +=
-            static_cast<double>(rows.f32()[r * m + i]) *
-            dresult.f32()[r * h + j];
+            static_cast<double>(a.f32()[r * m + i]) * b.f32()[r * h + j];
       }
     }
   }

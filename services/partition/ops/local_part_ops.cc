@@ -132,9 +132,12 @@ absl::Status MaskKernel(KernelContext& c) {
       case ElementType::kInt32:
         Fill(x, dim, begin, static_cast<int32_t>(value));
         break;
+      case ElementType::kBFloat16:
+        Fill(x, dim, begin, ToBFloat16(static_cast<float>(value)));
+        break;
       default:
         return absl::InvalidArgumentError(absl::StrCat(
-            "padding to mask must be f32 or i32, got ", x.TypeString()));
+            "padding to mask must be f32, bf16 or i32, got ", x.TypeString()));
     }
   }
   c.results[0] = std::move(x);

@@ -63,6 +63,11 @@ class Buffers {
       if (node.op->name == "parameter") {
         buffer.kind = BufferKind::kParameter;
         buffer.first = 0;
+        // Stored as float32, twice as large, and rounded beside.
+        if (program_.type(output).type == ElementType::kBFloat16) {
+          buffer.bytes = SaturatingAdd(
+              buffer.bytes, SaturatingAdd(buffer.bytes, buffer.bytes));
+        }
       }
       of_[output] = all_.size();
       all_.push_back(buffer);

@@ -1,6 +1,7 @@
-// attention, attention_gradient, update_cache: by sentence (b), by head (n)
-// and by query (q); keys and head width in one piece. Causal masks and dropout:
-// see lowering/attention_lowering.cc.
+// attention, attention_gradient: by sentence (b), by head (n) and by query (q);
+// keys and head width in one piece. Causal masks and dropout: see
+// lowering/attention_lowering.cc. paged_attention, update_cache: by head, and
+// the former by row (r); pages are counted in the whole cache.
 
 #include "services/sharding/rules/standard_rules.h"
 
@@ -34,11 +35,12 @@ OpRule AttentionGradient(const Program&, const Node& node) {
 NamedRules AttentionRules() {
   return {{"attention", Attention},
           {"attention_gradient", AttentionGradient},
+          {"paged_attention",
+           [](const Program&, const Node&) {
+             return WithLengths(MakeRule("rLnD,SPnD,SPnD,rT,r->rLnD"), 4);
+           }},
           {"update_cache", [](const Program&, const Node&) {
-             OpRule rule = MakeRule("bPnd,bLnd,b->bPnd");
-             rule.operand_rules.resize(3);
-             rule.operand_rules[2] = {.identity = 0.0, .mask_always = true};
-             return rule;
+             return MakeRule("SPnd,RLnd,R->SPnd");
            }}};
 }
 

@@ -31,7 +31,7 @@ NamedRules ElementwiseRules() {
   NamedRules rules;
   // Dropout's last operand is a scalar key, no exception to the rule.
   for (const char* op : {"add", "subtract", "multiply", "divide", "scale",
-                         "exp", "relu", "relu_gradient", "dropout"}) {
+                         "exp", "cast", "relu", "relu_gradient", "dropout"}) {
     rules.emplace_back(op, Elementwise);
   }
   rules.emplace_back("dropout_rows", FixedRule("(et)h,(et),->(et)h", true));

@@ -41,6 +41,8 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
     info->mutable_progress()->set_step(7);
     info->mutable_progress()->set_total_steps(9);
     info->mutable_progress()->set_attempt(2);
+    info->mutable_progress()->set_best_validation_step(5);
+    info->mutable_progress()->set_best_validation_loss(4.75);
     info->set_submitted_unix_micros(1'600'000'000'000'000);
     if (!request->include_history()) return grpc::Status::OK;
     info->add_history()->set_state(v1::JOB_STATE_QUEUED);
@@ -65,7 +67,7 @@ TEST(JobsCommandTest, ListsJobsAndTheirHistory) {
   const CommandRun list = run({});
   ASSERT_OK(list.status);
   EXPECT_THAT(list.out, AllOf(HasSubstr("tiny  recovering   7/9        2  "
-                                        "2020-09-13T12:26:40Z"),
+                                        "2020-09-13T12:26:40Z  4.7500 at 5"),
                               Not(HasSubstr("queued"))));
   const CommandRun history = run({"tiny", "--history"});
   ASSERT_OK(history.status);

@@ -151,8 +151,10 @@ TEST(TrainCommandTest, FailsAsTheJobDoes) {
 
 TEST(TrainCommandTest, RefusesABadJobBeforeAnyCall) {
   const ScratchFolder folder;
+  const std::string job =
+      folder.Write("job", "name: 'x' checkpoint { directory: 'y' }\n");
   EXPECT_THAT(
-      CommandRun(TrainCommand, {folder.Write("job", "name: 'x'\n")}).status,
+      CommandRun(TrainCommand, {job}).status,
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("train_path")));
   EXPECT_TRUE(IsUsageError(CommandRun(TrainCommand, {}).status));
 }

@@ -115,6 +115,19 @@ TEST(CheckpointFolderTest, KeepsTheLastAndTheBest) {
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("validation loss")));
 }
 
+TEST(CheckpointFolderTest, KeepsWhatIsPinned) {
+  ScratchDirectory scratch;
+  for (const int64_t step : {1, 2, 3, 4}) {
+    ASSERT_OK(WriteCheckpoint(scratch.path(), step, 1));
+  }
+  ASSERT_OK(PruneCheckpoints(
+      scratch.path(),
+      {.last = 1,
+       .pinned = {scratch / "./step-00000002/", scratch / "none", "/", ""}}));
+  ASSERT_OK_AND_ASSIGN(const auto names, ListDirectory(scratch.path()));
+  EXPECT_THAT(names, ElementsAre("step-00000002", "step-00000004"));
+}
+
 TEST(CheckpointFolderTest, DamagedOnesAreNotCountedAsKept) {
   ScratchDirectory scratch;
   for (const int64_t step : {1, 2, 3, 4}) {

@@ -5,9 +5,11 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 #include <string>
 #include <utility>
@@ -59,6 +61,34 @@ class ChangeRecorder : public FaultPoints {
 
   const std::string root_;
   std::vector<std::string> lines_;
+};
+
+// Stops a writer, once, before a change of `kind` whose path has `part` in it,
+// until it is opened.
+class Gate : public FaultPoints {
+ public:
+  Gate(DiskChange::Kind kind, std::string part)
+      : kind_(kind), part_(std::move(part)) {}
+
+  absl::Status Reach(const DiskChange& change) override {
+    if (change.kind != kind_ || !absl::StrContains(change.path, part_) ||
+        passed_.exchange(true)) {
+      return absl::OkStatus();
+    }
+    reached_.set_value();
+    opened_.wait();
+    return absl::OkStatus();
+  }
+  void WaitUntilReached() { is_reached_.wait(); }
+  void Open() { open_.set_value(); }
+
+ private:
+  const DiskChange::Kind kind_;
+  const std::string part_;
+  std::atomic<bool> passed_{false};
+  std::promise<void> reached_, open_;
+  std::shared_future<void> is_reached_ = reached_.get_future().share();
+  std::shared_future<void> opened_ = open_.get_future().share();
 };
 
 // Ends the process at the change number `point`, in the middle of a write.

@@ -251,12 +251,12 @@ TEST(SafetensorsTest, BrokenHeadersAreNamed) {
 TEST(SafetensorsTest, TypesThatWeLackAreUnimplemented) {
   ScratchDirectory scratch;
   Spill(scratch / "a",
-        WithHeader(R"({"x":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}})",
+        WithHeader(R"({"x":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})",
                    "12"));
   EXPECT_THAT(SafetensorsReader::Open(scratch / "a"),
               StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("tensor 'x': expected dtype F32, F64, I32, "
-                                 "I64 or U8, got BF16")));
+                       HasSubstr("tensor 'x': expected dtype F32, BF16, "
+                                 "F64, I32, I64 or U8, got F16")));
 }
 
 TEST(SafetensorsTest, AFileThatShrinksWhileOpenIsDataLoss) {

@@ -40,6 +40,8 @@ ModelConfig UnusualModel() {
   model.positions = Positions::kLearned;
   model.max_positions = 77;
   model.expert_bias = true;
+  model.compute_type = ComputeType::kBFloat16;
+  model.wire_type = ComputeType::kBFloat16;
   model.dropout = {0.15, 0.25, 0.35, 0.45, 0.55};
   model.gate = {.training_policy = SecondExpertPolicy::kSampling,
                 .evaluation_policy = SecondExpertPolicy::kRandom,

@@ -35,8 +35,14 @@ TrainingJob UnusualJob() {
   job.name = "unusual";
   job.model.experts = 64;
   job.model.gate.literal = true;
-  job.data = {"a b/\"train\".tsv", "dev\xc3\xa9.tsv", "s.model", "t.model",
-              "pt_BR"};
+  job.data = {"a b/\"train\".tsv",
+              "dev\xc3\xa9.tsv",
+              "s.model",
+              "t.model",
+              "pt_BR",
+              {{"more.tsv", "de", 0.5}, {"other.tsv", "", 2.0}},
+              5.0,
+              {{"held-out.tsv", "fr", 1.0}}};
   job.seed = std::numeric_limits<int64_t>::max();
   job.steps = 17;
   job.microbatches_per_step = 3;
@@ -47,7 +53,7 @@ TrainingJob UnusualJob() {
   job.label_smoothing = 0.2;
   job.vocabulary_z_loss = 0.0;
   job.clip_norm = 1.0;
-  job.checkpoint = {"there", 0, 7};
+  job.checkpoint = {"there", 0, 7, 2, false};
   job.min_routers = 2;
   job.min_workers = 4;
   job.serve_as = "de-en";
@@ -55,7 +61,8 @@ TrainingJob UnusualJob() {
   job.progress_every_steps = 10;
   job.time_limit_seconds = 480;
   job.on_nonfinite = OnNonfinite::kRollback;
-  job.recovery = {3, 250};
+  job.recovery = {3, 250, true};
+  job.validation = {50, 1000};
   return job;
 }
 
@@ -83,14 +90,22 @@ TEST(TrainingJobTest, PrintsEveryFieldOfTheMessage) {
     for (int i = 0; i < descriptor->field_count(); ++i) {
       const auto* field = descriptor->field(i);
       if (field->real_containing_oneof() != nullptr) continue;
+      if (field->is_repeated()) {
+        EXPECT_GT(group.GetReflection()->FieldSize(group, field), 0)
+            << field->full_name();
+        continue;
+      }
       EXPECT_TRUE(group.GetReflection()->HasField(group, field))
           << field->full_name();
     }
   };
-  TrainingJob job = LeastJob();
+  TrainingJob job = UnusualJob();
+  job.optimizer = AdafactorConfig();
   const v1::TrainingJob message = TrainingJobToProto(job);
   expect_all_set(message);
   expect_all_set(message.data());
+  expect_all_set(message.data().train_files(0));
+  expect_all_set(message.validation());
   expect_all_set(message.adafactor());
   expect_all_set(message.schedule());
   expect_all_set(message.checkpoint());
@@ -111,6 +126,42 @@ TEST(TrainingJobTest, ReadsAnOptimizerByItsName) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("adafactor")));
 }
 
+TEST(TrainingJobTest, ListsAllFilesWithTheirLanguages) {
+  TrainingData data;
+  data.train_files = {{"b", "", 1.0}, {"c", "fr", 3.0}};
+  data.default_language = "de";
+  EXPECT_EQ(TrainFiles(data),
+            (std::vector<TextFile>{{"b", "de", 1.0}, {"c", "fr", 3.0}}));
+  data.train_path = "a";
+  EXPECT_EQ(TrainFiles(data).front(), (TextFile{"a", "de", 1.0}));
+  EXPECT_EQ(DevFiles(data), std::vector<TextFile>());
+  data.dev_path = "d";
+  data.dev_files = data.train_files;
+  EXPECT_EQ(DevFiles(data).size(), 3u);
+}
+
+TEST(TrainingJobTest, ChecksFilesOfText) {
+  const auto expect = [](const std::string& data, const std::string& message) {
+    EXPECT_THAT(
+        ParseTrainingJob(absl::StrCat("name: 'x' checkpoint { directory: 'out' "
+                                      "} data { ",
+                                      data, " }")),
+        StatusIs(absl::StatusCode::kInvalidArgument, message));
+  };
+  expect("train_files { path: 'a' weight: 0 }",
+         "data.train_files[0].weight: expected above 0 and at most 1e+06, got "
+         "0");
+  expect("train_files { path: 'a' } train_files { language: 'de' }",
+         "data.train_files[1].path: expected a value, got nothing");
+  expect("train_files { path: 'a' } sampling_temperature: 0.5",
+         "data.sampling_temperature: expected 1 to 1000, got 0.5");
+  TrainingJob job = LeastJob();
+  job.data.dev_files.resize(65536, {"a", "", 1.0});
+  EXPECT_THAT(ValidateTrainingJob(job),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "data.dev_files: expected at most 65535, got 65536"));
+}
+
 TEST(TrainingJobTest, InsistsOnWhatHasNoDefault) {
   EXPECT_THAT(ParseTrainingJob(""),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -119,7 +170,8 @@ TEST(TrainingJobTest, InsistsOnWhatHasNoDefault) {
   job.data.train_path = "";
   EXPECT_THAT(ValidateTrainingJob(job),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "data.train_path: expected a value, got nothing"));
+                       "data.train_path: expected a value, or train_files, got "
+                       "nothing"));
   job = LeastJob();
   job.checkpoint.directory = "";
   EXPECT_THAT(ValidateTrainingJob(job),
@@ -140,6 +192,8 @@ TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
        "adam.epsilon: expected above 0 and at most 1, got 0"},
       {"schedule { multiplier: 0 }",
        "schedule.multiplier: expected above 0 and at most 1e+06, got 0"},
+      {"validation { max_sentences: 2147483648 }",
+       "validation.max_sentences: expected 0 to 2147483647, got 2147483648"},
       {"min_workers: 0", "min_workers: expected 1 to 65536, got 0"},
       {"model { gate { group_size: -1 } }",
        "model.gate.group_size: expected 0 to 1048576, got -1"},

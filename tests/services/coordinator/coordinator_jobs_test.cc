@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <future>
 #include <string>
 #include <thread>
@@ -105,12 +107,8 @@ TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {
   reached.get_future().wait();
   cluster.RestartCoordinator();
   go_on.set_value();
-  v1::JobProgress last;
-  while (last.state() != v1::JOB_STATE_SUCCEEDED) {
-    const auto lines = cluster.Watch("demo");
-    if (!lines.empty()) last = lines.back();
-    ASSERT_NE(last.state(), v1::JOB_STATE_FAILED) << last.status().message();
-  }
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ExpectTrained(job, 4);
   ExpectTrained(job, 5);
   EXPECT_THAT(router.commands(), Contains("load demo/2"));
@@ -128,6 +126,49 @@ TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {
   EXPECT_THAT(cluster.Submit(job),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("resume")));
   EXPECT_OK(cluster.Cancel("demo"));
+}
+
+// A coordinator that ends sends its members away. That must not look as if they
+// had been lost: the job would count a recovery, and might give up.
+TEST(CoordinatorJobsTest, ACoordinatorThatEndsLosesNoMembers) {
+  FakeCluster cluster({}, /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.recovery.max_recoveries = 0;
+  cluster.AddRouter("r");
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_prepare_step() && first.exchange(false)) {
+          reached.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  reached.get_future().wait();
+  cluster.coordinator().Drain(absl::ZeroDuration());
+  // What the end of the members' streams has put on the job's queue comes
+  // before this.
+  std::promise<void> answered;
+  cluster.coordinator().SubmitJob(
+      v1::SubmitJobRequest(), [&](const auto& response) {
+        EXPECT_THAT(response, StatusIs(absl::StatusCode::kUnavailable,
+                                       HasSubstr("shutting")));
+        answered.set_value();
+      });
+  answered.get_future().wait();
+  const absl::StatusOr<v1::ListJobsResponse> jobs =
+      cluster.coordinator().ListJobs([] {
+        v1::ListJobsRequest request;
+        request.set_include_history(true);
+        return request;
+      }());
+  ASSERT_OK(jobs.status());
+  EXPECT_THAT(History(jobs->jobs(0)),
+              ElementsAre("QUEUED/0", "WAITING/1", "RUNNING/1"));
+  go_on.set_value();
 }
 
 TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
@@ -163,13 +204,56 @@ TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
   EXPECT_GE(step, 3);
   ExpectTrained(job, step);
   cluster.RestartCoordinator();
-  v1::JobProgress last;
-  while (last.state() != v1::JOB_STATE_SUCCEEDED) {
-    const auto lines = cluster.Watch("demo");
-    if (!lines.empty()) last = lines.back();
-    ASSERT_NE(last.state(), v1::JOB_STATE_FAILED) << last.status().message();
-  }
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   ExpectTrained(job, 60);
+}
+
+TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
+  std::atomic<int64_t> seconds{1000};
+  FakeCluster cluster({.lease = absl::Hours(24),
+                       .clock = [&] { return absl::FromUnixSeconds(seconds); }},
+                      /*keep=*/true);
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1000;
+  job.time_limit_seconds = 60;
+  job.checkpoint.every_steps = 1;
+  cluster.AddRouter("r");
+  std::promise<void> reached, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddWorker(
+      "w", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_commit_step()) seconds += 25;
+        if (c.has_prepare_step() && c.prepare_step().step() == 2 &&
+            first.exchange(false)) {
+          reached.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  reached.get_future().wait();
+  cluster.RestartCoordinator();
+  go_on.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.step(), 3);
+  EXPECT_EQ(last.elapsed_seconds(), 75);
+}
+
+TEST(CoordinatorJobsTest, AStateDiskThatVanishesIsAClearError) {
+  FakeCluster cluster({}, /*keep=*/true);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
+  std::filesystem::remove_all(cluster.scratch / "state");
+  EXPECT_THAT(cluster.Submit(cluster.MakeJob("b")),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("coordinator.db"),
+                             HasSubstr("is its disk there"))));
+  // What was accepted goes on.
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
 }
 
 TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {

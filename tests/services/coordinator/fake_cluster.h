@@ -1,88 +1,24 @@
 // A coordinator in this process, and members that do what real ones do, but
-// make up their gradients: the gradient of a tensor is a function of its name,
-// the step and the microbatch, so that a test can tell what must come out.
+// make up their gradients.
 
 #ifndef TESTS_SERVICES_COORDINATOR_FAKE_CLUSTER_H_
 #define TESTS_SERVICES_COORDINATOR_FAKE_CLUSTER_H_
 
-#include <condition_variable>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
-#include "services/rpc/member_client.h"
 #include "services/rpc/server.h"
 #include "tests/integration/temporary_directory.h"
 #include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/coordinator/fake_job.h"
+#include "tests/services/coordinator/fake_member.h"
 
 namespace gshard {
-
-// Of a logical tensor of a microbatch.
-Tensor FakeGradient(const std::string& name, const Dims& dims, int64_t step,
-                    int32_t microbatch);
-
-// What a fake router says of a microbatch.
-v1::MicrobatchStats FakeStats(const ModelConfig& model, int64_t step,
-                              int32_t microbatch);
-
-// One router or worker.
-class FakeMember : public MemberHandler {
- public:
-  // A command is answered by `intercept` if that returns something.
-  using Intercept =
-      std::function<std::optional<v1::CommandReply>(const v1::Command&)>;
-
-  FakeMember(std::shared_ptr<grpc::Channel> channel, v1::MemberRole role,
-             std::string name, Intercept intercept = nullptr);
-  ~FakeMember() override { Leave(); }
-
-  void Leave() { client_->Stop(); }
-
-  v1::CommandReply Handle(const v1::Command& command) override;
-  void Interrupt(const std::string&) override {}
-  void OnLost() override;
-  v1::Heartbeat Load() override { return {}; }
-
-  // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
-  // attempt), "prepare 1", "commit 1", "write 1", "unload demo/1", ...
-  std::vector<std::string> commands() const;
-  // Returns once `command` has come.
-  void WaitFor(const std::string& command) const;
-  v1::LoadSession last_load() const;
-
- private:
-  struct Session {
-    v1::LoadSession load;
-    std::unique_ptr<ParameterStore> store;  // of workers that train
-    GradientList gradients;
-  };
-
-  absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
-  absl::Status LoadWorker(const v1::LoadSession& load, Session* session);
-  absl::Status RunMicrobatch(const v1::AssignMicrobatch& assign,
-                             v1::CommandReply* reply);
-  void Prepare(const v1::PrepareStep& prepare, Session* session,
-               v1::StepPrepared* prepared);
-  absl::Status Write(const v1::WriteCheckpoint& write, const Session& session,
-                     v1::CheckpointWritten* written);
-
-  const std::shared_ptr<grpc::Channel> channel_;
-  const Intercept intercept_;
-  mutable std::mutex mutex_;
-  mutable std::condition_variable came_;
-  std::vector<std::string> commands_;        // guarded by mutex_
-  std::map<std::string, Session> sessions_;  // guarded by mutex_
-  v1::LoadSession last_load_;                // guarded by mutex_
-  std::unique_ptr<MemberClient> client_;
-};
 
 class FakeCluster {
  public:
@@ -117,9 +53,9 @@ class FakeCluster {
       const std::function<bool(const v1::JobProgress&)>& enough = nullptr);
 
   // A job of a tiny model, with files in `scratch`.
-  TrainingJob MakeJob(const std::string& name = "demo") const;
-  // A tokenizer for it that is trained once a process.
-  static const std::string& TokenizerPath();
+  TrainingJob MakeJob(const std::string& name = "demo") const {
+    return MakeFakeJob(name, scratch);
+  }
 
   ScratchDirectory scratch;
 
@@ -136,16 +72,6 @@ class FakeCluster {
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;
   std::vector<std::unique_ptr<FakeMember>> members_;
 };
-
-// All parameters of the job after `steps` steps of the fake gradients, of which
-// `skipped` changed nothing.
-std::unique_ptr<ParameterStore> ExpectedParameters(
-    const TrainingJob& job, int64_t steps,
-    const std::set<int64_t>& skipped = {});
-
-// The checkpoint of `step` holds these parameters, bit for bit.
-void ExpectTrained(TrainingJob job, int64_t step,
-                   const std::set<int64_t>& skipped = {});
 
 }  // namespace gshard
 

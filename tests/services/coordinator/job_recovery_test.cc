@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/rpc/tensor_transfer.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -26,39 +27,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-// Holds back the answer to one command, so that its member can be lost in the
-// middle of it.
-class Hold {
- public:
-  // Of the first command for which `is` holds.
-  FakeMember::Intercept At(std::function<bool(const v1::Command&)> is) {
-    return [this, is = std::move(is)](
-               const v1::Command& command) -> std::optional<v1::CommandReply> {
-      if (!is(command) || held_.exchange(true)) return std::nullopt;
-      reached_.set_value();
-      released_.wait();
-      return ReplyWith(absl::CancelledError("left"));
-    };
-  }
-  void WaitUntilHeld() { reached_.get_future().wait(); }
-  // The member leaves before it answers; returns when it has.
-  void Lose(FakeCluster& cluster, FakeMember& member) {
-    WaitUntilHeld();
-    const int before = cluster.Describe().members_size();
-    std::thread leave([&] { member.Leave(); });
-    while (cluster.Describe().members_size() == before) {
-      std::this_thread::yield();
-    }
-    release_.set_value();
-    leave.join();
-  }
-
- private:
-  std::atomic<bool> held_{false};
-  std::promise<void> reached_, release_;
-  std::shared_future<void> released_ = release_.get_future().share();
-};
 
 TrainingJob FiveSteps(const FakeCluster& cluster) {
   TrainingJob job = cluster.MakeJob();
@@ -116,6 +84,11 @@ TEST(JobRecoveryTest, TheOthersTakeOverFromALostWorker) {
     Hold hold;
     FakeMember& lost = cluster.AddWorker("w1", hold.At(c.is));
     ASSERT_OK(cluster.Submit(job));
+    hold.WaitUntilHeld();
+    // It is written while steps go on.
+    while (!c.from_start && cluster.Describe().jobs(0).checkpoint_step() < 2) {
+      std::this_thread::yield();
+    }
     hold.Lose(cluster, lost);
     const v1::JobProgress last = cluster.Watch("demo").back();
     ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();

@@ -15,6 +15,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/tokenizer/tokenizer.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/fake_gradients.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -419,12 +420,15 @@ TEST(JobRunnerTest, WritesCurvesAndServesWhatItTrained) {
   ASSERT_OK(cluster.Submit(job));
   const v1::JobProgress last = cluster.Watch("demo").back();
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.logit_magnitude(), 8.5);
+  EXPECT_EQ(last.gate_logit_magnitude(), 2.5);
   ASSERT_OK_AND_ASSIGN(const auto files, ListDirectory(job.summary_directory));
   ASSERT_EQ(files.size(), 1u);
   const std::string events = Slurp(job.summary_directory + "/" + files.front());
-  for (const char* tag : {"train/loss", "train/balance_loss",
-                          "train/overflow_ratio", "train/tokens_per_second",
-                          "train/learning_rate", "train/gradient_norm"}) {
+  for (const char* tag :
+       {"train/loss", "train/balance_loss", "train/overflow_ratio",
+        "train/tokens_per_second", "train/learning_rate", "train/gradient_norm",
+        "train/logit_magnitude", "gate_logit_magnitude/"}) {
     EXPECT_TRUE(absl::StrContains(events, tag)) << tag;
   }
   const v1::DescribeResponse state = cluster.Describe();

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
@@ -118,6 +119,55 @@ TEST(JobStoreTest, ADamagedFileIsAClearError) {
   }
   Spill(path, good);
   EXPECT_OK(JobStore::Open(scratch / "state").status());
+}
+
+TEST(JobStoreTest, ForgetsTheOldestChangesOfAJob) {
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(/*directory=*/""));
+  ASSERT_OK(store->Submit(MakeStored("a", 1)));
+  ASSERT_OK(store->Submit(MakeStored("b", 2)));
+  v1::JobProgress progress = MakeStored("a", 1).progress;
+  progress.set_state(v1::JOB_STATE_RECOVERING);
+  for (int64_t i = 1; i <= kMaxChanges + 5; ++i) {
+    progress.set_attempt(i);
+    ASSERT_OK(store->Update(progress, i));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto history, store->History("a"));
+  ASSERT_EQ(static_cast<int64_t>(history.size()), kMaxChanges);
+  EXPECT_EQ(history.front().attempt(), 6);
+  EXPECT_EQ(history.back().attempt(), kMaxChanges + 5);
+  EXPECT_EQ(store->History("b")->size(), 1u);
+}
+
+TEST(JobStoreTest, ForgetsTheOldestJobsThatAreOver) {
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(/*directory=*/""));
+  for (int64_t i = 0; i < kMaxJobs; ++i) {
+    StoredJob job = MakeStored(absl::StrCat("job-", i), i);
+    if (i != 0) job.progress.set_state(v1::JOB_STATE_SUCCEEDED);
+    ASSERT_OK(store->Submit(job));
+  }
+  ASSERT_OK(store->Submit(MakeStored("new-1", kMaxJobs)));
+  ASSERT_OK(store->Submit(MakeStored("new-2", kMaxJobs)));
+  ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+  ASSERT_EQ(static_cast<int64_t>(jobs.size()), kMaxJobs);
+  // The first one waits still.
+  EXPECT_EQ(jobs[0].job.name, "job-0");
+  EXPECT_EQ(jobs[1].job.name, "job-3");
+  EXPECT_EQ(jobs.back().job.name, "new-2");
+  EXPECT_THAT(*store->History("job-1"), IsEmpty());
+}
+
+TEST(JobStoreTest, AFullDiskIsAClearErrorAndChangesNothing) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto database,
+                       Database::Open(scratch / "full.db"));
+  ASSERT_OK(database->Run("CREATE TABLE t (x BLOB)"));
+  // SQLite's own limit says what a disk would.
+  ASSERT_OK(database->Run("PRAGMA max_page_count = 4"));
+  EXPECT_THAT(
+      database->Run("INSERT INTO t VALUES (?)", {std::string(1 << 20, 'x')}),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               AllOf(HasSubstr("full.db"), HasSubstr("make room"))));
+  EXPECT_OK(database->Run("INSERT INTO t VALUES (?)", {std::string("small")}));
 }
 
 TEST(JobStoreTest, ALaterSchemaIsRefused) {

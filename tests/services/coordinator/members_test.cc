@@ -99,7 +99,7 @@ TEST_F(MembersTest, AcceptsAndDescribes) {
   const MemberKey key = Join();
   ASSERT_THAT(sender_->sent, SizeIs(1));
   EXPECT_EQ(sender_->sent[0].accepted().lease_ms(), 86'400'000);
-  EXPECT_EQ(sender_->sent[0].accepted().heartbeat_interval_ms(), 21'600'000);
+  EXPECT_EQ(sender_->sent[0].accepted().heartbeat_interval_ms(), 17'280'000);
   now_ += absl::Seconds(5);
   v1::Heartbeat load;
   load.set_expert_rows(7);

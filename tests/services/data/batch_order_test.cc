@@ -90,6 +90,24 @@ TEST(BatchOrderTest, DoesNotDependOnTheOrderOfAsking) {
   EXPECT_EQ(At(Order(lengths, Options()), 1001), expected[1001]);
 }
 
+// Jobs of earlier versions go on with the same order.
+TEST(BatchOrderTest, StaysAsItIs) {
+  const std::vector<int32_t> lengths = Lengths(3000);
+  std::vector<int32_t> second;
+  for (int i = 0; i < 3000; ++i) {
+    second.push_back(1 + static_cast<int32_t>(RandomBelow(3, i, lengths[i])));
+  }
+  ASSERT_OK_AND_ASSIGN(const BatchOrder order,
+                       BatchOrder::Create(lengths, Options(), second));
+  uint64_t digest = 0;
+  for (int64_t n = 0; n < 1200; ++n) {
+    for (const int32_t sentence : At(order, n)) {
+      digest = FoldIn(digest, static_cast<uint64_t>(n * 4096 + sentence));
+    }
+  }
+  EXPECT_EQ(digest, 14845559612607202122ull);
+}
+
 TEST(BatchOrderTest, ManyThreadsSeeTheSame) {
   const std::vector<int32_t> lengths = Lengths(2000);
   const BatchOrder alone = Order(lengths, Options());

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "services/data/dataset.h"
 #include "services/tokenizer/trainer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -51,7 +52,7 @@ Tensor Padded(const std::vector<std::vector<int32_t>>& rows, int32_t padding) {
 
 TEST_F(BatchTest, PadsAndShifts) {
   const std::vector<int32_t> indices = {5, 0, 77, 400};
-  const Batch batch = MakeBatch(*dataset_, indices);
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(*dataset_, indices));
   std::vector<std::vector<int32_t>> source, input, labels;
   std::vector<int32_t> source_lengths, target_lengths;
   for (const int32_t i : indices) {
@@ -75,7 +76,7 @@ TEST_F(BatchTest, PadsAndShifts) {
 }
 
 TEST_F(BatchTest, CountsTokensWithoutPadding) {
-  const Batch batch = MakeBatch(*dataset_, {1, 2, 3});
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(*dataset_, {1, 2, 3}));
   int64_t source = 0, target = 0;
   for (int i : {1, 2, 3}) {
     source += static_cast<int64_t>(dataset_->source(i).size());
@@ -90,7 +91,7 @@ TEST_F(BatchTest, CountsTokensWithoutPadding) {
 }
 
 TEST_F(BatchTest, OneSentenceHasNoPadding) {
-  const Batch batch = MakeBatch(*dataset_, {9});
+  ASSERT_OK_AND_ASSIGN(const Batch batch, ReadBatch(*dataset_, {9}));
   EXPECT_EQ(batch.source.size(), batch.source_tokens);
   EXPECT_EQ(batch.target_labels.size(), batch.target_tokens);
 }

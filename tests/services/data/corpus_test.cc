@@ -105,6 +105,39 @@ TEST(CorpusTest, FilesReadLikeText) {
   EXPECT_EQ(from_file.pairs.size(), 30000u);
 }
 
+TEST(CorpusTest, SamplesEvenlyAndInOrder) {
+  const std::string a = ::testing::TempDir() + "corpus_test_a.tsv";
+  const std::string b = ::testing::TempDir() + "corpus_test_b.tsv";
+  std::ofstream(a) << "de\t0\t0\nbad\nde\t1\t1\n";
+  {
+    std::ofstream more(b);
+    for (int i = 2; i < 20; ++i) more << i << "\t" << i << "\n";
+  }
+  const std::vector<TextFile> files = {
+      {.path = a, .language = "", .weight = 1.0},
+      {.path = b, .language = "fr", .weight = 1.0}};
+  ASSERT_OK_AND_ASSIGN(const CorpusSample all, SampleCorpus(files, 20, 1));
+  EXPECT_THAT(all.languages, ElementsAre("de", "fr"));
+  EXPECT_EQ(all.bad_lines, 1);
+  ASSERT_EQ(all.pairs.size(), 20u);
+  EXPECT_EQ(all.pairs[19], (SentencePair{"fr", "19", "19"}));
+  // 4000 times 5 of 20: each 1000 times but for 6 standard deviations.
+  std::vector<int> counts(20);
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    ASSERT_OK_AND_ASSIGN(const CorpusSample some, SampleCorpus(files, 5, seed));
+    ASSERT_EQ(some.pairs.size(), 5u);
+    EXPECT_THAT(some.languages, ElementsAre("de", "fr"));
+    int last = -1;
+    for (const SentencePair& pair : some.pairs) {
+      const int number = std::stoi(pair.source);
+      EXPECT_GT(number, last);
+      last = number;
+      ++counts[number];
+    }
+  }
+  for (const int count : counts) EXPECT_NEAR(count, 1000, 6 * 27.4);
+}
+
 TEST(CorpusTest, WritesWhatItReads) {
   const std::string path = ::testing::TempDir() + "corpus_test.tsv";
   const std::vector<SentencePair> pairs = {{"de", "ja", "yes"},

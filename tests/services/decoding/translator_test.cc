@@ -132,7 +132,7 @@ TEST_F(TranslatorTest, BadSentencesAreRefused) {
                        ::testing::HasSubstr("got 33")));
   EXPECT_THAT(translate({.ids = {4, 11, 1}, .options = {}}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       ::testing::HasSubstr("11")));
+                       ::testing::HasSubstr("[0, 11), got 11")));
 }
 
 TEST_F(TranslatorTest, EmptyBatchGivesNothing) {

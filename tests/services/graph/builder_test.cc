@@ -36,10 +36,48 @@ TEST(BuilderTest, AParameterIsOneValue) {
   EXPECT_EQ(b.Parameter("w", {3}), b.Parameter("w", {3}));
   EXPECT_OK(b.status());
   b.Parameter("w", {4});
-  EXPECT_THAT(
-      b.status(),
-      StatusIs(absl::StatusCode::kAlreadyExists,
-               HasSubstr("parameter 'w' exists already with shape [3]")));
+  EXPECT_THAT(b.status(),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("parameter 'w' exists already as f32[3]")));
+}
+
+TEST(BuilderTest, CastsOnlyWhatHasAnotherType) {
+  constexpr auto kLow = ElementType::kBFloat16;
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {B}});
+  EXPECT_EQ(b.Cast(x, kFloat), x);
+  const ValueId low = b.Cast(x, kLow);
+  EXPECT_EQ(b.type(low).ToString(), "bf16[B]");
+  // Back and forth changes nothing; forth and back rounds.
+  const ValueId wide = b.Cast(low, kFloat);
+  EXPECT_EQ(b.Cast(wide, kLow), low);
+  EXPECT_NE(wide, x);
+  EXPECT_EQ(b.type(b.Parameter("w", {3}, kLow)).ToString(), "bf16[3]");
+  EXPECT_OK(b.status());
+}
+
+// "type" of a program from elsewhere.
+TEST(BuilderTest, OnlyFloatsCanBeCast) {
+  const auto cast = [](const char* type) {
+    Builder b("p");
+    const ValueId x = b.Input("x", {kFloat, {}});
+    b.AddOne("cast", {x}, {{"type", type}});
+    return b.status();
+  };
+  EXPECT_OK(cast("bf16"));
+  EXPECT_THAT(cast("i32"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("'type' must be f32 or bf16, got i32")));
+  Builder b("p");
+  b.Cast(b.Input("x", {kInt, {}}), kFloat);
+  EXPECT_THAT(b.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("must be f32 or bf16")));
+  Builder mixed("p");
+  const ValueId x = mixed.Input("x", {kFloat, {3, 3}});
+  mixed.Einsum("ab,bc->ac", x, mixed.Cast(x, ElementType::kBFloat16));
+  EXPECT_THAT(mixed.status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("operand 1 must be f32 as operand 0")));
 }
 
 TEST(BuilderTest, TheFirstErrorStays) {
@@ -107,7 +145,7 @@ const std::vector<WrongUse>& WrongUses() {
        [](Builder& b) {
          b.Add(F(b, {2, 3}), F(b, {2}));
        }},
-      {"relu: operand 0 must be f32, got i32[2]",
+      {"relu: operand 0 must be f32 or bf16, got i32[2]",
        [](Builder& b) { b.Relu(I(b, {2})); }},
       {"scale: attribute 'factor' must be a number, got none",
        [](Builder& b) { b.AddOne("scale", {F(b, {2})}); }},

@@ -1,8 +1,80 @@
 // Cases of contractions, lookups and ragged products.
 
+#include <cmath>
+
 #include "tests/services/graph/op_cases.h"
 
 namespace gshard {
+namespace {
+
+// Multiples of 1/4 in [-1, 1]: exact in bfloat16, and so are steps of 1/4.
+Tensor Quarters(Dims dims, uint64_t seed) {
+  Tensor tensor = RandomTensor(std::move(dims), seed, 4.0f);
+  for (float& x : tensor.span<float>()) x = std::round(x) / 4;
+  return tensor;
+}
+
+// The operator on its operands as bfloat16, integers as they are. Gradients of
+// its result are rounded as well.
+OpCase LowCase(std::string op, std::vector<Tensor> inputs,
+               Attributes attributes, std::vector<int> differentiated) {
+  OpCase c = SimpleCase(op, "of bfloat16", std::move(inputs), attributes,
+                        std::move(differentiated));
+  c.build = [op, attributes](Builder& b, const std::vector<ValueId>& values) {
+    std::vector<ValueId> operands;
+    for (const ValueId value : values) {
+      operands.push_back(b.type(value).type == ElementType::kFloat32
+                             ? b.Cast(value, ElementType::kBFloat16)
+                             : value);
+    }
+    return std::vector<ValueId>{
+        b.Cast(b.AddOne(op, operands, attributes), ElementType::kFloat32)};
+  };
+  c.step = 0.25f;
+  c.tolerance = 1e-2f;
+  return c;
+}
+
+}  // namespace
+
+std::vector<OpCase> BFloat16Cases() {
+  const Tensor sizes = Tensor::Ints({4}, {0, 3, 0, 4});
+  Tensor away = Quarters({4, 5}, 1);
+  for (float& x : away.span<float>()) x += x < 0 ? -0.5f : 0.5f;
+  OpCase cast = LowCase("relu", {away}, {}, {0});
+  cast.op = "cast";
+  cast.name = "there and back";
+  cast.build = [](Builder& b, const std::vector<ValueId>& x) {
+    const ValueId low = b.AddOne("cast", {x[0]}, {{"type", "bf16"}});
+    return std::vector<ValueId>{b.AddOne("cast", {low}, {{"type", "f32"}}),
+                                b.AddOne("cast", {low}, {{"type", "bf16"}})};
+  };
+  return {
+      cast,
+      LowCase("relu", {away}, {}, {0}),
+      LowCase("einsum", {Quarters({2, 3, 5}, 1), Quarters({5, 4}, 2)},
+              {{"equation", "blm,mh->blh"}}, {0, 1}),
+      LowCase("einsum", {Quarters({3, 2, 5}, 1), Quarters({2, 4, 3}, 2)},
+              {{"equation", "abc,bda->dcb"}}, {0, 1}),
+      LowCase("ragged_dot",
+              {Quarters({7, 3}, 1), Quarters({4, 3, 5}, 2), sizes}, {}, {0, 1}),
+      LowCase("ragged_dot_rows_gradient",
+              {Quarters({7, 5}, 1), Quarters({4, 3, 5}, 2), sizes}, {}, {}),
+      LowCase("ragged_dot_weights_gradient",
+              {Quarters({7, 3}, 1), Quarters({7, 4}, 2), sizes}, {}, {}),
+      LowCase("attention",
+              {Quarters({2, 3, 2, 3}, 1), Quarters({2, 4, 2, 3}, 2),
+               Quarters({2, 4, 2, 3}, 3), Tensor::Ints({2}, {4, 2})},
+              {{"causal", int64_t{0}},
+               {"scale", 0.7},
+               {"dropout_rate", 0.0},
+               {"salt", int64_t{5}},
+               {"keep_weights", int64_t{0}}},
+              {}),
+      LowCase("embedding", {Quarters({5, 3}, 1), Tensor::Ints({3}, {0, 4, 4})},
+              {}, {0}),
+  };
+}
 
 std::vector<OpCase> ContractionCases() {
   const auto einsum = [](std::string equation, Dims a, Dims b) {

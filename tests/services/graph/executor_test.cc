@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/graph/builder.h"
+#include "services/ops/cast.h"
 #include "services/tensor/buffer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -40,6 +41,27 @@ TEST(ExecutorTest, RunsForEachSizeOfASymbol) {
       EXPECT_EQ(y[0].f32()[i], std::max(x.f32()[i] * w.f32()[i % 64], 0.0f));
     }
   }
+}
+
+// As it is stored, or as it was rounded before.
+TEST(ExecutorTest, RoundsParametersOfBFloat16) {
+  Builder b("p");
+  b.Output("y", b.Cast(b.Parameter("w", {3}, ElementType::kBFloat16), kFloat));
+  const Executor executor(*std::move(b).Finish());
+  const Tensor w = Tensor::Floats({3}, {1.0f, 1.00390625f, -3.3f});
+  const Tensor rounded = Cast(w, ElementType::kBFloat16);
+  for (const Tensor& given : {w, rounded}) {
+    ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
+                         executor.Run({}, {{"w", given}}));
+    EXPECT_TRUE(TensorEqual(y[0], Cast(rounded, kFloat)));
+  }
+  TensorMap parameters = {{"w", w}, {"other", w}};
+  executor.RoundParameters(parameters);
+  EXPECT_TRUE(TensorEqual(parameters.at("w"), rounded));
+  EXPECT_EQ(parameters.at("other").raw(), w.raw());
+  EXPECT_THAT(executor.Run({}, {{"w", Tensor::Ints({3}, {1, 2, 3})}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected bf16[3], got i32[3]")));
 }
 
 TEST(ExecutorTest, SaysWhatIsMissingOrWrong) {

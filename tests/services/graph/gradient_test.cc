@@ -30,6 +30,36 @@ TEST(GradientTest, SumsOverUses) {
   EXPECT_EQ(*y[0].f32(), 14.0f);
 }
 
+// Of a value that is cast: rounded where the program rounds, float32 else.
+TEST(GradientTest, IsRoundedOnlyByCastsFromBFloat16) {
+  constexpr auto kLow = ElementType::kBFloat16;
+  Builder b("p");
+  const ValueId x = b.Input("x", {kFloat, {2, 3}});
+  const ValueId w = b.Parameter("w", {3, 3}, kLow);
+  const ValueId low = b.Cast(x, kLow);
+  const ValueId product = b.Einsum("ab,bc->ac", low, w);
+  const ValueId sum = b.ReduceSum(product, {0, 1});
+  // A second use, whose gradient is rounded; the sum of both is not.
+  const ValueId wide = b.AddOne("cast", {low}, {{"type", "f32"}});
+  const ValueId loss = b.Add(sum, b.ReduceSum(b.Exp(wide), {0, 1}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
+                       AddGradients(b, loss, {x, w, low, wide}));
+  EXPECT_EQ(b.type(gradients[0]).ToString(), "f32[2, 3]");
+  EXPECT_EQ(b.type(gradients[1]).ToString(), "f32[3, 3]");
+  EXPECT_EQ(b.type(gradients[2]).ToString(), "f32[2, 3]");
+  b.Output("dx", gradients[0]);
+  b.Output("of_exp", gradients[3]);
+  ASSERT_OK_AND_ASSIGN(const Program program, std::move(b).Finish());
+  const Tensor weights = Tensor::Floats({3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9});
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
+                       Executor(program).Run({{"x", RandomTensor({2, 3}, 1)}},
+                                             {{"w", weights}}));
+  for (int64_t i = 0; i < 6; ++i) {
+    const float rows[] = {6, 15, 24};
+    EXPECT_EQ(y[0].f32()[i], rows[i % 3] + ToFloat(ToBFloat16(y[1].f32()[i])));
+  }
+}
+
 TEST(GradientTest, OfValuesInBetweenAndOfTheLoss) {
   Builder b("p");
   const ValueId x = b.Input("x", {kFloat, {}});

@@ -111,9 +111,15 @@ std::vector<OpCase> AttentionCases() {
       AllResults("attention_gradient", "with dropout",
                  {q, k, v, lengths, weights, q, key},
                  attributes(false, 0.3, true)),
-      SimpleCase("update_cache", "two sequences",
+      SimpleCase("paged_attention", "three rows, two of a sentence",
+                 {RandomTensor({3, 1, 2, 3}, 1), RandomTensor({4, 2, 2, 3}, 2),
+                  RandomTensor({4, 2, 2, 3}, 3),
+                  Tensor::Ints({3, 2}, {3, 1, 3, 1, 0, -7}),
+                  Tensor::Ints({3}, {3, 3, 1})},
+                 {{"scale", 0.5}}, {}),
+      SimpleCase("update_cache", "two rows",
                  {RandomTensor({2, 4, 2, 3}, 1), RandomTensor({2, 1, 2, 3}, 2),
-                  Tensor::Ints({2}, {3, 0})},
+                  Tensor::Ints({2}, {3, 4})},
                  {}, {}),
   };
 }

@@ -21,13 +21,15 @@ std::vector<OpCase> LookupCases();
 std::vector<OpCase> AttentionCases();
 std::vector<OpCase> LossCases();
 std::vector<OpCase> RaggedCases();
+std::vector<OpCase> BFloat16Cases();
 
 inline std::vector<OpCase> AllGraphCases() {
   std::vector<OpCase> all;
   for (const auto& cases :
        {SourceCases(), ElementwiseCases(), ShapeCases(), PaddingCases(),
         ReduceMaxCases(), ContractionCases(), ConvolutionCases(), NormCases(),
-        LookupCases(), AttentionCases(), LossCases(), RaggedCases()}) {
+        LookupCases(), AttentionCases(), LossCases(), RaggedCases(),
+        BFloat16Cases()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

@@ -11,6 +11,8 @@
 namespace gshard {
 namespace {
 
+constexpr int64_t kPage = 2;  // positions
+
 // Decodes given hypotheses step by step.
 class StepByStep {
  public:
@@ -21,58 +23,67 @@ class StepByStep {
         decode_(*BuildDecodeProgram(config)) {}
 
   // Logits [B*K, V] of each step. hypotheses[b * K + k] are the tokens that
-  // hypothesis k of sentence b is fed; one that has ended is ignored.
+  // hypothesis k of sentence b is fed; one that has ended is ignored. Sources
+  // and hypotheses have pages for `source_length` (0: the longest) and `room`
+  // positions, `first_page` and others behind it.
   std::vector<Tensor> Run(const std::vector<Sentence>& sources, int64_t K,
                           const std::vector<Sentence>& hypotheses, int64_t room,
-                          int64_t source_length = 0) {
-    const int64_t B = sources.size();
+                          int64_t source_length = 0, int64_t first_page = 0) {
+    const int64_t B = sources.size(), R = B * K;
     TensorMap inputs;
     AddSentences("source", sources, source_length, inputs);
     inputs["key"] = KeyInput(0);
-    const Tensor source_lengths = inputs.at("source_lengths");
     auto encoded = encode_.Run(inputs, parameters_);
     CHECK(encoded.ok());
     const TensorMap memory = NamedOutputs(encode_.program(), *encoded);
-    TensorMap caches;
-    for (int64_t i = 0; i < config_.decoder_layers; ++i) {
-      for (const char* name : {"self_key/", "self_value/"}) {
-        // What is not written yet must not be read.
-        Tensor cache(ElementType::kFloat32,
-                     {B * K, room, config_.heads, config_.head_width});
-        std::fill_n(cache.f32(), cache.size(), NAN);
-        caches[absl::StrCat(name, i)] = std::move(cache);
+    const int64_t Ls = inputs.at("source").dim(1);
+    const int64_t Ts = (Ls + kPage - 1) / kPage;
+    const int64_t T = (room + kPage - 1) / kPage;
+    TensorMap caches = Caches(memory, first_page, first_page + B * Ts + R * T);
+    std::vector<int32_t> source_lengths, source_pages, pages;
+    for (int64_t r = 0; r < R; ++r) {
+      source_lengths.push_back(inputs.at("source_lengths").i32()[r / K]);
+      for (int64_t t = 0; t < Ts; ++t) {
+        source_pages.push_back(first_page + r / K * Ts + t);
+      }
+      for (int64_t t = 0; t < T; ++t) {
+        pages.push_back(first_page + B * Ts + r * T + t);
       }
     }
     size_t steps = 0;
     for (const Sentence& h : hypotheses) steps = std::max(steps, h.size());
     std::vector<Tensor> logits;
     for (size_t step = 0; step < steps; ++step) {
-      std::vector<int32_t> tokens, positions, lengths, valid;
-      for (const Sentence& h : hypotheses) {
+      std::vector<int32_t> tokens, positions, lengths, valid, slots;
+      for (int64_t r = 0; r < R; ++r) {
+        const Sentence& h = hypotheses[r];
         const bool alive = step < h.size();
         tokens.push_back(alive ? h[step] : 0);
         positions.push_back(step);
         lengths.push_back(step + 1);
         valid.push_back(alive);
+        slots.push_back(pages[r * T + step / kPage] * kPage + step % kPage);
       }
       TensorMap step_inputs = std::move(caches);
       caches = TensorMap();
-      for (const auto& [name, value] : memory) step_inputs[name] = value;
-      step_inputs["tokens"] = Tensor::Ints({B, K}, tokens);
-      step_inputs["positions"] = Tensor::Ints({B, K}, positions);
-      step_inputs["lengths"] = Tensor::Ints({B * K}, lengths);
-      step_inputs["valid"] = Tensor::Ints({B, K}, valid);
-      step_inputs["source_lengths"] = source_lengths;
+      step_inputs["tokens"] = Tensor::Ints({R, 1}, tokens);
+      step_inputs["positions"] = Tensor::Ints({R, 1}, positions);
+      step_inputs["valid"] = Tensor::Ints({R, 1}, valid);
+      step_inputs["slots"] = Tensor::Ints({R}, slots);
+      step_inputs["lengths"] = Tensor::Ints({R}, lengths);
+      step_inputs["pages"] = Tensor::Ints({R, T}, pages);
+      step_inputs["source_lengths"] = Tensor::Ints({R}, source_lengths);
+      step_inputs["source_pages"] = Tensor::Ints({R, Ts}, source_pages);
       step_inputs["key"] = KeyInput(0);
-      const std::byte* cache = step_inputs.at("self_key/0").raw();
+      const std::byte* cache = step_inputs.at("key/0").raw();
       auto outputs = decode_.Run(std::move(step_inputs), parameters_);
       CHECK(outputs.ok());
       TensorMap named = NamedOutputs(decode_.program(), *outputs);
       outputs->clear();
       // Moved in and written in place.
-      EXPECT_EQ(named.at("self_key/0").raw(), cache);
+      EXPECT_EQ(named.at("key/0").raw(), cache);
       for (int64_t i = 0; i < config_.decoder_layers; ++i) {
-        for (const char* prefix : {"self_key/", "self_value/"}) {
+        for (const char* prefix : {"key/", "value/"}) {
           const std::string name = absl::StrCat(prefix, i);
           caches[name] = std::move(named.at(name));
         }
@@ -83,6 +94,29 @@ class StepByStep {
   }
 
  private:
+  // With the sources' keys and values from page `first` on. What is not
+  // written yet must not be read.
+  TensorMap Caches(const TensorMap& memory, int64_t first, int64_t pages) {
+    TensorMap caches;
+    for (int64_t i = 0; i < config_.decoder_layers; ++i) {
+      for (const char* name : {"key/", "value/"}) {
+        Tensor cache(ElementType::kFloat32,
+                     {pages, kPage, config_.heads, config_.head_width});
+        std::fill_n(cache.f32(), cache.size(), NAN);
+        const Tensor& source = memory.at(absl::StrCat("cross_", name, i));
+        const int64_t width = config_.heads * config_.head_width;
+        const int64_t Ls = source.dim(1);
+        const int64_t stride = (Ls + kPage - 1) / kPage * kPage;
+        for (int64_t b = 0; b < source.dim(0); ++b) {
+          std::copy_n(source.f32() + b * Ls * width, Ls * width,
+                      cache.f32() + (first * kPage + b * stride) * width);
+        }
+        caches[absl::StrCat(name, i)] = std::move(cache);
+      }
+    }
+    return caches;
+  }
+
   const ModelConfig config_;
   const TensorMap parameters_;
   const Executor encode_;
@@ -107,7 +141,10 @@ std::vector<ModelConfig> Configs() {
   unscaled.scale_tied_logits = false;
   unscaled.shared_vocabulary = true;
   unscaled.source_vocabulary_size = unscaled.target_vocabulary_size;
-  return {plain, other, unscaled};
+  ModelConfig low = other;
+  low.compute_type = low.wire_type = ComputeType::kBFloat16;
+  low.tie_output = true;
+  return {plain, other, unscaled, low};
 }
 
 TEST(DecodeTest, GivesTheLogitsOfTeacherForcing) {
@@ -149,7 +186,8 @@ TEST(DecodeTest, ASentenceDoesNotSeeItsBatch) {
       targets.push_back(pair.target);
     }
     const std::vector<Tensor> together =
-        decoder.Run(sources, 1, targets, 12, /*source_length=*/9);
+        decoder.Run(sources, 1, targets, 12, /*source_length=*/9,
+                    /*first_page=*/3);
     for (size_t b = 0; b < sources.size(); ++b) {
       const std::vector<Tensor> alone =
           decoder.Run({sources[b]}, 1, {targets[b]}, 6);

@@ -94,22 +94,24 @@ TEST(ModelPartitionTest, Encoder) {
 TEST(ModelPartitionTest, Decoder) {
   const ModelConfig config = GroupedConfig();
   ASSERT_OK_AND_ASSIGN(const Program program, BuildDecodeProgram(config));
-  const int64_t B = 4, K = 2, P = 3, L = 4;
-  const auto cache = [&](int64_t rows, int64_t length, uint64_t seed) {
-    return RandomTensor({rows, length, config.heads, config.head_width}, seed);
-  };
+  // Row r has page r, its sentence page 8 + r / 2.
+  const int64_t R = 8, S = 12, P = 4;
   TensorMap inputs = {
-      {"tokens", Tensor::Ints({B, K}, {1, 2, 3, 4, 5, 6, 7, 8})},
-      {"positions", Tensor::Ints({B, K}, {1, 1, 2, 0, 1, 2, 0, 1})},
-      {"lengths", Tensor::Ints({B * K}, {2, 2, 3, 1, 2, 3, 1, 2})},
-      {"valid", Tensor::Ints({B, K}, {1, 1, 1, 0, 1, 1, 1, 0})},
-      {"source_lengths", Tensor::Ints({B}, {4, 2, 3, 1})},
+      {"tokens", Tensor::Ints({R, 1}, {1, 2, 3, 4, 5, 6, 7, 8})},
+      {"positions", Tensor::Ints({R, 1}, {1, 1, 2, 0, 1, 2, 0, 1})},
+      {"valid", Tensor::Ints({R, 1}, {1, 1, 1, 0, 1, 1, 1, 0})},
+      {"slots", Tensor::Ints({R}, {1, 5, 10, 12, 17, 22, 24, 29})},
+      {"lengths", Tensor::Ints({R}, {2, 2, 3, 1, 2, 3, 1, 2})},
+      {"pages", Tensor::Ints({R, 1}, {0, 1, 2, 3, 4, 5, 6, 7})},
+      {"source_lengths", Tensor::Ints({R}, {4, 4, 2, 2, 3, 3, 1, 1})},
+      {"source_pages", Tensor::Ints({R, 1}, {8, 8, 9, 9, 10, 10, 11, 11})},
       {"key", KeyInput(0)}};
   for (int64_t i = 0; i < config.decoder_layers; ++i) {
-    inputs[absl::StrCat("self_key/", i)] = cache(B * K, P, 10 + i);
-    inputs[absl::StrCat("self_value/", i)] = cache(B * K, P, 20 + i);
-    inputs[absl::StrCat("cross_key/", i)] = cache(B, L, 30 + i);
-    inputs[absl::StrCat("cross_value/", i)] = cache(B, L, 40 + i);
+    for (const char* name : {"key/", "value/"}) {
+      inputs[absl::StrCat(name, i)] =
+          RandomTensor({S, P, config.heads, config.head_width},
+                       name[0] == 'k' ? 10 + i : 20 + i);
+    }
   }
   CheckProgram(config, program, inputs, {{"router", 2, ""}, {"expert", 2, ""}});
 }
@@ -174,9 +176,9 @@ TEST(ModelPartitionTest, RoutersAndWorkers) {
   for (const ParameterSpec& spec : ModelParameters(config)) {
     dense += !spec.per_expert;
   }
-  // Each layer's balance loss and its share, kept and overflow counts; the
-  // cross entropy.
-  EXPECT_EQ(many.nodes.at("all_reduce"), dense + 4 * layers + 1);
+  // Each layer's balance loss and its share, kept and overflow counts, largest
+  // logits; the cross entropy and its largest logits.
+  EXPECT_EQ(many.nodes.at("all_reduce"), dense + 5 * layers + 2);
 }
 
 }  // namespace

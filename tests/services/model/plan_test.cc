@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/model/parameters.h"
 #include "services/model/plan_report.h"
+#include "services/model/transformer.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -207,6 +209,40 @@ TEST(PlanTest, CountsTheExchangeOfATokenPerDirectionAndPass) {
   EXPECT_EQ(plan.exchange.target_token_forward, 2 * 2 * 32);
   EXPECT_EQ(plan.exchange.source_token_backward, 1 * 2 * 32);
   EXPECT_EQ(plan.exchange.target_token_backward, 2 * 2 * 32);
+}
+
+TEST(PlanTest, HalvesTheExchangeOfBFloat16) {
+  ModelConfig model = TinyModel();
+  model.wire_type = ComputeType::kBFloat16;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {}));
+  EXPECT_EQ(plan.exchange.layer_each_way, 2 * 4 * 2);
+  EXPECT_EQ(plan.exchange.source_token_backward, 1 * 2 * 16);
+  ASSERT_OK_AND_ASSIGN(const Plan whole, MakePlan(TinyModel(), {}));
+  EXPECT_EQ(plan.worker_serving.weights, whole.worker_serving.weights);
+}
+
+// A rounded copy of each weight of a product; gates and norms have none.
+TEST(PlanTest, CountsRoundedWeightsBesideThoseStored) {
+  ModelConfig model = TinyModel();
+  model.compute_type = ComputeType::kBFloat16;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {.workers = 3}));
+  EXPECT_EQ(plan.worker_serving.weights, 3 * 2 * 48 * (4 + 2));
+  EXPECT_EQ(plan.worker_training.weights, 3 * 2 * 48 * (4 + 2));
+  EXPECT_EQ(plan.worker_training.gradients, 2 * 3 * 2 * 48 * 4);
+  int64_t rounded = 0;
+  ASSERT_OK_AND_ASSIGN(const Program program,
+                       BuildTrainProgram(model, LossConfig()));
+  for (const Node* node : program.NodesOf("parameter")) {
+    const ValueType& type = program.type(node->outputs[0]);
+    if (type.type == ElementType::kBFloat16 &&
+        !absl::StrContains(StringAttribute(node->attributes, "name"),
+                           ".moe.")) {
+      rounded += ShapeSize(type.shape).size();
+    }
+  }
+  EXPECT_EQ(
+      plan.router_serving.weights,
+      4 * (plan.parameters.Total() - plan.parameters.experts) + 2 * rounded);
 }
 
 TEST(PlanTest, PlansADenseModelWithoutWorkersToUse) {

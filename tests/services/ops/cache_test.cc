@@ -9,19 +9,18 @@
 namespace gshard {
 namespace {
 
-TEST(CacheTest, WritesEachSequencesEntryAtItsPosition) {
+TEST(CacheTest, WritesEachRowIntoItsSlot) {
   const Tensor cache = RandomTensor({3, 5, 2, 4}, 1);
   const Tensor entry = RandomTensor({3, 1, 2, 4}, 2);
-  const std::vector<int32_t> positions = {4, 0, 2};
-  const Tensor updated = UpdateCache(cache, entry, Tensor::Ints({3}, positions));
-  for (int64_t b = 0; b < 3; ++b) {
-    for (int64_t l = 0; l < 5; ++l) {
-      for (int64_t i = 0; i < 8; ++i) {
-        const float expected = l == positions[b]
-                                   ? entry.f32()[b * 8 + i]
-                                   : cache.f32()[(b * 5 + l) * 8 + i];
-        EXPECT_EQ(updated.f32()[(b * 5 + l) * 8 + i], expected);
-      }
+  const std::vector<int32_t> slots = {14, 0, 7};
+  const Tensor updated = UpdateCache(cache, entry, Tensor::Ints({3}, slots));
+  for (int64_t slot = 0; slot < 15; ++slot) {
+    const auto found = std::find(slots.begin(), slots.end(), slot);
+    for (int64_t i = 0; i < 8; ++i) {
+      const float expected =
+          found == slots.end() ? cache.f32()[slot * 8 + i]
+                               : entry.f32()[(found - slots.begin()) * 8 + i];
+      EXPECT_EQ(updated.f32()[slot * 8 + i], expected);
     }
   }
 }
@@ -29,25 +28,25 @@ TEST(CacheTest, WritesEachSequencesEntryAtItsPosition) {
 TEST(CacheTest, IsUpdatedInPlaceUnlessShared) {
   Tensor cache = RandomTensor({1, 2, 1, 3}, 1);
   const Tensor entry = RandomTensor({1, 1, 1, 3}, 2);
-  const Tensor positions = Tensor::Ints({1}, {1});
+  const Tensor slots = Tensor::Ints({1}, {1});
   const float* const memory = cache.f32();
   const Tensor kept = cache.Clone();
 
-  const Tensor copied = UpdateCache(cache, entry, positions);
+  const Tensor copied = UpdateCache(cache, entry, slots);
   EXPECT_NE(copied.f32(), memory);
   EXPECT_TRUE(TensorEqual(cache, kept));
 
-  const Tensor in_place = UpdateCache(std::move(cache), entry, positions);
+  const Tensor in_place = UpdateCache(std::move(cache), entry, slots);
   EXPECT_EQ(in_place.f32(), memory);
   EXPECT_TRUE(TensorEqual(in_place, copied));
 }
 
-TEST(CacheTest, PositionsOutsideAreRefused) {
-  EXPECT_OK(CheckPositions(Tensor::Ints({2}, {0, 4}), 5));
-  EXPECT_THAT(CheckPositions(Tensor::Ints({2}, {0, 5}), 5),
+TEST(CacheTest, SlotsOutsideAreRefused) {
+  EXPECT_OK(CheckSlots(Tensor::Ints({2}, {0, 4}), 5));
+  EXPECT_THAT(CheckSlots(Tensor::Ints({2}, {0, 5}), 5),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        ::testing::HasSubstr("[0, 5), got 5")));
-  EXPECT_THAT(CheckPositions(Tensor::Ints({1}, {-1}), 5),
+  EXPECT_THAT(CheckSlots(Tensor::Ints({1}, {-1}), 5),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        ::testing::HasSubstr("got -1")));
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "services/ops/cast.h"
 #include "services/ops/reference/einsum.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/status_matchers.h"
@@ -57,6 +58,11 @@ TEST(EinsumTest, EqualsReference) {
       EXPECT_TRUE(
           TensorNear(Einsum(spec, a, b), reference::Einsum(spec, a, b), 1e-5f))
           << text;
+      const Tensor low_a = Cast(a, ElementType::kBFloat16);
+      const Tensor low_b = Cast(b, ElementType::kBFloat16);
+      EXPECT_TRUE(TensorNear(Einsum(spec, low_a, low_b),
+                             reference::Einsum(spec, low_a, low_b), 1e-5f))
+          << text << " of bfloat16";
     }
   }
 }
@@ -86,13 +92,15 @@ TEST(EinsumTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
     ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));
     const std::map<char, int64_t> sizes = {{'b', 5}, {'l', 7},  {'m', 64},
                                            {'n', 4}, {'d', 16}, {'v', 99}};
-    const Tensor a = OfLetters(spec.a, 1, sizes);
-    const Tensor b = OfLetters(spec.b, 2, sizes);
-    const Tensor all = Einsum(spec, a, b);
-    for (int64_t rows = 1; rows < 5; ++rows) {
-      EXPECT_TRUE(
-          TensorEqual(Einsum(spec, a.Rows(0, rows), b), all.Rows(0, rows)))
-          << text;
+    for (const auto type : {ElementType::kFloat32, ElementType::kBFloat16}) {
+      const Tensor a = Cast(OfLetters(spec.a, 1, sizes), type);
+      const Tensor b = Cast(OfLetters(spec.b, 2, sizes), type);
+      const Tensor all = Einsum(spec, a, b);
+      for (int64_t rows = 1; rows < 5; ++rows) {
+        EXPECT_TRUE(
+            TensorEqual(Einsum(spec, a.Rows(0, rows), b), all.Rows(0, rows)))
+            << text;
+      }
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "services/ops/cast.h"
 #include "services/ops/reference/shape.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/status_matchers.h"
@@ -21,6 +22,13 @@ TEST(EmbeddingTest, TakesRowsById) {
       TensorEqual(result.Reshaped({6, 17}), reference::GatherRows(table, ids)));
   EXPECT_EQ(Embedding(table, Tensor::Ints({0, 4}, {})).dims(),
             (Dims{0, 4, 17}));
+}
+
+TEST(EmbeddingTest, TakesRowsOfBFloat16AsFloats) {
+  const Tensor table = Cast(RandomTensor({7, 17}, 1), ElementType::kBFloat16);
+  const Tensor ids = Tensor::Ints({3}, {6, 0, 3});
+  EXPECT_TRUE(TensorEqual(Embedding(table, ids),
+                          Embedding(Cast(table, ElementType::kFloat32), ids)));
 }
 
 TEST(EmbeddingTest, GradientEqualsDifferences) {

@@ -6,11 +6,14 @@
 #include <thread>
 #include <vector>
 
+#include "services/ops/cast.h"
 #include "services/ops/reference/matmul.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
 namespace {
+
+constexpr auto kBFloat16 = ElementType::kBFloat16;
 
 TEST(MatmulTest, EqualsReferenceOnOddSizesAndBothTransposes) {
   for (const int64_t m : {1, 3, 17, 64}) {
@@ -35,14 +38,15 @@ TEST(MatmulTest, EqualsReferenceOnOddSizesAndBothTransposes) {
 }
 
 TEST(MatmulTest, EmptySumIsZeroAndEmptyResultIsNothing) {
+  const float* const kNothing = nullptr;
   Tensor c = RandomTensor({2, 3}, 1);
   const Tensor before = c.Clone();
-  Matmul({.m = 2, .n = 3, .k = 0}, nullptr, nullptr, c.f32(), true);
+  Matmul({.m = 2, .n = 3, .k = 0}, kNothing, kNothing, c.f32(), true);
   EXPECT_TRUE(TensorEqual(c, before));
-  Matmul({.m = 2, .n = 3, .k = 0}, nullptr, nullptr, c.f32());
+  Matmul({.m = 2, .n = 3, .k = 0}, kNothing, kNothing, c.f32());
   EXPECT_TRUE(TensorEqual(c, Tensor::Zeros(ElementType::kFloat32, {2, 3})));
-  Matmul({.m = 0, .n = 3, .k = 4}, nullptr, nullptr, nullptr);
-  Matmul({.m = 2, .n = 0, .k = 4}, nullptr, nullptr, nullptr);
+  Matmul({.m = 0, .n = 3, .k = 4}, kNothing, kNothing, nullptr);
+  Matmul({.m = 2, .n = 0, .k = 4}, kNothing, kNothing, nullptr);
 }
 
 TEST(MatmulTest, BatchFollowsInMemory) {
@@ -79,6 +83,58 @@ TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
         // The last row of the first m, and the same row alone.
         Tensor some(ElementType::kFloat32, {m, size.n});
         Matmul(shape, a.f32(), b.f32(), some.f32());
+        ASSERT_TRUE(TensorEqual(some, all.Rows(0, m)))
+            << "m " << m << " k " << size.k << " n " << size.n
+            << " transpose_b " << transpose_b;
+      }
+    }
+  }
+}
+
+// Products of bfloat16 against those of the same numbers as float32.
+TEST(MatmulTest, BFloat16EqualsReference) {
+  for (const int64_t m : {1, 3, 17, 64}) {
+    for (const int64_t n : {1, 3, 17, 48}) {
+      for (const int64_t k : {0, 1, 3, 17, 100}) {
+        for (const int flags : {0, 1, 2, 3, 4, 5, 6, 7}) {
+          const MatmulShape shape{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
+          const bool accumulate = (flags & 4) != 0;
+          const Tensor a = Cast(RandomTensor({m, k}, 1), kBFloat16);
+          const Tensor b = Cast(RandomTensor({k, n}, 2), kBFloat16);
+          Tensor c = RandomTensor({m, n}, 3);
+          Tensor expected = c.Clone();
+          Matmul(shape, a.data<BFloat16>(), b.data<BFloat16>(), c.f32(),
+                 accumulate);
+          reference::Matmul(shape, Cast(a, ElementType::kFloat32).f32(),
+                            Cast(b, ElementType::kFloat32).f32(),
+                            expected.f32(), accumulate);
+          EXPECT_TRUE(TensorNear(c, expected, 1e-5f))
+              << m << " " << n << " " << k << " " << flags;
+        }
+      }
+    }
+  }
+}
+
+TEST(MatmulTest, BFloat16RowsHaveTheSameBitsForAnyNumberOfRows) {
+  struct Size {
+    int64_t k, n;
+  };
+  for (const Size size :
+       {Size{64, 128}, Size{512, 96}, Size{100, 77}, Size{17, 3}, Size{33, 1},
+        Size{256, 1000}, Size{300, 1}, Size{257, 130}, Size{512, 1024},
+        Size{1000, 1024}}) {
+    for (const bool transpose_b : {false, true}) {
+      const Tensor a = Cast(RandomTensor({300, size.k}, 1), kBFloat16);
+      const Tensor b = Cast(RandomTensor({size.k, size.n}, 2), kBFloat16);
+      MatmulShape shape{
+          .m = 300, .n = size.n, .k = size.k, .transpose_b = transpose_b};
+      Tensor all(ElementType::kFloat32, {300, size.n});
+      Matmul(shape, a.data<BFloat16>(), b.data<BFloat16>(), all.f32());
+      for (int64_t m = 1; m <= 300; m += m < 40 ? 1 : 13) {
+        shape.m = m;
+        Tensor some(ElementType::kFloat32, {m, size.n});
+        Matmul(shape, a.data<BFloat16>(), b.data<BFloat16>(), some.f32());
         ASSERT_TRUE(TensorEqual(some, all.Rows(0, m)))
             << "m " << m << " k " << size.k << " n " << size.n
             << " transpose_b " << transpose_b;

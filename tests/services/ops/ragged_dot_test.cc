@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "services/ops/cast.h"
 #include "services/ops/reference/ragged_dot.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/status_matchers.h"
@@ -53,6 +54,33 @@ TEST(RaggedDotTest, EqualsReference) {
   }
 }
 
+TEST(RaggedDotTest, BFloat16EqualsReference) {
+  const auto low = [](const Tensor& x) {
+    return Cast(x, ElementType::kBFloat16);
+  };
+  for (const std::vector<int32_t>& sizes : kGroupSizes) {
+    const int64_t groups = sizes.size(), num_rows = Sum(sizes);
+    const Tensor group_sizes = Tensor::Ints({groups}, sizes);
+    for (const int64_t m : {1, 17, 32}) {
+      const int64_t h = 2 * m + 1;
+      const Tensor rows = low(RandomTensor({num_rows, m}, 1));
+      const Tensor weights = low(RandomTensor({groups, m, h}, 2));
+      const Tensor dresult = low(RandomTensor({num_rows, h}, 3));
+      EXPECT_TRUE(TensorNear(RaggedDot(rows, weights, group_sizes),
+                             reference::RaggedDot(rows, weights, group_sizes),
+                             1e-5f));
+      EXPECT_TRUE(TensorNear(
+          RaggedDotRowsGradient(dresult, weights, group_sizes),
+          reference::RaggedDotRowsGradient(dresult, weights, group_sizes),
+          1e-5f));
+      EXPECT_TRUE(TensorNear(
+          RaggedDotWeightsGradient(rows, dresult, group_sizes),
+          reference::RaggedDotWeightsGradient(rows, dresult, group_sizes),
+          1e-5f));
+    }
+  }
+}
+
 TEST(RaggedDotTest, GradientsEqualDifferences) {
   const Tensor group_sizes = Tensor::Ints({4}, {2, 0, 3, 1});
   const Tensor rows = RandomTensor({6, 3}, 1);
@@ -86,13 +114,15 @@ TEST(RaggedDotTest, GradientsEqualDifferences) {
 }
 
 TEST(RaggedDotTest, ARowIsTheSameWhateverItsGroupHolds) {
-  const Tensor weights = RandomTensor({1, 48, 65}, 1);
-  const Tensor rows = RandomTensor({40, 48}, 2);
-  const Tensor all = RaggedDot(rows, weights, Tensor::Ints({1}, {40}));
-  for (int32_t n = 1; n < 40; ++n) {
-    EXPECT_TRUE(
-        TensorEqual(RaggedDot(rows.Rows(0, n), weights, Tensor::Ints({1}, {n})),
-                    all.Rows(0, n)));
+  for (const auto type : {ElementType::kFloat32, ElementType::kBFloat16}) {
+    const Tensor weights = Cast(RandomTensor({1, 48, 65}, 1), type);
+    const Tensor rows = Cast(RandomTensor({40, 48}, 2), type);
+    const Tensor all = RaggedDot(rows, weights, Tensor::Ints({1}, {40}));
+    for (int32_t n = 1; n < 40; ++n) {
+      EXPECT_TRUE(TensorEqual(
+          RaggedDot(rows.Rows(0, n), weights, Tensor::Ints({1}, {n})),
+          all.Rows(0, n)));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "services/ops/cast.h"
 #include "services/ops/reference/shape.h"
 #include "tests/testing/tensors.h"
 
@@ -24,6 +25,17 @@ TEST(TransposeTest, EqualsReferenceForEveryPermutation) {
                               reference::Transpose(x, permutation)))
           << x.TypeString();
     } while (std::next_permutation(permutation.begin(), permutation.end()));
+  }
+}
+
+TEST(TransposeTest, OfBFloat16) {
+  for (const std::vector<int>& permutation :
+       {std::vector<int>{2, 1, 0}, {1, 0, 2}, {0, 2, 1}}) {
+    const Tensor x = Cast(RandomTensor({17, 33, 5}, 1), ElementType::kBFloat16);
+    EXPECT_TRUE(
+        TensorEqual(Transpose(x, permutation),
+                    Cast(Transpose(Cast(x, ElementType::kFloat32), permutation),
+                         ElementType::kBFloat16)));
   }
 }
 

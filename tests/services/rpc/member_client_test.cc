@@ -44,6 +44,16 @@ class Recorder final : public MemberHandler {
     Add(absl::StrCat("end ", command.command_id()));
     return reply;
   }
+  // WriteCheckpoint commands have a rest, which lasts as long.
+  std::function<v1::CommandReply()> Begin(const v1::Command& command) override {
+    if (!command.has_write_checkpoint()) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    Add(absl::StrCat("begin ", command.command_id()));
+    v1::Command rest;
+    rest.set_command_id(10 * command.command_id());
+    rest.mutable_prepare_step()->set_session(SessionOf(command));
+    return [this, rest] { return Handle(rest); };
+  }
   void Interrupt(const std::string& session) override {
     std::lock_guard<std::mutex> lock(mutex_);
     interrupted_.insert(session);
@@ -112,6 +122,13 @@ v1::Command Abort(uint64_t id, const std::string& session) {
   v1::Command command;
   command.set_command_id(id);
   command.mutable_abort_session()->set_session(session);
+  return command;
+}
+
+v1::Command Write(uint64_t id, const std::string& session) {
+  v1::Command command;
+  command.set_command_id(id);
+  command.mutable_write_checkpoint()->set_session(session);
   return command;
 }
 
@@ -224,6 +241,60 @@ TEST_F(MemberClientTest, AbortOvertakes) {
   ExpectReply(*member, 4, absl::StatusCode::kOk);
   EXPECT_THAT(recorder_.events(),
               ::testing::Not(::testing::Contains("begin 2")));
+}
+
+TEST_F(MemberClientTest, TheRestOfACommandHoldsUpNothing) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  member->Send(Write(1, "a"));
+  member->Send(Quick(2, "a"));
+  member->Send(Write(3, "a"));
+  member->Send(Quick(4, "a"));
+  ExpectReply(*member, 2, absl::StatusCode::kOk);
+  ExpectReply(*member, 4, absl::StatusCode::kOk);
+  recorder_.WaitFor("begin 10");
+  recorder_.Release();
+  ExpectReply(*member, 1, absl::StatusCode::kOk);
+  ExpectReply(*member, 3, absl::StatusCode::kOk);
+  std::vector<std::string> events;
+  for (const std::string& event : recorder_.events()) {
+    if (event != "begin 10") events.push_back(event);  // at any time
+  }
+  EXPECT_THAT(events,
+              ElementsAre("accepted", "begin 1", "begin 2", "end 2", "begin 3",
+                          "begin 4", "end 4", "end 10", "begin 30", "end 30"));
+}
+
+TEST_F(MemberClientTest, AbortReachesTheRestsOfCommands) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  member->Send(Write(1, "a"));
+  member->Send(Write(2, "a"));
+  member->Send(Quick(3, "a"));
+  ExpectReply(*member, 3, absl::StatusCode::kOk);
+  recorder_.WaitFor("begin 10");
+  member->Send(Abort(4, "a"));
+  ExpectReply(*member, 2, kCancelled);  // had not begun
+  std::set<uint64_t> replied;
+  for (int i = 0; i < 2; ++i)
+    replied.insert(member->WaitForReply().command_id());
+  EXPECT_EQ(replied, (std::set<uint64_t>{1, 4}));
+  EXPECT_THAT(recorder_.events(),
+              ::testing::Not(::testing::Contains("begin 20")));
+}
+
+TEST_F(MemberClientTest, NothingRunsWhenTheStreamIsLost) {
+  StartServer();
+  StartClient();
+  const auto first = Join();
+  first->Send(Write(1, "a"));
+  recorder_.WaitFor("begin 10");
+  first->End(absl::DeadlineExceededError("the lease ran out"));
+  recorder_.WaitFor("lost");
+  EXPECT_THAT(recorder_.events(),
+              ElementsAre("accepted", "begin 1", "begin 10", "end 10", "lost"));
 }
 
 TEST_F(MemberClientTest, AnswersCommandsThatItDoesNotKnow) {

@@ -195,7 +195,16 @@ TEST_F(ServerShellTest, ChecksItsOptions) {
               StatusIs(kInvalid, HasSubstr("max_message_bytes")));
   EXPECT_THAT(MakeServer({.max_calls_per_connection = 0})->Start(),
               StatusIs(kInvalid, HasSubstr("max_calls_per_connection")));
-  EXPECT_THAT(MakeServer({.address = "203.0.113.1:0"})->Start(),
+  EXPECT_THAT(MakeServer({.address = "0.0.0.0:0"})->Start(),
+              StatusIs(kInvalid, HasSubstr("--insecure")));
+  EXPECT_THAT(MakeServer({.max_connection_age = milliseconds(10)})->Start(),
+              StatusIs(kInvalid, HasSubstr("max_connection_age")));
+
+  const auto open = MakeServer({.address = "203.0.113.1:0"});
+  ASSERT_OK_AND_ASSIGN(const auto security,
+                       Security::CreateForServer({.insecure = true}, ""));
+  open->UseSecurity(security);
+  EXPECT_THAT(open->Start(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("203.0.113")));
 }
 

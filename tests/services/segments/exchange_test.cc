@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/graph/builder.h"
 #include "services/graph/executor.h"
+#include "services/ops/cast.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -155,11 +156,26 @@ TEST(ExchangeTest, RefusesWrongReplies) {
   for (const Tensor& wrong :
        {NumberedRows(3), Tensor(), Tensor::Scalar(1.0f),
         RandomTensor({4, 3}, 1), RandomTensor({4, 2, 1}, 1),
-        Tensor::Zeros(ElementType::kInt32, {4, 2})}) {
+        Tensor::Zeros(ElementType::kInt32, {4, 2}),
+        Tensor::Zeros(ElementType::kBFloat16, {4, 2})}) {
     EXPECT_THAT(merge(wrong), StatusIs(absl::StatusCode::kInvalidArgument,
                                        HasSubstr("worker 1 must reply with "
-                                                 "f32 of 4 rows")));
+                                                 "f32 or bf16 of 4 rows")));
   }
+}
+
+TEST(ExchangeTest, MergesRowsOfBFloat16) {
+  const ExpertsOfWorkers workers = {{0, 3}, {1, 2, 4}};
+  ASSERT_OK_AND_ASSIGN(const Exchange exchange,
+                       Exchange::Create(Sizes(), workers));
+  const Tensor whole = Cast(NumberedRows(6), ElementType::kBFloat16);
+  std::vector<Tensor> parts;
+  for (const int w : {0, 1}) {
+    ASSERT_OK_AND_ASSIGN(parts.emplace_back(),
+                         exchange.Part(whole, Division::kRows, w));
+  }
+  ASSERT_OK_AND_ASSIGN(const Tensor merged, exchange.Merge(parts));
+  EXPECT_TRUE(TensorEqual(merged, whole));
 }
 
 // Records the calls and answers with `reply` for each.

@@ -50,6 +50,71 @@ TEST(LocalSegmentsTest, TrainingGivesTheBitsOfOneProcess) {
   }
 }
 
+// Rounded at the same places, wherever they are computed.
+TEST(LocalSegmentsTest, BFloat16GivesTheBitsOfOneProcess) {
+  using enum ComputeType;
+  for (const auto& [compute, wire] :
+       std::vector<std::pair<ComputeType, ComputeType>>{
+           {kBFloat16, kFloat32},
+           {kFloat32, kBFloat16},
+           {kBFloat16, kBFloat16}}) {
+    ModelConfig config = TinyConfig();
+    config.compute_type = compute;
+    config.wire_type = wire;
+    config.expert_bias = true;
+    config.dropout.residual = 0.1;
+    config.dropout.ffn = 0.1;
+    config.dropout.moe = 0.2;
+    ASSERT_OK_AND_ASSIGN(const Program program,
+                         BuildTrainProgram(config, LossConfig()));
+    ASSERT_OK_AND_ASSIGN(const RolePrograms roles, SplitRoles(program));
+    const TensorMap parameters = TinyParameters(config, 7);
+    const TensorMap inputs = TrainInputs(config, TinyPairs());
+    ASSERT_OK_AND_ASSIGN(const TensorMap whole,
+                         RunWhole(program, parameters, inputs));
+    for (const ExpertsOfWorkers& workers : Placements()) {
+      SCOPED_TRACE(absl::StrCat(workers.size(), " workers, compute ",
+                                static_cast<int>(compute), ", wire ",
+                                static_cast<int>(wire)));
+      ASSERT_OK_AND_ASSIGN(const TensorMap split,
+                           RunSplit(roles, workers, parameters, inputs));
+      ExpectSameOutputs(whole, split);
+    }
+  }
+}
+
+// What crosses in either direction, forward and backward.
+TEST(LocalSegmentsTest, RowsCrossInTheTypeOfTheWire) {
+  using enum ComputeType;
+  for (const ComputeType compute : {kFloat32, kBFloat16}) {
+    for (const ComputeType wire : {kFloat32, kBFloat16}) {
+      ModelConfig config = TinyConfig();
+      config.compute_type = compute;
+      config.wire_type = wire;
+      ASSERT_OK_AND_ASSIGN(const Program program,
+                           BuildTrainProgram(config, LossConfig()));
+      ASSERT_OK_AND_ASSIGN(const RolePrograms roles, SplitRoles(program));
+      const auto expected =
+          wire == kBFloat16 ? ElementType::kBFloat16 : ElementType::kFloat32;
+      int crossings = 0;
+      for (const Node* node : roles.router.NodesOf("call_segment")) {
+        const SegmentCall call = GetSegmentCall(*node);
+        for (size_t i = 0; i < node->inputs.size(); ++i) {
+          if (!call.sent[i] || call.division[i] != Division::kRows) continue;
+          EXPECT_EQ(roles.router.type(node->inputs[i]).type, expected);
+          ++crossings;
+        }
+        for (const ValueId reply : node->outputs) {
+          EXPECT_EQ(roles.router.type(reply).type, expected);
+          ++crossings;
+        }
+      }
+      // Two layers, there and back, forward and backward.
+      EXPECT_EQ(crossings, 8);
+    }
+  }
+}
+
 // One sentence of one token: most experts get no row.
 TEST(LocalSegmentsTest, ServingSkipsIdleWorkers) {
   const ModelConfig config = TinyConfig();

@@ -24,6 +24,7 @@ TEST(ElementTypeTest, NamesSizesAndTypesAgree) {
   ExpectType<int32_t>(ElementType::kInt32, "i32");
   ExpectType<int64_t>(ElementType::kInt64, "i64");
   ExpectType<uint8_t>(ElementType::kUint8, "u8");
+  ExpectType<BFloat16>(ElementType::kBFloat16, "bf16");
 }
 
 TEST(ElementTypeTest, UnknownNamesAreRefusedByName) {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "services/checkpoint/background_writer.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/write_shard.h"
 #include "services/config/training_job.h"
 #include "services/train/local_trainer.h"
 #include "tests/services/checkpoint/scratch_directory.h"
@@ -51,19 +51,16 @@ TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
   ParameterStore store = Sample();
   ASSERT_OK(store.Initialize(1));
   store.Update(Gradients(10), 1.0, 1, 0.01);
-  BackgroundWriter writer;
   const std::vector<NamedTensor> expected = Copies(store.Snapshot());
   ASSERT_EQ(expected.size(), store.TensorSpecs().size());
-  ASSERT_OK(writer.Start(1, scratch.path(), "all", store.Snapshot()));
+  const std::vector<NamedTensor> snapshot = store.Snapshot();
   for (const int64_t step : {2, 3, 4}) {
     store.Update(Gradients(10 * step), 1.0, step, 0.01);
   }
-  auto result = writer.Wait();
-  ASSERT_TRUE(result.has_value());
-  ASSERT_OK(result->entries);
   Manifest manifest;
   manifest.step = 1;
-  manifest.tensors = *std::move(result->entries);
+  ASSERT_OK_AND_ASSIGN(manifest.tensors,
+                       WriteShard({scratch.path(), 1, "all"}, snapshot));
   ASSERT_OK_AND_ASSIGN(const std::string path,
                        CommitCheckpoint(scratch.path(), manifest, ""));
   ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));

@@ -75,6 +75,24 @@ TEST(StepStatisticsTest, MergeAddsEverything) {
   EXPECT_DOUBLE_EQ(step.overflow_share(), Sample().overflow_share());
 }
 
+TEST(StepStatisticsTest, MergeKeepsTheLargestLogits) {
+  StepStatistics small = Sample(), large = Sample();
+  small.logit_magnitude = 3.0;
+  large.logit_magnitude = 7.0;
+  small.layers[0].logit_magnitude = 2.0;
+  small.layers[1].logit_magnitude = 5.0;
+  large.layers[0].logit_magnitude = 4.0;
+  for (const bool swap : {false, true}) {
+    StepStatistics step;
+    ASSERT_OK(step.Merge(swap ? large : small));
+    ASSERT_OK(step.Merge(swap ? small : large));
+    EXPECT_EQ(step.logit_magnitude, 7.0);
+    EXPECT_EQ(step.layers[0].logit_magnitude, 4.0);
+    EXPECT_EQ(step.layers[1].logit_magnitude, 5.0);
+    EXPECT_EQ(step.gate_logit_magnitude(), 5.0);
+  }
+}
+
 TEST(StepStatisticsTest, MergeRefusesAnotherModelsAndChangesNothing) {
   StepStatistics step = Sample();
   StepStatistics other = Sample();

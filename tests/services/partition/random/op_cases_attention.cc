@@ -25,21 +25,47 @@ void Attention(CaseWriter& c) {
   c.Result(c.b.Attention(q, k, v, lengths, key, attributes));
 }
 
+// A cache of some pages, and sizes that cannot be 0 where pages are looked up.
+struct Pages {
+  explicit Pages(CaseWriter& c)
+      : count(c.Between(1, 6)), positions(c.Between(1, 4)) {}
+
+  Dim count, positions;
+};
+
+void PagedAttention(CaseWriter& c) {
+  c.differentiable = false;
+  const Pages pages(c);
+  const Dim rows = c.Size(), heads = c.Size(), width = c.Between(1, 5);
+  const Dim most = c.Between(1, 3);
+  const ValueId q = c.Float({rows, 1, heads, width});
+  const ValueId keys = c.Float({pages.count, pages.positions, heads, width});
+  const ValueId values = c.Float({pages.count, pages.positions, heads, width});
+  const ValueId table = c.Ints({rows, most}, 0, c.ValueOf(pages.count) - 1);
+  const ValueId lengths =
+      c.Ints({rows}, 0, c.ValueOf(most) * c.ValueOf(pages.positions));
+  c.Result(c.b.AddOne("paged_attention", {q, keys, values, table, lengths},
+                      {{"scale", 0.7}}));
+}
+
 void UpdateCache(CaseWriter& c) {
   c.differentiable = false;
-  const Dim batch = c.Size(), heads = c.Size(), width = c.Size();
-  Dim length = c.Size();
-  while (length == Dim(0)) length = c.Size();
-  const ValueId cache = c.Float({batch, length, heads, width});
-  const ValueId entry = c.Float({batch, 1, heads, width});
-  const ValueId positions = c.Ints({batch}, 0, c.ValueOf(length) - 1);
-  c.Result(c.b.AddOne("update_cache", {cache, entry, positions}));
+  const Pages pages(c);
+  const Dim rows = c.Size(), heads = c.Size(), width = c.Size();
+  const ValueId cache = c.Float({pages.count, pages.positions, heads, width});
+  const ValueId entry = c.Float({rows, 1, heads, width});
+  const ValueId slots =
+      c.Ints({rows}, 0,
+             c.ValueOf(pages.count) * c.ValueOf(pages.positions) - 1);
+  c.Result(c.b.AddOne("update_cache", {cache, entry, slots}));
 }
 
 }  // namespace
 
 std::vector<Family> AttentionFamilies() {
-  return {{"attention", 700, Attention}, {"update_cache", 200, UpdateCache}};
+  return {{"attention", 700, Attention},
+          {"paged_attention", 200, PagedAttention},
+          {"update_cache", 200, UpdateCache}};
 }
 
 }  // namespace gshard

@@ -34,8 +34,12 @@ void Einsum(CaseWriter& c) {
     for (const char letter : text) shape.push_back(sizes.at(letter));
     return c.Float(shape);
   };
-  const ValueId left = operand(a);
-  const ValueId right = operand(b);
+  ValueId left = operand(a);
+  ValueId right = operand(b);
+  if (c.Chance(0.25)) {
+    left = c.Annotated(c.b.Cast(left, ElementType::kBFloat16));
+    right = c.Annotated(c.b.Cast(right, ElementType::kBFloat16));
+  }
   c.Result(c.b.Einsum(a + "," + b + "->" + y, left, right));
 }
 

@@ -47,13 +47,23 @@ void Dropout(CaseWriter& c) {
   c.Result(c.b.Dropout(x, c.Key(), 0.4, c.Below(5)));
 }
 
+// To bfloat16 and, after another operator, back: on parts the same bits.
+void Cast(CaseWriter& c) {
+  ValueId x = c.Float(c.RandomShape(0, 4));
+  x = c.Annotated(c.b.Cast(x, ElementType::kBFloat16));
+  if (c.Chance(0.5)) x = c.Annotated(c.b.Relu(x));
+  if (c.Chance(0.3)) c.Result(x);
+  c.Result(c.b.Cast(x, ElementType::kFloat32));
+}
+
 }  // namespace
 
 std::vector<Family> ElementwiseFamilies() {
   return {{"binary", 1000, Binary},
           {"unary", 400, Unary},
           {"constant", 200, Constant},
-          {"dropout", 300, Dropout}};
+          {"dropout", 300, Dropout},
+          {"cast", 300, Cast}};
 }
 
 }  // namespace gshard

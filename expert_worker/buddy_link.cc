@@ -1,0 +1,42 @@
+#include "expert_worker/buddy_link.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+// For two workers that cannot reach each other, though both are members; who is
+// lost is heard of earlier.
+constexpr std::chrono::minutes kTimeout{1};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<BuddyLink>> BuddyLink::Create(
+    const std::string& session, const std::string& address,
+    const ChannelOptions& options) {
+  ASSIGN_OR_RETURN(auto channel, CreateChannel(address, options));
+  return std::shared_ptr<BuddyLink>(
+      new BuddyLink(session, address, std::move(channel)));
+}
+
+absl::Status BuddyLink::Push(int64_t step, const GradientList& sums) {
+  v1::TensorFrameHeader header;
+  header.set_session(session_);
+  header.set_step(step);
+  const absl::Status status = ReplicateGradients(
+      channel_, header, {sums.begin(), sums.end()}, kTimeout, &stop_);
+  if (status.ok()) return status;
+  const std::string message =
+      absl::StrCat("buddy ", address_, ": ", status.message());
+  // The buddy may have dropped the session, since it was told to or cut off.
+  if (absl::IsNotFound(status) || absl::IsDeadlineExceeded(status)) {
+    return absl::UnavailableError(message);
+  }
+  return absl::Status(status.code(), message);
+}
+
+}  // namespace gshard

@@ -1,0 +1,38 @@
+// ReplicaUpload: one call of ExpertWorkerService.ReplicateGradients.
+
+#ifndef EXPERT_WORKER_REPLICA_UPLOAD_H_
+#define EXPERT_WORKER_REPLICA_UPLOAD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "expert_worker/session_table.h"
+#include "proto/gshard/v1/expert.pb.h"
+#include "services/rpc/server_stream.h"
+#include "services/rpc/tensor_pieces.h"
+
+namespace gshard {
+
+// All is checked before it counts. A caller that stops in the middle holds no
+// session.
+class ReplicaUpload final
+    : public UploadHandler<TensorFrame, v1::ReplicateGradientsResponse> {
+ public:
+  explicit ReplicaUpload(SessionTable* sessions) : sessions_(sessions) {}
+
+  absl::Status OnMessage(TensorFrame frame) override;
+  absl::StatusOr<v1::ReplicateGradientsResponse> OnComplete() override;
+
+ private:
+  SessionTable* const sessions_;
+  std::unique_ptr<TensorCollector> collector_;  // null before the first frame
+  std::string session_;
+  int64_t step_ = 0;
+};
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_REPLICA_UPLOAD_H_

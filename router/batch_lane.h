@@ -1,0 +1,70 @@
+// BatchLane: the batch of one model on one of the batcher's threads. It makes
+// rounds: some leave, some join, and all that are there move on by a token.
+//
+// Not thread-safe; tells nobody anything: what became of whom is a result.
+
+#ifndef ROUTER_BATCH_LANE_H_
+#define ROUTER_BATCH_LANE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/join_rule.h"
+#include "router/router_metrics.h"
+#include "router/translation_model.h"
+
+namespace gshard {
+
+// One who joins; the sentence is used until Round() returns.
+struct JoiningItem {
+  uint64_t id = 0;
+  WaitingSentence waiting;
+  const SourceSentence* sentence = nullptr;
+};
+
+// What became of one that was in the batch.
+struct RoundOutcome {
+  WaitingSentence waiting;
+  absl::StatusOr<Hypotheses> result = Hypotheses();
+};
+
+class BatchLane {
+ public:
+  BatchLane(std::shared_ptr<TranslationModel> model, const BatchLimits& limits,
+            RouterMetrics metrics);
+
+  // Takes the sentences `leaving` out, adds `joining` and makes a step. Returns
+  // those that are not in the batch any more, but for `leaving`.
+  std::vector<RoundOutcome> Round(const std::vector<uint64_t>& leaving,
+                                  std::vector<JoiningItem> joining,
+                                  const BatchRun& run);
+
+  // Who is there, by id, and what they take.
+  const std::map<uint64_t, WaitingSentence>& sentences() const {
+    return sentences_;
+  }
+  const BatchLoad& load() const { return load_; }
+  const std::shared_ptr<TranslationModel>& model() const { return model_; }
+
+ private:
+  void Join(std::vector<JoiningItem> joining, const BatchRun& run,
+            std::vector<RoundOutcome>& outcomes);
+  void Step(const BatchRun& run, std::vector<RoundOutcome>& outcomes);
+  // Ends a sentence's stay.
+  WaitingSentence Remove(uint64_t id);
+
+  const std::shared_ptr<TranslationModel> model_;
+  const BatchLimits limits_;
+  const RouterMetrics metrics_;
+  std::unique_ptr<ModelBatch> batch_;  // null after an error
+  std::map<uint64_t, WaitingSentence> sentences_;
+  BatchLoad load_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_BATCH_LANE_H_

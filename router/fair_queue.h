@@ -1,0 +1,87 @@
+// FairQueue: the sentences of one model that wait for the batch, and whose turn
+// it is.
+//
+// Callers that wait share the batch by tokens: next is the one that has been
+// given the fewest since it began to wait, among equals who came first. So it
+// is, within a caller, for its flows (a call, or a stream of them): a document
+// gives way to a sentence, and a caller with a thousand calls gets no more than
+// one with ten. A flow's own sentences keep their order. No time and no threads
+// here.
+
+#ifndef ROUTER_FAIR_QUEUE_H_
+#define ROUTER_FAIR_QUEUE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+namespace gshard {
+
+// What a sentence takes of a batch.
+struct SentenceCost {
+  int64_t source_tokens = 0;
+  int64_t rows = 0;       // hypotheses, at most
+  int64_t positions = 0;  // of the cache, at most
+
+  // The unit of queues and shares.
+  int64_t tokens() const { return source_tokens * rows; }
+};
+
+struct WaitingSentence {
+  std::string caller;
+  uint64_t flow = 0;
+  uint64_t request = 0;
+  size_t sentence = 0;  // of the request
+  SentenceCost cost;
+  std::chrono::steady_clock::time_point arrival;
+};
+
+class FairQueue {
+ public:
+  void Add(WaitingSentence sentence);
+
+  // Whose turn it is; null if nobody waits. Until the next change.
+  const WaitingSentence* Next() const;
+
+  // Takes Next() out. REQUIRES: somebody waits.
+  WaitingSentence Take();
+
+  // Drops a request's sentences that wait.
+  void Remove(const std::string& caller, uint64_t flow, uint64_t request);
+
+  bool empty() const { return sentences_ == 0; }
+  int64_t sentences() const { return sentences_; }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  // Of start-time fair queueing: each of those that share has a clock, which
+  // its tokens move on; a newcomer's starts at the mean, `now`.
+  struct Share {
+    double clock = 0.0;
+  };
+  struct Flow : Share {
+    std::deque<std::pair<uint64_t, WaitingSentence>> waiting;  // by ticket
+  };
+  struct Caller : Share {
+    double now = 0.0;
+    std::map<uint64_t, Flow> flows;  // none is empty
+  };
+
+  static const Flow& NextOf(const Caller& caller);
+  // Forgets a flow, and a caller, that has nothing.
+  void Prune(const std::string& caller, uint64_t flow);
+
+  double now_ = 0.0;
+  uint64_t last_ticket_ = 0;
+  int64_t sentences_ = 0;
+  int64_t tokens_ = 0;
+  std::map<std::string, Caller> callers_;  // none is empty
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_FAIR_QUEUE_H_

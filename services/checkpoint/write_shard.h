@@ -1,0 +1,44 @@
+// Writes a process's part of a checkpoint from a snapshot, on any thread, while
+// the owner of the tensors goes on with its updates.
+//
+// A snapshot is tensors that share buffers with their owner's, and costs no
+// memory until one of them changes: whoever updates a tensor that is not
+// unique() replaces it (services/tensor), and the snapshot keeps the old one.
+// So there is at most one further copy of the weights for each snapshot.
+//
+// A snapshot must be let go in order with its owner's updates, under the lock
+// or on the thread of these: from then on its tensors may be unique() again,
+// and an update in place must not race with the last read.
+
+#ifndef SERVICES_CHECKPOINT_WRITE_SHARD_H_
+#define SERVICES_CHECKPOINT_WRITE_SHARD_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/tensor_spec.h"
+
+namespace gshard {
+
+// Where a snapshot goes.
+struct ShardTarget {
+  std::string root;
+  int64_t step = 0;
+  std::string shard;
+};
+
+// Writes a shard from first to last. `abandoned`, which may be null, is asked
+// before every tensor whether the shard is still wanted. Errors: Cancelled if
+// it is not; those of CheckpointWriter.
+absl::StatusOr<std::vector<TensorEntry>> WriteShard(
+    const ShardTarget& target, const std::vector<NamedTensor>& tensors,
+    const std::function<bool()>& abandoned = nullptr,
+    FaultPoints* faults = nullptr);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_WRITE_SHARD_H_

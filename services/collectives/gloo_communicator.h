@@ -1,0 +1,80 @@
+// GlooCommunicator: a group whose members are connected by gloo. Behind
+// gloo_world.h and gloo_meeting.h, which keep its headers to themselves.
+
+#ifndef SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_
+#define SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "gloo/context.h"
+#include "gloo/transport/device.h"
+#include "gloo/transport/unbound_buffer.h"
+#include "services/collectives/communicator.h"
+
+namespace gshard {
+
+// Where the connections of this process are made. `network_interface` such as
+// "eth0" or, if that is empty, `host`, a name or address of this machine.
+// Errors: InvalidArgument if there is none such.
+absl::StatusOr<std::shared_ptr<gloo::transport::Device>> OpenGlooDevice(
+    const std::string& network_interface, const std::string& host);
+
+class GlooCommunicator : public Communicator {
+ public:
+  // A context whose members are connected. Its timeout is that of an exchange.
+  explicit GlooCommunicator(std::unique_ptr<gloo::Context> context);
+  ~GlooCommunicator() override;
+
+  int rank() const override { return context_->rank; }
+  int size() const override { return context_->size; }
+
+  // The first exchange, which tells each member that all others are connected.
+  // Until then connections must not be reset, but end by this object's: gloo
+  // ends a process that looks at a new connection and finds it reset.
+  absl::Status Greet();
+
+  // Closes the group at the first error, so that the other members find out.
+  // REQUIRES: Greet() has succeeded.
+  absl::Status Exchange(absl::Span<const SendBytes> send,
+                        absl::Span<const ReceiveBytes> receive) override;
+
+  // Makes an exchange that runs, and all later ones, return Cancelled. On any
+  // thread.
+  void Abort();
+
+ private:
+  using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
+
+  // An exchange whose error does not close the group.
+  absl::Status TryExchange(absl::Span<const SendBytes> send,
+                           absl::Span<const ReceiveBytes> receive);
+  void ExchangeOrThrow(absl::Span<const SendBytes> send,
+                       absl::Span<const ReceiveBytes> receive);
+  // Resets all connections.
+  void Close();
+  // Buffers of an exchange, for Abort() to wake those who wait for them; false
+  // after an abort.
+  bool Announce(const std::vector<Buffer>* sending,
+                const std::vector<Buffer>* receiving);
+
+  std::unique_ptr<gloo::Context> context_;
+  uint64_t exchange_ = 0;
+  absl::Status broken_;
+
+  std::mutex mutex_;
+  bool aborted_ = false;                            // guarded by mutex_
+  bool greeted_ = false;                            // guarded by mutex_
+  const std::vector<Buffer>* sending_ = nullptr;    // guarded by mutex_
+  const std::vector<Buffer>* receiving_ = nullptr;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_

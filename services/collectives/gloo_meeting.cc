@@ -1,0 +1,164 @@
+#include "services/collectives/gloo_meeting.h"
+
+#include <sys/socket.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "gloo/transport/context.h"
+#include "gloo/transport/pair.h"
+#include "gloo/transport/tcp/address.h"
+#include "services/base/status_macros.h"
+#include "services/collectives/gloo_call.h"
+#include "services/collectives/gloo_communicator.h"
+
+namespace gshard {
+namespace {
+
+using GlooAddress = gloo::transport::tcp::Address;
+
+absl::Status CheckAddress(const std::string& address) {
+  const size_t expected = GlooAddress().bytes().size();
+  if (address.size() != expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected ", expected, " bytes, got ", address.size()));
+  }
+  const GlooAddress parsed(std::vector<char>(address.begin(), address.end()));
+  const int family = parsed.getSockaddr().ss_family;
+  if (family != AF_INET && family != AF_INET6) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected an internet address, got family ", family));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+class GlooMeeting::Ends : public gloo::Context {
+ public:
+  Ends(const GlooMeetingOptions& options,
+       std::shared_ptr<gloo::transport::Device> device)
+      : gloo::Context(options.rank, options.size) {
+    setTimeout(options.timeout);
+    device_ = std::move(device);
+    transportContext_ = device_->createContext(rank, size);
+    transportContext_->setTimeout(options.timeout);
+  }
+
+  ~Ends() override {
+    const SigpipeGuard guard;
+    // In this order, as gloo's own contexts do: ends before their loop.
+    transportContext_.reset();
+  }
+
+  // The addresses of the ends, by member. Throws.
+  std::vector<std::string> Open() {
+    std::vector<std::string> addresses(size);
+    for (int r = 0; r < size; ++r) {
+      if (r == rank) continue;
+      const std::vector<char> bytes =
+          transportContext_->createPair(r)->address().bytes();
+      addresses[r].assign(bytes.begin(), bytes.end());
+    }
+    return addresses;
+  }
+
+  // Ends early if Interrupt() has come. Throws.
+  void Connect(absl::Span<const std::string> addresses) {
+    for (int r = 0; r < size; ++r) {
+      if (r == rank) continue;
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (interrupted_) return;
+        connecting_ = getPair(r).get();
+      }
+      connecting_->connect(
+          std::vector<char>(addresses[r].begin(), addresses[r].end()));
+      std::lock_guard<std::mutex> lock(mutex_);
+      connecting_ = nullptr;
+    }
+  }
+
+  // On any thread.
+  void Interrupt() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    interrupted_ = true;
+    if (connecting_ != nullptr) connecting_->close();
+  }
+
+ private:
+  std::mutex mutex_;
+  bool interrupted_ = false;                     // guarded by mutex_
+  gloo::transport::Pair* connecting_ = nullptr;  // set under mutex_
+};
+
+GlooMeeting::GlooMeeting() = default;
+GlooMeeting::~GlooMeeting() = default;
+
+absl::StatusOr<std::unique_ptr<GlooMeeting>> GlooMeeting::Create(
+    const GlooMeetingOptions& options) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a rank below the number of members, got rank ",
+                     options.rank, " of ", options.size));
+  }
+  if (options.timeout <= std::chrono::milliseconds::zero()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "expected a positive timeout, got ", options.timeout.count(), " ms"));
+  }
+  ASSIGN_OR_RETURN(auto device,
+                   OpenGlooDevice(options.network_interface, options.host));
+  std::unique_ptr<GlooMeeting> meeting(new GlooMeeting());
+  RETURN_IF_ERROR(CatchGloo([&] {
+    meeting->owned_ends_ = std::make_unique<Ends>(options, std::move(device));
+    meeting->ends_ = meeting->owned_ends_.get();
+    meeting->addresses_ = meeting->ends_->Open();
+  }));
+  return meeting;
+}
+
+absl::StatusOr<Communicator*> GlooMeeting::Join(
+    absl::Span<const std::string> addresses) {
+  const size_t size = addresses_.size();
+  if (addresses.size() != size) {
+    return absl::InvalidArgumentError(absl::StrCat("expected the addresses of ",
+                                                   size, " members, got ",
+                                                   addresses.size()));
+  }
+  if (owned_ends_ == nullptr) {
+    return absl::FailedPreconditionError("the members have met before");
+  }
+  const int rank = owned_ends_->rank;
+  for (int r = 0; r < static_cast<int>(size); ++r) {
+    if (r == rank) continue;
+    RETURN_IF_ERROR(Annotate(CheckAddress(addresses[r]),
+                             absl::StrCat("address of member ", r)));
+  }
+  absl::Status status = CatchGloo([&] { owned_ends_->Connect(addresses); });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ends_ = nullptr;
+    if (aborted_) status = absl::CancelledError("the meeting was aborted");
+    if (status.ok()) {
+      group_ = std::make_unique<GlooCommunicator>(std::move(owned_ends_));
+    }
+  }
+  if (status.ok()) status = group_->Greet();
+  if (status.ok()) return group_.get();
+  // The others are not to wait for this one.
+  std::lock_guard<std::mutex> lock(mutex_);
+  group_ = nullptr;
+  owned_ends_ = nullptr;
+  return Annotate(status,
+                  absl::StrCat("member ", rank, " of ", size, " joining"));
+}
+
+void GlooMeeting::Abort() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  aborted_ = true;
+  if (group_ != nullptr) return group_->Abort();
+  if (ends_ != nullptr) ends_->Interrupt();
+}
+
+}  // namespace gshard

@@ -1,0 +1,53 @@
+#include "services/collectives/local_meeting.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+// The world's communicator, with a word for its own member's end.
+class LocalMeeting::Group : public Communicator {
+ public:
+  Group(Communicator* group, const std::atomic<bool>* aborted)
+      : group_(group), aborted_(aborted) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+
+  absl::Status Exchange(absl::Span<const SendBytes> send,
+                        absl::Span<const ReceiveBytes> receive) override {
+    absl::Status status = group_->Exchange(send, receive);
+    if (!status.ok() && *aborted_) return absl::CancelledError("aborted");
+    return status;
+  }
+
+ private:
+  Communicator* const group_;
+  const std::atomic<bool>* const aborted_;
+};
+
+LocalMeeting::LocalMeeting(std::unique_ptr<LocalWorld> world)
+    : world_(std::move(world)), addresses_(world_->size()) {}
+
+LocalMeeting::~LocalMeeting() = default;
+
+absl::StatusOr<Communicator*> LocalMeeting::Join(
+    absl::Span<const std::string> addresses) {
+  if (addresses.size() != addresses_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected the addresses of ", addresses_.size(),
+                     " members, got ", addresses.size()));
+  }
+  ASSIGN_OR_RETURN(Communicator* const group, WholeGroup(*world_));
+  group_ = std::make_unique<Group>(group, &aborted_);
+  return group_.get();
+}
+
+void LocalMeeting::Abort() {
+  aborted_ = true;
+  world_->Leave();
+}
+
+}  // namespace gshard

@@ -1,0 +1,41 @@
+// LocalMeeting: the members are threads of this process and have met already.
+// The in-process twin of the others.
+
+#ifndef SERVICES_COLLECTIVES_LOCAL_MEETING_H_
+#define SERVICES_COLLECTIVES_LOCAL_MEETING_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "services/collectives/local_world.h"
+#include "services/collectives/meeting.h"
+
+namespace gshard {
+
+class LocalMeeting : public Meeting {
+ public:
+  // One of the worlds of LocalWorlds().
+  explicit LocalMeeting(std::unique_ptr<LocalWorld> world);
+  ~LocalMeeting() override;
+
+  const std::vector<std::string>& addresses() const override {
+    return addresses_;
+  }
+  absl::StatusOr<Communicator*> Join(
+      absl::Span<const std::string> addresses) override;
+  void Abort() override;
+
+ private:
+  class Group;
+
+  const std::unique_ptr<LocalWorld> world_;
+  const std::vector<std::string> addresses_;
+  std::atomic<bool> aborted_ = false;
+  std::unique_ptr<Group> group_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COLLECTIVES_LOCAL_MEETING_H_

@@ -1,0 +1,46 @@
+// NcclMeeting: processes with a GPU each, which come together with NVIDIA's
+// NCCL and share no folder. The address that rank 0 has for everybody is the
+// name of the group; the others have none.
+
+#ifndef SERVICES_COLLECTIVES_NCCL_MEETING_H_
+#define SERVICES_COLLECTIVES_NCCL_MEETING_H_
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "services/collectives/meeting.h"
+#include "services/collectives/nccl_world.h"
+
+namespace gshard {
+
+class NcclMeeting : public Meeting {
+ public:
+  // `options.cancelled` is not used. Errors: InvalidArgument for a rank outside
+  // [0, size); FailedPrecondition if there is no such GPU.
+  static absl::StatusOr<std::unique_ptr<NcclMeeting>> Create(
+      int rank, int size, const NcclOptions& options);
+
+  const std::vector<std::string>& addresses() const override {
+    return addresses_;
+  }
+  absl::StatusOr<Communicator*> Join(
+      absl::Span<const std::string> addresses) override;
+  void Abort() override { aborted_ = true; }
+
+ private:
+  NcclMeeting(int rank, int size, const NcclOptions& options);
+
+  const int rank_;
+  std::vector<std::string> addresses_;
+  std::string id_;  // of rank 0
+  std::atomic<bool> aborted_ = false;
+  NcclOptions options_;
+  std::unique_ptr<NcclCommunicator> group_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COLLECTIVES_NCCL_MEETING_H_

@@ -1,0 +1,79 @@
+// Who may talk to a process and how: TLS, client certificates, tokens. The
+// flags of servers and of clients, and the decisions that need no network.
+//
+// TLS is for TCP. Unix sockets are always plain: the permissions of their
+// folders guard them.
+
+#ifndef SERVICES_CONFIG_SECURITY_OPTIONS_H_
+#define SERVICES_CONFIG_SECURITY_OPTIONS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "services/config/flags.h"
+
+namespace gshard {
+
+struct SecurityOptions {
+  // PEM files, read again when they change. A certificate and its key come
+  // together: a server then serves TLS, a client presents them. With tls_ca
+  // the other side's certificate must be signed by one of those in it; a client
+  // then uses TLS.
+  std::string tls_certificate = {};
+  std::string tls_key = {};
+  std::string tls_ca = {};
+
+  // Name that certificates of called servers must have; empty: the host of
+  // their address.
+  std::string tls_peer_name = {};
+
+  // Of a server with TLS, what it asks of its clients: "require" a certificate,
+  // "allow" one, which must be valid if it comes, or "ignore" them.
+  std::string tls_clients = "require";
+
+  // Callers with their roles, see services/rpc/auth_table.h; empty: whoever
+  // gets through has all roles. Read again when it changes.
+  std::string auth_file = {};
+
+  // The token that this process sends with its calls; empty: none. Read again
+  // when it changes.
+  std::string token_file = {};
+
+  // Serve beyond this machine without TLS or without knowing the callers; send
+  // a token there without TLS.
+  bool insecure = false;
+
+  bool operator==(const SecurityOptions&) const = default;
+};
+
+// Declare the flags of servers, and those that clients have too: --tls_ca,
+// --tls_certificate, --tls_key, --tls_peer_name, --token_file, --insecure.
+// `options` must outlive `flags`.
+void AddServerSecurityFlags(Flags& flags, SecurityOptions* options);
+void AddClientSecurityFlags(Flags& flags, SecurityOptions* options);
+
+// "unix:..." addresses, and none at all, for the process itself.
+bool IsUnixAddress(absl::string_view address);
+
+// Those that only this machine reaches: unix sockets, localhost, 127.x.x.x and
+// [::1].
+bool IsLocalAddress(absl::string_view address);
+
+// Whether a server at `address` serves TLS; whether a call to `address` uses
+// it.
+bool ServesTls(const SecurityOptions& options, absl::string_view address);
+bool CallsWithTls(const SecurityOptions& options, absl::string_view address);
+
+// Checks a server's options, without looking at files. Errors: InvalidArgument
+// that names the flag.
+absl::Status ValidateServerSecurity(const SecurityOptions& options,
+                                    absl::string_view listen);
+
+// The same of what a caller of `address` has.
+absl::Status ValidateClientSecurity(const SecurityOptions& options,
+                                    absl::string_view address);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CONFIG_SECURITY_OPTIONS_H_

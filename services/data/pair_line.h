@@ -1,0 +1,44 @@
+// One line of parallel text: language<TAB>source<TAB>target, or where the
+// language is known, source<TAB>target.
+
+#ifndef SERVICES_DATA_PAIR_LINE_H_
+#define SERVICES_DATA_PAIR_LINE_H_
+
+#include <cstddef>
+#include <string>
+#include <variant>
+
+#include "absl/strings/string_view.h"
+#include "services/data/text_report.h"
+
+namespace gshard {
+
+// Longer lines are bad lines.
+inline constexpr size_t kMaxLineBytes = 64 << 10;
+
+// A language is 1 to 32 ASCII letters, digits, '_', '-' or '@'.
+bool IsLanguageName(absl::string_view name);
+
+// Parts of the line that was parsed.
+struct PairLine {
+  absl::string_view language;  // of the source
+  absl::string_view source;    // without space at its ends; not empty
+  absl::string_view target;
+};
+
+struct LineProblem {
+  BadLineReason reason;
+  std::string message;  // "expected 3 columns, got 1"
+};
+
+// Nothing of a blank line.
+using ParsedLine = std::variant<std::monostate, PairLine, LineProblem>;
+
+// `line` is without its line feed. `default_language` is that of lines with two
+// columns; if empty, they are bad lines.
+ParsedLine ParsePairLine(absl::string_view line,
+                         absl::string_view default_language);
+
+}  // namespace gshard
+
+#endif  // SERVICES_DATA_PAIR_LINE_H_

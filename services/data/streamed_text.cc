@@ -1,0 +1,107 @@
+#include "services/data/streamed_text.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+StreamedText::StreamedText(VersionedText text, PairEncoder encoder,
+                           std::unique_ptr<const PairIndex> index)
+    : text_(std::move(text)),
+      encoder_(std::move(encoder)),
+      index_(std::move(index)) {}
+
+absl::StatusOr<std::unique_ptr<StreamedText>> StreamedText::Open(
+    std::vector<TextFile> files, TextTokenizers tokenizers,
+    const TextOptions& options,
+    const std::vector<std::string>& index_directories) {
+  ASSIGN_OR_RETURN(PairEncoder encoder,
+                   PairEncoder::Create(std::move(tokenizers), options));
+  ASSIGN_OR_RETURN(VersionedText text, LookAtText(std::move(files)));
+  ASSIGN_OR_RETURN(auto index, OpenPairIndex(text, encoder, index_directories));
+  // What the digest does not tell: that it fits these files.
+  for (const PairEntry& entry : index->entries()) {
+    if (entry.file >= text.files.size() ||
+        entry.offset() + entry.bytes() > text.versions[entry.file].bytes ||
+        std::max(entry.source(), entry.target()) > encoder.max_length()) {
+      return absl::DataLossError("the index does not fit its text");
+    }
+  }
+  return std::unique_ptr<StreamedText>(
+      new StreamedText(std::move(text), std::move(encoder), std::move(index)));
+}
+
+const PairEntry& StreamedText::At(int32_t index) const {
+  CHECK(index >= 0 && index < size());
+  return index_->entries()[index];
+}
+
+PairLengths StreamedText::lengths(int32_t index) const {
+  const PairEntry& entry = At(index);
+  return {.longest = std::max(entry.source(), entry.target()),
+          .target = entry.target()};
+}
+
+absl::StatusOr<std::vector<PieceIds>> StreamedText::Read(
+    absl::Span<const int32_t> indices) const {
+  std::vector<size_t> order(indices.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  // By file and place in it.
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return indices[a] < indices[b]; });
+  std::vector<PieceIds> pairs(indices.size());
+  for (size_t begin = 0; begin < order.size();) {
+    const uint16_t file = At(indices[order[begin]]).file;
+    size_t end = begin;
+    while (end < order.size() && At(indices[order[end]]).file == file) ++end;
+    RETURN_IF_ERROR(ReadFile(
+        file, indices, absl::MakeConstSpan(order).subspan(begin, end - begin),
+        &pairs));
+    begin = end;
+  }
+  return pairs;
+}
+
+absl::Status StreamedText::ReadFile(uint16_t file,
+                                    absl::Span<const int32_t> indices,
+                                    absl::Span<const size_t> order,
+                                    std::vector<PieceIds>* pairs) const {
+  // Opened anew, to see a file that was put in its place.
+  ASSIGN_OR_RETURN(const auto reader, TextReader::Open(text_.files[file].path));
+  absl::Status status;
+  std::string line;
+  for (const size_t i : order) {
+    status = ReadPair(*reader, At(indices[i]), &line, &(*pairs)[i]);
+    if (!status.ok()) break;
+  }
+  // The better word for what went wrong.
+  RETURN_IF_ERROR(reader->CheckVersion(text_.versions[file]));
+  return Annotate(status, text_.files[file].path);
+}
+
+absl::Status StreamedText::ReadPair(const TextReader& reader,
+                                    const PairEntry& entry, std::string* line,
+                                    PieceIds* pair) const {
+  RETURN_IF_ERROR(reader.ReadAt(entry.offset(), entry.bytes(), line));
+  const ParsedLine parsed =
+      ParsePairLine(*line, text_.files[entry.file].language);
+  if (const auto* parts = std::get_if<PairLine>(&parsed)) {
+    ASSIGN_OR_RETURN(EncodedPair encoded, encoder_.Encode(*parts));
+    auto* const ids = std::get_if<PieceIds>(&encoded);
+    if (ids != nullptr &&
+        ids->source.size() == static_cast<size_t>(entry.source()) &&
+        ids->target.size() == static_cast<size_t>(entry.target())) {
+      *pair = std::move(*ids);
+      return absl::OkStatus();
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the line at byte ", entry.offset(), " is not the one that was indexed"));
+}
+
+}  // namespace gshard

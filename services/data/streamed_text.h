@@ -1,0 +1,73 @@
+// StreamedText: a text of any size, read a batch at a time. In memory is its
+// index (pair_index.h), mapped; what is read is tokenized again.
+//
+// The files must stay as they are. A batch from one that has changed is an
+// error, never other text.
+
+#ifndef SERVICES_DATA_STREAMED_TEXT_H_
+#define SERVICES_DATA_STREAMED_TEXT_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "services/data/pair_indexer.h"
+#include "services/data/tokenized_text.h"
+
+namespace gshard {
+
+class StreamedText final : public TokenizedText {
+ public:
+  // Takes one pass over the files, unless their index is in one of
+  // `index_directories` already. Errors: those of LookAtText, PairEncoder and
+  // OpenPairIndex.
+  static absl::StatusOr<std::unique_ptr<StreamedText>> Open(
+      std::vector<TextFile> files, TextTokenizers tokenizers,
+      const TextOptions& options,
+      const std::vector<std::string>& index_directories);
+
+  int32_t size() const override {
+    return static_cast<int32_t>(index_->entries().size());
+  }
+  PairLengths lengths(int32_t index) const override;
+  int32_t language(int32_t index) const override { return At(index).language; }
+  int32_t file(int32_t index) const override { return At(index).file; }
+  const std::vector<std::string>& languages() const override {
+    return index_->info().languages;
+  }
+
+  // Errors: FailedPrecondition naming a file that has changed; those of
+  // reading it.
+  absl::StatusOr<std::vector<PieceIds>> Read(
+      absl::Span<const int32_t> indices) const override;
+
+  const TextReport& report() const override { return index_->info().report; }
+  // Of the files' bytes.
+  const std::string& digest() const { return index_->info().text_digest; }
+  // Of the index.
+  int64_t memory_bytes() const { return index_->bytes(); }
+
+  int32_t pad_id() const override { return encoder_.source().pad_id(); }
+  int32_t target_pad_id() const override { return encoder_.target().pad_id(); }
+  int32_t bos_id() const override { return encoder_.target().bos_id(); }
+
+ private:
+  StreamedText(VersionedText text, PairEncoder encoder,
+               std::unique_ptr<const PairIndex> index);
+
+  const PairEntry& At(int32_t index) const;
+  // The pairs at indices[order[i]], all of file `file`.
+  absl::Status ReadFile(uint16_t file, absl::Span<const int32_t> indices,
+                        absl::Span<const size_t> order,
+                        std::vector<PieceIds>* pairs) const;
+  absl::Status ReadPair(const TextReader& reader, const PairEntry& entry,
+                        std::string* line, PieceIds* pair) const;
+
+  const VersionedText text_;
+  const PairEncoder encoder_;
+  const std::unique_ptr<const PairIndex> index_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_DATA_STREAMED_TEXT_H_

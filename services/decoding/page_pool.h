@@ -1,0 +1,42 @@
+// PagePool: which pages of a cache are in use, and by how many.
+//
+// Hypotheses that begin alike share the pages of their beginning.
+
+#ifndef SERVICES_DECODING_PAGE_POOL_H_
+#define SERVICES_DECODING_PAGE_POOL_H_
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+namespace gshard {
+
+class PagePool {
+ public:
+  explicit PagePool(int64_t max_pages) : max_pages_(max_pages) {}
+
+  // A free page, the lowest, with one holder: so no page is ever used that is
+  // not below the most pages that were in use at once.
+  // REQUIRES: in_use() < max_pages().
+  int32_t Take();
+
+  // One holder more, one less; the page is free without any.
+  // REQUIRES: the page is in use.
+  void Share(int32_t page);
+  void Release(int32_t page);
+
+  bool shared(int32_t page) const { return holders_[page] > 1; }
+  int64_t in_use() const { return in_use_; }
+  int64_t max_pages() const { return max_pages_; }
+
+ private:
+  const int64_t max_pages_;
+  int64_t in_use_ = 0;
+  std::vector<int32_t> holders_;  // of each page that was ever used
+  std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> free_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_DECODING_PAGE_POOL_H_

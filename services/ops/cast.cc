@@ -1,0 +1,30 @@
+#include "services/ops/cast.h"
+
+#include "services/base/check.h"
+#include "services/ops/simd.h"
+
+namespace gshard {
+
+GSHARD_SIMD void CastRow(const float* x, BFloat16* out, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = ToBFloat16(x[i]);
+}
+
+GSHARD_SIMD void CastRow(const BFloat16* x, float* out, int64_t size) {
+#pragma omp simd
+  for (int64_t i = 0; i < size; ++i) out[i] = ToFloat(x[i]);
+}
+
+Tensor Cast(const Tensor& x, ElementType type) {
+  if (x.type() == type) return x;
+  Tensor out(type, x.dims());
+  if (type == ElementType::kBFloat16) {
+    CastRow(x.f32(), out.data<BFloat16>(), x.size());
+  } else {
+    CHECK(type == ElementType::kFloat32);
+    CastRow(x.data<BFloat16>(), out.f32(), x.size());
+  }
+  return out;
+}
+
+}  // namespace gshard

@@ -1,0 +1,83 @@
+// AuthTable: the callers that a server knows, from the file of --auth_file:
+//
+//   # who       kind         what                               roles
+//   webshop     token        9f86d081884c7d65...d15d6c15b0f00a08 translate
+//   ops         token        60303ae22b998861...7d72ab5ba6c5bd2b train,admin
+//   member      certificate  worker.gshard                       expert
+//
+// One caller a line, in four words. A token stands there as its SHA-256
+// (`printf %s "$token" | sha256sum`), never itself; a certificate by one of its
+// subject's alternative names, DNS name, URI or IP address. A caller may have
+// several lines.
+
+#ifndef SERVICES_RPC_AUTH_TABLE_H_
+#define SERVICES_RPC_AUTH_TABLE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/rpc/method_roles.h"
+
+namespace gshard {
+
+// Who calls, as far as that is known.
+struct Caller {
+  std::string name;  // for logs and limits; "anonymous" if unknown
+  Roles roles;
+
+  bool operator==(const Caller&) const = default;
+};
+
+// What a call shows of its caller.
+struct Credentials {
+  // Of the metadata "authorization"; absent if there is none.
+  std::optional<std::string> authorization;
+  // Of a certificate that TLS has verified.
+  std::vector<std::string> certificate_names;
+};
+
+inline constexpr size_t kMaxAuthLines = 10'000;
+
+// Immutable, so thread-safe.
+class AuthTable {
+ public:
+  // Errors: InvalidArgument with the line's number; it never cites a digest.
+  static absl::StatusOr<AuthTable> Parse(absl::string_view text);
+
+  // Errors: Unauthenticated if nothing is shown, or nothing that is known: with
+  // the same words whatever is wrong about a token. A token that is shown
+  // decides alone. Takes the same time for every token.
+  absl::StatusOr<Caller> Identify(const Credentials& credentials) const;
+
+  size_t size() const { return tokens_.size() + certificates_.size(); }
+
+ private:
+  using Digest = std::array<uint8_t, 32>;
+  struct Token {
+    Digest digest;
+    Caller caller;
+  };
+  struct Certificate {
+    std::string name;
+    Caller caller;
+  };
+
+  absl::Status AddLine(absl::string_view line);
+
+  std::vector<Token> tokens_;
+  std::vector<Certificate> certificates_;
+};
+
+// Errors: PermissionDenied with the method's roles if the caller has none of
+// them; Unimplemented if nobody may call `method`.
+absl::Status CheckAccess(const Caller& caller, absl::string_view method);
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_AUTH_TABLE_H_

@@ -1,0 +1,173 @@
+#include "services/rpc/call_guard.h"
+
+#include <grpc/grpc.h>
+#include <grpc/grpc_security.h>
+#include <grpc/slice.h>
+#include <grpcpp/security/tls_credentials_options.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/log_budget.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/trace_context.h"
+
+namespace gshard {
+namespace {
+
+using grpc::experimental::TlsServerCredentialsOptions;
+
+constexpr int64_t kRefusalLinesPerSecond = 5;
+
+absl::string_view View(const grpc_slice& slice) {
+  return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)),
+          GRPC_SLICE_LENGTH(slice)};
+}
+
+struct Guard {
+  std::shared_ptr<const Security> security;
+  std::shared_ptr<const std::atomic<bool>> closed;
+};
+
+// What a call shows of itself before it has a handler.
+struct Arrival {
+  std::string method;
+  std::string request_id;
+  Credentials credentials;
+};
+
+Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
+                    size_t count) {
+  Arrival arrival;
+  for (size_t i = 0; i < count; ++i) {
+    const absl::string_view key = View(metadata[i].key);
+    const absl::string_view value = View(metadata[i].value);
+    if (key == ":path") arrival.method = std::string(value);
+    if (key == "x-request-id" && IsRequestId(value)) {
+      arrival.request_id = std::string(value);
+    }
+    if (key == "authorization") {
+      std::optional<std::string>& shown = arrival.credentials.authorization;
+      // Two of them are not one that is valid.
+      shown = shown.has_value() ? "" : std::string(value);
+    }
+  }
+  grpc_auth_property_iterator names = grpc_auth_context_find_properties_by_name(
+      context, GRPC_X509_SAN_PROPERTY_NAME);
+  while (const auto* name = grpc_auth_property_iterator_next(&names)) {
+    arrival.credentials.certificate_names.emplace_back(name->value,
+                                                       name->value_length);
+  }
+  return arrival;
+}
+
+absl::Status Admit(const Security& security, const Arrival& arrival) {
+  const MethodAccess* const access = FindMethodAccess(arrival.method);
+  if (access != nullptr && access->open) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Caller caller, security.Identify(arrival.credentials));
+  return CheckAccess(caller, arrival.method);
+}
+
+void LogRefusal(const Arrival& arrival, const std::string& id,
+                const absl::Status& status) {
+  static LogBudget& budget = *new LogBudget(kRefusalLinesPerSecond);
+  const auto left_out = budget.Take();
+  if (!left_out.has_value()) return;
+  // What a stranger calls a method may be anything.
+  const bool known = FindMethodAccess(arrival.method) != nullptr;
+  LogWarning("refused a call", {{"method", known ? arrival.method : "unknown"},
+                                {"status", status},
+                                {"request_id", id},
+                                {"lines_left_out", *left_out}});
+}
+
+// Run by gRPC's threads for every call.
+void Process(void* state, grpc_auth_context* context,
+             const grpc_metadata* metadata, size_t count,
+             grpc_process_auth_metadata_done_cb done, void* user_data) {
+  const Guard& guard = *static_cast<const Guard*>(state);
+  if (guard.closed->load(std::memory_order_relaxed)) {
+    return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_UNAVAILABLE,
+                "the server is shutting down");
+  }
+  const Arrival arrival = ReadArrival(context, metadata, count);
+  const absl::Status status = Admit(*guard.security, arrival);
+  if (status.ok()) {
+    return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
+  }
+  // gRPC sends no metadata with a refusal, so the id is in its message.
+  const std::string id =
+      arrival.request_id.empty() ? NewRequestId() : arrival.request_id;
+  LogRefusal(arrival, id, status);
+  done(user_data, nullptr, 0, nullptr, 0,
+       static_cast<grpc_status_code>(status.code()),
+       absl::StrCat(status.message(), " (request ", id, ")").c_str());
+}
+
+void Destroy(void* state) { delete static_cast<Guard*>(state); }
+
+grpc_ssl_client_certificate_request_type RequestType(
+    const SecurityOptions& options) {
+  if (options.tls_clients == "require") {
+    return GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY;
+  }
+  if (options.tls_clients == "allow") {
+    return GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY;
+  }
+  return GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE;
+}
+
+grpc_server_credentials* TlsCredentials(const Security& security) {
+  TlsServerCredentialsOptions options(security.provider());
+  options.watch_identity_key_cert_pairs();
+  if (!security.options().tls_ca.empty()) options.watch_root_certs();
+  options.set_cert_request_type(RequestType(security.options()));
+  return grpc_tls_server_credentials_create(options.c_credentials_options());
+}
+
+class Guarded final : public grpc::ServerCredentials {
+ public:
+  Guarded(Guard guard, const std::string& address)
+      : credentials_(ServesTls(guard.security->options(), address)
+                         ? TlsCredentials(*guard.security)
+                         : grpc_insecure_server_credentials_create()) {
+    grpc_server_credentials_set_auth_metadata_processor(
+        credentials_, {.process = Process,
+                       .destroy = Destroy,
+                       .state = new Guard(std::move(guard))});
+  }
+  ~Guarded() override { grpc_server_credentials_release(credentials_); }
+
+  void SetAuthMetadataProcessor(
+      const std::shared_ptr<grpc::AuthMetadataProcessor>&) override {}
+
+ private:
+  int AddPortToServer(const std::string& address,
+                      grpc_server* server) override {
+    return grpc_server_add_http2_port(server, address.c_str(), credentials_);
+  }
+
+  grpc_server_credentials* const credentials_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
+    std::shared_ptr<const Security> security,
+    std::shared_ptr<const std::atomic<bool>> closed,
+    const std::string& address) {
+  return std::make_shared<Guarded>(
+      Guard{std::move(security), std::move(closed)}, address);
+}
+
+std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {
+  std::vector<std::string> names;
+  for (const grpc::string_ref& name :
+       context.FindPropertyValues(GRPC_X509_SAN_PROPERTY_NAME)) {
+    names.emplace_back(name.data(), name.size());
+  }
+  return names;
+}
+
+}  // namespace gshard

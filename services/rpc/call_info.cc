@@ -1,0 +1,171 @@
+#include "services/rpc/call_info.h"
+
+#include <grpcpp/support/interceptor.h>
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "services/base/log.h"
+#include "services/base/log_budget.h"
+#include "services/rpc/call_guard.h"
+#include "services/rpc/method_roles.h"
+
+namespace gshard {
+namespace {
+
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::InterceptorBatchMethods;
+using grpc::experimental::ServerRpcInfo;
+using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kAuthorization[] = "authorization";
+constexpr char kRequestId[] = "x-request-id";
+constexpr char kTraceparent[] = "traceparent";
+constexpr char kTracestate[] = "tracestate";
+
+// Where the findings lie in the metadata that a handler sees. gRPC has no other
+// place for them that is a call's own.
+constexpr char kCaller[] = "gshard-caller";
+constexpr char kSpan[] = "gshard-span";
+
+// The value, if there is exactly one.
+std::string One(const Metadata& metadata, const char* key) {
+  const auto range = metadata.equal_range(key);
+  if (range.first == range.second || std::next(range.first) != range.second) {
+    return "";
+  }
+  return std::string(range.first->second.data(), range.first->second.size());
+}
+
+CallInfo FromClient(const Metadata& metadata) {
+  CallInfo info{
+      .caller = "anonymous",
+      .request_id = One(metadata, kRequestId),
+      .trace = ContinueTrace(One(metadata, kTraceparent),
+                             One(metadata, kTracestate)),
+  };
+  if (!IsRequestId(info.request_id)) info.request_id = NewRequestId();
+  return info;
+}
+
+std::string CallerName(const Security& security, const Metadata& metadata,
+                       const grpc::ServerContextBase& context) {
+  Credentials credentials;
+  if (metadata.count(kAuthorization) > 0) {
+    credentials.authorization = One(metadata, kAuthorization);
+  }
+  credentials.certificate_names = CertificateNames(*context.auth_context());
+  // The guard has let the call through; an open method needs no caller, and the
+  // file of callers may have changed since.
+  const absl::StatusOr<Caller> caller = security.Identify(credentials);
+  return caller.ok() ? caller->name : "anonymous";
+}
+
+void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
+             Clock::duration took) {
+  static LogBudget& budget = *new LogBudget(kCallLinesPerSecond);
+  const auto left_out = budget.Take();
+  if (!left_out.has_value()) return;
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(took).count();
+  LogInfo(
+      "call",
+      {{"method", method},
+       {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
+       {"ms", static_cast<double>(micros) / 1000},
+       {"request_id", info.request_id},
+       {"trace_id", info.trace.trace_id},
+       {"span_id", info.trace.span_id},
+       {"caller", info.caller},
+       {"lines_left_out", *left_out}});
+}
+
+// Of one call.
+class Interceptor final : public grpc::experimental::Interceptor {
+ public:
+  Interceptor(std::shared_ptr<const Security> security, ServerRpcInfo* rpc)
+      : security_(std::move(security)), rpc_(rpc) {}
+
+  void Intercept(InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      Begin(*methods->GetRecvInitialMetadata());
+    }
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace(kRequestId, info_.request_id);
+    }
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::PRE_SEND_STATUS)) {
+      End(methods->GetSendStatus().error_code());
+    }
+    methods->Proceed();
+  }
+
+ private:
+  void Begin(Metadata& metadata) {
+    info_ = FromClient(metadata);
+    info_.caller = CallerName(*security_, metadata, *rpc_->server_context());
+    traceparent_ = info_.trace.Traceparent();
+    for (const char* key :
+         {kAuthorization, kRequestId, kTraceparent, kCaller, kSpan}) {
+      metadata.erase(key);
+    }
+    if (info_.trace.state.empty()) metadata.erase(kTracestate);
+    metadata.emplace(kCaller, info_.caller);
+    metadata.emplace(kRequestId, info_.request_id);
+    metadata.emplace(kSpan, traceparent_);
+  }
+
+  void End(grpc::StatusCode code) {
+    const MethodAccess* const access = FindMethodAccess(rpc_->method());
+    if (access != nullptr && access->open) return;  // probes are not news
+    LogCall(rpc_->method(), info_, code, Clock::now() - start_);
+  }
+
+  const std::shared_ptr<const Security> security_;
+  ServerRpcInfo* const rpc_;
+  const Clock::time_point start_ = Clock::now();
+  CallInfo info_;            // the handler's metadata point into it
+  std::string traceparent_;  // likewise
+};
+
+class Factory final
+    : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit Factory(std::shared_ptr<const Security> security)
+      : security_(std::move(security)) {}
+
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      ServerRpcInfo* rpc) override {
+    return new Interceptor(security_, rpc);
+  }
+
+ private:
+  const std::shared_ptr<const Security> security_;
+};
+
+}  // namespace
+
+CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
+  const Metadata& metadata = context.client_metadata();
+  const TraceContext span = ParseTraceparent(One(metadata, kSpan));
+  // On a server without the interceptor, all of it is the client's word.
+  if (span.trace_id.empty()) return FromClient(metadata);
+  CallInfo info{.caller = One(metadata, kCaller),
+                .request_id = One(metadata, kRequestId),
+                .trace = span};
+  info.trace.state = One(metadata, kTracestate);
+  return info;
+}
+
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
+CallInfoFactory(std::shared_ptr<const Security> security) {
+  return std::make_unique<Factory>(std::move(security));
+}
+
+}  // namespace gshard

@@ -1,0 +1,45 @@
+// What callers may do: the role that each method of our services asks for, in
+// one table.
+
+#ifndef SERVICES_RPC_METHOD_ROLES_H_
+#define SERVICES_RPC_METHOD_ROLES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// None implies another.
+enum class Role {
+  kTranslate,  // translates
+  kTrain,      // submits, follows and cancels training jobs
+  kAdmin,      // serves and unloads models, lists services
+  kExpert,     // is a router or an expert worker: joins, computes, trains
+};
+
+// "translate", "train", "admin" or "expert".
+absl::string_view RoleName(Role role);
+// Errors: InvalidArgument that lists the roles.
+absl::StatusOr<Role> ParseRole(absl::string_view name);
+
+using Roles = std::vector<Role>;
+const Roles& AllRoles();
+
+struct MethodAccess {
+  bool open = false;  // to everybody, known or not
+  Roles roles;        // one of these is enough
+};
+
+// Of "/package.Service/Method"; null: no caller may call it. Open are only
+// health checks.
+const MethodAccess* FindMethodAccess(absl::string_view method);
+
+// All methods in the table, sorted.
+std::vector<std::string> MethodsWithAccess();
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_METHOD_ROLES_H_

@@ -1,0 +1,62 @@
+// TensorRun: float32 tensors one after another, as if they were one row of
+// numbers that can be cut anywhere.
+
+#ifndef SERVICES_TRAIN_TENSOR_RUN_H_
+#define SERVICES_TRAIN_TENSOR_RUN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// Shares the tensors' memory.
+class TensorRun {
+ public:
+  explicit TensorRun(std::vector<Tensor> tensors)
+      : tensors_(std::move(tensors)) {
+    for (const Tensor& tensor : tensors_) size_ += tensor.size();
+  }
+
+  int64_t size() const { return size_; }  // elements
+  std::vector<Tensor>& tensors() { return tensors_; }
+
+  // Elements [begin, end) of the run, to and from memory.
+  // REQUIRES: 0 <= begin <= end <= size().
+  void CopyOut(int64_t begin, int64_t end, float* to) const {
+    Visit(tensors_, begin, end, [&](const float* piece, int64_t count) {
+      std::memcpy(to, piece, count * sizeof(float));
+      to += count;
+    });
+  }
+  void CopyIn(int64_t begin, int64_t end, const float* from) {
+    Visit(tensors_, begin, end, [&](float* piece, int64_t count) {
+      std::memcpy(piece, from, count * sizeof(float));
+      from += count;
+    });
+  }
+
+ private:
+  template <typename Tensors, typename Piece>
+  static void Visit(Tensors& tensors, int64_t begin, int64_t end,
+                    const Piece& piece) {
+    int64_t start = 0;
+    for (auto& tensor : tensors) {
+      const int64_t from = std::max(begin, start);
+      const int64_t to = std::min(end, start + tensor.size());
+      if (from < to) piece(tensor.f32() + (from - start), to - from);
+      start += tensor.size();
+    }
+  }
+
+  std::vector<Tensor> tensors_;
+  int64_t size_ = 0;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_TENSOR_RUN_H_

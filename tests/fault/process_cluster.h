@@ -1,0 +1,76 @@
+// A cluster of real processes that can be killed, paused and cut off, and the
+// job that they train meanwhile.
+
+#ifndef TESTS_FAULT_PROCESS_CLUSTER_H_
+#define TESTS_FAULT_PROCESS_CLUSTER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/child_process.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/config/training_job.h"
+#include "tests/fault/silent_link.h"
+#include "tests/integration/temporary_directory.h"
+
+namespace gshard {
+
+// A coordinator, two routers and three workers, with the given lease. Each
+// member reaches the coordinator by a link of its own, and routers reach each
+// worker by one.
+class ProcessCluster {
+ public:
+  explicit ProcessCluster(int64_t lease_ms);
+  ~ProcessCluster();
+
+  // "coordinator", "router-0", "worker-2", ...
+  void Kill(const std::string& name);     // returns when it is gone
+  void Restart(const std::string& name);  // of one that was killed
+  void Pause(const std::string& name);
+  void GoOn(const std::string& name);
+
+  // Between a member and the coordinator.
+  SilentLink& ToCoordinator(const std::string& member) {
+    return *links_.at(member);
+  }
+  // Between routers and a worker.
+  SilentLink& ToWorker(const std::string& worker) {
+    return *links_.at(worker + "-calls");
+  }
+
+  // These wait, a minute at most; false: it did not come about.
+  bool AwaitStep(int64_t step);
+  bool AwaitMember(const std::string& name, bool there);
+  bool AwaitLog(const std::string& name, const std::string& text);
+
+  // NamesJob() with the state of its checkpoints in this cluster's folder.
+  TrainingJob Job() const;
+  absl::Status Submit(const TrainingJob& job);
+  // Follows the job to its end, past restarts of the coordinator.
+  absl::StatusOr<v1::JobProgress> AwaitEnd(const std::string& job);
+  // What has become of it, with its history.
+  absl::StatusOr<v1::JobInfo> Info(const std::string& job);
+  absl::StatusOr<v1::DescribeResponse> Describe();
+
+ private:
+  std::string Path(const std::string& name) const {
+    return directory_.path() + "/" + name;
+  }
+  void Start(const std::string& name);
+
+  const int64_t lease_ms_;
+  const TemporaryDirectory directory_;
+  std::map<std::string, std::unique_ptr<SilentLink>> links_;
+  std::map<std::string, std::unique_ptr<ChildProcess>> processes_;
+  std::set<std::string> paused_;
+  std::unique_ptr<v1::CoordinatorService::Stub> coordinator_;
+};
+
+}  // namespace gshard
+
+#endif  // TESTS_FAULT_PROCESS_CLUSTER_H_

@@ -1,0 +1,221 @@
+// What the table of failures in ARCHITECTURE.md says of processes that die, are
+// paused or cut off, with real processes: it is noticed, the job goes on, and
+// its result has the bits of an undisturbed run.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "tests/fault/process_cluster.h"
+#include "tests/integration/cluster.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kLeaseMs = 1000;
+
+using Tensors = std::map<std::string, Tensor>;
+
+// Of the job's last checkpoint.
+Tensors Trained(const TrainingJob& job) {
+  Tensors tensors;
+  const auto path = LatestCheckpoint(job.checkpoint.directory);
+  EXPECT_OK(path.status());
+  if (!path.ok()) return tensors;
+  const auto reader = CheckpointReader::Open(*path);
+  EXPECT_OK(reader.status());
+  if (!reader.ok()) return tensors;
+  EXPECT_EQ((*reader)->manifest().step, job.steps);
+  for (const TensorEntry& entry : (*reader)->manifest().tensors) {
+    const auto tensor = (*reader)->Read(entry.name);
+    EXPECT_OK(tensor.status());
+    if (tensor.ok()) tensors[entry.name] = *tensor;
+  }
+  return tensors;
+}
+
+class ProcessFaultsTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ProcessCluster cluster(/*lease_ms=*/60'000);
+    ASSERT_OK(cluster.Submit(cluster.Job()));
+    ASSERT_OK(cluster.AwaitEnd("names").status());
+    undisturbed_ = new Tensors(Trained(cluster.Job()));
+  }
+  static void TearDownTestSuite() { delete undisturbed_; }
+
+  // Runs the job, with `fault` in the middle of it, which returns when all is
+  // as before.
+  static void ExpectSameAfter(
+      const std::function<void(ProcessCluster&)>& fault) {
+    ProcessCluster cluster(kLeaseMs);
+    ASSERT_OK(cluster.Submit(cluster.Job()));
+    ASSERT_TRUE(cluster.AwaitStep(5));
+    fault(cluster);
+    ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    const Tensors tensors = Trained(cluster.Job());
+    ASSERT_FALSE(undisturbed_->empty());
+    ASSERT_EQ(tensors.size(), undisturbed_->size());
+    for (const auto& [name, value] : *undisturbed_) {
+      EXPECT_TRUE(TensorEqual(tensors.at(name), value)) << name;
+    }
+  }
+
+  static Tensors* undisturbed_;
+};
+
+Tensors* ProcessFaultsTest::undisturbed_ = nullptr;
+
+TEST_F(ProcessFaultsTest, ARouterIsKilled) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.Kill("router-0");
+    EXPECT_TRUE(cluster.AwaitMember("router-0", false));
+    cluster.Restart("router-0");
+  });
+}
+
+TEST_F(ProcessFaultsTest, AWorkerIsKilled) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.Kill("worker-1");
+    EXPECT_TRUE(cluster.AwaitMember("worker-1", false));
+    cluster.Restart("worker-1");
+    EXPECT_TRUE(cluster.AwaitMember("worker-1", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, TheCoordinatorIsKilled) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.Kill("coordinator");
+    EXPECT_TRUE(cluster.AwaitLog("worker-0", "lost the coordinator"));
+    cluster.Restart("coordinator");
+    EXPECT_TRUE(cluster.AwaitMember("worker-0", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, ARouterIsPaused) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.Pause("router-1");
+    EXPECT_TRUE(cluster.AwaitMember("router-1", false));
+    cluster.GoOn("router-1");
+    EXPECT_TRUE(cluster.AwaitMember("router-1", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, AWorkerIsPaused) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.Pause("worker-2");
+    EXPECT_TRUE(cluster.AwaitMember("worker-2", false));
+    cluster.GoOn("worker-2");
+    EXPECT_TRUE(cluster.AwaitMember("worker-2", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, TheCoordinatorIsPaused) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.Pause("coordinator");
+    EXPECT_TRUE(cluster.AwaitLog("worker-0", "lost the coordinator"));
+    EXPECT_TRUE(cluster.AwaitLog("router-0", "lost the coordinator"));
+    cluster.GoOn("coordinator");
+    EXPECT_TRUE(cluster.AwaitMember("worker-0", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, ARouterIsCutOff) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.ToCoordinator("router-0").Silence();
+    EXPECT_TRUE(cluster.AwaitMember("router-0", false));
+    // It knows by itself that it is one no more.
+    EXPECT_TRUE(cluster.AwaitLog("router-0", "lost the coordinator"));
+    cluster.ToCoordinator("router-0").Heal();
+    EXPECT_TRUE(cluster.AwaitMember("router-0", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, AWorkerIsCutOff) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.ToCoordinator("worker-0").Silence();
+    cluster.ToWorker("worker-0").Silence();
+    EXPECT_TRUE(cluster.AwaitMember("worker-0", false));
+    EXPECT_TRUE(cluster.AwaitLog("worker-0", "lost the coordinator"));
+    cluster.ToWorker("worker-0").Heal();
+    cluster.ToCoordinator("worker-0").Heal();
+    EXPECT_TRUE(cluster.AwaitMember("worker-0", true));
+  });
+}
+
+TEST_F(ProcessFaultsTest, TheCoordinatorIsCutOff) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    const char* const members[] = {"router-0", "router-1", "worker-0",
+                                   "worker-1", "worker-2"};
+    for (const char* member : members) cluster.ToCoordinator(member).Silence();
+    for (const char* member : members) {
+      EXPECT_TRUE(cluster.AwaitMember(member, false));
+      EXPECT_TRUE(cluster.AwaitLog(member, "lost the coordinator"));
+    }
+    for (const char* member : members) cluster.ToCoordinator(member).Heal();
+  });
+}
+
+// All of them are members all the time, so that no lease runs out: it is the
+// routers' connections that notice.
+TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
+  ExpectSameAfter([](ProcessCluster& cluster) {
+    cluster.ToWorker("worker-1").Silence();
+    EXPECT_TRUE(cluster.AwaitLog(
+        "coordinator", "expert worker 'worker-1': the stream was lost"));
+    cluster.ToWorker("worker-1").Heal();
+  });
+}
+
+TEST(TrainingTextTest, ALostFileEndsTheJobByItsName) {
+  ProcessCluster cluster(kLeaseMs);
+  TrainingJob job = cluster.Job();
+  const std::string text = job.checkpoint.directory + ".tsv";
+  std::filesystem::copy_file(job.data.train_path, text);
+  job.data.train_path = text;
+  job.steps = 1000;
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_TRUE(cluster.AwaitStep(5));
+  std::filesystem::remove(text);
+  // The next attempt is the first to miss it.
+  cluster.Kill("worker-0");
+  ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_FALSE(last.retryable());
+  EXPECT_THAT(last.status().message(), ::testing::HasSubstr(text));
+}
+
+TEST(ShortPauseTest, LosesNobody) {
+  // So long that a busy machine does not look like a pause.
+  ProcessCluster cluster(/*lease_ms=*/5'000);
+  ASSERT_OK(cluster.Submit(cluster.Job()));
+  for (const char* name : {"router-0", "worker-2"}) {
+    cluster.Pause(name);
+    EXPECT_TRUE(Eventually([&] {
+      const auto state = cluster.Describe();
+      if (!state.ok()) return false;
+      for (const v1::Member& member : state->members()) {
+        if (member.name() == name) return member.silent_ms() > 2'500;
+      }
+      return true;  // lost
+    }));
+    cluster.GoOn(name);
+  }
+  ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ASSERT_OK_AND_ASSIGN(const v1::DescribeResponse state, cluster.Describe());
+  EXPECT_EQ(state.members_size(), 5);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,188 @@
+// Who is next, and who joins: no clock, no threads.
+
+#include "router/join_rule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "services/base/random.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+WaitingSentence Waiting(std::string caller, uint64_t flow, uint64_t request,
+                        int64_t source_tokens = 10, int64_t rows = 1) {
+  return {.caller = std::move(caller),
+          .flow = flow,
+          .request = request,
+          .sentence = 0,
+          .cost = {.source_tokens = source_tokens,
+                   .rows = rows,
+                   .positions = source_tokens + rows * 20},
+          .arrival = {}};
+}
+
+std::vector<uint64_t> Requests(const std::vector<WaitingSentence>& sentences) {
+  std::vector<uint64_t> requests;
+  for (const WaitingSentence& sentence : sentences) {
+    requests.push_back(sentence.request);
+  }
+  return requests;
+}
+
+TEST(FairQueueTest, CallersTakeTurnsByTheTokensTheyGot) {
+  FairQueue queue;
+  for (uint64_t i = 0; i < 3; ++i) queue.Add(Waiting("bulk", 1, i));
+  queue.Add(Waiting("small", 2, 10, /*source_tokens=*/5));
+  queue.Add(Waiting("small", 2, 11, /*source_tokens=*/5));
+  queue.Add(Waiting("small", 2, 12, /*source_tokens=*/5));
+  std::vector<uint64_t> order;
+  while (queue.Next() != nullptr) order.push_back(queue.Take().request);
+  // bulk has had 10; small 5, then 10: a tie, for who came first.
+  EXPECT_THAT(order, ElementsAre(0, 10, 11, 1, 12, 2));
+}
+
+TEST(FairQueueTest, FlowsOfACallerTakeTurnsToo) {
+  FairQueue queue;
+  for (uint64_t i = 0; i < 3; ++i) queue.Add(Waiting("proxy", 1, i));
+  queue.Add(Waiting("proxy", 2, 10));
+  queue.Add(Waiting("other", 3, 20));
+  std::vector<uint64_t> order;
+  while (queue.Next() != nullptr) order.push_back(queue.Take().request);
+  EXPECT_THAT(order, ElementsAre(0, 20, 10, 1, 2));
+}
+
+// A newcomer gets its share from now on, and nothing for the past.
+TEST(FairQueueTest, NewcomersAreNotOwedThePast) {
+  FairQueue queue;
+  for (uint64_t i = 0; i < 9; ++i) queue.Add(Waiting("a", 1, i));
+  for (int i = 0; i < 5; ++i) queue.Take();
+  for (uint64_t i = 10; i < 14; ++i) queue.Add(Waiting("b", 2, i));
+  std::vector<uint64_t> order;
+  while (queue.Next() != nullptr) order.push_back(queue.Take().request);
+  EXPECT_THAT(order, ElementsAre(5, 10, 6, 11, 7, 12, 8, 13));
+}
+
+// Nor does a steady stream of newcomers starve those who wait.
+TEST(FairQueueTest, NewcomersDoNotStarveTheOthers) {
+  FairQueue queue;
+  for (uint64_t i = 0; i < 10; ++i) queue.Add(Waiting("old", 1, i));
+  int taken = 0;
+  for (uint64_t i = 100; i < 200; ++i) {
+    queue.Add(Waiting("new" + std::to_string(i), i, i));
+    taken += queue.Take().caller == "old";
+  }
+  EXPECT_EQ(taken, 10);
+}
+
+TEST(FairQueueTest, RemovedRequestsLeaveNothing) {
+  FairQueue queue;
+  queue.Add(Waiting("a", 1, 1));
+  queue.Add(Waiting("a", 1, 2, 10, 4));
+  queue.Add(Waiting("a", 1, 1));
+  queue.Remove("a", 1, 1);
+  queue.Remove("a", 1, 99);
+  queue.Remove("nobody", 1, 1);
+  EXPECT_EQ(queue.sentences(), 1);
+  EXPECT_EQ(queue.tokens(), 40);
+  EXPECT_EQ(queue.Take().request, 2u);
+  EXPECT_EQ(queue.Next(), nullptr);
+  EXPECT_TRUE(queue.empty());
+}
+
+TEST(JoinRuleTest, FillsRowsPositionsAndEncoding) {
+  const auto join = [](const BatchLimits& limits, const BatchLoad& load = {}) {
+    FairQueue queue;
+    for (uint64_t i = 0; i < 5; ++i) queue.Add(Waiting("a", 1, i, 10, 2));
+    return Requests(TakeJoining(queue, load, limits));
+  };
+  EXPECT_THAT(join({}), ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(join({.max_rows = 7}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(join({.max_rows = 7}, {.sentences = 1, .rows = 4}),
+              ElementsAre(0));
+  EXPECT_THAT(join({.max_rows = 7}, {.sentences = 1, .rows = 6}), IsEmpty());
+  EXPECT_THAT(join({.max_positions = 150}), ElementsAre(0, 1, 2));
+  EXPECT_THAT(join({.max_positions = 150}, {.sentences = 1, .positions = 101}),
+              IsEmpty());
+  EXPECT_THAT(join({.max_encode_tokens = 29}), ElementsAre(0, 1));
+  // One always joins, unless the cache has no room.
+  EXPECT_THAT(join({.max_rows = 1}), ElementsAre(0));
+  EXPECT_THAT(join({.max_encode_tokens = 1}), ElementsAre(0));
+  EXPECT_THAT(join({.max_positions = 49}), IsEmpty());
+}
+
+TEST(JoinRuleTest, PaddingCountsAsEncoding) {
+  FairQueue queue;
+  queue.Add(Waiting("a", 1, 0, 2));
+  queue.Add(Waiting("b", 2, 1, 2));
+  queue.Add(Waiting("c", 3, 2, 20));
+  EXPECT_THAT(Requests(TakeJoining(queue, {}, {.max_encode_tokens = 59})),
+              ElementsAre(0, 1));
+}
+
+TEST(JoinRuleTest, NobodyOvertakesALargeSentence) {
+  FairQueue queue;
+  queue.Add(Waiting("a", 1, 0, 10, 8));
+  queue.Add(Waiting("b", 2, 1, 10, 1));
+  EXPECT_THAT(Requests(TakeJoining(queue, {.sentences = 2, .rows = 5},
+                                   {.max_rows = 8})),
+              IsEmpty());
+  EXPECT_EQ(queue.sentences(), 2);
+}
+
+// A document of 400 sentences, and sentences that come one at a time: in
+// virtual time, a sentence takes one step a source token, and a batch has 8
+// rows. No sentence waits longer than a few steps, the document ends, the batch
+// stays full while there is work, and limits hold.
+TEST(JoinRuleTest, ADocumentNeitherStarvesNorIsStarved) {
+  constexpr int64_t kRows = 8;
+  FairQueue queue;
+  for (uint64_t i = 0; i < 400; ++i) {
+    queue.Add(Waiting("bulk", 1, 1, 5 + RandomBelow(1, i, 10)));
+  }
+  std::vector<std::pair<int64_t, WaitingSentence>> running;  // until when
+  std::map<uint64_t, int64_t> arrived;
+  int64_t longest_wait = 0, document = 0, idle_rows = 0;
+  uint64_t last = 100;
+  for (int64_t now = 0; document < 400; ++now) {
+    ASSERT_LT(now, 2000);
+    if (now % 7 == 0) {
+      arrived[++last] = now;
+      queue.Add(Waiting("caller" + std::to_string(last % 3), last, last, 6));
+    }
+    BatchLoad load;
+    for (const auto& [until, sentence] : running) {
+      ++load.sentences;
+      load.rows += sentence.cost.rows;
+      load.positions += sentence.cost.positions;
+    }
+    for (WaitingSentence& joining :
+         TakeJoining(queue, load, {.max_rows = kRows})) {
+      if (joining.request != 1) {
+        longest_wait = std::max(longest_wait, now - arrived[joining.request]);
+      }
+      running.emplace_back(now + joining.cost.source_tokens,
+                           std::move(joining));
+    }
+    ASSERT_LE(static_cast<int64_t>(running.size()), kRows);
+    if (queue.sentences() > 0) {
+      idle_rows += kRows - static_cast<int64_t>(running.size());
+    }
+    std::erase_if(running, [&](const auto& entry) {
+      if (entry.first > now + 1) return false;
+      document += entry.second.request == 1;
+      return true;
+    });
+  }
+  EXPECT_LE(longest_wait, 14);  // until the first of those that run ends
+  EXPECT_EQ(idle_rows, 0);
+}
+
+}  // namespace
+}  // namespace gshard

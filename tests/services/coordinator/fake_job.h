@@ -1,0 +1,36 @@
+// The job that fake members train, and what must come out of it.
+
+#ifndef TESTS_SERVICES_COORDINATOR_FAKE_JOB_H_
+#define TESTS_SERVICES_COORDINATOR_FAKE_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "services/config/training_job.h"
+#include "services/train/parameter_store.h"
+#include "tests/services/checkpoint/scratch_directory.h"
+
+namespace gshard {
+
+// A tokenizer for it that is trained once a process.
+const std::string& FakeTokenizerPath();
+
+// Of a tiny model, with its files in `scratch`.
+TrainingJob MakeFakeJob(const std::string& name,
+                        const ScratchDirectory& scratch);
+
+// All parameters of the job after `steps` steps of the fake gradients, of which
+// `skipped` changed nothing.
+std::unique_ptr<ParameterStore> ExpectedParameters(
+    const TrainingJob& job, int64_t steps,
+    const std::set<int64_t>& skipped = {});
+
+// The checkpoint of `step` holds these parameters, bit for bit.
+void ExpectTrained(TrainingJob job, int64_t step,
+                   const std::set<int64_t>& skipped = {});
+
+}  // namespace gshard
+
+#endif  // TESTS_SERVICES_COORDINATOR_FAKE_JOB_H_

@@ -1,0 +1,64 @@
+// The coordinator's process ends while it writes a checkpoint, and a job that
+// is resumed has the same bits. By itself, since a process that has used gRPC
+// must not fork.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <functional>
+
+#include "services/checkpoint/checkpoint_folder.h"
+#include "tests/services/checkpoint/disk_faults.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+// Runs `work` in a process of its own.
+int ExitCodeOf(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(JobDeathTest, TheCoordinatorDiesAtAnyChangeOfTheDisk) {
+  FakeCluster::TokenizerPath();  // once for all
+  constexpr int kDone = 3;
+  int code = 0;
+  for (int point = 0; code != kDone; point += 5) {
+    SCOPED_TRACE(point);
+    ScratchDirectory scratch;
+    const auto train = [&](FaultPoints* faults) {
+      FakeCluster cluster({.faults = faults});
+      TrainingJob job = cluster.MakeJob();
+      job.steps = 5;
+      job.checkpoint.every_steps = 2;
+      job.checkpoint.directory = scratch / "demo";
+      job.data.train_path = scratch / "train.tsv";
+      Spill(job.data.train_path, "de\teins\tone\nde\tzwei\ttwo\n");
+      cluster.AddRouter("r");
+      cluster.AddWorker("w");
+      ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+      EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+      for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
+    };
+    code = ExitCodeOf([&] {
+      DeadProcess death(point);
+      train(&death);
+      ::_exit(::testing::Test::HasFailure() ? 1 : kDone);
+    });
+    if (code == kDone) break;
+    ASSERT_EQ(code, 0);
+    ASSERT_EQ(ExitCodeOf([&] { train(nullptr); }), 0);
+  }
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,278 @@
+// With buddies, the loss of a worker costs at most the step being made.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/hold.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr int64_t kSteps = 5;
+
+using Moment = std::function<bool(const v1::Command&)>;
+
+Moment Prepare(int64_t step) {
+  return [step](const v1::Command& c) {
+    return c.has_prepare_step() && c.prepare_step().step() == step;
+  };
+}
+Moment Commit(int64_t step) {
+  return [step](const v1::Command& c) {
+    return c.has_commit_step() && c.commit_step().step() == step;
+  };
+}
+Moment Write(int64_t step) {
+  return [step](const v1::Command& c) {
+    return c.has_write_checkpoint() && c.write_checkpoint().step() == step;
+  };
+}
+Moment Assign(int64_t step) {
+  return [step](const v1::Command& c) {
+    return c.has_assign_microbatch() && c.assign_microbatch().step() == step;
+  };
+}
+
+// Four experts on as many workers, and no checkpoint but the last.
+TrainingJob RescuedJob(const FakeCluster& cluster, bool buddies = true) {
+  TrainingJob job = cluster.MakeJob();
+  job.steps = kSteps;
+  job.model.experts = 4;
+  job.checkpoint.every_steps = 0;
+  job.min_workers = 4;
+  job.recovery.replacement_wait_ms = 0;
+  job.recovery.buddies = buddies;
+  return job;
+}
+
+// What each tensor of a checkpoint holds.
+std::map<std::string, std::string> Sums(const TrainingJob& job) {
+  const auto reader =
+      CheckpointReader::Open(CheckpointPath(job.checkpoint.directory, kSteps));
+  EXPECT_OK(reader);
+  std::map<std::string, std::string> sums;
+  if (!reader.ok()) return sums;
+  for (const TensorEntry& entry : (*reader)->manifest().tensors) {
+    sums[entry.name] = entry.sha256;
+  }
+  return sums;
+}
+
+// Of a run in which nothing is lost.
+const std::map<std::string, std::string>& CalmSums() {
+  static const auto& sums = *[] {
+    FakeCluster cluster;
+    const TrainingJob job = RescuedJob(cluster, /*buddies=*/false);
+    cluster.AddRouter("r");
+    for (int w = 0; w < 4; ++w) cluster.AddWorker(absl::StrCat("w", w));
+    EXPECT_OK(cluster.Submit(job));
+    EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+    return new std::map<std::string, std::string>(Sums(job));
+  }();
+  return sums;
+}
+
+// w0 to w3, some of which are held.
+struct Workers {
+  Workers(FakeCluster& cluster, std::map<int, FakeMember::Intercept> held) {
+    for (int w = 0; w < 4; ++w) {
+      all.push_back(&cluster.AddWorker(absl::StrCat("w", w), held[w]));
+    }
+  }
+  std::vector<FakeMember*> all;
+};
+
+struct LossCase {
+  std::string name;
+  Moment at;      // of the worker, or of the router
+  int64_t start;  // the step that the next attempt begins after
+  bool of_router = false;
+};
+
+TEST(JobRescueTest, TheLossOfAWorkerCostsAtMostAStep) {
+  for (const LossCase& c :
+       std::vector<LossCase>{{"before a microbatch", Assign(3), 2, true},
+                             {"while preparing", Prepare(3), 2},
+                             {"while committing", Commit(3), 3},
+                             {"at the first step", Prepare(1), 0}}) {
+    for (const int w : {1, 3}) {
+      SCOPED_TRACE(absl::StrCat(c.name, ", worker ", w));
+      FakeCluster cluster;
+      const TrainingJob job = RescuedJob(cluster);
+      Hold hold;
+      cluster.AddRouter("r", c.of_router ? hold.At(c.at) : nullptr);
+      std::map<int, FakeMember::Intercept> held;
+      if (!c.of_router) held[w] = hold.At(c.at);
+      Workers workers(cluster, held);
+      ASSERT_OK(cluster.Submit(job));
+      hold.Lose(cluster, *workers.all[w]);
+      const v1::JobProgress last = cluster.Watch("demo").back();
+      ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED)
+          << last.status().message();
+      EXPECT_EQ(last.attempt(), 2);
+      EXPECT_EQ(Sums(job), CalmSums());
+      const FakeMember& stays = *workers.all[0];
+      EXPECT_EQ(stays.last_load().worker().step(), c.start);
+      // Who is left have each other for buddies.
+      EXPECT_EQ(stays.last_load().worker().replicated_experts_size(), 1);
+      std::map<std::string, int> times;
+      int again = 0;
+      for (const std::string& command : stays.commands()) {
+        if (++times[command] > 1 && command.substr(0, 7) == "prepare") ++again;
+      }
+      EXPECT_LE(again, 1);
+    }
+  }
+}
+
+TEST(JobRescueTest, EachWorkerReplicatesTheOneBefore) {
+  FakeCluster cluster;
+  cluster.AddRouter("r");
+  Workers workers(cluster, {});
+  ASSERT_OK(cluster.Submit(RescuedJob(cluster)));
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  for (int w = 0; w < 4; ++w) {
+    const v1::WorkerSession load = workers.all[w]->last_load().worker();
+    EXPECT_THAT(load.experts(), ElementsAre(w));
+    EXPECT_THAT(load.replicated_experts(), ElementsAre((w + 3) % 4));
+    EXPECT_EQ(load.buddy_address(), absl::StrCat("unix:/tmp/w", (w + 1) % 4));
+  }
+  // None to be a buddy, and none asked for.
+  for (const bool buddies : {false, true}) {
+    FakeCluster other;
+    other.AddRouter("r");
+    FakeMember& alone = other.AddWorker("w");
+    TrainingJob job = RescuedJob(other, buddies);
+    job.min_workers = 1;
+    if (!buddies) other.AddWorker("v");
+    ASSERT_OK(other.Submit(job));
+    EXPECT_EQ(other.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+    EXPECT_THAT(alone.last_load().worker().replicated_experts(), IsEmpty());
+    EXPECT_EQ(alone.last_load().worker().buddy_address(), "");
+  }
+}
+
+// The last step is made, or as good as made: nothing is to be done again.
+TEST(JobRescueTest, ALossAtTheVeryEndTakesNoFurtherAttempt) {
+  for (const auto& [name, at] :
+       {std::pair("commit", Commit(5)), std::pair("write", Write(5))}) {
+    SCOPED_TRACE(name);
+    FakeCluster cluster;
+    const TrainingJob job = RescuedJob(cluster);
+    cluster.AddRouter("r");
+    Hold hold;
+    Workers workers(cluster, {{2, hold.At(at)}});
+    ASSERT_OK(cluster.Submit(job));
+    hold.Lose(cluster, *workers.all[2]);
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(last.attempt(), 1);
+    EXPECT_EQ(last.step(), kSteps);
+    EXPECT_EQ(Sums(job), CalmSums());
+  }
+}
+
+TEST(JobRescueTest, WithoutBuddiesAllIsMadeAgain) {
+  FakeCluster cluster;
+  const TrainingJob job = RescuedJob(cluster, /*buddies=*/false);
+  cluster.AddRouter("r");
+  Hold hold;
+  Workers workers(cluster, {{1, hold.At(Prepare(3))}});
+  ASSERT_OK(cluster.Submit(job));
+  hold.Lose(cluster, *workers.all[1]);
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(workers.all[0]->last_load().worker().step(), 0);
+  EXPECT_EQ(Sums(job), CalmSums());
+}
+
+TEST(JobRescueTest, AWorkerAndItsBuddyAreLostTogether) {
+  for (const bool during_rescue : {false, true}) {
+    SCOPED_TRACE(during_rescue);
+    FakeCluster cluster;
+    const TrainingJob job = RescuedJob(cluster);
+    cluster.AddRouter("r");
+    Hold first, second;
+    Workers workers(cluster,
+                    {{1, first.At(Prepare(3))},
+                     {2, second.At(during_rescue ? Write(2) : Prepare(3))}});
+    ASSERT_OK(cluster.Submit(job));
+    if (!during_rescue) second.WaitUntilHeld();
+    first.Lose(cluster, *workers.all[1]);
+    second.Lose(cluster, *workers.all[2]);
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    // From the start, since there is no checkpoint.
+    EXPECT_EQ(workers.all[0]->last_load().worker().step(), 0);
+    EXPECT_THAT(workers.all[0]->last_load().worker().experts(),
+                ElementsAre(0, 1));
+    EXPECT_EQ(Sums(job), CalmSums());
+  }
+}
+
+TEST(JobRescueTest, TwoThatAreNoBuddiesAreLost) {
+  for (const bool during_rescue : {false, true}) {
+    SCOPED_TRACE(during_rescue);
+    FakeCluster cluster;
+    const TrainingJob job = RescuedJob(cluster);
+    cluster.AddRouter("r");
+    Hold first, second;
+    Workers workers(cluster,
+                    {{1, first.At(Prepare(3))},
+                     {3, second.At(during_rescue ? Write(2) : Prepare(3))}});
+    ASSERT_OK(cluster.Submit(job));
+    if (!during_rescue) second.WaitUntilHeld();
+    first.Lose(cluster, *workers.all[1]);
+    second.Lose(cluster, *workers.all[3]);
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(workers.all[0]->last_load().worker().step(), 2);
+    EXPECT_EQ(Sums(job), CalmSums());
+  }
+}
+
+// What is being written when a worker is lost is given up for what is needed.
+TEST(JobRescueTest, AWorkerIsLostWhileACheckpointIsWritten) {
+  FakeCluster cluster;
+  TrainingJob job = RescuedJob(cluster);
+  job.checkpoint.every_steps = 2;
+  cluster.AddRouter("r");
+  Hold write, prepare;
+  const auto hold_write = write.At(Write(2));
+  const auto hold_prepare = prepare.At(Prepare(4));
+  Workers workers(
+      cluster,
+      {{2, [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+          return c.has_write_checkpoint() ? hold_write(c) : hold_prepare(c);
+        }}});
+  ASSERT_OK(cluster.Submit(job));
+  write.WaitUntilHeld();
+  prepare.WaitUntilHeld();
+  std::thread leave([&] { workers.all[2]->Leave(); });
+  workers.all[0]->WaitFor("load demo/2");
+  write.Release();
+  prepare.Release();
+  leave.join();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(workers.all[0]->last_load().worker().step(), 3);
+  EXPECT_THAT(workers.all[0]->commands(), Contains("write 3"));
+  EXPECT_EQ(Sums(job), CalmSums());
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,166 @@
+#include "services/data/streamed_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/services/data/sample_text.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class StreamedTextTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Spill(path_, SampleLines(50, 3)); }
+
+  absl::StatusOr<std::unique_ptr<StreamedText>> Open(
+      const std::vector<std::string>& directories) {
+    return StreamedText::Open({{.path = path_, .language = "", .weight = 1.0}},
+                              SampleTokenizers(), {}, directories);
+  }
+  absl::StatusOr<std::unique_ptr<StreamedText>> Open() {
+    return Open({directory_});
+  }
+  std::string IndexPath() {
+    const auto names = ListDirectory(directory_);
+    CHECK(names.ok() && names->size() == 1);
+    return directory_ + "/" + names->front();
+  }
+  static ino_t Inode(const std::string& path) {
+    struct stat status;
+    CHECK(stat(path.c_str(), &status) == 0);
+    return status.st_ino;
+  }
+
+  const ScratchDirectory scratch_;
+  const std::string path_ = scratch_ / "text.tsv";
+  const std::string directory_ = scratch_ / "index";
+};
+
+TEST_F(StreamedTextTest, TheIndexIsMadeOnce) {
+  ASSERT_OK_AND_ASSIGN(const auto first, Open());
+  const std::string index = IndexPath();
+  const ino_t inode = Inode(index);
+  ASSERT_OK_AND_ASSIGN(const auto again, Open());
+  EXPECT_EQ(Inode(index), inode);
+  EXPECT_EQ(again->digest(), first->digest());
+  EXPECT_EQ(again->report(), first->report());
+  // 16 bytes a pair, and a description that does not grow with them.
+  EXPECT_EQ(first->memory_bytes(), static_cast<int64_t>(Slurp(index).size()));
+  EXPECT_LE(first->memory_bytes(), 16 * first->size() + 400);
+}
+
+TEST_F(StreamedTextTest, ADamagedIndexIsMadeAnew) {
+  ASSERT_OK_AND_ASSIGN(const auto first, Open());
+  const std::string sound = Slurp(IndexPath());
+  Poke(IndexPath(), 40, '\x7f');
+  ASSERT_OK_AND_ASSIGN(const auto again, Open());
+  EXPECT_EQ(Slurp(IndexPath()), sound);
+  EXPECT_EQ(again->report(), first->report());
+}
+
+TEST_F(StreamedTextTest, AnotherVersionHasAnotherIndex) {
+  ASSERT_OK_AND_ASSIGN(const auto first, Open());
+  Spill(path_, SampleLines(80, 3));
+  ASSERT_OK_AND_ASSIGN(const auto again, Open());
+  EXPECT_GT(again->size(), first->size());
+  EXPECT_NE(again->digest(), first->digest());
+  ASSERT_OK_AND_ASSIGN(const auto names, ListDirectory(directory_));
+  EXPECT_EQ(names.size(), 2u);
+}
+
+TEST_F(StreamedTextTest, TheDigestIsOfTheBytesNotOfTheirPlace) {
+  ASSERT_OK_AND_ASSIGN(const auto first, Open());
+  Spill(scratch_ / "copy", Slurp(path_));
+  ASSERT_OK_AND_ASSIGN(
+      const auto copy,
+      StreamedText::Open(
+          {{.path = scratch_ / "copy", .language = "", .weight = 1.0}},
+          SampleTokenizers(), {}, {directory_}));
+  EXPECT_EQ(copy->digest(), first->digest());
+  Poke(scratch_ / "copy", 3, 'Q');
+  ASSERT_OK_AND_ASSIGN(
+      const auto other,
+      StreamedText::Open(
+          {{.path = scratch_ / "copy", .language = "", .weight = 1.0}},
+          SampleTokenizers(), {}, {directory_}));
+  EXPECT_NE(other->digest(), first->digest());
+}
+
+TEST_F(StreamedTextTest, TheFirstDirectoryThatWorksIsTaken) {
+  // Nothing can be made below a file.
+  ASSERT_OK_AND_ASSIGN(const auto text,
+                       Open({path_ + "/no/index", directory_}));
+  EXPECT_TRUE(std::filesystem::exists(IndexPath()));
+  EXPECT_THAT(Open({path_ + "/no/index"}).status().message(),
+              HasSubstr("no place for the index"));
+  // And it is found there, wherever it would be made.
+  ASSERT_OK(Open({scratch_ / "elsewhere", directory_}));
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "elsewhere"));
+}
+
+TEST_F(StreamedTextTest, AChangedFileIsAnError) {
+  const std::string before = Slurp(path_);
+  const auto changed = [&] {
+    return StatusIs(absl::StatusCode::kFailedPrecondition,
+                    AllOf(HasSubstr(path_), HasSubstr("has changed")));
+  };
+  {
+    ASSERT_OK_AND_ASSIGN(const auto text, Open());
+    ASSERT_OK(text->Read({0}));
+    Spill(path_, before + "de\tnoch eins\tone more\n");
+    EXPECT_THAT(text->Read({0}), changed());
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto text, Open());
+    Spill(path_, before.substr(0, before.size() / 2));
+    EXPECT_THAT(text->Read({text->size() - 1}), changed());
+  }
+  {
+    // The same size, but written again.
+    Spill(path_, before);
+    ASSERT_OK_AND_ASSIGN(const auto text, Open());
+    std::filesystem::last_write_time(
+        path_,
+        std::filesystem::last_write_time(path_) + std::chrono::seconds(1));
+    EXPECT_THAT(text->Read({0}), changed());
+  }
+  {
+    // Another file of the same size and time.
+    Spill(path_, before);
+    ASSERT_OK_AND_ASSIGN(const auto text, Open());
+    const auto time = std::filesystem::last_write_time(path_);
+    Spill(scratch_ / "other", before);
+    std::filesystem::last_write_time(scratch_ / "other", time);
+    std::filesystem::rename(scratch_ / "other", path_);
+    EXPECT_THAT(text->Read({0}), changed());
+    std::filesystem::remove(path_);
+    EXPECT_THAT(text->Read({0}),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr(path_)));
+  }
+}
+
+// A writer that hides the change from the file's size and time.
+TEST_F(StreamedTextTest, ALineThatIsAnotherIsAnError) {
+  ASSERT_OK_AND_ASSIGN(const auto text, Open());
+  ASSERT_OK_AND_ASSIGN(const auto pairs, text->Read({0}));
+  const auto time = std::filesystem::last_write_time(path_);
+  std::string lines = Slurp(path_);
+  const size_t line = lines.find('\t');
+  std::fill(lines.begin() + line + 1,
+            lines.begin() + lines.find('\t', line + 1), 'q');
+  std::ofstream(path_, std::ios::in | std::ios::out) << lines;
+  std::filesystem::last_write_time(path_, time);
+  EXPECT_THAT(text->Read({0}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("is not the one that was indexed")));
+}
+
+}  // namespace
+}  // namespace gshard
