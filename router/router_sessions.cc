@@ -286,6 +286,17 @@ std::vector<v1::SessionLoad> RouterSessions::Loads() const {
   return loads;
 }
 
+bool RouterSessions::ready() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool any = false;
+  for (const auto& [id, entry] : sessions_) {
+    if (entry.serving == nullptr) continue;
+    any = true;
+    if (!entry.serving->WasFull()) return false;
+  }
+  return any;
+}
+
 int64_t RouterSessions::memory_bytes() const {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t bytes = 0;

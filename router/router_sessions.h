@@ -44,6 +44,9 @@ class RouterSessions {
   // Drops all sessions at once.
   void Clear();
 
+  // There is a model, and workers have been there for every expert of each.
+  bool ready() const;
+
   int64_t memory_bytes() const;
   // Of the models that are served.
   std::vector<v1::SessionLoad> Loads() const;

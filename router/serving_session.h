@@ -3,6 +3,7 @@
 #ifndef ROUTER_SERVING_SESSION_H_
 #define ROUTER_SERVING_SESSION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -59,6 +60,12 @@ class ServingSession final : public TranslationModel {
   // Where the experts are; UpdatePlacement changes that while batches run.
   ReplicaSet& replicas() { return replicas_; }
 
+  // Whether the model is full(), or was when this was asked before.
+  bool WasFull() {
+    if (!was_full_ && full()) was_full_ = true;
+    return was_full_;
+  }
+
   // Rows of each expert in all layers so far, [E].
   std::vector<int64_t> expert_rows() const;
 
@@ -91,6 +98,7 @@ class ServingSession final : public TranslationModel {
   int64_t memory_bytes_ = 0;
   Cancellation interrupted_;
   ReplicaSet replicas_;
+  std::atomic<bool> was_full_ = false;
   mutable std::mutex mutex_;
   std::vector<int64_t> expert_rows_;  // [E]; guarded by mutex_
 };
