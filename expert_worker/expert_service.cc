@@ -168,11 +168,15 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
     case v1::ExpertFrameHeader::CANCEL:
       queue_.Cancel(stream->id, call_id);
       return;
+    case v1::ExpertFrameHeader::PING:
+      (void)stream->sender->Send(ReplyFrame(
+          call_id, sessions_->Find(frame.header.session()).status()));
+      return;
     case v1::ExpertFrameHeader::RUN:
       break;
     default:
       stream->sender->Finish(absl::InvalidArgumentError(absl::StrCat(
-          "kind: expected RUN or CANCEL, got ", frame.header.kind())));
+          "kind: expected RUN, PING or CANCEL, got ", frame.header.kind())));
       return;
   }
   {

@@ -73,6 +73,11 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
   RETURN_IF_ERROR(session->store_.Load(*checkpoint));
   if (replica != nullptr) RETURN_IF_ERROR(replica->store().Load(*checkpoint));
   session->TakeParameters();
+  if (!session->training()) {
+    RETURN_IF_ERROR(session->host_.WarmUp(
+        static_cast<int64_t>(session->store_.experts().size()),
+        session->parameters_));
+  }
   return session;
 }
 

@@ -83,10 +83,11 @@ absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec);
 // methods that read or change parameters as a whole wait for them.
 class WorkerSession {
  public:
-  // Makes the parameters, of at most `max_bytes`. Errors: those of
+  // Makes the parameters, of at most `max_bytes`; a session that serves is
+  // warmed up. Errors: those of
   // CheckWorkerSession; ResourceExhausted; those of CheckpointReader::Open and
-  // ParameterStore::Load; FailedPrecondition if the checkpoint is of another
-  // step.
+  // ParameterStore::Load and SegmentHost::WarmUp; FailedPrecondition if the
+  // checkpoint is of another step.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
       WorkerSessionSpec spec, int64_t max_bytes);
 

@@ -57,7 +57,21 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
       microbatch_seconds(metrics.AddHistogram(
           "gshard_microbatch_duration_seconds",
           "Time of training microbatches, parameters and gradients "
-          "included.")) {
+          "included.")),
+      call_retries(metrics.AddCounterFamily(
+          "gshard_expert_call_retries_total",
+          "Calls made again on another replica since the worker failed.",
+          {"worker"})),
+      call_hedges(metrics.AddCounterFamily(
+          "gshard_expert_call_hedges_total",
+          "Calls made twice since the worker kept them waiting.", {"worker"})),
+      worker_ejections(metrics.AddCounterFamily(
+          "gshard_worker_ejections_total",
+          "Times that the worker was avoided until it answered a ping.",
+          {"worker"})),
+      lost_choices(metrics.AddCounter(
+          "gshard_expert_tokens_lost_total",
+          "Choices of tokens for which no worker was left.")) {
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",
       {"stage"});

@@ -51,6 +51,10 @@ struct RouterMetrics {
   Counter sent_bytes;
   Counter received_bytes;
   Histogram microbatch_seconds;
+  CounterFamily call_retries;      // by worker that failed
+  CounterFamily call_hedges;       // by worker that was slow
+  CounterFamily worker_ejections;  // by worker
+  Counter lost_choices;
 };
 
 }  // namespace gshard

@@ -89,7 +89,9 @@ class RouterProcess::Commands final : public MemberHandler {
   explicit Commands(RouterProcess* process) : process_(process) {}
 
   v1::CommandReply Handle(const v1::Command& command) override {
-    return process_->sessions_->Handle(command);
+    v1::CommandReply reply = process_->sessions_->Handle(command);
+    process_->UpdateReadiness();
+    return reply;
   }
   void Interrupt(const std::string& session) override {
     process_->sessions_->Interrupt(session);
@@ -97,6 +99,7 @@ class RouterProcess::Commands final : public MemberHandler {
   void OnLost() override {
     process_->server_.SetReady(false);
     process_->sessions_->Clear();
+    process_->UpdateReadiness();
   }
   v1::Heartbeat Load() override {
     v1::Heartbeat load;
@@ -105,9 +108,15 @@ class RouterProcess::Commands final : public MemberHandler {
     load.set_queued(
         static_cast<int32_t>(process_->batcher_.queued_sentences()));
     load.set_memory_bytes_used(process_->sessions_->memory_bytes());
+    for (v1::SessionLoad& session : process_->sessions_->Loads()) {
+      *load.add_session_loads() = std::move(session);
+    }
     return load;
   }
-  void OnAccepted() override { process_->server_.SetReady(true); }
+  void OnAccepted() override {
+    process_->server_.SetReady(true);
+    process_->UpdateReadiness();
+  }
   void OnRefused(const absl::Status& status) override {
     std::lock_guard<std::mutex> lock(process_->mutex_);
     process_->refused_ = status;
@@ -133,6 +142,12 @@ RouterProcess::RouterProcess(RouterOptions options)
       [this] { batcher_.Finish(std::chrono::milliseconds(grace_ms_.load())); });
 }
 
+void RouterProcess::UpdateReadiness() {
+  std::lock_guard<std::mutex> lock(readiness_mutex_);
+  server_.SetServiceReady(v1::TranslationService::service_full_name(),
+                          sessions_->ready());
+}
+
 RouterProcess::~RouterProcess() { Drain(std::chrono::milliseconds(0)); }
 
 absl::Status RouterProcess::Start() {
@@ -147,6 +162,7 @@ absl::Status RouterProcess::Start() {
   security_->AddMetrics(metrics_);
   server_.UseSecurity(security_);
   RETURN_IF_ERROR(server_.Start());
+  server_.SetServiceReady(v1::TranslationService::service_full_name(), false);
   if (!options_.process.metrics_address.empty()) {
     ASSIGN_OR_RETURN(
         metrics_server_,

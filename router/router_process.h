@@ -71,7 +71,9 @@ class RouterProcess {
   RouterProcess& operator=(const RouterProcess&) = delete;
 
   // Serves, and begins to join the coordinator; health turns to SERVING when
-  // it has. Does nothing after Drain(). Errors: those of ServerShell::Start,
+  // it has, that of the translation service when also every model that is to be
+  // served was reached in full once: experts that are lost later are told in
+  // answers, since taking all routers away would make an outage of it. Does nothing after Drain(). Errors: those of ServerShell::Start,
   // MetricsServer::Start, MemberClient::Start and
   // Security::CreateForServer.
   absl::Status Start();
@@ -102,6 +104,8 @@ class RouterProcess {
   class Commands;
 
   absl::Status Join();
+  // Health of the translation service follows the models that are served.
+  void UpdateReadiness();
 
   const RouterOptions options_;
   std::shared_ptr<Security> security_;  // set by Start()
@@ -118,6 +122,7 @@ class RouterProcess {
   bool drained_ = false;    // guarded by mutex_
   absl::Status refused_;    // guarded by mutex_
   std::mutex drain_mutex_;  // one Start() or Drain() at a time
+  std::mutex readiness_mutex_;
 
   std::unique_ptr<RouterSessions> sessions_;
   std::unique_ptr<Commands> commands_;

@@ -1,5 +1,6 @@
 #include "router/router_sessions.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,9 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
       return reply;
     case v1::Command::kAbortSession:
       Remove(command.abort_session().session(), /*wait=*/false);
+      return reply;
+    case v1::Command::kUpdatePlacement:
+      RETURN_IF_ERROR(Update(command.update_placement()));
       return reply;
     case v1::Command::kAssignMicrobatch: {
       const v1::AssignMicrobatch& assignment = command.assign_microbatch();
@@ -121,11 +125,11 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
   const v1::RouterSession& router = load.router();
   ASSIGN_OR_RETURN(const ModelConfig model,
                    ModelConfigFromProto(router.model()));
-  ASSIGN_OR_RETURN(
-      WorkerGroup workers,
-      ConnectWorkers(router.placement(), model.experts, connections_));
   Entry entry;
   if (load.training()) {
+    ASSIGN_OR_RETURN(
+        WorkerGroup workers,
+        ConnectWorkers(router.placement(), model.experts, connections_));
     ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
     job.model = model;
     std::shared_ptr<DenseShard> dense;
@@ -142,13 +146,18 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .dense = std::move(dense)},
                          coordinator_, metrics_));
   } else {
+    ASSIGN_OR_RETURN(auto replicas,
+                     ConnectReplicas(router.placement(), load.session(),
+                                     model.experts, connections_));
     ASSIGN_OR_RETURN(entry.serving,
                      ServingSession::Create(
                          {.session = load.session(),
                           .model = model,
                           .checkpoint_directory = router.checkpoint_directory(),
-                          .workers = std::move(workers)},
+                          .replicas = replicas},
                          metrics_));
+    // Whoever asks finds all experts reachable, or is told who is not.
+    RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
   }
   return entry;
 }
@@ -185,6 +194,42 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   LogInfo("session loaded",
           {{"session", session}, {"bytes", loaded.memory_bytes()}});
   return loaded;
+}
+
+absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
+  const Entry entry = Find(update.session());
+  if (entry.serving == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("the router serves no model '", update.session(), "'"));
+  }
+  ReplicaSet& replicas = entry.serving->replicas();
+  ASSIGN_OR_RETURN(const auto group,
+                   ConnectReplicas(update.placement(), update.session(),
+                                   replicas.num_experts(), connections_));
+  // Connects to workers that are new before calls go there. Whoever does not
+  // answer is avoided.
+  ReplicaGroup added;
+  const auto present = replicas.group();
+  for (const ReplicaHolding& holding : group->holdings) {
+    const bool known =
+        std::any_of(present->holdings.begin(), present->holdings.end(),
+                    [&](const ReplicaHolding& other) {
+                      return other.connection == holding.connection &&
+                             other.session == holding.session;
+                    });
+    if (!known) added.holdings.push_back(holding);
+  }
+  const absl::Status verified = replicas.Verify(added);
+  if (!verified.ok()) {
+    LogWarning("a placement has workers that do not answer",
+               {{"session", update.session()}, {"status", verified}});
+  }
+  replicas.Update(group);
+  LogInfo("placement changed", {{"session", update.session()},
+                                {"version", group->version},
+                                {"parts", group->holdings.size()}});
+  connections_.Prune();
+  return absl::OkStatus();
 }
 
 RouterSessions::Entry RouterSessions::Find(const std::string& session) const {
@@ -226,6 +271,30 @@ void RouterSessions::Clear() {
   }
   sessions.clear();
   connections_.Prune();
+}
+
+std::vector<v1::SessionLoad> RouterSessions::Loads() const {
+  std::vector<v1::SessionLoad> loads;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, entry] : sessions_) {
+    if (entry.serving == nullptr) continue;
+    v1::SessionLoad& load = loads.emplace_back();
+    load.set_session(id);
+    const std::vector<int64_t> rows = entry.serving->expert_rows();
+    load.mutable_expert_rows()->Add(rows.begin(), rows.end());
+  }
+  return loads;
+}
+
+bool RouterSessions::ready() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool any = false;
+  for (const auto& [id, entry] : sessions_) {
+    if (entry.serving == nullptr) continue;
+    any = true;
+    if (!entry.serving->WasFull()) return false;
+  }
+  return any;
 }
 
 int64_t RouterSessions::memory_bytes() const {

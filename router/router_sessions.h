@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
@@ -19,6 +20,7 @@
 #include "router/serving_session.h"
 #include "router/training_session.h"
 #include "router/worker_connection.h"
+#include "router/worker_group.h"
 
 namespace gshard {
 
@@ -42,7 +44,12 @@ class RouterSessions {
   // Drops all sessions at once.
   void Clear();
 
+  // There is a model, and workers have been there for every expert of each.
+  bool ready() const;
+
   int64_t memory_bytes() const;
+  // Of the models that are served.
+  std::vector<v1::SessionLoad> Loads() const;
 
  private:
   struct Entry {
@@ -51,6 +58,7 @@ class RouterSessions {
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
+  absl::Status Update(const v1::UpdatePlacement& update);
   absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load);
   Entry Find(const std::string& session) const;

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/remote_segments.h"
+#include "router/replicated_segments.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/model/parameters.h"
@@ -100,7 +100,9 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       parameters_(std::move(parameters)),
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target())),
-      metrics_(std::move(metrics)) {
+      metrics_(std::move(metrics)),
+      replicas_(spec_.model.experts, spec_.replicas, metrics_),
+      expert_rows_(spec_.model.experts) {
   translator_.RoundParameters(parameters_);
   for (const auto& [name, tensor] : parameters_) {
     memory_bytes_ += static_cast<int64_t>(tensor.bytes());
@@ -173,10 +175,7 @@ class ServingSession::Batch final : public ModelBatch {
     const auto cancel = [&stop] { stop.Cancel(); };
     const uint64_t by_batch = run.all_cancelled->OnCancel(cancel);
     const uint64_t by_session = interrupted.OnCancel(cancel);
-    RemoteSegments segments(
-        session_.spec_.workers,
-        {.session = session_.spec_.session, .deadline = run.deadline}, stop,
-        metrics.sent_bytes, metrics.received_bytes);
+    ReplicatedSegments segments(session_.replicas_, run.deadline, stop);
     DecodeStatistics statistics;
     const absl::Status status = work(&segments, &statistics);
     run.all_cancelled->Remove(by_batch);
@@ -185,6 +184,7 @@ class ServingSession::Batch final : public ModelBatch {
       metrics.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
                          layer.overflow_second);
     }
+    session_.CountRows(statistics);
     metrics.decoded_tokens.Increment(
         static_cast<double>(statistics.decoded_tokens));
     if (interrupted.cancelled()) {
@@ -200,6 +200,20 @@ class ServingSession::Batch final : public ModelBatch {
 
 std::unique_ptr<ModelBatch> ServingSession::NewBatch(int64_t max_positions) {
   return std::make_unique<Batch>(*this, max_positions);
+}
+
+void ServingSession::CountRows(const DecodeStatistics& statistics) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const LayerLoad& layer : statistics.layers) {
+    for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
+      expert_rows_[e] += layer.expert_rows[e];
+    }
+  }
+}
+
+std::vector<int64_t> ServingSession::expert_rows() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return expert_rows_;
 }
 
 }  // namespace gshard

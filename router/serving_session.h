@@ -3,13 +3,17 @@
 #ifndef ROUTER_SERVING_SESSION_H_
 #define ROUTER_SERVING_SESSION_H_
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
-#include "router/worker_group.h"
+#include "router/replica_set.h"
 #include "services/config/model_config.h"
 #include "services/graph/executor.h"
 #include "services/tokenizer/tokenizer.h"
@@ -20,7 +24,7 @@ struct ServingSessionSpec {
   std::string session;  // "name@version"
   ModelConfig model;    // validated
   std::string checkpoint_directory;
-  WorkerGroup workers;
+  std::shared_ptr<const ReplicaGroup> replicas;
 };
 
 // Thread-safe.
@@ -46,9 +50,24 @@ class ServingSession final : public TranslationModel {
     return translator_.CachedPositions(sentence);
   }
   std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) override;
+  bool full() const override {
+    return replicas_.live_experts() == spec_.model.experts;
+  }
 
   // Makes batches that run, and all that follow, fail with UNAVAILABLE.
   void Interrupt() { interrupted_.Cancel(); }
+
+  // Where the experts are; UpdatePlacement changes that while batches run.
+  ReplicaSet& replicas() { return replicas_; }
+
+  // Whether the model is full(), or was when this was asked before.
+  bool WasFull() {
+    if (!was_full_ && full()) was_full_ = true;
+    return was_full_;
+  }
+
+  // Rows of each expert in all layers so far, [E].
+  std::vector<int64_t> expert_rows() const;
 
   int64_t memory_bytes() const { return memory_bytes_; }
 
@@ -68,6 +87,7 @@ class ServingSession final : public TranslationModel {
                  Program encode, Program decode, RouterMetrics metrics);
 
   static TargetTokens TargetTokensOf(const Tokenizer& tokenizer);
+  void CountRows(const DecodeStatistics& statistics);
 
   const ServingSessionSpec spec_;
   const Tokenizers tokenizers_;
@@ -77,6 +97,10 @@ class ServingSession final : public TranslationModel {
   const RouterMetrics metrics_;
   int64_t memory_bytes_ = 0;
   Cancellation interrupted_;
+  ReplicaSet replicas_;
+  std::atomic<bool> was_full_ = false;
+  mutable std::mutex mutex_;
+  std::vector<int64_t> expert_rows_;  // [E]; guarded by mutex_
 };
 
 }  // namespace gshard

@@ -189,6 +189,7 @@ absl::StatusOr<PreparedTranslation> PrepareTranslation(
                        " tokens, got ", length));
     }
     prepared.sentences.push_back({*std::move(ids), options});
+    prepared.sentences.back().options.require_full = request.require_full();
     prepared.sentences.back().options.max_length =
         request.options().max_length() > 0
             ? request.options().max_length()

@@ -71,6 +71,10 @@ class TranslationModel {
   virtual absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const = 0;
 
+  // Whether a worker is there for every expert, as far as is known. Without
+  // one, translations are degraded.
+  virtual bool full() const { return true; }
+
   // Positions that a sentence may need of a batch's cache.
   virtual int64_t CachedPositions(const SourceSentence& sentence) const = 0;
 

@@ -68,6 +68,8 @@ class TranslationService::TranslateCall final
       source_tokens_.push_back(static_cast<int32_t>(sentence.ids.size()) - 1);
     }
     model_ = prepared.model;
+    require_full_ = request.require_full();
+    if (require_full_ && !model_->full()) return NotFull();
     // The batcher may answer at once: nothing of this is used afterwards,
     // except the number, for which gRPC asks only once Translate() is over.
     ASSIGN_OR_RETURN(
@@ -84,6 +86,13 @@ class TranslationService::TranslateCall final
     return absl::OkStatus();
   }
 
+  absl::Status NotFull() const {
+    return absl::UnavailableError(
+        absl::StrCat("require_full: no expert worker is there for some experts "
+                     "of model ",
+                     model_->id()));
+  }
+
   absl::Status Answer(absl::StatusOr<std::vector<Hypotheses>> results) {
     if (!results.ok()) return results.status();
     const Clock::time_point start = Clock::now();
@@ -93,6 +102,11 @@ class TranslationService::TranslateCall final
       v1::TranslationResult* const result = response.add_results();
       result->set_source_token_count(source_tokens_[i]);
       for (const DecodedHypothesis& decoded : (*results)[i]) {
+        if (decoded.lost_share > 0.0) {
+          if (require_full_) return NotFull();
+          response.set_degraded(true);
+          result->set_lost_choice_share(static_cast<float>(decoded.lost_share));
+        }
         ASSIGN_OR_RETURN(std::string text, model_->Decode(decoded.ids));
         v1::Hypothesis* const hypothesis = result->add_hypotheses();
         hypothesis->set_text(std::move(text));
@@ -121,6 +135,7 @@ class TranslationService::TranslateCall final
   const Clock::time_point start_ = Clock::now();
   std::shared_ptr<TranslationModel> model_;
   std::vector<int32_t> source_tokens_;
+  bool require_full_ = false;
   uint64_t request_id_ = 0;
 };
 

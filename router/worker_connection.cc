@@ -113,6 +113,18 @@ std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
 }
 
 uint64_t WorkerConnection::Call(ExpertFrame frame, OnReply on_reply) {
+  frame.header.set_kind(v1::ExpertFrameHeader::RUN);
+  return Send(std::move(frame), std::move(on_reply));
+}
+
+uint64_t WorkerConnection::Ping(const std::string& session, OnReply on_reply) {
+  ExpertFrame frame;
+  frame.header.set_kind(v1::ExpertFrameHeader::PING);
+  frame.header.set_session(session);
+  return Send(std::move(frame), std::move(on_reply));
+}
+
+uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   const size_t bytes = PayloadBytes(frame.tensors) + kHeaderAllowance;
   const size_t limit = options_.frame_limits.max_bytes;
   std::shared_ptr<Stream> stream;
@@ -128,7 +140,6 @@ uint64_t WorkerConnection::Call(ExpertFrame frame, OnReply on_reply) {
                      " bytes is longer than a message may be, ", limit)));
     return call_id;
   }
-  frame.header.set_kind(v1::ExpertFrameHeader::RUN);
   frame.header.set_call_id(call_id);
   {
     std::lock_guard<std::mutex> lock(stream->mutex);
@@ -167,16 +178,18 @@ WorkerConnections::WorkerConnections(ChannelOptions channel)
     : channel_(std::move(channel)) {}
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
-    const std::string& name, const std::string& address) {
+    const std::string& name, const std::string& address, int64_t incarnation) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<WorkerConnection>& connection = connections_[{name, address}];
-  if (connection != nullptr) return connection;
-  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
-                   CreateChannel(address, channel_));
+  const auto found = connections_.find({name, address, incarnation});
+  if (found != connections_.end()) return found->second;
+  ASSIGN_OR_RETURN(
+      std::shared_ptr<grpc::Channel> channel,
+      CreateChannel(address, channel_));
   StreamOptions options;
   options.frame_limits.max_bytes = channel_.max_message_bytes;
-  connection = std::make_shared<WorkerConnection>(name, std::move(channel),
-                                                  std::move(options));
+  auto connection = std::make_shared<WorkerConnection>(
+      name, std::move(channel), std::move(options));
+  connections_[{name, address, incarnation}] = connection;
   return connection;
 }
 

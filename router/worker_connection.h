@@ -13,9 +13,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "router/worker_state.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/stream.h"
 
@@ -46,6 +48,10 @@ class WorkerConnection {
   // the frame is too long, or too much waits to be sent.
   uint64_t Call(ExpertFrame frame, OnReply on_reply);
 
+  // Asks whether the worker lives and has the session: it answers at once,
+  // whatever it is computing. Otherwise as Call().
+  uint64_t Ping(const std::string& session, OnReply on_reply);
+
   // Nobody waits for the call any more: the worker is told so, and `on_reply`
   // is not called unless it is running already.
   void Cancel(uint64_t call_id);
@@ -53,23 +59,30 @@ class WorkerConnection {
   // Calls that wait for their replies.
   size_t pending() const;
 
+  // What callers know of the worker; may outlive the connection.
+  WorkerState& state() { return *state_; }
+  const std::shared_ptr<WorkerState>& shared_state() { return state_; }
+
  private:
   struct Stream;
   class ReplyReader;
 
-  absl::Status Describe(const absl::Status& status) const;
+  uint64_t Send(ExpertFrame frame, OnReply on_reply);
   std::shared_ptr<Stream> LiveStream();  // needs mutex_
 
   const std::string name_;
   const std::shared_ptr<grpc::Channel> channel_;
   const StreamOptions options_;
+  const std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
 
   mutable std::mutex mutex_;
   uint64_t last_call_id_ = 0;       // guarded by mutex_
   std::shared_ptr<Stream> stream_;  // guarded by mutex_; null until used
 };
 
-// The connections of a router by name and address. Thread-safe.
+// The connections of a router by name, address and incarnation: a worker that
+// was started again is connected to at once, without the backoff of the
+// connection that was lost. Thread-safe.
 class WorkerConnections {
  public:
   // `channel` says how all of them are made.
@@ -77,7 +90,8 @@ class WorkerConnections {
 
   // Errors: InvalidArgument if `address` is not one.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
-      const std::string& name, const std::string& address);
+      const std::string& name, const std::string& address,
+      int64_t incarnation = 0);
 
   // Closes those that nobody uses.
   void Prune();
@@ -85,8 +99,8 @@ class WorkerConnections {
  private:
   const ChannelOptions channel_;
   std::mutex mutex_;
-  // By name and address; guarded by mutex_.
-  std::map<std::pair<std::string, std::string>,
+  // Guarded by mutex_.
+  std::map<std::tuple<std::string, std::string, int64_t>,
            std::shared_ptr<WorkerConnection>>
       connections_;
 };

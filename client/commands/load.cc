@@ -16,26 +16,42 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   SystemFlags system(console);
   v1::LoadModelRequest request;
   bool json = false;
+  bool rollback = false;
+  int64_t replicas = 0;
   std::string version;
   absl::Duration timeout = absl::Minutes(10);
   Flags flags("gshard load",
               "Serves a checkpoint under a name. A model of that name keeps "
               "serving until the new one is ready.");
-  flags.Positional("NAME CHECKPOINT", 2, 2,
+  flags.Positional("NAME CHECKPOINT", 1, 2,
                    "the checkpoint's folder, or one that holds several, of "
-                   "which the newest is taken");
+                   "which the newest is taken; none with --rollback");
   flags.Text("version", &version, "VERSION",
              "version to serve it as; left out: the checkpoint's step");
+  flags.Integer("replicas", &replicas, 0, 16,
+                "workers that hold each expert, so that all but one may be "
+                "lost; 0 is the coordinator's default");
+  flags.Bool("rollback", &rollback,
+             "serve what the name served before its present version");
   flags.Duration("timeout", &timeout, "how long loading may take");
   flags.Bool("json", &json, "print one JSON object");
   system.Declare(flags);
-  flags.Example("gshard load demo demo/checkpoints");
+  flags.Example("gshard load demo demo/checkpoints --replicas=2");
+  flags.Example("gshard load demo --rollback");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   request.set_name(parsed->positional[0]);
   request.set_version(version);
-  ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
-                   FindCheckpoint(parsed->positional[1]));
+  request.set_replicas(static_cast<int32_t>(replicas));
+  request.set_rollback(rollback);
+  if (rollback == (parsed->positional.size() == 2)) {
+    return absl::InvalidArgumentError(
+        "expected either a checkpoint or --rollback");
+  }
+  if (!rollback) {
+    ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
+                     FindCheckpoint(parsed->positional[1]));
+  }
   ASSIGN_OR_RETURN(
       const auto coordinator,
       CoordinatorClient::Create(system.CoordinatorAddress(), system.security));

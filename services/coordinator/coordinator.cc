@@ -23,7 +23,10 @@ Coordinator::Coordinator(CoordinatorOptions options)
                          .clock = options_.clock,
                          .on_change = [this] { OnMembersChanged(); }})),
       served_(members_.get(), &serving_queue_,
-              [this] { return ++placement_version_; }) {
+              [this] { return ++placement_version_; },
+              static_cast<int32_t>(options_.replicas)) {
+  // Above those of earlier coordinators, which routers may still have.
+  placement_version_ = absl::ToUnixMicros(absl::Now());
   auto store = JobStore::Open(/*directory=*/"");
   CHECK(store.ok());  // in memory
   store_ = *std::move(store);
@@ -94,16 +97,30 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
 void Coordinator::LoadModel(const v1::LoadModelRequest& request,
                             Done<v1::LoadModelResponse> done) {
   std::string directory = request.checkpoint_directory();
-  const absl::Status status = MakeAbsolute(&directory);
+  absl::Status status = MakeAbsolute(&directory);
+  if (request.rollback() &&
+      !(request.version().empty() && request.checkpoint_directory().empty() &&
+        request.replicas() == 0)) {
+    status = absl::InvalidArgumentError(
+        "rollback: expected nothing but a name beside it");
+  }
   if (!status.ok()) return done(status);
   serving_queue_.Post([this, request, directory, done = std::move(done)] {
-    Serve({request.name(), request.version(), directory},
-          [done](const absl::StatusOr<std::string>& session) {
-            if (!session.ok()) return done(session.status());
-            v1::LoadModelResponse response;
-            response.set_session(*session);
-            done(std::move(response));
-          });
+    ServedModels::Request model{.name = request.name(),
+                                .version = request.version(),
+                                .checkpoint_directory = directory,
+                                .replicas = request.replicas()};
+    if (request.rollback()) {
+      const auto previous = served_.Previous(request.name());
+      if (!previous.ok()) return done(previous.status());
+      model = *previous;
+    }
+    Serve(model, [done](const absl::StatusOr<std::string>& session) {
+      if (!session.ok()) return done(session.status());
+      v1::LoadModelResponse response;
+      response.set_session(*session);
+      done(std::move(response));
+    });
   });
 }
 
@@ -123,14 +140,16 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
   });
 }
 
-void Coordinator::Serve(const StoredModel& model, ServedModels::OnLoaded done) {
-  served_.Load(model.name, model.version, model.directory,
-               [this, model, done](const absl::StatusOr<std::string>& session) {
-                 if (!session.ok()) return done(session);
-                 initial_models_.erase(model.name);
-                 const absl::Status stored = store_->PutModel(model);
-                 done(stored.ok() ? session : stored);
-               });
+void Coordinator::Serve(const ServedModels::Request& request,
+                        ServedModels::OnLoaded done) {
+  served_.Load(request, [this, request,
+                         done](const absl::StatusOr<std::string>& session) {
+    if (!session.ok()) return done(session);
+    initial_models_.erase(request.name);
+    const absl::Status stored = store_->PutModel(
+        {request.name, request.version, request.checkpoint_directory});
+    done(stored.ok() ? session : stored);
+  });
 }
 
 void Coordinator::ServeInitialModels() {
@@ -141,7 +160,9 @@ void Coordinator::ServeInitialModels() {
     return;
   }
   for (const auto& [name, model] : std::exchange(initial_models_, {})) {
-    served_.Load(model.name, model.version, model.directory,
+    served_.Load({.name = model.name,
+                  .version = model.version,
+                  .checkpoint_directory = model.directory},
                  [this, model](const absl::StatusOr<std::string>& session) {
                    if (session.ok()) return;
                    LogError("a model is not served",

@@ -37,6 +37,9 @@ struct CoordinatorOptions {
   int64_t min_routers = 1;
   int64_t min_workers = 1;
 
+  // Of each expert of models that do not say, 1 to kMaxReplicas.
+  int64_t replicas = 1;
+
   // Of jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
@@ -127,7 +130,7 @@ class Coordinator {
   void CountMembers();
 
   // On serving_queue_. A model is kept in the store once it is served.
-  void Serve(const StoredModel& model, ServedModels::OnLoaded done);
+  void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   void ServeInitialModels();
 
   const CoordinatorOptions options_;

@@ -110,7 +110,7 @@ JobEnvironment Coordinator::MakeEnvironment() {
                              const std::string& directory,
                              std::function<void(const absl::Status&)> done) {
     serving_queue_.Post([this, name, directory, done = std::move(done)] {
-      Serve({name, /*version=*/"", directory},
+      Serve({.name = name, .version = {}, .checkpoint_directory = directory},
             [this, done](const absl::StatusOr<std::string>& session) {
               jobs_queue_.Post(
                   [done, status = session.status()] { done(status); });

@@ -54,6 +54,9 @@ Flags DeclareFlags(CoordinatorFlags* values) {
                 "routers to wait for before these are loaded");
   flags.Integer("min-workers", &process.min_workers, 0, 65536,
                 "expert workers to wait for before these are loaded");
+  flags.Integer("replicas", &process.replicas, 1, kMaxReplicas,
+                "workers that hold each expert of a served model; with 2, one "
+                "may be lost unnoticed");
   flags.Bool("per-expert-metrics", &process.per_expert_metrics,
              "adds a series for each expert of each layer");
   flags.Integer("drain-seconds", &values->drain_seconds, 0, 86'400,
@@ -103,6 +106,7 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .models = options_.models,
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
+      .replicas = options_.replicas,
       .reduce = options_.reduce});
   const size_t max_bytes = static_cast<size_t>(options_.max_message_mib) << 20;
   FrameLimits limits;

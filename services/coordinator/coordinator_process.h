@@ -45,6 +45,8 @@ struct CoordinatorProcessOptions {
   std::vector<std::pair<std::string, std::string>> models = {};
   int64_t min_routers = 1;
   int64_t min_workers = 1;
+  // Workers that hold each expert of a served model that does not say.
+  int64_t replicas = 1;
 
   // A series for each expert of each layer.
   bool per_expert_metrics = false;

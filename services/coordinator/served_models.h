@@ -1,9 +1,8 @@
-// ServedModels: the sessions that routers serve, from checkpoints.
+// ServedModels: the models that routers serve, by name, and their versions.
 //
-// A model is loaded on the workers, then on the routers, and is ready when all
-// have replied; only then does another version of the same name go. Routers
-// that join later load what is ready. When a worker is lost the session is
-// broken, and is placed anew on the workers that remain.
+// A version is loaded beside the one that serves; when all routers have it they
+// answer with it, each from one request to the next, and the other one is
+// released. The one before can be called back.
 
 #ifndef SERVICES_COORDINATOR_SERVED_MODELS_H_
 #define SERVICES_COORDINATOR_SERVED_MODELS_H_
@@ -11,16 +10,15 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/coordinator/fan_out.h"
-#include "services/coordinator/job_checkpoint.h"
-#include "services/coordinator/session_plan.h"
+#include "services/coordinator/model_load.h"
+#include "services/coordinator/served_model.h"
 
 namespace gshard {
 
@@ -29,16 +27,24 @@ class ServedModels {
   // With the session's id.
   using OnLoaded = std::function<void(const absl::StatusOr<std::string>&)>;
 
-  // Both outlive this; `queue` runs everything.
+  struct Request {
+    std::string name;
+    std::string version;  // empty: the checkpoint's step
+    std::string checkpoint_directory;
+    int32_t replicas = 0;  // 0: the default
+  };
+
+  // Both outlive this; `queue` runs everything. `default_replicas` is of
+  // requests that do not say.
   ServedModels(Members* members, TaskQueue* queue,
-               std::function<int64_t()> next_placement_version)
-      : members_(members),
-        queue_(queue),
-        next_placement_version_(std::move(next_placement_version)) {}
+               std::function<int64_t()> next_placement_version,
+               int32_t default_replicas = 1);
 
   // On the queue. Errors: those of CoordinatorService.LoadModel.
-  void Load(const std::string& name, const std::string& version,
-            const std::string& checkpoint_directory, OnLoaded done);
+  void Load(const Request& request, OnLoaded done);
+  // What a name served before what it serves. On the queue. Errors: NotFound
+  // if nothing of the name is served; FailedPrecondition without a predecessor.
+  absl::StatusOr<Request> Previous(const std::string& name) const;
   // On the queue. Errors: those of CoordinatorService.UnloadModel.
   absl::Status Unload(const std::string& session);
   // On the queue.
@@ -49,37 +55,26 @@ class ServedModels {
 
  private:
   struct Served {
-    std::string name;
-    ServableCheckpoint checkpoint;
-    v1::SessionInfo::State state = v1::SessionInfo::LOADING;
-    // Tells replies to this attempt at loading from those to earlier ones.
-    int64_t attempt = 0;
-    SessionPlan plan;
-    std::set<MemberKey> loading;  // routers that have not replied
-    std::set<MemberKey> routers;  // that are ready
-    bool was_ready = false;
+    std::shared_ptr<ServedModel> model;
+    Request request;
+    int64_t number = 0;  // later ones have higher ones
     std::vector<OnLoaded> waiting;
   };
 
-  absl::Status Begin(const std::string& session, Served* served);
-  void LoadRouters(const std::string& session, Served* served);
-  void OnRouterLoaded(const std::string& session, int64_t attempt,
-                      const MemberKey& router, const absl::Status& status);
-  void CheckReady(const std::string& session, Served* served);
-  void Fail(const std::string& session, const absl::Status& status);
-  // Null if the session is gone, or another attempt is being made.
-  Served* Find(const std::string& session, int64_t attempt);
-  // Tells all members that hold something of the session.
-  void TellAll(const std::string& session, const Served& served, bool abort);
-
+  void OnLoadedModel(const std::string& session, int64_t number,
+                     const absl::Status& status);
+  // Looks at loads from time to time, as long as there are models.
+  void WatchLoad();
   // Takes what Describe() shows from sessions_.
   void Publish();
 
-  Members* const members_;
-  TaskQueue* const queue_;
-  const std::function<int64_t()> next_placement_version_;
+  const ServingEnvironment environment_;
+  const int32_t default_replicas_;
   std::map<std::string, Served> sessions_;
-  int64_t last_attempt_ = 0;
+  std::map<std::string, Request> previous_;  // by name
+  int64_t last_number_ = 0;
+  bool watching_load_ = false;
+  ModelLoads loads_;
 
   mutable std::mutex mutex_;
   std::vector<v1::SessionInfo> published_;  // guarded by mutex_

@@ -188,30 +188,23 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   return plan;
 }
 
-absl::StatusOr<SessionPlan> PlanServing(const std::string& session,
-                                        const ModelConfig& model,
-                                        const std::string& checkpoint_directory,
-                                        const std::vector<Member>& workers,
-                                        int64_t placement_version) {
-  SessionPlan plan;
-  plan.session = session;
-  v1::LoadSession load;
-  load.set_session(session);
-  plan.router_load = load;
-
-  v1::WorkerSession* const worker = load.mutable_worker();
+absl::StatusOr<ServingPlan> PlanServing(
+    const std::string& session, const ModelConfig& model,
+    const std::string& checkpoint_directory) {
+  ServingPlan plan;
+  v1::WorkerSession* const worker = plan.worker_load.mutable_worker();
   ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
   RETURN_IF_ERROR(AddSegments(encode, worker->mutable_segments()));
   ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
   RETURN_IF_ERROR(AddSegments(decode, worker->mutable_segments()));
   AddParameters(model, worker);
   worker->mutable_source()->set_checkpoint_directory(checkpoint_directory);
-  RETURN_IF_ERROR(PlaceExperts(model, load, workers, placement_version,
-                               /*buddies=*/false, &plan));
 
+  plan.router_load.set_session(session);
   v1::RouterSession* const router = plan.router_load.mutable_router();
   *router->mutable_model() = ModelConfigToProto(model);
   router->set_checkpoint_directory(checkpoint_directory);
+  plan.expert_bytes = ExpertBytes(model);
   return plan;
 }
 

@@ -52,12 +52,20 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const std::vector<Member>& workers,
                                          int64_t placement_version);
 
-// The same for serving: encoder and decoder.
-absl::StatusOr<SessionPlan> PlanServing(const std::string& session,
-                                        const ModelConfig& model,
-                                        const std::string& checkpoint_directory,
-                                        const std::vector<Member>& workers,
-                                        int64_t placement_version);
+// What members load of a served model, wherever its experts are placed.
+struct ServingPlan {
+  // A worker's, but for its session and its experts.
+  v1::LoadSession worker_load;
+  // A router's, but for the placement.
+  v1::LoadSession router_load;
+  // Of one expert's weights in all layers.
+  int64_t expert_bytes = 0;
+};
+
+// Splits encoder and decoder. Errors: those of building and splitting them.
+absl::StatusOr<ServingPlan> PlanServing(
+    const std::string& session, const ModelConfig& model,
+    const std::string& checkpoint_directory);
 
 // The per-expert, or the other parameters of a model.
 std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,

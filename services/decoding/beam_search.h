@@ -29,6 +29,7 @@ struct DecodeOptions {
   double length_penalty = 0.6;  // alpha >= 0
   int max_length = 0;           // tokens; 0: 2 * source tokens + 10
   int n_best = 1;               // in [1, beam_size]
+  bool require_full = false;    // no result rather than one without experts
 };
 
 struct DecodedHypothesis {
@@ -36,6 +37,9 @@ struct DecodedHypothesis {
   double score = 0.0;        // log-probability over the length penalty
   int token_count = 0;       // with end of sentence, if reached
   bool truncated = false;    // stopped at the maximum length
+  // Share of the sentence's choices of experts, from the source to here, for
+  // which no expert was there.
+  double lost_share = 0.0;
 };
 
 class BeamSearch {

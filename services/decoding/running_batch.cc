@@ -38,8 +38,9 @@ absl::Status RunningBatch::Join(absl::Span<const JoiningSentence> joining,
                      (cache_.pages().max_pages() - reserved_) * kPagePositions,
                      " cached positions, got ", wanted * kPagePositions));
   }
+  std::vector<ChoiceCount> choices(joining.size());
   ASSIGN_OR_RETURN(const TensorMap memory,
-                   Encode(joining, segments, statistics));
+                   Encode(joining, segments, statistics, &choices));
   cache_.Reserve(reserved_ + wanted);
   for (size_t b = 0; b < joining.size(); ++b) {
     const SourceSentence& sentence = *joining[b].sentence;
@@ -52,14 +53,17 @@ absl::Status RunningBatch::Join(absl::Span<const JoiningSentence> joining,
                        .source_length = length,
                        .source = cache_.AddSource(memory, b, length),
                        .search = translator_.Search(sentence),
-                       .pages = std::vector<PageTable>(1)});
+                       .pages = std::vector<PageTable>(1),
+                       .position = 0,
+                       .choices = choices[b],
+                       .require_full = sentence.options.require_full});
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<TensorMap> RunningBatch::Encode(
     absl::Span<const JoiningSentence> joining, SegmentRunner* segments,
-    DecodeStatistics* statistics) {
+    DecodeStatistics* statistics, std::vector<ChoiceCount>* choices) {
   const auto B = static_cast<int64_t>(joining.size());
   int64_t Ls = 0;
   for (const JoiningSentence& one : joining) {
@@ -80,6 +84,13 @@ absl::StatusOr<TensorMap> RunningBatch::Encode(
       std::vector<Tensor> outputs,
       encode.Run(std::move(inputs), parameters_, {.segments = segments}));
   AddLayerLoads(encode.program(), outputs, statistics);
+  std::vector<int32_t> sentence_of_token(B * Ls, -1);
+  for (int64_t b = 0; b < B; ++b) {
+    std::fill_n(sentence_of_token.begin() + b * Ls, lengths.i32()[b],
+                static_cast<int32_t>(b));
+  }
+  AddChoices(encode.program(), outputs, sentence_of_token,
+             absl::MakeSpan(*choices));
   TensorMap memory;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string& name = encode.program().outputs[i].first;
@@ -166,6 +177,18 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
     ++statistics->steps;
     statistics->decoded_tokens += rows();
   }
+  std::vector<int32_t> sentence_of_row;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    sentence_of_row.insert(sentence_of_row.end(), active_[i].search.num_live(),
+                           static_cast<int32_t>(i));
+  }
+  std::vector<ChoiceCount> choices(active_.size());
+  AddChoices(decode.program(), outputs, sentence_of_row,
+             absl::MakeSpan(choices));
+  for (size_t i = 0; i < active_.size(); ++i) {
+    active_[i].choices.made += choices[i].made;
+    active_[i].choices.lost += choices[i].lost;
+  }
   Tensor logits;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string& name = decode.program().outputs[i].first;
@@ -194,11 +217,16 @@ absl::Status RunningBatch::Advance(const Tensor& logits) {
     }
     active.search.Advance(candidates);
     ++active.position;
-    if (active.search.done()) {
+    if (active.require_full && active.choices.lost > 0) {
+      GiveUp(active);
+    } else if (active.search.done()) {
       Release(active);
       finished_.push_back({.id = active.id,
                            .hypotheses = active.search.Results(),
                            .steps = active.position});
+      for (DecodedHypothesis& hypothesis : finished_.back().hypotheses) {
+        hypothesis.lost_share = active.choices.lost_share();
+      }
     } else {
       FollowParents(active, cache_.pages());
       running.push_back(std::move(active));
@@ -206,6 +234,15 @@ absl::Status RunningBatch::Advance(const Tensor& logits) {
   }
   active_ = std::move(running);
   return absl::OkStatus();
+}
+
+void RunningBatch::GiveUp(Active& active) {
+  Release(active);
+  DecodedHypothesis nothing;
+  nothing.lost_share = active.choices.lost_share();
+  finished_.push_back({.id = active.id,
+                       .hypotheses = {std::move(nothing)},
+                       .steps = active.position});
 }
 
 void RunningBatch::FollowParents(Active& active, PagePool& pages) {

@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "services/decoding/beam_search.h"
 #include "services/decoding/decoder_cache.h"
+#include "services/decoding/lost_choices.h"
 #include "services/decoding/translator.h"
 
 namespace gshard {
@@ -61,8 +62,10 @@ class RunningBatch {
   // free at once.
   void Leave(uint64_t id);
 
-  // One position of every sentence. After an error, one of the segments'
-  // runner, the batch is of no use any more. Does nothing without sentences.
+  // One position of every sentence. A sentence whose options require all experts
+  // ends when choices of its were lost, with one hypothesis that has no tokens
+  // but the share of them. After an error, one of the segments' runner, the
+  // batch is of no use any more. Does nothing without sentences.
   absl::Status Step(SegmentRunner* segments, DecodeStatistics* statistics);
 
   // What has finished since it was last asked; it is not in the batch any more.
@@ -84,17 +87,22 @@ class RunningBatch {
     BeamSearch search;
     std::vector<PageTable> pages;  // of each live hypothesis
     int64_t position = 0;          // that the next step decodes
+    ChoiceCount choices;
+    bool require_full = false;
   };
 
   absl::StatusOr<TensorMap> Encode(absl::Span<const JoiningSentence> joining,
                                    SegmentRunner* segments,
-                                   DecodeStatistics* statistics);
+                                   DecodeStatistics* statistics,
+                                   std::vector<ChoiceCount>* choices);
   // Lets each hypothesis write at its sentence's position.
   void MakeRoom(Active& active);
   TensorMap DecoderInputs();
   absl::Status Advance(const Tensor& logits);
   static void FollowParents(Active& active, PagePool& pages);
   void Release(Active& active);
+  // Ends a sentence that must not do without experts.
+  void GiveUp(Active& active);
 
   const Translator& translator_;
   const TensorMap& parameters_;

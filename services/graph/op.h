@@ -8,6 +8,7 @@
 #ifndef SERVICES_GRAPH_OP_H_
 #define SERVICES_GRAPH_OP_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -25,6 +26,14 @@ namespace gshard {
 
 class Builder;
 
+// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  bool operator==(const RowRange&) const = default;
+};
+
 // Runs the segments of a partitioned program that live elsewhere.
 class SegmentRunner {
  public:
@@ -34,6 +43,10 @@ class SegmentRunner {
   // returns its results in the order of its outputs.
   virtual absl::StatusOr<std::vector<Tensor>> Call(
       const Node& node, absl::Span<const Tensor> operands) = 0;
+
+  // Rows of the latest Call()'s results that nobody was there to compute, and
+  // that hold zeros: ascending and disjoint. Most runners fail instead.
+  virtual absl::Span<const RowRange> lost_rows() const { return {}; }
 };
 
 // What a kernel sees of one execution of its node.

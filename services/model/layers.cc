@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/model/parameters.h"
+#include "services/moe/settle_choices.h"
 #include "services/sharding/annotation.h"
 
 namespace gshard {
@@ -214,8 +215,15 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   if (wire_type_ != ElementType::kFloat32) {
     y = Split(b_, b_.Cast(y, wire_type_), 0, "expert");
   }
-  return b_.Reshape(CombineRows(b_, y, dispatched.row_source, gate.weight),
-                    shape);
+  ValueId weight = gate.weight;
+  if (!training_) {
+    // Serving goes on without experts that are lost.
+    const SettledValues settled =
+        SettleRows(b_, y, dispatched.row_source, weight);
+    weight = settled.weight;
+    moe_reports_.back().lost = settled.lost;
+  }
+  return b_.Reshape(CombineRows(b_, y, dispatched.row_source, weight), shape);
 }
 
 void Layers::OutputMoeReports() {
@@ -227,6 +235,8 @@ void Layers::OutputMoeReports() {
       const ValueId log_sum = report.gate.log_sum;
       b_.Output("gate_log_sum_square/" + report.layer,
                 b_.ReduceMax(b_.Multiply(log_sum, log_sum), {0}));
+    } else {
+      b_.Output("lost/" + report.layer, report.lost);
     }
   }
 }

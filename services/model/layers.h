@@ -22,6 +22,7 @@ inline constexpr double kNormEpsilon = 1e-6;
 struct MoeReport {
   std::string layer;
   GateValues gate;
+  ValueId lost = kNoValue;  // i32[T]; only when serving
 };
 
 // Builds the sublayers of one program.
@@ -68,7 +69,8 @@ class Layers {
   const std::vector<MoeReport>& moe_reports() const { return moe_reports_; }
 
   // Adds "kept/<layer>", "overflow/<layer>" and, in training,
-  // "balance_loss/<layer>" and "gate_log_sum_square/<layer>".
+  // "balance_loss/<layer>" and "gate_log_sum_square/<layer>", in serving
+  // "lost/<layer>".
   void OutputMoeReports();
 
  private:

@@ -5,6 +5,7 @@
 #include "services/base/status_macros.h"
 #include "services/moe/dispatch.h"
 #include "services/moe/reference_gating.h"
+#include "services/moe/settle_choices.h"
 #include "services/moe/sharding_rules.h"
 
 namespace gshard {
@@ -353,6 +354,7 @@ std::vector<OpDef> MoeOps() {
 
 void RegisterMoeOps() {
   RegisterOps(MoeOps());
+  RegisterOps(SettleOps());
   RegisterMoeSharding();
 }
 

@@ -186,6 +186,8 @@ void RegisterMoeSharding() {
   RegisterRule("dispatch", OnRows("tm,(Et)->(Et)m", 1));
   RegisterRule("dispatch_gradient", OnRows("(Et)m,(Et)->tm", 1));
   RegisterRule("combine", OnRows("(Et)m,(Et),tK->tm", 1));
+  // Devices that have a part of the rows only cannot tell what is lost.
+  RegisterRule("settle_choices", OnRows("(Et)M,(Et),tK->tK,t", 1));
   RegisterRule("combine_gradient", OnRows("tm,(Et)m,(Et),tK->(Et)m,tK", 2));
   RegisterLowering("top2_gating", LowerGating);
   RegisterLowering("top2_gating_gradient", LowerGatingGradient);

@@ -52,6 +52,8 @@ const std::string& SessionOf(const v1::Command& command) {
       return command.commit_step().session();
     case v1::Command::kWriteCheckpoint:
       return command.write_checkpoint().session();
+    case v1::Command::kUpdatePlacement:
+      return command.update_placement().session();
     case v1::Command::kConnectRouters:
       return command.connect_routers().session();
     case v1::Command::ACTION_NOT_SET:

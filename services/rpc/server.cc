@@ -235,8 +235,17 @@ void ServerShell::SetReady(bool ready) {
   grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
   health.SetServingStatus(ready);
   for (const std::string& name : service_names_) {
+    if (own_readiness_.count(name) > 0) continue;
     health.SetServingStatus(name, ready);
   }
+}
+
+void ServerShell::SetServiceReady(absl::string_view service, bool ready) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (state_ != kServing) return;
+  const std::string name(service);
+  own_readiness_.insert(name);
+  server_->GetHealthCheckService()->SetServingStatus(name, ready);
 }
 
 std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {

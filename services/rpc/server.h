@@ -29,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,9 @@ class ServerShell {
   // Turns health to SERVING, or back to NOT_SERVING. No effect once draining.
   void SetReady(bool ready);
 
+  // The same for one service alone, which SetReady() leaves alone from then on.
+  void SetServiceReady(absl::string_view service, bool ready);
+
   // A channel without sockets, for tests. Begin no call on it after Drain():
   // gRPC 1.51 crashes where it should fail.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -128,6 +132,7 @@ class ServerShell {
       std::make_shared<std::atomic<bool>>(false);
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
+  std::set<std::string> own_readiness_;  // guarded by mutex_
   std::vector<std::function<void()>> drain_callbacks_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;

@@ -4,11 +4,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/graph/op.h"
 
 namespace gshard {
 namespace {
+
+absl::StatusOr<std::vector<ValueType>> ReplyTypes(
+    const Attributes& attributes) {
+  std::vector<ValueType> results;
+  for (int64_t i = 0; i < IntAttribute(attributes, "replies"); ++i) {
+    const std::string name = absl::StrCat("shape", i);
+    RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, name));
+    // Absent for f32, as "type" of other operators.
+    const std::string type_name = absl::StrCat("type", i);
+    ElementType type = ElementType::kFloat32;
+    if (attributes.contains(type_name)) {
+      RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, type_name));
+      ASSIGN_OR_RETURN(
+          type, ParseElementType(StringAttribute(attributes, type_name)));
+    }
+    results.push_back({type, ShapeAttribute(attributes, name)});
+  }
+  return results;
+}
 
 absl::StatusOr<std::vector<ValueType>> InferCall(
     absl::Span<const ValueType> operands, const Attributes& attributes) {
@@ -47,23 +67,8 @@ absl::StatusOr<std::vector<ValueType>> InferCall(
         absl::StrCat("'summed' must have an entry for each of ",
                      IntAttribute(attributes, "replies"), " replies"));
   }
-  std::vector<ValueType> results;
-  for (int64_t i = 0; i < IntAttribute(attributes, "replies"); ++i) {
-    const std::string name = absl::StrCat("shape", i);
-    RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, name));
-    // Absent for f32, as "type" of other operators.
-    const std::string type_name = absl::StrCat("type", i);
-    ElementType type = ElementType::kFloat32;
-    if (attributes.contains(type_name)) {
-      RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, type_name));
-      ASSIGN_OR_RETURN(
-          type, ParseElementType(StringAttribute(attributes, type_name)));
-    }
-    results.push_back({type, ShapeAttribute(attributes, name)});
-  }
-  return results;
+  return ReplyTypes(attributes);
 }
-
 absl::Status CallKernel(KernelContext& context) {
   if (context.segments == nullptr) {
     return absl::FailedPreconditionError("there is nobody to call segments of");
@@ -95,6 +100,9 @@ SegmentCall GetSegmentCall(const Node& node) {
   for (const int64_t summed : IntsAttribute(node.attributes, "summed")) {
     call.summed.push_back(summed != 0);
   }
+  auto types = ReplyTypes(node.attributes);
+  CHECK(types.ok());  // the node was inferred
+  call.reply_types = *std::move(types);
   return call;
 }
 

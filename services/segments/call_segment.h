@@ -30,6 +30,7 @@ struct SegmentCall {
   std::vector<bool> sent;          // per operand; others are used here only
   std::vector<std::string> names;  // per operand: the segment's input
   int64_t num_replies = 0;
+  std::vector<ValueType> reply_types;
   // Per reply: it is the sum of what the slices of an expert send; others are
   // the same from each.
   std::vector<bool> summed;

@@ -1,7 +1,5 @@
 #include "services/segments/exchange.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 
@@ -11,27 +9,11 @@ absl::StatusOr<Exchange> Exchange::Create(const Tensor& group_sizes,
                                           const ExpertsOfWorkers& workers) {
   Exchange exchange;
   exchange.workers_ = &workers;
-  exchange.group_sizes_ = group_sizes;
-  if (group_sizes.type() != ElementType::kInt32 || group_sizes.rank() != 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group sizes must be i32[E], got ", group_sizes.TypeString()));
-  }
-  const int64_t E = group_sizes.dim(0);
-  std::vector<int64_t> begin_of(E);
-  for (int64_t e = 0; e < E; ++e) {
-    const int32_t size = group_sizes.i32()[e];
-    if (size < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "group sizes must not be negative, got ", size, " for expert ", e));
-    }
-    begin_of[e] = exchange.total_rows_;
-    exchange.total_rows_ += size;
-  }
+  ASSIGN_OR_RETURN(exchange.rows_, ExpertRows::Create(group_sizes));
+  const int64_t E = exchange.rows_.num_experts();
   std::vector<bool> placed(E, false);
   int64_t num_experts = 0;
   for (const std::vector<int32_t>& experts : workers) {
-    std::vector<Run> runs;
-    int64_t rows = 0;
     for (const int32_t e : experts) {
       if (e < 0 || e >= E) {
         return absl::InvalidArgumentError(absl::StrCat(
@@ -42,20 +24,10 @@ absl::StatusOr<Exchange> Exchange::Create(const Tensor& group_sizes,
             absl::StrCat("expert ", e, " is placed twice"));
       }
       placed[e] = true;
-      const int64_t count = group_sizes.i32()[e];
-      if (count > 0) {
-        if (!runs.empty() &&
-            runs.back().begin + runs.back().count == begin_of[e]) {
-          runs.back().count += count;
-        } else {
-          runs.push_back({begin_of[e], count});
-        }
-      }
-      rows += count;
       ++num_experts;
     }
-    exchange.runs_.push_back(std::move(runs));
-    exchange.num_rows_.push_back(rows);
+    exchange.runs_.push_back(exchange.rows_.RangesOf(experts));
+    exchange.num_rows_.push_back(CountRows(exchange.runs_.back()));
   }
   if (num_experts != E) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -67,33 +39,15 @@ absl::StatusOr<Exchange> Exchange::Create(const Tensor& group_sizes,
 absl::StatusOr<Tensor> Exchange::Part(const Tensor& operand, Division division,
                                       int w) const {
   if (division == Division::kWhole) return operand;
-  if (division == Division::kGroupSizes) {
-    const std::vector<int32_t>& experts = (*workers_)[w];
-    Tensor sizes(ElementType::kInt32, {static_cast<int64_t>(experts.size())});
-    for (size_t i = 0; i < experts.size(); ++i) {
-      sizes.i32()[i] = group_sizes_.i32()[experts[i]];
-    }
-    return sizes;
+  if (division == Division::kRows) {
+    return TakeRows(operand, rows_.total(), runs_[w]);
   }
-  if (operand.rank() < 1 || operand.dim(0) != total_rows_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected ", total_rows_, " rows, got ", operand.TypeString()));
+  const std::vector<int32_t>& experts = (*workers_)[w];
+  Tensor sizes(ElementType::kInt32, {static_cast<int64_t>(experts.size())});
+  for (size_t i = 0; i < experts.size(); ++i) {
+    sizes.i32()[i] = rows_.sizes()[experts[i]];
   }
-  const std::vector<Run>& runs = runs_[w];
-  if (runs.empty()) return operand.Rows(0, 0);
-  if (runs.size() == 1) {
-    return operand.Rows(runs[0].begin, runs[0].begin + runs[0].count);
-  }
-  Dims dims = operand.dims();
-  dims[0] = num_rows_[w];
-  Tensor part(operand.type(), dims);
-  std::byte* to = part.raw();
-  for (const Run& run : runs) {
-    const Tensor rows = operand.Rows(run.begin, run.begin + run.count);
-    std::memcpy(to, rows.raw(), rows.bytes());
-    to += rows.bytes();
-  }
-  return part;
+  return sizes;
 }
 
 absl::StatusOr<Tensor> Exchange::Merge(std::vector<Tensor> parts) const {
@@ -123,16 +77,10 @@ absl::StatusOr<Tensor> Exchange::Merge(std::vector<Tensor> parts) const {
   if (parts.size() == 1) return std::move(parts[0]);
   // No rows at all and nobody was asked: the width is the caller's to know.
   if (dims.empty()) return absl::InternalError("no worker was called");
-  dims[0] = total_rows_;
+  dims[0] = rows_.total();
   Tensor whole(type, dims);
   for (size_t w = 0; w < parts.size(); ++w) {
-    if (parts[w].empty()) continue;
-    const std::byte* from = parts[w].raw();
-    for (const Run& run : runs_[w]) {
-      Tensor rows = whole.Rows(run.begin, run.begin + run.count);
-      std::memcpy(rows.raw(), from, rows.bytes());
-      from += rows.bytes();
-    }
+    if (!parts[w].empty()) PutRows(parts[w], runs_[w], whole);
   }
   return whole;
 }

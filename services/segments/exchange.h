@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/graph/op.h"
+#include "services/segments/expert_rows.h"
 #include "services/segments/role_split.h"
 
 namespace gshard {
@@ -52,17 +53,10 @@ class Exchange {
   absl::StatusOr<Tensor> Merge(std::vector<Tensor> parts) const;
 
  private:
-  // Rows [begin, begin + count) of the whole.
-  struct Run {
-    int64_t begin;
-    int64_t count;
-  };
-
   const ExpertsOfWorkers* workers_ = nullptr;
-  Tensor group_sizes_;
-  int64_t total_rows_ = 0;
+  ExpertRows rows_;
   std::vector<int64_t> num_rows_;
-  std::vector<std::vector<Run>> runs_;  // of each worker, merged
+  std::vector<std::vector<RowRange>> runs_;  // of each worker
 };
 
 // What one worker is asked.

@@ -1,5 +1,7 @@
 #include "services/segments/segment_host.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -90,6 +92,32 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
     result.run_ended = true;
   }
   return result;
+}
+
+absl::Status SegmentHost::WarmUp(int64_t num_experts,
+                                 const TensorMap& parameters) {
+  if (has_saves_) return absl::OkStatus();
+  for (const auto& [name, hosted] : segments_) {
+    const Program& program = hosted.executor->program();
+    TensorMap inputs;
+    for (const Node* node : program.NodesOf("input")) {
+      const ValueType& type = program.type(node->outputs[0]);
+      const bool sizes =
+          type.type == ElementType::kInt32 && type.shape.size() == 1;
+      Dims dims = {num_experts};
+      for (size_t d = 1; d < type.shape.size(); ++d) {
+        if (type.shape[d].is_static()) dims.push_back(type.shape[d].size());
+      }
+      if (type.shape.empty() || dims.size() != type.shape.size()) break;
+      Tensor input = Tensor::Zeros(type.type, dims);
+      if (sizes) std::fill_n(input.i32(), num_experts, 1);
+      inputs[StringAttribute(node->attributes, "name")] = std::move(input);
+    }
+    if (inputs.size() != hosted.call_inputs.size()) continue;
+    RETURN_IF_ERROR(
+        Run(name, /*run=*/"", std::move(inputs), parameters).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SegmentHost::OpenCall(const std::string& segment,

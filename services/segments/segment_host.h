@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "services/graph/executor.h"
@@ -50,6 +51,11 @@ class SegmentHost {
                                     const std::string& run, TensorMap inputs,
                                     const TensorMap& parameters);
 
+  // Runs every segment once, on one row of zeros for each of the host's
+  // experts, so that the first call finds memory and kernels as the later ones
+  // do. Segments that save, or whose inputs are not group sizes and rows, are
+  // left out. Errors: those of Run().
+  absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
   // Rounds those parameters that the segments take as bfloat16, which Run would
   // do at each call.
   void RoundParameters(TensorMap& parameters) const;

@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <functional>
@@ -47,6 +48,25 @@ class FakeWorker {
   void Instead(std::function<void(const Sender&, const ExpertFrame&)> action) {
     std::lock_guard<std::mutex> lock(state_->mutex);
     state_->action = std::move(action);
+  }
+
+  // Runs a frame that was given to Instead(), now.
+  void RunNow(const Sender& sender, ExpertFrame frame) {
+    state_->Run(sender, std::move(frame));
+  }
+
+  // Whether PINGs are answered, as they are at first.
+  void AnswerPings(bool answer) { state_->answer_pings = answer; }
+
+  int pings() const { return state_->pings; }
+
+  // RUN frames so far.
+  size_t runs() const {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    return std::count_if(state_->frames.begin(), state_->frames.end(),
+                         [](const v1::ExpertFrameHeader& header) {
+                           return header.kind() == v1::ExpertFrameHeader::RUN;
+                         });
   }
 
   // Returns the headers of the first `count` frames when they have come.
@@ -104,6 +124,8 @@ class FakeWorker {
     std::function<void(const Sender&, const ExpertFrame&)> action;
     std::vector<v1::ExpertFrameHeader> frames;
     int streams = 0;
+    std::atomic<bool> answer_pings = true;
+    std::atomic<int> pings = 0;
   };
 
   class Reader final : public StreamHandler<ExpertFrame> {
@@ -112,6 +134,15 @@ class FakeWorker {
         : state_(std::move(state)), sender_(std::move(sender)) {}
 
     void OnMessage(ExpertFrame frame) override {
+      if (frame.header.kind() == v1::ExpertFrameHeader::PING) {
+        ++state_->pings;
+        if (!state_->answer_pings) return;
+        ExpertFrame reply;
+        reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+        reply.header.set_call_id(frame.header.call_id());
+        (void)sender_->Send(std::move(reply));
+        return;
+      }
       std::function<void(const Sender&, const ExpertFrame&)> action;
       {
         std::lock_guard<std::mutex> lock(state_->mutex);

@@ -19,14 +19,21 @@ namespace gshard {
 namespace {
 
 constexpr std::chrono::milliseconds kLong{60'000};
+
+// Of parts of a session, the session.
+std::string WholeSession(const v1::Command& command) {
+  const std::string& session = SessionOf(command);
+  return session.substr(0, session.find('#'));
+}
+
 std::string Text(const v1::Command& command) {
   switch (command.action_case()) {
     case v1::Command::kLoadSession:
-      return absl::StrCat("load ", command.load_session().session());
+      return absl::StrCat("load ", WholeSession(command));
     case v1::Command::kUnloadSession:
-      return absl::StrCat("unload ", command.unload_session().session());
+      return absl::StrCat("unload ", WholeSession(command));
     case v1::Command::kAbortSession:
-      return absl::StrCat("abort ", command.abort_session().session());
+      return absl::StrCat("abort ", WholeSession(command));
     case v1::Command::kAssignMicrobatch: {
       const auto& assign = command.assign_microbatch();
       return absl::StrCat(assign.validation() ? "validate " : "assign ",
@@ -41,6 +48,8 @@ std::string Text(const v1::Command& command) {
       return absl::StrCat("write ", command.write_checkpoint().step());
     case v1::Command::kConnectRouters:
       return absl::StrCat("connect ", SessionOf(command));
+    case v1::Command::kUpdatePlacement:
+      return absl::StrCat("place ", WholeSession(command));
     case v1::Command::ACTION_NOT_SET:
       break;
   }
@@ -129,7 +138,11 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   const auto found = sessions_.find(SessionOf(command));
   if (found == sessions_.end()) return absl::NotFoundError("no such session");
   Session& session = found->second;
-  if (command.has_prepare_step()) {
+  if (command.has_update_placement()) {
+    *session.load.mutable_router()->mutable_placement() =
+        command.update_placement().placement();
+    last_load_ = session.load;
+  } else if (command.has_prepare_step()) {
     Prepare(command.prepare_step(), &session, reply.mutable_step_prepared());
   } else {
     Commit(command.commit_step(), &session);

@@ -185,6 +185,21 @@ TEST_F(SegmentHostTest, ServingKeepsNothing) {
   }
 }
 
+TEST_F(SegmentHostTest, WarmUpRunsWhatServes) {
+  ASSERT_OK_AND_ASSIGN(const Program program, BuildEncodeProgram(config_));
+  ASSERT_OK_AND_ASSIGN(roles_, SplitRoles(program));
+  SegmentHost host(roles_.segments);
+  EXPECT_OK(host.WarmUp(2, parameters_));
+  EXPECT_EQ(host.open_runs(), 0);
+  // It has run: what is wrong shows before the first call.
+  EXPECT_THAT(host.WarmUp(2, {}), StatusIs(absl::StatusCode::kNotFound,
+                                           HasSubstr("encoder.0.moe.w")));
+  EXPECT_THAT(host.WarmUp(3, parameters_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
+  // Training is left alone: its calls leave something behind.
+  EXPECT_OK(host_->WarmUp(2, {}));
+}
+
 TEST_F(SegmentHostTest, ParameterShapesAreOfAnyNumberOfExperts) {
   const std::map<std::string, Shape> shapes = host_->ParameterShapes();
   EXPECT_THAT(shapes, SizeIs(4));

@@ -1,6 +1,7 @@
 // The MoE layer: gating, dispatch to experts, combine.
 
 #include "services/moe/graph_ops.h"
+#include "services/moe/settle_choices.h"
 #include "tests/services/partition/random/random_case.h"
 
 namespace gshard {
@@ -72,7 +73,14 @@ void MoeLayer(CaseWriter& c) {
   const ValueId wo = c.Float({gated.experts, hidden, width});
   rows = c.b.RaggedDot(rows, wo, sent.group_sizes);
   if (c.Chance(0.3)) rows = c.Annotated(rows);
-  c.Result(CombineRows(c.b, rows, sent.row_source, gated.gate.weight));
+  ValueId weight = gated.gate.weight;
+  if (c.Chance(0.3)) {
+    const SettledValues settled =
+        SettleRows(c.b, rows, sent.row_source, weight);
+    weight = settled.weight;
+    c.Result(settled.lost);
+  }
+  c.Result(CombineRows(c.b, rows, sent.row_source, weight));
   if (c.Chance(0.5)) c.Result(gated.gate.balance_loss);
 }
 

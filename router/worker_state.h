@@ -1,0 +1,45 @@
+// WorkerState: what a router knows of one expert worker, over all models that
+// it calls there.
+
+#ifndef ROUTER_WORKER_STATE_H_
+#define ROUTER_WORKER_STATE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+
+#include "services/cluster/worker_health.h"
+
+namespace gshard {
+
+// Thread-safe.
+class WorkerState {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Rows sent that have no answer yet.
+  int64_t outstanding_rows() const { return outstanding_rows_; }
+  void AddOutstanding(int64_t rows) { outstanding_rows_ += rows; }
+
+  // Calls a method of WorkerHealth under the lock.
+  template <typename Visit>
+  auto Health(Visit visit) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return visit(health_);
+  }
+
+  WorkerHealth::State health() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return health_.state();
+  }
+
+ private:
+  std::atomic<int64_t> outstanding_rows_ = 0;
+  mutable std::mutex mutex_;
+  WorkerHealth health_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_WORKER_STATE_H_

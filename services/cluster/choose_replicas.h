@@ -1,0 +1,38 @@
+// Which replica of each expert a call goes to. Pure.
+
+#ifndef SERVICES_CLUSTER_CHOOSE_REPLICAS_H_
+#define SERVICES_CLUSTER_CHOOSE_REPLICAS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace gshard {
+
+// A process that holds some of the experts, as a router sees it.
+struct ReplicaHolder {
+  absl::Span<const int32_t> experts;  // ascending
+
+  // Rows that the router has sent there and that have no answer yet.
+  int64_t outstanding_rows = 0;
+
+  // Not to be chosen: it failed or stalled, or was tried before.
+  bool avoided = false;
+};
+
+// What one more message costs, in rows: a small call goes to few holders.
+inline constexpr int64_t kRowsPerCall = 8;
+
+// For each expert the index of the holder that computes its rows; -1 for an
+// expert without rows, and for one without a holder that may be chosen.
+//
+// Experts choose one after the other, those with one holder first and then by
+// falling number of rows: the holder that then has the fewest rows outstanding,
+// this call's included; of several alike the one of the lowest index.
+std::vector<int32_t> ChooseReplicas(absl::Span<const int32_t> rows_of_expert,
+                                    absl::Span<const ReplicaHolder> holders);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CLUSTER_CHOOSE_REPLICAS_H_

@@ -1,0 +1,109 @@
+// What a router thinks of one expert worker: whether to send it rows, and how
+// long to wait for its answer before another replica is asked as well.
+//
+// Decisions only: time is passed in, and the caller serializes the calls.
+
+#ifndef SERVICES_CLUSTER_WORKER_HEALTH_H_
+#define SERVICES_CLUSTER_WORKER_HEALTH_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace gshard {
+
+struct WorkerHealthOptions {
+  // Another replica is asked after `hedge_factor` times this quantile of the
+  // worker's recent latencies for calls of about as many rows, within limits.
+  double hedge_quantile = 0.99;
+  double hedge_factor = 2.0;
+  std::chrono::microseconds min_hedge_delay{10'000};
+  std::chrono::microseconds max_hedge_delay{500'000};
+  // As long as too few latencies are known.
+  std::chrono::microseconds first_hedge_delay{100'000};
+
+  // A call without an answer for this long has failed.
+  std::chrono::microseconds stall_timeout{1'000'000};
+
+  // Time from one probe of an avoided worker to the next; doubles from one to
+  // the other with every probe that fails.
+  std::chrono::microseconds min_probe_interval{20'000};
+  std::chrono::microseconds max_probe_interval{1'000'000};
+};
+
+class WorkerHealth {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Duration = std::chrono::microseconds;
+
+  enum class State {
+    kGood,
+    kSlow,    // keeps calls waiting: others are preferred
+    kFailed,  // gets no calls
+  };
+
+  explicit WorkerHealth(WorkerHealthOptions options = {}) : options_(options) {}
+
+  // What became of a call.
+  void OnReply(int64_t rows, Duration latency);
+  // The worker said that it cannot, or its stream broke. Returns true if that
+  // changes its state.
+  bool OnFailure(Time now);
+  // It has not answered a call of `rows` in HedgeDelay(rows), or, `failed`, in
+  // stall_timeout. Returns true if that changes its state.
+  bool OnSilence(Time now, bool failed);
+
+  State state() const { return state_; }
+
+  Duration HedgeDelay(int64_t rows) const;
+  Duration stall_timeout() const { return options_.stall_timeout; }
+
+  // Workers that are not good are probed: by calls without rows, one at a time.
+  // A probe that is answered makes the worker good.
+  Time next_probe() const;  // the end of time if none is to be sent
+  void OnProbeSent();
+  void OnProbeReply(Time now, bool ok);
+
+ private:
+  static constexpr size_t kKept = 64;    // latencies of a size
+  static constexpr size_t kEnough = 16;  // of them
+
+  struct Latencies {
+    std::vector<Duration> recent;  // a ring
+    size_t next = 0;
+  };
+
+  // Calls of up to 32, 256, 2048 and more rows.
+  static size_t SizeClass(int64_t rows);
+  void Worsen(State state, Time now);
+
+  WorkerHealthOptions options_;
+  State state_ = State::kGood;
+  std::array<Latencies, 4> latencies_;
+  bool probing_ = false;
+  Duration probe_interval_{0};
+  Time next_probe_;
+};
+
+// How many calls may be made twice: a share of all, and some at once.
+class HedgeBudget {
+ public:
+  // `share` of calls, 0 to 1; `burst` at least 1.
+  explicit HedgeBudget(double share = 0.05, double burst = 16.0)
+      : share_(share), burst_(burst), left_(burst) {}
+
+  void OnCall();
+  // Whether a call may be made twice now; takes it from the budget.
+  bool Take();
+
+ private:
+  const double share_;
+  const double burst_;
+  double left_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_CLUSTER_WORKER_HEALTH_H_

@@ -1,0 +1,151 @@
+// ServedModel: one version of a model that routers serve, and where its experts
+// are.
+//
+// Workers hold experts in parts: sessions of their own that are loaded and
+// released as a whole. Whenever something changes (members, measured load, a
+// part that is loaded), Reconcile() decides where experts should be, and begins
+// what is missing. Parts are loaded first, then routers are told the new
+// placement, and only when all of them have replied are the old parts released:
+// calls never wait. A worker that is lost is left out at once; its experts go
+// to the others, and back when it is back.
+
+#ifndef SERVICES_COORDINATOR_SERVED_MODEL_H_
+#define SERVICES_COORDINATOR_SERVED_MODEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/cluster/replica_placement.h"
+#include "services/coordinator/job_checkpoint.h"
+#include "services/coordinator/members.h"
+#include "services/coordinator/session_plan.h"
+#include "services/coordinator/task_queue.h"
+
+namespace gshard {
+
+// What models need of the coordinator. All of it outlives them.
+struct ServingEnvironment {
+  Members* members = nullptr;
+  TaskQueue* queue = nullptr;  // runs everything
+  std::function<int64_t()> next_placement_version;
+  // Something that ServedModel::Describe() shows has changed.
+  std::function<void()> on_change;
+};
+
+// On the queue.
+class ServedModel : public std::enable_shared_from_this<ServedModel> {
+ public:
+  // Told once: every router has loaded the model and reached a worker for every
+  // expert, or why that will not be.
+  using OnLoaded = std::function<void(const absl::Status&)>;
+
+  // `session` is "name@version"; `on_loaded` follows Start(). Errors: those of
+  // PlanServing.
+  static absl::StatusOr<std::shared_ptr<ServedModel>> Create(
+      const ServingEnvironment& environment, const std::string& session,
+      ServableCheckpoint checkpoint, int32_t replicas, OnLoaded on_loaded);
+
+  // Begins to load. Errors: FailedPrecondition without router or worker;
+  // ResourceExhausted if it does not fit.
+  absl::Status Start();
+
+  // Members have changed, or loads have been measured: does what is to be done.
+  void Reconcile();
+
+  // Rows per second of each expert, [E].
+  void SetLoad(std::vector<double> load) { load_ = std::move(load); }
+
+  // Releases it everywhere: on routers after their calls, then on workers; with
+  // `abort` at once. Nothing is called back any more.
+  void Release(bool abort);
+
+  const std::string& session() const { return session_; }
+  const ServableCheckpoint& checkpoint() const { return checkpoint_; }
+  int32_t replicas() const { return replicas_; }
+  bool loaded() const { return loaded_; }
+  v1::SessionInfo Describe() const;
+
+ private:
+  // Experts on one worker.
+  struct Part {
+    int64_t id = 0;
+    std::string session;  // the worker's
+    std::vector<int32_t> experts;
+    bool ready = false;     // else it is being loaded
+    bool obsolete = false;  // goes when others have its experts
+    // Since this version of the placement it is not used; 0: it is.
+    int64_t unused_since = 0;
+  };
+  struct Router {
+    enum {
+      kLoading,
+      kLoaded,
+      kPaused,  // it could not load
+    } state = kLoading;
+    int64_t version = 0;  // of the placement that it has
+  };
+
+  ServedModel(const ServingEnvironment& environment, std::string session,
+              ServableCheckpoint checkpoint, int32_t replicas, ServingPlan plan,
+              OnLoaded on_loaded);
+
+  // Forgets members that are lost.
+  void DropLost();
+  // Where experts should be. Errors: those of PlaceReplicas.
+  absl::StatusOr<ExpertLists> WantedLists(
+      const std::vector<Member>& workers) const;
+  void LoadPart(const Member& worker, std::vector<int32_t> experts);
+  void OnPartLoaded(const MemberKey& worker, int64_t part,
+                    const absl::Status& status);
+  // Tells routers where experts are, if that has changed.
+  void PublishPlacement();
+  void UpdateRouter(const MemberKey& key);
+  void LoadRouters();
+  void OnRouterLoaded(const MemberKey& router, int64_t version,
+                      const absl::Status& status);
+  void OnRouterUpdated(const MemberKey& router, int64_t version,
+                       const absl::Status& status);
+  // Releases parts that no router uses any more.
+  void ReleaseUnused();
+  void RememberHome();
+  void CheckLoaded();
+  void Fail(const absl::Status& status);
+  void Send(const MemberKey& key, v1::Command command,
+            std::function<void(ServedModel&, const absl::Status&)> done);
+
+  bool loading_parts() const;
+  Part* FindPart(const MemberKey& worker, int64_t part);
+  // Live replicas of each expert, [E]; those that routers may call.
+  std::vector<int32_t> CountReplicas() const;
+
+  const ServingEnvironment environment_;
+  const std::string session_;
+  const ServableCheckpoint checkpoint_;
+  const int32_t replicas_;
+  const ServingPlan plan_;
+  OnLoaded on_loaded_;  // null when it was told
+  bool loaded_ = false;
+  bool released_ = false;
+  int64_t last_part_ = 0;
+  std::vector<double> load_;
+  std::map<MemberKey, std::vector<Part>> parts_;
+  // Experts that a worker could take at most: it has refused more.
+  std::map<MemberKey, int32_t> room_;
+  // Where experts were when all was well, by the names of the workers then: a
+  // worker that was started again gets what it had.
+  std::map<std::vector<std::string>, ExpertLists> homes_;
+  v1::Placement placement_;  // as routers know it, or are being told
+  std::map<MemberKey, Router> routers_;
+  std::map<std::string, int> refusals_;  // by router, before it could load
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_SERVED_MODEL_H_

@@ -1,0 +1,153 @@
+// The routers' side of ServedModel: who knows which placement, and what may be
+// released.
+
+#include <algorithm>
+
+#include "services/base/log.h"
+#include "services/coordinator/served_model.h"
+
+namespace gshard {
+namespace {
+
+// A router that cannot load, though it is there, is told again after a pause,
+// so often.
+constexpr int kMaxRefusals = 20;
+constexpr absl::Duration kRefusalPause = absl::Milliseconds(200);
+
+}  // namespace
+
+void ServedModel::PublishPlacement() {
+  // What is obsolete serves on until its successors are loaded.
+  const bool loading = loading_parts();
+  v1::Placement placement;
+  std::vector<Part*> unused;
+  for (const Member& member :
+       environment_.members->List(MemberRole::kExpertWorker)) {
+    const MemberKey key = KeyOf(member);
+    const auto held = parts_.find(key);
+    if (held == parts_.end()) continue;
+    for (Part& part : held->second) {
+      if (!part.ready || part.unused_since > 0) continue;
+      if (part.obsolete && !loading) {
+        unused.push_back(&part);
+        continue;
+      }
+      v1::WorkerPlacement* const out = placement.add_workers();
+      out->set_name(member.info.id);
+      out->set_address(member.info.address);
+      out->mutable_experts()->Add(part.experts.begin(), part.experts.end());
+      out->set_session(part.session);
+      out->set_incarnation(key.incarnation);
+    }
+  }
+  placement.set_version(placement_.version());
+  if (placement_.version() > 0 &&
+      placement.SerializeAsString() == placement_.SerializeAsString()) {
+    return;
+  }
+  // Routers first learn of a model when all of it is there.
+  if (!loaded_ && loading) return;
+  placement.set_version(environment_.next_placement_version());
+  placement_ = placement;
+  for (Part* const part : unused) part->unused_since = placement.version();
+  for (const auto& [key, router] : routers_) {
+    if (router.state == Router::kLoaded) UpdateRouter(key);
+  }
+  ReleaseUnused();
+}
+
+void ServedModel::UpdateRouter(const MemberKey& key) {
+  v1::Command command;
+  command.mutable_update_placement()->set_session(session_);
+  *command.mutable_update_placement()->mutable_placement() = placement_;
+  Send(key, std::move(command),
+       [key, version = placement_.version()](ServedModel& model,
+                                             const absl::Status& status) {
+         model.OnRouterUpdated(key, version, status);
+       });
+}
+
+void ServedModel::OnRouterUpdated(const MemberKey& router, int64_t version,
+                                  const absl::Status& status) {
+  const auto found = routers_.find(router);
+  if (found == routers_.end()) return;  // it was lost
+  if (status.ok()) {
+    found->second.version = std::max(found->second.version, version);
+    return ReleaseUnused();
+  }
+  LogError("a router cannot follow a placement",
+           {{"session", session_}, {"status", status}});
+  routers_.erase(found);
+  Reconcile();
+}
+
+void ServedModel::LoadRouters() {
+  if (placement_.version() == 0) return;
+  for (const Member& member : environment_.members->List(MemberRole::kRouter)) {
+    const MemberKey key = KeyOf(member);
+    const auto [entry, added] = routers_.try_emplace(key);
+    if (!added) continue;
+    v1::Command command;
+    v1::LoadSession& load = *command.mutable_load_session();
+    load = plan_.router_load;
+    *load.mutable_router()->mutable_placement() = placement_;
+    Send(key, std::move(command),
+         [key, version = placement_.version()](ServedModel& model,
+                                               const absl::Status& status) {
+           model.OnRouterLoaded(key, version, status);
+         });
+  }
+}
+
+void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
+                                 const absl::Status& status) {
+  const auto found = routers_.find(key);
+  if (found == routers_.end()) return;  // it was lost
+  Router& router = found->second;
+  if (status.ok() || absl::IsAlreadyExists(status)) {
+    router.state = Router::kLoaded;
+    router.version = status.ok() ? version : 0;
+    if (router.version < placement_.version()) UpdateRouter(key);
+    return Reconcile();
+  }
+  LogError("a router cannot load a model",
+           {{"session", session_}, {"status", status}});
+  if (!absl::IsUnavailable(status)) {
+    if (!loaded_) return Fail(status);
+    router.state = Router::kPaused;  // for good
+    return Reconcile();
+  }
+  // It cannot reach a worker, which may have been lost meanwhile.
+  const int refusals = ++refusals_[key.name];
+  if (!loaded_ && refusals > kMaxRefusals) return Fail(status);
+  router.state = Router::kPaused;
+  environment_.queue->PostAfter(kRefusalPause, [model = weak_from_this(), key] {
+    const std::shared_ptr<ServedModel> self = model.lock();
+    if (self == nullptr || self->released_) return;
+    self->routers_.erase(key);
+    self->Reconcile();
+  });
+}
+
+void ServedModel::ReleaseUnused() {
+  int64_t oldest = placement_.version();
+  for (const auto& [key, router] : routers_) {
+    if (router.state == Router::kPaused) continue;
+    oldest = std::min(oldest, router.version);
+  }
+  for (auto& [key, parts] : parts_) {
+    for (auto part = parts.begin(); part != parts.end();) {
+      if (part->unused_since == 0 || part->unused_since > oldest) {
+        ++part;
+        continue;
+      }
+      // Calls in flight are finished there.
+      v1::Command command;
+      command.mutable_unload_session()->set_session(part->session);
+      Send(key, std::move(command), [](ServedModel&, const absl::Status&) {});
+      part = parts.erase(part);
+    }
+  }
+}
+
+}  // namespace gshard

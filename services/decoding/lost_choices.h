@@ -1,0 +1,37 @@
+// How many of a sentence's choices of experts found nobody who holds the
+// expert.
+
+#ifndef SERVICES_DECODING_LOST_CHOICES_H_
+#define SERVICES_DECODING_LOST_CHOICES_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "services/graph/program.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// Choices of experts by tokens, in all MoE layers.
+struct ChoiceCount {
+  int64_t made = 0;
+  int64_t lost = 0;
+
+  double lost_share() const {
+    return made == 0 ? 0.0
+                     : static_cast<double>(lost) / static_cast<double>(made);
+  }
+};
+
+// Adds what the MoE layers of a serving program report among its outputs
+// ("lost/<layer>" i32[T], "kept/<layer>" i32[E]). Token t is of the sentence
+// sentence_of_token[t], of none if that is negative.
+// REQUIRES: the spans fit the outputs and each other.
+void AddChoices(const Program& program, const std::vector<Tensor>& outputs,
+                absl::Span<const int32_t> sentence_of_token,
+                absl::Span<ChoiceCount> sentences);
+
+}  // namespace gshard
+
+#endif  // SERVICES_DECODING_LOST_CHOICES_H_

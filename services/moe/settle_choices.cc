@@ -1,0 +1,145 @@
+#include "services/moe/settle_choices.h"
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckArguments(const Tensor& row_source, const Tensor& weight,
+                            absl::Span<const RowRange> lost_rows) {
+  if (row_source.type() != ElementType::kInt32 || row_source.rank() != 1 ||
+      weight.type() != ElementType::kFloat32 || weight.rank() != 2 ||
+      weight.dim(1) != 2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected row_source i32[R] and weight f32[T, 2], got ",
+                     row_source.TypeString(), " and ", weight.TypeString()));
+  }
+  int64_t end = 0;
+  for (const RowRange& range : lost_rows) {
+    if (range.begin < end || range.end < range.begin ||
+        range.end > row_source.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected ascending ranges of ", row_source.size(), " rows, got [",
+          range.begin, ", ", range.end, ") after ", end));
+    }
+    end = range.end;
+    for (int64_t r = range.begin; r < range.end; ++r) {
+      const int32_t source = row_source.i32()[r];
+      if (source < 0 || source >= weight.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("expected row sources in [0, ", weight.size(),
+                         "), got ", source, " in row ", r));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+using Settle = absl::StatusOr<SettledChoices> (*)(const Tensor&, const Tensor&,
+                                                  absl::Span<const RowRange>);
+
+absl::Status RunSettle(KernelContext& c, Settle settle) {
+  absl::Span<const RowRange> lost_rows;
+  if (c.segments != nullptr) lost_rows = c.segments->lost_rows();
+  ASSIGN_OR_RETURN(SettledChoices settled,
+                   settle(c.operands[1], c.operands[2], lost_rows));
+  c.results[0] = std::move(settled.weight);
+  c.results[1] = std::move(settled.lost);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<ValueType>> InferSettle(
+    absl::Span<const ValueType> operands, const Attributes&) {
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
+  RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
+  RETURN_IF_ERROR(ExpectInt(operands, 1));
+  RETURN_IF_ERROR(ExpectShape(operands, 1, {operands[0].shape[0]}));
+  RETURN_IF_ERROR(ExpectFloat(operands, 2));
+  RETURN_IF_ERROR(ExpectRank(operands, 2, 2));
+  const Dim& tokens = operands[2].shape[0];
+  RETURN_IF_ERROR(ExpectShape(operands, 2, {tokens, 2}));
+  return std::vector<ValueType>{operands[2], {ElementType::kInt32, {tokens}}};
+}
+
+}  // namespace
+
+absl::StatusOr<SettledChoices> SettleChoices(
+    const Tensor& row_source, const Tensor& weight,
+    absl::Span<const RowRange> lost_rows) {
+  RETURN_IF_ERROR(CheckArguments(row_source, weight, lost_rows));
+  SettledChoices settled{
+      .weight = weight,
+      .lost = Tensor::Zeros(ElementType::kInt32, {weight.dim(0)})};
+  if (lost_rows.empty()) return settled;
+  settled.weight = weight.Clone();
+  float* const w = settled.weight.f32();
+  for (const RowRange& range : lost_rows) {
+    for (int64_t r = range.begin; r < range.end; ++r) {
+      const int32_t choice = row_source.i32()[r];
+      const int32_t other = choice ^ 1;
+      // If the other is lost, too, or has no row, its weight is 0 and stays so.
+      if (w[other] > 0.0f) {
+        w[other] = weight.f32()[choice & ~1] + weight.f32()[choice | 1];
+      }
+      w[choice] = 0.0f;
+      ++settled.lost.i32()[choice / 2];
+    }
+  }
+  return settled;
+}
+
+absl::StatusOr<SettledChoices> reference::SettleChoices(
+    const Tensor& row_source, const Tensor& weight,
+    absl::Span<const RowRange> lost_rows) {
+  RETURN_IF_ERROR(CheckArguments(row_source, weight, lost_rows));
+  SettledChoices settled{
+      .weight = Tensor::Zeros(ElementType::kFloat32, weight.dims()),
+      .lost = Tensor::Zeros(ElementType::kInt32, {weight.dim(0)})};
+  const auto is_lost = [&](int64_t choice) {
+    for (const RowRange& range : lost_rows) {
+      for (int64_t r = range.begin; r < range.end; ++r) {
+        if (row_source.i32()[r] == choice) return true;
+      }
+    }
+    return false;
+  };
+  for (int64_t t = 0; t < weight.dim(0); ++t) {
+    const float* const before = weight.f32() + 2 * t;
+    const bool lost[2] = {is_lost(2 * t), is_lost(2 * t + 1)};
+    settled.lost.i32()[t] = lost[0] + lost[1];
+    for (int k = 0; k < 2; ++k) {
+      if (lost[k]) continue;
+      const bool takes_over = lost[1 - k] && before[k] > 0.0f;
+      settled.weight.f32()[2 * t + k] =
+          takes_over ? before[0] + before[1] : before[k];
+    }
+  }
+  return settled;
+}
+
+SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
+                         ValueId weight) {
+  const std::vector<ValueId> results =
+      builder.AddNode("settle_choices", {rows, row_source, weight}, {});
+  return {.weight = results[0], .lost = results[1]};
+}
+
+std::vector<OpDef> SettleOps() {
+  return {
+      {.name = "settle_choices",
+       .infer = InferSettle,
+       .kernel = [](KernelContext& c) { return RunSettle(c, SettleChoices); },
+       .reference =
+           [](KernelContext& c) {
+             return RunSettle(c, reference::SettleChoices);
+           },
+       // Whoever trains has all rows.
+       .gradient = [](Builder&, const Node&, absl::Span<const ValueId> dy)
+           -> absl::StatusOr<std::vector<ValueId>> {
+         return std::vector<ValueId>{kNoValue, kNoValue, dy[0]};
+       }}};
+}
+
+}  // namespace gshard

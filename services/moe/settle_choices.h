@@ -1,0 +1,57 @@
+// What becomes of choices whose rows no expert computed, because no process
+// that holds the expert is left: the choice counts as overflowed, and its
+// weight goes to the token's other choice, if that has a row. A token that lost
+// both is carried by the residual alone.
+//
+// Letters: T tokens, R rows, M width.
+
+#ifndef SERVICES_MOE_SETTLE_CHOICES_H_
+#define SERVICES_MOE_SETTLE_CHOICES_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/graph/builder.h"
+#include "services/graph/op.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+struct SettledChoices {
+  Tensor weight;  // f32[T, 2]; the argument itself if nothing is lost
+  Tensor lost;    // i32[T]: choices lost, 0 to 2
+};
+
+// `row_source` i32[R] as PlanDispatch makes it, `weight` f32[T, 2] with 0 for
+// choices without a row. Errors: InvalidArgument for other shapes, ranges that
+// are not within [0, R), or a row source that is not a choice.
+absl::StatusOr<SettledChoices> SettleChoices(
+    const Tensor& row_source, const Tensor& weight,
+    absl::Span<const RowRange> lost_rows);
+
+namespace reference {
+// The same by the definition, in O(T * R).
+absl::StatusOr<SettledChoices> SettleChoices(
+    const Tensor& row_source, const Tensor& weight,
+    absl::Span<const RowRange> lost_rows);
+}  // namespace reference
+
+// The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R], weight
+// [T, 2] -> weight [T, 2], lost i32[T]. Which rows are lost it asks the runner
+// of the segment call that has brought them (SegmentRunner::lost_rows), none
+// without one. For training, which does not go on without experts, it is the
+// identity on weights.
+struct SettledValues {
+  ValueId weight = kNoValue;
+  ValueId lost = kNoValue;
+};
+SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
+                         ValueId weight);
+
+// For RegisterMoeOps().
+std::vector<OpDef> SettleOps();
+
+}  // namespace gshard
+
+#endif  // SERVICES_MOE_SETTLE_CHOICES_H_

@@ -1,0 +1,64 @@
+// The rows of a ragged batch, by expert: where they lie, and how parts of them
+// are taken out and put back.
+//
+// Rows come sorted by expert, so those of neighbouring experts are one range.
+//
+// Letters: E experts, R rows.
+
+#ifndef SERVICES_SEGMENTS_EXPERT_ROWS_H_
+#define SERVICES_SEGMENTS_EXPERT_ROWS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/graph/op.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+class ExpertRows {
+ public:
+  // `group_sizes` is i32[E]. Errors: InvalidArgument if it is not, or a size
+  // is negative.
+  static absl::StatusOr<ExpertRows> Create(const Tensor& group_sizes);
+
+  int64_t num_experts() const { return group_sizes_.dim(0); }
+  int64_t total() const { return end_of_.empty() ? 0 : end_of_.back(); }
+
+  // i32[E].
+  const Tensor& group_sizes() const { return group_sizes_; }
+  absl::Span<const int32_t> sizes() const {
+    return group_sizes_.span<int32_t>();
+  }
+
+  // The rows of one expert.
+  RowRange range(int32_t expert) const {
+    return {end_of_[expert] - sizes()[expert], end_of_[expert]};
+  }
+
+  // The rows of several, in their order; neighbours are one range, and experts
+  // without rows none. REQUIRES: all are in [0, E).
+  std::vector<RowRange> RangesOf(absl::Span<const int32_t> experts) const;
+
+ private:
+  Tensor group_sizes_;
+  std::vector<int64_t> end_of_;  // [E]
+};
+
+int64_t CountRows(absl::Span<const RowRange> ranges);
+
+// Copies the ranges of `whole` into one tensor; a view where one range is all.
+// Errors: InvalidArgument if `whole` does not have `total` rows.
+absl::StatusOr<Tensor> TakeRows(const Tensor& whole, int64_t total,
+                                absl::Span<const RowRange> ranges);
+
+// The inverse. REQUIRES: `part` has as many rows as the ranges, of the same
+// type and size as those of `whole`.
+void PutRows(const Tensor& part, absl::Span<const RowRange> ranges,
+             Tensor& whole);
+
+}  // namespace gshard
+
+#endif  // SERVICES_SEGMENTS_EXPERT_ROWS_H_

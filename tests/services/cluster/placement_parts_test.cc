@@ -1,0 +1,78 @@
+#include "services/cluster/placement_parts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "services/base/random.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using Parts = std::vector<std::vector<int32_t>>;
+
+TEST(PlanPartsTest, LoadsOnlyWhatIsNew) {
+  const PartChange change = PlanParts(Parts{{0, 1, 2}}, {0, 1, 2, 7});
+  EXPECT_THAT(change.keep, ElementsAre(true));
+  EXPECT_THAT(change.load, ElementsAre(7));
+}
+
+TEST(PlanPartsTest, APartThatIsNotWantedAsAWholeGoes) {
+  const PartChange change = PlanParts(Parts{{0, 1, 2}, {5}}, {0, 1, 5});
+  EXPECT_THAT(change.keep, ElementsAre(false, true));
+  EXPECT_THAT(change.load, ElementsAre(0, 1));
+}
+
+TEST(PlanPartsTest, WhatAnotherPartHasGoes) {
+  const PartChange change = PlanParts(Parts{{1}, {0, 1}}, {0, 1});
+  EXPECT_THAT(change.keep, ElementsAre(false, true));
+  EXPECT_THAT(change.load, IsEmpty());
+}
+
+TEST(PlanPartsTest, TooManyPartsBecomeOne) {
+  const PartChange change = PlanParts(Parts{{0}, {1}, {2}}, {0, 1, 2, 3});
+  EXPECT_THAT(change.keep, ElementsAre(false, false, false));
+  EXPECT_THAT(change.load, ElementsAre(0, 1, 2, 3));
+}
+
+TEST(PlanPartsTest, HoldsWhatIsWantedOnceForAnyParts) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto draw = [&](uint64_t i, uint64_t n) {
+      return RandomBelow(seed, i, n);
+    };
+    Parts held(draw(0, 5));
+    std::vector<int32_t> wanted;
+    for (int32_t e = 0; e < 12; ++e) {
+      if (draw(100 + e, 2) == 0) wanted.push_back(e);
+      for (size_t p = 0; p < held.size(); ++p) {
+        if (draw(1000 * (p + 1) + e, 4) == 0) held[p].push_back(e);
+      }
+    }
+    const PartChange change = PlanParts(held, wanted);
+    std::vector<int32_t> all = change.load;
+    size_t parts = !change.load.empty();
+    for (size_t p = 0; p < held.size(); ++p) {
+      if (!change.keep[p]) continue;
+      all.insert(all.end(), held[p].begin(), held[p].end());
+      ++parts;
+    }
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(all, wanted);
+    EXPECT_LE(parts, kMaxParts);
+    // And it is where it wants to be.
+    Parts after;
+    if (!change.load.empty()) after.push_back(change.load);
+    for (size_t p = 0; p < held.size(); ++p) {
+      if (change.keep[p]) after.push_back(held[p]);
+    }
+    EXPECT_THAT(PlanParts(after, wanted).load, IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,99 @@
+#include "services/cluster/worker_health.h"
+
+#include <gtest/gtest.h>
+
+namespace gshard {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using State = WorkerHealth::State;
+
+const WorkerHealth::Time kStart{};
+
+TEST(WorkerHealthTest, HedgeDelayFollowsTheLatenciesOfCallsOfItsSize) {
+  WorkerHealth health;
+  EXPECT_EQ(health.HedgeDelay(4), milliseconds(100));
+  for (int i = 0; i < 16; ++i) health.OnReply(4, milliseconds(9));
+  EXPECT_EQ(health.HedgeDelay(4), milliseconds(18));
+  EXPECT_EQ(health.HedgeDelay(4000), milliseconds(100));
+  for (int i = 0; i < 16; ++i) health.OnReply(4000, milliseconds(80));
+  EXPECT_EQ(health.HedgeDelay(4000), milliseconds(160));
+  EXPECT_EQ(health.HedgeDelay(4), milliseconds(18));
+  // Old ones are forgotten, and there are limits.
+  for (int i = 0; i < 64; ++i) health.OnReply(4, microseconds(10));
+  EXPECT_EQ(health.HedgeDelay(4), milliseconds(10));
+  for (int i = 0; i < 64; ++i) health.OnReply(4, milliseconds(900));
+  EXPECT_EQ(health.HedgeDelay(4), milliseconds(500));
+}
+
+TEST(WorkerHealthTest, AFailureIsForgottenWhenAProbeIsAnswered) {
+  WorkerHealth health;
+  EXPECT_EQ(health.next_probe(), WorkerHealth::Time::max());
+  EXPECT_TRUE(health.OnFailure(kStart));
+  EXPECT_FALSE(health.OnFailure(kStart));
+  EXPECT_EQ(health.state(), State::kFailed);
+  EXPECT_EQ(health.next_probe(), kStart);
+  health.OnProbeSent();
+  EXPECT_EQ(health.next_probe(), WorkerHealth::Time::max());
+  health.OnProbeReply(kStart + milliseconds(5), /*ok=*/true);
+  EXPECT_EQ(health.state(), State::kGood);
+  EXPECT_EQ(health.next_probe(), WorkerHealth::Time::max());
+}
+
+TEST(WorkerHealthTest, ProbesBecomeRarerAndStartAnew) {
+  WorkerHealth health;
+  health.OnFailure(kStart);
+  WorkerHealth::Time now = kStart;
+  milliseconds waited{0};
+  for (const int expected : {20, 40, 80, 160, 320, 640, 1000, 1000}) {
+    health.OnProbeSent();
+    health.OnProbeReply(now, /*ok=*/false);
+    EXPECT_EQ(health.next_probe() - now, milliseconds(expected));
+    now = health.next_probe();
+  }
+  health.OnProbeSent();
+  health.OnProbeReply(now, /*ok=*/true);
+  health.OnFailure(now);
+  EXPECT_EQ(health.next_probe(), now);
+  health.OnProbeSent();
+  health.OnProbeReply(now, /*ok=*/false);
+  EXPECT_EQ(health.next_probe() - now, milliseconds(20));
+}
+
+TEST(WorkerHealthTest, SilenceIsFirstSlowThenFailed) {
+  WorkerHealth health;
+  EXPECT_TRUE(health.OnSilence(kStart, /*failed=*/false));
+  EXPECT_FALSE(health.OnSilence(kStart, /*failed=*/false));
+  EXPECT_EQ(health.state(), State::kSlow);
+  EXPECT_EQ(health.next_probe(), kStart);
+  health.OnProbeSent();
+  EXPECT_TRUE(health.OnSilence(kStart, /*failed=*/true));
+  EXPECT_EQ(health.state(), State::kFailed);
+  EXPECT_FALSE(health.OnSilence(kStart, /*failed=*/false));
+  EXPECT_EQ(health.state(), State::kFailed);
+  // The probe of the slow worker is still out.
+  EXPECT_EQ(health.next_probe(), WorkerHealth::Time::max());
+  health.OnProbeReply(kStart, /*ok=*/true);
+  EXPECT_EQ(health.state(), State::kGood);
+}
+
+TEST(HedgeBudgetTest, IsAShareOfAllCallsAndABurst) {
+  HedgeBudget budget(/*share=*/0.1, /*burst=*/3);
+  int taken = 0;
+  while (budget.Take()) ++taken;
+  EXPECT_EQ(taken, 3);
+  for (int i = 0; i < 1000; ++i) {
+    budget.OnCall();
+    taken += budget.Take();
+  }
+  EXPECT_GE(taken, 3 + 99);
+  EXPECT_LE(taken, 3 + 100);
+  for (int i = 0; i < 1000; ++i) budget.OnCall();
+  taken = 0;
+  while (budget.Take()) ++taken;
+  EXPECT_EQ(taken, 3);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,319 @@
+// Served models follow their workers: replicas, losses, returns and versions.
+
+#include "services/coordinator/served_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "services/rpc/status.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ServedModelsTest : public ::testing::Test {
+ protected:
+  // A checkpoint for all tests, with 3 experts.
+  static void SetUpTestSuite() {
+    trained_ = new FakeCluster();
+    trained_->AddRouter("r");
+    trained_->AddWorker("w");
+    const TrainingJob job = trained_->MakeJob();
+    CHECK(trained_->Submit(job).ok());
+    directory_ = new std::string(
+        trained_->Watch(job.name).back().checkpoint_directory());
+  }
+  static void TearDownTestSuite() {
+    delete trained_;
+    delete directory_;
+  }
+
+  // A router "r" and workers "w0", "w1", ...
+  void Start(int workers, int replicas) {
+    cluster_ =
+        std::make_unique<FakeCluster>(CoordinatorOptions{.replicas = replicas});
+    router_ = &cluster_->AddRouter("r");
+    for (int w = 0; w < workers; ++w) {
+      workers_.push_back(&cluster_->AddWorker(absl::StrCat("w", w)));
+    }
+    WaitForMembers(workers + 1);
+  }
+  void WaitForMembers(int count) {
+    while (cluster_->Describe().members_size() != count) {
+      std::this_thread::yield();
+    }
+  }
+
+  v1::SessionInfo Session() {
+    const v1::DescribeResponse state =
+        cluster_->Describe(/*include_experts=*/true);
+    return state.sessions_size() == 0 ? v1::SessionInfo() : state.sessions(0);
+  }
+  // The experts of each worker, by its name.
+  static std::map<std::string, std::set<int32_t>> ExpertsOf(
+      const v1::Placement& placement) {
+    std::map<std::string, std::set<int32_t>> experts;
+    for (const v1::WorkerPlacement& worker : placement.workers()) {
+      for (const int32_t expert : worker.experts()) {
+        // Once by one worker.
+        EXPECT_TRUE(experts[worker.name()].insert(expert).second);
+      }
+    }
+    return experts;
+  }
+  template <typename Condition>
+  v1::SessionInfo WaitFor(Condition condition) {
+    while (true) {
+      v1::SessionInfo session = Session();
+      if (condition(session)) return session;
+      std::this_thread::yield();
+    }
+  }
+  // The router knows what the coordinator says.
+  v1::SessionInfo WaitForReplicas(size_t workers) {
+    return WaitFor([&](const v1::SessionInfo& session) {
+      return session.experts_below_replicas() == 0 &&
+             ExpertsOf(session.placement()).size() == workers &&
+             router_->last_load().router().placement().version() ==
+                 session.placement().version();
+    });
+  }
+
+  static FakeCluster* trained_;
+  static std::string* directory_;
+  std::unique_ptr<FakeCluster> cluster_;
+  FakeMember* router_ = nullptr;
+  std::vector<FakeMember*> workers_;
+};
+
+FakeCluster* ServedModelsTest::trained_ = nullptr;
+std::string* ServedModelsTest::directory_ = nullptr;
+
+TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
+  Start(3, 2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  v1::SessionInfo session = WaitForReplicas(3);
+  EXPECT_EQ(session.state(), v1::SessionInfo::READY);
+  EXPECT_EQ(session.replicas(), 2);
+  EXPECT_EQ(session.experts_unavailable(), 0);
+  std::map<int32_t, int> counts;
+  for (const auto& [worker, experts] : ExpertsOf(session.placement())) {
+    for (const int32_t expert : experts) ++counts[expert];
+  }
+  EXPECT_EQ(counts, (std::map<int32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
+  // What routers call is what the workers have loaded.
+  for (const v1::WorkerPlacement& part : session.placement().workers()) {
+    const int w = part.name()[1] - '0';
+    EXPECT_EQ(part.session(), workers_[w]->last_load().session());
+    EXPECT_GT(part.incarnation(), 0);
+  }
+}
+
+TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {
+  Start(3, 2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto before = ExpertsOf(WaitForReplicas(3).placement());
+  std::set<v1::SessionInfo::State> states;
+  workers_[1]->Leave();
+  while (true) {
+    const v1::SessionInfo session = Session();
+    states.insert(session.state());
+    EXPECT_EQ(session.experts_unavailable(), 0);
+    if (session.experts_below_replicas() == 0 &&
+        ExpertsOf(session.placement()).size() == 2) {
+      break;
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(states, ElementsAre(v1::SessionInfo::READY));
+  const auto after = ExpertsOf(WaitForReplicas(2).placement());
+  for (const char* worker : {"w0", "w2"}) {
+    // Nothing that it had was loaded again, or was gone for a time.
+    EXPECT_TRUE(std::includes(after.at(worker).begin(), after.at(worker).end(),
+                              before.at(worker).begin(),
+                              before.at(worker).end()));
+    EXPECT_EQ(after.at(worker).size(), 3u);
+  }
+  for (const FakeMember* worker : {workers_[0], workers_[2]}) {
+    EXPECT_THAT(worker->commands(), ElementsAre("load m@1", "load m@1"));
+  }
+
+  // It is back: as before, and the others let go of what they had taken over.
+  cluster_->AddWorker("w1");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(3).placement()), before);
+  workers_[0]->WaitFor("unload m@1");
+  workers_[2]->WaitFor("unload m@1");
+}
+
+TEST_F(ServedModelsTest, WithoutReplicasExpertsAreMissingUntilTheyAreLoaded) {
+  Start(2, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto before = ExpertsOf(WaitForReplicas(2).placement());
+  workers_[0]->Leave();
+  const auto during = ExpertsOf(WaitForReplicas(1).placement());
+  EXPECT_THAT(during.at("w1"), ElementsAre(0, 1, 2));
+  EXPECT_EQ(Session().state(), v1::SessionInfo::READY);
+  cluster_->AddWorker("w0");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
+  // The router never loaded it again: it was told where experts are.
+  const std::vector<std::string> commands = router_->commands();
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "load m@1"), 1);
+}
+
+TEST_F(ServedModelsTest, PartsAreReleasedWhenNoRouterUsesThemAnyMore) {
+  std::promise<void> told, go;
+  std::shared_future<void> may_go = go.get_future();
+  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{.replicas = 1});
+  std::atomic<bool> hold = false;
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_update_placement() && hold.exchange(false)) {
+          told.set_value();
+          may_go.wait();
+        }
+        return std::nullopt;
+      });
+  workers_.push_back(&cluster_->AddWorker("w0"));
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  hold = true;
+  FakeMember& other = cluster_->AddWorker("w1");
+  other.WaitFor("load m@1");
+  told.get_future().wait();
+  // The router still calls the first worker for everything.
+  const v1::SessionInfo session = WaitFor([](const v1::SessionInfo& session) {
+    return ExpertsOf(session.placement()).size() == 2;
+  });
+  EXPECT_THAT(workers_[0]->commands(), ElementsAre("load m@1", "load m@1"));
+  go.set_value();
+  workers_[0]->WaitFor("unload m@1");
+}
+
+TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  cluster_->AddWorker("w0");
+  std::promise<void> loading;
+  FakeMember* lost = nullptr;
+  std::thread leave;
+  lost = &cluster_->AddWorker(
+      "w1", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        loading.set_value();
+        return ReplyWith(absl::UnavailableError("going"));
+      });
+  WaitForMembers(3);
+  leave = std::thread([&] {
+    loading.get_future().wait();
+    lost->Leave();
+  });
+  EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+  leave.join();
+  EXPECT_THAT(ExpertsOf(WaitForReplicas(1).placement()).at("w0"),
+              ElementsAre(0, 1, 2));
+}
+
+TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
+  Start(2, 1);
+  FakeMember& full = cluster_->AddWorker(
+      "x", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() ||
+            command.load_session().worker().experts_size() == 1) {
+          return std::nullopt;
+        }
+        return ReplyWith(absl::ResourceExhaustedError("no memory"));
+      });
+  WaitForMembers(4);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  (void)WaitForReplicas(3);
+  // Its two neighbours go one after the other; it cannot take two experts.
+  workers_[0]->Leave();
+  const auto experts = ExpertsOf(WaitForReplicas(2).placement());
+  EXPECT_EQ(experts.at("x").size() + experts.at("w1").size(), 3u);
+  workers_[1]->Leave();
+  const v1::SessionInfo session = WaitFor([](const v1::SessionInfo& session) {
+    return session.experts_unavailable() > 0 &&
+           ExpertsOf(session.placement()).size() == 1;
+  });
+  EXPECT_EQ(session.state(), v1::SessionInfo::READY);
+  (void)full;
+}
+
+TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
+  cluster_ = std::make_unique<FakeCluster>();
+  std::atomic<int> refusals = 2;
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() || --refusals < 0) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("worker 'w0' is not reached"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_EQ(router_->commands().size(), 3u);
+}
+
+TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
+  Start(1, 1);
+  const auto rollback = [&](const std::string& name) {
+    v1::LoadModelRequest request;
+    request.set_name(name);
+    request.set_rollback(true);
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    const absl::Status status = FromGrpcStatus(
+        cluster_->stub().LoadModel(&context, request, &response));
+    return status.ok() ? absl::StatusOr<std::string>(response.session())
+                       : absl::StatusOr<std::string>(status);
+  };
+  EXPECT_THAT(rollback("m"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'm'")));
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(rollback("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("before m@1")));
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  ASSERT_OK_AND_ASSIGN(std::string session, rollback("m"));
+  EXPECT_EQ(session, "m@1");
+  router_->WaitFor("unload m@2");
+  EXPECT_EQ(Session().session(), "m@1");
+  // And forward again.
+  ASSERT_OK_AND_ASSIGN(session, rollback("m"));
+  EXPECT_EQ(session, "m@2");
+}
+
+TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {
+  Start(1, 1);
+  const auto load = [&](v1::LoadModelRequest request) {
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    return FromGrpcStatus(
+        cluster_->stub().LoadModel(&context, request, &response));
+  };
+  v1::LoadModelRequest request;
+  request.set_name("m");
+  request.set_checkpoint_directory(*directory_);
+  request.set_replicas(17);
+  EXPECT_THAT(load(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("1 to 16, or 0")));
+  request.set_replicas(0);
+  request.set_rollback(true);
+  EXPECT_THAT(load(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("rollback")));
+}
+
+}  // namespace
+}  // namespace gshard
