@@ -17,8 +17,6 @@ namespace gshard {
 
 inline constexpr int kMaxSentences = 64;  // of one call
 inline constexpr size_t kMaxTextBytes = 16384;
-inline constexpr int kMaxBeamSize = 32;
-inline constexpr double kMaxLengthPenalty = 4.0;
 
 // A request that may be translated.
 struct PreparedTranslation {
@@ -29,6 +27,8 @@ struct PreparedTranslation {
 // Parses a message. Protobuf refuses a text that is not UTF-8 without saying
 // which; this says. Errors: InvalidArgument naming the field.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
+    grpc::ByteBuffer buffer);
+absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
     grpc::ByteBuffer buffer);
 
 // Checks every field and tokenizes. Errors, as translation.proto says:

@@ -70,6 +70,9 @@ class Layers {
   // Adds "kept/<layer>", "overflow/<layer>" and, in training,
   // "balance_loss/<layer>" and "gate_log_sum_square/<layer>".
   void OutputMoeReports();
+  // Adds "expert/<layer>", "slot/<layer>" i32[T, 2] and "weight/<layer>"
+  // f32[T, 2], as Routing has them.
+  void OutputRouting();
 
  private:
   ValueId DenseFeedForward(const std::string& name, ValueId x);
