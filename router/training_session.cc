@@ -109,15 +109,22 @@ absl::Status TrainingSession::CheckAssignment(
 
 absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
     int64_t version, std::chrono::milliseconds timeout) {
-  if (spec_.dense != nullptr) return spec_.dense->ParametersOf(version);
   std::lock_guard<std::mutex> lock(parameters_mutex_);
   if (version == version_) return parameters_;
+  if (spec_.dense != nullptr) {
+    ASSIGN_OR_RETURN(const Parameters all, spec_.dense->ParametersOf(version));
+    return Hold(version, *all);
+  }
   v1::PullParametersRequest request;
   request.set_session(spec_.session);
   request.set_version(version);
   ASSIGN_OR_RETURN(const NamedTensors tensors,
                    PullParameters(coordinator_, request, expected_, timeout));
-  TensorMap parameters(tensors.begin(), tensors.end());
+  return Hold(version, TensorMap(tensors.begin(), tensors.end()));
+}
+
+TrainingSession::Parameters TrainingSession::Hold(int64_t version,
+                                                  TensorMap parameters) {
   runner_.RoundParameters(parameters);
   parameters_ = std::make_shared<const TensorMap>(std::move(parameters));
   version_ = version;

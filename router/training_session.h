@@ -85,6 +85,8 @@ class TrainingSession {
   // The dense parameters of a version; keeps the last.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);
+  // Keeps them, in the types of the program. Needs parameters_mutex_.
+  Parameters Hold(int64_t version, TensorMap parameters);
   absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
                                        const TensorMap& parameters,
                                        RemoteSegments* segments,

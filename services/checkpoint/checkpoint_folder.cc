@@ -198,7 +198,14 @@ absl::Status ClearAfter(const std::string& root, int64_t step,
                         FaultPoints* faults) {
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   for (const Folder& folder : folders) {
-    if (folder.suffix == kPartialSuffix || folder.suffix == kRemovedSuffix) {
+    if (folder.suffix == kPartialSuffix) {
+      // A worker of an earlier attempt may still write there, by its name.
+      const std::string aside =
+          absl::StrCat(CheckpointPath(root, folder.step), kRemovedSuffix);
+      RETURN_IF_ERROR(RemoveTree(aside, faults));
+      RETURN_IF_ERROR(RenamePath(folder.path, aside, faults));
+      RETURN_IF_ERROR(RemoveFolder(aside, faults));
+    } else if (folder.suffix == kRemovedSuffix) {
       RETURN_IF_ERROR(RemoveFolder(folder.path, faults));
     } else if (folder.suffix.empty() && folder.step > step) {
       ASSIGN_OR_RETURN(const std::string aside,

@@ -64,6 +64,7 @@ class CoordinatorProcess {
   const std::string& address() const { return server_->address(); }
   // Empty without.
   std::string metrics_address() const;
+  std::string Metrics() const { return metrics_.Serialize(); }
 
   std::shared_ptr<grpc::Channel> InProcessChannel() {
     return server_->InProcessChannel();
@@ -81,7 +82,7 @@ class CoordinatorProcess {
  private:
   const CoordinatorProcessOptions options_;
   std::shared_ptr<Security> security_;  // set by Start()
-  Metrics metrics_;
+  gshard::Metrics metrics_;
   TrainingMetrics training_metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<CoordinatorServiceImpl> service_;

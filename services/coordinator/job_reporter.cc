@@ -73,6 +73,11 @@ TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
       nonfinite_steps(
           metrics.AddCounter("gshard_train_nonfinite_steps_total",
                              "Steps whose loss or gradient was not finite.")),
+      phase_seconds(metrics.AddCounterFamily(
+          "gshard_train_phase_seconds_total",
+          "Time that steps spent in each of their phases; checkpoint: that "
+          "they waited for one.",
+          {"phase"})),
       validation_loss(metrics.AddGauge(
           "gshard_validation_loss",
           "Cross-entropy of the held-out text in nats a token.")),
@@ -284,6 +289,12 @@ void JobReporter::AddEvents(int64_t step, const std::vector<Scalar>& scalars,
     events_failed_ = true;
     LogWarning("cannot write the event file", {{"status", status}});
   }
+}
+
+void JobReporter::OnPhase(const char* phase, absl::Duration duration) {
+  if (metrics_ == nullptr) return;
+  metrics_->phase_seconds.With({phase}).Increment(
+      std::max(0.0, absl::ToDoubleSeconds(duration)));
 }
 
 void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,

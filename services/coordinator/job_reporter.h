@@ -45,6 +45,7 @@ struct TrainingMetrics {
   Counter microbatches_retried;
   Counter attempts;
   Counter nonfinite_steps;
+  CounterFamily phase_seconds;  // phase
   Gauge validation_loss;
   Gauge validation_overflow;
   bool per_expert = false;
@@ -85,6 +86,10 @@ class JobReporter {
   void OnText(const v1::TextLoaded& text);
 
   void OnRetry();
+
+  // A part of a step, "microbatches", "prepare", "commit" or "checkpoint" (that
+  // steps waited for), has taken this long.
+  void OnPhase(const char* phase, absl::Duration duration);
 
   // A step was not finite and is skipped, or undone. Publishes.
   void OnNonfinite(const absl::Status& what);

@@ -34,7 +34,6 @@ bool JobRunner::Rescue(const absl::Status& cause) {
       phase_ == Phase::kMicrobatches || phase_ == Phase::kPreparing ||
       phase_ == Phase::kCommitting || phase_ == Phase::kCheckpointing ||
       phase_ == Phase::kRescuing ||
-      // The last checkpoint tells what the last validation found.
       (phase_ == Phase::kValidating && !last_step_);
   if (!job_.recovery.buddies || !trains || workers == 0) return false;
   if (dense_ == nullptr) return false;  // routers have no buddies
@@ -42,8 +41,12 @@ bool JobRunner::Rescue(const absl::Status& cause) {
   for (const size_t w : lost) {
     if (lost.count((w + 1) % workers) > 0) return false;
   }
-  // Without its answer the commit is as good as made.
-  if (phase_ == Phase::kCommitting) CountStep(commit_.skip_update());
+  // Without its answer the commit is as good as made; but the last checkpoint
+  // tells what the last validation found.
+  if (phase_ == Phase::kCommitting) {
+    const bool over = CountStep(commit_.skip_update());
+    if (over && ValidationDue(over)) return false;
+  }
   DropCheckpoint();
   const int64_t step = dense_->step();
   if (step == checkpoint_step_ || step == 0) return false;

@@ -219,6 +219,8 @@ class JobRunner {
   absl::Status LoadAgain();
 
   void BeginStep();
+  // What the step did since the last call is over.
+  void EndPhase(const char* phase);
   // Hands out `count` microbatches, of the step or of the held-out text.
   void BeginMicrobatches(Phase phase, int32_t count);
   bool RunsMicrobatches() const {
@@ -329,6 +331,7 @@ class JobRunner {
   GradientList gradients_;
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
+  absl::Time phase_began_;
   std::optional<double> validation_loss_;  // with its parameters
   absl::Time validation_began_;
   bool last_step_ = false;

@@ -14,6 +14,8 @@ namespace gshard {
 
 void JobRunner::BeginStep() {
   const int32_t count = static_cast<int32_t>(job_.microbatches_per_step);
+  if (phase_ == Phase::kCheckpointing) EndPhase("checkpoint");
+  phase_began_ = env_.clock();
   step_ = CommittedStep() + 1;
   result_ = {};
   validation_loss_.reset();
@@ -35,6 +37,12 @@ void JobRunner::BeginMicrobatches(Phase phase, int32_t count) {
   Dispatch();
 }
 
+void JobRunner::EndPhase(const char* phase) {
+  const absl::Time now = env_.clock();
+  reporter_->OnPhase(phase, now - phase_began_);
+  phase_began_ = now;
+}
+
 void JobRunner::Dispatch() {
   const bool validation = phase_ == Phase::kValidating;
   for (const Assignment& assignment : microbatches_->Assign()) {
@@ -48,7 +56,7 @@ void JobRunner::Dispatch() {
     assign->set_step(step_);
     assign->set_microbatch(assignment.microbatch);
     assign->set_attempt(assignment.attempt);
-    assign->set_parameter_version(dense_->step());
+    assign->set_parameter_version(CommittedStep());
     assign->set_validation(validation);
     assign->set_timeout_ms(
         absl::ToInt64Milliseconds(settings_.microbatch_timeout));
@@ -133,6 +141,7 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
 }
 
 void JobRunner::PrepareStep() {
+  EndPhase("microbatches");
   phase_ = Phase::kPreparing;
   const std::vector<int32_t> attempts = microbatches_->attempts();
   v1::PrepareStep prepare;
@@ -259,6 +268,7 @@ absl::Status JobRunner::OnPrepared(
 }
 
 void JobRunner::Commit(const StepScale* scale) {
+  EndPhase("prepare");
   const bool skip = scale == nullptr;
   result_.gradient_norm = skip ? 0.0 : scale->gradient_norm;
   result_.learning_rate = schedule_.LearningRate(step_);
@@ -274,6 +284,7 @@ void JobRunner::Commit(const StepScale* scale) {
   if (reduction_ != nullptr) Append(reduction_->Commit(commit_), &commands);
   FanOut(*env_.members, *env_.queue, std::move(commands),
          OnQueue([this, skip](const std::vector<v1::CommandReply>&) {
+           EndPhase("commit");
            if (reduction_ != nullptr) reduction_->OnCommitted();
            return OnCommitted(skip);
          }));

@@ -8,7 +8,8 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kChoices = 2;  // experts per token
+constexpr int64_t kChoices = 2;     // experts per token
+constexpr int64_t kPositions = 16;  // in a page of a cache, as routers have them
 
 // The one symbol that the attribute `name` brings into the program, if any.
 const std::string* FreshSymbol(const Node& node, absl::string_view name) {
@@ -28,10 +29,17 @@ absl::StatusOr<SymbolSizes> SizesOfStep(const Program& program,
                                         const StepSizes& step) {
   SymbolSizes sizes(mesh);
   sizes.Set("B", step.sentences);
-  for (const char* length : {"Ls", "Lt", "P"}) {
-    sizes.Set(length, step.positions);
-  }
-  sizes.Set("K", step.hypotheses);
+  for (const char* length : {"Ls", "Lt"}) sizes.Set(length, step.positions);
+  // Of decoding: a row is a hypothesis, with pages of its own and of its source.
+  const int64_t rows = SaturatingMultiply(step.sentences, step.hypotheses);
+  const int64_t pages = (step.positions + kPositions - 1) / kPositions;
+  sizes.Set("R", rows);
+  sizes.Set("S", kPositions);
+  sizes.Set("T", pages);
+  sizes.Set("Ts", pages);
+  sizes.Set("P", SaturatingMultiply(
+                     SaturatingMultiply(step.sentences, step.hypotheses + 1),
+                     pages));
   for (const Node& node : program.nodes) {
     const bool is_gate = node.op->name == "top2_gating";
     if (!is_gate && node.op->name != "plan_dispatch") continue;

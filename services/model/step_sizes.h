@@ -15,7 +15,7 @@ namespace gshard {
 
 struct StepSizes {
   int64_t sentences = 1;   // B, of all routers together
-  int64_t positions = 1;   // Ls and Lt, and P of a cache
+  int64_t positions = 1;   // Ls and Lt, and those of a cache
   int64_t hypotheses = 1;  // K
 };
 

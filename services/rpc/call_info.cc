@@ -3,7 +3,10 @@
 #include <grpcpp/support/interceptor.h>
 
 #include <chrono>
+#include <deque>
+#include <functional>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -67,8 +70,14 @@ std::string CallerName(const Security& security, const Metadata& metadata,
 
 void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
              Clock::duration took) {
-  static LogBudget& budget = *new LogBudget(kCallLinesPerSecond);
-  const auto left_out = budget.Take();
+  // Busy methods do not crowd out others.
+  static std::deque<LogBudget>& budgets = *[] {
+    auto* const made = new std::deque<LogBudget>();
+    for (int i = 0; i < 64; ++i) made->emplace_back(kCallLinesPerSecond);
+    return made;
+  }();
+  const auto left_out =
+      budgets[std::hash<std::string_view>()(method) % budgets.size()].Take();
   if (!left_out.has_value()) return;
   const auto micros =
       std::chrono::duration_cast<std::chrono::microseconds>(took).count();

@@ -73,8 +73,10 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
     if (!sender->Send(std::move(message)).ok()) break;
   }
   sender->Finish();
-  std::unique_lock<std::mutex> lock(outcome.mutex);
-  outcome.changed.wait(lock, [&] { return outcome.over; });
+  {
+    std::unique_lock<std::mutex> lock(outcome.mutex);
+    outcome.changed.wait(lock, [&] { return outcome.over; });
+  }
   if (stop != nullptr) stop->OnStop(nullptr);
   return outcome.status;
 }
@@ -82,15 +84,23 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
 }  // namespace
 
 void CallStop::Stop() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  stopped_ = true;
-  if (cancel_) cancel_();
+  std::function<void()> cancel;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    cancel = cancel_;
+  }
+  if (cancel) cancel();
 }
 
 void CallStop::OnStop(std::function<void()> cancel) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  cancel_ = std::move(cancel);
-  if (stopped_ && cancel_) cancel_();
+  bool now = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancel_ = cancel;
+    now = stopped_;
+  }
+  if (now && cancel) cancel();
 }
 
 absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,

@@ -98,6 +98,8 @@ start() {
   fi
   local flags=(--listen="$(address "$name")" --log_level=info
                --lease_ms="$lease_ms")
+  # A network of its own.
+  [[ $partitions != yes ]] || flags+=(--insecure)
   case $name in
     coordinator)
       program=gshard_coordinator

@@ -132,7 +132,8 @@ class DrainTest : public ::testing::Test {
 };
 
 TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
-  StartRouter({"--drain_delay=4s", "--drain_seconds=30"});
+  StartRouter({"--drain_delay=4s", "--drain_seconds=30",
+               "--max_caller_tokens=1000000"});
   ASSERT_TRUE(IsServing(channel_));
   Load load(channel_, 4);
   ASSERT_TRUE(Eventually([&] { return load.calls() > 8; }));

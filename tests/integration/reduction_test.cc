@@ -34,6 +34,8 @@ TrainingJob EightSteps(const std::string& directory) {
   job.steps = 8;
   job.checkpoint.every_steps = 3;
   job.recovery.replacement_wait_ms = 100;
+  job.data.dev_path = job.data.train_path;
+  job.validation = {.every_steps = 2, .max_sentences = 8};
   return job;
 }
 

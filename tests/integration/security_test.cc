@@ -2,12 +2,16 @@
 // works, it refuses who may not, and its logs tell of calls without telling
 // what they say.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "proto/gshard/v1/expert.grpc.pb.h"
+#include "services/base/check.h"
 #include "services/base/log.h"
 #include "services/base/subprocess.h"
 #include "services/checkpoint/sha256.h"
@@ -184,6 +188,32 @@ TEST_F(SecureClusterTest, TheCommandShowsItsToken) {
   EXPECT_THAT(guess.error_output, HasSubstr("the token is not valid"));
 }
 
+// What goes to stderr meanwhile goes to a file, which can be read while it
+// grows.
+class StderrInFile {
+ public:
+  explicit StderrInFile(std::string path)
+      : path_(std::move(path)), stderr_(::dup(STDERR_FILENO)) {
+    const int file = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    CHECK(file >= 0 && ::dup2(file, STDERR_FILENO) >= 0);
+    ::close(file);
+  }
+  ~StderrInFile() {
+    ::dup2(stderr_, STDERR_FILENO);
+    ::close(stderr_);
+  }
+
+  std::string Text() const {
+    std::ostringstream text;
+    text << std::ifstream(path_).rdbuf();
+    return text.str();
+  }
+
+ private:
+  const std::string path_;
+  const int stderr_;
+};
+
 // Without certificates of its own, a process does not get in.
 TEST_F(SecureClusterTest, StrangersDoNotJoin) {
   Cluster cluster(1, 1, ReduceWay::kCoordinator, Security());
@@ -199,17 +229,14 @@ TEST_F(SecureClusterTest, StrangersDoNotJoin) {
         .tls_key = others.Key("member"),
         .tls_ca = files_.Authority()}}) {
     options.process.security = security;
-    ::testing::internal::CaptureStderr();
+    const StderrInFile log(directory_.path() + "/stranger.log");
     ExpertWorkerProcess stranger(options);
     EXPECT_OK(stranger.Start());
-    std::string log;
     EXPECT_TRUE(Eventually([&] {
-      log += ::testing::internal::GetCapturedStderr();
-      ::testing::internal::CaptureStderr();
-      return log.find("cannot join the coordinator") != std::string::npos;
+      return log.Text().find("cannot join the coordinator") !=
+             std::string::npos;
     }));
-    ::testing::internal::GetCapturedStderr();
-    EXPECT_THAT(log, Not(HasSubstr("joined the coordinator")));
+    EXPECT_THAT(log.Text(), Not(HasSubstr("joined the coordinator")));
   }
 }
 

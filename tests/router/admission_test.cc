@@ -5,9 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <map>
-
 #include "services/base/random.h"
 #include "services/base/retry_delay.h"
 #include "tests/testing/status_matchers.h"
@@ -177,81 +174,6 @@ TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
   // And whatever the deadline, not after max_wait.
   EXPECT_EQ(admission.Decide(Request("a", 41, milliseconds(60'000))).verdict,
             Verdict::kTooLate);
-}
-
-// Requests at `load` times the capacity for 60 s of virtual time, with
-// deadlines of 2 s: rounds take 4 ms and 1 ms a row.
-struct Overload {
-  int64_t in_time = 0, late = 0, refused = 0;
-};
-Overload Run(double load) {
-  const BatchLimits limits{.max_rows = 32};
-  Admission admission({}, limits, 1);
-  FairQueue queue;
-  struct Running {
-    WaitingSentence sentence;
-    int64_t left, rounds;
-  };
-  std::vector<Running> running;
-  std::map<uint64_t, double> deadlines;
-  Overload result;
-  // 32 rows in 36 ms; a sentence is 20 rounds on the average.
-  const double capacity = 32 / 0.036 / 20;
-  double now = 0, next = 0;
-  for (uint64_t i = 0; now < 60;) {
-    for (; next <= now; ++i) {
-      next += -std::log(1 - RandomUniform(1, i)) / (load * capacity);
-      const SentenceCost cost =
-          Cost(1 + static_cast<int64_t>(RandomBelow(2, i, 39)));
-      const std::string caller(1, 'a' + static_cast<char>(i % 5));
-      if (!admission
-               .Decide({.caller = caller,
-                        .flow = i,
-                        .costs = {cost},
-                        .time_left = milliseconds(2000)})
-               .status.ok()) {
-        ++result.refused;
-        continue;
-      }
-      deadlines[i] = now + 2;
-      admission.Queued(Sentence(caller, i, cost));
-      queue.Add(Sentence(caller, i, cost));
-    }
-    BatchLoad batch;
-    batch.sentences = batch.rows = static_cast<int64_t>(running.size());
-    for (WaitingSentence& sentence : TakeJoining(queue, batch, limits)) {
-      admission.Joined(sentence);
-      const int64_t rounds = sentence.cost.source_tokens;
-      running.push_back({std::move(sentence), rounds, rounds});
-    }
-    if (running.empty()) {
-      now = next;
-      continue;
-    }
-    const double seconds = 0.004 + 0.001 * static_cast<double>(running.size());
-    admission.times().ObserveRound(static_cast<int64_t>(running.size()),
-                                   seconds);
-    now += seconds;
-    std::erase_if(running, [&](Running& one) {
-      if (--one.left > 0) return false;
-      admission.Left(one.sentence);
-      admission.times().ObserveSentence(one.sentence.cost.source_tokens,
-                                        one.rounds);
-      ++(now <= deadlines[one.sentence.flow] ? result.in_time : result.late);
-      return true;
-    });
-  }
-  return result;
-}
-
-TEST_F(AdmissionTest, GoodputStaysFlatUnderOverload) {
-  const Overload full = Run(1.0), over = Run(5.0);
-  EXPECT_GT(over.in_time, 0.9 * static_cast<double>(full.in_time));
-  EXPECT_LT(over.late, 0.05 * static_cast<double>(over.in_time));
-  EXPECT_GT(over.refused, 3 * over.in_time);
-  const Overload light = Run(0.5);
-  EXPECT_EQ(light.refused, 0);
-  EXPECT_EQ(light.late, 0);
 }
 
 }  // namespace

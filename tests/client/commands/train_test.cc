@@ -3,9 +3,12 @@
 
 #include <filesystem>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/rpc/server.h"
@@ -43,6 +46,12 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
     lines_ = std::move(lines);
   }
 
+  // Refuses what is submitted, since there is such a job.
+  void HaveJob(const v1::JobProgress& job) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    job_ = job;
+  }
+
   v1::SubmitJobRequest submitted() {
     std::lock_guard<std::mutex> lock(mutex_);
     return submitted_;
@@ -53,7 +62,17 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
                          v1::SubmitJobResponse* response) override {
     std::lock_guard<std::mutex> lock(mutex_);
     submitted_ = *request;
+    if (job_.has_value()) {
+      return ToGrpcStatus(absl::AlreadyExistsError("there is such a job"));
+    }
     response->set_job(request->job().name());
+    return grpc::Status::OK;
+  }
+
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest*,
+                        v1::ListJobsResponse* response) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (job_.has_value()) *response->add_jobs()->mutable_progress() = *job_;
     return grpc::Status::OK;
   }
 
@@ -76,6 +95,7 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
   const ScratchFolder folder_;
   std::mutex mutex_;
   v1::SubmitJobRequest submitted_;      // guarded by mutex_
+  std::optional<v1::JobProgress> job_;  // guarded by mutex_
   std::vector<v1::JobProgress> lines_;  // guarded by mutex_
   ServerShell server_;
 };
@@ -120,6 +140,34 @@ TEST(TrainCommandTest, FollowsUntilTheJobSucceeds) {
   EXPECT_THAT(run.out, AllOf(HasSubstr("job tiny: waiting, no worker\n"),
                              HasSubstr("4.25"), HasSubstr("00:01:01"),
                              HasSubstr("job tiny: succeeded at step 20")));
+}
+
+// A batch system may start again who follows a job.
+TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
+  FakeCoordinator coordinator;
+  coordinator.Tell({Line(v1::JOB_STATE_SUCCEEDED, 20)});
+  const ScratchFolder folder;
+  const std::string path =
+      folder.Write("job", absl::StrCat(kJob, "steps: 20\n"));
+  const auto exit_code = [&](v1::JobState state, int64_t total_steps,
+                             std::vector<std::string> flags) {
+    v1::JobProgress job = Line(state, 10);
+    job.set_total_steps(total_steps);
+    coordinator.HaveJob(job);
+    std::vector<std::string> arguments = {path, "--coordinator",
+                                          coordinator.address()};
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    return ExitCodeOf(CommandRun(TrainCommand, arguments).status);
+  };
+  const std::vector<std::string> both = {"--follow", "--resume"};
+  EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, both), 0);
+  EXPECT_EQ(exit_code(v1::JOB_STATE_QUEUED, 20, both), 0);
+  EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 20, both), 0);
+  // It was done, but for fewer steps; it has failed; or nobody asked.
+  EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 10, both), 70);
+  EXPECT_EQ(exit_code(v1::JOB_STATE_FAILED, 20, both), 70);
+  EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, {"--follow"}), 70);
+  EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, {"--resume"}), 1);
 }
 
 TEST(TrainCommandTest, FailsAsTheJobDoes) {

@@ -47,6 +47,9 @@ Tensors Arguments(int n, ElementType type, const Dims& dims) {
         case ElementType::kInt64:
           tensor.data<int64_t>()[i] = whole * int64_t{1000003} - rank;
           break;
+        case ElementType::kBFloat16:
+          tensor.data<BFloat16>()[i] = ToBFloat16(x);
+          break;
         case ElementType::kUint8:
           tensor.data<uint8_t>()[i] = whole & 255;
           break;

@@ -130,6 +130,7 @@ Tensor AllReduce(const Tensors& tensors, Reduction reduction) {
       return Fold<int32_t>(tensors, reduction);
     case ElementType::kInt64:
       return Fold<int64_t>(tensors, reduction);
+    case ElementType::kBFloat16:
     case ElementType::kUint8:
       break;
   }

@@ -218,6 +218,7 @@ TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
   job.steps = 1000;
   job.time_limit_seconds = 60;
   job.checkpoint.every_steps = 1;
+  job.checkpoint.asynchronous = false;  // step 1's is there in step 2
   cluster.AddRouter("r");
   std::promise<void> reached, go_on;
   auto may_go_on = go_on.get_future().share();

@@ -11,6 +11,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/fake_job.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -29,7 +30,7 @@ int ExitCodeOf(const std::function<void()>& work) {
 }
 
 TEST(JobDeathTest, TheCoordinatorDiesAtAnyChangeOfTheDisk) {
-  FakeCluster::TokenizerPath();  // once for all
+  FakeTokenizerPath();  // once for all
   constexpr int kDone = 3;
   int code = 0;
   for (int point = 0; code != kDone; point += 5) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/fake_gradients.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -80,7 +80,7 @@ TEST(Combine, RejectsSourcesThatRepeatOrLeadNowhere) {
   EXPECT_THAT(Combine(rows, Tensor::Ints({2}, {1, -1}), weight),
               StatusIs(kInvalid, HasSubstr("got -1")));
   EXPECT_THAT(Combine(rows, Tensor::Ints({1}, {1}), weight),
-              StatusIs(kInvalid, HasSubstr("rows f32[R, M]")));
+              StatusIs(kInvalid, HasSubstr("rows [R, M]")));
   EXPECT_THAT(DispatchRows(rows, Tensor::Ints({1}, {4})),
               StatusIs(kInvalid, HasSubstr("got 4 in row 0")));
   EXPECT_THAT(DispatchRows(rows, Tensor::Ints({1}, {-1})),

@@ -61,6 +61,10 @@ TEST(ChannelTest, ChecksItsLimits) {
   options.max_message_bytes = size_t{1} << 31;
   EXPECT_THAT(CreateChannel("localhost:1", options),
               StatusIs(kInvalid, HasSubstr("got 2147483648")));
+  options = {};
+  options.silence = milliseconds(99);
+  EXPECT_THAT(CreateChannel("localhost:1", options),
+              StatusIs(kInvalid, HasSubstr("got 99 ms")));
 }
 
 TEST(DeadlineTest, IsWhatIsLeft) {

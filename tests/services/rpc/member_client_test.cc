@@ -33,6 +33,7 @@ class Recorder final : public MemberHandler {
     std::unique_lock<std::mutex> lock(mutex_);
     const std::string& session = SessionOf(command);
     Add(absl::StrCat("begin ", command.command_id()));
+    ++running_;
     v1::CommandReply reply;
     if (command.has_prepare_step()) {
       changed_.wait(
@@ -41,6 +42,7 @@ class Recorder final : public MemberHandler {
         reply = ReplyWith(absl::CancelledError("interrupted"));
       }
     }
+    --running_;
     Add(absl::StrCat("end ", command.command_id()));
     return reply;
   }
@@ -66,6 +68,8 @@ class Recorder final : public MemberHandler {
   v1::Heartbeat Load() override {
     v1::Heartbeat heartbeat;
     heartbeat.set_queued(17);
+    std::lock_guard<std::mutex> lock(mutex_);
+    heartbeat.set_in_flight(running_);
     return heartbeat;
   }
   void OnAccepted() override {
@@ -103,6 +107,7 @@ class Recorder final : public MemberHandler {
   std::condition_variable changed_;
   std::vector<std::string> events_;
   std::set<std::string> interrupted_;
+  int running_ = 0;
   bool released_ = false;
 };
 
@@ -201,6 +206,19 @@ TEST_F(MemberClientTest, RegistersAndSendsHeartbeats) {
   EXPECT_EQ(member->WaitForHeartbeat().queued(), 17);
   EXPECT_EQ(member->WaitForHeartbeat().queued(), 17);
   EXPECT_TRUE(client_->joined());
+}
+
+// A long commit, or a checkpoint that is loaded, costs no lease.
+TEST_F(MemberClientTest, HeartbeatsGoOnWhileACommandRuns) {
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  member->Send(Slow(1, "a"));
+  for (int sent = 0; sent < 3;) {
+    if (member->WaitForHeartbeat().in_flight() == 1) ++sent;
+  }
+  recorder_.Release();
+  ExpectReply(*member, 1, absl::StatusCode::kOk);
 }
 
 TEST_F(MemberClientTest, KeepsTheOrderOfASession) {
