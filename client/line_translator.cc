@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/security.h"
@@ -106,8 +107,7 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> LineTranslator::Create(
   for (const std::string& address : translator->options_.routers) {
     ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
                      CreateChannel(address, {.security = security}));
-    translator->stubs_.push_back(
-        v1::TranslationService::NewStub(std::move(channel)));
+    translator->channels_.push_back(std::move(channel));
   }
   return translator;
 }
@@ -129,6 +129,7 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
       v1::Sentence* sentence = call->request.add_sentences();
       sentence->set_text((*line)->text);
       sentence->set_source_language((*line)->language);
+      sentence->set_target_prefix(options_.prefix);
       call->sent.push_back(call->lines.size());
       bytes += (*line)->text.size();
     }
@@ -137,31 +138,51 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
   return !call->lines.empty() || !call->source_status.ok();
 }
 
-void LineTranslator::Run(Call* call, size_t first_router) {
+absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
+  absl::StatusOr<v1::TranslateResponse> response =
+      streams[router]->Translate(call->request, options_.timeout);
+  if (response.ok()) {
+    call->response = *std::move(response);
+    return absl::OkStatus();
+  }
+  if (!absl::IsUnimplemented(response.status())) return response.status();
+  grpc::ClientContext context;
+  SetDeadline(context, options_.timeout);
+  {
+    std::lock_guard<std::mutex> lock(call->mutex);
+    if (call->cancelled) return absl::CancelledError("given up");
+    call->context = &context;
+  }
+  const grpc::Status status =
+      v1::TranslationService::NewStub(channels_[router])
+          ->Translate(&context, call->request, &call->response);
+  std::lock_guard<std::mutex> lock(call->mutex);
+  call->context = nullptr;
+  return FromGrpcStatus(status);
+}
+
+void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
   std::chrono::milliseconds pause = options_.first_pause;
   for (int attempt = 0;; ++attempt) {
-    grpc::ClientContext context;
-    SetDeadline(context, options_.timeout);
-    {
-      std::lock_guard<std::mutex> lock(call->mutex);
-      if (call->cancelled) return;
-      call->context = &context;
-    }
-    const grpc::Status status =
-        stubs_[(first_router + attempt) % stubs_.size()]->Translate(
-            &context, call->request, &call->response);
-    std::unique_lock<std::mutex> lock(call->mutex);
-    call->context = nullptr;
-    call->status = FromGrpcStatus(status);
+    call->status =
+        Ask(streams, call, (first_router + attempt) % streams.size());
     const bool again = absl::IsUnavailable(call->status) ||
                        absl::IsResourceExhausted(call->status);
     if (!again || attempt + 1 >= options_.attempts) return;
-    call->changed.wait_for(lock, pause, [&] { return call->cancelled; });
+    std::unique_lock<std::mutex> lock(call->mutex);
+    call->changed.wait_for(
+        lock, std::max(pause, RetryDelay(call->status).value_or(pause)),
+        [&] { return call->cancelled; });
+    if (call->cancelled) return;
     pause *= 2;
   }
 }
 
 absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
+  Streams streams;
+  for (const std::shared_ptr<grpc::Channel>& channel : channels_) {
+    streams.push_back(std::make_unique<StreamCaller>(channel));
+  }
   std::deque<std::unique_ptr<Call>> calls;
   size_t started = 0;
   bool more = true;
@@ -173,9 +194,10 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
       if (!more) break;
       more = call->source_status.ok();
       if (!call->sent.empty()) {
-        call->done = std::async(
-            std::launch::async,
-            [this, started, call = call.get()] { Run(call, started); });
+        call->done = std::async(std::launch::async,
+                                [this, started, &streams, call = call.get()] {
+                                  Run(streams, call, started);
+                                });
         ++started;
       }
       calls.push_back(std::move(call));
@@ -204,6 +226,9 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
     status = call->source_status;
   }
   for (const auto& call : calls) call->Cancel();
+  if (!calls.empty()) {
+    for (const auto& stream : streams) stream->Cancel();
+  }
   for (const auto& call : calls) {
     if (call->done.valid()) call->done.wait();
   }

@@ -1,9 +1,11 @@
-// LineTranslator: any number of lines through the Translate RPC, in order.
+// LineTranslator: any number of lines through TranslateStream, in order.
 //
-// Lines are gathered into calls, and several calls are under way at a time,
-// which keeps a router's batches full; what comes out is in the order of what
-// went in. Calls that a router may not have had time for (Unavailable,
-// ResourceExhausted) are sent again, to the next router.
+// Lines are gathered into requests, and several requests are under way at a
+// time, which keeps a router's batches full; what comes out is in the order of
+// what went in, and no more is read than that. Requests that a router had no
+// time for (Unavailable, ResourceExhausted) are sent again, to the next router,
+// after the delay that it asked for. Routers that do not know TranslateStream
+// are called by Translate.
 
 #ifndef CLIENT_LINE_TRANSLATOR_H_
 #define CLIENT_LINE_TRANSLATOR_H_
@@ -19,13 +21,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/stream_caller.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "proto/gshard/v1/translation.pb.h"
 #include "services/config/security_options.h"
 
 namespace gshard {
 
-// The most that one call may have; see translation.proto.
+// The most that one request may have; see translation.proto.
 inline constexpr size_t kMaxSentencesPerCall = 64;
 inline constexpr size_t kMaxSentenceBytes = 16384;
 
@@ -41,10 +44,11 @@ struct LineTranslatorOptions {
   SecurityOptions security = {};          // of the calls
   std::string model = {};                 // as TranslateRequest.model
   v1::TranslateOptions search = {};
-  size_t sentences_per_call = kMaxSentencesPerCall;
-  size_t calls_in_flight = 4;                  // at least 1
-  std::chrono::milliseconds timeout{60'000};   // of one call
-  int attempts = 5;                            // of one call
+  std::string prefix = {};  // as Sentence.target_prefix, of every line
+  size_t sentences_per_call = 8;
+  size_t calls_in_flight = 32;                 // at least 1
+  std::chrono::milliseconds timeout{60'000};   // of one request
+  int attempts = 5;                            // of one request
   std::chrono::milliseconds first_pause{200};  // doubles with every attempt
 };
 
@@ -78,10 +82,15 @@ class LineTranslator {
   // Fills a call; false if nothing is left. An error of a line becomes the
   // call's, behind the lines before it.
   bool Gather(const Source& source, Call* call);
-  void Run(Call* call, size_t first_router);
+  // Streams to the routers.
+  using Streams = std::vector<std::unique_ptr<StreamCaller>>;
+
+  void Run(Streams& streams, Call* call, size_t first_router);
+  // One attempt.
+  absl::Status Ask(Streams& streams, Call* call, size_t router);
 
   const LineTranslatorOptions options_;
-  std::vector<std::unique_ptr<v1::TranslationService::Stub>> stubs_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
 };
 
 }  // namespace gshard

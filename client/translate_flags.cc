@@ -1,12 +1,39 @@
 #include "client/translate_flags.h"
 
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/coordinator_client.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+absl::Status ReadGlossary(const std::string& path,
+                          v1::TranslateOptions& search) {
+  std::ifstream file(path);
+  if (!file) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
+  }
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    if (line.empty()) continue;
+    const std::vector<std::string> columns = absl::StrSplit(line, '\t');
+    if (columns.size() != 2) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ", line ", number, ": expected source<TAB>target, got ",
+          columns.size(), " columns"));
+    }
+    v1::Term* const term = search.add_terms();
+    term->set_source(columns[0]);
+    term->set_target(columns[1]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 void TranslateFlags::Declare(Flags& flags) {
   flags.Text("model", &model, "NAME",
@@ -18,13 +45,23 @@ void TranslateFlags::Declare(Flags& flags) {
                 "tokens a translation may have; 0: by the source's length");
   flags.Bool("greedy", &greedy,
              "take the most probable token each time instead of --beam");
+  flags.Text("prefix", &prefix, "TEXT", "what every translation begins with");
+  flags.Text("glossary", &glossary, "FILE",
+             "terms, tab-separated source and target, at most 64: where a line "
+             "has the source, its translation has the target");
+  flags.Bool("alternatives", &alternatives,
+             "instead of the best translations, those of the --beam most "
+             "probable tokens behind the prefix");
+  flags.Bool("allow_unknown", &allow_unknown,
+             "let a translation have the mark for what the vocabulary cannot "
+             "write");
   flags.List("router", &routers, "ADDRESS",
              "routers to call in turn; left out: all that the coordinator "
              "knows");
   flags.Integer("sentences_per_call", &sentences_per_call, 1,
                 kMaxSentencesPerCall, "lines sent together");
-  flags.Integer("calls", &calls, 1, 64, "calls under way at a time");
-  flags.Duration("timeout", &timeout, "time that one call may take");
+  flags.Integer("calls", &calls, 1, 64, "requests under way at a time");
+  flags.Duration("timeout", &timeout, "time that one request may take");
   system.Declare(flags);
 }
 
@@ -43,6 +80,15 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   }
   options.search.set_max_length(static_cast<int32_t>(max_length));
   options.search.set_n_best(static_cast<int32_t>(n_best));
+  if (alternatives) {
+    options.search.set_alternatives(true);
+    if (n_best == 1) options.search.clear_n_best();
+  }
+  if (allow_unknown) options.search.set_unknown(v1::UNKNOWN_POLICY_ALLOW);
+  options.prefix = prefix;
+  if (!glossary.empty()) {
+    RETURN_IF_ERROR(ReadGlossary(glossary, options.search));
+  }
   options.model = model;
   options.sentences_per_call = static_cast<size_t>(sentences_per_call);
   options.calls_in_flight = static_cast<size_t>(calls);

@@ -35,8 +35,12 @@ struct TranslateFlags {
   int64_t max_length = 0;
   int64_t n_best = 1;
   bool greedy = false;
-  int64_t sentences_per_call = kMaxSentencesPerCall;
-  int64_t calls = 4;
+  bool alternatives = false;
+  bool allow_unknown = false;
+  std::string prefix;
+  std::string glossary;
+  int64_t sentences_per_call = 8;
+  int64_t calls = 32;
   absl::Duration timeout = absl::Seconds(60);
 };
 

@@ -1,13 +1,15 @@
 #include "router/caller.h"
 
-#include <grpcpp/security/auth_context.h>
-
-#include <vector>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/rpc/call_info.h"
 
 namespace gshard {
+namespace {
+
+constexpr char kAnonymous[] = "anonymous";
+
+}  // namespace
 
 std::string AddressOf(absl::string_view peer) {
   const bool has_port =
@@ -16,15 +18,9 @@ std::string AddressOf(absl::string_view peer) {
 }
 
 std::string CallerOf(const grpc::ServerContextBase& context) {
-  const auto auth = context.auth_context();
-  if (auth != nullptr && auth->IsPeerAuthenticated()) {
-    const std::vector<grpc::string_ref> identity = auth->GetPeerIdentity();
-    if (!identity.empty()) {
-      return absl::StrCat("identity:", std::string(identity.front().data(),
-                                                   identity.front().size()));
-    }
-  }
-  return AddressOf(context.peer());
+  const std::string name = CallInfoOf(context).caller;
+  return name == kAnonymous ? AddressOf(context.peer())
+                            : absl::StrCat("identity:", name);
 }
 
 }  // namespace gshard

@@ -65,6 +65,12 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
   flags.Duration("max_request_time", &options->max_request_time,
                  "time that a sentence may take at most, whatever its "
                  "deadline");
+  flags.Integer("max_stream_sentences", &options->max_stream_sentences, 1,
+                int64_t{1} << 30,
+                "sentences of one stream that may be under way or not yet "
+                "taken by its client");
+  flags.Bool("enable_debug_calls", &options->enable_debug_calls,
+             "answer ExplainRouting");
   flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
                 "hypotheses that a batch decodes together; one sentence's beam "
                 "may be larger");
@@ -132,14 +138,20 @@ RouterProcess::RouterProcess(RouterOptions options)
       metrics_("router", GSHARD_VERSION),
       router_metrics_(metrics_),
       batcher_(BatchingOptions(options_), router_metrics_),
-      service_(&models_, &batcher_, router_metrics_),
+      service_(&models_, &batcher_, router_metrics_,
+               {.max_request_time =
+                    absl::ToChronoMilliseconds(options_.max_request_time),
+                .max_stream_sentences = options_.max_stream_sentences,
+                .debug_calls = options_.enable_debug_calls}),
       server_(ShellOptions(options_)) {
   // Before any program is built.
   RegisterMoeOps();
   RegisterShardingOps();
   server_.AddService(&service_, v1::TranslationService::service_full_name());
-  server_.OnDrain(
-      [this] { batcher_.Finish(std::chrono::milliseconds(grace_ms_.load())); });
+  server_.OnDrain([this] {
+    service_.DrainStreams();
+    batcher_.Finish(std::chrono::milliseconds(grace_ms_.load()));
+  });
 }
 
 void RouterProcess::UpdateReadiness() {

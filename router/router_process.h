@@ -43,6 +43,8 @@ struct RouterOptions {
   absl::Duration max_wait = absl::Seconds(30);
   // See TranslationLimits.
   absl::Duration max_request_time = absl::Seconds(60);
+  int64_t max_stream_sentences = TranslationLimits().max_stream_sentences;
+  bool enable_debug_calls = false;
   int64_t max_batch_rows = BatchLimits().max_rows;
   int64_t max_cached_positions = BatchLimits().max_positions;
   int64_t max_encode_tokens = BatchLimits().max_encode_tokens;

@@ -1,5 +1,6 @@
 #include "router/serving_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -111,10 +112,10 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
 }
 
 TargetTokens ServingSession::TargetTokensOf(const Tokenizer& tokenizer) {
-  TargetTokens tokens{
-      .bos = tokenizer.bos_id(),
-      .eos = tokenizer.eos_id(),
-      .never = {tokenizer.pad_id(), tokenizer.bos_id(), tokenizer.unk_id()}};
+  TargetTokens tokens{.bos = tokenizer.bos_id(),
+                      .eos = tokenizer.eos_id(),
+                      .never = {tokenizer.pad_id(), tokenizer.bos_id()},
+                      .unk = tokenizer.unk_id()};
   for (const std::string& language : tokenizer.languages()) {
     const auto tag = tokenizer.LanguageTagId(language);
     if (tag.ok()) tokens.never.push_back(*tag);
@@ -137,9 +138,59 @@ absl::StatusOr<std::vector<int32_t>> ServingSession::Encode(
   return ids;
 }
 
+absl::StatusOr<std::vector<int32_t>> ServingSession::EncodeTarget(
+    absl::string_view text) const {
+  const Tokenizer& tokenizer = tokenizers_.target();
+  ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer.Encode(text));
+  if (ids.empty()) {
+    return absl::InvalidArgumentError("expected text, got white space only");
+  }
+  const std::vector<int32_t>& never = translator_.never(false);
+  for (const int32_t id : ids) {
+    if (id != tokenizer.eos_id() &&
+        std::find(never.begin(), never.end(), id) == never.end()) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        "the model's vocabulary cannot write this text");
+  }
+  return ids;
+}
+
+int32_t ServingSession::CountUnknown(absl::Span<const int32_t> ids) const {
+  return static_cast<int32_t>(
+      std::count(ids.begin(), ids.end(), tokenizers_.source->unk_id()));
+}
+
 absl::StatusOr<std::string> ServingSession::Decode(
     absl::Span<const int32_t> ids) const {
   return tokenizers_.target().Decode(ids);
+}
+
+template <typename Work>
+absl::Status ServingSession::Run(const BatchRun& run, const Work& work) {
+  // Both reasons to stop wake the segments through one.
+  Cancellation stop;
+  const auto cancel = [&stop] { stop.Cancel(); };
+  const uint64_t by_batch = run.all_cancelled->OnCancel(cancel);
+  const uint64_t by_session = interrupted_.OnCancel(cancel);
+  ReplicatedSegments segments(replicas_, run.deadline, stop);
+  DecodeStatistics statistics;
+  const absl::Status status = work(&segments, &statistics);
+  run.all_cancelled->Remove(by_batch);
+  interrupted_.Remove(by_session);
+  for (const LayerLoad& layer : statistics.layers) {
+    metrics_.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
+                        layer.overflow_second);
+  }
+  CountRows(statistics);
+  metrics_.decoded_tokens.Increment(
+      static_cast<double>(statistics.decoded_tokens));
+  if (interrupted_.cancelled()) {
+    return absl::UnavailableError(
+        absl::StrCat("model ", id(), " was unloaded"));
+  }
+  return stop.cancelled() ? status : ToClient(status);
 }
 
 class ServingSession::Batch final : public ModelBatch {
@@ -150,14 +201,16 @@ class ServingSession::Batch final : public ModelBatch {
 
   absl::Status Join(absl::Span<const JoiningSentence> joining,
                     const BatchRun& run) override {
-    return Run(run, [&](SegmentRunner* segments, DecodeStatistics* statistics) {
-      return batch_.Join(joining, segments, statistics);
-    });
+    return session_.Run(
+        run, [&](SegmentRunner* segments, DecodeStatistics* statistics) {
+          return batch_.Join(joining, segments, statistics);
+        });
   }
   absl::Status Step(const BatchRun& run) override {
-    return Run(run, [&](SegmentRunner* segments, DecodeStatistics* statistics) {
-      return batch_.Step(segments, statistics);
-    });
+    return session_.Run(
+        run, [&](SegmentRunner* segments, DecodeStatistics* statistics) {
+          return batch_.Step(segments, statistics);
+        });
   }
   void Leave(uint64_t id) override { batch_.Leave(id); }
   std::vector<FinishedSentence> TakeFinished() override {
@@ -166,34 +219,6 @@ class ServingSession::Batch final : public ModelBatch {
   int64_t rows() const override { return batch_.rows(); }
 
  private:
-  template <typename Work>
-  absl::Status Run(const BatchRun& run, const Work& work) {
-    const RouterMetrics& metrics = session_.metrics_;
-    Cancellation& interrupted = session_.interrupted_;
-    // Both reasons to stop wake the segments through one.
-    Cancellation stop;
-    const auto cancel = [&stop] { stop.Cancel(); };
-    const uint64_t by_batch = run.all_cancelled->OnCancel(cancel);
-    const uint64_t by_session = interrupted.OnCancel(cancel);
-    ReplicatedSegments segments(session_.replicas_, run.deadline, stop);
-    DecodeStatistics statistics;
-    const absl::Status status = work(&segments, &statistics);
-    run.all_cancelled->Remove(by_batch);
-    interrupted.Remove(by_session);
-    for (const LayerLoad& layer : statistics.layers) {
-      metrics.CountLayer(layer.layer, layer.expert_rows, layer.overflow_first,
-                         layer.overflow_second);
-    }
-    session_.CountRows(statistics);
-    metrics.decoded_tokens.Increment(
-        static_cast<double>(statistics.decoded_tokens));
-    if (interrupted.cancelled()) {
-      return absl::UnavailableError(
-          absl::StrCat("model ", session_.id(), " was unloaded"));
-    }
-    return stop.cancelled() ? status : ToClient(status);
-  }
-
   ServingSession& session_;
   RunningBatch batch_;
 };
@@ -214,6 +239,42 @@ void ServingSession::CountRows(const DecodeStatistics& statistics) {
 std::vector<int64_t> ServingSession::expert_rows() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return expert_rows_;
+}
+
+absl::StatusOr<RoutingReport> ServingSession::ExplainRouting(
+    const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+    const BatchRun& run) {
+  ASSIGN_OR_RETURN(const Program encode,
+                   BuildEncodeProgram(spec_.model, /*routing=*/true));
+  ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
+  ASSIGN_OR_RETURN(const Program decode,
+                   BuildDecodeProgram(spec_.model, /*routing=*/true));
+  ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
+  const RoutingTracer tracer(std::move(encode_roles.router),
+                             std::move(decode_roles.router));
+  std::vector<int32_t> read;
+  if (!target.empty()) read.push_back(translator_.tokens().bos);
+  read.insert(read.end(), target.begin(), target.end());
+  RoutingReport report;
+  RETURN_IF_ERROR(Run(run, [&](SegmentRunner* segments, DecodeStatistics*) {
+    auto trace = tracer.Trace(source, read, parameters_, segments);
+    if (trace.ok()) report.trace = *std::move(trace);
+    return trace.status();
+  }));
+  for (const int32_t id : source) {
+    report.source.push_back(tokenizers_.source->IdToPiece(id));
+  }
+  for (const int32_t id : read) {
+    report.target.push_back(tokenizers_.target().IdToPiece(id));
+  }
+  report.hosts.resize(spec_.model.experts);
+  const ReplicaSet::Group group = replicas_.group();
+  for (const ReplicaHolding& holding : group->holdings) {
+    for (const int32_t expert : holding.experts) {
+      report.hosts[expert].push_back(holding.worker);
+    }
+  }
+  return report;
 }
 
 }  // namespace gshard

@@ -44,6 +44,9 @@ class ServingSession final : public TranslationModel {
   }
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, absl::string_view language) const override;
+  absl::StatusOr<std::vector<int32_t>> EncodeTarget(
+      absl::string_view text) const override;
+  int32_t CountUnknown(absl::Span<const int32_t> ids) const override;
   absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const override;
   int64_t CachedPositions(const SourceSentence& sentence) const override {
@@ -53,6 +56,10 @@ class ServingSession final : public TranslationModel {
   bool full() const override {
     return replicas_.live_experts() == spec_.model.experts;
   }
+
+  absl::StatusOr<RoutingReport> ExplainRouting(
+      const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+      const BatchRun& run) override;
 
   // Makes batches that run, and all that follow, fail with UNAVAILABLE.
   void Interrupt() { interrupted_.Cancel(); }
@@ -85,6 +92,11 @@ class ServingSession final : public TranslationModel {
   ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
                  std::string default_language, TensorMap parameters,
                  Program encode, Program decode, RouterMetrics metrics);
+
+  // Calls work(segments, statistics) with the workers of the session, and
+  // counts what it did.
+  template <typename Work>
+  absl::Status Run(const BatchRun& run, const Work& work);
 
   static TargetTokens TargetTokensOf(const Tokenizer& tokenizer);
   void CountRows(const DecodeStatistics& statistics);

@@ -4,10 +4,14 @@
 #include <google/protobuf/wire_format_lite.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "router/decode_request.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/server_stream.h"
 #include "services/tokenizer/utf8.h"
@@ -20,6 +24,9 @@ using google::protobuf::io::CodedInputStream;
 
 // A name, '@' and a version, each of at most 128 bytes.
 constexpr size_t kMaxModelBytes = 257;
+
+// Workers come back within a lease or are replaced.
+constexpr std::chrono::milliseconds kFullRetryDelay{1'000};
 
 absl::Status NotUtf8(absl::string_view field, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(
@@ -68,53 +75,35 @@ absl::Status CheckTexts(absl::string_view request) {
       if (field == v1::Sentence::kSourceLanguageFieldNumber) {
         return NotUtf8(where + "source_language", text);
       }
+      if (field == v1::Sentence::kTargetPrefixFieldNumber) {
+        return NotUtf8(where + "target_prefix", text);
+      }
       return absl::OkStatus();
     });
   });
 }
 
-absl::Status OutOfRange(absl::string_view field, int64_t low, int64_t high,
-                        int64_t got) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": expected ", low, " to ", high, ", got ", got));
+// An error that begins with a field of sentence i, or of the options.
+absl::Status InSentence(int i, const absl::Status& status) {
+  if (status.ok() || absl::StartsWith(status.message(), "options.")) {
+    return status;
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat("sentences[", i, "].", status.message()));
 }
 
-// All but max_length, which depends on the sentence.
-absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
-                                           int64_t max_positions) {
-  DecodeOptions decode;
-  if (options.beam_size() < 0 || options.beam_size() > kMaxBeamSize) {
-    return OutOfRange("options.beam_size", 1, kMaxBeamSize,
-                      options.beam_size());
+// Parses a message; says which text is not UTF-8 if that is why it cannot.
+template <typename Message, typename Check>
+absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer, const Check& check) {
+  grpc::ByteBuffer copy = buffer;  // shares the bytes
+  auto message = ParseRaw<Message>(std::move(buffer));
+  if (message.ok()) return message;
+  grpc::Slice slice;
+  if (copy.DumpToSingleSlice(&slice).ok()) {
+    RETURN_IF_ERROR(check(absl::string_view(
+        reinterpret_cast<const char*>(slice.begin()), slice.size())));
   }
-  if (options.beam_size() > 0) decode.beam_size = options.beam_size();
-  if (options.has_length_penalty()) {
-    decode.length_penalty = options.length_penalty();
-    if (!(decode.length_penalty >= 0.0 &&
-          decode.length_penalty <= kMaxLengthPenalty)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("options.length_penalty: expected 0 to ",
-                       kMaxLengthPenalty, ", got ", decode.length_penalty));
-    }
-  }
-  if (options.max_length() < 0 || options.max_length() > max_positions) {
-    return OutOfRange("options.max_length", 1, max_positions,
-                      options.max_length());
-  }
-  if (options.greedy()) {
-    if (options.beam_size() > 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("options.greedy: contradicts options.beam_size ",
-                       options.beam_size()));
-    }
-    decode.beam_size = 1;
-    decode.length_penalty = 0.0;
-  }
-  if (options.n_best() < 0 || options.n_best() > decode.beam_size) {
-    return OutOfRange("options.n_best", 1, decode.beam_size, options.n_best());
-  }
-  if (options.n_best() > 0) decode.n_best = options.n_best();
-  return decode;
+  return message.status();
 }
 
 absl::Status CheckSentences(const v1::TranslateRequest& request) {
@@ -141,15 +130,27 @@ absl::Status CheckSentences(const v1::TranslateRequest& request) {
 
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer) {
-  grpc::ByteBuffer copy = buffer;  // shares the bytes
-  auto request = ParseRaw<v1::TranslateRequest>(std::move(buffer));
-  if (request.ok()) return request;
-  grpc::Slice slice;
-  if (copy.DumpToSingleSlice(&slice).ok()) {
-    RETURN_IF_ERROR(CheckTexts(absl::string_view(
-        reinterpret_cast<const char*>(slice.begin()), slice.size())));
-  }
-  return request.status();
+  return Parse<v1::TranslateRequest>(std::move(buffer), CheckTexts);
+}
+
+absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
+    grpc::ByteBuffer buffer) {
+  return Parse<v1::TranslateStreamRequest>(
+      std::move(buffer), [](absl::string_view message) {
+        return VisitFields(message, [](int number, const std::string& bytes) {
+          return number == v1::TranslateStreamRequest::kRequestFieldNumber
+                     ? Annotate(CheckTexts(bytes), "request")
+                     : absl::OkStatus();
+        });
+      });
+}
+
+absl::Status NotFull(const TranslationModel& model) {
+  return WithRetryDelay(
+      absl::UnavailableError(absl::StrCat(
+          "require_full: no expert worker is there for some experts of model ",
+          model.id())),
+      kFullRetryDelay);
 }
 
 absl::StatusOr<PreparedTranslation> PrepareTranslation(
@@ -164,6 +165,9 @@ absl::StatusOr<PreparedTranslation> PrepareTranslation(
   auto model = models.Find(request.model());
   if (!model.ok()) return Annotate(model.status(), "model");
   prepared.model = *std::move(model);
+  if (request.require_full() && !prepared.model->full()) {
+    return NotFull(*prepared.model);
+  }
   const int64_t positions = prepared.model->max_positions();
   ASSIGN_OR_RETURN(const DecodeOptions options,
                    CheckOptions(request.options(), positions));
@@ -174,9 +178,7 @@ absl::StatusOr<PreparedTranslation> PrepareTranslation(
                                       : sentence.source_language();
     auto ids = prepared.model->Encode(sentence.text(), language);
     if (!ids.ok()) {
-      return absl::Status(
-          ids.status().code(),
-          absl::StrCat("sentences[", i, "].", ids.status().message()));
+      return InSentence(i, ids.status());
     }
     const auto length = static_cast<int64_t>(ids->size());
     if (length <= 2) {
@@ -188,12 +190,12 @@ absl::StatusOr<PreparedTranslation> PrepareTranslation(
           absl::StrCat("sentences[", i, "].text: expected at most ", positions,
                        " tokens, got ", length));
     }
-    prepared.sentences.push_back({*std::move(ids), options});
-    prepared.sentences.back().options.require_full = request.require_full();
-    prepared.sentences.back().options.max_length =
-        request.options().max_length() > 0
-            ? request.options().max_length()
-            : static_cast<int>(std::min(2 * length + 10, positions));
+    SourceSentence& ready = prepared.sentences.emplace_back(
+        SourceSentence{*std::move(ids), options});
+    ready.options.require_full = request.require_full();
+    RETURN_IF_ERROR(
+        InSentence(i, AddSentenceOptions(sentence, request.options(),
+                                         *prepared.model, ready)));
   }
   return prepared;
 }

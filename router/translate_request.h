@@ -17,8 +17,6 @@ namespace gshard {
 
 inline constexpr int kMaxSentences = 64;  // of one call
 inline constexpr size_t kMaxTextBytes = 16384;
-inline constexpr int kMaxBeamSize = 32;
-inline constexpr double kMaxLengthPenalty = 4.0;
 
 // A request that may be translated.
 struct PreparedTranslation {
@@ -30,6 +28,12 @@ struct PreparedTranslation {
 // which; this says. Errors: InvalidArgument naming the field.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer);
+absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
+    grpc::ByteBuffer buffer);
+
+// The error of a request that requires all experts while some have no worker:
+// Unavailable, with the delay after which to try again.
+absl::Status NotFull(const TranslationModel& model);
 
 // Checks every field and tokenizes. Errors, as translation.proto says:
 // InvalidArgument naming the field, NotFound, ResourceExhausted, Unavailable.

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "router/cancellation.h"
+#include "services/decoding/routing_trace.h"
 #include "services/decoding/running_batch.h"
 
 namespace gshard {
@@ -48,6 +49,13 @@ class ModelBatch {
   virtual int64_t rows() const = 0;  // of the next step
 };
 
+// Routing of a sentence, and what its numbers stand for.
+struct RoutingReport {
+  RoutingTrace trace;
+  std::vector<std::string> source, target;  // pieces of the tokens
+  std::vector<std::vector<std::string>> hosts;  // of each expert
+};
+
 // Thread-safe.
 class TranslationModel {
  public:
@@ -67,6 +75,14 @@ class TranslationModel {
   virtual absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, absl::string_view language) const = 0;
 
+  // Pieces of a text in the target's language. Errors: InvalidArgument if the
+  // vocabulary cannot write it, or there is nothing to write.
+  virtual absl::StatusOr<std::vector<int32_t>> EncodeTarget(
+      absl::string_view text) const = 0;
+
+  // Of a source's ids, those for what the vocabulary cannot read.
+  virtual int32_t CountUnknown(absl::Span<const int32_t> ids) const = 0;
+
   // The text of a translation. Errors: those of Tokenizer::Decode.
   virtual absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const = 0;
@@ -80,6 +96,15 @@ class TranslationModel {
 
   // A batch with nobody in it, whose cache has at most so many positions.
   virtual std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) = 0;
+
+  // Follows a source, as Encode() has it, and pieces of a translation through
+  // the model; blocks. Errors: those of ModelBatch; Unimplemented.
+  virtual absl::StatusOr<RoutingReport> ExplainRouting(
+      const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+      const BatchRun& run) {
+    (void)source, (void)target, (void)run;
+    return absl::UnimplementedError("the model does not explain its routing");
+  }
 };
 
 }  // namespace gshard

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/caller.h"
+#include "router/translate_answer.h"
 #include "router/translate_request.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/call_info.h"
@@ -35,6 +36,7 @@ class TranslationService::TranslateCall final
       : batcher_(service.batcher_),
         metrics_(service.metrics_),
         live_calls_(service.live_calls_),
+        max_time_(service.limits_.max_request_time),
         context_(context),
         response_(response) {
     ++*live_calls_;
@@ -63,58 +65,33 @@ class TranslationService::TranslateCall final
     ASSIGN_OR_RETURN(PreparedTranslation prepared,
                      PrepareTranslation(request, models));
     metrics_.tokenize_seconds.Observe(SecondsSince(start_));
-    for (const SourceSentence& sentence : prepared.sentences) {
-      // All but the tag.
-      source_tokens_.push_back(static_cast<int32_t>(sentence.ids.size()) - 1);
-    }
-    model_ = prepared.model;
-    require_full_ = request.require_full();
-    if (require_full_ && !model_->full()) return NotFull();
+    AnswerContext answer(prepared);
     // The batcher may answer at once: nothing of this is used afterwards,
     // except the number, for which gRPC asks only once Translate() is over.
     ASSIGN_OR_RETURN(
         request_id_,
-        batcher_->Add({.model = std::move(prepared.model),
-                       .sentences = std::move(prepared.sentences),
-                       .deadline = start_ + RemainingTime(context_->deadline(),
-                                                          kMaxTranslateTime),
-                       .trace = CallInfoOf(*context_).trace,
-                       .caller = CallerOf(*context_),
-                       .done = [this](auto results) {
-                         End(Answer(std::move(results)));
-                       }}));
+        batcher_->Add(
+            {.model = std::move(prepared.model),
+             .sentences = std::move(prepared.sentences),
+             .deadline =
+                 start_ + RemainingTime(context_->deadline(), max_time_),
+             .trace = CallInfoOf(*context_).trace,
+             .caller = CallerOf(*context_),
+             .done = [this, answer = std::move(answer)](auto results) mutable {
+               const absl::Status status = Answer(answer, std::move(results));
+               // Whoever removes the model waits for this.
+               answer.model = nullptr;
+               End(status);
+             }}));
     return absl::OkStatus();
   }
 
-  absl::Status NotFull() const {
-    return absl::UnavailableError(
-        absl::StrCat("require_full: no expert worker is there for some experts "
-                     "of model ",
-                     model_->id()));
-  }
-
-  absl::Status Answer(absl::StatusOr<std::vector<Hypotheses>> results) {
+  absl::Status Answer(const AnswerContext& context,
+                      absl::StatusOr<std::vector<Hypotheses>> results) {
     if (!results.ok()) return results.status();
     const Clock::time_point start = Clock::now();
-    v1::TranslateResponse response;
-    response.set_model(model_->id());
-    for (size_t i = 0; i < results->size(); ++i) {
-      v1::TranslationResult* const result = response.add_results();
-      result->set_source_token_count(source_tokens_[i]);
-      for (const DecodedHypothesis& decoded : (*results)[i]) {
-        if (decoded.lost_share > 0.0) {
-          if (require_full_) return NotFull();
-          response.set_degraded(true);
-          result->set_lost_choice_share(static_cast<float>(decoded.lost_share));
-        }
-        ASSIGN_OR_RETURN(std::string text, model_->Decode(decoded.ids));
-        v1::Hypothesis* const hypothesis = result->add_hypotheses();
-        hypothesis->set_text(std::move(text));
-        hypothesis->set_score(static_cast<float>(decoded.score));
-        hypothesis->set_token_count(decoded.token_count);
-        hypothesis->set_truncated(decoded.truncated);
-      }
-    }
+    ASSIGN_OR_RETURN(const v1::TranslateResponse response,
+                     MakeAnswer(context, *results));
     *response_ = SerializeRaw(response);
     metrics_.detokenize_seconds.Observe(SecondsSince(start));
     return absl::OkStatus();
@@ -122,7 +99,6 @@ class TranslationService::TranslateCall final
 
   // The call may be gone when this returns.
   void End(const absl::Status& status) {
-    model_ = nullptr;
     metrics_.CountRequest(status.code(), SecondsSince(start_));
     Finish(ToGrpcStatus(status));
   }
@@ -130,18 +106,21 @@ class TranslationService::TranslateCall final
   Batcher* const batcher_;
   const RouterMetrics metrics_;
   const std::shared_ptr<std::atomic<int>> live_calls_;
+  const std::chrono::milliseconds max_time_;
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
   const Clock::time_point start_ = Clock::now();
-  std::shared_ptr<TranslationModel> model_;
-  std::vector<int32_t> source_tokens_;
-  bool require_full_ = false;
   uint64_t request_id_ = 0;
 };
 
 TranslationService::TranslationService(const ModelTable* models,
-                                       Batcher* batcher, RouterMetrics metrics)
-    : models_(models), batcher_(batcher), metrics_(std::move(metrics)) {}
+                                       Batcher* batcher, RouterMetrics metrics,
+                                       const TranslationLimits& limits)
+    : models_(models),
+      batcher_(batcher),
+      metrics_(std::move(metrics)),
+      limits_(limits),
+      explainer_(models, limits.debug_calls) {}
 
 grpc::ServerUnaryReactor* TranslationService::Translate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
@@ -149,6 +128,66 @@ grpc::ServerUnaryReactor* TranslationService::Translate(
   auto* const call = new TranslateCall(*this, context, response);
   call->Start(*models_, *request);
   return call;
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
+TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<TranslationStream*>(nullptr);
+  *stream = new TranslationStream(
+      {.models = models_,
+       .batcher = batcher_,
+       .metrics = metrics_,
+       .max_sentences = limits_.max_stream_sentences,
+       .max_request_time = limits_.max_request_time,
+       .on_over =
+           [streams = streams_, live_calls = live_calls_, stream] {
+             {
+               std::lock_guard<std::mutex> lock(streams->mutex);
+               streams->live.erase(*stream);
+             }
+             --*live_calls;
+           }},
+      context);
+  ++*live_calls_;
+  bool draining;
+  {
+    std::lock_guard<std::mutex> lock(streams_->mutex);
+    streams_->live.insert(*stream);
+    draining = streams_->draining;
+  }
+  TranslationStream* const reactor = *stream;
+  if (draining) {
+    reactor->Drain();
+  } else {
+    reactor->Start();
+  }
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* TranslationService::ExplainRouting(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  auto parsed = ParseRaw<v1::ExplainRoutingRequest>(*request);
+  if (!parsed.ok()) {
+    reactor->Finish(ToGrpcStatus(parsed.status()));
+    return reactor;
+  }
+  explainer_.Explain(*std::move(parsed),
+                     Clock::now() + RemainingTime(context->deadline(),
+                                                  limits_.max_request_time),
+                     [reactor, response](auto explained) {
+                       if (explained.ok()) *response = SerializeRaw(*explained);
+                       reactor->Finish(ToGrpcStatus(explained.status()));
+                     });
+  return reactor;
+}
+
+void TranslationService::DrainStreams() {
+  std::lock_guard<std::mutex> lock(streams_->mutex);
+  streams_->draining = true;
+  // None can go meanwhile: that takes the lock.
+  for (TranslationStream* const stream : streams_->live) stream->Drain();
 }
 
 }  // namespace gshard

@@ -5,30 +5,57 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <set>
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "router/batcher.h"
 #include "router/model_table.h"
 #include "router/router_metrics.h"
+#include "router/routing_explainer.h"
+#include "router/translation_stream.h"
 
 namespace gshard {
 
-// A call may not take longer, whatever its deadline.
-inline constexpr std::chrono::milliseconds kMaxTranslateTime{60'000};
+struct TranslationLimits {
+  // A call, or a request of a stream, may not take longer, whatever its
+  // deadline.
+  std::chrono::milliseconds max_request_time{60'000};
+
+  // What a stream may be owed: TranslationStreamOptions.
+  int64_t max_stream_sentences = 256;
+
+  bool debug_calls = false;  // ExplainRouting
+};
 
 // Thread-safe. Outlives the server that it is registered with.
 class TranslationService final
     : public v1::TranslationService::WithRawCallbackMethod_Translate<
-          v1::TranslationService::Service> {
+          v1::TranslationService::WithRawCallbackMethod_TranslateStream<
+              v1::TranslationService::WithRawCallbackMethod_ExplainRouting<
+                  v1::TranslationService::Service>>> {
  public:
   // Neither is owned.
   TranslationService(const ModelTable* models, Batcher* batcher,
-                     RouterMetrics metrics = {});
+                     RouterMetrics metrics = {},
+                     const TranslationLimits& limits = {});
 
   grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* TranslateStream(
+      grpc::CallbackServerContext* context) override;
+
+  grpc::ServerUnaryReactor* ExplainRouting(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+
+  // Streams read no more, and end when what they have read is answered; so do
+  // those that begin later.
+  void DrainStreams();
 
   // Calls that gRPC has not let go of yet.
   int live_calls() const { return *live_calls_; }
@@ -36,9 +63,19 @@ class TranslationService final
  private:
   class TranslateCall;
 
+  // Shared with them.
+  struct Streams {
+    std::mutex mutex;
+    std::set<TranslationStream*> live;  // guarded by mutex
+    bool draining = false;              // guarded by mutex
+  };
+
   const ModelTable* const models_;
   Batcher* const batcher_;
   const RouterMetrics metrics_;
+  const TranslationLimits limits_;
+  RoutingExplainer explainer_;
+  const std::shared_ptr<Streams> streams_ = std::make_shared<Streams>();
   // Shared with the calls.
   const std::shared_ptr<std::atomic<int>> live_calls_ =
       std::make_shared<std::atomic<int>>(0);

@@ -56,6 +56,9 @@ class WorkerConnection {
   // is not called unless it is running already.
   void Cancel(uint64_t call_id);
 
+  // "expert worker 'name'".
+  const std::string& name() const { return name_; }
+
   // Calls that wait for their replies.
   size_t pending() const;
 

@@ -111,14 +111,14 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
     }
     source = LinesOfStream(&opened, format);
   }
+  const bool several = translate.n_best > 1 || translate.alternatives;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
   return translator->Translate(
       source, [&](const SourceLine& line, const v1::TranslationResult* result) {
         if (json) {
           *console.out << ToJson(line, result) << std::endl;
-        } else if (translate.n_best == 1 || result != nullptr) {
-          *console.out << ToText(line, result, translate.n_best > 1)
-                       << std::endl;
+        } else if (!several || result != nullptr) {
+          *console.out << ToText(line, result, several) << std::endl;
         }
       });
 }

@@ -2,15 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "services/base/check.h"
+#include "services/decoding/beam_banks.h"
 
 namespace gshard {
 
 BeamSearch::BeamSearch(const DecodeOptions& options, int max_length,
                        int32_t eos)
-    : options_(options), max_length_(max_length), eos_(eos), live_(1) {
+    : options_(options),
+      phrases_(options.phrases),
+      max_length_(max_length),
+      eos_(eos),
+      live_(1) {
   CHECK(options.beam_size >= 1 && max_length >= 1);
+  CHECK(static_cast<int>(options.prefix.size()) < max_length);
+  CHECK(!options.alternatives || phrases_.empty());
 }
 
 double BeamSearch::Score(double log_probability, int length) const {
@@ -18,59 +26,106 @@ double BeamSearch::Score(double log_probability, int length) const {
          std::pow((5.0 + length) / 6.0, options_.length_penalty);
 }
 
-void BeamSearch::Finish(const Live& hypothesis, double log_probability,
-                        int length, bool truncated) {
-  finished_.push_back({.ids = hypothesis.ids,
-                       .score = Score(log_probability, length),
+void BeamSearch::Finish(std::vector<int32_t> ids, const Candidate& last,
+                        bool truncated) {
+  const int length = static_cast<int>(ids.size()) + (truncated ? 0 : 1);
+  finished_.push_back({.ids = std::move(ids),
+                       .score = Score(last.log_probability, length),
                        .token_count = length,
-                       .truncated = truncated});
+                       .truncated = truncated,
+                       .phrases_met = phrases_.PhrasesMet(last.state)});
 }
 
-void BeamSearch::Advance(absl::Span<const std::vector<TokenScore>> candidates) {
-  CHECK(!done_ && candidates.size() == live_.size());
-  struct Candidate {
-    int parent;
-    int32_t token;
-    double log_probability;
-  };
+std::vector<int32_t> BeamSearch::tokens_wanted(int i) const {
+  const size_t length = live_[i].ids.size();
+  if (length < options_.prefix.size()) return {options_.prefix[length]};
+  return phrases_.Wanted(live_[i].state);
+}
+
+std::vector<BeamSearch::Candidate> BeamSearch::Candidates(
+    absl::Span<const std::vector<TokenScore>> scores) const {
+  const size_t length = live_[0].ids.size();
+  const bool forced = length < options_.prefix.size();
+  // Behind its first token, an alternative is on its own.
+  const bool own = options_.alternatives && length > options_.prefix.size();
+  const int left = max_length_ - static_cast<int>(length) - 1;
   std::vector<Candidate> all;
   for (size_t i = 0; i < live_.size(); ++i) {
-    for (const TokenScore& score : candidates[i]) {
-      all.push_back({static_cast<int>(i), score.token,
-                     live_[i].log_probability + score.log_probability});
+    for (const TokenScore& score : scores[i]) {
+      if (forced && score.token != options_.prefix[length]) continue;
+      Candidate candidate{
+          .parent = static_cast<int>(i),
+          .token = score.token,
+          .log_probability = live_[i].log_probability + score.log_probability,
+          .state = live_[i].state};
+      if (score.token == eos_) {
+        if (!phrases_.Complete(candidate.state)) continue;
+      } else {
+        candidate.state = phrases_.Next(candidate.state, score.token);
+      }
+      // There must be room for what is still to come.
+      if (phrases_.total() - phrases_.Progress(candidate.state) > left) {
+        continue;
+      }
+      all.push_back(candidate);
+      if (own) break;
     }
   }
   std::stable_sort(all.begin(), all.end(),
                    [](const Candidate& a, const Candidate& b) {
                      return a.log_probability > b.log_probability;
                    });
+  return all;
+}
 
-  std::vector<Live> next;
+std::vector<BeamSearch::Candidate> BeamSearch::InBanks(
+    std::vector<Candidate> all) const {
+  std::vector<int> progress;
+  for (const Candidate& candidate : all) {
+    progress.push_back(phrases_.Progress(candidate.state));
+  }
+  std::vector<Candidate> chosen;
+  for (const int i :
+       ShareBeam(progress, phrases_.total() + 1, options_.beam_size)) {
+    chosen.push_back(all[i]);
+  }
+  return chosen;
+}
+
+void BeamSearch::Advance(absl::Span<const std::vector<TokenScore>> candidates) {
+  CHECK(!done_ && candidates.size() == live_.size());
+  std::vector<Candidate> all = Candidates(candidates);
+  if (!phrases_.empty()) all = InBanks(std::move(all));
   const int length = static_cast<int>(live_[0].ids.size()) + 1;
+  const bool last = length >= max_length_;
+  std::vector<Live> next;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const Candidate& candidate = all[rank];
     if (static_cast<int>(next.size()) == options_.beam_size) break;
+    std::vector<int32_t> ids = live_[candidate.parent].ids;
     if (candidate.token == eos_) {
       if (static_cast<int>(rank) < options_.beam_size) {
-        Finish(live_[candidate.parent], candidate.log_probability, length,
-               /*truncated=*/false);
+        Finish(std::move(ids), candidate, /*truncated=*/false);
       }
       continue;
     }
-    Live live{.ids = live_[candidate.parent].ids,
-              .log_probability = candidate.log_probability,
-              .parent = candidate.parent};
-    live.ids.push_back(candidate.token);
-    next.push_back(std::move(live));
+    ids.push_back(candidate.token);
+    next.push_back({.ids = std::move(ids),
+                    .log_probability = candidate.log_probability,
+                    .parent = candidate.parent,
+                    .state = candidate.state});
   }
-
-  done_ = static_cast<int>(finished_.size()) >= options_.beam_size ||
-          length >= max_length_ || next.empty();
-  if (length >= max_length_) {
-    for (const Live& live : next) {
-      if (static_cast<int>(finished_.size()) >= options_.beam_size) break;
-      Finish(live, live.log_probability, length, /*truncated=*/true);
-    }
+  const auto full = [this] {
+    return static_cast<int>(finished_.size()) >= options_.beam_size;
+  };
+  done_ = full() || last || next.empty();
+  for (size_t i = 0; last && i < next.size() && !full(); ++i) {
+    Finish(next[i].ids,
+           {.parent = 0,
+            .token = 0,
+            .log_probability = next[i].log_probability,
+            .state = next[i].state},
+           /*truncated=*/true);
   }
   live_ = std::move(next);
 }

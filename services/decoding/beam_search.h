@@ -1,6 +1,6 @@
 // Beam search for one sentence: pure bookkeeping, no model.
 //
-//   BeamSearch search(options, eos);
+//   BeamSearch search(options, max_length, eos);
 //   while (!search.done()) {
 //     ... compute TopTokens for each live hypothesis ...
 //     search.Advance(top_tokens);
@@ -12,6 +12,9 @@
 // the maximum length. Scores are log-probabilities divided by the length
 // penalty ((5 + length) / 6)^alpha (Wu et al., arXiv:1609.08144), the length
 // counting the end-of-sentence token. Beam size 1 is greedy search.
+//
+// With phrases that a translation must contain, hypotheses end only when they
+// have them all, and the beam is shared as beam_banks.h says.
 
 #ifndef SERVICES_DECODING_BEAM_SEARCH_H_
 #define SERVICES_DECODING_BEAM_SEARCH_H_
@@ -20,6 +23,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "services/decoding/phrase_constraints.h"
 #include "services/decoding/top_tokens.h"
 
 namespace gshard {
@@ -29,6 +33,20 @@ struct DecodeOptions {
   double length_penalty = 0.6;  // alpha >= 0
   int max_length = 0;           // tokens; 0: 2 * source tokens + 10
   int n_best = 1;               // in [1, beam_size]
+
+  // Tokens that every hypothesis begins with; fewer than the maximum length.
+  std::vector<int32_t> prefix = {};
+
+  // Phrases that it must contain, the prefix included; together with the prefix
+  // they have fewer tokens than the maximum length. No end of sentence, no
+  // token that is never produced.
+  std::vector<std::vector<int32_t>> phrases = {};
+
+  // Instead of a search: the beam_size best tokens behind the prefix, each with
+  // what greedy search makes of it. No phrases.
+  bool alternatives = false;
+
+  bool allow_unknown = false;  // the token for what the vocabulary lacks
   bool require_full = false;    // no result rather than one without experts
 };
 
@@ -37,6 +55,7 @@ struct DecodedHypothesis {
   double score = 0.0;        // log-probability over the length penalty
   int token_count = 0;       // with end of sentence, if reached
   bool truncated = false;    // stopped at the maximum length
+  int phrases_met = 0;       // of DecodeOptions::phrases
   // Share of the sentence's choices of experts, from the source to here, for
   // which no expert was there.
   double lost_share = 0.0;
@@ -58,6 +77,8 @@ class BeamSearch {
 
   // How many candidates Advance wants of each hypothesis.
   int candidates_wanted() const { return 2 * options_.beam_size; }
+  // Which it wants of live hypothesis i besides, however unlikely.
+  std::vector<int32_t> tokens_wanted(int i) const;
 
   // candidates[i] are the TopTokens of live hypothesis i.
   void Advance(absl::Span<const std::vector<TokenScore>> candidates);
@@ -70,13 +91,25 @@ class BeamSearch {
     std::vector<int32_t> ids;
     double log_probability = 0.0;
     int parent = 0;
+    PhraseConstraints::State state;
+  };
+  struct Candidate {
+    int parent;
+    int32_t token;
+    double log_probability;
+    PhraseConstraints::State state;
   };
 
   double Score(double log_probability, int length) const;
-  void Finish(const Live& hypothesis, double log_probability, int length,
-              bool truncated);
+  void Finish(std::vector<int32_t> ids, const Candidate& last, bool truncated);
+  // What may follow, best first.
+  std::vector<Candidate> Candidates(
+      absl::Span<const std::vector<TokenScore>> scores) const;
+  // The same, but for those that the beam has no room for.
+  std::vector<Candidate> InBanks(std::vector<Candidate> all) const;
 
   DecodeOptions options_;
+  PhraseConstraints phrases_;
   int max_length_;
   int32_t eos_;
   std::vector<Live> live_;

@@ -53,6 +53,7 @@ absl::Status RunningBatch::Join(absl::Span<const JoiningSentence> joining,
                        .source_length = length,
                        .source = cache_.AddSource(memory, b, length),
                        .search = translator_.Search(sentence),
+                       .allow_unknown = sentence.options.allow_unknown,
                        .pages = std::vector<PageTable>(1),
                        .position = 0,
                        .choices = choices[b],
@@ -210,7 +211,8 @@ absl::Status RunningBatch::Advance(const Tensor& logits) {
     for (int k = 0; k < active.search.num_live(); ++k, ++row) {
       candidates.push_back(TopTokens(logits.span<float>().subspan(row * V, V),
                                      active.search.candidates_wanted(),
-                                     translator_.tokens().never));
+                                     translator_.never(active.allow_unknown),
+                                     active.search.tokens_wanted(k)));
       if (candidates.back().empty()) {
         return absl::InternalError("the model's logits are not numbers");
       }

@@ -85,6 +85,7 @@ class RunningBatch {
     int64_t source_length;
     PageTable source;
     BeamSearch search;
+    bool allow_unknown;
     std::vector<PageTable> pages;  // of each live hypothesis
     int64_t position = 0;          // that the next step decodes
     ChoiceCount choices;

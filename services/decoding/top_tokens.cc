@@ -44,7 +44,8 @@ float SumOfExp(const float* logits, int64_t size, float maximum) {
 }  // namespace
 
 std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
-                                  absl::Span<const int32_t> never) {
+                                  absl::Span<const int32_t> never,
+                                  absl::Span<const int32_t> also) {
   const int64_t V = static_cast<int64_t>(logits.size());
   const float maximum = Maximum(logits.data(), V);
   const float log_sum = std::log(SumOfExp(logits.data(), V, maximum));
@@ -74,6 +75,14 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
     }
   }
   std::sort_heap(best.begin(), best.end(), better);
+  if (best.empty()) return best;
+  for (const int32_t token : also) {
+    if (std::none_of(best.begin(), best.end(), [token](const TokenScore& one) {
+          return one.token == token;
+        })) {
+      best.push_back({token, logits[token]});
+    }
+  }
   for (TokenScore& score : best) {
     score.log_probability = score.log_probability - maximum - log_sum;
   }

@@ -19,10 +19,14 @@ struct TokenScore {
 
 // The `count` tokens of highest probability under softmax(logits), best first;
 // equal ones by lower token. Fewer if the vocabulary is smaller. Tokens of
-// `never` are left out, but count in the softmax's sum. A row's result does
-// not depend on anything but its arguments.
+// `never` are left out, but count in the softmax's sum. Those of `also` that
+// are not among the best follow them, whatever their probability. A row's
+// result does not depend on anything but its arguments.
+//
+// Logits that are not numbers give no tokens. REQUIRES: `also` is in range.
 std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
-                                  absl::Span<const int32_t> never);
+                                  absl::Span<const int32_t> never,
+                                  absl::Span<const int32_t> also = {});
 
 }  // namespace gshard
 

@@ -14,7 +14,10 @@ Translator::Translator(const ModelConfig& config, Program encode,
     : config_(config),
       encode_(std::move(encode)),
       decode_(std::move(decode)),
-      tokens_(std::move(tokens)) {}
+      tokens_(std::move(tokens)),
+      never_or_unknown_(tokens_.never) {
+  if (tokens_.unk >= 0) never_or_unknown_.push_back(tokens_.unk);
+}
 
 void Translator::RoundParameters(TensorMap& parameters) const {
   encode_.RoundParameters(parameters);
@@ -33,6 +36,46 @@ absl::Status Translator::Check(const SourceSentence& sentence) const {
     return absl::InvalidArgumentError(
         absl::StrCat("tokens must lie in [0, ", config_.source_vocabulary_size,
                      "), got ", id));
+  }
+  return CheckOptions(sentence);
+}
+
+absl::Status Translator::CheckOptions(const SourceSentence& sentence) const {
+  const DecodeOptions& options = sentence.options;
+  auto length = static_cast<int64_t>(options.prefix.size());
+  std::vector<std::vector<int32_t>> forced = options.phrases;
+  forced.push_back(options.prefix);
+  for (const std::vector<int32_t>& tokens : forced) {
+    for (const int32_t id : tokens) {
+      const std::vector<int32_t>& never = tokens_.never;
+      if (id >= 0 && id < config_.target_vocabulary_size && id != tokens_.eos &&
+          id != tokens_.unk &&
+          std::find(never.begin(), never.end(), id) == never.end()) {
+        continue;
+      }
+      return absl::InvalidArgumentError(
+          absl::StrCat("token ", id, " cannot be asked for"));
+    }
+  }
+  for (const std::vector<int32_t>& phrase : options.phrases) {
+    length += static_cast<int64_t>(phrase.size());
+    if (phrase.empty()) {
+      return absl::InvalidArgumentError("expected phrases, got an empty one");
+    }
+  }
+  if (options.phrases.size() > kMaxPhrases) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected at most ", kMaxPhrases, " phrases, got ",
+                     options.phrases.size()));
+  }
+  if (options.alternatives && !options.phrases.empty()) {
+    return absl::InvalidArgumentError(
+        "expected alternatives or phrases, got both");
+  }
+  if (length > 0 && length >= MaxLength(sentence)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a translation that begins and must contain ", length,
+                     " tokens cannot have ", MaxLength(sentence)));
   }
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@ struct TargetTokens {
   int32_t bos = 0;
   int32_t eos = 0;
   std::vector<int32_t> never;  // never produced: padding, tags, ...
+  int32_t unk = -1;  // what the vocabulary lacks, if there is such a token
 };
 
 // Thread-safe.
@@ -43,9 +44,14 @@ class Translator {
   const Executor& encode() const { return encode_; }
   const Executor& decode() const { return decode_; }
   const TargetTokens& tokens() const { return tokens_; }
+  // What a sentence never produces.
+  const std::vector<int32_t>& never(bool allow_unknown) const {
+    return allow_unknown ? tokens_.never : never_or_unknown_;
+  }
 
   // Errors: InvalidArgument for an empty sentence, one longer than the model's
-  // positions, or an id outside the vocabulary.
+  // positions, an id outside the vocabulary, or options that are not valid: see
+  // DecodeOptions.
   absl::Status Check(const SourceSentence& sentence) const;
 
   // The most tokens that a translation may have.
@@ -74,10 +80,13 @@ class Translator {
   void RoundParameters(TensorMap& parameters) const;
 
  private:
+  absl::Status CheckOptions(const SourceSentence& sentence) const;
+
   const ModelConfig config_;
   const Executor encode_;
   const Executor decode_;
   const TargetTokens tokens_;
+  std::vector<int32_t> never_or_unknown_;
 };
 
 }  // namespace gshard

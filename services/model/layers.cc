@@ -241,4 +241,12 @@ void Layers::OutputMoeReports() {
   }
 }
 
+void Layers::OutputRouting() {
+  for (const MoeReport& report : moe_reports_) {
+    b_.Output("expert/" + report.layer, report.gate.expert);
+    b_.Output("slot/" + report.layer, report.gate.slot);
+    b_.Output("weight/" + report.layer, report.gate.weight);
+  }
+}
+
 }  // namespace gshard

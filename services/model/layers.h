@@ -72,6 +72,9 @@ class Layers {
   // "balance_loss/<layer>" and "gate_log_sum_square/<layer>", in serving
   // "lost/<layer>".
   void OutputMoeReports();
+  // Adds "expert/<layer>", "slot/<layer>" i32[T, 2] and "weight/<layer>"
+  // f32[T, 2], as Routing has them.
+  void OutputRouting();
 
  private:
   ValueId DenseFeedForward(const std::string& name, ValueId x);

@@ -202,7 +202,8 @@ absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config) {
   return Pruned(program);
 }
 
-absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config) {
+absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config,
+                                           bool routing) {
   RegisterMoeOps();
   Builder b(absl::StrCat(config.name, ".encode"));
   const Tokens source = TokenInputs(b, "source", Ls);
@@ -216,11 +217,13 @@ absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config) {
     b.Output(absl::StrCat("cross_value/", i), cross.value);
   }
   layers.OutputMoeReports();
+  if (routing) layers.OutputRouting();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);
 }
 
-absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
+absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config,
+                                           bool routing) {
   RegisterMoeOps();
   Builder b(absl::StrCat(config.name, ".decode"));
   const Dim N = config.heads, D = config.head_width;
@@ -267,6 +270,7 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config) {
   b.Output("logits", Logits(layers, config, b,
                             b.Reshape(x, {R, config.model_width})));
   layers.OutputMoeReports();
+  if (routing) layers.OutputRouting();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());
   return Pruned(program);
 }

@@ -63,7 +63,11 @@ absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
 // Inputs: source, source_positions, source_lengths, source_valid as above.
 // Outputs, per decoder layer i: "cross_key/<i>" and "cross_value/<i>"
 // [B, Ls, N, D]; "kept/<layer>" and "overflow/<layer>" as above.
-absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config);
+//
+// With `routing`, here and below, also "expert/<layer>", "slot/<layer>" and
+// "weight/<layer>", as Routing has them, for tokens in rows.
+absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config,
+                                           bool routing = false);
 
 // One position of the decoder for R hypotheses of any sentences, each at a
 // position of its own, for serving. Keys and values of all of them lie in one
@@ -78,7 +82,8 @@ absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config);
 // place if moved in.
 // Outputs: "logits" [R, V]; "key/<i>" and "value/<i>"; "kept/<layer>" and
 // "overflow/<layer>".
-absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config);
+absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config,
+                                           bool routing = false);
 
 }  // namespace gshard
 

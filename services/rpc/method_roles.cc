@@ -13,6 +13,11 @@ const std::map<std::string, MethodAccess, std::less<>>& Table() {
   static const auto& table =
       *new const std::map<std::string, MethodAccess, std::less<>>{
           {"/gshard.v1.TranslationService/Translate", {.roles = {kTranslate}}},
+          {"/gshard.v1.TranslationService/TranslateStream",
+           {.roles = {kTranslate}}},
+          // Off unless --enable_debug_calls.
+          {"/gshard.v1.TranslationService/ExplainRouting",
+           {.roles = {kAdmin}}},
 
           {"/gshard.v1.ExpertWorkerService/Run", {.roles = {kExpert}}},
           {"/gshard.v1.ExpertWorkerService/ReplicateGradients",

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -53,6 +55,39 @@ class FakeRouter final : public v1::TranslationService::Service {
     return most_at_a_time_;
   }
 
+  // From now on TranslateStream is not known.
+  void ForgetStreams() { knows_streams_ = false; }
+  // From now on a stream ends after its first answer.
+  void BreakStreams() { breaks_streams_ = true; }
+
+  // Each request is answered by Translate, on a thread of its own.
+  grpc::Status TranslateStream(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::TranslateStreamResponse,
+                               v1::TranslateStreamRequest>* stream) override {
+    if (!knows_streams_) return grpc::Status(grpc::UNIMPLEMENTED, "what?");
+    std::mutex mutex;
+    std::atomic<bool> broken = false;
+    std::vector<std::future<void>> answers;
+    v1::TranslateStreamRequest request;
+    while (!broken && stream->Read(&request)) {
+      answers.push_back(std::async(std::launch::async, [&, request] {
+        v1::TranslateStreamResponse answer;
+        answer.set_id(request.id());
+        *answer.mutable_status() = ToProtoStatus(FromGrpcStatus(
+            Translate(context, &request.request(), answer.mutable_response())));
+        std::lock_guard<std::mutex> lock(mutex);
+        if (broken) return;
+        stream->Write(answer);
+        if (breaks_streams_) {
+          broken = true;
+          context->TryCancel();
+        }
+      }));
+    }
+    return grpc::Status::OK;
+  }
+
   grpc::Status Translate(grpc::ServerContext*,
                          const v1::TranslateRequest* request,
                          v1::TranslateResponse* response) override {
@@ -89,6 +124,8 @@ class FakeRouter final : public v1::TranslationService::Service {
   std::vector<v1::TranslateRequest> requests_;
   int at_a_time_ = 0;
   int most_at_a_time_ = 0;
+  std::atomic<bool> knows_streams_ = true;
+  std::atomic<bool> breaks_streams_ = false;
   ServerShell server_;
 };
 

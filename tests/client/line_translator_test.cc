@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/line_source.h"
+#include "services/base/retry_delay.h"
 #include "tests/client/fake_router.h"
 #include "tests/testing/status_matchers.h"
 
@@ -62,8 +63,10 @@ TEST(LineTranslatorTest, KeepsOrderOverManyCalls) {
     changed.wait(lock, [&] { return is_first ? later : first; });
     return absl::OkStatus();
   });
-  const Translated translated = TranslateAll(
-      {.routers = {router.address()}, .calls_in_flight = 3}, Numbered(300));
+  const Translated translated = TranslateAll({.routers = {router.address()},
+                                              .sentences_per_call = 64,
+                                              .calls_in_flight = 3},
+                                             Numbered(300));
   ASSERT_OK(translated.status);
   ASSERT_EQ(translated.lines.size(), 300u);
   for (int i = 0; i < 300; ++i) {
@@ -165,6 +168,45 @@ TEST(LineTranslatorTest, GivesUpAfterItsAttempts) {
           .status,
       StatusIs(absl::StatusCode::kUnavailable, "line 1: a worker is lost"));
   EXPECT_EQ(router.requests().size(), 3u);
+}
+
+TEST(LineTranslatorTest, GoesOnWhereALostStreamEnded) {
+  FakeRouter router;
+  router.BreakStreams();
+  const Translated translated = TranslateAll({.routers = {router.address()},
+                                              .sentences_per_call = 1,
+                                              .calls_in_flight = 2,
+                                              .attempts = 50},
+                                             Numbered(6));
+  ASSERT_OK(translated.status);
+  EXPECT_THAT(translated.lines, ElementsAre("de:T1", "de:T2", "de:T3", "de:T4",
+                                            "de:T5", "de:T6"));
+}
+
+TEST(LineTranslatorTest, RoutersWithoutStreamsAreCalledOneByOne) {
+  FakeRouter router;
+  router.ForgetStreams();
+  const Translated translated = TranslateAll(
+      {.routers = {router.address()}, .sentences_per_call = 2}, Numbered(5));
+  ASSERT_OK(translated.status);
+  EXPECT_EQ(translated.lines.size(), 5u);
+  EXPECT_EQ(router.requests().size(), 3u);
+}
+
+TEST(LineTranslatorTest, WaitsAsLongAsItIsAsked) {
+  FakeRouter router;
+  std::atomic<int> calls = 0;
+  std::chrono::steady_clock::time_point first, second;
+  router.Refuse([&](int call, const v1::TranslateRequest&) {
+    (call == 0 ? first : second) = std::chrono::steady_clock::now();
+    ++calls;
+    return call > 0 ? absl::OkStatus()
+                    : WithRetryDelay(absl::ResourceExhaustedError("full"),
+                                     std::chrono::milliseconds(50));
+  });
+  ASSERT_OK(TranslateAll({.routers = {router.address()}}, {"a"}).status);
+  EXPECT_EQ(calls, 2);
+  EXPECT_GE(second - first, std::chrono::milliseconds(50));
 }
 
 TEST(LineTranslatorTest, NeedsRouters) {

@@ -87,6 +87,19 @@ class FakeModel final : public TranslationModel {
     return ids;
   }
 
+  // "?" cannot be written, nor read.
+  absl::StatusOr<std::vector<int32_t>> EncodeTarget(
+      absl::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (const absl::string_view word :
+         absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+      if (word == "?") return absl::InvalidArgumentError("cannot write");
+      ids.push_back(10 + static_cast<int32_t>(word.size()));
+    }
+    return ids;
+  }
+  int32_t CountUnknown(absl::Span<const int32_t>) const override { return 0; }
+
   absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const override {
     return absl::StrJoin(ids, " ");

@@ -46,6 +46,11 @@ class LocalModel final : public TranslationModel {
     ids.push_back(eos_);
     return ids;
   }
+  absl::StatusOr<std::vector<int32_t>> EncodeTarget(
+      absl::string_view text) const override {
+    return Encode(text, "");
+  }
+  int32_t CountUnknown(absl::Span<const int32_t>) const override { return 0; }
   absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const override {
     return absl::StrJoin(ids, " ");

@@ -22,6 +22,19 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+void AddTerm(v1::TranslateRequest& request, const std::string& source,
+             const std::string& target) {
+  v1::Term* const term = request.mutable_options()->add_terms();
+  term->set_source(source);
+  term->set_target(target);
+}
+
+void Keep(v1::TranslateRequest& request, int begin, int end) {
+  v1::TextSpan* const span = request.mutable_sentences(0)->add_keep();
+  span->set_begin(begin);
+  span->set_end(end);
+}
+
 class TranslateRequestTest : public ::testing::Test {
  protected:
   TranslateRequestTest() {
@@ -150,6 +163,46 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
          r.mutable_options()->set_n_best(2);
        },
        kInvalid, "options.n_best: expected 1 to 1, got 2"},
+      {[](Request& r) {
+         r.mutable_options()->set_unknown(static_cast<v1::UnknownPolicy>(3));
+       },
+       kInvalid, "options.unknown: expected 0 to 2, got 3"},
+      {[](Request& r) {
+         r.mutable_options()->set_greedy(true);
+         r.mutable_options()->set_alternatives(true);
+       },
+       kInvalid, "options.alternatives: contradicts options.greedy"},
+      {[](Request& r) {
+         r.mutable_options()->set_alternatives(true);
+         AddTerm(r, "a", "b");
+       },
+       kInvalid, "options.alternatives: contradicts options.terms"},
+      {[](Request& r) {
+         r.mutable_options()->set_alternatives(true);
+         Keep(r, 0, 1);
+       },
+       kInvalid, "sentences[0].keep: contradicts options.alternatives"},
+      {[](Request& r) { AddTerm(r, "", "b"); }, kInvalid,
+       "options.terms[0].source: expected 1 to 256 bytes"},
+      {[](Request& r) { AddTerm(r, "b", std::string(257, 'x')); }, kInvalid,
+       "options.terms[0].target: expected 1 to 256 bytes"},
+      {[](Request& r) { AddTerm(r, "a", "?"); }, kInvalid,
+       "options.terms[0].target: cannot write"},
+      {[](Request& r) { Keep(r, 0, 99); }, kInvalid,
+       "sentences[0].keep[0]: expected whole characters"},
+      {[](Request& r) {
+         r.mutable_sentences(0)->set_target_prefix(std::string(16385, 'x'));
+       },
+       kInvalid, "sentences[0].target_prefix: expected 0 to 16384, got 16385"},
+      {[](Request& r) { r.mutable_sentences(0)->set_target_prefix("?"); },
+       kInvalid, "sentences[0].target_prefix: cannot write"},
+      {[](Request& r) {
+         r.mutable_sentences(0)->set_target_prefix("a b c d e f g h i j");
+         AddTerm(r, "a", "k l");
+       },
+       kInvalid,
+       "sentences[0].target_prefix: expected fewer than 12 tokens, with terms "
+       "and what is kept, got 12"},
   };
   for (const Case& bad : cases) {
     Request request = Valid();
@@ -157,6 +210,31 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
     EXPECT_THAT(PrepareTranslation(request, models_),
                 StatusIs(bad.code, StartsWith(bad.message)));
   }
+}
+
+TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {
+  v1::TranslateRequest request = Valid();
+  request.mutable_sentences(0)->set_text("a bb ccc");
+  request.mutable_sentences(0)->set_target_prefix("dddd e");
+  request.mutable_options()->set_unknown(v1::UNKNOWN_POLICY_ALLOW);
+  AddTerm(request, "bb", "ff g");
+  AddTerm(request, "b", "h");
+  Keep(request, 5, 8);
+  const auto prepared = PrepareTranslation(request, models_);
+  ASSERT_OK(prepared);
+  const DecodeOptions& decode = prepared->sentences[0].options;
+  EXPECT_EQ(decode.prefix, (std::vector<int32_t>{14, 11}));
+  EXPECT_EQ(decode.phrases,
+            (std::vector<std::vector<int32_t>>{{13}, {12, 11}}));
+  EXPECT_TRUE(decode.allow_unknown);
+
+  request = Valid();
+  request.mutable_options()->set_alternatives(true);
+  const auto alternatives = PrepareTranslation(request, models_);
+  ASSERT_OK(alternatives);
+  EXPECT_TRUE(alternatives->sentences[0].options.alternatives);
+  EXPECT_EQ(alternatives->sentences[0].options.n_best, 4);
+  EXPECT_FALSE(alternatives->sentences[0].options.allow_unknown);
 }
 
 TEST_F(TranslateRequestTest, NoModelIsNotTheCallersFault) {

@@ -35,11 +35,12 @@ class SlowTranslation {
     std::vector<std::vector<int32_t>> live = {{}};
     while (!search.done()) {
       std::vector<std::vector<TokenScore>> candidates;
-      for (const std::vector<int32_t>& tokens : live) {
-        const Tensor logits = Decode(tokens);
-        candidates.push_back(TopTokens(logits.span<float>(),
-                                       search.candidates_wanted(),
-                                       translator_.tokens().never));
+      for (size_t k = 0; k < live.size(); ++k) {
+        const Tensor logits = Decode(live[k]);
+        candidates.push_back(
+            TopTokens(logits.span<float>(), search.candidates_wanted(),
+                      translator_.never(sentence_.options.allow_unknown),
+                      search.tokens_wanted(static_cast<int>(k))));
       }
       search.Advance(candidates);
       std::vector<std::vector<int32_t>> next;

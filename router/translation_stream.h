@@ -1,0 +1,110 @@
+// TranslationStream: one call of TranslateStream. Deletes itself.
+//
+// What it owes is bounded: a message is read only while fewer than so many
+// sentences are being translated or wait to be taken by the client.
+
+#ifndef ROUTER_TRANSLATION_STREAM_H_
+#define ROUTER_TRANSLATION_STREAM_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/batcher.h"
+#include "router/model_table.h"
+#include "router/router_metrics.h"
+#include "services/rpc/trace_context.h"
+
+namespace gshard {
+
+struct TranslationStreamOptions {
+  // Not owned; outlive the stream.
+  const ModelTable* models = nullptr;
+  Batcher* batcher = nullptr;
+
+  RouterMetrics metrics = {};
+  int64_t max_sentences = 256;  // that it owes; one message is always read
+  std::chrono::milliseconds max_request_time{60'000};
+
+  // Called once, last, when the stream is over.
+  std::function<void()> on_over = nullptr;
+};
+
+class TranslationStream final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  TranslationStream(TranslationStreamOptions options,
+                    grpc::CallbackServerContext* context);
+
+  // Begins to read. The stream may be gone when this returns.
+  void Start();
+
+  // Reads no more; ends with UNAVAILABLE when what was read is answered. Not
+  // after on_over.
+  void Drain();
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A request that is being translated.
+  struct Message {
+    uint64_t id = 0;
+    int64_t sentences = 0;
+    Clock::time_point start;
+    uint64_t request = 0;  // the batcher's number; 0: not known yet
+    bool done = false;
+  };
+  struct Answer {
+    grpc::ByteBuffer bytes;
+    int64_t sentences = 0;
+  };
+
+  void Take(const v1::TranslateStreamRequest& message);
+  absl::Status Queue(const std::shared_ptr<Message>& message,
+                     const v1::TranslateStreamRequest& request);
+  // The message's outcome, once.
+  void Reply(Message& message, absl::StatusOr<v1::TranslateResponse> response);
+  // Ends the stream with an error, and what it is doing.
+  void Stop(const absl::Status& status);
+  // Goes on, after any change: reads, writes, or ends. Unlocks.
+  void GoOn(std::unique_lock<std::mutex> lock);
+
+  const TranslationStreamOptions options_;
+  grpc::CallbackServerContext* const context_;
+  const std::string caller_;
+  const TraceContext trace_;
+  const uint64_t flow_;
+  grpc::ByteBuffer incoming_;
+
+  std::mutex mutex_;
+  // All below are guarded by mutex_.
+  bool reading_ = false;
+  bool complete_ = false;  // the client has half-closed
+  bool stopping_ = false;  // reads no more
+  bool writing_ = false;   // the front of answers_
+  bool over_ = false;      // Finish() has been called
+  absl::Status status_;    // why it ends
+  int64_t owed_ = 0;       // sentences
+  int64_t live_ = 0;       // messages without an answer
+  std::set<uint64_t> requests_;
+  std::deque<Answer> answers_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_TRANSLATION_STREAM_H_

@@ -1,0 +1,56 @@
+// RoutingTrace: which experts each token of a sentence visits, in the encoder
+// and along a given translation.
+
+#ifndef SERVICES_DECODING_ROUTING_TRACE_H_
+#define SERVICES_DECODING_ROUTING_TRACE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/graph/executor.h"
+
+namespace gshard {
+
+struct ExpertVisit {
+  int32_t expert = 0;
+  float weight = 0.0f;      // of its output in the token's
+  bool overflowed = false;  // it had no slot, so the weight is 0
+};
+
+struct LayerRouting {
+  std::string layer;
+  std::vector<std::vector<ExpertVisit>> tokens;  // first choice first
+};
+
+struct RoutingTrace {
+  std::vector<LayerRouting> source;  // layers in the order of execution
+  std::vector<LayerRouting> target;
+};
+
+// Of one model. Thread-safe.
+class RoutingTracer {
+ public:
+  // `encode` and `decode` are BuildEncodeProgram's and BuildDecodeProgram's
+  // with routing, or the router's side of them.
+  RoutingTracer(Program encode, Program decode);
+
+  // Routing of the tokens `source` and, in the decoder, of `target`, the
+  // beginning of the sentence included; both in range.
+  //
+  // Errors: those of Executor and of the segments' runner.
+  absl::StatusOr<RoutingTrace> Trace(absl::Span<const int32_t> source,
+                                     absl::Span<const int32_t> target,
+                                     const TensorMap& parameters,
+                                     SegmentRunner* segments) const;
+
+ private:
+  const Executor encode_;
+  const Executor decode_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_DECODING_ROUTING_TRACE_H_

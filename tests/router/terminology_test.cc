@@ -1,0 +1,99 @@
+#include "router/terminology.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(TerminologyTest, TermsAreWholeWords) {
+  EXPECT_TRUE(HasWords("das Bild hier", "Bild"));
+  EXPECT_TRUE(HasWords("Bild", "Bild"));
+  EXPECT_TRUE(HasWords("(Bild)", "Bild"));
+  EXPECT_TRUE(HasWords("Bilder, Bild", "Bild"));
+  EXPECT_TRUE(HasWords("das Bild hier", "Bild hier"));
+  EXPECT_FALSE(HasWords("Bilder", "Bild"));
+  EXPECT_FALSE(HasWords("Abbild", "bild"));
+  EXPECT_FALSE(HasWords("das bild", "Bild"));
+  EXPECT_FALSE(HasWords("B\xC3\xA4r", "B"));
+  EXPECT_TRUE(HasWords("C++ lernen", "C++"));
+  EXPECT_FALSE(HasWords("", "x"));
+}
+
+std::vector<std::string> Texts(const v1::Sentence& sentence,
+                               const v1::TranslateOptions& options) {
+  const auto phrases = TargetPhrases(sentence, options);
+  EXPECT_OK(phrases);
+  std::vector<std::string> texts;
+  for (const TargetPhrase& phrase : *phrases) texts.push_back(phrase.text);
+  return texts;
+}
+
+TEST(TerminologyTest, PhrasesAreWhatIsKeptAndTheTermsThatApply) {
+  v1::Sentence sentence;
+  sentence.set_text("Das Bild von GIMP");
+  v1::TranslateOptions options;
+  const auto term = [&](const std::string& source, const std::string& target) {
+    options.add_terms()->set_source(source);
+    options.mutable_terms(options.terms_size() - 1)->set_target(target);
+  };
+  EXPECT_THAT(Texts(sentence, options), IsEmpty());
+  term("Ton", "sound");
+  term("Bild", "image");
+  term("GIMP", "GIMP");
+  v1::TextSpan* const span = sentence.add_keep();
+  span->set_begin(13);
+  span->set_end(17);
+  EXPECT_THAT(Texts(sentence, options), ElementsAre("GIMP", "image"));
+}
+
+TEST(TerminologyTest, SpansAreOfTheText) {
+  v1::Sentence sentence;
+  sentence.set_text("\xC3\xA4 b");
+  v1::TextSpan* const span = sentence.add_keep();
+  for (const auto& [begin, end] : std::vector<std::pair<int, int>>{
+           {-1, 2}, {0, 0}, {2, 1}, {0, 5}, {4, 5}, {1, 2}, {0, 1}, {2, 3}}) {
+    SCOPED_TRACE(::testing::Message() << begin << ", " << end);
+    span->set_begin(begin);
+    span->set_end(end);
+    EXPECT_THAT(TargetPhrases(sentence, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("keep[0]: expected")));
+  }
+  span->set_begin(0);
+  span->set_end(2);
+  EXPECT_THAT(Texts(sentence, {}), ElementsAre("\xC3\xA4"));
+}
+
+TEST(TerminologyTest, TermsAreChecked) {
+  v1::TranslateOptions options;
+  v1::Term& term = *options.add_terms();
+  term.set_source("a");
+  EXPECT_THAT(
+      CheckTerms(options),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("options.terms[0].target: expected 1 to 256")));
+  term.set_target(std::string(257, 'x'));
+  EXPECT_FALSE(CheckTerms(options).ok());
+  term.set_target(std::string(256, 'x'));
+  EXPECT_OK(CheckTerms(options));
+  term.set_source(" ");
+  EXPECT_FALSE(CheckTerms(options).ok());
+  term.set_source("a");
+  for (int i = 1; i < kMaxTerms; ++i) *options.add_terms() = term;
+  EXPECT_OK(CheckTerms(options));
+  *options.add_terms() = term;
+  EXPECT_THAT(
+      CheckTerms(options),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("options.terms: expected at most 64, got 65")));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,229 @@
+// TranslateStream over a unix socket, with a model that does not think.
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "router/translation_service.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/server.h"
+#include "services/rpc/status.h"
+#include "tests/router/fake_model.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+using Stream = grpc::ClientReaderWriter<v1::TranslateStreamRequest,
+                                        v1::TranslateStreamResponse>;
+
+class TranslationStreamTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kMostOwed = 3;
+
+  TranslationStreamTest() {
+    EXPECT_OK(models_.Add(model_));
+    server_.AddService(&service_, v1::TranslationService::service_full_name());
+    EXPECT_OK(server_.Start());
+    channel_ = *CreateChannel(server_.address());
+    stub_ = v1::TranslationService::NewStub(channel_);
+  }
+  ~TranslationStreamTest() override {
+    model_->Release();
+    server_.Drain(std::chrono::seconds(30));
+  }
+
+  static v1::TranslateStreamRequest Message(uint64_t id,
+                                            const std::string& text,
+                                            int64_t timeout_ms = 0) {
+    v1::TranslateStreamRequest message;
+    message.set_id(id);
+    message.set_timeout_ms(timeout_ms);
+    v1::Sentence* const sentence = message.mutable_request()->add_sentences();
+    sentence->set_text(text);
+    sentence->set_source_language("de");
+    return message;
+  }
+
+  // "1: 13 12" or "2: <code>".
+  static std::string Next(Stream& stream) {
+    v1::TranslateStreamResponse answer;
+    if (!stream.Read(&answer)) return "end";
+    const absl::Status status = FromProtoStatus(answer.status());
+    if (!status.ok()) {
+      return absl::StrCat(answer.id(), ": ",
+                          absl::StatusCodeToString(status.code()));
+    }
+    return absl::StrCat(answer.id(), ": ",
+                        answer.response().results(0).hypotheses(0).text());
+  }
+
+  void WaitUntilNoCallLives() {
+    while (service_.live_calls() > 0) std::this_thread::yield();
+    EXPECT_EQ(batcher_.requests(), 0);
+  }
+
+  const std::shared_ptr<FakeModel> model_ =
+      std::make_shared<FakeModel>("tiny@1");
+  ModelTable models_;
+  Batcher batcher_{{}};
+  TranslationService service_{
+      &models_, &batcher_, {}, {.max_stream_sentences = kMostOwed}};
+  ServerShell server_{{.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                               "/stream.", getpid())}};
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::TranslationService::Stub> stub_;
+};
+
+TEST_F(TranslationStreamTest, AnswersWhatIsDoneAndEndsWhenAllIs) {
+  model_->Hold();
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  EXPECT_TRUE(stream->Write(Message(7, "a bb")));
+  model_->WaitForSteps(1);
+  // Errors are the message's, and come before what takes longer.
+  EXPECT_TRUE(stream->Write(Message(8, "")));
+  EXPECT_EQ(Next(*stream), "8: INVALID_ARGUMENT");
+  EXPECT_TRUE(stream->Write(Message(7, "c", -1)));
+  EXPECT_EQ(Next(*stream), "7: INVALID_ARGUMENT");
+  EXPECT_TRUE(stream->WritesDone());
+  model_->Release();
+  EXPECT_EQ(Next(*stream), "7: 12 11");
+  EXPECT_EQ(Next(*stream), "end");
+  EXPECT_TRUE(stream->Finish().ok());
+  WaitUntilNoCallLives();
+}
+
+TEST_F(TranslationStreamTest, ReadsNoMoreThanItMayOwe) {
+  model_->Hold();
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_TRUE(stream->Write(Message(i, "a")));
+  }
+  EXPECT_TRUE(stream->WritesDone());
+  model_->WaitForSteps(1);
+  while (batcher_.requests() < kMostOwed) std::this_thread::yield();
+  // One more would be read by now if it were read at all.
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  EXPECT_EQ(batcher_.requests(), kMostOwed);
+  model_->Release();
+  for (int i = 0; i < 20; ++i) EXPECT_THAT(Next(*stream), HasSubstr(": 11"));
+  EXPECT_EQ(Next(*stream), "end");
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+// A client that does not read its answers is not served, and holds no place.
+TEST_F(TranslationStreamTest, AnswersThatAreNotTakenHoldNoPlaceInABatch) {
+  constexpr int kMessages = 4000;
+  v1::TranslateStreamRequest message = Message(1, "a b c d e f g h");
+  message.mutable_request()->mutable_options()->set_beam_size(32);
+  message.mutable_request()->mutable_options()->set_n_best(32);
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  std::thread writer([&] {
+    for (int i = 0; i < kMessages && stream->Write(message); ++i) {
+    }
+  });
+  size_t served = 0;
+  for (size_t before = ~size_t{0}; served != before || served == 0;) {
+    before = served;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    served = model_->steps().size();
+  }
+  EXPECT_LT(served, kMessages / 2);
+  EXPECT_EQ(batcher_.requests(), 0);
+  EXPECT_EQ(batcher_.running_sentences(), 0);
+  context.TryCancel();
+  writer.join();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+  WaitUntilNoCallLives();
+}
+
+TEST_F(TranslationStreamTest, ALostClientStopsItsWork) {
+  model_->Hold();
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(stream->Write(Message(i, "a")));
+  model_->WaitForSteps(1);
+  context.TryCancel();
+  EXPECT_EQ(stream->Finish().error_code(), grpc::CANCELLED);
+  model_->WaitForEnds(1);  // though it is held
+  WaitUntilNoCallLives();
+  while (batcher_.running_sentences() > 0) std::this_thread::yield();
+}
+
+TEST_F(TranslationStreamTest, MessagesHaveDeadlinesOfTheirOwn) {
+  model_->Hold();
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  EXPECT_TRUE(stream->Write(Message(1, "a", /*timeout_ms=*/5)));
+  EXPECT_EQ(Next(*stream), "1: DEADLINE_EXCEEDED");
+  model_->Release();
+  EXPECT_TRUE(stream->Write(Message(2, "a", /*timeout_ms=*/60'000)));
+  EXPECT_EQ(Next(*stream), "2: 11");
+  EXPECT_TRUE(stream->WritesDone());
+  EXPECT_TRUE(stream->Finish().ok());
+}
+
+TEST_F(TranslationStreamTest, WhatCannotBeDecodedEndsTheStream) {
+  for (const auto& [bytes, message] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"\x12\x04\x0A\x02\x0A\x7F", "not a valid"},
+           // request { sentences { text: "\xFF" } }
+           {std::string("\x12\x05\x0A\x03\x0A\x01\xFF"),
+            "request: sentences[0].text: expected UTF-8"}}) {
+    grpc::GenericStub stub(channel_);
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    auto call = stub.PrepareCall(
+        &context, "/gshard.v1.TranslationService/TranslateStream", &queue);
+    const auto wait = [&queue] {
+      void* tag;
+      bool ok;
+      EXPECT_TRUE(queue.Next(&tag, &ok));
+    };
+    call->StartCall(nullptr);
+    wait();
+    const grpc::Slice slice(bytes);
+    call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
+    wait();
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    wait();
+    EXPECT_THAT(
+        FromGrpcStatus(status),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+    queue.Shutdown();
+  }
+  WaitUntilNoCallLives();
+}
+
+TEST_F(TranslationStreamTest, DrainingAnswersWhatWasRead) {
+  model_->Hold();
+  grpc::ClientContext context, late_context;
+  const auto stream = stub_->TranslateStream(&context);
+  EXPECT_TRUE(stream->Write(Message(1, "a")));
+  model_->WaitForSteps(1);
+  service_.DrainStreams();
+  model_->Release();
+  EXPECT_EQ(Next(*stream), "1: 11");
+  EXPECT_EQ(Next(*stream), "end");
+  EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+  const auto late = stub_->TranslateStream(&late_context);
+  EXPECT_EQ(Next(*late), "end");
+  EXPECT_EQ(late->Finish().error_code(), grpc::UNAVAILABLE);
+  WaitUntilNoCallLives();
+}
+
+}  // namespace
+}  // namespace gshard
