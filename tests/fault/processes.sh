@@ -1,7 +1,7 @@
 # A coordinator, routers and expert workers as processes of this machine, with
 # a small model trained and served: to be sourced by scripts that load it.
 #
-# Uses `programs`, the folder of the programs. Sets `scratch`, a folder that is
+# Uses `programs`, the folder of the programs, and `model_width`. Sets `scratch`, a folder that is
 # removed in the end, `pids` and `metrics` (addresses) by name, and `routers`.
 
 scratch=$(mktemp -d)
@@ -9,6 +9,7 @@ declare -A pids=()
 coordinator=unix:$scratch/coordinator.sock
 declare -A metrics=()
 routers=
+model_width=32
 
 cleanup() {
   local pid
@@ -23,7 +24,7 @@ client() { "$programs/gshard" "$@" --coordinator="$coordinator"; }
 
 give_up() {
   echo "no result: $1" >&2
-  tail -n 5 "$scratch"/*.log >&2
+  tail -n 2 "$scratch"/*.log >&2
   exit 2
 }
 
@@ -70,8 +71,9 @@ serve() {
   cat > "$scratch/job.textproto" << TEXT
 name: "names"
 model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
+  encoder_layers: 2 decoder_layers: 2 model_width: $model_width
+  ffn_width: $((4 * model_width)) expert_width: $((4 * model_width))
+  heads: 2 head_width: $((model_width / 2)) experts: 8 max_positions: 64
   source_vocabulary_size: 300 target_vocabulary_size: 300
   shared_vocabulary: true
 }

@@ -208,9 +208,12 @@ TEST_F(ServingTest, AnAbandonedCallCostsWorkersAStepAtMost) {
   v1::TranslateRequest request = Request();
   request.mutable_options()->set_beam_size(32);
   request.mutable_options()->set_max_length(64);
+  for (v1::Sentence& sentence : *request.mutable_sentences()) {
+    sentence.set_text("Vereinigte Staaten und St. Pierre und Miquelon");
+  }
   ASSERT_OK(Translate(cluster, request));
   const double whole = CallsOf(cluster, 0);
-  ASSERT_GT(whole, 8);
+  ASSERT_GE(whole, 6);
   int stopped = 0;  // some may be done before they are given up
   for (int i = 0; i < 20 && stopped < 3; ++i) {
     const double before = CallsOf(cluster, 0);
@@ -222,7 +225,7 @@ TEST_F(ServingTest, AnAbandonedCallCostsWorkersAStepAtMost) {
     const auto stub = cluster.Translation();
     auto call = stub->AsyncTranslate(&context, request, &queue);
     call->Finish(&response, &status, nullptr);
-    EXPECT_TRUE(Eventually([&] { return CallsOf(cluster, 0) > before + 2; }));
+    EXPECT_TRUE(Eventually([&] { return CallsOf(cluster, 0) > before + 1; }));
     context.TryCancel();
     EXPECT_TRUE(Eventually(
         [&] { return Says(cluster, "gshard_requests_in_flight 0"); }));
