@@ -49,6 +49,7 @@ void ServedModel::PublishPlacement() {
   if (!loaded_ && loading) return;
   placement.set_version(environment_.next_placement_version());
   placement_ = placement;
+  environment_.keep_placement(session_, placement_);
   for (Part* const part : unused) part->unused_since = placement.version();
   for (const auto& [key, router] : routers_) {
     if (router.state == Router::kLoaded) UpdateRouter(key);
