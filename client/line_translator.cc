@@ -177,19 +177,23 @@ absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
 }
 
 void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
+  const auto patience = std::chrono::steady_clock::now() + options_.timeout;
   std::chrono::milliseconds pause = options_.first_pause;
-  for (int attempt = 0;; ++attempt) {
-    call->status =
-        Ask(streams, call, (first_router + attempt) % streams.size());
-    const bool again = absl::IsUnavailable(call->status) ||
-                       absl::IsResourceExhausted(call->status);
-    if (!again || attempt + 1 >= options_.attempts) return;
+  int attempts = 0;
+  for (size_t router = first_router;; ++router) {
+    call->status = Ask(streams, call, router % streams.size());
+    const bool refused = absl::IsResourceExhausted(call->status);
+    if (!refused && !absl::IsUnavailable(call->status)) return;
+    // One that is told when to come back does so: there was no mishap.
+    const auto delay = RetryDelay(call->status);
+    const bool later = refused && delay.has_value() &&
+                       std::chrono::steady_clock::now() < patience;
+    if (!later && ++attempts >= options_.attempts) return;
     std::unique_lock<std::mutex> lock(call->mutex);
-    call->changed.wait_for(
-        lock, std::max(pause, RetryDelay(call->status).value_or(pause)),
-        [&] { return call->cancelled; });
+    call->changed.wait_for(lock, std::max(pause, delay.value_or(pause)),
+                           [&] { return call->cancelled; });
     if (call->cancelled) return;
-    pause *= 2;
+    if (!later) pause *= 2;
   }
 }
 

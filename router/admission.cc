@@ -230,12 +230,16 @@ void Admission::Queued(const WaitingSentence& sentence) {
 
 void Admission::Joined(const WaitingSentence& sentence) {
   work_.Begin(sentence);
+  ++running_sentences_;
+  running_positions_ += sentence.cost.positions;
   queued_tokens_ -= sentence.cost.tokens();
   --queued_sentences_;
 }
 
 void Admission::Left(const WaitingSentence& sentence) {
   work_.Finish(sentence);
+  --running_sentences_;
+  running_positions_ -= sentence.cost.positions;
   rows_ -= sentence.cost.rows;
   positions_ -= sentence.cost.positions;
 }

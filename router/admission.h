@@ -110,6 +110,8 @@ class Admission {
   const OutstandingWork& work() const { return work_; }
   int64_t queued_tokens() const { return queued_tokens_; }
   int64_t queued_sentences() const { return queued_sentences_; }
+  int64_t running_sentences() const { return running_sentences_; }
+  int64_t running_positions() const { return running_positions_; }
 
   // Until all that was taken is done.
   double EstimatedSeconds() const;
@@ -129,6 +131,8 @@ class Admission {
   OutstandingWork work_;
   int64_t queued_tokens_ = 0;
   int64_t queued_sentences_ = 0;
+  int64_t running_sentences_ = 0;
+  int64_t running_positions_ = 0;
   int64_t rows_ = 0;       // of all that wait or run
   int64_t positions_ = 0;  // of these
   double correction_ = 1;  // of estimates

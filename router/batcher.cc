@@ -360,6 +360,10 @@ void Batcher::UpdateGauges() {
   metrics_.requests_queued.Set(
       static_cast<double>(admission_.queued_sentences()));
   metrics_.queued_tokens.Set(static_cast<double>(admission_.queued_tokens()));
+  metrics_.batch_sentences.Set(
+      static_cast<double>(admission_.running_sentences()));
+  metrics_.batch_positions.Set(
+      static_cast<double>(admission_.running_positions()));
   metrics_.estimated_wait.Set(admission_.EstimatedSeconds());
 }
 

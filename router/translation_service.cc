@@ -179,7 +179,9 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
        .max_sentences = limits_.max_stream_sentences,
        .max_request_time = limits_.max_request_time,
        .on_over =
-           [streams = streams_, live_calls = live_calls_, stream] {
+           [streams = streams_, live_calls = live_calls_, stream,
+            open_streams = metrics_.open_streams] {
+             open_streams.Add(-1);
              {
                std::lock_guard<std::mutex> lock(streams->mutex);
                streams->live.erase(*stream);
@@ -188,6 +190,7 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
            }},
       context);
   ++*live_calls_;
+  metrics_.open_streams.Add(1);
   bool draining;
   {
     std::lock_guard<std::mutex> lock(streams_->mutex);

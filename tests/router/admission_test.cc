@@ -271,6 +271,20 @@ TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
             Verdict::kOverShare);
 }
 
+TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {
+  Admission admission({}, {}, 1);
+  const auto hopeless = [&](int64_t tokens, int64_t left_ms) {
+    return admission.Hopeless(
+        Sentence("a", 1, Cost(tokens), kNow + milliseconds(left_ms)), kNow);
+  };
+  EXPECT_FALSE(hopeless(10, 1));  // nothing is known
+  admission.times().ObserveRound(1, 0.1);
+  admission.times().ObserveSentence(10, 10);
+  EXPECT_FALSE(hopeless(10, 501));
+  EXPECT_TRUE(hopeless(10, 499));
+  EXPECT_FALSE(hopeless(9, 499));
+}
+
 TEST_F(AdmissionTest, EstimatesAreCorrectedByWhoWasLate) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);

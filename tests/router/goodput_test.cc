@@ -44,6 +44,7 @@ struct Scenario {
   double rate = 0;
   // Rounds that a sentence takes, for each source token.
   std::function<double(uint64_t i)> ratio = [](uint64_t) { return 1.0; };
+  double measured = 1;  // of the seconds that a round takes
 };
 
 struct Running {
@@ -165,7 +166,7 @@ class Simulation {
   void Round() {
     const int64_t rows = Load().rows;
     const double seconds = 0.004 + 0.001 * static_cast<double>(rows);
-    admission_.times().ObserveRound(rows, seconds);
+    admission_.times().ObserveRound(rows, scenario_.measured * seconds);
     now_ += seconds;
     std::erase_if(running_, [&](Running& one) {
       if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
@@ -294,6 +295,23 @@ INSTANTIATE_TEST_SUITE_P(
                              .time_left = i % 3 == 0 ? 10.0 : 2.0};
             }}),
     [](const auto& info) { return info.param.name; });
+
+// What is measured is not all that takes time.
+TEST(GoodputCorrectionTest, EstimatesThatAreTooLowAreCorrected) {
+  const auto run = [](double load) {
+    return Sum(Simulation({.arrival =
+                               [](uint64_t i) {
+                                 return Arrival{.flow = i,
+                                                .source_tokens = Length(i)};
+                               },
+                           .rate = load * kCapacity,
+                           .measured = 0.6})
+                   .Run());
+  };
+  const Outcome full = run(1.0), over = run(5.0);
+  EXPECT_GE(over.tokens, 0.9 * full.tokens);
+  EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
+}
 
 // One sends ten times what can be done; four send a tenth of it each, which is
 // less than their share: they get it.
