@@ -219,12 +219,13 @@ TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
   router_ = &cluster_->AddRouter("r");
   cluster_->AddWorker("w0");
   std::promise<void> loading;
+  std::atomic<bool> began = false;
   FakeMember* lost = nullptr;
   std::thread leave;
   lost = &cluster_->AddWorker(
       "w1", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (!command.has_load_session()) return std::nullopt;
-        loading.set_value();
+        if (!began.exchange(true)) loading.set_value();
         return ReplyWith(absl::UnavailableError("going"));
       });
   WaitForMembers(3);
@@ -240,10 +241,13 @@ TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
 
 TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
   Start(2, 1);
-  FakeMember& full = cluster_->AddWorker(
-      "x", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (!command.has_load_session() ||
-            command.load_session().worker().experts_size() == 1) {
+  // Has room for its first expert only.
+  std::atomic<bool> full = false;
+  cluster_->AddWorker(
+      "x", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        if (command.load_session().worker().experts_size() == 1 &&
+            !full.exchange(true)) {
           return std::nullopt;
         }
         return ReplyWith(absl::ResourceExhaustedError("no memory"));
@@ -261,7 +265,6 @@ TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
            ExpertsOf(session.placement()).size() == 1;
   });
   EXPECT_EQ(session.state(), v1::SessionInfo::READY);
-  (void)full;
 }
 
 TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
