@@ -146,6 +146,29 @@ TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
 }
 
+TEST_F(ServingTest, ServesOnWithoutACoordinatorAndWithTheNextOne) {
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse expected,
+                       Translate(cluster, Request()));
+  cluster.RestartCoordinator();
+  const auto taken_up = [&] {
+    const v1::DescribeResponse state = cluster.Describe();
+    return state.sessions_size() == 1 &&
+           state.sessions(0).state() == v1::SessionInfo::READY &&
+           state.sessions(0).routers_size() == 1 &&
+           state.sessions(0).placement().workers_size() == 2;
+  };
+  bool before = false;
+  do {
+    before = taken_up();
+    ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse response,
+                         Translate(cluster, Request()));
+    EXPECT_FALSE(response.degraded());
+    EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
+  } while (!before);
+}
+
 TEST_F(ServingTest, VocabulariesOfTheirOwnForSourceAndTarget) {
   const TemporaryDirectory directory;
   TrainingJob job = NamesJob(directory.path());

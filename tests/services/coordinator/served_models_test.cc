@@ -22,8 +22,10 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ServedModelsTest : public ::testing::Test {
  protected:
@@ -42,10 +44,13 @@ class ServedModelsTest : public ::testing::Test {
     delete directory_;
   }
 
-  // A router "r" and workers "w0", "w1", ...
-  void Start(int workers, int replicas) {
-    cluster_ =
-        std::make_unique<FakeCluster>(CoordinatorOptions{.replicas = replicas});
+  // A router "r" and workers "w0", "w1", ... `keep`: see FakeCluster.
+  void Start(int workers, int replicas, bool keep = false) {
+    cluster_ = std::make_unique<FakeCluster>(
+        CoordinatorOptions{.lease = absl::Seconds(1),
+                           .replicas = replicas,
+                           .watch_interval = absl::Milliseconds(1)},
+        keep);
     router_ = &cluster_->AddRouter("r");
     for (int w = 0; w < workers; ++w) {
       workers_.push_back(&cluster_->AddWorker(absl::StrCat("w", w)));
@@ -293,6 +298,44 @@ TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
   // And forward again.
   ASSERT_OK_AND_ASSIGN(session, rollback("m"));
   EXPECT_EQ(session, "m@2");
+}
+
+TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
+  Start(3, 2, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/1));
+  // Moved, so that nothing that is placed anew would be the same.
+  (void)WaitForReplicas(3);
+  workers_[0]->Leave();
+  (void)WaitForReplicas(2);
+  cluster_->AddWorker("a");
+  const v1::Placement before = WaitForReplicas(3).placement();
+  const auto loads = [&] {
+    std::set<std::string> sessions;
+    for (const v1::WorkerPlacement& part : Session().placement().workers()) {
+      sessions.insert(part.name() + " " + part.session());
+    }
+    return sessions;
+  };
+  const std::set<std::string> parts = loads();
+  cluster_->RestartCoordinator();
+  const v1::SessionInfo after = WaitForReplicas(3);
+  EXPECT_EQ(after.state(), v1::SessionInfo::READY);
+  EXPECT_EQ(after.replicas(), 1);
+  EXPECT_GT(after.placement().version(), before.version());
+  EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
+  EXPECT_EQ(loads(), parts);
+  // It had the model, and was told so.
+  EXPECT_THAT(router_->commands(), Contains("load m@1").Times(2));
+  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
+}
+
+TEST_F(ServedModelsTest, WhatNobodyNeedsAnyMoreIsReleased) {
+  Start(2, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  // Its successor knows nothing of models.
+  cluster_->RestartCoordinator();
+  router_->WaitFor("unload m@1");
+  for (const FakeMember* worker : workers_) worker->WaitFor("unload m@1");
 }
 
 TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {
