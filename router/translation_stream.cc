@@ -127,12 +127,12 @@ absl::Status TranslationStream::Queue(
                         .caller = caller_,
                         .flow = flow_,
                         .done = [this, message, context = std::move(context)](
-                       const auto& results) mutable {
-             auto response = AnswerOf(context, results);
-             // Whoever removes the model waits for this.
-             context.model = nullptr;
-             Reply(*message, std::move(response));
-           }}));
+                                    const auto& results) mutable {
+                          auto response = AnswerOf(context, results);
+                          // Whoever removes the model waits for this.
+                          context.model = nullptr;
+                          Reply(*message, std::move(response));
+                        }}));
   bool stopping;
   {
     std::lock_guard<std::mutex> lock(mutex_);

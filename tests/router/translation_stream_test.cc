@@ -241,7 +241,7 @@ TEST_F(TranslationStreamTest, DrainingAnswersWhatWasRead) {
 // Messages that arrive while the router begins to drain are answered or not
 // taken at all.
 TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
-  for (int trial = 0; trial < 40; ++trial) {
+  for (int trial = 0; trial < 20; ++trial) {
     SCOPED_TRACE(::testing::Message() << "trial " << trial);
     TranslationService service(&models_, &batcher_, {}, {});
     ServerShell server({.address = absl::StrCat("unix:", ::testing::TempDir(),
@@ -256,7 +256,7 @@ TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
     ASSERT_TRUE(stream->Write(Message(1, "a")));
     EXPECT_EQ(Next(*stream), "1: 11");
     std::thread writer([&] { stream->Write(Message(2, "a")); });
-    for (int i = 0; i < 3 * trial; ++i) std::this_thread::yield();
+    for (int i = 0; i < 6 * trial; ++i) std::this_thread::yield();
     service.DrainStreams();
     size_t answers = 1;
     while (Next(*stream) != "end") ++answers;
