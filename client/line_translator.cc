@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "router/terminology.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
@@ -41,6 +42,18 @@ absl::Status CheckLine(const SourceLine& line) {
                      kMaxSentenceBytes, " bytes, got ", line.text.size()));
   }
   return absl::OkStatus();
+}
+
+// Spans of those of `keep` that the sentence has.
+void AddKeptSpans(const std::vector<std::string>& keep,
+                  v1::Sentence& sentence) {
+  for (const std::string& words : keep) {
+    const size_t at = FindWords(sentence.text(), words);
+    if (at == std::string::npos) continue;
+    v1::TextSpan* const span = sentence.add_keep();
+    span->set_begin(static_cast<int32_t>(at));
+    span->set_end(static_cast<int32_t>(at + words.size()));
+  }
 }
 
 // The index in "sentences[3].text: ...", if the message has one.
@@ -115,6 +128,7 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> LineTranslator::Create(
 bool LineTranslator::Gather(const Source& source, Call* call) {
   call->request.set_model(options_.model);
   *call->request.mutable_options() = options_.search;
+  call->request.set_require_full(options_.require_full);
   size_t bytes = 0;
   while (call->lines.size() < options_.sentences_per_call &&
          bytes < kMaxCallBytes) {
@@ -130,6 +144,7 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
       sentence->set_text((*line)->text);
       sentence->set_source_language((*line)->language);
       sentence->set_target_prefix(options_.prefix);
+      AddKeptSpans(options_.keep, *sentence);
       call->sent.push_back(call->lines.size());
       bytes += (*line)->text.size();
     }

@@ -45,6 +45,9 @@ struct LineTranslatorOptions {
   std::string model = {};                 // as TranslateRequest.model
   v1::TranslateOptions search = {};
   std::string prefix = {};  // as Sentence.target_prefix, of every line
+  // Words that come out as they are, of every line that has them.
+  std::vector<std::string> keep = {};
+  bool require_full = false;  // as TranslateRequest.require_full
   size_t sentences_per_call = 8;
   size_t calls_in_flight = 32;                 // at least 1
   std::chrono::milliseconds timeout{60'000};   // of one request

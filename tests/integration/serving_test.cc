@@ -2,8 +2,10 @@
 // that clients abandon leave nothing behind.
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 
 #include <filesystem>
+#include <future>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -147,6 +149,60 @@ TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
   unknown.set_model("nothing");
   EXPECT_THAT(Translate(cluster, unknown),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
+}
+
+// grpc.health.v1 of the router's translations, with messages of the same fields.
+bool IsReady(Cluster& cluster) {
+  const auto channel = cluster.Channel(cluster.router(0).address());
+  grpc::TemplatedGenericStub<v1::WatchJobRequest, v1::Status> stub(channel);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::WatchJobRequest request;
+  request.set_job(v1::TranslationService::service_full_name());
+  v1::Status response;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request,
+                 &response,
+                 [&](grpc::Status status) { done.set_value(status); });
+  return done.get_future().get().ok() && response.code() == 1;
+}
+
+TEST_F(ServingTest, IsReadyWhenAndAsLongAsAllExpertsWereReached) {
+  Cluster cluster(1, 2);
+  cluster.WaitForMembers();
+  EXPECT_FALSE(IsReady(cluster));
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  EXPECT_TRUE(IsReady(cluster));
+  // Clients need no coordinator.
+  cluster.RestartCoordinator();
+  EXPECT_TRUE(IsReady(cluster));
+  // One expert less makes answers degraded; an outage would be worse.
+  cluster.WaitForMembers();
+  cluster.DropWorker(0);
+  EXPECT_TRUE(IsReady(cluster));
+}
+
+TEST_F(ServingTest, ServesOnWithoutACoordinatorAndWithTheNextOne) {
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse expected,
+                       Translate(cluster, Request()));
+  cluster.RestartCoordinator();
+  const auto taken_up = [&] {
+    const v1::DescribeResponse state = cluster.Describe();
+    return state.sessions_size() == 1 &&
+           state.sessions(0).state() == v1::SessionInfo::READY &&
+           state.sessions(0).routers_size() == 1 &&
+           state.sessions(0).placement().workers_size() == 2;
+  };
+  bool before = false;
+  do {
+    before = taken_up();
+    ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse response,
+                         Translate(cluster, Request()));
+    EXPECT_FALSE(response.degraded());
+    EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
+  } while (!before);
 }
 
 TEST_F(ServingTest, VocabulariesOfTheirOwnForSourceAndTarget) {
