@@ -8,6 +8,7 @@
 #include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
 #include "services/segments/role_split.h"
+#include "services/tensor/buffer.h"
 
 namespace gshard {
 namespace {
@@ -89,6 +90,11 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
   metrics_.AddCallbackGauge(
       "gshard_worker_queue_bytes", "Tensor bytes that wait for a thread.",
       [this] { return service_.queue().waiting_bytes(); });
+  metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
+                            [] { return GetBufferUsage().live_bytes; });
+  metrics_.AddCallbackGauge(
+      "gshard_tensor_cached_bytes", "Memory that is kept for tensors to come.",
+      [] { return GetBufferUsage().cached_bytes; });
   server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
   server_.OnDrain([this] { service_.FinishAccepted(); });
 }

@@ -7,6 +7,7 @@
 #include "services/moe/graph_ops.h"
 #include "services/rpc/channel.h"
 #include "services/segments/role_split.h"
+#include "services/tensor/buffer.h"
 
 namespace gshard {
 namespace {
@@ -148,6 +149,11 @@ RouterProcess::RouterProcess(RouterOptions options)
   // Before any program is built.
   RegisterMoeOps();
   RegisterShardingOps();
+  metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
+                            [] { return GetBufferUsage().live_bytes; });
+  metrics_.AddCallbackGauge(
+      "gshard_tensor_cached_bytes", "Memory that is kept for tensors to come.",
+      [] { return GetBufferUsage().cached_bytes; });
   server_.AddService(&service_, v1::TranslationService::service_full_name());
   server_.OnDrain([this] {
     service_.DrainStreams();

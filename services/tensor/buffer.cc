@@ -1,5 +1,7 @@
 #include "services/tensor/buffer.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <new>
@@ -12,11 +14,17 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kMaxCachedBytes = size_t{1} << 30;
 
+// What is held, live and cached, in multiples of the most that was ever live.
+// Sizes that vary would otherwise each keep what they had at their peak.
+constexpr size_t kMostHeld = 2;
+constexpr size_t kAlwaysHeld = size_t{1} << 20;  // bytes
+
 // Rounds up so that nearly equal sizes share blocks: to 1/8 of the power of
 // two below, which wastes at most 12.5%.
 size_t BlockSize(size_t bytes) {
-  if (bytes <= 512) return (bytes + kAlignment - 1) / kAlignment * kAlignment +
-                           (bytes == 0 ? kAlignment : 0);
+  if (bytes <= 512)
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment +
+           (bytes == 0 ? kAlignment : 0);
   size_t power = 512;
   while (power * 2 <= bytes) power *= 2;
   const size_t grain = power / 8;
@@ -29,10 +37,12 @@ class BlockCache {
     {
       std::lock_guard<std::mutex> lock(mutex_);
       usage_.live_bytes += size;
+      peak_bytes_ = std::max(peak_bytes_, usage_.live_bytes);
       auto found = free_.find(size);
-      if (found != free_.end() && !found->second.empty()) {
-        std::byte* block = found->second.back();
-        found->second.pop_back();
+      if (found != free_.end() && !found->second.blocks.empty()) {
+        std::byte* block = found->second.blocks.back();
+        found->second.blocks.pop_back();
+        found->second.last_use = ++clock_;
         usage_.cached_bytes -= size;
         return block;
       }
@@ -43,16 +53,17 @@ class BlockCache {
   }
 
   void Return(std::byte* block, size_t size) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      usage_.live_bytes -= size;
-      if (usage_.cached_bytes + size <= kMaxCachedBytes) {
-        free_[size].push_back(block);
-        usage_.cached_bytes += size;
-        return;
-      }
+    std::lock_guard<std::mutex> lock(mutex_);
+    usage_.live_bytes -= size;
+    usage_.cached_bytes += size;
+    Blocks& same = free_[size];
+    same.blocks.push_back(block);
+    same.last_use = ++clock_;
+    while (usage_.cached_bytes > kMaxCachedBytes ||
+           usage_.live_bytes + usage_.cached_bytes >
+               kMostHeld * peak_bytes_ + kAlwaysHeld) {
+      FreeStalest();
     }
-    std::free(block);
   }
 
   BufferUsage usage() {
@@ -62,17 +73,41 @@ class BlockCache {
 
   void Trim() {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (auto& [size, blocks] : free_) {
-      for (std::byte* block : blocks) std::free(block);
+    for (auto& [size, same] : free_) {
+      for (std::byte* block : same.blocks) std::free(block);
     }
     free_.clear();
     usage_.cached_bytes = 0;
   }
 
  private:
+  struct Blocks {  // of one size
+    std::vector<std::byte*> blocks;
+    uint64_t last_use = 0;
+  };
+
+  // Gives a block back, of the size that was not used for longest. There are at
+  // most eight sizes for each power of two. Needs mutex_.
+  void FreeStalest() {
+    auto stalest = free_.end();
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->second.blocks.empty()) continue;
+      if (stalest == free_.end() ||
+          it->second.last_use < stalest->second.last_use) {
+        stalest = it;
+      }
+    }
+    std::free(stalest->second.blocks.back());
+    stalest->second.blocks.pop_back();
+    usage_.cached_bytes -= stalest->first;
+  }
+
   std::mutex mutex_;
-  std::unordered_map<size_t, std::vector<std::byte*>> free_;
+  // All below are guarded by mutex_.
+  std::unordered_map<size_t, Blocks> free_;
   BufferUsage usage_;
+  size_t peak_bytes_ = 0;  // the most that was live
+  uint64_t clock_ = 0;     // counts uses
 };
 
 // Never destroyed: tensors of other static objects may outlive any order.

@@ -1,7 +1,8 @@
 # A coordinator, routers and expert workers as processes of this machine, with
 # a small model trained and served: to be sourced by scripts that load it.
 #
-# Uses `programs`, the folder of the programs, and `model_width`. Sets `scratch`, a folder that is
+# Uses `programs`, the folder of the programs, `model_width`
+# and `model_steps`, how long it is trained. Sets `scratch`, a folder that is
 # removed in the end, `pids` and `metrics` (addresses) by name, and `routers`.
 
 scratch=$(mktemp -d)
@@ -10,6 +11,7 @@ coordinator=unix:$scratch/coordinator.sock
 declare -A metrics=()
 routers=
 model_width=32
+model_steps=30
 
 cleanup() {
   local pid
@@ -78,7 +80,7 @@ model {
   shared_vocabulary: true
 }
 data { train_path: "$PWD/tests/data/names.tsv" }
-steps: 30
+steps: $model_steps
 microbatches_per_step: 2
 tokens_per_microbatch: 256
 max_length: 48

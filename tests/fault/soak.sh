@@ -15,7 +15,8 @@
 # A router, two expert workers and the coordinator run as processes. One client
 # sends all the time, another one is killed every other second, in the midst of
 # its calls. When they have gone, nothing may be in flight, queued or in a
-# batch, and open files and memory of each process be as after the warm-up.
+# batch, and tensors in use, open files and memory of each process be as after
+# the warm-up.
 #
 # Prints the numbers. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
@@ -105,10 +106,13 @@ serve 1 2
 soak "$warm_up"
 settle || failures=$((failures + 1))
 sleep 2  # until connections of clients that were killed are gone
-declare -A files=() memory=()
+declare -A files=() memory=() tensors=()
 for name in "${processes[@]}"; do
   files[$name]=$(open_files "$name")
   memory[$name]=$(resident "$name")
+done
+for name in router-0 worker-0 worker-1; do
+  tensors[$name]=$(metric "$name" gshard_tensor_bytes)
 done
 begin=$(date +%s)
 before=$(served)
@@ -133,5 +137,11 @@ for name in "${processes[@]}"; do
   [[ $verdict == ok ]] || failures=$((failures + 1))
   printf '%-12s %12d %12d %14d %14d %7s%% %s\n' "$name" "${files[$name]}" \
     "$open" "${memory[$name]}" "$kib" "$percent" "$verdict"
+done
+for name in "${!tensors[@]}"; do
+  bytes=$(metric "$name" gshard_tensor_bytes)
+  echo "tensors of $name in use: ${tensors[$name]} bytes before, $bytes after," \
+    "$(metric "$name" gshard_tensor_cached_bytes) kept for others"
+  [[ $bytes == "${tensors[$name]}" ]] || failures=$((failures + 1))
 done
 ((failures == 0))

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -54,6 +55,22 @@ TEST(BufferTest, TrimGivesCachedBlocksBack) {
   EXPECT_GT(GetBufferUsage().cached_bytes, 0u);
   TrimBufferCache();
   EXPECT_EQ(GetBufferUsage().cached_bytes, 0u);
+}
+
+// A server sees ever new sizes, and each at its own peak.
+TEST(BufferTest, HoldsNoMoreThanTwiceWhatWasLive) {
+  TrimBufferCache();
+  constexpr size_t kMiB = size_t{1} << 20;
+  size_t most = 0;
+  for (size_t bytes = kMiB; bytes <= 64 * kMiB; bytes += kMiB / 2) {
+    const auto block = AllocateBuffer(bytes);
+    most = std::max(most, GetBufferUsage().live_bytes);
+  }
+  EXPECT_LE(GetBufferUsage().cached_bytes, 2 * most + kMiB);
+  // Sizes that are in use stay.
+  const std::byte* const last = AllocateBuffer(64 * kMiB).get();
+  EXPECT_EQ(AllocateBuffer(64 * kMiB).get(), last);
+  TrimBufferCache();
 }
 
 TEST(BufferTest, ThreadsAllocateAndReturnAtTheSameTime) {
