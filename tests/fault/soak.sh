@@ -5,8 +5,9 @@
 #   tests/fault/soak.sh --requests 100000
 #
 #   --requests N     calls and messages of streams (100000)
-#   --warm-up N      that come before, and set the numbers to come back to (a
-#                    fifth of --requests, 2000 at least)
+#   --warm-up N      that come before, and set the numbers to come back to (half
+#                    of --requests, 2000 at least): memory grows until kernels
+#                    and blocks of all sizes that come have been made once
 #   --growth P       percent that memory may grow by (2)
 #   --seed S         of all that is random (1)
 #   --programs DIR   folder of the programs (build/dev/bin)
@@ -36,7 +37,7 @@ while [[ $# -gt 0 ]]; do
     *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
   esac
 done
-((warm_up > 0)) || warm_up=$((requests / 5 > 2000 ? requests / 5 : 2000))
+((warm_up > 0)) || warm_up=$((requests / 2 > 2000 ? requests / 2 : 2000))
 # shellcheck source=tests/fault/processes.sh
 source tests/fault/processes.sh
 RANDOM=$seed
