@@ -7,6 +7,9 @@
 #include <filesystem>
 #include <future>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/integration/cluster.h"
@@ -55,8 +58,8 @@ class ServingTest : public ::testing::Test {
     v1::TranslateResponse response;
     grpc::ClientContext context;
     SetDeadline(context);
-    RETURN_IF_ERROR(FromGrpcStatus(cluster.Translation(router)->Translate(
-        &context, request, &response)));
+    RETURN_IF_ERROR(FromGrpcStatus(
+        cluster.Translation(router)->Translate(&context, request, &response)));
     return response;
   }
 
@@ -233,6 +236,63 @@ TEST_F(ServingTest, DamagedCheckpointIsRefusedByName) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("safetensors")));
   EXPECT_THAT(cluster.Load("names", copy.path() + "/step-00000031"),
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
+}
+
+// Calls that a worker has run.
+double CallsOf(Cluster& cluster, int worker) {
+  double sum = 0;
+  const std::string metrics = cluster.worker(worker).Metrics();
+  for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
+    double value;
+    if (absl::StartsWith(line, "gshard_expert_calls_total{") &&
+        absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
+      sum += value;
+    }
+  }
+  return sum;
+}
+
+bool Says(Cluster& cluster, const std::string& metric) {
+  return cluster.router(0).Metrics().find(metric + "\n") != std::string::npos;
+}
+
+// From when the router knows, the worker runs the calls of the step that was
+// under way, at most.
+TEST_F(ServingTest, AnAbandonedCallCostsWorkersAStepAtMost) {
+  Cluster cluster(1, 1);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  v1::TranslateRequest request = Request();
+  request.mutable_options()->set_beam_size(32);
+  request.mutable_options()->set_max_length(64);
+  ASSERT_OK(Translate(cluster, request));
+  const double whole = CallsOf(cluster, 0);
+  ASSERT_GT(whole, 8);
+  int stopped = 0;  // some may be done before they are given up
+  for (int i = 0; i < 20 && stopped < 3; ++i) {
+    const double before = CallsOf(cluster, 0);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    grpc::CompletionQueue queue;
+    v1::TranslateResponse response;
+    grpc::Status status;
+    const auto stub = cluster.Translation();
+    auto call = stub->AsyncTranslate(&context, request, &queue);
+    call->Finish(&response, &status, nullptr);
+    EXPECT_TRUE(Eventually([&] { return CallsOf(cluster, 0) > before + 2; }));
+    context.TryCancel();
+    EXPECT_TRUE(Eventually(
+        [&] { return Says(cluster, "gshard_requests_in_flight 0"); }));
+    const double then = CallsOf(cluster, 0);
+    EXPECT_TRUE(
+        Eventually([&] { return Says(cluster, "gshard_batch_sentences 0"); }));
+    void* tag;
+    bool ok;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    // The decoder has one MoE layer.
+    EXPECT_LE(CallsOf(cluster, 0), then + 1);
+    stopped += then - before < whole - 2;
+  }
+  EXPECT_GT(stopped, 0);
 }
 
 }  // namespace

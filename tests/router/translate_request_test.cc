@@ -186,7 +186,7 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
        "options.terms[0].source: expected 1 to 256 bytes"},
       {[](Request& r) { AddTerm(r, "b", std::string(257, 'x')); }, kInvalid,
        "options.terms[0].target: expected 1 to 256 bytes"},
-      {[](Request& r) { AddTerm(r, "a", "?"); }, kInvalid,
+      {[](Request& r) { AddTerm(r, "ein", "?"); }, kInvalid,
        "options.terms[0].target: cannot write"},
       {[](Request& r) { Keep(r, 0, 99); }, kInvalid,
        "sentences[0].keep[0]: expected whole characters"},
@@ -198,7 +198,7 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
        kInvalid, "sentences[0].target_prefix: cannot write"},
       {[](Request& r) {
          r.mutable_sentences(0)->set_target_prefix("a b c d e f g h i j");
-         AddTerm(r, "a", "k l");
+         AddTerm(r, "ein", "k l");
        },
        kInvalid,
        "sentences[0].target_prefix: expected fewer than 12 tokens, with terms "
@@ -258,6 +258,13 @@ TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {
       ParseTranslateRequest(SerializeRaw(request)),
       StatusIs(absl::StatusCode::kInvalidArgument,
                "sentences[0].source_language: expected UTF-8, byte 0 is not"));
+  request = Valid();
+  AddTerm(request, "a", "b");
+  AddTerm(request, "a", "x\xE2\x82");
+  EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "options.terms[1].target: expected UTF-8, byte 1 is "
+                       "not"));
   request = Valid();
   request.set_model("\xC0\x80");
   EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
