@@ -119,10 +119,10 @@ settle() {
   local begin state calm=0
   begin=$(now)
   while ((calm < 3)); do
-    state=$(client describe --json | python3 -c '
-import json, sys
+    state=$(client describe --json 2> /dev/null | python3 -c '
+import json, sys, time
 state = json.load(sys.stdin)
-name, most = sys.argv[1], int(sys.argv[2])
+name, most = sys.argv[1], time.time() * 1000 - int(sys.argv[2])
 joined = not name or any(
     m["name"] == name and int(m.get("joined_ms", 0)) <= most
     for m in state.get("members", []))
@@ -130,7 +130,7 @@ for s in state.get("sessions", []):
     names = {w["name"] for w in s.get("placement", {}).get("workers", [])}
     print(s.get("state"), s.get("experts_below_replicas", 0), len(names),
           len(s.get("routers", [])), joined)
-' "${2-}" $(($(now) - ${3-0})) 2> /dev/null || true)
+' "${2-}" "${3-0}" 2> /dev/null || true)
     calm=$((calm + 1))
     ((calm > 1)) || settled=$(now)
     [[ $state == "READY 0 $1 2 True" ]] || calm=0
@@ -278,7 +278,6 @@ for name in coordinator router-0 router-1 "${workers[@]}" coordinator; do
   [[ $name != coordinator ]] || member=worker-0  # which joins again
   settle 4 "$member" "$back"
   recovered $((settled - back))
-  echo "DEBUG $name $((settled - back))" >&2
   # Until the client has seen that the router serves again.
   [[ $name != router* ]] || pause 1500
 done

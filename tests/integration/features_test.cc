@@ -3,10 +3,13 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
-#include <thread>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "services/base/log.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/decoding/routing_trace.h"
@@ -144,6 +147,75 @@ TEST_F(FeaturesTest, RoutingIsExplainedOnlyWhereDebugCallsAreOn) {
               StatusIs(absl::StatusCode::kPermissionDenied,
                        HasSubstr("--enable_debug_calls")));
   EXPECT_OK(Explain(1, "Deutschland", "Germany"));
+}
+
+// The lines of a log that have all of `parts`.
+int CountLines(const std::string& log, const std::vector<std::string>& parts) {
+  int count = 0;
+  for (const absl::string_view line : absl::StrSplit(log, '\n')) {
+    count += std::all_of(parts.begin(), parts.end(), [&](const auto& part) {
+      return absl::StrContains(line, part);
+    });
+  }
+  return count;
+}
+
+TEST_F(FeaturesTest, IdsAndTracesGoAlongWithStreamsAndExplanations) {
+  const std::vector<std::string> traces = {"0af7651916cd43dd8448eb211c80319c",
+                                           "1bf7651916cd43dd8448eb211c80319c"};
+  const auto identify = [&](const std::string& id, const std::string& trace,
+                            grpc::ClientContext& context) {
+    SetDeadline(context);
+    context.AddMetadata("x-request-id", id);
+    context.AddMetadata("traceparent",
+                        absl::StrCat("00-", trace, "-b7ad6b7169203331-01"));
+  };
+  const auto answered_id = [](const grpc::ClientContext& context) {
+    const auto& metadata = context.GetServerInitialMetadata();
+    const auto found = metadata.find("x-request-id");
+    return found == metadata.end()
+               ? ""
+               : std::string(found->second.data(), found->second.size());
+  };
+  ::testing::internal::CaptureStderr();
+  SetLogThreshold(LogSeverity::kDebug);
+  {
+    grpc::ClientContext context;
+    identify("stream-1", traces[0], context);
+    const auto stub = cluster_->Translation();
+    const auto stream = stub->TranslateStream(&context);
+    v1::TranslateStreamRequest message;
+    *message.mutable_request() = Request("Kanarienvogel");
+    stream->Write(message);
+    stream->WritesDone();
+    v1::TranslateStreamResponse answer;
+    while (stream->Read(&answer)) {
+    }
+    EXPECT_OK(FromGrpcStatus(stream->Finish()));
+    EXPECT_EQ(answered_id(context), "stream-1");
+  }
+  for (const int router : {1, 0}) {
+    grpc::ClientContext context;
+    const std::string id = absl::StrCat("explain-", router);
+    identify(id, traces[1], context);
+    v1::ExplainRoutingRequest request;
+    request.mutable_sentence()->set_text("Kanarienvogel");
+    request.mutable_sentence()->set_source_language("de");
+    v1::ExplainRoutingResponse response;
+    const absl::Status status =
+        FromGrpcStatus(cluster_->Translation(router)->ExplainRouting(
+            &context, request, &response));
+    EXPECT_EQ(status.ok(), router == 1) << status;
+    EXPECT_EQ(answered_id(context), id);  // also of an error
+  }
+  SetLogThreshold(LogSeverity::kInfo);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(CountLines(log, {"/TranslateStream", "stream-1", traces[0]}), 1);
+  EXPECT_GT(CountLines(log, {"ran a segment", traces[0]}), 0);
+  EXPECT_EQ(CountLines(log, {"/ExplainRouting", "explain-1", traces[1]}), 1);
+  EXPECT_EQ(CountLines(log, {"PERMISSION_DENIED", "explain-0"}), 1);
+  EXPECT_GT(CountLines(log, {"ran a segment", traces[1]}), 0);
+  EXPECT_EQ(CountLines(log, {"Kanarien"}), 0);
 }
 
 // The program of one process, with all experts, is what the answer must equal;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/rpc/server_stream.h"
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -18,6 +19,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -90,6 +92,29 @@ TEST_F(TranslateRequestTest, OptionsAreTaken) {
   ASSERT_OK(greedy);
   EXPECT_EQ(greedy->sentences[0].options.beam_size, 1);
   EXPECT_EQ(greedy->sentences[0].options.length_penalty, 0);
+}
+
+// Every field that may have a bad value has a case: one of `messages` begins
+// with its name.
+void ExpectEveryField(const google::protobuf::Descriptor& message,
+                      const std::string& prefix,
+                      const std::vector<std::string>& messages) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *message.field(i);
+    if (&field ==
+        v1::TranslateRequest::descriptor()->FindFieldByName("require_full")) {
+      continue;  // not about the request: see translate_answer.h
+    }
+    const std::string name =
+        absl::StrCat(prefix, field.name(), field.is_repeated() ? "[0]" : "");
+    // A span is bad as a whole.
+    if (field.message_type() != nullptr &&
+        field.message_type() != v1::TextSpan::descriptor()) {
+      ExpectEveryField(*field.message_type(), name + ".", messages);
+      continue;
+    }
+    EXPECT_THAT(messages, Contains(StartsWith(name + ": "))) << name;
+  }
 }
 
 TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
@@ -204,12 +229,15 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
        "sentences[0].target_prefix: expected fewer than 12 tokens, with terms "
        "and what is kept, got 12"},
   };
+  std::vector<std::string> messages;
   for (const Case& bad : cases) {
     Request request = Valid();
     bad.spoil(request);
     EXPECT_THAT(PrepareTranslation(request, models_),
                 StatusIs(bad.code, StartsWith(bad.message)));
+    messages.push_back(bad.message);
   }
+  ExpectEveryField(*Request::descriptor(), "", messages);
 }
 
 TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {

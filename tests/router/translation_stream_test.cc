@@ -188,6 +188,37 @@ TEST_F(TranslationStreamTest, MessagesHaveDeadlinesOfTheirOwn) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
+// Whatever deadline a call or a message has, or if it has none.
+TEST_F(TranslationStreamTest, NobodyGetsMoreTimeThanTheRouterGives) {
+  model_->Hold();
+  TranslationService service(
+      &models_, &batcher_, {},
+      {.max_request_time = std::chrono::milliseconds(20)});
+  ServerShell server({.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                              "/clamp.", getpid())});
+  server.AddService(&service, v1::TranslationService::service_full_name());
+  ASSERT_OK(server.Start());
+  const auto stub =
+      v1::TranslationService::NewStub(*CreateChannel(server.address()));
+  for (const bool deadline : {false, true}) {
+    grpc::ClientContext call_context, stream_context;
+    if (deadline) SetDeadline(call_context, std::chrono::hours(1));
+    v1::TranslateResponse response;
+    const grpc::Status status =
+        stub->Translate(&call_context, Message(1, "a").request(), &response);
+    EXPECT_THAT(FromGrpcStatus(status),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr("was not done in time")));
+    const auto stream = stub->TranslateStream(&stream_context);
+    EXPECT_TRUE(stream->Write(Message(1, "a", deadline ? 3'600'000 : 0)));
+    EXPECT_EQ(Next(*stream), "1: DEADLINE_EXCEEDED");
+    EXPECT_TRUE(stream->WritesDone());
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  model_->Release();
+  server.Drain(std::chrono::seconds(30));
+}
+
 TEST_F(TranslationStreamTest, WhatCannotBeDecodedEndsTheStream) {
   for (const auto& [bytes, message] :
        std::vector<std::pair<std::string, std::string>>{
