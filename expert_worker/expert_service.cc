@@ -163,6 +163,12 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ExpertService::ReplicateGradients(
 
 void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
                             ExpertFrame frame) {
+  if (finishing_) {
+    // Opened, or written to, by a router that has not heard of it.
+    stream->sender->Finish(
+        absl::UnavailableError("the worker is shutting down"));
+    return;
+  }
   const uint64_t call_id = frame.header.call_id();
   switch (frame.header.kind()) {
     case v1::ExpertFrameHeader::CANCEL:
@@ -299,6 +305,7 @@ void ExpertService::OnStreamEnd(Stream& stream) {
 
 void ExpertService::FinishAccepted() {
   queue_.Finish();
+  finishing_ = true;
   std::unique_lock<std::mutex> lock(mutex_);
   for (const auto& [id, stream] : streams_) {
     stream->sender->Finish(

@@ -73,6 +73,7 @@ class ExpertService final
 
   mutable std::mutex mutex_;
   std::condition_variable stream_ended_;
+  std::atomic<bool> finishing_ = false;
   uint64_t last_stream_ = 0;                             // guarded by mutex_
   std::map<uint64_t, std::shared_ptr<Stream>> streams_;  // guarded by mutex_
 

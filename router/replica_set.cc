@@ -130,8 +130,11 @@ void ReplicaSet::Ping(const std::shared_ptr<Pings>& pings,
        // Not the connection, which the callback would keep alive.
        state = holding.connection->shared_state()](const auto& reply) {
         if (answered->exchange(true)) return;
+        // One that has released the session, since the placement has changed,
+        // is there as well.
+        const bool there = reply.ok() || absl::IsNotFound(reply.status());
         state->Health([&](WorkerHealth& health) {
-          health.OnProbeReply(Clock::now(), reply.ok());
+          health.OnProbeReply(Clock::now(), there);
         });
         pings->Wake();
       });

@@ -49,8 +49,9 @@ class ReplicaSet {
  public:
   using Group = std::shared_ptr<const ReplicaGroup>;
 
-  // How long a worker may take to answer a ping.
-  static constexpr std::chrono::milliseconds kPingTimeout{1'000};
+  // How long a worker may take to answer a ping: more than one that is there
+  // needs on a busy machine. Those that are dead are known without.
+  static constexpr std::chrono::milliseconds kPingTimeout{2'000};
 
   ReplicaSet(int64_t num_experts, Group group, RouterMetrics metrics = {});
   ~ReplicaSet();

@@ -464,5 +464,15 @@ TEST_F(ExpertServiceTest, DrainsByFinishingWhatItAccepted) {
   drain.join();
 }
 
+TEST_F(ExpertServiceTest, StreamsThatComeLaterAreEndedToo) {
+  Start();
+  service_->FinishAccepted();
+  // A server would wait for it as long as it may.
+  RouterStream late(*CreateChannel(server_->address()));
+  late.Send(Frame(1));
+  EXPECT_THAT(late.WaitForEnd(), StatusIs(absl::StatusCode::kUnavailable,
+                                          HasSubstr("shutting down")));
+}
+
 }  // namespace
 }  // namespace gshard
