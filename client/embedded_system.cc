@@ -63,6 +63,7 @@ class EmbeddedSystem final : public LocalSystem {
       case LocalMember::Role::kRouter: {
         RouterOptions options;
         options.process = process;
+        options.enable_debug_calls = options_.enable_debug_calls;
         routers_.push_back(std::make_unique<RouterProcess>(options));
         return routers_.back()->Start();
       }

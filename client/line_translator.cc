@@ -10,6 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "router/terminology.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
@@ -41,6 +42,18 @@ absl::Status CheckLine(const SourceLine& line) {
                      kMaxSentenceBytes, " bytes, got ", line.text.size()));
   }
   return absl::OkStatus();
+}
+
+// Spans of those of `keep` that the sentence has.
+void AddKeptSpans(const std::vector<std::string>& keep,
+                  v1::Sentence& sentence) {
+  for (const std::string& words : keep) {
+    const size_t at = FindWords(sentence.text(), words);
+    if (at == std::string::npos) continue;
+    v1::TextSpan* const span = sentence.add_keep();
+    span->set_begin(static_cast<int32_t>(at));
+    span->set_end(static_cast<int32_t>(at + words.size()));
+  }
 }
 
 // The index in "sentences[3].text: ...", if the message has one.
@@ -115,6 +128,7 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> LineTranslator::Create(
 bool LineTranslator::Gather(const Source& source, Call* call) {
   call->request.set_model(options_.model);
   *call->request.mutable_options() = options_.search;
+  call->request.set_require_full(options_.require_full);
   size_t bytes = 0;
   while (call->lines.size() < options_.sentences_per_call &&
          bytes < kMaxCallBytes) {
@@ -130,6 +144,7 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
       sentence->set_text((*line)->text);
       sentence->set_source_language((*line)->language);
       sentence->set_target_prefix(options_.prefix);
+      AddKeptSpans(options_.keep, *sentence);
       call->sent.push_back(call->lines.size());
       bytes += (*line)->text.size();
     }
@@ -162,19 +177,23 @@ absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
 }
 
 void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
+  const auto patience = std::chrono::steady_clock::now() + options_.timeout;
   std::chrono::milliseconds pause = options_.first_pause;
-  for (int attempt = 0;; ++attempt) {
-    call->status =
-        Ask(streams, call, (first_router + attempt) % streams.size());
-    const bool again = absl::IsUnavailable(call->status) ||
-                       absl::IsResourceExhausted(call->status);
-    if (!again || attempt + 1 >= options_.attempts) return;
+  int attempts = 0;
+  for (size_t router = first_router;; ++router) {
+    call->status = Ask(streams, call, router % streams.size());
+    const bool refused = absl::IsResourceExhausted(call->status);
+    if (!refused && !absl::IsUnavailable(call->status)) return;
+    // One that is told when to come back does so: there was no mishap.
+    const auto delay = RetryDelay(call->status);
+    const bool later = refused && delay.has_value() &&
+                       std::chrono::steady_clock::now() < patience;
+    if (!later && ++attempts >= options_.attempts) return;
     std::unique_lock<std::mutex> lock(call->mutex);
-    call->changed.wait_for(
-        lock, std::max(pause, RetryDelay(call->status).value_or(pause)),
-        [&] { return call->cancelled; });
+    call->changed.wait_for(lock, std::max(pause, delay.value_or(pause)),
+                           [&] { return call->cancelled; });
     if (call->cancelled) return;
-    pause *= 2;
+    if (!later) pause *= 2;
   }
 }
 

@@ -45,10 +45,15 @@ struct LineTranslatorOptions {
   std::string model = {};                 // as TranslateRequest.model
   v1::TranslateOptions search = {};
   std::string prefix = {};  // as Sentence.target_prefix, of every line
+  // Words that come out as they are, of every line that has them.
+  std::vector<std::string> keep = {};
+  bool require_full = false;  // as TranslateRequest.require_full
   size_t sentences_per_call = 8;
   size_t calls_in_flight = 32;                 // at least 1
   std::chrono::milliseconds timeout{60'000};   // of one request
-  int attempts = 5;                            // of one request
+  // Of one request; while `timeout` has not passed, refusals that say when to
+  // come back do not count.
+  int attempts = 5;
   std::chrono::milliseconds first_pause{200};  // doubles with every attempt
 };
 

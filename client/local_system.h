@@ -34,6 +34,9 @@ struct LocalSystemOptions {
   // The coordinator's --reduce.
   std::string reduce = "coordinator";
 
+  // The routers' --enable_debug_calls.
+  bool enable_debug_calls = false;
+
   // Folder of the programs; used by MakeProcessSystem only.
   std::string program_directory = {};
 };

@@ -26,6 +26,8 @@ int main(int argc, char** argv) {
       {"cancel", "ends a training job", CancelCommand},
       {"translate", "translates arguments, standard input or a file",
        TranslateCommand},
+      {"explain", "shows which experts the tokens of a sentence visit",
+       ExplainCommand},
       {"evaluate", "translates held-out text and scores it with sacreBLEU",
        EvaluateCommand},
       {"describe", "says who is a member, who holds what, and what runs",

@@ -89,6 +89,10 @@ class ProcessSystem final : public LocalSystem {
         absl::StrCat("--metrics_address=", member.metrics_address),
         absl::StrCat("--drain_seconds=", options_.drain_seconds),
         absl::StrCat("--log_level=", options_.log_level)};
+    if (member.role == LocalMember::Role::kRouter &&
+        options_.enable_debug_calls) {
+      argv.push_back("--enable_debug_calls");
+    }
     if (member.role != LocalMember::Role::kCoordinator) {
       argv.push_back(absl::StrCat("--name=", member.name));
       argv.push_back(

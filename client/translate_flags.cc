@@ -35,6 +35,16 @@ absl::Status ReadGlossary(const std::string& path,
 
 }  // namespace
 
+absl::StatusOr<std::vector<std::string>> RoutersToCall(
+    const std::vector<std::string>& named, const SystemFlags& system) {
+  if (!named.empty()) return named;
+  ASSIGN_OR_RETURN(
+      const auto coordinator,
+      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const v1::DescribeResponse members, coordinator->Describe());
+  return RouterAddresses(members);
+}
+
 void TranslateFlags::Declare(Flags& flags) {
   flags.Text("model", &model, "NAME",
              "model, or name@version; left out if only one is served");
@@ -49,12 +59,17 @@ void TranslateFlags::Declare(Flags& flags) {
   flags.Text("glossary", &glossary, "FILE",
              "terms, tab-separated source and target, at most 64: where a line "
              "has the source, its translation has the target");
+  flags.List("keep", &keep, "WORDS",
+             "words that come out as they are where a line has them, as names "
+             "and placeholders do; each may be several, up to a comma");
   flags.Bool("alternatives", &alternatives,
              "instead of the best translations, those of the --beam most "
              "probable tokens behind the prefix");
   flags.Bool("allow_unknown", &allow_unknown,
              "let a translation have the mark for what the vocabulary cannot "
              "write");
+  flags.Bool("require_full", &require_full,
+             "fail rather than translate without experts that are lost");
   flags.List("router", &routers, "ADDRESS",
              "routers to call in turn; left out: all that the coordinator "
              "knows");
@@ -78,6 +93,13 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
     options.search.set_beam_size(static_cast<int32_t>(beam));
     options.search.set_length_penalty(static_cast<float>(length_penalty));
   }
+  if (alternatives && (greedy || !glossary.empty() || !keep.empty())) {
+    return UsageError(
+        "expected --alternatives or --greedy, --glossary and --keep, got both");
+  }
+  for (const std::string& words : keep) {
+    if (words.empty()) return UsageError("--keep: expected words, got none");
+  }
   options.search.set_max_length(static_cast<int32_t>(max_length));
   options.search.set_n_best(static_cast<int32_t>(n_best));
   if (alternatives) {
@@ -86,6 +108,8 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   }
   if (allow_unknown) options.search.set_unknown(v1::UNKNOWN_POLICY_ALLOW);
   options.prefix = prefix;
+  options.keep = keep;
+  options.require_full = require_full;
   if (!glossary.empty()) {
     RETURN_IF_ERROR(ReadGlossary(glossary, options.search));
   }
@@ -94,15 +118,7 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   options.calls_in_flight = static_cast<size_t>(calls);
   options.timeout =
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout));
-  options.routers = routers;
-  if (routers.empty()) {
-    ASSIGN_OR_RETURN(const auto coordinator,
-                     CoordinatorClient::Create(system.CoordinatorAddress(),
-                                               system.security));
-    ASSIGN_OR_RETURN(const v1::DescribeResponse members,
-                     coordinator->Describe());
-    ASSIGN_OR_RETURN(options.routers, RouterAddresses(members));
-  }
+  ASSIGN_OR_RETURN(options.routers, RoutersToCall(routers, system));
   options.security = system.security;
   return LineTranslator::Create(std::move(options));
 }

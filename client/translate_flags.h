@@ -17,14 +17,18 @@
 
 namespace gshard {
 
+// Routers to call: those named, else all that the coordinator knows. Errors:
+// those of the coordinator; FailedPrecondition if it knows none.
+absl::StatusOr<std::vector<std::string>> RoutersToCall(
+    const std::vector<std::string>& named, const SystemFlags& system);
+
 struct TranslateFlags {
   explicit TranslateFlags(const Console& console) : system(console) {}
 
   void Declare(Flags& flags);
 
-  // Connects to the routers that were named, else to all that the coordinator
-  // knows. Errors: usage errors for flags that contradict each other; those of
-  // the coordinator.
+  // Connects to the RoutersToCall(). Errors: usage errors for flags that
+  // contradict each other; those of a glossary; those of RoutersToCall().
   absl::StatusOr<std::unique_ptr<LineTranslator>> Connect() const;
 
   SystemFlags system;
@@ -39,6 +43,8 @@ struct TranslateFlags {
   bool allow_unknown = false;
   std::string prefix;
   std::string glossary;
+  std::vector<std::string> keep;
+  bool require_full = false;
   int64_t sentences_per_call = 8;
   int64_t calls = 32;
   absl::Duration timeout = absl::Seconds(60);

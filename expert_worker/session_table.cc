@@ -63,14 +63,16 @@ void SessionTable::Unload(const std::string& id) {
 void SessionTable::Abort(const std::string& id) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = sessions_.find(id);
-  if (found != sessions_.end()) found->second->aborted = true;
+  if (found == sessions_.end() || !found->second->session->training()) return;
+  found->second->aborted = true;
 }
 
-void SessionTable::Clear() {
+void SessionTable::DropTraining() {
   std::vector<std::string> ids;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [id, entry] : sessions_) {
+      if (!entry->session->training()) continue;
       entry->aborted = true;
       ids.push_back(id);
     }

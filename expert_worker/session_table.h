@@ -55,11 +55,12 @@ class SessionTable {
   // Removes a session, if it is there; returns when nobody uses it.
   void Unload(const std::string& id);
 
-  // Makes the users of a session, present and future, see aborted().
+  // Makes the users of a session that trains, present and future, see
+  // aborted(). Calls of others are short.
   void Abort(const std::string& id);
 
-  // Aborts and unloads all.
-  void Clear();
+  // Aborts and unloads all that train.
+  void DropTraining();
 
   // Calls `visit` for each session.
   void ForEach(const std::function<void(const std::string& id,

@@ -200,7 +200,8 @@ void WorkerCommands::Interrupt(const std::string& session) {
 
 void WorkerCommands::OnLost() {
   if (on_joined_) on_joined_(false);
-  sessions_->Clear();
+  // Routers go on calling the experts of served models.
+  sessions_->DropTraining();
   std::lock_guard<std::mutex> lock(mutex_);
   buddies_.clear();
 }
@@ -219,6 +220,10 @@ v1::Heartbeat WorkerCommands::Load() {
   heartbeat.set_queued(service_->queue().waiting());
   heartbeat.set_expert_rows(service_->rows());
   heartbeat.set_memory_bytes_used(sessions_->memory_bytes_used());
+  sessions_->ForEach([&](const std::string& id, WorkerSession& session) {
+    if (session.training()) return;
+    heartbeat.add_session_loads()->set_session(id);
+  });
   return heartbeat;
 }
 

@@ -15,6 +15,15 @@ using std::chrono::milliseconds;
 // Nobody is told to come back sooner, or later.
 constexpr double kShortestDelay = 0.01, kLongestDelay = 60.0;  // seconds
 
+// What a caller may have waiting, in multiples of what it leaves free.
+constexpr double kShare = 2.0;
+
+// Estimates are for who is taken; the rest is for what is not known.
+constexpr double kMargin = 1.05;
+
+// One in fifty may be late before estimates are taken for longer.
+constexpr double kBroken = 1.05, kKept = 0.999, kMostCorrection = 3.0;
+
 milliseconds ToDelay(double seconds) {
   return milliseconds(static_cast<int64_t>(
       std::ceil(1000 * std::clamp(seconds, kShortestDelay, kLongestDelay))));
@@ -28,6 +37,20 @@ int64_t AdmissionRequest::tokens() const {
   return sum;
 }
 
+int64_t AdmissionRequest::longest() const {
+  int64_t longest = 0;
+  for (const SentenceCost& cost : costs) {
+    longest = std::max(longest, cost.source_tokens);
+  }
+  return longest;
+}
+
+int64_t AdmissionRequest::rows() const {
+  int64_t sum = 0;
+  for (const SentenceCost& cost : costs) sum += cost.rows;
+  return sum;
+}
+
 const char* VerdictName(Verdict verdict) {
   switch (verdict) {
     case Verdict::kAdmitted:
@@ -38,8 +61,12 @@ const char* VerdictName(Verdict verdict) {
       return "queue_full";
     case Verdict::kCallerLimit:
       return "caller_limit";
+    case Verdict::kOverShare:
+      return "over_share";
     case Verdict::kTooLate:
       return "too_late";
+    case Verdict::kInTheWay:
+      return "in_the_way";
   }
   return "unknown";
 }
@@ -51,8 +78,7 @@ Admission::Admission(const AdmissionLimits& limits, const BatchLimits& batch,
 Admission::Decision Admission::Refuse(Verdict verdict, std::string why,
                                       double tokens) const {
   const double seconds =
-      times_.Seconds(tokens, static_cast<double>(rows_), /*longest=*/0,
-                     static_cast<double>(batch_.max_rows), batches_);
+      times_.Seconds(tokens, static_cast<double>(rows_), BatchRows(), batches_);
   return {verdict,
           WithRetryDelay(absl::ResourceExhaustedError(why), ToDelay(seconds))};
 }
@@ -103,66 +129,127 @@ Admission::Decision Admission::Decide(const AdmissionRequest& request) const {
   }
   // Who finds nobody is taken: nothing new would be measured otherwise.
   if (work_.empty()) return {};
-  const double wait = SecondsUntil(request);
-  const double most =
-      1e-3 * static_cast<double>(
-                 std::min(request.time_left, limits_.max_wait).count());
-  if (wait > most) {
+  return DecideInTime(request);
+}
+
+Admission::Decision Admission::DecideInTime(
+    const AdmissionRequest& request) const {
+  const SteadyTime latest =
+      std::min(request.deadline, request.now + limits_.max_wait);
+  const double left =
+      std::chrono::duration<double>(latest - request.now).count();
+  const double margin = kMargin * correction_;
+  const Pace pace = times_.PaceOf(static_cast<double>(rows_ + request.rows()),
+                                  BatchRows(), batches_);
+  const int64_t tokens = request.tokens();
+  const Outlook outlook = work_.Look({.caller = request.caller,
+                                      .flow = request.flow,
+                                      .deadline = request.deadline,
+                                      .tokens = tokens,
+                                      .longest = request.longest()},
+                                     request.now, pace, margin);
+  const double seconds = margin * outlook.seconds;
+  if (seconds > left) {
     Decision late{
         Verdict::kTooLate,
         absl::ResourceExhaustedError(absl::StrCat(
-            "an answer would take about ", static_cast<int64_t>(1000 * wait),
-            " ms, there are ", static_cast<int64_t>(1000 * most), " ms"))};
-    late.status = WithRetryDelay(late.status, ToDelay(wait - most));
+            "an answer would take about ", static_cast<int64_t>(1000 * seconds),
+            " ms, there are ", static_cast<int64_t>(1000 * left), " ms"))};
+    late.status = WithRetryDelay(late.status, ToDelay(seconds - left));
     return late;
   }
-  return {};
+  if (pace.token_seconds > 0 && outlook.caller_tokens > 0) {
+    const double free = (left - seconds) / (margin * pace.token_seconds);
+    const double its = static_cast<double>(outlook.caller_tokens + tokens);
+    const double part = static_cast<double>(outlook.flow_tokens + tokens);
+    const double excess = std::max(
+        its - kShare * free,
+        outlook.flow_tokens == 0 ? 0.0 : part - kShare * (kShare * free - its));
+    if (excess > 0) {
+      return Refuse(Verdict::kOverShare,
+                    absl::StrCat("the caller has ", outlook.caller_tokens,
+                                 " tokens waiting, and asks for ", tokens,
+                                 " more: the rest is for others"),
+                    excess);
+    }
+  }
+  if (outlook.breaks_promises) {
+    return Refuse(Verdict::kInTheWay,
+                  "others that were accepted before would be answered late",
+                  static_cast<double>(tokens));
+  }
+  Decision taken;
+  taken.promised = times_.RoundSeconds(1) > 0;
+  return taken;
 }
 
-double Admission::SecondsUntil(const AdmissionRequest& request) const {
-  int64_t longest = 0, rows = rows_;
-  for (const SentenceCost& cost : request.costs) {
-    longest = std::max(longest, cost.source_tokens);
-    rows += cost.rows;
-  }
-  return times_.Seconds(
-      work_.Until(request.caller, request.flow, request.tokens()),
-      static_cast<double>(rows), static_cast<double>(longest),
-      static_cast<double>(batch_.max_rows), batches_);
+double Admission::BatchRows() const {
+  const auto rows = static_cast<double>(batch_.max_rows);
+  if (positions_ == 0) return rows;
+  return std::clamp(static_cast<double>(batch_.max_positions) *
+                        static_cast<double>(rows_) /
+                        static_cast<double>(positions_),
+                    1.0, rows);
 }
 
 double Admission::EstimatedSeconds() const {
   return times_.Seconds(static_cast<double>(work_.tokens()),
-                        static_cast<double>(rows_), /*longest=*/0,
-                        static_cast<double>(batch_.max_rows), batches_);
+                        static_cast<double>(rows_), BatchRows(), batches_);
+}
+
+void Admission::Progress(const void* batch, double tokens_left) {
+  work_.Progress(batch, tokens_left);
+}
+
+Slack Admission::SlackAt(SteadyTime now) const {
+  return work_.SlackAt(
+      now, times_.PaceOf(static_cast<double>(rows_), BatchRows(), batches_),
+      kMargin * correction_);
+}
+
+bool Admission::Hopeless(const WaitingSentence& sentence,
+                         SteadyTime now) const {
+  const double seconds = times_.RoundsPerToken() * times_.RoundSeconds(1) *
+                         static_cast<double>(sentence.cost.source_tokens);
+  return std::chrono::duration<double>(sentence.deadline - now).count() <
+         0.5 * seconds;
+}
+
+void Admission::Kept() { correction_ = std::max(1.0, correction_ * kKept); }
+void Admission::Broken() {
+  correction_ = std::min(kMostCorrection, correction_ * kBroken);
 }
 
 void Admission::Queued(const WaitingSentence& sentence) {
-  const int64_t tokens = sentence.cost.tokens();
-  work_.Promise(sentence.caller, sentence.flow, tokens);
-  queued_tokens_ += tokens;
+  work_.Promise(sentence);
+  queued_tokens_ += sentence.cost.tokens();
   ++queued_sentences_;
   rows_ += sentence.cost.rows;
+  positions_ += sentence.cost.positions;
 }
 
 void Admission::Joined(const WaitingSentence& sentence) {
-  const int64_t tokens = sentence.cost.tokens();
-  work_.Begin(sentence.caller, sentence.flow, tokens);
-  queued_tokens_ -= tokens;
+  work_.Begin(sentence);
+  ++running_sentences_;
+  running_positions_ += sentence.cost.positions;
+  queued_tokens_ -= sentence.cost.tokens();
   --queued_sentences_;
 }
 
 void Admission::Left(const WaitingSentence& sentence) {
-  work_.Finish(sentence.caller, sentence.flow, sentence.cost.tokens());
+  work_.Finish(sentence);
+  --running_sentences_;
+  running_positions_ -= sentence.cost.positions;
   rows_ -= sentence.cost.rows;
+  positions_ -= sentence.cost.positions;
 }
 
 void Admission::Dropped(const WaitingSentence& sentence) {
-  const int64_t tokens = sentence.cost.tokens();
-  work_.Drop(sentence.caller, sentence.flow, tokens);
-  queued_tokens_ -= tokens;
+  work_.Drop(sentence);
+  queued_tokens_ -= sentence.cost.tokens();
   --queued_sentences_;
   rows_ -= sentence.cost.rows;
+  positions_ -= sentence.cost.positions;
 }
 
 }  // namespace gshard

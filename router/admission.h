@@ -1,7 +1,15 @@
 // Admission: whether a request is taken, decided when it comes. One that the
-// queue has no room for, that would take a caller above its share, or that
-// cannot be answered in time is refused at once, with a delay after which it
-// may be tried again. Not thread-safe; no clock.
+// queue has no room for, that would take a caller above its share, that cannot
+// be answered in time, or by which another could not that was taken before, is
+// refused at once, with a delay after which it may be tried again. So who is
+// taken is answered in time, as far as estimates hold; if they do not, they are
+// corrected by how many were late. Not thread-safe; no clock.
+//
+// Shares are fair at this place. Of the work that can be done until a request's
+// deadline, what is not taken yet is free, and a caller that has something
+// waiting may have twice as much as it leaves free: one caller gets two thirds,
+// two get two fifths each, and there is always room for another one. The same
+// holds for the flows of a caller, in what it may have.
 
 #ifndef ROUTER_ADMISSION_H_
 #define ROUTER_ADMISSION_H_
@@ -37,9 +45,12 @@ struct AdmissionRequest {
   std::string caller;
   uint64_t flow = 0;
   std::vector<SentenceCost> costs;  // not empty
-  std::chrono::milliseconds time_left{0};
+  SteadyTime now;
+  SteadyTime deadline;
 
   int64_t tokens() const;
+  int64_t longest() const;  // source tokens of a sentence
+  int64_t rows() const;
 };
 
 // What became of a request; also names of a metric's label.
@@ -48,11 +59,14 @@ enum class Verdict {
   kTooLarge,     // never to be taken
   kQueueFull,    // tokens or sentences
   kCallerLimit,  // of tokens
+  kOverShare,    // of what can be done in time
   kTooLate,      // by the estimate
+  kInTheWay,     // of those that were taken before
 };
 inline constexpr Verdict kVerdicts[] = {
-    Verdict::kAdmitted, Verdict::kTooLarge, Verdict::kQueueFull,
-    Verdict::kCallerLimit, Verdict::kTooLate};
+    Verdict::kAdmitted,    Verdict::kTooLarge,  Verdict::kQueueFull,
+    Verdict::kCallerLimit, Verdict::kOverShare, Verdict::kTooLate,
+    Verdict::kInTheWay};
 const char* VerdictName(Verdict verdict);
 
 class Admission {
@@ -66,6 +80,7 @@ class Admission {
   struct Decision {
     Verdict verdict = Verdict::kAdmitted;
     absl::Status status;
+    bool promised = false;  // an answer in time
   };
   Decision Decide(const AdmissionRequest& request) const;
 
@@ -76,16 +91,36 @@ class Admission {
   void Left(const WaitingSentence& sentence);
   void Dropped(const WaitingSentence& sentence);
 
+  // What is left to do of the sentences in a batch, as
+  // ServiceTimes::TokensLeft() has it.
+  void Progress(const void* batch, double tokens_left);
+
+  // What became of a promise: the answer was there in time, or was not.
+  void Kept();
+  void Broken();
+
+  // Of those that wait, who may go before others that are due earlier.
+  Slack SlackAt(SteadyTime now) const;
+
+  // Whether a sentence that would join now cannot be done in time, even if it
+  // takes half as long as it should.
+  bool Hopeless(const WaitingSentence& sentence, SteadyTime now) const;
+
   ServiceTimes& times() { return times_; }
   const OutstandingWork& work() const { return work_; }
   int64_t queued_tokens() const { return queued_tokens_; }
   int64_t queued_sentences() const { return queued_sentences_; }
+  int64_t running_sentences() const { return running_sentences_; }
+  int64_t running_positions() const { return running_positions_; }
 
   // Until all that was taken is done.
   double EstimatedSeconds() const;
 
  private:
-  double SecondsUntil(const AdmissionRequest& request) const;
+  // By what it finds.
+  Decision DecideInTime(const AdmissionRequest& request) const;
+  // Rows of a full batch, as far as its cache has room for them.
+  double BatchRows() const;
   // An error with the time that so much of the work takes.
   Decision Refuse(Verdict verdict, std::string why, double tokens) const;
 
@@ -96,7 +131,11 @@ class Admission {
   OutstandingWork work_;
   int64_t queued_tokens_ = 0;
   int64_t queued_sentences_ = 0;
-  int64_t rows_ = 0;  // of all that wait or run
+  int64_t running_sentences_ = 0;
+  int64_t running_positions_ = 0;
+  int64_t rows_ = 0;       // of all that wait or run
+  int64_t positions_ = 0;  // of these
+  double correction_ = 1;  // of estimates
 };
 
 }  // namespace gshard

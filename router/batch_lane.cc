@@ -85,6 +85,7 @@ void BatchLane::Step(const BatchRun& run, RoundResult& result) {
     return;
   }
   result.rows = rows;
+  for (auto& [id, waiting] : sentences_) ++waiting.rounds;
   for (FinishedSentence& finished : batch_->TakeFinished()) {
     result.outcomes.push_back(
         {Remove(finished.id), std::move(finished.hypotheses), finished.steps});

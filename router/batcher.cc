@@ -18,6 +18,7 @@ struct Batcher::Request {
   TranslationRequest call;
   std::vector<Hypotheses> results;
   size_t missing = 0;
+  bool promised = false;  // an answer in time, by Admission
 };
 
 // What a lane is to do next.
@@ -28,6 +29,7 @@ struct Batcher::Round {
   Clock::time_point deadline;
   std::shared_ptr<Cancellation> stop;
   std::vector<TraceContext> traces;  // of the requests
+  Requests hopeless;                 // that have been ended
 };
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
@@ -55,12 +57,11 @@ Batcher::~Batcher() {
 absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   CHECK(!call.sentences.empty());
   const Clock::time_point now = Clock::now();
-  AdmissionRequest asked{
-      .caller = call.caller,
-      .flow = call.flow,
-      .costs = {},
-      .time_left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          call.deadline - now)};
+  AdmissionRequest asked{.caller = call.caller,
+                         .flow = call.flow,
+                         .costs = {},
+                         .now = now,
+                         .deadline = call.deadline};
   for (const SourceSentence& sentence : call.sentences) {
     asked.costs.push_back(
         {.source_tokens = static_cast<int64_t>(sentence.ids.size()),
@@ -78,6 +79,7 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   const Admission::Decision decision = admission_.Decide(asked);
   metrics_.CountAdmission(decision.verdict);
   if (!decision.status.ok()) return decision.status;
+  request->promised = decision.promised;
   request->id = ++last_id_;
   if (request->call.flow == 0) request->call.flow = request->id;
   requests_[request->id] = request;
@@ -89,7 +91,8 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
                              .request = request->id,
                              .sentence = i,
                              .cost = asked.costs[i],
-                             .arrival = now};
+                             .arrival = now,
+                             .deadline = asked.deadline};
     admission_.Queued(sentence);
     queue.Add(std::move(sentence));
   }
@@ -123,6 +126,18 @@ bool Batcher::End(Request& request) {
   }
   UpdateGauges();
   return true;
+}
+
+void Batcher::Expire(Request& request) {
+  if (End(request) && request.promised) admission_.Broken();
+}
+
+void Batcher::TellExpired(const Requests& expired) {
+  for (const std::shared_ptr<Request>& request : expired) {
+    Tell(*request,
+         absl::DeadlineExceededError("the translation was not done in time"));
+  }
+  if (!expired.empty()) over_.notify_all();
 }
 
 void Batcher::Tell(Request& request, const absl::Status& error) {
@@ -184,16 +199,51 @@ void Batcher::RunThread() {
   }
 }
 
+std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
+                                                    Requests& hopeless) {
+  const auto queue = queues_.find(lane.model().get());
+  if (queue == queues_.end()) return {};
+  BatchLoad load = lane.load();
+  for (const auto& [id, waiting] : lane.sentences()) {
+    if (requests_.contains(waiting.request)) continue;
+    --load.sentences;
+    load.rows -= waiting.cost.rows;
+    load.positions -= waiting.cost.positions;
+  }
+  const Clock::time_point now = Clock::now();
+  std::vector<WaitingSentence> joining =
+      TakeJoining(queue->second, load, options_.batch, admission_.SlackAt(now));
+  if (queue->second.empty()) queues_.erase(queue);
+  for (const WaitingSentence& waiting : joining) admission_.Joined(waiting);
+  for (const WaitingSentence& waiting : joining) {
+    const auto request = requests_.find(waiting.request);
+    if (request == requests_.end() || !admission_.Hopeless(waiting, now)) {
+      continue;
+    }
+    hopeless.push_back(request->second);
+    Expire(*hopeless.back());
+  }
+  std::erase_if(joining, [this](const WaitingSentence& waiting) {
+    if (requests_.contains(waiting.request)) return false;
+    admission_.Left(waiting);
+    return true;
+  });
+  return joining;
+}
+
 Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   Round round;
   round.deadline = Clock::now();
   round.stop = std::make_shared<Cancellation>();
   std::lock_guard<std::mutex> lock(mutex_);
-  FairQueue& queue = queues_[lane.model().get()];
+  std::vector<WaitingSentence> joining = TakeJoiningOf(lane, round.hopeless);
   Running& running = running_[&lane];
   running = {.requests = {}, .stop = round.stop};
-  BatchLoad load = lane.load();
-  const auto stays = [&](const Request& request) {
+  double tokens_left = 0;
+  const auto stays = [&](const Request& request,
+                         const WaitingSentence& waiting) {
+    tokens_left += admission_.times().TokensLeft(
+        waiting.cost.source_tokens, waiting.cost.rows, waiting.rounds);
     round.deadline = std::max(round.deadline, request.call.deadline);
     running.requests.push_back(request.id);
     // Sentences of a request mostly stand together.
@@ -204,31 +254,28 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   for (const auto& [id, waiting] : lane.sentences()) {
     const auto request = requests_.find(waiting.request);
     if (request != requests_.end()) {
-      stays(*request->second);
+      stays(*request->second, waiting);
       continue;
     }
     round.leaving.push_back(id);
     admission_.Left(waiting);
-    --load.sentences;
-    load.rows -= waiting.cost.rows;
-    load.positions -= waiting.cost.positions;
   }
-  for (WaitingSentence& waiting : TakeJoining(queue, load, options_.batch)) {
-    admission_.Joined(waiting);
+  for (WaitingSentence& waiting : joining) {
     std::shared_ptr<Request> request = requests_.at(waiting.request);
-    stays(*request);
+    stays(*request, waiting);
     const SourceSentence* const sentence =
         &request->call.sentences[waiting.sentence];
     round.joining.push_back({++last_id_, std::move(waiting), sentence});
     round.keep.push_back(std::move(request));
   }
-  if (queue.empty()) queues_.erase(lane.model().get());
+  admission_.Progress(&lane, tokens_left);
   UpdateGauges();
   return round;
 }
 
 void Batcher::RunRound(BatchLane& lane) {
   Round round = PlanRound(lane);
+  TellExpired(round.hopeless);
   const TraceScope trace_scope(std::move(round.traces));
   Settle(lane, lane.Round(round.leaving, std::move(round.joining),
                           {.deadline = round.deadline,
@@ -253,12 +300,14 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
       if (outcome.result.ok()) {
         request->results[outcome.waiting.sentence] = *std::move(outcome.result);
         if (--request->missing > 0) continue;
+        if (request->promised) admission_.Kept();
       }
       End(*request);
       ended.emplace_back(request, outcome.result.status());
     }
     if (lane.sentences().empty()) {
       running_.erase(&lane);
+      admission_.Progress(&lane, 0);
     } else {
       std::vector<uint64_t>& requests = running_[&lane].requests;
       requests.clear();
@@ -279,15 +328,11 @@ void Batcher::RunTimer() {
     const Clock::time_point now = Clock::now();
     while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
       expired.push_back(requests_.at(deadlines_.begin()->second));
-      End(*expired.back());
+      Expire(*expired.back());
     }
     if (!expired.empty()) {
       lock.unlock();
-      for (const std::shared_ptr<Request>& request : expired) {
-        Tell(*request, absl::DeadlineExceededError(
-                           "the translation was not done in time"));
-      }
-      over_.notify_all();
+      TellExpired(expired);
       lock.lock();
     } else if (deadlines_.empty()) {
       timer_.wait(lock);
@@ -315,6 +360,10 @@ void Batcher::UpdateGauges() {
   metrics_.requests_queued.Set(
       static_cast<double>(admission_.queued_sentences()));
   metrics_.queued_tokens.Set(static_cast<double>(admission_.queued_tokens()));
+  metrics_.batch_sentences.Set(
+      static_cast<double>(admission_.running_sentences()));
+  metrics_.batch_positions.Set(
+      static_cast<double>(admission_.running_positions()));
   metrics_.estimated_wait.Set(admission_.EstimatedSeconds());
 }
 

@@ -7,7 +7,7 @@
 // translated, its deadline passes, it is cancelled, or a batch with some of its
 // sentences fails. From then on it takes no place in the queue, its sentences
 // leave the batch before the next step, and a step that nobody waits for is
-// stopped.
+// stopped. One that cannot be done in time any more ends when its turn comes.
 
 #ifndef ROUTER_BATCHER_H_
 #define ROUTER_BATCHER_H_
@@ -108,10 +108,17 @@ class Batcher {
       const Lanes& lanes) const;
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
+  // Those that join now. Requests whose sentences would, but cannot be done in
+  // time any more, are ended before they cost anything. Needs mutex_.
+  std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
+                                             Requests& hopeless);
   void Settle(BatchLane& lane, RoundResult result);
   // Ends a request; false if it was over. Needs mutex_.
   bool End(Request& request);
-  // Tells the outcome. Not under mutex_.
+  // Ends one whose deadline passes. Needs mutex_.
+  void Expire(Request& request);
+  // Tell the outcome. Not under mutex_.
+  void TellExpired(const Requests& expired);
   static void Tell(Request& request, const absl::Status& error);
   void UpdateGauges();  // needs mutex_
 

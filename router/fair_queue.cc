@@ -42,11 +42,29 @@ const WaitingSentence* FairQueue::Next() const {
   return next;
 }
 
-WaitingSentence FairQueue::Take() {
-  const WaitingSentence* const next = Next();
-  CHECK(next != nullptr);
-  Caller& caller = callers_[next->caller];
-  Flow& flow = caller.flows[next->flow];
+const WaitingSentence* FairQueue::MostUrgent(
+    std::chrono::steady_clock::time_point from) const {
+  const WaitingSentence* urgent = nullptr;
+  uint64_t earliest = 0;  // its ticket
+  for (const auto& [name, caller] : callers_) {
+    for (const auto& [id, flow] : caller.flows) {
+      const auto& [ticket, sentence] = flow.waiting.front();
+      if (sentence.deadline < from) continue;
+      if (urgent == nullptr || std::tie(sentence.deadline, ticket) <
+                                   std::tie(urgent->deadline, earliest)) {
+        urgent = &sentence;
+        earliest = ticket;
+      }
+    }
+  }
+  return urgent;
+}
+
+WaitingSentence FairQueue::Take(const WaitingSentence* head) {
+  CHECK(head != nullptr);
+  Caller& caller = callers_.at(head->caller);
+  Flow& flow = caller.flows.at(head->flow);
+  CHECK(&flow.waiting.front().second == head);
   WaitingSentence sentence = std::move(flow.waiting.front().second);
   flow.waiting.pop_front();
   const auto tokens = static_cast<double>(sentence.cost.tokens());

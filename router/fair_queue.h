@@ -5,8 +5,9 @@
 // given the fewest since it began to wait, among equals who came first. So it
 // is, within a caller, for its flows (a call, or a stream of them): a document
 // gives way to a sentence, and a caller with a thousand calls gets no more than
-// one with ten. A flow's own sentences keep their order. No time and no threads
-// here.
+// one with ten. A flow's own sentences keep their order. Who is due first is
+// known too, for when fairness would make somebody late. No clock and no
+// threads here.
 
 #ifndef ROUTER_FAIR_QUEUE_H_
 #define ROUTER_FAIR_QUEUE_H_
@@ -39,6 +40,10 @@ struct WaitingSentence {
   size_t sentence = 0;  // of the request
   SentenceCost cost;
   std::chrono::steady_clock::time_point arrival;
+  // When the answer is of no use any more.
+  std::chrono::steady_clock::time_point deadline =
+      std::chrono::steady_clock::time_point::max();
+  int64_t rounds = 0;  // of a batch, that it has had
 };
 
 class FairQueue {
@@ -48,8 +53,14 @@ class FairQueue {
   // Whose turn it is; null if nobody waits. Until the next change.
   const WaitingSentence* Next() const;
 
-  // Takes Next() out. REQUIRES: somebody waits.
-  WaitingSentence Take();
+  // Whose deadline is first, and not before `from`, of those at the head of
+  // their flow; null if there is none. Until the next change.
+  const WaitingSentence* MostUrgent(
+      std::chrono::steady_clock::time_point from) const;
+
+  // Takes out Next(), or MostUrgent(). REQUIRES: it is one of them.
+  WaitingSentence Take() { return Take(Next()); }
+  WaitingSentence Take(const WaitingSentence* head);
 
   // Takes out a request's sentences that wait.
   std::vector<WaitingSentence> Remove(const std::string& caller, uint64_t flow,

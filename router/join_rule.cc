@@ -5,10 +5,16 @@
 namespace gshard {
 
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
-                                         const BatchLimits& limits) {
+                                         const BatchLimits& limits,
+                                         Slack slack) {
   std::vector<WaitingSentence> joining;
   int64_t longest = 0;
-  while (const WaitingSentence* const next = queue.Next()) {
+  while (const WaitingSentence* next = queue.Next()) {
+    const auto tokens = static_cast<double>(next->cost.tokens());
+    if (!slack.Allows(next->deadline, tokens)) {
+      const WaitingSentence* const urgent = queue.MostUrgent(slack.first());
+      if (urgent != nullptr) next = urgent;
+    }
     const SentenceCost& cost = next->cost;
     if (load.positions + cost.positions > limits.max_positions) break;
     if (load.sentences > 0 && load.rows + cost.rows > limits.max_rows) break;
@@ -18,7 +24,8 @@ std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
     ++load.sentences;
     load.rows += cost.rows;
     load.positions += cost.positions;
-    joining.push_back(queue.Take());
+    slack.Spend(next->deadline, static_cast<double>(cost.tokens()));
+    joining.push_back(queue.Take(next));
   }
   return joining;
 }

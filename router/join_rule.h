@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "router/fair_queue.h"
+#include "router/slack.h"
 
 namespace gshard {
 
@@ -30,10 +31,12 @@ struct BatchLoad {
   int64_t positions = 0;
 };
 
-// Takes from `queue` those who join, in its order. One who does not fit is
-// waited for: nobody overtakes, so large sentences get their turn.
+// Takes from `queue` those who join: in its order where `slack` allows that,
+// else whose deadline is first. One who does not fit is waited for: nobody
+// overtakes, so large sentences get their turn.
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
-                                         const BatchLimits& limits);
+                                         const BatchLimits& limits,
+                                         Slack slack = {});
 
 }  // namespace gshard
 

@@ -1,51 +1,85 @@
-// OutstandingWork: what callers have been promised and not been given, and how
-// much of it comes before a new request, in tokens (FairQueue's).
+// OutstandingWork: what callers have been promised and not been given, by the
+// time at which it is due; in tokens (FairQueue's).
 //
-// Shares being fair, a request waits for as much of everybody else's work as it
-// brings itself, not for all of it.
+// A promise is kept if what waits is done in the order of deadlines, whatever
+// comes later; so whoever asks is told when its work would be done in that
+// order, and whether somebody who was promised earlier would be late by it.
 
 #ifndef ROUTER_OUTSTANDING_WORK_H_
 #define ROUTER_OUTSTANDING_WORK_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
+
+#include "router/fair_queue.h"
+#include "router/service_times.h"
+#include "router/slack.h"
 
 namespace gshard {
 
+// What a request would find.
+struct Outlook {
+  double seconds = 0;            // until it is done
+  bool breaks_promises = false;  // somebody who is in time would not be
+  // What waits of the caller, and of its flow, and is due no later.
+  int64_t caller_tokens = 0;
+  int64_t flow_tokens = 0;
+};
+
+// Work that is asked for.
+struct Demand {
+  std::string caller;
+  uint64_t flow = 0;
+  SteadyTime deadline;
+  int64_t tokens = 0;
+  int64_t longest = 0;  // source tokens of a sentence
+};
+
 class OutstandingWork {
  public:
-  // Tokens of a caller's flow that are promised, begun and done. Those begun
-  // are on the average half done, and count so in what comes before others.
-  void Promise(const std::string& caller, uint64_t flow, int64_t tokens);
-  void Begin(const std::string& caller, uint64_t flow, int64_t tokens);
-  void Finish(const std::string& caller, uint64_t flow, int64_t tokens);
+  // A sentence is promised; begun; done.
+  void Promise(const WaitingSentence& sentence);
+  void Begin(const WaitingSentence& sentence);
+  void Finish(const WaitingSentence& sentence);
   // Promised, and never begun.
-  void Drop(const std::string& caller, uint64_t flow, int64_t tokens);
+  void Drop(const WaitingSentence& sentence);
+  // What is left to do of the sentences in a batch.
+  void Progress(const void* batch, double tokens_left);
 
   // What the caller has been promised and not been given.
   int64_t TokensOf(const std::string& caller) const;
-  int64_t tokens() const { return tokens_; }
-
-  // Tokens until a further `tokens` of this flow are done, they included.
-  double Until(const std::string& caller, uint64_t flow, int64_t tokens) const;
-
+  int64_t tokens() const { return waiting_tokens_ + running_tokens_; }
   bool empty() const { return callers_.empty(); }
 
+  // At this pace. Estimates count `margin` times where it is decided whether
+  // somebody is late.
+  Outlook Look(const Demand& demand, SteadyTime now, const Pace& pace,
+               double margin) const;
+
+  // How long those that wait can be held up by others that are due later.
+  Slack SlackAt(SteadyTime now, const Pace& pace, double margin) const;
+
  private:
-  struct Flow {
-    int64_t tokens = 0;  // not finished
-    double work = 0;     // those begun count half
+  struct Waiting {
+    int64_t tokens = 0;
+    int64_t longest = 0;  // of those that ever waited together
   };
-  struct Caller : Flow {
-    std::map<uint64_t, Flow> flows;
-  };
+  // By deadline, caller and flow.
+  using Key = std::tuple<SteadyTime, std::string, uint64_t>;
 
-  void Add(const std::string& caller, uint64_t flow, int64_t tokens,
-           double work);
+  static Key KeyOf(const WaitingSentence& sentence);
+  void RemoveWaiting(const WaitingSentence& sentence);
+  void Add(const std::string& caller, int64_t tokens);
+  double RunningWork() const;
 
-  int64_t tokens_ = 0;
-  std::map<std::string, Caller> callers_;  // none is empty
+  int64_t waiting_tokens_ = 0;
+  int64_t running_tokens_ = 0;
+  std::map<const void*, double> left_;      // of batches; none is 0
+  std::map<Key, Waiting> waiting_;          // none is empty
+  std::map<std::string, int64_t> callers_;  // tokens; none is 0
 };
 
 }  // namespace gshard

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/trace_scope.h"
 #include "services/cluster/choose_replicas.h"
 
 namespace gshard {
@@ -154,6 +155,9 @@ absl::Status ReplicatedCall::Start(std::shared_ptr<const ReplicaGroup> group,
   frame.header.set_session(holding.session);
   frame.header.set_segment(call_.segment);
   frame.header.set_timeout_ms(left.count());
+  for (const TraceContext& trace : CurrentTraces()) {
+    frame.header.add_traceparents(trace.Traceparent());
+  }
   int64_t bytes = 0;
   for (size_t i = 0; i < operands_.size(); ++i) {
     if (!call_.sent[i]) continue;

@@ -21,7 +21,7 @@
 
 namespace gshard {
 
-// Of one run; used by one thread.
+// Of one run; used by one thread, whose traces go along (trace_scope.h).
 class ReplicatedSegments final : public SegmentRunner {
  public:
   // The run gives up at `deadline`. `cancellation` wakes a call that waits.

@@ -21,9 +21,9 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
           metrics.AddHistogram("gshard_translate_duration_seconds",
                                "Time of Translate calls, from first to last "
                                "byte.")),
-      queue_seconds(metrics.AddHistogram(
-          "gshard_queue_duration_seconds",
-          "Time that sentences wait to join a batch.")),
+      queue_seconds(
+          metrics.AddHistogram("gshard_queue_duration_seconds",
+                               "Time that sentences wait to join a batch.")),
       requests_in_flight(metrics.AddGauge("gshard_requests_in_flight",
                                           "Translate calls being served.")),
       requests_queued(metrics.AddGauge("gshard_requests_queued",
@@ -31,6 +31,13 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
       queued_tokens(metrics.AddGauge(
           "gshard_queued_tokens",
           "Source tokens that wait, once for each hypothesis.")),
+      batch_sentences(metrics.AddGauge("gshard_batch_sentences",
+                                       "Sentences in running batches.")),
+      batch_positions(metrics.AddGauge(
+          "gshard_batch_positions",
+          "Positions of the cache that these sentences may take.")),
+      open_streams(metrics.AddGauge("gshard_open_streams",
+                                    "TranslateStream calls being served.")),
       estimated_wait(metrics.AddGauge(
           "gshard_estimated_wait_seconds",
           "Time until all sentences that wait and run are translated, as "

@@ -37,6 +37,9 @@ struct RouterMetrics {
   Gauge requests_in_flight;    // Translate calls
   Gauge requests_queued;       // sentences that wait
   Gauge queued_tokens;         // that wait, once for each hypothesis
+  Gauge batch_sentences;       // that are in a batch
+  Gauge batch_positions;       // of the cache, that these may take
+  Gauge open_streams;          // TranslateStream calls
   Gauge estimated_wait;        // seconds until all accepted work is done
   CounterFamily admissions;    // requests, by verdict
   Histogram batch_rows;        // hypotheses of a decoding step

@@ -103,8 +103,9 @@ class RouterProcess::Commands final : public MemberHandler {
     process_->sessions_->Interrupt(session);
   }
   void OnLost() override {
-    process_->server_.SetReady(false);
-    process_->sessions_->Clear();
+    process_->sessions_->DropTraining();
+    // Clients need no coordinator.
+    process_->server_.SetReady(process_->sessions_->ready());
     process_->UpdateReadiness();
   }
   v1::Heartbeat Load() override {

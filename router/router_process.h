@@ -75,9 +75,10 @@ class RouterProcess {
   // Serves, and begins to join the coordinator; health turns to SERVING when
   // it has, that of the translation service when also every model that is to be
   // served was reached in full once: experts that are lost later are told in
-  // answers, since taking all routers away would make an outage of it. Does nothing after Drain(). Errors: those of ServerShell::Start,
-  // MetricsServer::Start, MemberClient::Start and
-  // Security::CreateForServer.
+  // answers, since taking all routers away would make an outage of it. A router
+  // that loses the coordinator serves its models on. Does nothing after
+  // Drain(). Errors: those of ServerShell::Start, MetricsServer::Start,
+  // MemberClient::Start and Security::CreateForServer.
   absl::Status Start();
 
   // Where it listens, with the port that was bound.

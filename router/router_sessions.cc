@@ -55,8 +55,7 @@ absl::StatusOr<v1::CommandReply> RouterSessions::Do(
       return reply;
     case v1::Command::kAssignMicrobatch: {
       const v1::AssignMicrobatch& assignment = command.assign_microbatch();
-      ASSIGN_OR_RETURN(const auto training,
-                       FindTraining(assignment.session()));
+      ASSIGN_OR_RETURN(const auto training, FindTraining(assignment.session()));
       ASSIGN_OR_RETURN(*reply.mutable_microbatch_done()->mutable_stats(),
                        training->RunMicrobatch(assignment));
       return reply;
@@ -96,10 +95,9 @@ absl::Status RouterSessions::DoDense(const v1::Command& command,
   }
   if (command.has_prepare_step()) {
     const v1::PrepareStep& prepare = command.prepare_step();
-    ASSIGN_OR_RETURN(
-        const std::vector<SquaredNorm> norms,
-        dense->PrepareStep(prepare.step(), prepare.attempts(),
-                           prepare.ran_by()));
+    ASSIGN_OR_RETURN(const std::vector<SquaredNorm> norms,
+                     dense->PrepareStep(prepare.step(), prepare.attempts(),
+                                        prepare.ran_by()));
     *reply->mutable_step_prepared() = StepPreparedToProto(norms);
     return absl::OkStatus();
   }
@@ -134,8 +132,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
     job.model = model;
     std::shared_ptr<DenseShard> dense;
     if (router.has_dense_group()) {
-      ASSIGN_OR_RETURN(dense,
-                       MakeDenseShard(router.dense_group(), job, meet_));
+      ASSIGN_OR_RETURN(dense, MakeDenseShard(router.dense_group(), job, meet_));
     }
     ASSIGN_OR_RETURN(entry.training,
                      TrainingSession::Create(
@@ -245,7 +242,13 @@ void RouterSessions::Stop(const Entry& entry) {
 
 void RouterSessions::Remove(const std::string& session, bool wait) {
   Entry entry = Find(session);
-  if (!wait) Stop(entry);
+  if (wait) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = sessions_.find(session);
+    if (found != sessions_.end()) found->second.leaving = true;
+  } else {
+    Stop(entry);
+  }
   if (entry.serving != nullptr) models_->Remove(session, wait);
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -256,20 +259,22 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
 }
 
 void RouterSessions::Interrupt(const std::string& session) {
-  Stop(Find(session));
+  const Entry entry = Find(session);
+  if (entry.training != nullptr || entry.leaving) Stop(entry);
 }
 
-void RouterSessions::Clear() {
-  std::map<std::string, Entry> sessions;
+void RouterSessions::DropTraining() {
+  std::map<std::string, Entry> dropped;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    sessions.swap(sessions_);
+    for (auto it = sessions_.begin(); it != sessions_.end();) {
+      const auto entry = it++;
+      if (entry->second.training == nullptr) continue;
+      dropped.insert(sessions_.extract(entry));
+    }
   }
-  for (const auto& [id, entry] : sessions) {
-    Stop(entry);
-    if (entry.serving != nullptr) models_->Remove(id, /*wait=*/false);
-  }
-  sessions.clear();
+  for (const auto& [id, entry] : dropped) Stop(entry);
+  dropped.clear();
   connections_.Prune();
 }
 

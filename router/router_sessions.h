@@ -38,11 +38,12 @@ class RouterSessions {
   // says.
   v1::CommandReply Handle(const v1::Command& command);
 
-  // Makes what a session is doing end soon.
+  // Makes what a session of a job, or one that is being removed, is doing end
+  // soon.
   void Interrupt(const std::string& session);
 
-  // Drops all sessions at once.
-  void Clear();
+  // Drops all sessions of jobs at once. Models are served on.
+  void DropTraining();
 
   // There is a model, and workers have been there for every expert of each.
   bool ready() const;
@@ -55,6 +56,7 @@ class RouterSessions {
   struct Entry {
     std::shared_ptr<TrainingSession> training;  // one of
     std::shared_ptr<ServingSession> serving;    // the two
+    bool leaving = false;
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);

@@ -8,6 +8,7 @@
 #include "router/translate_request.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -83,38 +84,40 @@ RoutingExplainer::RoutingExplainer(const ModelTable* models, bool enabled)
     : models_(models), enabled_(enabled) {}
 
 RoutingExplainer::~RoutingExplainer() {
-  stop_.Cancel();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (running_ != nullptr) running_->Cancel();
+  }
   if (thread_.joinable()) thread_.join();
 }
 
-void RoutingExplainer::Explain(v1::ExplainRoutingRequest request,
-                               std::chrono::steady_clock::time_point deadline,
-                               Done done) {
+void RoutingExplainer::Explain(Call call) {
   if (!enabled_) {
-    done(absl::PermissionDeniedError(
+    call.done(absl::PermissionDeniedError(
         "the router was started without --enable_debug_calls"));
     return;
   }
   std::unique_lock<std::mutex> lock(mutex_);
-  if (busy_) {
+  if (running_ != nullptr) {
     lock.unlock();
-    done(WithRetryDelay(
+    call.done(WithRetryDelay(
         absl::ResourceExhaustedError("another ExplainRouting is running"),
         std::chrono::milliseconds(1000)));
     return;
   }
-  busy_ = true;
+  running_ = call.stop;
   if (thread_.joinable()) thread_.join();  // it is over
-  thread_ = std::thread(
-      [this, request = std::move(request), deadline, done = std::move(done)] {
-        auto response = ExplainNow(
-            request, *models_, {.deadline = deadline, .all_cancelled = &stop_});
-        {
-          std::lock_guard<std::mutex> busy_lock(mutex_);
-          busy_ = false;
-        }
-        done(std::move(response));
-      });
+  thread_ = std::thread([this, call = std::move(call)] {
+    const TraceScope scope(call.trace);
+    auto response = ExplainNow(
+        call.request, *models_,
+        {.deadline = call.deadline, .all_cancelled = call.stop.get()});
+    {
+      std::lock_guard<std::mutex> running_lock(mutex_);
+      running_ = nullptr;
+    }
+    call.done(std::move(response));
+  });
 }
 
 }  // namespace gshard

@@ -7,13 +7,16 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
+#include "router/cancellation.h"
 #include "router/model_table.h"
+#include "services/rpc/trace_context.h"
 
 namespace gshard {
 
@@ -22,22 +25,28 @@ class RoutingExplainer {
  public:
   using Done = std::function<void(absl::StatusOr<v1::ExplainRoutingResponse>)>;
 
+  struct Call {
+    v1::ExplainRoutingRequest request;
+    std::chrono::steady_clock::time_point deadline;
+    TraceContext trace = {};             // for logs and workers; may be empty
+    std::shared_ptr<Cancellation> stop;  // set: nobody waits any more
+    Done done;                           // called once, on any thread
+  };
+
   // `models` is not owned. Calls are refused unless `enabled`.
   RoutingExplainer(const ModelTable* models, bool enabled);
   // Stops the call that runs.
   ~RoutingExplainer();
 
-  // Calls `done` once, on any thread. Errors as translation.proto says.
-  void Explain(v1::ExplainRoutingRequest request,
-               std::chrono::steady_clock::time_point deadline, Done done);
+  // Errors as translation.proto says; Cancelled soon after call.stop is set.
+  void Explain(Call call);
 
  private:
   const ModelTable* const models_;
   const bool enabled_;
-  Cancellation stop_;
   std::mutex mutex_;
-  bool busy_ = false;   // guarded by mutex_
-  std::thread thread_;  // guarded by mutex_
+  std::shared_ptr<Cancellation> running_;  // if one is; guarded by mutex_
+  std::thread thread_;                     // guarded by mutex_
 };
 
 }  // namespace gshard

@@ -21,12 +21,11 @@ void ServiceTimes::ObserveRound(int64_t rows, double seconds) {
 }
 
 void ServiceTimes::ObserveSentence(int64_t source_tokens, int64_t rounds) {
-  const double ratio =
-      static_cast<double>(rounds) / static_cast<double>(source_tokens);
-  rounds_per_token_ =
-      rounds_per_token_ == 0
-          ? ratio
-          : rounds_per_token_ + kSentenceWeight * (ratio - rounds_per_token_);
+  const double ratio = static_cast<double>(std::max<int64_t>(rounds, 1)) /
+                       static_cast<double>(source_tokens);
+  rounds_per_token_ +=
+      (guessed_ ? 1 : kSentenceWeight) * (ratio - rounds_per_token_);
+  guessed_ = false;
 }
 
 double ServiceTimes::RoundSeconds(double rows) const {
@@ -42,12 +41,30 @@ double ServiceTimes::RoundSeconds(double rows) const {
   return std::max(0.0, mean_y + slope * (rows - mean_x));
 }
 
-double ServiceTimes::Seconds(double tokens, double rows, double longest,
-                             double max_rows, double batches) const {
+double ServiceTimes::TokensLeft(int64_t source_tokens, int64_t rows,
+                                int64_t rounds) const {
+  const auto length = static_cast<double>(source_tokens);
+  const double round = 1 / rounds_per_token_;  // in tokens
+  return static_cast<double>(rows) *
+         std::max(length - static_cast<double>(rounds) * round,
+                  std::min(length, round));
+}
+
+Pace ServiceTimes::PaceOf(double rows, double max_rows, double batches) const {
+  if (rows <= max_rows * batches) {
+    return {.token_seconds = 0,
+            .step_seconds = rounds_per_token_ *
+                            RoundSeconds(std::max(1.0, rows / batches))};
+  }
+  const double step = rounds_per_token_ * RoundSeconds(max_rows);
+  const double token = step / (max_rows * batches);
+  return {.token_seconds = token, .step_seconds = step - token};
+}
+
+double ServiceTimes::Seconds(double tokens, double rows, double max_rows,
+                             double batches) const {
   const double shared = std::clamp(rows / batches, 1.0, max_rows);
-  const double rounds =
-      rounds_per_token_ * std::max(tokens / (shared * batches), longest);
-  return rounds * RoundSeconds(shared);
+  return rounds_per_token_ * tokens / (shared * batches) * RoundSeconds(shared);
 }
 
 }  // namespace gshard

@@ -51,12 +51,12 @@ absl::Status CheckTerms(const v1::TranslateOptions& options) {
   return absl::OkStatus();
 }
 
-bool HasWords(absl::string_view text, absl::string_view phrase) {
+size_t FindWords(absl::string_view text, absl::string_view phrase) {
   for (size_t at = text.find(phrase); at != absl::string_view::npos;
        at = text.find(phrase, at + 1)) {
-    if (!InWord(text, at) && !InWord(text, at + phrase.size())) return true;
+    if (!InWord(text, at) && !InWord(text, at + phrase.size())) return at;
   }
-  return false;
+  return absl::string_view::npos;
 }
 
 absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
   }
   for (int i = 0; i < options.terms_size(); ++i) {
     const v1::Term& term = options.terms(i);
-    if (!HasWords(text, term.source())) continue;
+    if (FindWords(text, term.source()) == std::string::npos) continue;
     add(term.target(), absl::StrCat("options.terms[", i, "].target"));
   }
   return phrases;

@@ -20,9 +20,10 @@ inline constexpr size_t kMaxTermBytes = 256;
 // Errors: InvalidArgument naming the field, "options.terms[3].source: ...".
 absl::Status CheckTerms(const v1::TranslateOptions& options);
 
-// Whether `text` has `phrase` as words: where it begins or ends with a letter
-// or digit, none stands beside it. Bytes of letters outside ASCII are letters.
-bool HasWords(absl::string_view text, absl::string_view phrase);
+// Where `text` first has `phrase` as words: where it begins or ends with a letter
+// or digit, none stands beside it; npos if nowhere. Bytes of letters outside
+// ASCII are letters. REQUIRES: `phrase` is not empty.
+size_t FindWords(absl::string_view text, absl::string_view phrase);
 
 // A phrase, and the field that asks for it.
 struct TargetPhrase {

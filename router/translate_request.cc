@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -56,29 +57,46 @@ absl::Status VisitFields(absl::string_view message, const Visit& visit) {
   return absl::OkStatus();
 }
 
+// A text field of a message, and the number that it has there.
+using TextFields = std::vector<std::pair<int, absl::string_view>>;
+
+// OK if those fields of an encoded message are UTF-8.
+absl::Status CheckTexts(absl::string_view message, const std::string& where,
+                        const TextFields& fields) {
+  return VisitFields(message, [&](int number, const std::string& bytes) {
+    for (const auto& [field, name] : fields) {
+      if (field == number && !IsUtf8(bytes)) {
+        return NotUtf8(absl::StrCat(where, name), bytes);
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
 // OK if every text of the encoded request is UTF-8.
 absl::Status CheckTexts(absl::string_view request) {
-  int sentence = 0;
+  using v1::Sentence, v1::Term, v1::TranslateOptions, v1::TranslateRequest;
+  int sentence = 0, term = 0;
+  RETURN_IF_ERROR(CheckTexts(request, "",
+                             {{TranslateRequest::kModelFieldNumber, "model"}}));
   return VisitFields(request, [&](int number, const std::string& bytes) {
-    if (number == v1::TranslateRequest::kModelFieldNumber && !IsUtf8(bytes)) {
-      return NotUtf8("model", bytes);
+    if (number == TranslateRequest::kSentencesFieldNumber) {
+      return CheckTexts(
+          bytes, absl::StrCat("sentences[", sentence++, "]."),
+          {{Sentence::kTextFieldNumber, "text"},
+           {Sentence::kSourceLanguageFieldNumber, "source_language"},
+           {Sentence::kTargetPrefixFieldNumber, "target_prefix"}});
     }
-    if (number != v1::TranslateRequest::kSentencesFieldNumber) {
+    if (number != TranslateRequest::kOptionsFieldNumber) {
       return absl::OkStatus();
     }
-    const std::string where = absl::StrCat("sentences[", sentence++, "].");
-    return VisitFields(bytes, [&](int field, const std::string& text) {
-      if (IsUtf8(text)) return absl::OkStatus();
-      if (field == v1::Sentence::kTextFieldNumber) {
-        return NotUtf8(where + "text", text);
+    return VisitFields(bytes, [&](int field, const std::string& encoded) {
+      if (field != TranslateOptions::kTermsFieldNumber) {
+        return absl::OkStatus();
       }
-      if (field == v1::Sentence::kSourceLanguageFieldNumber) {
-        return NotUtf8(where + "source_language", text);
-      }
-      if (field == v1::Sentence::kTargetPrefixFieldNumber) {
-        return NotUtf8(where + "target_prefix", text);
-      }
-      return absl::OkStatus();
+      return CheckTexts(encoded, absl::StrCat("options.terms[", term++, "]."),
+                        {{Term::kSourceFieldNumber, "source"},
+                         {Term::kTargetFieldNumber, "target"}});
     });
   });
 }
@@ -130,7 +148,9 @@ absl::Status CheckSentences(const v1::TranslateRequest& request) {
 
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer) {
-  return Parse<v1::TranslateRequest>(std::move(buffer), CheckTexts);
+  return Parse<v1::TranslateRequest>(
+      std::move(buffer),
+      [](absl::string_view message) { return CheckTexts(message); });
 }
 
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(

@@ -113,6 +113,45 @@ class TranslationService::TranslateCall final
   uint64_t request_id_ = 0;
 };
 
+// Likewise.
+class TranslationService::ExplainCall final : public grpc::ServerUnaryReactor {
+ public:
+  explicit ExplainCall(const TranslationService& service)
+      : live_calls_(service.live_calls_) {
+    ++*live_calls_;
+  }
+
+  void Start(RoutingExplainer& explainer, std::chrono::milliseconds max_time,
+             const grpc::CallbackServerContext& context,
+             const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
+    auto parsed = ParseRaw<v1::ExplainRoutingRequest>(request);
+    if (!parsed.ok()) {
+      Finish(ToGrpcStatus(parsed.status()));
+      return;
+    }
+    explainer.Explain(
+        {.request = *std::move(parsed),
+         .deadline = Clock::now() + RemainingTime(context.deadline(), max_time),
+         .trace = CallInfoOf(context).trace,
+         .stop = stop_,
+         .done = [this, response](auto explained) {
+           if (explained.ok()) *response = SerializeRaw(*explained);
+           Finish(ToGrpcStatus(explained.status()));
+         }});
+  }
+
+  void OnCancel() override { stop_->Cancel(); }
+
+  void OnDone() override {
+    --*live_calls_;
+    delete this;
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<int>> live_calls_;
+  const std::shared_ptr<Cancellation> stop_ = std::make_shared<Cancellation>();
+};
+
 TranslationService::TranslationService(const ModelTable* models,
                                        Batcher* batcher, RouterMetrics metrics,
                                        const TranslationLimits& limits)
@@ -140,7 +179,9 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
        .max_sentences = limits_.max_stream_sentences,
        .max_request_time = limits_.max_request_time,
        .on_over =
-           [streams = streams_, live_calls = live_calls_, stream] {
+           [streams = streams_, live_calls = live_calls_, stream,
+            open_streams = metrics_.open_streams] {
+             open_streams.Add(-1);
              {
                std::lock_guard<std::mutex> lock(streams->mutex);
                streams->live.erase(*stream);
@@ -149,6 +190,7 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
            }},
       context);
   ++*live_calls_;
+  metrics_.open_streams.Add(1);
   bool draining;
   {
     std::lock_guard<std::mutex> lock(streams_->mutex);
@@ -167,20 +209,10 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
 grpc::ServerUnaryReactor* TranslationService::ExplainRouting(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  auto parsed = ParseRaw<v1::ExplainRoutingRequest>(*request);
-  if (!parsed.ok()) {
-    reactor->Finish(ToGrpcStatus(parsed.status()));
-    return reactor;
-  }
-  explainer_.Explain(*std::move(parsed),
-                     Clock::now() + RemainingTime(context->deadline(),
-                                                  limits_.max_request_time),
-                     [reactor, response](auto explained) {
-                       if (explained.ok()) *response = SerializeRaw(*explained);
-                       reactor->Finish(ToGrpcStatus(explained.status()));
-                     });
-  return reactor;
+  auto* const call = new ExplainCall(*this);
+  call->Start(explainer_, limits_.max_request_time, *context, *request,
+              response);
+  return call;
 }
 
 void TranslationService::DrainStreams() {

@@ -62,6 +62,7 @@ class TranslationService final
 
  private:
   class TranslateCall;
+  class ExplainCall;
 
   // Shared with them.
   struct Streams {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "router/caller.h"
@@ -15,6 +16,21 @@
 #include "services/rpc/status.h"
 
 namespace gshard {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+absl::StatusOr<v1::TranslateResponse> AnswerOf(
+    const AnswerContext& context,
+    const absl::StatusOr<std::vector<Hypotheses>>& results) {
+  if (!results.ok()) return results.status();
+  return MakeAnswer(context, *results);
+}
+
+}  // namespace
 
 TranslationStream::TranslationStream(TranslationStreamOptions options,
                                      grpc::CallbackServerContext* context)
@@ -72,12 +88,15 @@ void TranslationStream::Take(const v1::TranslateStreamRequest& request) {
   message->id = request.id();
   message->sentences = std::max(1, request.request().sentences_size());
   message->start = Clock::now();
-  options_.metrics.requests_in_flight.Add(1);
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    // The stream may be over, but for this read: nobody would hold it while
+    // the message is translated.
+    if (stopping_) return;
     ++live_;
     owed_ += message->sentences;
   }
+  options_.metrics.requests_in_flight.Add(1);
   const absl::Status status = Queue(message, request);
   if (!status.ok()) Reply(*message, status);
 }
@@ -91,6 +110,7 @@ absl::Status TranslationStream::Queue(
   }
   ASSIGN_OR_RETURN(PreparedTranslation prepared,
                    PrepareTranslation(request.request(), *options_.models));
+  options_.metrics.tokenize_seconds.Observe(SecondsSince(message->start));
   std::chrono::milliseconds timeout =
       RemainingTime(context_->deadline(), options_.max_request_time);
   if (request.timeout_ms() > 0) {
@@ -98,22 +118,21 @@ absl::Status TranslationStream::Queue(
                                     request.timeout_ms(), 86'400'000)));
   }
   AnswerContext context(prepared);
-  ASSIGN_OR_RETURN(
-      const uint64_t id,
-      options_.batcher->Add(
-          {.model = std::move(prepared.model),
-           .sentences = std::move(prepared.sentences),
-           .deadline = message->start + timeout,
-           .trace = trace_,
-           .caller = caller_,
-           .flow = flow_,
-           .done = [this, message, context = std::move(context)](auto results) {
-             if (results.ok()) {
-               Reply(*message, MakeAnswer(context, *results));
-             } else {
-               Reply(*message, results.status());
-             }
-           }}));
+  ASSIGN_OR_RETURN(const uint64_t id,
+                   options_.batcher->Add(
+                       {.model = std::move(prepared.model),
+                        .sentences = std::move(prepared.sentences),
+                        .deadline = message->start + timeout,
+                        .trace = trace_,
+                        .caller = caller_,
+                        .flow = flow_,
+                        .done = [this, message, context = std::move(context)](
+                                    const auto& results) mutable {
+                          auto response = AnswerOf(context, results);
+                          // Whoever removes the model waits for this.
+                          context.model = nullptr;
+                          Reply(*message, std::move(response));
+                        }}));
   bool stopping;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -132,9 +151,8 @@ void TranslationStream::Reply(Message& message,
   *reply.mutable_status() = ToProtoStatus(response.status());
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   options_.metrics.requests_in_flight.Add(-1);
-  options_.metrics.CountRequest(
-      response.status().code(),
-      std::chrono::duration<double>(Clock::now() - message.start).count());
+  options_.metrics.CountRequest(response.status().code(),
+                                SecondsSince(message.start));
   Answer answer{SerializeRaw(reply), message.sentences};
   std::unique_lock<std::mutex> lock(mutex_);
   message.done = true;

@@ -31,11 +31,15 @@ std::string ToJson(const SourceLine& line,
   json["hypotheses"] = nlohmann::ordered_json::array();
   if (result != nullptr) {
     json["source_token_count"] = result->source_token_count();
+    json["unknown_source_tokens"] = result->unknown_source_tokens();
+    json["phrase_count"] = result->phrase_count();
+    json["lost_choice_share"] = result->lost_choice_share();
     for (const v1::Hypothesis& hypothesis : result->hypotheses()) {
       json["hypotheses"].push_back({{"text", hypothesis.text()},
                                     {"score", hypothesis.score()},
                                     {"token_count", hypothesis.token_count()},
-                                    {"truncated", hypothesis.truncated()}});
+                                    {"truncated", hypothesis.truncated()},
+                                    {"phrases_met", hypothesis.phrases_met()}});
     }
   }
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -84,6 +88,16 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   flags.Example(
       "gshard translate \"Bibliothek zum Lesen von Bildern\" --from de");
   flags.Example("gshard translate --tsv < data/test.tsv > english.txt");
+  flags.Example(
+      "gshard translate --from de --file book.txt --greedy --timeout 5m");
+  flags.Example(
+      "gshard translate --from de \"Bibliothek\" --n_best 4 --beam 8");
+  flags.Example(
+      "gshard translate --from de \"Bibliothek zum Lesen\" --prefix \"library "
+      "for\" --alternatives");
+  flags.Example(
+      "gshard translate --from de --file titles.txt --glossary terms.tsv --keep "
+      "GIMP,libpng");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
   if (!parsed->positional.empty() && !file.empty()) {
@@ -113,14 +127,23 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   }
   const bool several = translate.n_best > 1 || translate.alternatives;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
-  return translator->Translate(
+  int64_t degraded = 0;
+  const absl::Status status = translator->Translate(
       source, [&](const SourceLine& line, const v1::TranslationResult* result) {
+        if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
         if (json) {
           *console.out << ToJson(line, result) << std::endl;
         } else if (!several || result != nullptr) {
           *console.out << ToText(line, result, several) << std::endl;
         }
       });
+  if (degraded > 0) {
+    *console.error << "gshard: " << degraded
+                   << " lines were translated without experts that no worker "
+                      "holds; see `gshard describe`"
+                   << std::endl;
+  }
+  return status;
 }
 
 }  // namespace gshard

@@ -165,6 +165,8 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   flags.Choice("log_level", &options.log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
+  flags.Bool("enable_debug_calls", &options.enable_debug_calls,
+             "let routers answer `gshard explain`");
   flags.Text("program_directory", &options.program_directory, "DIR",
              "folder of the programs that --processes runs; left out: that of "
              "gshard");

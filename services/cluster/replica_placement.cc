@@ -310,7 +310,9 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem) {
         " experts: expert ", *left_out, " is left out"));
   }
   (void)Fill(WantedReplicas(problem), draft);
-  return draft.lists();
+  // Replicas have gone where there was room, which need not be even.
+  return ImproveReplicas(problem, draft.lists(),
+                         {.min_gain = 0.0, .seconds_per_move = 0.0});
 }
 
 ExpertLists RepairReplicas(const ReplicaProblem& problem, ExpertLists lists) {

@@ -49,7 +49,8 @@ double PlacementCost(const ReplicaProblem& problem, const ExpertLists& lists);
 // as far as there are workers. Memory is not looked at. [E]
 std::vector<int32_t> WantedReplicas(const ReplicaProblem& problem);
 
-// Places from nothing. If memory is short, hot experts get fewer replicas.
+// Places from nothing, so that ImproveReplicas has nothing to do. If memory is
+// short, hot experts get fewer replicas.
 //
 // Errors: InvalidArgument if a field is out of its range; ResourceExhausted if
 // not even problem.replicas of each expert fit.

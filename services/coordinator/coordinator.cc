@@ -22,9 +22,19 @@ Coordinator::Coordinator(CoordinatorOptions options)
           MembersOptions{.lease = options_.lease,
                          .clock = options_.clock,
                          .on_change = [this] { OnMembersChanged(); }})),
-      served_(members_.get(), &serving_queue_,
-              [this] { return ++placement_version_; },
-              static_cast<int32_t>(options_.replicas)) {
+      served_(
+          members_.get(), &serving_queue_,
+          [this] { return ++placement_version_; },
+          [this](const std::string& session, const v1::Placement& placement) {
+            const absl::Status kept = store_->PutPlacement(session, placement);
+            if (kept.ok()) return;
+            LogError(
+                "a restart of the coordinator will not know where "
+                "experts are",
+                {{"session", session}, {"status", kept}});
+          },
+          {.replicas = static_cast<int32_t>(options_.replicas),
+           .watch_interval = options_.watch_interval}) {
   // Above those of earlier coordinators, which routers may still have.
   placement_version_ = absl::ToUnixMicros(absl::Now());
   auto store = JobStore::Open(/*directory=*/"");
@@ -147,23 +157,34 @@ void Coordinator::Serve(const ServedModels::Request& request,
                          done](const absl::StatusOr<std::string>& session) {
     if (!session.ok()) return done(session);
     initial_models_.erase(request.name);
-    const absl::Status stored = store_->PutModel(
-        {request.name, request.version, request.checkpoint_directory});
+    const absl::Status stored =
+        store_->PutModel({request.name, request.version,
+                          request.checkpoint_directory, request.replicas});
     done(stored.ok() ? session : stored);
   });
 }
 
+bool Coordinator::AwaitsWorkers() const {
+  std::set<std::string> missing = awaited_workers_;
+  for (const Member& worker : members_->List(MemberRole::kExpertWorker)) {
+    missing.erase(worker.info.id);
+  }
+  return !missing.empty();
+}
+
 void Coordinator::ServeInitialModels() {
+  if (initial_models_.empty()) return served_.Watch();
   const size_t routers = members_->List(MemberRole::kRouter).size();
   const size_t workers = members_->List(MemberRole::kExpertWorker).size();
   if (static_cast<int64_t>(routers) < options_.min_routers ||
-      static_cast<int64_t>(workers) < options_.min_workers) {
+      static_cast<int64_t>(workers) < options_.min_workers || AwaitsWorkers()) {
     return;
   }
   for (const auto& [name, model] : std::exchange(initial_models_, {})) {
     served_.Load({.name = model.name,
                   .version = model.version,
-                  .checkpoint_directory = model.directory},
+                  .checkpoint_directory = model.directory,
+                  .replicas = model.replicas},
                  [this, model](const absl::StatusOr<std::string>& session) {
                    if (session.ok()) return;
                    LogError("a model is not served",
@@ -178,6 +199,7 @@ void Coordinator::ServeInitialModels() {
                    }
                  });
   }
+  if (initial_models_.empty()) served_.Watch();
 }
 
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(

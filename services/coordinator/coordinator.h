@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,9 @@ struct CoordinatorOptions {
   // Of each expert of models that do not say, 1 to kMaxReplicas.
   int64_t replicas = 1;
 
+  // See ServedModels::Options.
+  absl::Duration watch_interval = absl::Seconds(10);
+
   // Of jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
@@ -59,9 +63,11 @@ class Coordinator {
 
   // Takes up what an earlier coordinator left in `directory`, and keeps there
   // from now on what this one knows of jobs and served models. A job that ran
-  // goes on from its last checkpoint; those that were queued stay queued. To be
-  // called once, before anything else; without it all is forgotten with the
-  // process. Errors: those of JobStore.
+  // goes on from its last checkpoint; those that were queued stay queued.
+  // Models are served again when the workers that had them have joined, or a
+  // lease has passed: members go on with them meanwhile. To be called once,
+  // before anything else; without it all is forgotten with the process. Errors:
+  // those of JobStore.
   absl::Status Restore(const std::string& directory);
 
   Members& members() { return *members_; }
@@ -132,6 +138,8 @@ class Coordinator {
   // On serving_queue_. A model is kept in the store once it is served.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   void ServeInitialModels();
+  // Workers that had a part of a served model have not joined again yet.
+  bool AwaitsWorkers() const;
 
   const CoordinatorOptions options_;
   std::unique_ptr<JobStore> store_;
@@ -142,6 +150,7 @@ class Coordinator {
   ServedModels served_;
   // To be served as soon as members are there; of serving_queue_.
   std::map<std::string, StoredModel> initial_models_;
+  std::set<std::string> awaited_workers_;  // by name; of serving_queue_
 
   mutable std::mutex mutex_;
   // In order of submission. A job that is run again has the last entry.

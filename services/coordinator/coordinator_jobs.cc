@@ -208,6 +208,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   durable_ = true;
   ASSIGN_OR_RETURN(std::vector<StoredJob> jobs, store_->Jobs());
   ASSIGN_OR_RETURN(const std::vector<StoredModel> models, store_->Models());
+  ASSIGN_OR_RETURN(const auto placements, store_->Placements());
   const int64_t now = absl::ToUnixMicros(options_.clock());
   for (StoredJob& job : jobs) {
     const bool begun = job.progress.attempt() > 0;
@@ -220,11 +221,21 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     }
     AddJob(job, begun);
   }
-  serving_queue_.Post([this, models] {
+  serving_queue_.Post([this, models, placements] {
+    for (const auto& [session, placement] : placements) {
+      for (const v1::WorkerPlacement& worker : placement.workers()) {
+        awaited_workers_.insert(worker.name());
+      }
+    }
+    served_.SetKept(placements);
     // What the command line says goes first.
     for (const StoredModel& model : models) {
       initial_models_.emplace(model.name, model);
     }
+    ServeInitialModels();
+  });
+  serving_queue_.PostAfter(options_.lease, [this] {
+    awaited_workers_.clear();
     ServeInitialModels();
   });
   jobs_queue_.Post([this] { StartNextJob(); });

@@ -10,10 +10,20 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kSchema = 1;
+constexpr int64_t kSchema = 2;
 
 // A file of schema n becomes one of n + 1.
-absl::Status MakeTables(Database& database) {
+absl::Status Upgrade(Database& database, int64_t schema) {
+  if (schema == 1) {
+    for (const char* sql :
+         {"ALTER TABLE models ADD COLUMN replicas INTEGER NOT NULL DEFAULT 0",
+          "CREATE TABLE placements (session BLOB PRIMARY KEY, placement BLOB "
+          "NOT NULL)",
+          "PRAGMA user_version = 2"}) {
+      RETURN_IF_ERROR(database.Run(sql));
+    }
+    return absl::OkStatus();
+  }
   for (const char* sql :
        {"CREATE TABLE jobs (place INTEGER PRIMARY KEY AUTOINCREMENT, "
         "name BLOB NOT NULL UNIQUE, job BLOB NOT NULL, resume INTEGER NOT "
@@ -62,8 +72,9 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(
         absl::StrCat(path, ": expected schema ", kSchema, " or lower, got ",
                      schema, ": it was written by a later release"));
   }
-  if (schema == 0) {
-    RETURN_IF_ERROR(database.Transact([&] { return MakeTables(database); }));
+  for (; schema < kSchema; ++schema) {
+    RETURN_IF_ERROR(
+        database.Transact([&] { return Upgrade(database, schema); }));
   }
   return std::unique_ptr<JobStore>(new JobStore(*std::move(opened)));
 }
@@ -184,9 +195,9 @@ absl::StatusOr<std::vector<v1::JobChange>> JobStore::History(
 absl::Status JobStore::PutModel(const StoredModel& model) {
   std::lock_guard<std::mutex> lock(mutex_);
   return database_->Run(
-      "INSERT OR REPLACE INTO models (name, version, directory) VALUES (?, ?, "
-      "?)",
-      {model.name, model.version, model.directory});
+      "INSERT OR REPLACE INTO models (name, version, directory, replicas) "
+      "VALUES (?, ?, ?, ?)",
+      {model.name, model.version, model.directory, int64_t{model.replicas}});
 }
 
 absl::Status JobStore::RemoveModel(const std::string& name) {
@@ -198,12 +209,39 @@ absl::StatusOr<std::vector<StoredModel>> JobStore::Models() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<StoredModel> models;
   RETURN_IF_ERROR(database_->Run(
-      "SELECT name, version, directory FROM models ORDER BY name", {},
+      "SELECT name, version, directory, replicas FROM models ORDER BY name", {},
       [&](const DatabaseRow& row) {
-        models.push_back({row.Text(0), row.Text(1), row.Text(2)});
+        models.push_back({row.Text(0), row.Text(1), row.Text(2),
+                          static_cast<int32_t>(row.Integer(3))});
         return absl::OkStatus();
       }));
   return models;
+}
+
+absl::Status JobStore::PutPlacement(const std::string& session,
+                                    const v1::Placement& placement) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (placement.workers().empty()) {
+    return database_->Run("DELETE FROM placements WHERE session = ?",
+                          {session});
+  }
+  return database_->Run(
+      "INSERT OR REPLACE INTO placements (session, placement) VALUES (?, ?)",
+      {session, placement.SerializeAsString()});
+}
+
+absl::StatusOr<std::map<std::string, v1::Placement>> JobStore::Placements() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::map<std::string, v1::Placement> placements;
+  RETURN_IF_ERROR(database_->Run(
+      "SELECT session, placement FROM placements", {},
+      [&](const DatabaseRow& row) {
+        if (placements[row.Text(0)].ParseFromString(row.Text(1))) {
+          return absl::OkStatus();
+        }
+        return Damaged(absl::StrCat("the placement of '", row.Text(0), "'"));
+      }));
+  return placements;
 }
 
 }  // namespace gshard

@@ -1,12 +1,13 @@
 // JobStore: what a coordinator must know after a restart: its jobs with every
-// change of their states, and the models that it serves. Nothing of members or
-// placement, which are found anew.
+// change of their states, the models that it serves, and where it had placed
+// their experts. Nothing of members, who join anew.
 //
 // An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
 //
-//   jobs      a row a job: its message in text form, and its last progress
-//   changes   the history of the jobs
-//   models    what is served
+//   jobs        a row a job: its message in text form, and its last progress
+//   changes     the history of the jobs
+//   models      what is served
+//   placements  where its experts are
 //
 // It stays small: of each job the last kMaxChanges changes are kept, and beyond
 // kMaxJobs jobs the oldest that are over are forgotten.
@@ -15,6 +16,7 @@
 #define SERVICES_COORDINATOR_JOB_STORE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -42,6 +44,7 @@ struct StoredModel {
   std::string name;
   std::string version;  // as asked for, which may be empty
   std::string directory;
+  int32_t replicas = 0;  // as asked for; 0: the default
 
   bool operator==(const StoredModel&) const = default;
 };
@@ -72,6 +75,12 @@ class JobStore {
   absl::Status PutModel(const StoredModel& model);
   absl::Status RemoveModel(const std::string& name);
   absl::StatusOr<std::vector<StoredModel>> Models();
+
+  // Where the experts of a served session are; without workers it is forgotten.
+  absl::Status PutPlacement(const std::string& session,
+                            const v1::Placement& placement);
+  // By session. Errors: DataLoss naming it.
+  absl::StatusOr<std::map<std::string, v1::Placement>> Placements();
 
  private:
   explicit JobStore(std::unique_ptr<Database> database)

@@ -12,51 +12,26 @@
 #include "services/coordinator/fan_out.h"
 
 namespace gshard {
-namespace {
-
-// What a worker reads from a checkpoint in a second, for judging moves.
-constexpr double kLoadBytesPerSecond = 200e6;
-
-// Sets of workers of which the placement is remembered, and how much worse it
-// may be than what would be moved to: less than moving is worth.
-constexpr size_t kMaxHomes = 16;
-constexpr double kHomeCost = 1.1;
-
-// The same content, the same name: whoever has the session already, has what is
-// asked for.
-std::string PartSession(const std::string& session,
-                        const std::string& directory,
-                        const std::vector<int32_t>& experts) {
-  uint64_t hash = FoldIn(0, directory);
-  for (const int32_t expert : experts) hash = FoldIn(hash, expert);
-  return absl::StrCat(session, "#", absl::Hex(hash, absl::kZeroPad16));
-}
-
-std::vector<std::string> NamesOf(const std::vector<Member>& workers) {
-  std::vector<std::string> names;
-  for (const Member& worker : workers) names.push_back(worker.info.id);
-  return names;
-}
-
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Create(
     const ServingEnvironment& environment, const std::string& session,
-    ServableCheckpoint checkpoint, int32_t replicas, OnLoaded on_loaded) {
+    ServableCheckpoint checkpoint, int32_t replicas, v1::Placement kept,
+    OnLoaded on_loaded) {
   ASSIGN_OR_RETURN(ServingPlan plan, PlanServing(session, checkpoint.model,
                                                  checkpoint.directory));
   return std::shared_ptr<ServedModel>(
       new ServedModel(environment, session, std::move(checkpoint), replicas,
-                      std::move(plan), std::move(on_loaded)));
+                      std::move(kept), std::move(plan), std::move(on_loaded)));
 }
 
 ServedModel::ServedModel(const ServingEnvironment& environment,
                          std::string session, ServableCheckpoint checkpoint,
-                         int32_t replicas, ServingPlan plan, OnLoaded on_loaded)
+                         int32_t replicas, v1::Placement kept, ServingPlan plan,
+                         OnLoaded on_loaded)
     : environment_(environment),
       session_(std::move(session)),
       checkpoint_(std::move(checkpoint)),
       replicas_(replicas),
+      kept_(std::move(kept)),
       plan_(std::move(plan)),
       on_loaded_(std::move(on_loaded)) {}
 
@@ -127,69 +102,12 @@ ServedModel::Part* ServedModel::FindPart(const MemberKey& worker,
   return nullptr;
 }
 
-absl::StatusOr<ExpertLists> ServedModel::WantedLists(
-    const std::vector<Member>& workers) const {
-  ReplicaProblem problem;
-  problem.num_experts = static_cast<int32_t>(checkpoint_.model.experts);
-  problem.replicas = replicas_;
-  problem.load = load_;
-  ExpertLists lists(workers.size());
-  bool anything = false;
-  for (size_t w = 0; w < workers.size(); ++w) {
-    const MemberKey key = KeyOf(workers[w]);
-    ReplicaProblem::Worker& worker = problem.workers.emplace_back();
-    if (workers[w].info.capacity_bytes > 0) {
-      worker.max_experts = static_cast<int32_t>(
-          std::min<int64_t>(workers[w].info.capacity_bytes /
-                                std::max<int64_t>(plan_.expert_bytes, 1),
-                            problem.num_experts));
-    }
-    const auto room = room_.find(key);
-    if (room != room_.end()) {
-      worker.max_experts = std::min(worker.max_experts, room->second);
-    }
-    const auto held = parts_.find(key);
-    if (held == parts_.end()) continue;
-    std::set<int32_t> experts;
-    for (const Part& part : held->second) {
-      if (part.obsolete || part.unused_since > 0) continue;
-      experts.insert(part.experts.begin(), part.experts.end());
-    }
-    lists[w].assign(experts.begin(), experts.end());
-    anything = anything || !experts.empty();
-  }
-  if (anything) {
-    lists = RepairReplicas(problem, std::move(lists));
-    const auto even = static_cast<int32_t>(
-        (problem.num_experts * replicas_ + workers.size() - 1) /
-        workers.size());
-    lists = ImproveReplicas(
-        problem, lists,
-        {.max_moves = std::max(even, 8),
-         .seconds_per_move =
-             static_cast<double>(plan_.expert_bytes) / kLoadBytesPerSecond});
-  } else {
-    ASSIGN_OR_RETURN(lists, PlaceReplicas(problem));
-  }
-  const auto home = homes_.find(NamesOf(workers));
-  if (home == homes_.end() || PlacementCost(problem, home->second) >
-                                  kHomeCost * PlacementCost(problem, lists)) {
-    return lists;
-  }
-  for (size_t w = 0; w < workers.size(); ++w) {
-    if (static_cast<int64_t>(home->second[w].size()) >
-        problem.workers[w].max_experts) {
-      return lists;
-    }
-  }
-  return home->second;
-}
-
 void ServedModel::Reconcile() {
   DropLost();
   const std::vector<Member> workers =
       environment_.members->List(MemberRole::kExpertWorker);
   if (checkpoint_.model.experts > 0 && !workers.empty()) {
+    LoadKept(workers);
     const absl::StatusOr<ExpertLists> wanted = WantedLists(workers);
     if (!wanted.ok()) {
       if (!loaded_) return Fail(wanted.status());
@@ -220,75 +138,12 @@ void ServedModel::Reconcile() {
   environment_.on_change();
 }
 
-void ServedModel::LoadPart(const Member& worker, std::vector<int32_t> experts) {
-  const MemberKey key = KeyOf(worker);
-  Part part;
-  part.id = ++last_part_;
-  part.session = PartSession(session_, checkpoint_.directory, experts);
-  v1::Command command;
-  v1::LoadSession& load = *command.mutable_load_session();
-  load = plan_.worker_load;
-  load.set_session(part.session);
-  load.mutable_worker()->mutable_experts()->Add(experts.begin(), experts.end());
-  part.experts = std::move(experts);
-  parts_[key].push_back(part);
-  Send(key, std::move(command),
-       [key, id = part.id](ServedModel& model, const absl::Status& status) {
-         model.OnPartLoaded(key, id, status);
-       });
-}
-
-void ServedModel::OnPartLoaded(const MemberKey& worker, int64_t id,
-                               const absl::Status& status) {
-  Part* const part = FindPart(worker, id);
-  if (part == nullptr) return;  // the worker was lost
-  // Another coordinator had it loaded.
-  if (status.ok() || absl::IsAlreadyExists(status)) {
-    part->ready = true;
-    return Reconcile();
-  }
-  if (!loaded_ && !absl::IsUnavailable(status)) return Fail(status);
-  LogError("a worker cannot load experts of a served model",
-           {{"session", session_}, {"status", status}});
-  std::vector<Part>& parts = parts_[worker];
-  std::erase_if(parts, [&](const Part& other) { return other.id == id; });
-  // It keeps what it has, until members change.
-  int32_t held = 0;
-  for (const Part& other : parts) {
-    if (!other.obsolete) held += static_cast<int32_t>(other.experts.size());
-  }
-  if (!absl::IsUnavailable(status)) room_[worker] = held;
-  Reconcile();
-}
-
 std::vector<int32_t> ServedModel::CountReplicas() const {
   std::vector<int32_t> counts(checkpoint_.model.experts);
   for (const v1::WorkerPlacement& worker : placement_.workers()) {
     for (const int32_t expert : worker.experts()) ++counts[expert];
   }
   return counts;
-}
-
-void ServedModel::RememberHome() {
-  if (!loaded_ || loading_parts()) return;
-  const std::vector<Member> workers =
-      environment_.members->List(MemberRole::kExpertWorker);
-  ExpertLists lists;
-  std::vector<size_t> counts(checkpoint_.model.experts);
-  for (const Member& worker : workers) {
-    std::vector<int32_t>& list = lists.emplace_back();
-    for (const Part& part : parts_[KeyOf(worker)]) {
-      if (part.unused_since > 0) continue;
-      list.insert(list.end(), part.experts.begin(), part.experts.end());
-      for (const int32_t expert : part.experts) ++counts[expert];
-    }
-    std::sort(list.begin(), list.end());
-  }
-  for (const size_t count : counts) {
-    if (count < std::min<size_t>(replicas_, workers.size())) return;
-  }
-  if (homes_.size() >= kMaxHomes) homes_.clear();
-  homes_[NamesOf(workers)] = std::move(lists);
 }
 
 void ServedModel::CheckLoaded() {
@@ -325,6 +180,7 @@ void ServedModel::Fail(const absl::Status& status) {
 void ServedModel::Release(bool abort) {
   if (released_) return;
   released_ = true;
+  environment_.keep_placement(session_, {});
   const auto release = [abort](const std::string& session) {
     v1::Command command;
     if (abort) {
@@ -352,6 +208,25 @@ void ServedModel::Release(bool abort) {
   // Calls in flight need the workers until they are done.
   Settle(*members, *environment_.queue, std::move(routers),
          [members, workers = std::move(workers)] { Tell(*members, workers); });
+}
+
+bool ServedModel::MayUse(const MemberKey& worker,
+                         const std::string& session) const {
+  if (session.substr(0, session.find('#')) != session_) return false;
+  const auto held = parts_.find(worker);
+  if (held != parts_.end()) {
+    for (const Part& part : held->second) {
+      if (part.session == session) return true;
+    }
+  }
+  if (!loaded_) return true;
+  for (const auto& [key, router] : routers_) {
+    if (router.state != Router::kLoaded ||
+        router.version < placement_.version()) {
+      return true;
+    }
+  }
+  return false;
 }
 
 v1::SessionInfo ServedModel::Describe() const {

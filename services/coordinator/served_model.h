@@ -8,6 +8,10 @@
 // placement, and only when all of them have replied are the old parts released:
 // calls never wait. A worker that is lost is left out at once; its experts go
 // to the others, and back when it is back.
+//
+// Members keep what they have while there is no coordinator. The next one asks
+// workers for the parts of the last placement that was kept, and whoever has
+// them already has nothing to do.
 
 #ifndef SERVICES_COORDINATOR_SERVED_MODEL_H_
 #define SERVICES_COORDINATOR_SERVED_MODEL_H_
@@ -35,6 +39,10 @@ struct ServingEnvironment {
   Members* members = nullptr;
   TaskQueue* queue = nullptr;  // runs everything
   std::function<int64_t()> next_placement_version;
+  // Routers are told this placement of a session; one without workers when it
+  // is released.
+  std::function<void(const std::string& session, const v1::Placement&)>
+      keep_placement;
   // Something that ServedModel::Describe() shows has changed.
   std::function<void()> on_change;
 };
@@ -46,11 +54,13 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   // expert, or why that will not be.
   using OnLoaded = std::function<void(const absl::Status&)>;
 
-  // `session` is "name@version"; `on_loaded` follows Start(). Errors: those of
+  // `session` is "name@version"; `kept` is where an earlier coordinator had its
+  // experts, and may be empty; `on_loaded` follows Start(). Errors: those of
   // PlanServing.
   static absl::StatusOr<std::shared_ptr<ServedModel>> Create(
       const ServingEnvironment& environment, const std::string& session,
-      ServableCheckpoint checkpoint, int32_t replicas, OnLoaded on_loaded);
+      ServableCheckpoint checkpoint, int32_t replicas, v1::Placement kept,
+      OnLoaded on_loaded);
 
   // Begins to load. Errors: FailedPrecondition without router or worker;
   // ResourceExhausted if it does not fit.
@@ -71,6 +81,10 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   int32_t replicas() const { return replicas_; }
   bool loaded() const { return loaded_; }
   v1::SessionInfo Describe() const;
+
+  // Whether a worker's session is one of its parts there, or may be one that
+  // routers still use.
+  bool MayUse(const MemberKey& worker, const std::string& session) const;
 
  private:
   // Experts on one worker.
@@ -93,8 +107,8 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   };
 
   ServedModel(const ServingEnvironment& environment, std::string session,
-              ServableCheckpoint checkpoint, int32_t replicas, ServingPlan plan,
-              OnLoaded on_loaded);
+              ServableCheckpoint checkpoint, int32_t replicas,
+              v1::Placement kept, ServingPlan plan, OnLoaded on_loaded);
 
   // Forgets members that are lost.
   void DropLost();
@@ -102,6 +116,8 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   absl::StatusOr<ExpertLists> WantedLists(
       const std::vector<Member>& workers) const;
   void LoadPart(const Member& worker, std::vector<int32_t> experts);
+  // Asks workers that are there for the first time for what they had.
+  void LoadKept(const std::vector<Member>& workers);
   void OnPartLoaded(const MemberKey& worker, int64_t part,
                     const absl::Status& status);
   // Tells routers where experts are, if that has changed.
@@ -129,6 +145,7 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   const std::string session_;
   const ServableCheckpoint checkpoint_;
   const int32_t replicas_;
+  v1::Placement kept_;  // of workers that have not been there yet
   const ServingPlan plan_;
   OnLoaded on_loaded_;  // null when it was told
   bool loaded_ = false;

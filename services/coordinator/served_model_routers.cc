@@ -17,8 +17,17 @@ constexpr absl::Duration kRefusalPause = absl::Milliseconds(200);
 }  // namespace
 
 void ServedModel::PublishPlacement() {
-  // What is obsolete serves on until its successors are loaded.
+  // What is obsolete serves on until its successors are loaded, and those that
+  // have nothing to add wait for the others.
   const bool loading = loading_parts();
+  const auto adds_nothing = [](const std::vector<Part>& parts,
+                               const Part& part) {
+    return std::any_of(parts.begin(), parts.end(), [&](const Part& other) {
+      return other.obsolete && other.ready && other.unused_since == 0 &&
+             std::includes(other.experts.begin(), other.experts.end(),
+                           part.experts.begin(), part.experts.end());
+    });
+  };
   v1::Placement placement;
   std::vector<Part*> unused;
   for (const Member& member :
@@ -30,6 +39,9 @@ void ServedModel::PublishPlacement() {
       if (!part.ready || part.unused_since > 0) continue;
       if (part.obsolete && !loading) {
         unused.push_back(&part);
+        continue;
+      }
+      if (!part.obsolete && loading && adds_nothing(held->second, part)) {
         continue;
       }
       v1::WorkerPlacement* const out = placement.add_workers();
@@ -49,6 +61,7 @@ void ServedModel::PublishPlacement() {
   if (!loaded_ && loading) return;
   placement.set_version(environment_.next_placement_version());
   placement_ = placement;
+  environment_.keep_placement(session_, placement_);
   for (Part* const part : unused) part->unused_since = placement.version();
   for (const auto& [key, router] : routers_) {
     if (router.state == Router::kLoaded) UpdateRouter(key);

@@ -12,9 +12,6 @@
 namespace gshard {
 namespace {
 
-// How often loads are looked at.
-constexpr absl::Duration kLoadInterval = absl::Seconds(10);
-
 absl::Status CheckName(absl::string_view field, const std::string& name) {
   const bool sound =
       !name.empty() && name.size() <= 128 &&
@@ -48,14 +45,18 @@ absl::Status CheckRequest(const ServedModels::Request& request) {
 
 }  // namespace
 
-ServedModels::ServedModels(Members* members, TaskQueue* queue,
-                           std::function<int64_t()> next_placement_version,
-                           int32_t default_replicas)
+ServedModels::ServedModels(
+    Members* members, TaskQueue* queue,
+    std::function<int64_t()> next_placement_version,
+    std::function<void(const std::string&, const v1::Placement&)>
+        keep_placement,
+    Options options)
     : environment_{.members = members,
                    .queue = queue,
                    .next_placement_version = std::move(next_placement_version),
+                   .keep_placement = std::move(keep_placement),
                    .on_change = [this] { Publish(); }},
-      default_replicas_(default_replicas) {}
+      options_(options) {}
 
 void ServedModels::Load(const Request& request, OnLoaded done) {
   const absl::Status sound = CheckRequest(request);
@@ -76,7 +77,8 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
   const int64_t number = ++last_number_;
   auto model = ServedModel::Create(
       environment_, session, *std::move(checkpoint),
-      request.replicas == 0 ? default_replicas_ : request.replicas,
+      request.replicas == 0 ? options_.replicas : request.replicas,
+      std::exchange(kept_[session], {}),
       [this, session, number](const absl::Status& status) {
         // Not from inside of the model, which may go.
         environment_.queue->Post([this, session, number, status] {
@@ -91,8 +93,6 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
                         .number = number,
                         .waiting = {std::move(done)}};
   Publish();
-  if (std::exchange(watching_load_, true)) return;
-  environment_.queue->PostAfter(kLoadInterval, [this] { WatchLoad(); });
 }
 
 void ServedModels::OnLoadedModel(const std::string& session, int64_t number,
@@ -155,17 +155,56 @@ void ServedModels::OnMembersChanged() {
   Publish();
 }
 
-void ServedModels::WatchLoad() {
-  if (sessions_.empty()) {
-    watching_load_ = false;
-    return;
-  }
-  loads_.Observe(environment_.members->Describe(), absl::Now());
+void ServedModels::Watch() {
+  if (std::exchange(watching_, true)) return;
+  environment_.queue->PostAfter(options_.watch_interval, [this] { Look(); });
+}
+
+void ServedModels::Look() {
+  const std::vector<v1::Member> members = environment_.members->Describe();
+  loads_.Observe(members, absl::Now());
   for (const auto& [session, served] : sessions_) {
     served.model->SetLoad(loads_.Of(session));
     if (served.model->loaded()) served.model->Reconcile();
   }
-  environment_.queue->PostAfter(kLoadInterval, [this] { WatchLoad(); });
+  ReleaseForgotten(members);
+  environment_.queue->PostAfter(options_.watch_interval, [this] { Look(); });
+}
+
+bool ServedModels::IsNeeded(const MemberKey& member,
+                            const std::string& session) const {
+  const auto served = sessions_.find(session.substr(0, session.find('#')));
+  if (served == sessions_.end()) return false;
+  return served->first == session ||
+         served->second.model->MayUse(member, session);
+}
+
+void ServedModels::ReleaseForgotten(const std::vector<v1::Member>& members) {
+  std::map<std::string, MemberKey> keys;
+  for (const Member& member : environment_.members->List()) {
+    keys[member.info.id] = KeyOf(member);
+  }
+  std::set<std::pair<MemberKey, std::string>> forgotten;
+  for (const v1::Member& member : members) {
+    const auto key = keys.find(member.name());
+    if (key == keys.end()) continue;  // it has just left
+    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
+      if (IsNeeded(key->second, load.session())) continue;
+      const std::pair entry(key->second, load.session());
+      // At the first look it may be one that is being released.
+      if (forgotten_.count(entry) == 0) {
+        forgotten.insert(entry);
+        continue;
+      }
+      LogInfo("a session that nobody needs is released",
+              {{"member", member.name()}, {"session", load.session()}});
+      v1::Command command;
+      command.mutable_unload_session()->set_session(load.session());
+      environment_.members->Send(key->second, std::move(command),
+                                 [](const auto&) {});
+    }
+  }
+  forgotten_ = std::move(forgotten);
 }
 
 void ServedModels::Publish() {

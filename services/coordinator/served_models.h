@@ -3,6 +3,9 @@
 // A version is loaded beside the one that serves; when all routers have it they
 // answer with it, each from one request to the next, and the other one is
 // released. The one before can be called back.
+//
+// Members keep sessions of served models when a coordinator goes. Those that
+// nothing here needs are released.
 
 #ifndef SERVICES_COORDINATOR_SERVED_MODELS_H_
 #define SERVICES_COORDINATOR_SERVED_MODELS_H_
@@ -12,7 +15,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,11 +39,30 @@ class ServedModels {
     int32_t replicas = 0;  // 0: the default
   };
 
-  // Both outlive this; `queue` runs everything. `default_replicas` is of
-  // requests that do not say.
+  struct Options {
+    int32_t replicas = 1;  // of requests that do not say
+    // How often loads and members' sessions are looked at.
+    absl::Duration watch_interval = absl::Seconds(10);
+  };
+
+  // `members` and `queue` outlive this; `queue` runs everything. For
+  // `keep_placement` see ServingEnvironment.
   ServedModels(Members* members, TaskQueue* queue,
                std::function<int64_t()> next_placement_version,
-               int32_t default_replicas = 1);
+               std::function<void(const std::string&, const v1::Placement&)>
+                   keep_placement,
+               Options options);
+
+  // Where sessions' experts were when the coordinator before ended. To be
+  // called before Load(). On the queue.
+  void SetKept(std::map<std::string, v1::Placement> placements) {
+    kept_ = std::move(placements);
+  }
+
+  // From now on, looks at loads, and releases sessions that members have and
+  // that no served model needs: all that are to be served have been loaded, or
+  // are being loaded. On the queue; may be called again.
+  void Watch();
 
   // On the queue. Errors: those of CoordinatorService.LoadModel.
   void Load(const Request& request, OnLoaded done);
@@ -63,18 +87,24 @@ class ServedModels {
 
   void OnLoadedModel(const std::string& session, int64_t number,
                      const absl::Status& status);
-  // Looks at loads from time to time, as long as there are models.
-  void WatchLoad();
+  void Look();
+  // Releases what members have had at two looks, and nobody needs.
+  void ReleaseForgotten(const std::vector<v1::Member>& members);
+  // Whether a member's session belongs to a model that is served.
+  bool IsNeeded(const MemberKey& member, const std::string& session) const;
   // Takes what Describe() shows from sessions_.
   void Publish();
 
   const ServingEnvironment environment_;
-  const int32_t default_replicas_;
+  const Options options_;
+  std::map<std::string, v1::Placement> kept_;  // by session
   std::map<std::string, Served> sessions_;
   std::map<std::string, Request> previous_;  // by name
   int64_t last_number_ = 0;
-  bool watching_load_ = false;
+  bool watching_ = false;
   ModelLoads loads_;
+  // Not needed at the last look.
+  std::set<std::pair<MemberKey, std::string>> forgotten_;
 
   mutable std::mutex mutex_;
   std::vector<v1::SessionInfo> published_;  // guarded by mutex_

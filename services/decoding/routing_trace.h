@@ -16,7 +16,7 @@ namespace gshard {
 
 struct ExpertVisit {
   int32_t expert = 0;
-  float weight = 0.0f;      // of its output in the token's
+  float weight = 0.0f;      // of its output in the token's; 0 if it is lost
   bool overflowed = false;  // it had no slot, so the weight is 0
 };
 

@@ -223,6 +223,7 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
     weight = settled.weight;
     moe_reports_.back().lost = settled.lost;
   }
+  moe_reports_.back().weight = weight;
   return b_.Reshape(CombineRows(b_, y, dispatched.row_source, weight), shape);
 }
 
@@ -245,7 +246,7 @@ void Layers::OutputRouting() {
   for (const MoeReport& report : moe_reports_) {
     b_.Output("expert/" + report.layer, report.gate.expert);
     b_.Output("slot/" + report.layer, report.gate.slot);
-    b_.Output("weight/" + report.layer, report.gate.weight);
+    b_.Output("weight/" + report.layer, report.weight);
   }
 }
 

@@ -22,7 +22,8 @@ inline constexpr double kNormEpsilon = 1e-6;
 struct MoeReport {
   std::string layer;
   GateValues gate;
-  ValueId lost = kNoValue;  // i32[T]; only when serving
+  ValueId weight = kNoValue;  // f32[T, 2], with which outputs are combined
+  ValueId lost = kNoValue;    // i32[T]; only when serving
 };
 
 // Builds the sublayers of one program.
@@ -73,7 +74,8 @@ class Layers {
   // "lost/<layer>".
   void OutputMoeReports();
   // Adds "expert/<layer>", "slot/<layer>" i32[T, 2] and "weight/<layer>"
-  // f32[T, 2], as Routing has them.
+  // f32[T, 2], as Routing has them; in serving the weights are those that
+  // choices have without experts that are lost.
   void OutputRouting();
 
  private:

@@ -65,7 +65,7 @@ absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
 // [B, Ls, N, D]; "kept/<layer>" and "overflow/<layer>" as above.
 //
 // With `routing`, here and below, also "expert/<layer>", "slot/<layer>" and
-// "weight/<layer>", as Routing has them, for tokens in rows.
+// "weight/<layer>", as Layers::OutputRouting says, for tokens in rows.
 absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config,
                                            bool routing = false);
 

@@ -90,8 +90,9 @@ class MemberHandler {
   // running Handle() has returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
-  // The lease is lost: drop all sessions, as the coordinator does. No Handle()
-  // and no rest is running, and none comes before this returns.
+  // The lease is lost: drop all sessions of jobs, as the coordinator does; those
+  // of served models stay. No Handle() and no rest is running, and none comes
+  // before this returns.
   virtual void OnLost() = 0;
 
   // The next heartbeat's load.

@@ -4,7 +4,7 @@
 //   build/release/benchmark/overhead_benchmark --rounds=3 --every=10
 //
 // One system, in this process over unix sockets, runs the same job in turn
-//   off    with no checkpoint but the last and a lease of a day,
+//   off    with no checkpoint but the last and a lease of an hour,
 //   on     with a checkpoint every few steps and a lease of a second,
 //   sync   as on, but steps wait while a checkpoint is written.
 // The best round of each counts, for other programs only ever add; so does the
@@ -50,7 +50,7 @@ struct Variant {
   std::string name;
   int64_t every_steps = 0;
   bool asynchronous = true;
-  absl::Duration lease = absl::Hours(24);
+  absl::Duration lease = absl::Hours(1);
 };
 
 // Of one step.

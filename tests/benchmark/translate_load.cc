@@ -11,11 +11,14 @@
 // Prints one line, "requests N failed N degraded N rate R p50_ms T p99_ms T";
 // with --log also a line a call: its end in milliseconds since 1970, its
 // milliseconds, its status code, and 1 if it was degraded.
+//
+// After SIGTERM no call is begun, and those under way are waited for.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -32,6 +35,7 @@
 #include "services/base/random.h"
 #include "services/config/flags.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/signal_watcher.h"
 
 namespace gshard {
 namespace {
@@ -96,6 +100,8 @@ std::shared_ptr<grpc::Channel> Connect(
       grpc::InsecureChannelCredentials(), arguments);
 }
 
+std::atomic<bool> stopping = false;
+
 class Load {
  public:
   explicit Load(const LoadFlags& flags)
@@ -109,7 +115,7 @@ class Load {
     const auto end = begin + std::chrono::duration_cast<Clock::duration>(
                                  std::chrono::duration<double>(flags_.seconds));
     Clock::time_point next = begin;
-    for (uint64_t i = 0; next < end; ++i) {
+    for (uint64_t i = 0; next < end && !stopping; ++i) {
       if (flags_.rate > 0.0) {
         std::this_thread::sleep_until(next);
         const double gap =
@@ -184,7 +190,7 @@ class Load {
                         std::chrono::system_clock::now().time_since_epoch())
                         .count()
                  << " " << ms << " " << status.error_code() << " "
-                 << call->response.degraded() << "\n";
+                 << call->response.degraded() << std::endl;
           }
           --under_way_;
           changed_.notify_all();
@@ -223,6 +229,7 @@ int Main(int argc, char** argv) {
     std::cout << flags.Help();
     return 0;
   }
+  SignalWatcher signals([](int) { stopping = true; });
   Load load(values);
   load.Run();
   load.Print();

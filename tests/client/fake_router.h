@@ -60,6 +60,26 @@ class FakeRouter final : public v1::TranslationService::Service {
   // From now on a stream ends after its first answer.
   void BreakStreams() { breaks_streams_ = true; }
 
+  // Two tokens with a layer; PERMISSION_DENIED for the text "secret".
+  grpc::Status ExplainRouting(grpc::ServerContext*,
+                              const v1::ExplainRoutingRequest* request,
+                              v1::ExplainRoutingResponse* response) override {
+    if (request->sentence().text() == "secret") {
+      return grpc::Status(grpc::PERMISSION_DENIED, "no debug calls");
+    }
+    response->set_model("fake@1");
+    for (const std::string& piece :
+         {request->sentence().source_language(), request->sentence().text()}) {
+      v1::TokenRouting* const token = response->add_source();
+      token->set_piece(piece);
+      v1::TokenLayerRouting* const layer = token->add_layers();
+      layer->set_layer("encoder.0.moe");
+      layer->add_visits()->set_weight(1);
+      layer->mutable_visits(0)->add_hosts("w0");
+    }
+    return grpc::Status::OK;
+  }
+
   // Each request is answered by Translate, on a thread of its own.
   grpc::Status TranslateStream(
       grpc::ServerContext* context,

@@ -170,6 +170,27 @@ TEST(LineTranslatorTest, GivesUpAfterItsAttempts) {
   EXPECT_EQ(router.requests().size(), 3u);
 }
 
+TEST(LineTranslatorTest, ComesBackAsOftenAsItIsAsked) {
+  FakeRouter router;
+  router.Refuse([](int call, const v1::TranslateRequest&) {
+    return call >= 5 ? absl::OkStatus()
+                     : WithRetryDelay(absl::ResourceExhaustedError("full"),
+                                      std::chrono::milliseconds(1));
+  });
+  LineTranslatorOptions options = {.routers = {router.address()},
+                                   .attempts = 2,
+                                   .first_pause = std::chrono::milliseconds(1)};
+  EXPECT_OK(TranslateAll(options, {"a"}).status);
+  EXPECT_EQ(router.requests().size(), 6u);
+  // But not when the request's time is over.
+  router.Refuse([](int, const v1::TranslateRequest&) {
+    return WithRetryDelay(absl::ResourceExhaustedError("full"),
+                          std::chrono::milliseconds(1));
+  });
+  options.timeout = std::chrono::milliseconds(100);
+  EXPECT_FALSE(TranslateAll(options, {"a"}).status.ok());
+}
+
 TEST(LineTranslatorTest, GoesOnWhereALostStreamEnded) {
   FakeRouter router;
   router.BreakStreams();

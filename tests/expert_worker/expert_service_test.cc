@@ -332,7 +332,7 @@ TEST_F(ExpertServiceTest, EndsAStreamThatBreaksTheRules) {
   router_->Send(frame);
   EXPECT_THAT(router_->WaitForEnd(),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected RUN or CANCEL, got 2")));
+                       HasSubstr("expected RUN, PING or CANCEL, got 2")));
 
   router_ = std::make_unique<RouterStream>(*CreateChannel(server_->address()));
   const auto release = HoldThread();

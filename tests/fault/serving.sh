@@ -18,7 +18,9 @@
 #             than the lease: 0 failed, 0 degraded
 #   kill-1    1 replica, SIGKILL: 0 failed; degraded answers say so, and none is
 #             3 s after the worker is back
-#   restart   2 replicas, SIGTERM of each router and worker in turn: 0 failed
+#   restart   2 replicas, SIGTERM and a new process for the coordinator, each
+#             router and each worker in turn, then SIGKILL and a new process for
+#             the coordinator: 0 failed, 0 degraded
 #
 # Prints a line for each; "recovery" is the longest time from a worker's return
 # to its experts being in use again as before (kill, stop), or to the last
@@ -109,23 +111,31 @@ give_up() {
   exit 2
 }
 
-# WORKERS: returns when experts have all their replicas, on so many workers, and
-# both routers serve them.
+# WORKERS [NAME SINCE]: returns when experts have all their replicas, on so many
+# workers, both routers serve them, and process NAME has joined since SINCE, all
+# of that for some time. Notes when that began.
+settled=
 settle() {
-  local begin state
+  local begin state calm=0
   begin=$(now)
-  while true; do
-    state=$(client describe --json | python3 -c '
-import json, sys
+  while ((calm < 3)); do
+    state=$(client describe --json 2> /dev/null | python3 -c '
+import json, sys, time
 state = json.load(sys.stdin)
+name, most = sys.argv[1], time.time() * 1000 - int(sys.argv[2])
+joined = not name or any(
+    m["name"] == name and int(m.get("joined_ms", 0)) <= most
+    for m in state.get("members", []))
 for s in state.get("sessions", []):
     names = {w["name"] for w in s.get("placement", {}).get("workers", [])}
     print(s.get("state"), s.get("experts_below_replicas", 0), len(names),
-          len(s.get("routers", [])))
-' 2> /dev/null || true)
-    [[ $state == "READY 0 $1 2" ]] && return
+          len(s.get("routers", [])), joined)
+' "${2-}" "${3-0}" 2> /dev/null || true)
+    calm=$((calm + 1))
+    ((calm > 1)) || settled=$(now)
+    [[ $state == "READY 0 $1 2 True" ]] || calm=0
     (($(now) - begin < 60000)) || give_up "the model did not settle: $state"
-    sleep 0.05
+    pause 50
   done
 }
 
@@ -146,13 +156,13 @@ late=0
 end_load() {
   local until line
   until=$(now)
-  pause 1000
-  kill -KILL "$loader"
-  wait "$loader" 2> /dev/null || true
+  kill -TERM "$loader"
+  wait "$loader" || give_up "the load failed"
   loader=
+  : > "$scratch/sorted"
   line=$(awk -v begin="$began" -v until="$until" '
     NF == 4 && $1 >= begin && $1 - $2 <= until {
-      ++n; failed += $3 != 0; degraded += $3 == 0 && $4 == 1; print $2 > sorted
+      ++n; failed += $3 != 0; degraded += $3 == 0 && $4 == 1; print $2 >> sorted
     }
     END { print n + 0, failed + 0, degraded + 0 }
   ' sorted="$scratch/sorted" "$scratch/calls-$1")
@@ -231,14 +241,14 @@ for ((fault = 1; fault <= faults; ++fault)); do
   pause $((RANDOM % 500))
   end KILL "$victim"
   pause $((RANDOM % 1500))
-  start "$victim"
   back=$(now)
-  settle 4
-  recovered $(($(now) - back))
+  start "$victim"
+  settle 4 "$victim" "$back"
+  recovered $((settled - back))
 done
 recovery="$recovery ms" end_load kill none
 
-recovery=
+recovery=0
 begin_load stop
 for ((fault = 1; fault <= faults; ++fault)); do
   victim=${workers[RANDOM % 4]}
@@ -248,33 +258,43 @@ for ((fault = 1; fault <= faults; ++fault)); do
   kill -CONT "${pids[$victim]}"
   back=$(now)
   settle 4
-  recovered $(($(now) - back))
+  recovered $((settled - back))
 done
 recovery="$recovery ms" end_load stop none
 
-recovery=
+recovery=0
+signalled=
 begin_load restart
-for name in router-0 router-1 "${workers[@]}"; do
-  end TERM "$name"
+for name in coordinator router-0 router-1 "${workers[@]}" coordinator; do
+  signal=TERM
+  [[ $name != coordinator || $signalled == '' ]] || signal=KILL
+  end "$signal" "$name"
+  signalled+=$name
+  # Without a coordinator for longer than its members' leases.
+  [[ $signal != KILL ]] || pause $((lease_ms + lease_ms / 2))
+  back=$(now)
   start "$name"
-  settle 4
+  member=$name
+  [[ $name != coordinator ]] || member=worker-0  # which joins again
+  settle 4 "$member" "$back"
+  recovered $((settled - back))
   # Until the client has seen that the router serves again.
   [[ $name != router* ]] || pause 1500
 done
-end_load restart none
+recovery="$recovery ms" end_load restart none
 
 client load names "$scratch/checkpoints" --version=single --replicas=1 \
   > /dev/null
 settle 4
-recovery=
+recovery=0
 begin_load kill-1
 for ((fault = 1; fault <= (faults + 2) / 3; ++fault)); do
   victim=${workers[RANDOM % 4]}
   end KILL "$victim"
   pause $((500 + RANDOM % 1000))
-  start "$victim"
   back=$(now)
-  settle 4
+  start "$victim"
+  settle 4 "$victim" "$back"
   pause $recovery_limit_ms
   last=$(awk -v back="$back" '$4 == 1 && $1 > back { last = $1 }
     END { print last ? last - back : 0 }' "$scratch/calls-kill-1")

@@ -81,10 +81,12 @@ class Cluster {
     workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
     Check(workers_.back()->Start());
   }
-  void AddRouter(const std::string& name, MeetingFactory meet = nullptr) {
+  void AddRouter(const std::string& name, MeetingFactory meet = nullptr,
+                 bool debug_calls = false) {
     RouterOptions options;
     options.process = Member(name);
     options.meet = std::move(meet);
+    options.enable_debug_calls = debug_calls;
     routers_.push_back(std::make_unique<RouterProcess>(options));
     Check(routers_.back()->Start());
   }
@@ -148,9 +150,11 @@ class Cluster {
   }
 
   // Waits until all members are there, then serves a checkpoint.
-  absl::Status Load(const std::string& name, const std::string& checkpoint) {
+  absl::Status Load(const std::string& name, const std::string& checkpoint,
+                    int replicas = 0) {
     WaitForMembers();
     v1::LoadModelRequest request;
+    request.set_replicas(replicas);
     request.set_name(name);
     request.set_checkpoint_directory(checkpoint);
     v1::LoadModelResponse response;

@@ -150,13 +150,13 @@ std::vector<HostileRow> OptionRows() {
       {kTranslate, "options.terms.source", Options(Term(Times(257, "a"), "b")),
        "", kInvalidArgument},
       {kTranslate, "options.terms.source", Options(Term("\\377", "b")), "",
-       kInvalidArgument, "TranslateRequest"},
+       kInvalidArgument},
       {kTranslate, "options.terms.target", Options(Term("Euro", "")), "",
        kInvalidArgument},
       {kTranslate, "options.terms.target",
        Options(Term("Euro", Times(257, "a"))), "", kInvalidArgument},
       {kTranslate, "options.terms.target", Options(Term("Euro", "\\377")), "",
-       kInvalidArgument, "TranslateRequest"},
+       kInvalidArgument},
       {kTranslate, "options.terms.target",
        Options(Term("Euro", "\\346\\227\\245")), "", kInvalidArgument},
       {kTranslate, "options.terms.target",
@@ -225,7 +225,6 @@ std::vector<HostileRow> TranslateStreamRows() {
     row.method = kStream;
     row.field = "request." + row.field;
     row.text = absl::StrCat("request { ", row.text, " }");
-    if (row.says == "TranslateRequest") row.says = "TranslateStreamRequest";
     rows.push_back(std::move(row));
   }
   return rows;

@@ -2,9 +2,14 @@
 // that clients abandon leave nothing behind.
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 
 #include <filesystem>
+#include <future>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/integration/cluster.h"
@@ -53,8 +58,8 @@ class ServingTest : public ::testing::Test {
     v1::TranslateResponse response;
     grpc::ClientContext context;
     SetDeadline(context);
-    RETURN_IF_ERROR(FromGrpcStatus(cluster.Translation(router)->Translate(
-        &context, request, &response)));
+    RETURN_IF_ERROR(FromGrpcStatus(
+        cluster.Translation(router)->Translate(&context, request, &response)));
     return response;
   }
 
@@ -146,6 +151,60 @@ TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
 }
 
+// grpc.health.v1 of the router's translations, with messages of the same fields.
+bool IsReady(Cluster& cluster) {
+  const auto channel = cluster.Channel(cluster.router(0).address());
+  grpc::TemplatedGenericStub<v1::WatchJobRequest, v1::Status> stub(channel);
+  grpc::ClientContext context;
+  SetDeadline(context);
+  v1::WatchJobRequest request;
+  request.set_job(v1::TranslationService::service_full_name());
+  v1::Status response;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request,
+                 &response,
+                 [&](grpc::Status status) { done.set_value(status); });
+  return done.get_future().get().ok() && response.code() == 1;
+}
+
+TEST_F(ServingTest, IsReadyWhenAndAsLongAsAllExpertsWereReached) {
+  Cluster cluster(1, 2);
+  cluster.WaitForMembers();
+  EXPECT_FALSE(IsReady(cluster));
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  EXPECT_TRUE(IsReady(cluster));
+  // Clients need no coordinator.
+  cluster.RestartCoordinator();
+  EXPECT_TRUE(IsReady(cluster));
+  // One expert less makes answers degraded; an outage would be worse.
+  cluster.WaitForMembers();
+  cluster.DropWorker(0);
+  EXPECT_TRUE(IsReady(cluster));
+}
+
+TEST_F(ServingTest, ServesOnWithoutACoordinatorAndWithTheNextOne) {
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse expected,
+                       Translate(cluster, Request()));
+  cluster.RestartCoordinator();
+  const auto taken_up = [&] {
+    const v1::DescribeResponse state = cluster.Describe();
+    return state.sessions_size() == 1 &&
+           state.sessions(0).state() == v1::SessionInfo::READY &&
+           state.sessions(0).routers_size() == 1 &&
+           state.sessions(0).placement().workers_size() == 2;
+  };
+  bool before = false;
+  do {
+    before = taken_up();
+    ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse response,
+                         Translate(cluster, Request()));
+    EXPECT_FALSE(response.degraded());
+    EXPECT_EQ(response.SerializeAsString(), expected.SerializeAsString());
+  } while (!before);
+}
+
 TEST_F(ServingTest, VocabulariesOfTheirOwnForSourceAndTarget) {
   const TemporaryDirectory directory;
   TrainingJob job = NamesJob(directory.path());
@@ -177,6 +236,66 @@ TEST_F(ServingTest, DamagedCheckpointIsRefusedByName) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("safetensors")));
   EXPECT_THAT(cluster.Load("names", copy.path() + "/step-00000031"),
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
+}
+
+// Calls that a worker has run.
+double CallsOf(Cluster& cluster, int worker) {
+  double sum = 0;
+  const std::string metrics = cluster.worker(worker).Metrics();
+  for (const absl::string_view line : absl::StrSplit(metrics, '\n')) {
+    double value;
+    if (absl::StartsWith(line, "gshard_expert_calls_total{") &&
+        absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value)) {
+      sum += value;
+    }
+  }
+  return sum;
+}
+
+bool Says(Cluster& cluster, const std::string& metric) {
+  return cluster.router(0).Metrics().find(metric + "\n") != std::string::npos;
+}
+
+// From when the router knows, the worker runs the calls of the step that was
+// under way, at most.
+TEST_F(ServingTest, AnAbandonedCallCostsWorkersAStepAtMost) {
+  Cluster cluster(1, 1);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  v1::TranslateRequest request = Request();
+  request.mutable_options()->set_beam_size(32);
+  request.mutable_options()->set_max_length(64);
+  for (v1::Sentence& sentence : *request.mutable_sentences()) {
+    sentence.set_text("Vereinigte Staaten und St. Pierre und Miquelon");
+  }
+  ASSERT_OK(Translate(cluster, request));
+  const double whole = CallsOf(cluster, 0);
+  ASSERT_GE(whole, 6);
+  int stopped = 0;  // some may be done before they are given up
+  for (int i = 0; i < 20 && stopped < 3; ++i) {
+    const double before = CallsOf(cluster, 0);
+    grpc::ClientContext context;
+    SetDeadline(context);
+    grpc::CompletionQueue queue;
+    v1::TranslateResponse response;
+    grpc::Status status;
+    const auto stub = cluster.Translation();
+    auto call = stub->AsyncTranslate(&context, request, &queue);
+    call->Finish(&response, &status, nullptr);
+    EXPECT_TRUE(Eventually([&] { return CallsOf(cluster, 0) > before + 1; }));
+    context.TryCancel();
+    EXPECT_TRUE(Eventually(
+        [&] { return Says(cluster, "gshard_requests_in_flight 0"); }));
+    const double then = CallsOf(cluster, 0);
+    EXPECT_TRUE(
+        Eventually([&] { return Says(cluster, "gshard_batch_sentences 0"); }));
+    void* tag;
+    bool ok;
+    ASSERT_TRUE(queue.Next(&tag, &ok));
+    // The decoder has one MoE layer.
+    EXPECT_LE(CallsOf(cluster, 0), then + 1);
+    stopped += then - before < whole - 2;
+  }
+  EXPECT_GT(stopped, 0);
 }
 
 }  // namespace

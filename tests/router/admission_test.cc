@@ -15,6 +15,8 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
+constexpr SteadyTime kNow{std::chrono::hours(5)};
+
 SentenceCost Cost(int64_t source_tokens, int64_t rows = 1) {
   return {.source_tokens = source_tokens,
           .rows = rows,
@@ -22,13 +24,15 @@ SentenceCost Cost(int64_t source_tokens, int64_t rows = 1) {
 }
 
 WaitingSentence Sentence(std::string caller, uint64_t flow,
-                         const SentenceCost& cost) {
+                         const SentenceCost& cost,
+                         SteadyTime deadline = SteadyTime::max()) {
   return {.caller = std::move(caller),
           .flow = flow,
           .request = flow,
           .sentence = 0,
           .cost = cost,
-          .arrival = {}};
+          .arrival = {},
+          .deadline = deadline};
 }
 
 TEST(ServiceTimesTest, FitsRoundsOfAnySize) {
@@ -58,34 +62,93 @@ TEST(ServiceTimesTest, ForgetsAStall) {
   EXPECT_NEAR(times.RoundSeconds(4), 0.02, 0.005);
 }
 
-TEST(ServiceTimesTest, TimeIsSharedByRowsAndBatchesButNotBelowOneSentence) {
+TEST(ServiceTimesTest, TimeIsSharedByRowsAndBatches) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
   times.ObserveSentence(10, 20);
   // 1000 tokens are 2000 row rounds, 100 at a time.
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 10, 1000, 1), 20 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 10, 50, 1), 40 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 10, 50, 2), 20 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 30, 1000, 1), 60 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 1000, 1), 20 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 50, 1), 40 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 50, 2), 20 * 0.01);
 }
 
-TEST(OutstandingWorkTest, ARequestWaitsForAsMuchOfOthersAsItBrings) {
-  OutstandingWork work;
-  EXPECT_EQ(work.Until("a", 1, 10), 10);
-  work.Promise("bulk", 1, 1000);
-  EXPECT_EQ(work.Until("a", 2, 10), 20);
-  EXPECT_EQ(work.Until("bulk", 1, 10), 1010);  // behind its own flow
-  EXPECT_EQ(work.Until("bulk", 3, 10), 20);    // beside it
-  work.Promise("a", 2, 30);
-  EXPECT_EQ(work.Until("a", 2, 10), 80);
-  work.Begin("a", 2, 30);
-  EXPECT_EQ(work.TokensOf("a"), 30);
-  EXPECT_EQ(work.Until("a", 2, 10), 50);  // half of what runs is done
-  work.Finish("a", 2, 30);
-  EXPECT_EQ(work.TokensOf("a"), 0);
-  work.Drop("bulk", 1, 1000);
-  EXPECT_TRUE(work.empty());
-  EXPECT_EQ(work.tokens(), 0);
+TEST(ServiceTimesTest, WhoWaitsDoesSoForWhatIsBeforeItAndThenTakesItsTime) {
+  ServiceTimes times;
+  times.ObserveRound(10, 0.01);
+  times.ObserveSentence(10, 20);
+  // There are rows for all.
+  EXPECT_DOUBLE_EQ(times.PaceOf(100, 50, 2).Seconds(1000, 30), 60 * 0.01);
+  // One fills the only row.
+  EXPECT_DOUBLE_EQ(times.PaceOf(2, 1, 1).Seconds(1000 + 30, 30),
+                   2 * 1030 * 0.01);
+  // 970 tokens before it take 9.7 tokens' time of a hundred rows.
+  EXPECT_DOUBLE_EQ(times.PaceOf(101, 50, 2).Seconds(970 + 30, 30),
+                   2 * (9.7 + 30) * 0.01);
+}
+
+class OutstandingWorkTest : public ::testing::Test {
+ protected:
+  static SteadyTime At(int64_t s) {
+    return SteadyTime() + std::chrono::seconds(s);
+  }
+  Outlook Look(int64_t deadline, int64_t tokens, uint64_t flow = 9) {
+    return work_.Look({.caller = "a",
+                       .flow = flow,
+                       .deadline = At(deadline),
+                       .tokens = tokens,
+                       .longest = tokens},
+                      At(0), {.token_seconds = 0.1}, 1.0);
+  }
+  OutstandingWork work_;
+};
+
+TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
+  const WaitingSentence soon = Sentence("b", 1, Cost(30), At(10));
+  const WaitingSentence later = Sentence("a", 2, Cost(50), At(20));
+  work_.Promise(soon);
+  work_.Promise(later);
+  EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 1.0);
+  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
+  EXPECT_DOUBLE_EQ(Look(20, 10).seconds, 9.0);
+  EXPECT_EQ(Look(19, 10).caller_tokens, 0);
+  EXPECT_EQ(Look(20, 10).caller_tokens, 50);
+  EXPECT_EQ(Look(20, 10).flow_tokens, 0);
+  EXPECT_EQ(Look(20, 10, 2).flow_tokens, 50);
+  work_.Begin(later);
+  work_.Progress(this, 25);
+  EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 3.5);  // half of what runs is done
+  work_.Progress(this, 0);
+  EXPECT_EQ(work_.TokensOf("a"), 50);
+  work_.Finish(later);
+  EXPECT_EQ(work_.TokensOf("a"), 0);
+  work_.Drop(soon);
+  EXPECT_TRUE(work_.empty());
+  EXPECT_EQ(work_.tokens(), 0);
+}
+
+TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
+  work_.Promise(Sentence("b", 1, Cost(80), At(10)));
+  EXPECT_FALSE(Look(5, 20).breaks_promises);
+  EXPECT_TRUE(Look(5, 21).breaks_promises);
+  EXPECT_FALSE(Look(10, 21).breaks_promises);  // that comes after it
+  // Who is late in any case cannot be made so.
+  work_.Promise(Sentence("b", 2, Cost(40), At(11)));
+  EXPECT_FALSE(Look(5, 20).breaks_promises);
+}
+
+TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
+  work_.Promise(Sentence("b", 1, Cost(80), At(10)));
+  work_.Promise(Sentence("b", 2, Cost(10), At(12)));
+  Slack slack = work_.SlackAt(At(0), {.token_seconds = 0.1}, 1.0);
+  EXPECT_EQ(slack.first(), At(10));
+  EXPECT_TRUE(slack.Allows(At(10), 1000));  // nobody is due before it
+  EXPECT_TRUE(slack.Allows(At(12), 20));
+  EXPECT_FALSE(slack.Allows(At(12), 21));
+  slack.Spend(At(10), 80);
+  EXPECT_TRUE(slack.Allows(At(13), 20));
+  slack.Spend(At(13), 15);
+  EXPECT_TRUE(slack.Allows(At(13), 5));
+  EXPECT_FALSE(slack.Allows(At(13), 6));
 }
 
 class AdmissionTest : public ::testing::Test {
@@ -96,7 +159,8 @@ class AdmissionTest : public ::testing::Test {
     return {.caller = std::move(caller),
             .flow = flow,
             .costs = {Cost(tokens)},
-            .time_left = time_left};
+            .now = kNow,
+            .deadline = kNow + time_left};
   }
 };
 
@@ -158,22 +222,81 @@ TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
   admission.times().ObserveRound(1, 0.1);
   admission.times().ObserveSentence(10, 10);
   // Nobody is there: whoever comes is taken, or nothing would ever be measured.
-  EXPECT_OK(admission.Decide(Request("a", 50, milliseconds(1))).status);
-  const WaitingSentence waiting = Sentence("bulk", 1, Cost(500));
-  admission.Queued(waiting);
-  EXPECT_DOUBLE_EQ(admission.EstimatedSeconds(), 50.0);
-  // 10 tokens, and as many of the bulk: 2 s.
-  EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(2000))).status);
+  const auto alone = admission.Decide(Request("a", 50, milliseconds(1)));
+  EXPECT_OK(alone.status);
+  EXPECT_FALSE(alone.promised);
+  admission.Queued(Sentence("bulk", 1, Cost(20), kNow + milliseconds(1000)));
+  EXPECT_DOUBLE_EQ(admission.EstimatedSeconds(), 2.0);
+  // It and 10 tokens take 3 s, and a little for safety.
+  const auto taken = admission.Decide(Request("a", 10, milliseconds(3200)));
+  EXPECT_OK(taken.status);
+  EXPECT_TRUE(taken.promised);
   const Admission::Decision late =
-      admission.Decide(Request("a", 10, milliseconds(1500)));
+      admission.Decide(Request("a", 10, milliseconds(2650)));
   EXPECT_EQ(late.verdict, Verdict::kTooLate);
   EXPECT_THAT(late.status,
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("about 2000 ms, there are 1500 ms")));
-  EXPECT_EQ(RetryDelay(late.status), milliseconds(500));
+                       HasSubstr("about 3150 ms, there are 2650 ms")));
+  EXPECT_EQ(RetryDelay(late.status), milliseconds(501));
   // And whatever the deadline, not after max_wait.
-  EXPECT_EQ(admission.Decide(Request("a", 41, milliseconds(60'000))).verdict,
+  EXPECT_EQ(admission.Decide(Request("a", 60, milliseconds(60'000))).verdict,
             Verdict::kTooLate);
+}
+
+TEST_F(AdmissionTest, WhoWasTakenIsNotMadeLateByOthers) {
+  Admission admission({}, {.max_rows = 1}, 1);
+  admission.times().ObserveRound(1, 0.1);
+  admission.times().ObserveSentence(10, 10);
+  admission.Queued(Sentence("bulk", 1, Cost(100), kNow + milliseconds(12'000)));
+  EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(2000))).status);
+  const auto decision = admission.Decide(Request("a", 15, milliseconds(2000)));
+  EXPECT_EQ(decision.verdict, Verdict::kInTheWay);
+  EXPECT_TRUE(RetryDelay(decision.status).has_value());
+}
+
+TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
+  Admission admission({}, {.max_rows = 1}, 1);
+  admission.times().ObserveRound(1, 0.1);
+  admission.times().ObserveSentence(10, 10);
+  const SteadyTime deadline = kNow + milliseconds(10'500);  // 100 tokens
+  admission.Queued(Sentence("a", 1, Cost(60), deadline));
+  EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500))).status);
+  const auto decision = admission.Decide(Request("a", 7, milliseconds(10'500)));
+  EXPECT_EQ(decision.verdict, Verdict::kOverShare);
+  EXPECT_TRUE(RetryDelay(decision.status).has_value());
+  EXPECT_OK(admission.Decide(Request("b", 39, milliseconds(10'500))).status);
+  // A stream gets a part of its caller's share: 4 sevenths of all.
+  EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500), 2)).status);
+  EXPECT_EQ(admission.Decide(Request("a", 1, milliseconds(10'500), 1)).verdict,
+            Verdict::kOverShare);
+}
+
+TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {
+  Admission admission({}, {}, 1);
+  const auto hopeless = [&](int64_t tokens, int64_t left_ms) {
+    return admission.Hopeless(
+        Sentence("a", 1, Cost(tokens), kNow + milliseconds(left_ms)), kNow);
+  };
+  EXPECT_FALSE(hopeless(10, 1));  // nothing is known
+  admission.times().ObserveRound(1, 0.1);
+  admission.times().ObserveSentence(10, 10);
+  EXPECT_FALSE(hopeless(10, 501));
+  EXPECT_TRUE(hopeless(10, 499));
+  EXPECT_FALSE(hopeless(9, 499));
+}
+
+TEST_F(AdmissionTest, EstimatesAreCorrectedByWhoWasLate) {
+  Admission admission({}, {.max_rows = 1}, 1);
+  admission.times().ObserveRound(1, 0.1);
+  admission.times().ObserveSentence(10, 10);
+  admission.Queued(Sentence("b", 1, Cost(20), kNow + milliseconds(3000)));
+  const AdmissionRequest request = Request("a", 10, milliseconds(4000));
+  EXPECT_OK(admission.Decide(request).status);
+  EXPECT_OK(admission.Decide(request).status);
+  for (int i = 0; i < 10; ++i) admission.Broken();
+  EXPECT_EQ(admission.Decide(request).verdict, Verdict::kTooLate);
+  for (int i = 0; i < 500; ++i) admission.Kept();
+  EXPECT_OK(admission.Decide(request).status);
 }
 
 }  // namespace

@@ -228,6 +228,45 @@ TEST_F(BatcherTest, ACancelledSentenceIsInNoFurtherStep) {
                           ElementsAre(1, 20), ElementsAre(20)));
 }
 
+TEST_F(BatcherTest, AnExpiredSentenceIsInNoFurtherStep) {
+  model_->SetSteps(3);
+  model_->Hold();
+  Batcher batcher({});
+  Call before = Add(batcher, {Sentence(1)});
+  model_->WaitForSteps(1);
+  Call late = Add(batcher, {Sentence(10)}, milliseconds(300));
+  Call after = Add(batcher, {Sentence(20)});
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
+  EXPECT_THAT(late.results.get(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
+  model_->Release();
+  EXPECT_OK(before.results.get());
+  EXPECT_OK(after.results.get());
+  const std::vector<std::vector<int32_t>> steps = model_->steps();
+  ASSERT_THAT(steps, SizeIs(4));
+  EXPECT_THAT(steps[2], ElementsAre(1, 20));
+  EXPECT_THAT(steps[3], ElementsAre(20));
+}
+
+TEST_F(BatcherTest, WhatCannotBeDoneInTimeCostsNoStep) {
+  model_->Hold();
+  Batcher batcher({.batch = {.max_rows = 1}});
+  Call first = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call late = Add(batcher, {Sentence(20)}, milliseconds(1300));
+  Call other = Add(batcher, {Sentence(30)});
+  // The round takes a second, and half of another is more than `late` has then.
+  Call second = Add(batcher, {Sentence(40)}, milliseconds(1000));
+  EXPECT_FALSE(second.results.get().ok());
+  model_->Release();
+  EXPECT_OK(first.results.get());
+  EXPECT_THAT(late.results.get(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
+  EXPECT_OK(other.results.get());
+  EXPECT_THAT(model_->steps(), ElementsAre(ElementsAre(10), ElementsAre(30)));
+}
+
 TEST_F(BatcherTest, DeadlineEndsWaitingAndRunningRequests) {
   model_->Hold();
   Batcher batcher({});

@@ -113,6 +113,36 @@ class FakeModel final : public TranslationModel {
     return std::make_unique<Batch>(*this, max_positions);
   }
 
+  // One layer "fake", and every token's choices are experts 0 and 1, of which
+  // only "w0" holds the first. Counts as a step.
+  absl::StatusOr<RoutingReport> ExplainRouting(
+      const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+      const BatchRun& run) override {
+    const uint64_t registration =
+        run.all_cancelled->OnCancel([this] { Change([] {}); });
+    std::vector<Batch::Active> nobody;
+    const absl::Status status = MakeStep(nobody, run);
+    run.all_cancelled->Remove(registration);
+    if (!status.ok()) return status;
+    RoutingReport report;
+    const auto add = [](const std::vector<int32_t>& ids,
+                        std::vector<LayerRouting>& layers,
+                        std::vector<std::string>& pieces) {
+      if (ids.empty()) return;
+      layers.push_back({.layer = "fake", .tokens = {}});
+      for (const int32_t id : ids) {
+        pieces.push_back(absl::StrCat("<", id, ">"));
+        layers[0].tokens.push_back(
+            {{.expert = 0, .weight = 0.75f},
+             {.expert = 1, .weight = 0.0f, .overflowed = true}});
+      }
+    };
+    add(source, report.trace.source, report.source);
+    add(target, report.trace.target, report.target);
+    report.hosts = {{"w0"}, {}};
+    return report;
+  }
+
  private:
   class Batch final : public ModelBatch {
    public:

@@ -136,6 +136,33 @@ TEST(JoinRuleTest, NobodyOvertakesALargeSentence) {
   EXPECT_EQ(queue.sentences(), 2);
 }
 
+// Turns are fair until somebody would be late; who is late anyhow is no reason.
+TEST(JoinRuleTest, WhoIsDueFirstGoesFirstWhenItWouldBeLate) {
+  const auto at = [](int seconds) {
+    return SteadyTime() + std::chrono::seconds(seconds);
+  };
+  const auto join = [&](double left) {
+    FairQueue queue;
+    const auto add = [&](const char* caller, uint64_t request, int deadline) {
+      WaitingSentence sentence = Waiting(caller, request, request);
+      sentence.deadline = at(deadline);
+      queue.Add(std::move(sentence));
+    };
+    add("a", 0, 1);  // lost: not in the slack
+    add("a", 1, 5);
+    add("a", 2, 5);
+    add("b", 3, 9);
+    add("c", 4, 9);
+    Slack slack(/*token_seconds=*/0.1);  // a sentence takes a second
+    slack.Add(at(5), left);
+    slack.Add(at(9), left);
+    return Requests(TakeJoining(queue, {}, {}, slack));
+  };
+  EXPECT_THAT(join(2.5), ElementsAre(0, 3, 4, 1, 2));
+  EXPECT_THAT(join(1.5), ElementsAre(0, 3, 1, 2, 4));
+  EXPECT_THAT(join(0.5), ElementsAre(0, 1, 2, 3, 4));
+}
+
 // A document of 400 sentences, and sentences that come one at a time: in
 // virtual time, a sentence takes one step a source token, and a batch has 8
 // rows. No sentence waits longer than a few steps, the document ends, the batch

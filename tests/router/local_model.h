@@ -1,5 +1,5 @@
 // A TranslationModel over whole programs in this process: no workers, no
-// tokenizer. A text is ids, "4 7 9".
+// tokenizer. A text is ids, "4 7 9"; a source's have kTag in front.
 
 #ifndef TESTS_ROUTER_LOCAL_MODEL_H_
 #define TESTS_ROUTER_LOCAL_MODEL_H_
@@ -13,12 +13,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "router/translation_model.h"
+#include "services/base/status_macros.h"
 #include "services/model/transformer.h"
 
 namespace gshard {
 
 class LocalModel final : public TranslationModel {
  public:
+  static constexpr int32_t kTag = 2;
+
   LocalModel(std::string id, const ModelConfig& config, TensorMap parameters,
              TargetTokens tokens)
       : id_(std::move(id)),
@@ -36,19 +39,22 @@ class LocalModel final : public TranslationModel {
   const std::string& default_language() const override { return language_; }
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, absl::string_view) const override {
-    std::vector<int32_t> ids;
-    for (const absl::string_view word :
-         absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-      if (!absl::SimpleAtoi(word, &ids.emplace_back())) {
-        return absl::InvalidArgumentError("text: expected numbers");
-      }
-    }
-    ids.push_back(eos_);
+    absl::StatusOr<std::vector<int32_t>> ids = EncodeTarget(text);
+    if (!ids.ok()) return Annotate(ids.status(), "text");
+    ids->insert(ids->begin(), kTag);
+    ids->push_back(eos_);
     return ids;
   }
   absl::StatusOr<std::vector<int32_t>> EncodeTarget(
       absl::string_view text) const override {
-    return Encode(text, "");
+    std::vector<int32_t> ids;
+    for (const absl::string_view word :
+         absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+      if (!absl::SimpleAtoi(word, &ids.emplace_back())) {
+        return absl::InvalidArgumentError("expected numbers");
+      }
+    }
+    return ids;
   }
   int32_t CountUnknown(absl::Span<const int32_t>) const override { return 0; }
   absl::StatusOr<std::string> Decode(

@@ -187,6 +187,10 @@ TEST_F(ReplicatedSegmentsTest, GivesTheBitsOfTheWholeProgram) {
 
 TEST_F(ReplicatedSegmentsTest, RowsGoWhereFewestAreOutstanding) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  // However long it takes, nobody else is asked.
+  group_->holdings[1].connection->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
   group_->holdings[0].connection->state().AddOutstanding(1000);
   ExpectSame(Run());
   EXPECT_EQ(workers_[0]->runs(), 0);

@@ -13,17 +13,18 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 TEST(TerminologyTest, TermsAreWholeWords) {
-  EXPECT_TRUE(HasWords("das Bild hier", "Bild"));
-  EXPECT_TRUE(HasWords("Bild", "Bild"));
-  EXPECT_TRUE(HasWords("(Bild)", "Bild"));
-  EXPECT_TRUE(HasWords("Bilder, Bild", "Bild"));
-  EXPECT_TRUE(HasWords("das Bild hier", "Bild hier"));
-  EXPECT_FALSE(HasWords("Bilder", "Bild"));
-  EXPECT_FALSE(HasWords("Abbild", "bild"));
-  EXPECT_FALSE(HasWords("das bild", "Bild"));
-  EXPECT_FALSE(HasWords("B\xC3\xA4r", "B"));
-  EXPECT_TRUE(HasWords("C++ lernen", "C++"));
-  EXPECT_FALSE(HasWords("", "x"));
+  constexpr size_t kNowhere = std::string::npos;
+  EXPECT_EQ(FindWords("das Bild hier", "Bild"), 4u);
+  EXPECT_EQ(FindWords("Bild", "Bild"), 0u);
+  EXPECT_EQ(FindWords("(Bild)", "Bild"), 1u);
+  EXPECT_EQ(FindWords("Bilder, Bild", "Bild"), 8u);
+  EXPECT_EQ(FindWords("das Bild hier", "Bild hier"), 4u);
+  EXPECT_EQ(FindWords("Bilder", "Bild"), kNowhere);
+  EXPECT_EQ(FindWords("Abbild", "bild"), kNowhere);
+  EXPECT_EQ(FindWords("das bild", "Bild"), kNowhere);
+  EXPECT_EQ(FindWords("B\xC3\xA4r", "B"), kNowhere);
+  EXPECT_EQ(FindWords("C++ lernen", "C++"), 0u);
+  EXPECT_EQ(FindWords("", "x"), kNowhere);
 }
 
 std::vector<std::string> Texts(const v1::Sentence& sentence,

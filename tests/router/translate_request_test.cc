@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/rpc/server_stream.h"
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -18,6 +19,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -90,6 +92,29 @@ TEST_F(TranslateRequestTest, OptionsAreTaken) {
   ASSERT_OK(greedy);
   EXPECT_EQ(greedy->sentences[0].options.beam_size, 1);
   EXPECT_EQ(greedy->sentences[0].options.length_penalty, 0);
+}
+
+// Every field that may have a bad value has a case: one of `messages` begins
+// with its name.
+void ExpectEveryField(const google::protobuf::Descriptor& message,
+                      const std::string& prefix,
+                      const std::vector<std::string>& messages) {
+  for (int i = 0; i < message.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *message.field(i);
+    if (&field ==
+        v1::TranslateRequest::descriptor()->FindFieldByName("require_full")) {
+      continue;  // not about the request: see translate_answer.h
+    }
+    const std::string name =
+        absl::StrCat(prefix, field.name(), field.is_repeated() ? "[0]" : "");
+    // A span is bad as a whole.
+    if (field.message_type() != nullptr &&
+        field.message_type() != v1::TextSpan::descriptor()) {
+      ExpectEveryField(*field.message_type(), name + ".", messages);
+      continue;
+    }
+    EXPECT_THAT(messages, Contains(StartsWith(name + ": "))) << name;
+  }
 }
 
 TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
@@ -186,7 +211,7 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
        "options.terms[0].source: expected 1 to 256 bytes"},
       {[](Request& r) { AddTerm(r, "b", std::string(257, 'x')); }, kInvalid,
        "options.terms[0].target: expected 1 to 256 bytes"},
-      {[](Request& r) { AddTerm(r, "a", "?"); }, kInvalid,
+      {[](Request& r) { AddTerm(r, "ein", "?"); }, kInvalid,
        "options.terms[0].target: cannot write"},
       {[](Request& r) { Keep(r, 0, 99); }, kInvalid,
        "sentences[0].keep[0]: expected whole characters"},
@@ -198,18 +223,21 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
        kInvalid, "sentences[0].target_prefix: cannot write"},
       {[](Request& r) {
          r.mutable_sentences(0)->set_target_prefix("a b c d e f g h i j");
-         AddTerm(r, "a", "k l");
+         AddTerm(r, "ein", "k l");
        },
        kInvalid,
        "sentences[0].target_prefix: expected fewer than 12 tokens, with terms "
        "and what is kept, got 12"},
   };
+  std::vector<std::string> messages;
   for (const Case& bad : cases) {
     Request request = Valid();
     bad.spoil(request);
     EXPECT_THAT(PrepareTranslation(request, models_),
                 StatusIs(bad.code, StartsWith(bad.message)));
+    messages.push_back(bad.message);
   }
+  ExpectEveryField(*Request::descriptor(), "", messages);
 }
 
 TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {
@@ -258,6 +286,13 @@ TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {
       ParseTranslateRequest(SerializeRaw(request)),
       StatusIs(absl::StatusCode::kInvalidArgument,
                "sentences[0].source_language: expected UTF-8, byte 0 is not"));
+  request = Valid();
+  AddTerm(request, "a", "b");
+  AddTerm(request, "a", "x\xE2\x82");
+  EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "options.terms[1].target: expected UTF-8, byte 1 is "
+                       "not"));
   request = Valid();
   request.set_model("\xC0\x80");
   EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),

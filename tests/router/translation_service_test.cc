@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <future>
 #include <memory>
@@ -11,7 +12,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/metrics/metrics.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/rpc/status.h"
 #include "tests/router/fake_model.h"
@@ -157,6 +160,47 @@ TEST_F(TranslationServiceTest, DeadlineOfTheClientStopsTheWork) {
             grpc::DEADLINE_EXCEEDED);
   WaitUntilNoCallLives();
   EXPECT_EQ(batcher_.requests(), 0);
+}
+
+// Whatever the client allows, or if it says nothing.
+TEST_F(TranslationServiceTest, DeadlinesAreClamped) {
+  model_->Hold();
+  TranslationService service{
+      &models_,
+      &batcher_,
+      {},
+      {.max_request_time = std::chrono::milliseconds(50)}};
+  ServerShell server{{.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                              "/clamp.", getpid())}};
+  server.AddService(&service, v1::TranslationService::service_full_name());
+  ASSERT_OK(server.Start());
+  const auto stub =
+      v1::TranslationService::NewStub(*CreateChannel(server.address()));
+  for (const bool unlimited : {true, false}) {
+    grpc::ClientContext context;
+    if (!unlimited) SetDeadline(context, std::chrono::hours(1));
+    v1::TranslateResponse response;
+    EXPECT_THAT(
+        FromGrpcStatus(stub->Translate(&context, Request({"a"}), &response)),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 HasSubstr("was not done in time")));
+  }
+  for (const int64_t timeout_ms : {0, 3'600'000}) {
+    grpc::ClientContext context;
+    const auto stream = stub->TranslateStream(&context);
+    v1::TranslateStreamRequest message;
+    message.set_timeout_ms(timeout_ms);
+    *message.mutable_request() = Request({"a"});
+    EXPECT_TRUE(stream->Write(message));
+    v1::TranslateStreamResponse answer;
+    ASSERT_TRUE(stream->Read(&answer));
+    EXPECT_THAT(FromProtoStatus(answer.status()),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr("was not done in time")));
+    stream->WritesDone();
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  server.Drain(std::chrono::seconds(30));
 }
 
 TEST_F(TranslationServiceTest, CountsWhatItDoes) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <string>
@@ -122,25 +123,37 @@ TEST_F(TranslationStreamTest, ReadsNoMoreThanItMayOwe) {
   EXPECT_TRUE(stream->Finish().ok());
 }
 
-// A client that does not read its answers is not served, and holds no place.
-TEST_F(TranslationStreamTest, AnswersThatAreNotTakenHoldNoPlaceInABatch) {
-  constexpr int kMessages = 4000;
-  v1::TranslateStreamRequest message = Message(1, "a b c d e f g h");
+// A client that does not read its answers is not served: what it has sent stays
+// unread, and its writes wait.
+TEST_F(TranslationStreamTest, AnswersThatAreNotTakenStopTheReads) {
+  // 16 KiB each, as their answers are.
+  constexpr size_t kMessages = 10'000;
+  std::string text;
+  for (int word = 0; word < 8; ++word) text += std::string(250, 'a') + " ";
+  v1::TranslateStreamRequest message = Message(1, text);
+  for (int sentence = 1; sentence < 8; ++sentence) {
+    *message.mutable_request()->add_sentences() =
+        message.request().sentences(0);
+  }
   message.mutable_request()->mutable_options()->set_beam_size(32);
   message.mutable_request()->mutable_options()->set_n_best(32);
   grpc::ClientContext context;
   const auto stream = stub_->TranslateStream(&context);
+  std::atomic<size_t> written = 0;
   std::thread writer([&] {
-    for (int i = 0; i < kMessages && stream->Write(message); ++i) {
-    }
+    while (written < kMessages && stream->Write(message)) ++written;
   });
-  size_t served = 0;
-  for (size_t before = ~size_t{0}; served != before || served == 0;) {
-    before = served;
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    served = model_->steps().size();
+  // Until writing has stood still for a time in which many were written.
+  size_t before = 0;
+  for (int still = 0; still < 20 && written < kMessages;) {
+    std::promise<void> never;
+    never.get_future().wait_for(std::chrono::milliseconds(10));
+    still = written == before && written > 0 ? still + 1 : 0;
+    before = written;
   }
-  EXPECT_LT(served, kMessages / 2);
+  // What lies in the buffers of the connection, and not a message more.
+  EXPECT_LT(written, kMessages / 2);
+  EXPECT_LE(model_->steps().size(), 8 * (written + 1));
   EXPECT_EQ(batcher_.requests(), 0);
   EXPECT_EQ(batcher_.running_sentences(), 0);
   context.TryCancel();
@@ -173,6 +186,37 @@ TEST_F(TranslationStreamTest, MessagesHaveDeadlinesOfTheirOwn) {
   EXPECT_EQ(Next(*stream), "2: 11");
   EXPECT_TRUE(stream->WritesDone());
   EXPECT_TRUE(stream->Finish().ok());
+}
+
+// Whatever deadline a call or a message has, or if it has none.
+TEST_F(TranslationStreamTest, NobodyGetsMoreTimeThanTheRouterGives) {
+  model_->Hold();
+  TranslationService service(
+      &models_, &batcher_, {},
+      {.max_request_time = std::chrono::milliseconds(20)});
+  ServerShell server({.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                              "/clamp.", getpid())});
+  server.AddService(&service, v1::TranslationService::service_full_name());
+  ASSERT_OK(server.Start());
+  const auto stub =
+      v1::TranslationService::NewStub(*CreateChannel(server.address()));
+  for (const bool deadline : {false, true}) {
+    grpc::ClientContext call_context, stream_context;
+    if (deadline) SetDeadline(call_context, std::chrono::hours(1));
+    v1::TranslateResponse response;
+    const grpc::Status status =
+        stub->Translate(&call_context, Message(1, "a").request(), &response);
+    EXPECT_THAT(FromGrpcStatus(status),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         HasSubstr("was not done in time")));
+    const auto stream = stub->TranslateStream(&stream_context);
+    EXPECT_TRUE(stream->Write(Message(1, "a", deadline ? 3'600'000 : 0)));
+    EXPECT_EQ(Next(*stream), "1: DEADLINE_EXCEEDED");
+    EXPECT_TRUE(stream->WritesDone());
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  model_->Release();
+  server.Drain(std::chrono::seconds(30));
 }
 
 TEST_F(TranslationStreamTest, WhatCannotBeDecodedEndsTheStream) {
@@ -223,6 +267,37 @@ TEST_F(TranslationStreamTest, DrainingAnswersWhatWasRead) {
   EXPECT_EQ(Next(*late), "end");
   EXPECT_EQ(late->Finish().error_code(), grpc::UNAVAILABLE);
   WaitUntilNoCallLives();
+}
+
+// Messages that arrive while the router begins to drain are answered or not
+// taken at all.
+TEST_F(TranslationStreamTest, WhatComesWhileDrainingIsAnsweredOrNotTaken) {
+  for (int trial = 0; trial < 20; ++trial) {
+    SCOPED_TRACE(::testing::Message() << "trial " << trial);
+    TranslationService service(&models_, &batcher_, {}, {});
+    ServerShell server({.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                                "/drain.", getpid())});
+    server.AddService(&service, v1::TranslationService::service_full_name());
+    ASSERT_OK(server.Start());
+    const auto stub =
+        v1::TranslationService::NewStub(*CreateChannel(server.address()));
+    const size_t before = model_->steps().size();
+    grpc::ClientContext context;
+    const auto stream = stub->TranslateStream(&context);
+    ASSERT_TRUE(stream->Write(Message(1, "a")));
+    EXPECT_EQ(Next(*stream), "1: 11");
+    std::thread writer([&] { stream->Write(Message(2, "a")); });
+    for (int i = 0; i < 6 * trial; ++i) std::this_thread::yield();
+    service.DrainStreams();
+    size_t answers = 1;
+    while (Next(*stream) != "end") ++answers;
+    writer.join();
+    EXPECT_EQ(stream->Finish().error_code(), grpc::UNAVAILABLE);
+    while (service.live_calls() > 0) std::this_thread::yield();
+    EXPECT_EQ(batcher_.requests(), 0);
+    EXPECT_EQ(model_->steps().size() - before, answers);
+    server.Drain(std::chrono::seconds(30));
+  }
 }
 
 }  // namespace

@@ -82,6 +82,69 @@ TEST(TranslateCommandTest, PrintsJsonLines) {
   EXPECT_TRUE(second["hypotheses"].empty());
 }
 
+TEST(TranslateCommandTest, AsksForPrefixesTermsAndWhatIsKept) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const std::string terms =
+      folder.Write("terms", "Bild\timage\n\nTon und Bild\tsound\n");
+  const CommandRun run(
+      TranslateCommand,
+      {"--from=de", "--prefix", "An image", "--glossary", terms, "--keep",
+       "GIMP,lib png", "--allow_unknown", "--require_full", "--router",
+       router.address()},
+      "Bild von GIMP\nGIMPs lib png\nnichts\n");
+  ASSERT_OK(run.status);
+  const v1::TranslateRequest request = router.requests().at(0);
+  EXPECT_TRUE(request.require_full());
+  EXPECT_EQ(request.options().unknown(), v1::UNKNOWN_POLICY_ALLOW);
+  ASSERT_EQ(request.options().terms_size(), 2);
+  EXPECT_EQ(request.options().terms(1).source(), "Ton und Bild");
+  EXPECT_EQ(request.options().terms(1).target(), "sound");
+  ASSERT_EQ(request.sentences_size(), 3);
+  EXPECT_EQ(request.sentences(2).target_prefix(), "An image");
+  ASSERT_EQ(request.sentences(0).keep_size(), 1);
+  EXPECT_EQ(request.sentences(0).keep(0).begin(), 9);
+  EXPECT_EQ(request.sentences(0).keep(0).end(), 13);
+  ASSERT_EQ(request.sentences(1).keep_size(), 1);  // "GIMPs" is another word
+  EXPECT_EQ(request.sentences(1).keep(0).begin(), 6);
+  EXPECT_EQ(request.sentences(2).keep_size(), 0);
+}
+
+TEST(TranslateCommandTest, AGlossaryIsTwoColumns) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  const std::string terms = folder.Write("terms", "Bild\timage\nTon\n");
+  EXPECT_THAT(CommandRun(TranslateCommand, {"a", "--glossary", terms,
+                                            "--router", router.address()})
+                  .status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("line 2: expected source<TAB>target")));
+  EXPECT_THAT(CommandRun(TranslateCommand, {"a", "--glossary=/none", "--router",
+                                            router.address()})
+                  .status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/none")));
+}
+
+TEST(TranslateCommandTest, AlternativesAreAllPrinted) {
+  FakeRouter router;
+  const CommandRun run(TranslateCommand, {"a", "--alternatives", "--beam=3",
+                                          "--router", router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(run.out, "1\t-0.5000\t:A\n");  // the fake has one
+  const v1::TranslateRequest request = router.requests().at(0);
+  EXPECT_TRUE(request.options().alternatives());
+  EXPECT_EQ(request.options().n_best(), 0);  // as many as the beam
+}
+
+TEST(TranslateCommandTest, HelpHasAnExampleOfEachFeature) {
+  const CommandRun run(TranslateCommand, {"--help"});
+  for (const char* part : {"--prefix \"library for\"", "--alternatives",
+                           "--glossary terms.tsv", "--keep GIMP,libpng",
+                           "--n_best 4", "--timeout 5m"}) {
+    EXPECT_THAT(run.out, HasSubstr(part));
+  }
+}
+
 TEST(TranslateCommandTest, FlagsThatContradictAreUsageErrors) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{
@@ -89,6 +152,9 @@ TEST(TranslateCommandTest, FlagsThatContradictAreUsageErrors) {
            {"--tsv", "--from=de"},
            {"a", "--router=unix:/x", "--n_best=5", "--beam=4"},
            {"a", "--router=unix:/x", "--n_best=2", "--greedy"},
+           {"a", "--router=unix:/x", "--alternatives", "--greedy"},
+           {"a", "--router=unix:/x", "--alternatives", "--keep=a"},
+           {"a", "--router=unix:/x", "--keep=a,,b"},
            {"a", "--beam=33"}}) {
     EXPECT_TRUE(IsUsageError(CommandRun(TranslateCommand, arguments).status))
         << arguments.back();

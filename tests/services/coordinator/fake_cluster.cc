@@ -88,13 +88,14 @@ absl::Status FakeCluster::Cancel(const std::string& job) {
 
 absl::StatusOr<std::string> FakeCluster::LoadModel(
     const std::string& name, const std::string& version,
-    const std::string& directory) {
+    const std::string& directory, int32_t replicas) {
   grpc::ClientContext context;
   SetDeadline(context, kLong);
   v1::LoadModelRequest request;
   request.set_name(name);
   request.set_version(version);
   request.set_checkpoint_directory(directory);
+  request.set_replicas(replicas);
   v1::LoadModelResponse response;
   RETURN_IF_ERROR(
       FromGrpcStatus(stub_->LoadModel(&context, request, &response)));

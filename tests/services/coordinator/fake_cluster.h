@@ -43,7 +43,8 @@ class FakeCluster {
   absl::Status Cancel(const std::string& job);
   absl::StatusOr<std::string> LoadModel(const std::string& name,
                                         const std::string& version,
-                                        const std::string& directory);
+                                        const std::string& directory,
+                                        int32_t replicas = 0);
   absl::Status UnloadModel(const std::string& session);
   v1::DescribeResponse Describe(bool include_experts = false);
 

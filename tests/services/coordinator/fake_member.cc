@@ -96,7 +96,19 @@ void FakeMember::SetText(const v1::TextLoaded& text) {
 
 void FakeMember::OnLost() {
   std::lock_guard<std::mutex> lock(mutex_);
-  sessions_.clear();
+  std::erase_if(sessions_, [](const auto& session) {
+    return session.second.load.training();
+  });
+}
+
+v1::Heartbeat FakeMember::Load() {
+  v1::Heartbeat heartbeat;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [id, session] : sessions_) {
+    if (session.load.training()) continue;
+    heartbeat.add_session_loads()->set_session(id);
+  }
+  return heartbeat;
 }
 
 v1::CommandReply FakeMember::Handle(const v1::Command& command) {
@@ -122,6 +134,9 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (command.has_load_session()) {
     const v1::LoadSession& load = command.load_session();
+    if (sessions_.count(load.session()) > 0) {
+      return absl::AlreadyExistsError("it is loaded");
+    }
     Session& session = sessions_[load.session()];
     session.load = last_load_ = load;
     if (load.has_worker()) RETURN_IF_ERROR(LoadWorker(load, &session));

@@ -41,7 +41,7 @@ class FakeMember : public MemberHandler {
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string&) override {}
   void OnLost() override;
-  v1::Heartbeat Load() override { return {}; }
+  v1::Heartbeat Load() override;
 
   // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
   // attempt), "validate 1/0/0", "prepare 1", "commit 1", "write 1", "unload

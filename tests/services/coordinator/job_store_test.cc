@@ -176,11 +176,11 @@ TEST(JobStoreTest, ALaterSchemaIsRefused) {
   {
     ASSERT_OK_AND_ASSIGN(const auto database,
                          Database::Open(scratch / "state/coordinator.db"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 2"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 3"));
   }
   EXPECT_THAT(JobStore::Open(scratch / "state"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("expected schema 1 or lower, got 2")));
+                       HasSubstr("expected schema 2 or lower, got 3")));
 }
 
 TEST(JobStoreTest, ATransactionThatFailsChangesNothing) {

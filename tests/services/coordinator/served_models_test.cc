@@ -22,8 +22,10 @@
 namespace gshard {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class ServedModelsTest : public ::testing::Test {
  protected:
@@ -42,10 +44,13 @@ class ServedModelsTest : public ::testing::Test {
     delete directory_;
   }
 
-  // A router "r" and workers "w0", "w1", ...
-  void Start(int workers, int replicas) {
-    cluster_ =
-        std::make_unique<FakeCluster>(CoordinatorOptions{.replicas = replicas});
+  // A router "r" and workers "w0", "w1", ... `keep`: see FakeCluster.
+  void Start(int workers, int replicas, bool keep = false) {
+    cluster_ = std::make_unique<FakeCluster>(
+        CoordinatorOptions{.lease = absl::Seconds(1),
+                           .replicas = replicas,
+                           .watch_interval = absl::Milliseconds(1)},
+        keep);
     router_ = &cluster_->AddRouter("r");
     for (int w = 0; w < workers; ++w) {
       workers_.push_back(&cluster_->AddWorker(absl::StrCat("w", w)));
@@ -181,7 +186,13 @@ TEST_F(ServedModelsTest, PartsAreReleasedWhenNoRouterUsesThemAnyMore) {
   std::atomic<bool> hold = false;
   router_ = &cluster_->AddRouter(
       "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (command.has_update_placement() && hold.exchange(false)) {
+        // The last one: what the first worker keeps has been loaded, too.
+        int32_t placed = 0;
+        for (const v1::WorkerPlacement& worker :
+             command.update_placement().placement().workers()) {
+          placed += worker.experts_size();
+        }
+        if (placed == 3 && hold.exchange(false)) {
           told.set_value();
           may_go.wait();
         }
@@ -208,12 +219,13 @@ TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
   router_ = &cluster_->AddRouter("r");
   cluster_->AddWorker("w0");
   std::promise<void> loading;
+  std::atomic<bool> began = false;
   FakeMember* lost = nullptr;
   std::thread leave;
   lost = &cluster_->AddWorker(
       "w1", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         if (!command.has_load_session()) return std::nullopt;
-        loading.set_value();
+        if (!began.exchange(true)) loading.set_value();
         return ReplyWith(absl::UnavailableError("going"));
       });
   WaitForMembers(3);
@@ -229,10 +241,13 @@ TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
 
 TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
   Start(2, 1);
-  FakeMember& full = cluster_->AddWorker(
-      "x", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (!command.has_load_session() ||
-            command.load_session().worker().experts_size() == 1) {
+  // Has room for its first expert only.
+  std::atomic<bool> full = false;
+  cluster_->AddWorker(
+      "x", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        if (command.load_session().worker().experts_size() == 1 &&
+            !full.exchange(true)) {
           return std::nullopt;
         }
         return ReplyWith(absl::ResourceExhaustedError("no memory"));
@@ -250,7 +265,6 @@ TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
            ExpertsOf(session.placement()).size() == 1;
   });
   EXPECT_EQ(session.state(), v1::SessionInfo::READY);
-  (void)full;
 }
 
 TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
@@ -293,6 +307,45 @@ TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
   // And forward again.
   ASSERT_OK_AND_ASSIGN(session, rollback("m"));
   EXPECT_EQ(session, "m@2");
+}
+
+TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
+  Start(3, 2, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/1));
+  // Moved, so that nothing that is placed anew would be the same.
+  (void)WaitForReplicas(3);
+  workers_[0]->Leave();
+  (void)WaitForReplicas(2);
+  cluster_->AddWorker("a");
+  const v1::Placement before = WaitForReplicas(3).placement();
+  const auto loads = [&] {
+    std::set<std::string> sessions;
+    const v1::SessionInfo session = Session();
+    for (const v1::WorkerPlacement& part : session.placement().workers()) {
+      sessions.insert(part.name() + " " + part.session());
+    }
+    return sessions;
+  };
+  const std::set<std::string> parts = loads();
+  cluster_->RestartCoordinator();
+  const v1::SessionInfo after = WaitForReplicas(3);
+  EXPECT_EQ(after.state(), v1::SessionInfo::READY);
+  EXPECT_EQ(after.replicas(), 1);
+  EXPECT_GT(after.placement().version(), before.version());
+  EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
+  EXPECT_EQ(loads(), parts);
+  // It had the model, and was told so.
+  EXPECT_THAT(router_->commands(), Contains("load m@1").Times(2));
+  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
+}
+
+TEST_F(ServedModelsTest, WhatNobodyNeedsAnyMoreIsReleased) {
+  Start(2, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  // Its successor knows nothing of models.
+  cluster_->RestartCoordinator();
+  router_->WaitFor("unload m@1");
+  for (const FakeMember* worker : workers_) worker->WaitFor("unload m@1");
 }
 
 TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {

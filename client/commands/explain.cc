@@ -1,0 +1,67 @@
+// gshard explain: where the tokens of a sentence go.
+
+#include <chrono>
+#include <ostream>
+
+#include "client/commands.h"
+#include "client/proto_json.h"
+#include "client/routing_tables.h"
+#include "client/translate_flags.h"
+#include "proto/gshard/v1/translation.grpc.pb.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/channel.h"
+#include "services/rpc/security.h"
+#include "services/rpc/status.h"
+
+namespace gshard {
+
+absl::Status ExplainCommand(Arguments arguments, Console& console) {
+  SystemFlags system(console);
+  v1::ExplainRoutingRequest request;
+  std::string language, target, model;
+  std::vector<std::string> routers;
+  absl::Duration timeout = absl::Seconds(30);
+  bool json = false;
+  Flags flags("gshard explain",
+              "Shows which experts the tokens of a sentence visit, with which "
+              "weights, and which workers hold them. For debugging: routers "
+              "answer if they were started with --enable_debug_calls.");
+  flags.Positional("TEXT", 1, 1, "the sentence");
+  flags.Text("from", &language, "LANGUAGE",
+             "language of the text; left out: the model's default");
+  flags.Text("target", &target, "TEXT",
+             "a translation to follow through the decoder");
+  flags.Text("model", &model, "NAME",
+             "model, or name@version; left out if only one is served");
+  flags.List("router", &routers, "ADDRESS",
+             "router to ask; left out: the first that the coordinator knows");
+  flags.Duration("timeout", &timeout, "how long to wait");
+  flags.Bool("json", &json, "print one JSON object");
+  system.Declare(flags);
+  flags.Example(
+      "gshard explain \"Bibliothek zum Lesen von Bildern\" --from de");
+  flags.Example("gshard explain Bibliothek --from de --target library --json");
+  ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
+  if (!parsed.has_value()) return absl::OkStatus();
+  request.set_model(model);
+  request.set_target(target);
+  request.mutable_sentence()->set_text(parsed->positional[0]);
+  request.mutable_sentence()->set_source_language(language);
+
+  ASSIGN_OR_RETURN(routers, RoutersToCall(routers, system));
+  ASSIGN_OR_RETURN(const std::shared_ptr<const Security> security,
+                   Security::CreateForClient(system.security));
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                   CreateChannel(routers[0], {.security = security}));
+  grpc::ClientContext context;
+  SetDeadline(context,
+              std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)));
+  v1::ExplainRoutingResponse response;
+  RETURN_IF_ERROR(
+      FromGrpcStatus(v1::TranslationService::NewStub(channel)->ExplainRouting(
+          &context, request, &response)));
+  *console.out << (json ? ProtoToJsonText(response) : RoutingTables(response));
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

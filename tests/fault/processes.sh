@@ -1,0 +1,110 @@
+# A coordinator, routers and expert workers as processes of this machine, with
+# a small model trained and served: to be sourced by scripts that load it.
+#
+# Uses `programs`, the folder of the programs, and `model_width`. Sets `scratch`, a folder that is
+# removed in the end, `pids` and `metrics` (addresses) by name, and `routers`.
+
+scratch=$(mktemp -d)
+declare -A pids=()
+coordinator=unix:$scratch/coordinator.sock
+declare -A metrics=()
+routers=
+model_width=32
+
+cleanup() {
+  local pid
+  for pid in "${pids[@]}"; do kill -KILL "$pid" 2> /dev/null || true; done
+  wait 2> /dev/null || true
+  rm -rf "$scratch"
+}
+trap cleanup EXIT
+trap 'exit 2' INT TERM
+
+client() { "$programs/gshard" "$@" --coordinator="$coordinator"; }
+
+give_up() {
+  echo "no result: $1" >&2
+  tail -n 2 "$scratch"/*.log >&2
+  exit 2
+}
+
+# Prints so many ports that nobody listens at.
+free_ports() {
+  local port found=0
+  for ((port = 20000 + RANDOM % 20000; found < $1; ++port)); do
+    if ! (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; then
+      echo "$port"
+      found=$((found + 1))
+    fi
+  done
+}
+
+# NAME PROGRAM FLAGS: starts a process.
+start() {
+  local name=$1 program=$2
+  shift 2
+  "$programs/$program" "$@" >> "$scratch/$name.log" 2>&1 &
+  pids[$name]=$!
+  disown "$!"
+}
+
+# ROUTERS WORKERS: starts that many, trains and serves a model. Each router has
+# a port for calls and one for its metrics.
+serve() {
+  local i ports
+  start coordinator gshard_coordinator --listen="$coordinator" \
+    --state_directory="$scratch/state"
+  mapfile -t ports < <(free_ports $((2 * $1 + $2)))
+  for ((i = 0; i < $1; ++i)); do
+    metrics[router-$i]=127.0.0.1:${ports[$1 + i]}
+    start "router-$i" gshard_router --listen="127.0.0.1:${ports[i]}" \
+      --name="router-$i" --coordinator="$coordinator" \
+      --metrics_address="${metrics[router-$i]}"
+    routers+=${routers:+,}127.0.0.1:${ports[i]}
+  done
+  for ((i = 0; i < $2; ++i)); do
+    metrics[worker-$i]=127.0.0.1:${ports[2 * $1 + i]}
+    start "worker-$i" gshard_expert_worker --listen="unix:$scratch/worker-$i" \
+      --name="worker-$i" --coordinator="$coordinator" \
+      --metrics_address="${metrics[worker-$i]}"
+  done
+  cat > "$scratch/job.textproto" << TEXT
+name: "names"
+model {
+  encoder_layers: 2 decoder_layers: 2 model_width: $model_width
+  ffn_width: $((4 * model_width)) expert_width: $((4 * model_width))
+  heads: 2 head_width: $((model_width / 2)) experts: 8 max_positions: 64
+  source_vocabulary_size: 300 target_vocabulary_size: 300
+  shared_vocabulary: true
+}
+data { train_path: "$PWD/tests/data/names.tsv" }
+steps: 30
+microbatches_per_step: 2
+tokens_per_microbatch: 256
+max_length: 48
+adam {}
+schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
+checkpoint { directory: "$scratch/checkpoints" }
+TEXT
+  client wait --routers="$1" --workers="$2" > /dev/null
+  client train "$scratch/job.textproto" --follow > "$scratch/train.log" 2>&1 ||
+    give_up "the job failed"
+  client load names "$scratch/checkpoints" --replicas=1 > /dev/null ||
+    give_up "the model was not loaded"
+}
+
+# NAME: prints the process's resident memory in KiB.
+resident() {
+  awk '$1 == "VmRSS:" { print $2 }' "/proc/${pids[$1]}/status"
+}
+
+# NAME: prints how many files and sockets the process has open.
+open_files() { find "/proc/${pids[$1]}/fd" -mindepth 1 | wc -l; }
+
+# PROCESS NAME: prints a metric, summed over its labels.
+metric() {
+  curl -sf "http://${metrics[$1]}/metrics" |
+    awk -v name="$2" '{ split($1, part, "{") }
+      part[1] == name { sum += $NF }
+      END { print sum + 0 }'
+}

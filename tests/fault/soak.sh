@@ -1,0 +1,137 @@
+#!/bin/bash
+# Sends many requests of all kinds, good and bad, by clients that give up and
+# are killed, and looks whether anything of them is left.
+#
+#   tests/fault/soak.sh --requests 100000
+#
+#   --requests N     calls and messages of streams (100000)
+#   --warm-up N      that come before, and set the numbers to come back to (a
+#                    fifth of --requests, 2000 at least)
+#   --growth P       percent that memory may grow by (2)
+#   --seed S         of all that is random (1)
+#   --programs DIR   folder of the programs (build/dev/bin)
+#   --mixed PROGRAM  mixed_requests (build/dev/tests/mixed_requests)
+#
+# A router, two expert workers and the coordinator run as processes. One client
+# sends all the time, another one is killed every other second, in the midst of
+# its calls. When they have gone, nothing may be in flight, queued or in a
+# batch, and open files and memory of each process be as after the warm-up.
+#
+# Prints the numbers. Ends with 0 if all held, 1 if not, 2 without result.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+requests=100000 warm_up=0 growth=2 seed=1 programs=build/dev/bin
+mixed=build/dev/tests/mixed_requests
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --requests) requests=${2:?--requests takes a number}; shift 2 ;;
+    --warm-up) warm_up=${2:?--warm-up takes a number}; shift 2 ;;
+    --growth) growth=${2:?--growth takes a number}; shift 2 ;;
+    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
+    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
+    --mixed) mixed=${2:?--mixed takes a program}; shift 2 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
+  esac
+done
+((warm_up > 0)) || warm_up=$((requests / 5 > 2000 ? requests / 5 : 2000))
+# shellcheck source=tests/fault/processes.sh
+source tests/fault/processes.sh
+RANDOM=$seed
+sends=0 kills=0
+
+# NAME THREADS: starts a client.
+send() {
+  sends=$((sends + 1))
+  "$mixed" --router="$routers" --requests=1000000000 --threads="$2" \
+    --seed=$((seed + sends)) > /dev/null 2>> "$scratch/$1.log" &
+  pids[$1]=$!
+  disown "$!"
+}
+
+# NAME: kills a client.
+hang_up() {
+  kill -KILL "${pids[$1]}"
+  while kill -0 "${pids[$1]}" 2> /dev/null; do sleep 0.01; done
+  unset "pids[$1]"
+}
+
+# Prints the requests that the router has counted.
+served() { metric router-0 gshard_translate_requests_total; }
+
+# N: sends so many requests.
+soak() {
+  local until
+  until=$(($(served) + $1))
+  send steady 16
+  while (($(served) < until)); do
+    send victim 8
+    sleep "$((RANDOM % 3)).$((RANDOM % 10))"
+    kill -0 "${pids[steady]}" 2> /dev/null || give_up "the client ended"
+    hang_up victim
+    kills=$((kills + 1))
+  done
+  hang_up steady
+  kills=$((kills + 1))
+}
+
+readonly gauges=(
+  router-0:gshard_requests_in_flight router-0:gshard_requests_queued
+  router-0:gshard_queued_tokens router-0:gshard_batch_sentences
+  router-0:gshard_batch_positions router-0:gshard_open_streams
+  worker-0:gshard_worker_queue_calls worker-0:gshard_worker_queue_bytes
+  worker-1:gshard_worker_queue_calls worker-1:gshard_worker_queue_bytes)
+readonly processes=(router-0 worker-0 worker-1 coordinator)
+
+# Returns when nothing is under way; after 20 s says what is.
+settle() {
+  local try gauge value left
+  for ((try = 0; try < 100; ++try)); do
+    left=
+    for gauge in "${gauges[@]}"; do
+      value=$(metric "${gauge%%:*}" "${gauge#*:}")
+      [[ $value == 0 ]] || left+=" $gauge $value"
+    done
+    [[ -n $left ]] || return 0
+    sleep 0.2
+  done
+  echo "left:$left"
+  return 1
+}
+
+failures=0
+serve 1 2
+soak "$warm_up"
+settle || failures=$((failures + 1))
+sleep 2  # until connections of clients that were killed are gone
+declare -A files=() memory=()
+for name in "${processes[@]}"; do
+  files[$name]=$(open_files "$name")
+  memory[$name]=$(resident "$name")
+done
+begin=$(date +%s)
+before=$(served)
+soak "$requests"
+settle || failures=$((failures + 1))
+sleep 2
+echo "$(($(served) - before)) requests in $(($(date +%s) - begin)) s," \
+  "$kills clients were killed"
+curl -sf "http://${metrics[router-0]}/metrics" |
+  grep '^gshard_translate_requests_total' | grep -v ' 0$'
+printf '%-12s %12s %12s %14s %14s %8s\n' process files_before files_after \
+  KiB_before KiB_after growth
+for name in "${processes[@]}"; do
+  open=$(open_files "$name")
+  kib=$(resident "$name")
+  percent=$(awk -v a="${memory[$name]}" -v b="$kib" \
+    'BEGIN { printf "%.2f", 100 * (b - a) / a }')
+  verdict=ok
+  ((open <= files[$name])) || verdict=FAILED
+  awk -v p="$percent" -v most="$growth" 'BEGIN { exit !(p < most) }' ||
+    verdict=FAILED
+  [[ $verdict == ok ]] || failures=$((failures + 1))
+  printf '%-12s %12d %12d %14d %14d %7s%% %s\n' "$name" "${files[$name]}" \
+    "$open" "${memory[$name]}" "$kib" "$percent" "$verdict"
+done
+((failures == 0))

@@ -1,0 +1,361 @@
+// Admission, turns and the batch together, in virtual time, under more load
+// than can be done: who is taken is answered in time, as many as can be are,
+// and callers get their shares.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "router/admission.h"
+#include "router/join_rule.h"
+#include "services/base/random.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::duration_cast;
+using std::chrono::steady_clock;
+
+constexpr BatchLimits kLimits = {.max_rows = 32};
+constexpr double kSeconds = 60;
+
+struct Arrival {
+  std::string caller = "a";
+  uint64_t flow = 0;
+  int64_t source_tokens = 20;
+  int64_t rows = 1;
+  double time_left = 2;  // seconds
+};
+
+struct Outcome {
+  int64_t in_time = 0, late = 0, refused = 0;
+  double tokens = 0;  // in time
+};
+
+struct Scenario {
+  // The `i`th to come, at random times, `rate` a second.
+  std::function<Arrival(uint64_t i)> arrival;
+  double rate = 0;
+  // Rounds that a sentence takes, for each source token.
+  std::function<double(uint64_t i)> ratio = [](uint64_t) { return 1.0; };
+  double measured = 1;  // of the seconds that a round takes
+};
+
+struct Running {
+  WaitingSentence sentence;
+  int64_t left, rounds;
+};
+
+SteadyTime At(double seconds) {
+  return SteadyTime() +
+         duration_cast<steady_clock::duration>(duration<double>(seconds));
+}
+
+// Rounds take 4 ms and 1 ms a row. Late ones are dropped at their deadline, as
+// the batcher does it.
+class Simulation {
+ public:
+  explicit Simulation(Scenario scenario) : scenario_(std::move(scenario)) {}
+
+  std::map<std::string, Outcome> Run() {
+    while (now_ < kSeconds) {
+      for (; next_ <= now_; ++count_) Arrive();
+      Drop();
+      Join();
+      if (running_.empty()) {
+        now_ = next_;
+        continue;
+      }
+      Round();
+    }
+    return outcomes_;
+  }
+
+ private:
+  void Arrive() {
+    const Arrival one = scenario_.arrival(count_);
+    const SentenceCost cost{
+        .source_tokens = one.source_tokens,
+        .rows = one.rows,
+        .positions = one.source_tokens * (1 + 2 * one.rows)};
+    const WaitingSentence sentence{.caller = one.caller,
+                                   .flow = one.flow,
+                                   .request = count_,
+                                   .sentence = 0,
+                                   .cost = cost,
+                                   .arrival = At(next_),
+                                   .deadline = At(next_ + one.time_left)};
+    const auto decision = admission_.Decide({.caller = one.caller,
+                                             .flow = one.flow,
+                                             .costs = {cost},
+                                             .now = At(next_),
+                                             .deadline = sentence.deadline});
+    next_ += -std::log(1 - RandomUniform(1, count_)) / scenario_.rate;
+    if (!decision.status.ok()) {
+      ++outcomes_[one.caller].refused;
+      return;
+    }
+    promised_[count_] = decision.promised;
+    admission_.Queued(sentence);
+    waiting_.emplace(sentence.deadline, sentence);
+    queue_.Add(sentence);
+  }
+
+  void Late(const WaitingSentence& sentence) {
+    ++outcomes_[sentence.caller].late;
+    if (promised_[sentence.request]) admission_.Broken();
+  }
+
+  void Drop() {
+    while (!waiting_.empty() && waiting_.begin()->first < At(now_)) {
+      const WaitingSentence& sentence = waiting_.begin()->second;
+      for (const WaitingSentence& one :
+           queue_.Remove(sentence.caller, sentence.flow, sentence.request)) {
+        admission_.Dropped(one);
+        Late(one);
+      }
+      waiting_.erase(waiting_.begin());
+    }
+    std::erase_if(running_, [&](const Running& one) {
+      if (one.sentence.deadline >= At(now_)) return false;
+      admission_.Left(one.sentence);
+      Late(one.sentence);
+      return true;
+    });
+  }
+
+  BatchLoad Load() const {
+    BatchLoad load;
+    for (const Running& one : running_) {
+      ++load.sentences;
+      load.rows += one.sentence.cost.rows;
+      load.positions += one.sentence.cost.positions;
+    }
+    return load;
+  }
+
+  void Join() {
+    for (WaitingSentence& sentence :
+         TakeJoining(queue_, Load(), kLimits, admission_.SlackAt(At(now_)))) {
+      admission_.Joined(sentence);
+      if (admission_.Hopeless(sentence, At(now_))) {
+        admission_.Left(sentence);
+        Late(sentence);
+        continue;
+      }
+      const auto rounds = static_cast<int64_t>(
+          std::ceil(static_cast<double>(sentence.cost.source_tokens) *
+                    scenario_.ratio(sentence.request)));
+      running_.push_back({std::move(sentence), rounds, rounds});
+    }
+    double left = 0;
+    for (const Running& one : running_) {
+      left += admission_.times().TokensLeft(one.sentence.cost.source_tokens,
+                                            one.sentence.cost.rows,
+                                            one.rounds - one.left);
+    }
+    admission_.Progress(this, left);
+  }
+
+  void Round() {
+    const int64_t rows = Load().rows;
+    const double seconds = 0.004 + 0.001 * static_cast<double>(rows);
+    admission_.times().ObserveRound(rows, scenario_.measured * seconds);
+    now_ += seconds;
+    std::erase_if(running_, [&](Running& one) {
+      if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
+      admission_.Left(one.sentence);
+      admission_.times().ObserveSentence(one.sentence.cost.source_tokens,
+                                         one.rounds);
+      Outcome& outcome = outcomes_[one.sentence.caller];
+      ++outcome.in_time;
+      outcome.tokens += static_cast<double>(one.sentence.cost.tokens());
+      if (promised_[one.sentence.request]) admission_.Kept();
+      return true;
+    });
+  }
+
+  const Scenario scenario_;
+  Admission admission_{{}, kLimits, 1};
+  FairQueue queue_;
+  std::vector<Running> running_;
+  std::multimap<SteadyTime, WaitingSentence> waiting_;
+  std::map<uint64_t, bool> promised_;
+  std::map<std::string, Outcome> outcomes_;
+  double now_ = 0, next_ = 0;
+  uint64_t count_ = 0;
+};
+
+Outcome Sum(const std::map<std::string, Outcome>& outcomes) {
+  Outcome sum;
+  for (const auto& [caller, one] : outcomes) {
+    sum.in_time += one.in_time;
+    sum.late += one.late;
+    sum.refused += one.refused;
+    sum.tokens += one.tokens;
+  }
+  return sum;
+}
+
+// Sentences of 20 tokens a second that a full batch of one row each does.
+constexpr double kCapacity = 32 / 0.036 / 20;
+
+int64_t Length(uint64_t i) {
+  return 1 + static_cast<int64_t>(RandomBelow(2, i, 39));
+}
+
+struct Mix {
+  const char* name;
+  std::function<Arrival(uint64_t)> arrival;
+};
+
+void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
+
+class GoodputTest : public ::testing::TestWithParam<Mix> {
+ protected:
+  static Outcome RunAt(
+      double load,
+      std::function<double(uint64_t)> ratio = [](uint64_t) { return 1.0; }) {
+    return Sum(Simulation({.arrival = GetParam().arrival,
+                           .rate = load * kCapacity,
+                           .ratio = std::move(ratio)})
+                   .Run());
+  }
+};
+
+TEST_P(GoodputTest, StaysFlatUnderOverload) {
+  double most = 0;
+  for (const double load : {0.5, 0.8, 1.0, 1.5, 2.0, 5.0}) {
+    const Outcome outcome = RunAt(load);
+    SCOPED_TRACE(load);
+    EXPECT_GE(outcome.tokens, 0.9 * most);
+    EXPECT_LE(outcome.late, 0.01 * static_cast<double>(outcome.in_time));
+    most = std::max(most, outcome.tokens);
+    if (load == 0.5) {
+      EXPECT_EQ(outcome.refused, 0);
+      EXPECT_EQ(outcome.late, 0);
+    }
+  }
+}
+
+// Nobody knows how long a translation will be: then some are late, and few.
+TEST_P(GoodputTest, HoldsWhenSentencesTakeTwiceOrHalfAsLong) {
+  const auto ratio = [](uint64_t i) {
+    return std::exp2(2 * RandomUniform(5, i) - 1);
+  };
+  const Outcome full = RunAt(1.0, ratio), over = RunAt(5.0, ratio);
+  EXPECT_GE(over.tokens, 0.9 * full.tokens);
+  EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixes, GoodputTest,
+    ::testing::Values(
+        Mix{"FewFlows",
+            [](uint64_t i) {
+              return Arrival{.caller = std::string(1, 'a' + i % 5),
+                             .flow = i % 5,
+                             .source_tokens = Length(i)};
+            }},
+        Mix{"ManyFlows",
+            [](uint64_t i) {
+              return Arrival{.caller = std::string(1, 'a' + i % 5),
+                             .flow = i,
+                             .source_tokens = Length(i)};
+            }},
+        Mix{"ManyCallers",
+            [](uint64_t i) {
+              return Arrival{.caller = std::to_string(i % 300),
+                             .flow = i,
+                             .source_tokens = Length(i)};
+            }},
+        Mix{"OneCaller",
+            [](uint64_t i) {
+              return Arrival{.flow = i, .source_tokens = Length(i)};
+            }},
+        Mix{"Beams",
+            [](uint64_t i) {
+              return Arrival{
+                  .caller = std::string(1, 'a' + i % 5),
+                  .flow = i,
+                  .source_tokens = 2 + Length(i) / 3,
+                  .rows = 1 + static_cast<int64_t>(RandomBelow(3, i, 4))};
+            }},
+        Mix{"Deadlines",
+            [](uint64_t i) {
+              return Arrival{.caller = std::string(1, 'a' + i % 5),
+                             .flow = i,
+                             .source_tokens = Length(i),
+                             .time_left = i % 3 == 0 ? 10.0 : 2.0};
+            }}),
+    [](const auto& info) { return info.param.name; });
+
+// What is measured is not all that takes time.
+TEST(GoodputCorrectionTest, EstimatesThatAreTooLowAreCorrected) {
+  const auto run = [](double load) {
+    return Sum(Simulation({.arrival =
+                               [](uint64_t i) {
+                                 return Arrival{.flow = i,
+                                                .source_tokens = Length(i)};
+                               },
+                           .rate = load * kCapacity,
+                           .measured = 0.6})
+                   .Run());
+  };
+  const Outcome full = run(1.0), over = run(5.0);
+  EXPECT_GE(over.tokens, 0.9 * full.tokens);
+  EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
+}
+
+// One sends ten times what can be done; four send a tenth of it each, which is
+// less than their share: they get it.
+TEST(GoodputSharesTest, AGreedyCallerTakesNothingFromModestOnes) {
+  auto outcomes =
+      Simulation({.arrival =
+                      [](uint64_t i) {
+                        const uint64_t who = RandomBelow(7, i, 104);
+                        return Arrival{
+                            .caller = who < 4 ? std::to_string(who) : "greedy",
+                            .flow = i};
+                      },
+                  .rate = 10.4 * kCapacity})
+          .Run();
+  for (const auto& [caller, outcome] : outcomes) {
+    EXPECT_LE(outcome.late, 0.01 * static_cast<double>(outcome.in_time));
+    if (caller == "greedy") continue;
+    EXPECT_LE(outcome.refused, 0.05 * static_cast<double>(outcome.in_time))
+        << caller;
+  }
+  // And it gets what the others leave.
+  EXPECT_GE(static_cast<double>(Sum(outcomes).in_time),
+            0.9 * kCapacity * kSeconds);
+}
+
+// Who asks for more than a share gets one, whatever the others ask for.
+TEST(GoodputSharesTest, GreedyCallersShareEvenly) {
+  auto outcomes =
+      Simulation({.arrival =
+                      [](uint64_t i) {
+                        const uint64_t who = RandomBelow(7, i, 10);
+                        return Arrival{.caller = who < 1   ? "small"
+                                                 : who < 3 ? "middle"
+                                                           : "large",
+                                       .flow = i};
+                      },
+                  .rate = 10 * kCapacity})
+          .Run();
+  for (const auto& [caller, outcome] : outcomes) {
+    EXPECT_GE(static_cast<double>(outcome.in_time),
+              0.8 * kCapacity * kSeconds / 3)
+        << caller;
+  }
+}
+
+}  // namespace
+}  // namespace gshard
