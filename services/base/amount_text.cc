@@ -25,7 +25,7 @@ std::string BytesText(int64_t bytes) {
     value /= 1024;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.2f %s", value,
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 2, value,
                          kUnits[unit]);
 }
 

@@ -49,6 +49,8 @@ absl::StatusCode CodeOf(int error_number) {
     case EISDIR:
     case ENOTDIR:
       return absl::StatusCode::kFailedPrecondition;
+    case ENAMETOOLONG:
+      return absl::StatusCode::kInvalidArgument;
     default:
       return absl::StatusCode::kUnavailable;
   }

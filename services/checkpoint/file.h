@@ -9,6 +9,7 @@
 //   PERMISSION_DENIED   permissions, or a read-only file system
 //   DATA_LOSS           the device failed, or the file is shorter than asked
 //   FAILED_PRECONDITION a directory where a file should be, or the reverse
+//   INVALID_ARGUMENT    a name is longer than any may be
 //   UNAVAILABLE         anything else
 //
 // What changes the disk takes fault points for tests (fault_points.h), null in

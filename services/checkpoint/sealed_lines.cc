@@ -51,7 +51,7 @@ absl::Status Locate(absl::string_view text, const DescribeLine& describe) {
   const size_t start = FindDigests(text);
   std::vector<absl::string_view> lines =
       absl::StrSplit(text.substr(0, start), '\n');
-  if (lines.back().empty()) lines.pop_back();
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
   const absl::string_view found =
       text.substr(start, text.find('\n', start) - start);
   std::vector<std::string> digests;

@@ -62,7 +62,10 @@ class FieldReader {
   void Enum(const char* name, T& field,
             const google::protobuf::EnumDescriptor*) {
     if (const auto* f = Find(name)) {
-      field = static_cast<T>(reflection_.GetEnumValue(message_, f) - 1);
+      // A number that is no value may be the smallest of all.
+      const auto number =
+          static_cast<uint32_t>(reflection_.GetEnumValue(message_, f));
+      field = static_cast<T>(static_cast<int>(number - 1));
     }
   }
   template <typename T>
@@ -166,7 +169,8 @@ class FieldChecker {
   template <typename T>
   void Enum(const char* name, T field,
             const google::protobuf::EnumDescriptor* values) {
-    EnumNumber(name, static_cast<int>(field) + 1, values);
+    const auto number = static_cast<uint32_t>(static_cast<int>(field)) + 1;
+    EnumNumber(name, static_cast<int>(number), values);
   }
   template <typename T>
   void Group(const char* name, T& field) {

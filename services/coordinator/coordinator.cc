@@ -107,7 +107,8 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
 void Coordinator::LoadModel(const v1::LoadModelRequest& request,
                             Done<v1::LoadModelResponse> done) {
   std::string directory = request.checkpoint_directory();
-  absl::Status status = MakeAbsolute(&directory);
+  absl::Status status =
+      Annotate(MakeAbsolute(&directory), "checkpoint_directory");
   if (request.rollback() &&
       !(request.version().empty() && request.checkpoint_directory().empty() &&
         request.replicas() == 0)) {

@@ -15,9 +15,19 @@
 #include "services/rpc/status.h"
 
 namespace gshard {
+namespace {
+
+constexpr size_t kMaxPathBytes = 4096;
+
+}  // namespace
 
 absl::Status Coordinator::MakeAbsolute(std::string* path) {
   if (path->empty()) return absl::OkStatus();
+  if (path->size() > kMaxPathBytes || path->find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("expected a path of 1 to ", kMaxPathBytes,
+                     " bytes without NUL, got ", path->size(), " bytes"));
+  }
   std::error_code error;
   const auto absolute = std::filesystem::absolute(*path, error);
   if (error) return FileError(error.value(), "resolve", *path);

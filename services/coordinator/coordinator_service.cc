@@ -66,7 +66,7 @@ class JoinHandler final : public StreamHandler<v1::JoinRequest> {
 };
 
 // One reader of a job's progress.
-class WatchReactor final : public grpc::ServerWriteReactor<v1::JobProgress> {
+class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   explicit WatchReactor(ProgressFeed* feed) : feed_(feed) {
     id_ = feed_->Listen(
@@ -118,7 +118,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::JobProgress> {
     if (writing_ || finished_) return;
     if (!waiting_.empty()) {
       writing_ = true;
-      message_ = std::move(waiting_.front());
+      message_ = SerializeRaw(waiting_.front());
       waiting_.pop_front();
       StartWrite(&message_);
     } else if (end_.has_value()) {
@@ -131,13 +131,13 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::JobProgress> {
   int64_t id_ = 0;
   std::mutex mutex_;
   std::deque<v1::JobProgress> waiting_;  // guarded by mutex_
-  v1::JobProgress message_;              // being written
+  grpc::ByteBuffer message_;             // being written
   bool writing_ = false;                 // guarded by mutex_
   bool finished_ = false;                // guarded by mutex_
   std::optional<grpc::Status> end_;      // once all waiting_ are written
 };
 
-class FailedWatch final : public grpc::ServerWriteReactor<v1::JobProgress> {
+class FailedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   explicit FailedWatch(const absl::Status& status) {
     Finish(ToGrpcStatus(status));
@@ -192,16 +192,6 @@ class GradientsHandler final
   int32_t attempt_ = 0;
 };
 
-// Ends the call when the coordinator calls back.
-template <typename Response>
-Coordinator::Done<Response> FinishWith(grpc::ServerUnaryReactor* reactor,
-                                       Response* response) {
-  return [reactor, response](absl::StatusOr<Response> result) {
-    if (result.ok()) *response = *std::move(result);
-    reactor->Finish(ToGrpcStatus(result.status()));
-  };
-}
-
 }  // namespace
 
 grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>*
@@ -214,60 +204,74 @@ CoordinatorServiceImpl::Join(grpc::CallbackServerContext* context) {
 }
 
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::SubmitJob(
-    grpc::CallbackServerContext* context, const v1::SubmitJobRequest* request,
-    v1::SubmitJobResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  coordinator_->SubmitJob(*request, FinishWith(reactor, response));
-  return reactor;
-}
-
-grpc::ServerWriteReactor<v1::JobProgress>* CoordinatorServiceImpl::WatchJob(
-    grpc::CallbackServerContext*, const v1::WatchJobRequest* request) {
-  const absl::StatusOr<ProgressFeed*> feed =
-      coordinator_->WatchJob(request->job());
-  if (!feed.ok()) return new FailedWatch(feed.status());
-  return new WatchReactor(*feed);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::SubmitJobRequest, v1::SubmitJobResponse>(
+      context, *request, response,
+      [this](const v1::SubmitJobRequest& parsed, auto done) {
+        coordinator_->SubmitJob(parsed, std::move(done));
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::CancelJob(
-    grpc::CallbackServerContext* context, const v1::CancelJobRequest* request,
-    v1::CancelJobResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  coordinator_->CancelJob(*request, FinishWith(reactor, response));
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::CancelJobRequest, v1::CancelJobResponse>(
+      context, *request, response,
+      [this](const v1::CancelJobRequest& parsed, auto done) {
+        coordinator_->CancelJob(parsed, std::move(done));
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::ListJobs(
-    grpc::CallbackServerContext* context, const v1::ListJobsRequest* request,
-    v1::ListJobsResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  FinishWith(reactor, response)(coordinator_->ListJobs(*request));
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::ListJobsRequest, v1::ListJobsResponse>(
+      context, *request, response,
+      [this](const v1::ListJobsRequest& parsed, auto done) {
+        done(coordinator_->ListJobs(parsed));
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::Describe(
-    grpc::CallbackServerContext* context, const v1::DescribeRequest* request,
-    v1::DescribeResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  *response = coordinator_->Describe(*request);
-  reactor->Finish(grpc::Status::OK);
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::DescribeRequest, v1::DescribeResponse>(
+      context, *request, response,
+      [this](const v1::DescribeRequest& parsed, auto done) {
+        done(coordinator_->Describe(parsed));
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::LoadModel(
-    grpc::CallbackServerContext* context, const v1::LoadModelRequest* request,
-    v1::LoadModelResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  coordinator_->LoadModel(*request, FinishWith(reactor, response));
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::LoadModelRequest, v1::LoadModelResponse>(
+      context, *request, response,
+      [this](const v1::LoadModelRequest& parsed, auto done) {
+        coordinator_->LoadModel(parsed, std::move(done));
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorServiceImpl::UnloadModel(
-    grpc::CallbackServerContext* context, const v1::UnloadModelRequest* request,
-    v1::UnloadModelResponse* response) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  coordinator_->UnloadModel(*request, FinishWith(reactor, response));
-  return reactor;
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  return ServeUnary<v1::UnloadModelRequest, v1::UnloadModelResponse>(
+      context, *request, response,
+      [this](const v1::UnloadModelRequest& parsed, auto done) {
+        coordinator_->UnloadModel(parsed, std::move(done));
+      });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CoordinatorServiceImpl::WatchJob(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+  const auto feed = [&]() -> absl::StatusOr<ProgressFeed*> {
+    ASSIGN_OR_RETURN(const v1::WatchJobRequest watch,
+                     ParseRaw<v1::WatchJobRequest>(*request));
+    return coordinator_->WatchJob(watch.job());
+  }();
+  if (!feed.ok()) return new FailedWatch(feed.status());
+  return new WatchReactor(*feed);
 }
 
 grpc::ServerReadReactor<grpc::ByteBuffer>*

@@ -17,14 +17,14 @@ using RawTensorMethods =
     v1::CoordinatorService::WithRawCallbackMethod_PushGradients<
         v1::CoordinatorService::WithRawCallbackMethod_PullParameters<Base>>;
 template <typename Base>
-using ModelMethods = v1::CoordinatorService::WithCallbackMethod_LoadModel<
-    v1::CoordinatorService::WithCallbackMethod_UnloadModel<
-        v1::CoordinatorService::WithCallbackMethod_Describe<Base>>>;
+using ModelMethods = v1::CoordinatorService::WithRawCallbackMethod_LoadModel<
+    v1::CoordinatorService::WithRawCallbackMethod_UnloadModel<
+        v1::CoordinatorService::WithRawCallbackMethod_Describe<Base>>>;
 template <typename Base>
-using JobMethods = v1::CoordinatorService::WithCallbackMethod_SubmitJob<
-    v1::CoordinatorService::WithCallbackMethod_WatchJob<
-        v1::CoordinatorService::WithCallbackMethod_CancelJob<
-            v1::CoordinatorService::WithCallbackMethod_ListJobs<Base>>>>;
+using JobMethods = v1::CoordinatorService::WithRawCallbackMethod_SubmitJob<
+    v1::CoordinatorService::WithRawCallbackMethod_WatchJob<
+        v1::CoordinatorService::WithRawCallbackMethod_CancelJob<
+            v1::CoordinatorService::WithRawCallbackMethod_ListJobs<Base>>>>;
 
 class CoordinatorServiceImpl final
     : public RawTensorMethods<ModelMethods<
@@ -38,27 +38,26 @@ class CoordinatorServiceImpl final
   grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
-                                      const v1::SubmitJobRequest* request,
-                                      v1::SubmitJobResponse* response) override;
-  grpc::ServerWriteReactor<v1::JobProgress>* WatchJob(
-      grpc::CallbackServerContext* context,
-      const v1::WatchJobRequest* request) override;
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context,
-                                      const v1::CancelJobRequest* request,
-                                      v1::CancelJobResponse* response) override;
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context,
-                                     const v1::ListJobsRequest* request,
-                                     v1::ListJobsResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context,
-                                     const v1::DescribeRequest* request,
-                                     v1::DescribeResponse* response) override;
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* LoadModel(grpc::CallbackServerContext* context,
-                                      const v1::LoadModelRequest* request,
-                                      v1::LoadModelResponse* response) override;
-  grpc::ServerUnaryReactor* UnloadModel(
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* UnloadModel(grpc::CallbackServerContext* context,
+                                        const grpc::ByteBuffer* request,
+                                        grpc::ByteBuffer* response) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchJob(
       grpc::CallbackServerContext* context,
-      const v1::UnloadModelRequest* request,
-      v1::UnloadModelResponse* response) override;
+      const grpc::ByteBuffer* request) override;
   grpc::ServerReadReactor<grpc::ByteBuffer>* PushGradients(
       grpc::CallbackServerContext* context,
       grpc::ByteBuffer* response) override;

@@ -53,6 +53,27 @@ grpc::ByteBuffer SerializeRaw(const Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
+// Serves a raw unary method: handle(request, done) calls done(response or
+// error) once, from any thread; that ends the call. gRPC itself says
+// UNIMPLEMENTED of a request that it cannot parse.
+template <typename Request, typename Response, typename Handle>
+grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer& request,
+                                     grpc::ByteBuffer* response,
+                                     const Handle& handle) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto parsed = ParseRaw<Request>(request);
+  if (!parsed.ok()) {
+    reactor->Finish(ToGrpcStatus(parsed.status()));
+    return reactor;
+  }
+  handle(*parsed, [reactor, response](absl::StatusOr<Response> result) {
+    if (result.ok()) *response = SerializeRaw(*result);
+    reactor->Finish(ToGrpcStatus(result.status()));
+  });
+  return reactor;
+}
+
 template <typename In, typename Out>
 class ServerStream final
     : public grpc::ServerBidiReactor<typename Wire<In>::Type,

@@ -3,6 +3,7 @@
 
 #include "services/graph/text.h"
 #include "tests/services/graph/op_cases.h"
+#include "tests/services/graph/run_on_something.h"
 
 namespace gshard {
 namespace {
@@ -85,44 +86,6 @@ std::string Mutate(std::string text, uint64_t seed) {
     }
   }
   return text;
-}
-
-// Runs a program on inputs of small sizes, if it asks for small ones.
-void RunOnSomething(const Program& program, uint64_t seed) {
-  TensorMap feeds;
-  for (const Node& node : program.nodes) {
-    for (const ValueId output : node.outputs) {
-      int64_t elements = 1;
-      for (const Dim& dim : program.type(output).shape) {
-        if (dim.coefficient() > 64 || dim.symbols().size() > 3) return;
-        elements *= dim.coefficient() << dim.symbols().size();
-        if (elements > 4096) return;
-      }
-    }
-    if (node.op->kernel != nullptr) continue;
-    const ValueType& type = program.type(node.outputs[0]);
-    Dims dims;
-    for (const Dim& dim : type.shape) {
-      dims.push_back(dim.coefficient() << dim.symbols().size());
-    }
-    Tensor tensor = Tensor::Zeros(type.type, dims);
-    for (int64_t i = 0; i < tensor.size(); ++i) {
-      const int64_t small = RandomBelow(seed, i, 5);
-      if (type.type == ElementType::kFloat32) {
-        tensor.f32()[i] = static_cast<float>(small - 2);
-      } else if (type.type == ElementType::kInt32) {
-        tensor.i32()[i] = static_cast<int32_t>(small - 1);
-      }
-    }
-    feeds[StringAttribute(node.attributes, "name")] = tensor;
-  }
-  for (const bool reference : {false, true}) {
-    // Any status will do.
-    Executor(program)
-        .Run(feeds, feeds, {.reference = reference})
-        .status()
-        .IgnoreError();
-  }
 }
 
 TEST(HostileTextTest, NothingCrashes) {

@@ -1,0 +1,62 @@
+// Texts around a call: trace context and request id from its metadata, the
+// error of a peer with its details, and the file of callers.
+
+#include <string>
+
+#include "services/rpc/auth_table.h"
+#include "services/rpc/status.h"
+#include "services/rpc/trace_context.h"
+#include "tests/fuzz/message_input.h"
+
+namespace gshard {
+namespace {
+
+void UseTrace(absl::string_view text) {
+  const TraceContext parsed = ParseTraceparent(text);
+  if (!parsed.trace_id.empty()) {
+    CHECK(parsed.trace_id.size() == 32 && parsed.span_id.size() == 16);
+    CHECK(ParseTraceparent(parsed.Traceparent()) == parsed);
+  }
+  const TraceContext next = ContinueTrace(
+      "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", text);
+  CHECK(next.state.empty() || IsTracestate(next.state));
+  CHECK(next.state.size() <= kMaxTracestateBytes);
+  CHECK(!ContinueTrace(text, text).trace_id.empty());
+  if (IsRequestId(text)) CHECK(text.size() <= 128);
+}
+
+void UseAuthFile(absl::string_view text) {
+  const auto table = AuthTable::Parse(text);
+  if (!Accepted(table.status())) return;
+  CHECK(table->size() <= kMaxAuthLines);
+  const auto caller =
+      table->Identify({.authorization = std::string(text.substr(0, 40)),
+                       .certificate_names = {std::string(text)}});
+  (void)Accepted(caller.status());
+}
+
+void UseStatus(absl::string_view bytes) {
+  const std::string text(bytes);
+  const absl::Status status = FromGrpcStatus(
+      grpc::Status(grpc::StatusCode::UNAVAILABLE, "a peer's words", text));
+  CHECK(absl::IsUnavailable(status));
+  const absl::Status cut =
+      FromGrpcStatus(ToGrpcStatus(absl::InvalidArgumentError(text)));
+  CHECK(absl::IsInvalidArgument(cut));
+  CHECK(cut.message().size() <= 4096);
+  v1::Status message;
+  if (message.ParseFromString(text)) {
+    (void)ToGrpcStatus(FromProtoStatus(message));
+  }
+}
+
+}  // namespace
+}  // namespace gshard
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view bytes = gshard::Bytes(data, size);
+  gshard::UseTrace(bytes);
+  gshard::UseAuthFile(bytes);
+  gshard::UseStatus(bytes);
+  return 0;
+}

@@ -1,0 +1,35 @@
+// Manifests of checkpoints, as they are, and with the seal that their lines
+// would have: nothing else is ever looked into.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "services/checkpoint/manifest.h"
+#include "services/checkpoint/sealed_lines.h"
+#include "tests/fuzz/fuzzer.h"
+
+namespace gshard {
+namespace {
+
+void Parse(absl::string_view text) {
+  const auto manifest = ParseManifest(text);
+  if (!Accepted(manifest.status())) return;
+  CHECK(CheckManifest(*manifest).ok());
+  const auto printed = FormatManifest(*manifest);
+  CHECK(printed.ok());
+  const auto again = ParseManifest(*printed);
+  CHECK(again.ok());
+  CHECK(*FormatManifest(*again) == *printed);
+}
+
+}  // namespace
+}  // namespace gshard
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view text = gshard::Bytes(data, size);
+  gshard::Parse(text);
+  const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  gshard::Parse(gshard::SealLines(lines));
+  return 0;
+}
