@@ -75,6 +75,13 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(
                    [](const Candidate& a, const Candidate& b) {
                      return a.log_probability > b.log_probability;
                    });
+  // Alternatives are those tokens and no others: one that ends at once leaves
+  // no room for another.
+  const bool parting =
+      options_.alternatives && length == options_.prefix.size();
+  if (parting && static_cast<int>(all.size()) > options_.beam_size) {
+    all.erase(all.begin() + options_.beam_size, all.end());
+  }
   return all;
 }
 
