@@ -44,7 +44,7 @@ done
 source tests/fault/processes.sh
 # Refusing takes a fraction of a millisecond of each side's processors, which
 # they share here: translating takes so much more that it counts little.
-model_width=256
+model_width=512
 model_steps=3
 readonly texts="Vereinigte Staaten und St. Pierre und Miquelon,Deutschland"
 
