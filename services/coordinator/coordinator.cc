@@ -26,6 +26,8 @@ Coordinator::Coordinator(CoordinatorOptions options)
           members_.get(), &serving_queue_,
           [this] { return ++placement_version_; },
           [this](const std::string& session, const v1::Placement& placement) {
+            // Members that are sent away keep what they hold.
+            if (draining_) return;
             const absl::Status kept = store_->PutPlacement(session, placement);
             if (kept.ok()) return;
             LogError(

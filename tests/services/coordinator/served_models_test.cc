@@ -88,10 +88,11 @@ class ServedModelsTest : public ::testing::Test {
       std::this_thread::yield();
     }
   }
-  // The router knows what the coordinator says.
+  // The model is ready, and the router knows what the coordinator says.
   v1::SessionInfo WaitForReplicas(size_t workers) {
     return WaitFor([&](const v1::SessionInfo& session) {
-      return session.experts_below_replicas() == 0 &&
+      return session.state() == v1::SessionInfo::READY &&
+             session.experts_below_replicas() == 0 &&
              ExpertsOf(session.placement()).size() == workers &&
              router_->last_load().router().placement().version() ==
                  session.placement().version();
@@ -112,7 +113,6 @@ TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
   Start(3, 2);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   v1::SessionInfo session = WaitForReplicas(3);
-  EXPECT_EQ(session.state(), v1::SessionInfo::READY);
   EXPECT_EQ(session.replicas(), 2);
   EXPECT_EQ(session.experts_unavailable(), 0);
   std::map<int32_t, int> counts;
@@ -329,7 +329,6 @@ TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   const std::set<std::string> parts = loads();
   cluster_->RestartCoordinator();
   const v1::SessionInfo after = WaitForReplicas(3);
-  EXPECT_EQ(after.state(), v1::SessionInfo::READY);
   EXPECT_EQ(after.replicas(), 1);
   EXPECT_GT(after.placement().version(), before.version());
   EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
