@@ -173,14 +173,18 @@ class Load {
     const Clock::time_point start = Clock::now();
     stub_->async()->Translate(
         &call->context, &call->request, &call->response,
-        [this, call, start](const grpc::Status& status) {
+        [this, call, start](const grpc::Status& status) mutable {
           const double ms =
               std::chrono::duration<double, std::milli>(Clock::now() - start)
                   .count();
+          const bool degraded = status.ok() && call->response.degraded();
+          // Holds the channel, whose end waits for this thread of gRPC's: it
+          // must not be the last to hold it.
+          call = nullptr;
           std::lock_guard<std::mutex> lock(mutex_);
           took_.push_back(ms);
           failed_ += !status.ok();
-          degraded_ += status.ok() && call->response.degraded();
+          degraded_ += degraded;
           if (!status.ok() && failed_ <= 20) {
             std::cerr << "failed: " << status.error_code() << " "
                       << status.error_message() << std::endl;
@@ -189,8 +193,8 @@ class Load {
             log_ << std::chrono::duration_cast<std::chrono::milliseconds>(
                         std::chrono::system_clock::now().time_since_epoch())
                         .count()
-                 << " " << ms << " " << status.error_code() << " "
-                 << call->response.degraded() << std::endl;
+                 << " " << ms << " " << status.error_code() << " " << degraded
+                 << std::endl;
           }
           --under_way_;
           changed_.notify_all();
