@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(
   std::string bytes;  // of the ids, or the message of an error
   if (SentencePiece().encode(processor_, text.data(), text.size(), &bytes,
                              Copy) != 0) {
-    return absl::InternalError(absl::StrCat("SentencePiece: ", bytes));
+    return absl::DataLossError(absl::StrCat("SentencePiece: ", bytes));
   }
   std::vector<int32_t> ids(bytes.size() / sizeof(int32_t));
   if (!ids.empty()) memcpy(ids.data(), bytes.data(), bytes.size());
@@ -131,7 +131,7 @@ absl::StatusOr<std::string> Tokenizer::Decode(
   std::string text;
   if (SentencePiece().decode(processor_, ids.data(), ids.size(), &text, Copy) !=
       0) {
-    return absl::InternalError(absl::StrCat("SentencePiece: ", text));
+    return absl::DataLossError(absl::StrCat("SentencePiece: ", text));
   }
   return text;
 }

@@ -14,13 +14,15 @@ namespace {
 
 void UseText(const Tokenizer& tokenizer, absl::string_view text) {
   const auto ids = tokenizer.Encode(text);
-  CHECK(ids.ok() == IsUtf8(text));
+  // An unsound model may not even encode what is UTF-8.
+  CHECK(ids.ok() ? IsUtf8(text)
+                 : !IsUtf8(text) || absl::IsDataLoss(ids.status()));
   if (!Accepted(ids.status())) return;
   for (const int32_t id : *ids) {
     CHECK(id >= 0 && id < tokenizer.vocab_size());
   }
   const auto decoded = tokenizer.Decode(*ids);
-  CHECK(decoded.ok());
+  CHECK(decoded.ok() || absl::IsDataLoss(decoded.status()));
 }
 
 void Use(const Tokenizer& tokenizer, absl::string_view text) {
@@ -33,7 +35,8 @@ void Use(const Tokenizer& tokenizer, absl::string_view text) {
     pieces += tokenizer.IdToPiece(id);
   }
   UseText(tokenizer, pieces);
-  CHECK(tokenizer.Decode(ids).ok());
+  const auto decoded = tokenizer.Decode(ids);
+  CHECK(decoded.ok() || absl::IsDataLoss(decoded.status()));
   ids.push_back(tokenizer.vocab_size());
   CHECK(absl::IsOutOfRange(tokenizer.Decode(ids).status()));
 }
