@@ -44,8 +44,8 @@ while [[ $# -gt 0 ]]; do
 done
 readonly lease_ms=2000 recovery_limit_ms=3000
 
-scratch=$(mktemp -d)
-declare -A pids=()
+# shellcheck source=tests/fault/processes.sh
+source tests/fault/processes.sh
 loader=
 
 cleanup() {
@@ -57,22 +57,7 @@ cleanup() {
   wait 2> /dev/null || true
   rm -rf "$scratch"
 }
-trap cleanup EXIT
-trap 'exit 2' INT TERM
 
-coordinator=unix:$scratch/coordinator.sock
-client() { "$programs/gshard" "$@" --coordinator="$coordinator"; }
-
-# Ports that nobody listens at.
-free_ports() {
-  local port found=0
-  for ((port = 20000 + RANDOM % 20000; found < $1; ++port)); do
-    if ! (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null; then
-      echo "$port"
-      found=$((found + 1))
-    fi
-  done
-}
 RANDOM=$((seed + $$))
 mapfile -t ports < <(free_ports 2)
 RANDOM=$seed
@@ -105,12 +90,6 @@ end() {
 
 now() { date +%s%3N; }
 pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
-
-give_up() {
-  echo "no result: $1" >&2
-  tail -n 5 "$scratch"/*.log >&2
-  exit 2
-}
 
 # WORKERS [NAME SINCE]: returns when experts have all their replicas, on so many
 # workers, both routers serve them, and process NAME has joined since SINCE, all
@@ -185,8 +164,10 @@ end_load() {
     "${p50:-0}" "${p99:-0}" "${recovery:--}" "$verdict"
   if [[ $verdict != ok ]]; then
     head -n 20 "$scratch/load-$1" >&2
-    for log in "$scratch"/*.log; do cp "$log" "/tmp/serving-$(basename "$log")"
-    done
+    local kept
+    kept=$(mktemp -d)
+    cp "$scratch"/*.log "$kept"
+    echo "logs of the processes: $kept" >&2
   fi
 }
 
