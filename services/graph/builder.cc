@@ -4,6 +4,12 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+// Of the operators whose number of results is fixed; top2_gating has nine.
+constexpr size_t kMostResults = 16;
+
+}  // namespace
 
 std::vector<ValueId> Builder::AddNode(absl::string_view op,
                                       std::vector<ValueId> operands,
@@ -12,9 +18,8 @@ std::vector<ValueId> Builder::AddNode(absl::string_view op,
   if (def == nullptr) {
     Fail(absl::NotFoundError(absl::StrCat("no operator '", op, "'")));
   }
-  if (!status_.ok())
-    return {kNoValue, kNoValue, kNoValue, kNoValue,
-            kNoValue, kNoValue, kNoValue, kNoValue};
+  // Callers name results without asking how it went.
+  if (!status_.ok()) return std::vector<ValueId>(kMostResults, kNoValue);
   std::vector<ValueType> types;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (operands[i] < 0 ||

@@ -29,7 +29,8 @@ const float* InOnePiece(const Tensor& cache, const int32_t* pages,
   for (int64_t t = 1; t < count; ++t) {
     consecutive = consecutive && pages[t] == pages[0] + t;
   }
-  if (consecutive) return cache.f32() + pages[0] * P * width;
+  // A part of a model may have no heads.
+  if (consecutive || width == 0) return cache.f32() + pages[0] * P * width;
   buffer.resize(length * width);
   for (int64_t t = 0; t < count; ++t) {
     std::memcpy(buffer.data() + t * P * width,
