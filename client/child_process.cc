@@ -90,17 +90,26 @@ const std::optional<std::string>& ChildProcess::Ended() {
   if (waited == 0 || (waited < 0 && errno == EINTR)) return ended_;
   if (waited < 0) {
     ended_ = "unknown end";
-  } else if (WIFSIGNALED(status)) {
+    return ended_;
+  }
+  status_ = status;
+  if (WIFSIGNALED(status)) {
     ended_ = absl::StrCat("signal ", WTERMSIG(status), " (",
                           strsignal(WTERMSIG(status)), ")");
   } else {
     ended_ = absl::StrCat("exit status ", WEXITSTATUS(status));
-    succeeded_ = WEXITSTATUS(status) == 0;
   }
   return ended_;
 }
 
-bool ChildProcess::Succeeded() { return Ended().has_value() && succeeded_; }
+bool ChildProcess::Succeeded() {
+  return Ended().has_value() && WIFEXITED(status_) && WEXITSTATUS(status_) == 0;
+}
+
+bool ChildProcess::EndedBy(int signal) {
+  return Ended().has_value() && WIFSIGNALED(status_) &&
+         WTERMSIG(status_) == signal;
+}
 
 void ChildProcess::Terminate() {
   if (!Ended().has_value()) kill(pid_, SIGTERM);

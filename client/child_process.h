@@ -45,6 +45,10 @@ class ChildProcess {
   // Whether it ended by exit(0).
   bool Succeeded();
 
+  // Whether a signal ended it: SIGTERM ends a program that has not come so far
+  // as to wait for it.
+  bool EndedBy(int signal);
+
   // Sends SIGTERM, if it runs.
   void Terminate();
 
@@ -59,7 +63,7 @@ class ChildProcess {
   const std::string log_path_;
   const pid_t pid_;
   std::optional<std::string> ended_;
-  bool succeeded_ = false;
+  int status_ = -1;  // as waitpid() says, once ended_
 };
 
 // The last lines of a file, for error messages; empty if it cannot be read.

@@ -1,5 +1,7 @@
 // A system of separate processes, which are children of this one.
 
+#include <signal.h>
+
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -74,7 +76,8 @@ class ProcessSystem final : public LocalSystem {
       for (const auto& child : children_[role]) {
         const std::chrono::seconds grace(options_.drain_seconds);
         orderly = child->WaitOrKill(grace + kSlack) && orderly;
-        orderly = child->Succeeded() && orderly;
+        orderly =
+            (child->Succeeded() || child->EndedBy(SIGTERM)) && orderly;
       }
     }
     children_.clear();

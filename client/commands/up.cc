@@ -214,6 +214,10 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
       MakeReady(*system, *coordinator, options, requests,
                 std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
                 stop, *console.out);
+  // To be told to stop while members start is no failure, either.
+  if (absl::IsCancelled(status) && stop.WaitFor(std::chrono::seconds(0))) {
+    status = absl::OkStatus();
+  }
   while (status.ok() && !stop.WaitFor(kCheckInterval)) {
     status = system->Check();
   }

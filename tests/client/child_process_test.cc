@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "tests/client/scratch_folder.h"
 #include "tests/testing/status_matchers.h"
@@ -54,6 +55,8 @@ TEST(ChildProcessTest, IsKilledWhenTheGraceIsOver) {
   EXPECT_FALSE(child->Ended().has_value());
   EXPECT_FALSE(child->WaitOrKill(milliseconds(0)));
   EXPECT_EQ(child->Ended(), "signal 9 (Killed)");
+  EXPECT_TRUE(child->EndedBy(SIGKILL));
+  EXPECT_FALSE(child->EndedBy(SIGTERM));
 }
 
 TEST(ChildProcessTest, SaysWhatIsMissing) {

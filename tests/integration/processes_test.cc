@@ -8,8 +8,11 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "client/child_process.h"
 #include "services/base/subprocess.h"
 #include "services/checkpoint/checkpoint.h"
@@ -33,6 +36,14 @@ class System {
     auto up = ChildProcess::Start("up", argv, directory_ + ".log");
     EXPECT_TRUE(up.ok()) << up.status();
     if (up.ok()) up_ = *std::move(up);
+  }
+
+  // Returns once it has said which members it starts.
+  void AwaitMembers() {
+    while (!absl::StrContains(LastLines(up_->log_path(), 20), "worker-1")) {
+      ASSERT_FALSE(up_->Ended().has_value()) << *up_->Ended();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   // SIGTERM ends it, and nothing went wrong on the way.
@@ -119,6 +130,16 @@ TEST(ProcessesTest, TheNextSystemKnowsTheJobsOfTheOneBefore) {
   separate.Run({"wait", "--routers", "1", "--workers", "2"});
   EXPECT_EQ(separate.Run({"jobs", "--history"}), jobs);
   ASSERT_NO_FATAL_FAILURE(separate.Stop());
+}
+
+TEST(ProcessesTest, AStopWhileMembersStartIsNoFailure) {
+  const TemporaryDirectory directory;
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--processes"}}) {
+    System system(absl::StrCat(directory.path(), "/", flags.size()), flags);
+    ASSERT_NO_FATAL_FAILURE(system.AwaitMembers());
+    ASSERT_NO_FATAL_FAILURE(system.Stop());
+  }
 }
 
 }  // namespace
