@@ -37,6 +37,7 @@ ServerOptions ShellOptions(const ExpertWorkerOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
           .max_message_bytes = MaxMessageBytes(options),
+          .max_calls = options.process.max_calls,
           .silence = std::chrono::milliseconds(options.process.lease_ms),
           .max_connection_idle =
               absl::ToChronoMilliseconds(options.process.max_connection_idle),
@@ -92,9 +93,10 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
       [this] { return service_.queue().waiting_bytes(); });
   metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
                             [] { return GetBufferUsage().live_bytes; });
-  metrics_.AddCallbackGauge(
-      "gshard_tensor_cached_bytes", "Memory that is kept for tensors to come.",
-      [] { return GetBufferUsage().cached_bytes; });
+  metrics_.AddCallbackGauge("gshard_tensor_cached_bytes",
+                            "Memory that is kept for tensors to come.",
+                            [] { return GetBufferUsage().cached_bytes; });
+  server_.AddMetrics(metrics_);
   server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
   server_.OnDrain([this] { service_.FinishAccepted(); });
 }
@@ -148,7 +150,8 @@ std::string ExpertWorkerProcess::metrics_address() const {
 void ExpertWorkerProcess::Drain(std::chrono::milliseconds grace,
                                 std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
-  server_.SetReady(false);
+  // At once: leaving may wait for the coordinator.
+  server_.EndReadiness();
   // Before the delay, so that the coordinator places its experts elsewhere
   // while it still serves them.
   if (member_ != nullptr) member_->Stop();

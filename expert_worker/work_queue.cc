@@ -4,8 +4,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/retry_delay.h"
 
 namespace gshard {
+namespace {
+
+// In which some of what waits is done.
+constexpr std::chrono::milliseconds kFullDelay{100};
+
+}  // namespace
 
 WorkQueue::WorkQueue(WorkQueueOptions options) : options_(std::move(options)) {
   CHECK(options_.threads >= 1);
@@ -26,10 +33,12 @@ absl::Status WorkQueue::Add(Work work) {
   }
   if (!waiting_.empty() && (waiting_.size() >= options_.max_calls ||
                             waiting_bytes_ + work.bytes > options_.max_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the worker's queue is full: ", waiting_.size(), " calls of ",
-        waiting_bytes_, " bytes wait, at most ", options_.max_calls, " of ",
-        options_.max_bytes, " bytes may"));
+    return WithRetryDelay(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the worker's queue is full: ", waiting_.size(), " calls of ",
+            waiting_bytes_, " bytes wait, at most ", options_.max_calls, " of ",
+            options_.max_bytes, " bytes may")),
+        kFullDelay);
   }
   waiting_bytes_ += work.bytes;
   waiting_.push_back({std::move(work), options_.now()});

@@ -12,6 +12,9 @@
 namespace gshard {
 namespace {
 
+// Workers come and go without a word of the coordinator.
+constexpr std::chrono::milliseconds kReadinessInterval{200};
+
 size_t MaxMessageBytes(const RouterOptions& options) {
   return static_cast<size_t>(options.process.max_message_mib) << 20;
 }
@@ -36,6 +39,7 @@ ServerOptions ShellOptions(const RouterOptions& options) {
   return {.address = options.process.listen,
           .reflection = options.process.reflection,
           .max_message_bytes = MaxMessageBytes(options),
+          .max_calls = options.process.max_calls,
           .silence = Silence(options),
           .max_connection_idle =
               absl::ToChronoMilliseconds(options.process.max_connection_idle),
@@ -151,9 +155,10 @@ RouterProcess::RouterProcess(RouterOptions options)
   RegisterShardingOps();
   metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
                             [] { return GetBufferUsage().live_bytes; });
-  metrics_.AddCallbackGauge(
-      "gshard_tensor_cached_bytes", "Memory that is kept for tensors to come.",
-      [] { return GetBufferUsage().cached_bytes; });
+  metrics_.AddCallbackGauge("gshard_tensor_cached_bytes",
+                            "Memory that is kept for tensors to come.",
+                            [] { return GetBufferUsage().cached_bytes; });
+  server_.AddMetrics(metrics_);
   server_.AddService(&service_, v1::TranslationService::service_full_name());
   server_.OnDrain([this] {
     service_.DrainStreams();
@@ -163,11 +168,26 @@ RouterProcess::RouterProcess(RouterOptions options)
 
 void RouterProcess::UpdateReadiness() {
   std::lock_guard<std::mutex> lock(readiness_mutex_);
-  server_.SetServiceReady(v1::TranslationService::service_full_name(),
-                          sessions_->ready());
+  const bool ready = sessions_->ready();
+  if (ready_ == ready) return;
+  ready_ = ready;
+  server_.SetServiceReady(v1::TranslationService::service_full_name(), ready);
 }
 
-RouterProcess::~RouterProcess() { Drain(std::chrono::milliseconds(0)); }
+void RouterProcess::WatchReadiness() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ended_.wait_for(lock, kReadinessInterval,
+                          [this] { return drained_ || !refused_.ok(); })) {
+    lock.unlock();
+    UpdateReadiness();
+    lock.lock();
+  }
+}
+
+RouterProcess::~RouterProcess() {
+  Drain(std::chrono::milliseconds(0));
+  if (readiness_thread_.joinable()) readiness_thread_.join();
+}
 
 absl::Status RouterProcess::Start() {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
@@ -226,6 +246,7 @@ absl::Status RouterProcess::Join() {
                             {"advertised", member.address},
                             {"name", member.name}});
   member_ = std::make_unique<MemberClient>(std::move(member), commands_.get());
+  readiness_thread_ = std::thread([this] { WatchReadiness(); });
   return member_->Start();
 }
 
@@ -236,7 +257,8 @@ std::string RouterProcess::metrics_address() const {
 void RouterProcess::Drain(std::chrono::milliseconds grace,
                           std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
-  server_.SetReady(false);
+  // At once: leaving may wait for the coordinator.
+  server_.EndReadiness();
   if (member_ != nullptr) member_->Stop();
   grace_ms_ = grace.count();
   server_.Drain(grace, delay);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -107,8 +108,10 @@ class RouterProcess {
   class Commands;
 
   absl::Status Join();
-  // Health of the translation service follows the models that are served.
+  // Health of the translation service follows the models that are served, and
+  // the workers that can be reached.
   void UpdateReadiness();
+  void WatchReadiness();
 
   const RouterOptions options_;
   std::shared_ptr<Security> security_;  // set by Start()
@@ -126,11 +129,13 @@ class RouterProcess {
   absl::Status refused_;    // guarded by mutex_
   std::mutex drain_mutex_;  // one Start() or Drain() at a time
   std::mutex readiness_mutex_;
+  bool ready_ = false;  // as health was told; guarded by readiness_mutex_
 
   std::unique_ptr<RouterSessions> sessions_;
   std::unique_ptr<Commands> commands_;
   std::unique_ptr<MemberClient> member_;
   std::unique_ptr<MetricsServer> metrics_server_;
+  std::thread readiness_thread_;  // WatchReadiness()
 };
 
 }  // namespace gshard

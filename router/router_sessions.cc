@@ -12,6 +12,7 @@
 #include "services/rpc/command_results.h"
 #include "services/rpc/member_client.h"
 #include "services/rpc/status.h"
+#include "services/segments/segments_key.h"
 
 namespace gshard {
 
@@ -140,7 +141,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .job = std::move(job),
                           .tokenizer_directory = router.tokenizer_directory(),
                           .workers = std::move(workers),
-                          .dense = std::move(dense)},
+                          .dense = std::move(dense),
+                          .segments_key = router.segments_key()},
                          coordinator_, metrics_));
   } else {
     ASSIGN_OR_RETURN(auto replicas,
@@ -151,7 +153,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                          {.session = load.session(),
                           .model = model,
                           .checkpoint_directory = router.checkpoint_directory(),
-                          .replicas = replicas},
+                          .replicas = replicas,
+                          .segments_key = router.segments_key()},
                          metrics_));
     // Whoever asks finds all experts reachable, or is told who is not.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
@@ -165,13 +168,18 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   if (session.empty()) {
     return absl::InvalidArgumentError("load_session.session: required");
   }
-  const auto exists = [&session] {
-    return absl::AlreadyExistsError(
-        absl::StrCat("session '", session, "' is loaded"));
-  };
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (sessions_.count(session) > 0) return exists();
+    const auto found = sessions_.find(session);
+    if (found != sessions_.end()) {
+      if (found->second.serving != nullptr) {
+        RETURN_IF_ERROR(
+            CheckSegmentsKey(load.router().segments_key(),
+                             found->second.serving->segments_key()));
+      }
+      return absl::AlreadyExistsError(
+          absl::StrCat("session '", session, "' is loaded"));
+    }
   }
   ASSIGN_OR_RETURN(Entry entry, Make(load));
   v1::SessionLoaded loaded;
@@ -297,7 +305,7 @@ bool RouterSessions::ready() const {
   for (const auto& [id, entry] : sessions_) {
     if (entry.serving == nullptr) continue;
     any = true;
-    if (!entry.serving->WasFull()) return false;
+    if (!entry.serving->Ready()) return false;
   }
   return any;
 }

@@ -10,6 +10,7 @@
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
 #include "services/segments/role_split.h"
+#include "services/segments/segments_key.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {
@@ -85,6 +86,10 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
   ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
   ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
   ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
+  const uint64_t derived =
+      SegmentsKey(SegmentsKey(0, encode_roles.segments), decode_roles.segments);
+  RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, derived));
+  spec.segments_key = derived;
   return std::shared_ptr<ServingSession>(new ServingSession(
       std::move(spec), std::move(tokenizers), std::move(default_language),
       std::move(parameters), std::move(encode_roles.router),

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "router/replica_set.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
-#include "router/replica_set.h"
 #include "services/config/model_config.h"
 #include "services/graph/executor.h"
 #include "services/tokenizer/tokenizer.h"
@@ -25,6 +25,7 @@ struct ServingSessionSpec {
   ModelConfig model;    // validated
   std::string checkpoint_directory;
   std::shared_ptr<const ReplicaGroup> replicas;
+  uint64_t segments_key = 0;  // what workers run: segments_key.h
 };
 
 // Thread-safe.
@@ -33,11 +34,14 @@ class ServingSession final : public TranslationModel {
   // Reads the dense parameters and the tokenizers.
   //
   // Errors: those of CheckpointReader and Tokenizer; FailedPrecondition if the
-  // checkpoint's parameters or vocabularies are not the model's.
+  // checkpoint's parameters or vocabularies are not the model's; Unimplemented
+  // if workers run other segments.
   static absl::StatusOr<std::shared_ptr<ServingSession>> Create(
       ServingSessionSpec spec, RouterMetrics metrics = {});
 
   const std::string& id() const override { return spec_.session; }
+  // Of the segments that it calls.
+  uint64_t segments_key() const { return spec_.segments_key; }
   int64_t max_positions() const override { return spec_.model.max_positions; }
   const std::string& default_language() const override {
     return default_language_;
@@ -67,10 +71,12 @@ class ServingSession final : public TranslationModel {
   // Where the experts are; UpdatePlacement changes that while batches run.
   ReplicaSet& replicas() { return replicas_; }
 
-  // Whether the model is full(), or was when this was asked before.
-  bool WasFull() {
-    if (!was_full_ && full()) was_full_ = true;
-    return was_full_;
+  // Whether calls are answered: the model is full(), or was when this was asked
+  // before, and an expert of it can be reached.
+  bool Ready() {
+    const int64_t live = replicas_.live_experts();
+    if (live == spec_.model.experts) was_full_ = true;
+    return was_full_ && (live > 0 || spec_.model.experts == 0);
   }
 
   // Rows of each expert in all layers so far, [E].

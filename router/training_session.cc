@@ -11,6 +11,7 @@
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_transfer.h"
 #include "services/segments/role_split.h"
+#include "services/segments/segments_key.h"
 #include "services/train/local_trainer.h"
 
 namespace gshard {
@@ -58,6 +59,11 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
   ASSIGN_OR_RETURN(RolePrograms roles, SplitRoles(program));
   ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
   ASSIGN_OR_RETURN(RolePrograms evaluation_roles, SplitRoles(evaluation));
+  uint64_t key = SegmentsKey(0, roles.segments);
+  if (!DevFiles(job.data).empty()) {  // else workers need no evaluation
+    key = SegmentsKey(key, evaluation_roles.segments);
+  }
+  RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, key));
   return std::unique_ptr<TrainingSession>(
       new TrainingSession(std::move(spec), std::move(roles.router),
                           std::move(evaluation_roles.router), std::move(text),

@@ -36,13 +36,15 @@ struct TrainingSessionSpec {
   WorkerGroup workers;
   // Where parameters come from and gradients go; null: to the coordinator.
   std::shared_ptr<DenseShard> dense;
+  uint64_t segments_key = 0;  // what workers run: segments_key.h
 };
 
 // Thread-safe.
 class TrainingSession {
  public:
   // `coordinator` is where parameters come from and gradients go. Errors: those
-  // of TrainingText::Open, and of building the program.
+  // of TrainingText::Open, and of building the program; Unimplemented if
+  // workers run other segments.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {});

@@ -71,8 +71,9 @@ std::string MemberTable(const v1::DescribeResponse& system) {
 }
 
 std::string SessionTable(const v1::DescribeResponse& system) {
-  Table table(
-      {"session", "purpose", "state", "placement", "held by", "experts"});
+  Table table({"session", "purpose", "state", "replicas", "below replicas",
+               "unavailable", "placement", "held by", "experts"},
+              {3, 4, 5});
   for (const v1::SessionInfo& session : system.sessions()) {
     const v1::Placement& placement = session.placement();
     std::string name = session.session();
@@ -82,10 +83,21 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     }
     std::string state = StateName(session.state());
     std::string version = absl::StrCat(placement.version());
+    // Of experts, and only of served models.
+    std::string replicas, below_replicas, unavailable;
+    if (!session.training()) {
+      replicas = absl::StrCat(session.replicas());
+      below_replicas = absl::StrCat(session.experts_below_replicas());
+      unavailable = absl::StrCat(session.experts_unavailable());
+    }
     const auto add = [&](std::string holder, std::string experts) {
-      table.AddRow({name, purpose, state, version, holder, experts});
+      table.AddRow({name, purpose, state, replicas, below_replicas, unavailable,
+                    version, holder, experts});
       // Said once a session.
-      name.clear(), purpose.clear(), state.clear(), version.clear();
+      for (std::string* said : {&name, &purpose, &state, &replicas,
+                                &below_replicas, &unavailable, &version}) {
+        said->clear();
+      }
     };
     for (const std::string& router : session.routers()) {
       add(router, "(dense part)");

@@ -20,17 +20,21 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   int64_t replicas = 0;
   std::string version;
   absl::Duration timeout = absl::Minutes(10);
-  Flags flags("gshard load",
-              "Serves a checkpoint under a name. A model of that name keeps "
-              "serving until the new one is ready.");
+  Flags flags(
+      "gshard load",
+      "Serves a checkpoint under a name. On each router a model of that "
+      "name keeps serving until the new one is there.");
   flags.Positional("NAME CHECKPOINT", 1, 2,
                    "the checkpoint's folder, or one that holds several, of "
                    "which the newest is taken; none with --rollback");
   flags.Text("version", &version, "VERSION",
-             "version to serve it as; left out: the checkpoint's step");
-  flags.Integer("replicas", &replicas, 0, 16,
-                "workers that hold each expert, so that all but one may be "
-                "lost; 0 is the coordinator's default");
+             "version to serve it as; left out: the checkpoint's step, and "
+             "'-2' or so behind it if that is another checkpoint's");
+  flags.Integer(
+      "replicas", &replicas, 0, 16,
+      "workers that hold each expert, so that all but one may be "
+      "lost; changes those of a model that is served; 0: as it is, or "
+      "the coordinator's default");
   flags.Bool("rollback", &rollback,
              "serve what the name served before its present version");
   flags.Duration("timeout", &timeout, "how long loading may take");

@@ -74,11 +74,6 @@ Membership::Membership(Options options) : options_(std::move(options)) {
 absl::StatusOr<Member> Membership::Join(const MemberInfo& info, absl::Time now,
                                         std::vector<MembershipEvent>* events) {
   RETURN_IF_ERROR(CheckInfo(info));
-  if (info.version != options_.version) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("version: expected ", Quote(options_.version),
-                     " as the coordinator's, got ", Quote(info.version)));
-  }
   const auto old = members_.find(info.id);
   if (old != members_.end() && now < old->second.lease_expiry) {
     return absl::AlreadyExistsError(absl::StrCat(

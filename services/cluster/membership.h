@@ -35,9 +35,6 @@ struct MemberInfo {
   // "unix:/path". Required of expert workers, to which routers connect.
   std::string address;
 
-  // Of its software; must equal the coordinator's.
-  std::string version;
-
   // Memory in bytes that a worker offers to experts: at least 0, where 0 means
   // that it does not say.
   int64_t capacity_bytes = 0;
@@ -69,7 +66,6 @@ struct MembershipEvent {
 class Membership {
  public:
   struct Options {
-    std::string version;  // of the software of the coordinator
     absl::Duration lease = absl::Seconds(5);
     int64_t max_members = 4096;
   };
@@ -83,7 +79,6 @@ class Membership {
   //
   // Errors, none of which changes anything:
   // * InvalidArgument: a field of `info` is malformed.
-  // * FailedPrecondition: the version is another than the coordinator's.
   // * AlreadyExists: a member with a running lease has the id. Try again after
   //   it left or expired.
   // * ResourceExhausted: there are max_members already.

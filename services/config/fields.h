@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/base/check.h"
 #include "services/config/interval.h"
@@ -185,7 +186,7 @@ class FieldChecker {
            std::to_string(field.size()));
     }
     for (size_t i = 0; i < field.size() && status_.ok(); ++i) {
-      Group((name + ("[" + std::to_string(i) + "]")).c_str(), field[i]);
+      Group(absl::StrCat(name, "[", i, "]").c_str(), field[i]);
     }
   }
   template <typename T, typename... Ts>

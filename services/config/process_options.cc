@@ -31,6 +31,8 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
              "let tools such as grpcurl list the services");
   flags.Integer("max_message_mib", &options->max_message_mib, 1, 2047,
                 "largest message in either direction, in MiB");
+  flags.Integer("max_calls", &options->max_calls, 1, 1 << 24,
+                "calls that may be under way; more are refused unread");
   flags.Integer("drain_seconds", &options->drain_seconds, 0, 86400,
                 "time for calls in progress after SIGTERM");
   flags.Duration("drain_delay", &options->drain_delay,

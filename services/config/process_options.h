@@ -18,6 +18,7 @@ struct ProcessOptions {
   std::string metrics_address;  // empty: no metrics
   bool reflection = false;
   int64_t max_message_mib = 64;
+  int64_t max_calls = 8192;  // see ServerOptions
   int64_t drain_seconds = 30;
   // After SIGTERM: health says NOT_SERVING, calls are still accepted.
   absl::Duration drain_delay = absl::ZeroDuration();
@@ -35,9 +36,9 @@ struct ProcessOptions {
 };
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
-// --drain_seconds, --drain_delay, --max_connection_idle, --max_connection_age,
-// --log_level and the flags of AddServerSecurityFlags. `options` must outlive
-// `flags`.
+// --max_calls, --drain_seconds, --drain_delay, --max_connection_idle,
+// --max_connection_age, --log_level and the flags of AddServerSecurityFlags.
+// `options` must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
 // Declares --coordinator, --advertise, --name and --lease_ms.

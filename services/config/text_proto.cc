@@ -42,13 +42,15 @@ absl::Status TooLarge(size_t bytes) {
 }  // namespace
 
 absl::Status ParseTextProto(absl::string_view text,
-                            google::protobuf::Message* message) {
+                            google::protobuf::Message* message,
+                            UnknownFields unknown) {
   if (text.size() > kMaxTextProtoBytes) return TooLarge(text.size());
   google::protobuf::io::ArrayInputStream input(text.data(),
                                                static_cast<int>(text.size()));
   FirstError error;
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
+  parser.AllowUnknownField(unknown == UnknownFields::kIgnored);
   parser.SetRecursionLimit(kMaxTextProtoDepth);
   if (!parser.Parse(&input, message)) {
     return absl::InvalidArgumentError(error.text());

@@ -19,12 +19,16 @@ inline constexpr size_t kMaxTextProtoBytes = 1 << 20;
 // Messages within messages; deeper ones are a mistake.
 inline constexpr int kMaxTextProtoDepth = 32;
 
+enum class UnknownFields { kMistakes, kIgnored };
+
 // Replaces `message` by what `text` says.
 //
 // Errors: InvalidArgument, with the position of the first mistake: "line 3,
-// column 5: ...". Unknown and repeated fields are mistakes.
+// column 5: ...". Repeated fields are mistakes, and so are unknown ones, unless
+// the text was written by a program that may know more.
 absl::Status ParseTextProto(absl::string_view text,
-                            google::protobuf::Message* message);
+                            google::protobuf::Message* message,
+                            UnknownFields unknown = UnknownFields::kMistakes);
 
 // Fields in the order of their numbers, one a line.
 std::string PrintTextProto(const google::protobuf::Message& message);

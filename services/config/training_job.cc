@@ -231,9 +231,10 @@ v1::ExpertOptimizer OptimizerConfigToProto(const OptimizerConfig& config) {
   return message;
 }
 
-absl::StatusOr<TrainingJob> ParseTrainingJob(absl::string_view text) {
+absl::StatusOr<TrainingJob> ParseTrainingJob(absl::string_view text,
+                                             UnknownFields unknown) {
   v1::TrainingJob message;
-  RETURN_IF_ERROR(ParseTextProto(text, &message));
+  RETURN_IF_ERROR(ParseTextProto(text, &message, unknown));
   return TrainingJobFromProto(message);
 }
 

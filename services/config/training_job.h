@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "services/config/model_config.h"
+#include "services/config/text_proto.h"
 
 namespace gshard {
 
@@ -150,7 +151,8 @@ std::vector<std::string*> PathsOf(TrainingJob* job);
 absl::Status ValidateTrainingJob(const TrainingJob& job);
 
 // As ParseModelConfig.
-absl::StatusOr<TrainingJob> ParseTrainingJob(absl::string_view text);
+absl::StatusOr<TrainingJob> ParseTrainingJob(
+    absl::string_view text, UnknownFields unknown = UnknownFields::kMistakes);
 
 // As ModelConfigToText.
 std::string TrainingJobToText(const TrainingJob& job);

@@ -36,7 +36,9 @@ Coordinator::Coordinator(CoordinatorOptions options)
                 {{"session", session}, {"status", kept}});
           },
           {.replicas = static_cast<int32_t>(options_.replicas),
-           .watch_interval = options_.watch_interval}) {
+           .watch_interval = options_.watch_interval,
+           .load_half_life = options_.load_half_life,
+           .gauges = options_.serving_gauges}) {
   // Above those of earlier coordinators, which routers may still have.
   placement_version_ = absl::ToUnixMicros(absl::Now());
   auto store = JobStore::Open(/*directory=*/"");
@@ -159,11 +161,29 @@ void Coordinator::Serve(const ServedModels::Request& request,
                          done](const absl::StatusOr<std::string>& session) {
     if (!session.ok()) return done(session);
     initial_models_.erase(request.name);
-    const absl::Status stored =
-        store_->PutModel({request.name, request.version,
-                          request.checkpoint_directory, request.replicas});
+    std::optional<StoredModel> before;
+    if (const auto previous = served_.Previous(request.name); previous.ok()) {
+      before = ToStored(*previous);
+    }
+    const ServedModels::Request* const served = served_.Find(*session);
+    const absl::Status stored = store_->PutModel(
+        ToStored(served == nullptr ? request : *served), before);
     done(stored.ok() ? session : stored);
   });
+}
+
+StoredModel Coordinator::ToStored(const ServedModels::Request& request) {
+  return {.name = request.name,
+          .version = request.version,
+          .directory = request.checkpoint_directory,
+          .replicas = request.replicas};
+}
+
+ServedModels::Request Coordinator::FromStored(const StoredModel& model) {
+  return {.name = model.name,
+          .version = model.version,
+          .checkpoint_directory = model.directory,
+          .replicas = model.replicas};
 }
 
 bool Coordinator::AwaitsWorkers() const {
@@ -183,10 +203,7 @@ void Coordinator::ServeInitialModels() {
     return;
   }
   for (const auto& [name, model] : std::exchange(initial_models_, {})) {
-    served_.Load({.name = model.name,
-                  .version = model.version,
-                  .checkpoint_directory = model.directory,
-                  .replicas = model.replicas},
+    served_.Load(FromStored(model),
                  [this, model](const absl::StatusOr<std::string>& session) {
                    if (session.ok()) return;
                    LogError("a model is not served",

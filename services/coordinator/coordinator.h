@@ -22,6 +22,7 @@
 #include "services/coordinator/job_store.h"
 #include "services/coordinator/members.h"
 #include "services/coordinator/served_models.h"
+#include "services/coordinator/serving_gauges.h"
 #include "services/coordinator/task_queue.h"
 
 namespace gshard {
@@ -32,6 +33,7 @@ struct CoordinatorOptions {
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null
   GaugeFamily member_counts = {};      // by role; may be unset
+  ServingGauges serving_gauges = {};   // may be unset
 
   // Models to serve from the start, by name, once so many members are there.
   std::vector<std::pair<std::string, std::string>> models = {};
@@ -43,6 +45,7 @@ struct CoordinatorOptions {
 
   // See ServedModels::Options.
   absl::Duration watch_interval = absl::Seconds(10);
+  absl::Duration load_half_life = absl::Minutes(1);
 
   // Of jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
@@ -140,6 +143,8 @@ class Coordinator {
   void ServeInitialModels();
   // Workers that had a part of a served model have not joined again yet.
   bool AwaitsWorkers() const;
+  static StoredModel ToStored(const ServedModels::Request& request);
+  static ServedModels::Request FromStored(const StoredModel& model);
 
   const CoordinatorOptions options_;
   std::unique_ptr<JobStore> store_;

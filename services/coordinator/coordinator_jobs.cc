@@ -138,8 +138,8 @@ std::vector<std::string> Coordinator::ServedCheckpoints() const {
   for (const v1::SessionInfo& served : served_.Describe()) {
     directories.push_back(served.checkpoint_directory());
   }
-  const auto stored = store_->Models();
-  if (stored.ok()) {
+  for (const auto& stored : {store_->Models(), store_->PreviousModels()}) {
+    if (!stored.ok()) continue;
     for (const StoredModel& model : *stored) {
       directories.push_back(model.directory);
     }
@@ -208,6 +208,8 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   durable_ = true;
   ASSIGN_OR_RETURN(std::vector<StoredJob> jobs, store_->Jobs());
   ASSIGN_OR_RETURN(const std::vector<StoredModel> models, store_->Models());
+  ASSIGN_OR_RETURN(const std::vector<StoredModel> previous,
+                   store_->PreviousModels());
   ASSIGN_OR_RETURN(const auto placements, store_->Placements());
   const int64_t now = absl::ToUnixMicros(options_.clock());
   for (StoredJob& job : jobs) {
@@ -221,13 +223,18 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     }
     AddJob(job, begun);
   }
-  serving_queue_.Post([this, models, placements] {
+  serving_queue_.Post([this, models, previous, placements] {
     for (const auto& [session, placement] : placements) {
       for (const v1::WorkerPlacement& worker : placement.workers()) {
         awaited_workers_.insert(worker.name());
       }
     }
     served_.SetKept(placements);
+    for (const StoredModel& model : previous) {
+      // What the command line serves has no predecessor.
+      if (initial_models_.contains(model.name)) continue;
+      served_.SetPrevious(FromStored(model));
+    }
     // What the command line says goes first.
     for (const StoredModel& model : models) {
       initial_models_.emplace(model.name, model);

@@ -38,16 +38,19 @@ Flags DeclareFlags(CoordinatorFlags* values) {
              "lets tools such as grpcurl list the services");
   flags.Integer("max-message-mib", &process.max_message_mib, 1, 2047,
                 "largest message that is accepted, in MiB");
+  flags.Integer("max-calls", &process.max_calls, 1, 1 << 24,
+                "calls that may be under way; more are refused unread");
   flags.Text("state-directory", &process.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
   flags.Integer("lease-ms", &values->lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
-  flags.Choice("reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
-               "who sums the dense gradients of training jobs: this process, or "
-               "the routers among themselves over TCP or GPUs, who then read "
-               "and write checkpoints, too; the result is the same");
+  flags.Choice(
+      "reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
+      "who sums the dense gradients of training jobs: this process, or "
+      "the routers among themselves over TCP or GPUs, who then read "
+      "and write checkpoints, too; the result is the same");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
   flags.Integer("min-routers", &process.min_routers, 1, 65536,
@@ -103,6 +106,7 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .metrics = &training_metrics_,
       .member_counts = metrics_.AddGaugeFamily(
           "gshard_members", "Members with a lease.", {"role"}),
+      .serving_gauges = ServingGauges(metrics_),
       .models = options_.models,
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
@@ -117,11 +121,13 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .address = options_.listen,
       .reflection = options_.reflection,
       .max_message_bytes = max_bytes,
+      .max_calls = options_.max_calls,
       .silence = absl::ToChronoMilliseconds(options_.lease),
       .max_connection_idle =
           absl::ToChronoMilliseconds(options_.max_connection_idle),
       .max_connection_age =
           absl::ToChronoMilliseconds(options_.max_connection_age)});
+  server_->AddMetrics(metrics_);
   server_->AddService(service_.get(),
                       v1::CoordinatorService::service_full_name());
   server_->OnDrain(

@@ -28,6 +28,7 @@ struct CoordinatorProcessOptions {
   std::string metrics_address = {};  // "host:port"; empty: none
   bool reflection = false;
   int64_t max_message_mib = 64;
+  int64_t max_calls = 8192;  // see ServerOptions
   SecurityOptions security = {};
 
   // Of connections; zero: no limit. See ServerOptions.

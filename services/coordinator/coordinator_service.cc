@@ -194,7 +194,7 @@ class GradientsHandler final
 
 }  // namespace
 
-grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>*
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 CoordinatorServiceImpl::Join(grpc::CallbackServerContext* context) {
   return ServeStream<v1::JoinRequest, v1::JoinResponse>(
       context, [this](auto sender) {

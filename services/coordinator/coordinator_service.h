@@ -28,14 +28,14 @@ using JobMethods = v1::CoordinatorService::WithRawCallbackMethod_SubmitJob<
 
 class CoordinatorServiceImpl final
     : public RawTensorMethods<ModelMethods<
-          JobMethods<v1::CoordinatorService::WithCallbackMethod_Join<
+          JobMethods<v1::CoordinatorService::WithRawCallbackMethod_Join<
               v1::CoordinatorService::Service>>>> {
  public:
   // `coordinator` outlives the server.
   CoordinatorServiceImpl(Coordinator* coordinator, FrameLimits limits)
       : coordinator_(coordinator), limits_(limits) {}
 
-  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
       grpc::CallbackServerContext* context) override;
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,

@@ -202,9 +202,9 @@ absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
     if (routers.empty()) {
       return absl::UnavailableError("the last router was lost");
     }
-    reduction_ = std::make_unique<DenseReduction>(
-        settings_.reduce, job_, start_, std::move(routers),
-        settings_.reduce_timeout);
+    reduction_ = std::make_unique<DenseReduction>(settings_.reduce, job_,
+                                                  start_, std::move(routers),
+                                                  settings_.reduce_timeout);
   }
   phase_ = Phase::kLoadingWorkers;
   {
@@ -275,6 +275,12 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
   if (absl::IsUnavailable(reply.status())) {  // lost, or leaving
     if (reduction_ != nullptr) return OnMemberFailed(reply.status());
     routers_.erase(found);
+    return;
+  }
+  if (absl::IsUnimplemented(reply.status()) && reduction_ == nullptr) {
+    LogError("a router cannot take part in a job",
+             {{"job", job_.name}, {"status", reply.status()}});
+    found->second = RouterState::kLeftOut;  // until it is replaced
     return;
   }
   if (!reply.ok()) return Do(reply.status());

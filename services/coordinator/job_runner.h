@@ -151,7 +151,11 @@ class JobRunner {
     kServing,
     kEnded
   };
-  enum class RouterState { kLoading, kReady };
+  enum class RouterState {
+    kLoading,
+    kReady,
+    kLeftOut,  // of a release that runs other segments
+  };
 
   // A checkpoint that is being written.
   struct CheckpointWrite {
@@ -207,8 +211,8 @@ class JobRunner {
   // Workers of the session, by their place in the plan, that are no members.
   std::set<size_t> LostWorkers() const;
   void OnRescueFailed(const absl::Status& cause, const absl::Status& status);
-  // Spreads the experts over workers that have joined, and dense parameters over
-  // routers that own them. REQUIRES: the last step is in a checkpoint.
+  // Spreads the experts over workers that have joined, and dense parameters
+  // over routers that own them. REQUIRES: the last step is in a checkpoint.
   bool Rebalance();
   // Which have joined that would take part; empty if none.
   std::string MembersHaveJoined() const;

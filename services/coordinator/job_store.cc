@@ -10,10 +10,18 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kSchema = 2;
+constexpr int64_t kSchema = 3;
+// What the next release may write, adding to it.
+constexpr int64_t kReadableSchema = kSchema + 1;
 
 // A file of schema n becomes one of n + 1.
 absl::Status Upgrade(Database& database, int64_t schema) {
+  if (schema == 2) {
+    RETURN_IF_ERROR(database.Run(
+        "CREATE TABLE previous_models (name BLOB PRIMARY KEY, version BLOB NOT "
+        "NULL, directory BLOB NOT NULL, replicas INTEGER NOT NULL)"));
+    return database.Run("PRAGMA user_version = 3");
+  }
   if (schema == 1) {
     for (const char* sql :
          {"ALTER TABLE models ADD COLUMN replicas INTEGER NOT NULL DEFAULT 0",
@@ -67,10 +75,10 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(
         schema = row.Integer(0);
         return absl::OkStatus();
       }));
-  if (schema > kSchema) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": expected schema ", kSchema, " or lower, got ",
-                     schema, ": it was written by a later release"));
+  if (schema > kReadableSchema) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ": expected schema ", kReadableSchema, " or lower, got ", schema,
+        ": it was written by a later release"));
   }
   for (; schema < kSchema; ++schema) {
     RETURN_IF_ERROR(
@@ -159,7 +167,7 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
       "ORDER BY place",
       {}, [&](const DatabaseRow& row) -> absl::Status {
         StoredJob& job = jobs.emplace_back();
-        auto parsed = ParseTrainingJob(row.Text(1));
+        auto parsed = ParseTrainingJob(row.Text(1), UnknownFields::kIgnored);
         if (!parsed.ok()) {
           return Damaged(absl::StrCat("job '", row.Text(0),
                                       "': ", parsed.status().message()));
@@ -192,12 +200,40 @@ absl::StatusOr<std::vector<v1::JobChange>> JobStore::History(
   return changes;
 }
 
-absl::Status JobStore::PutModel(const StoredModel& model) {
-  std::lock_guard<std::mutex> lock(mutex_);
+absl::Status JobStore::PutRow(const std::string& table,
+                              const StoredModel& model) {
   return database_->Run(
-      "INSERT OR REPLACE INTO models (name, version, directory, replicas) "
-      "VALUES (?, ?, ?, ?)",
+      absl::StrCat(
+          "INSERT INTO ", table,
+          " (name, version, directory, replicas) VALUES (?, ?, ?, ?) ON "
+          "CONFLICT (name) DO UPDATE SET version = excluded.version, directory "
+          "= excluded.directory, replicas = excluded.replicas"),
       {model.name, model.version, model.directory, int64_t{model.replicas}});
+}
+
+absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
+    const std::string& table) {
+  std::vector<StoredModel> models;
+  RETURN_IF_ERROR(database_->Run(
+      absl::StrCat("SELECT name, version, directory, replicas FROM ", table,
+                   " ORDER BY name"),
+      {}, [&](const DatabaseRow& row) {
+        models.push_back({row.Text(0), row.Text(1), row.Text(2),
+                          static_cast<int32_t>(row.Integer(3))});
+        return absl::OkStatus();
+      }));
+  return models;
+}
+
+absl::Status JobStore::PutModel(const StoredModel& model,
+                                const std::optional<StoredModel>& previous) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return database_->Transact([&]() -> absl::Status {
+    if (previous.has_value()) {
+      RETURN_IF_ERROR(PutRow("previous_models", *previous));
+    }
+    return PutRow("models", model);
+  });
 }
 
 absl::Status JobStore::RemoveModel(const std::string& name) {
@@ -207,15 +243,12 @@ absl::Status JobStore::RemoveModel(const std::string& name) {
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Models() {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<StoredModel> models;
-  RETURN_IF_ERROR(database_->Run(
-      "SELECT name, version, directory, replicas FROM models ORDER BY name", {},
-      [&](const DatabaseRow& row) {
-        models.push_back({row.Text(0), row.Text(1), row.Text(2),
-                          static_cast<int32_t>(row.Integer(3))});
-        return absl::OkStatus();
-      }));
-  return models;
+  return Rows("models");
+}
+
+absl::StatusOr<std::vector<StoredModel>> JobStore::PreviousModels() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return Rows("previous_models");
 }
 
 absl::Status JobStore::PutPlacement(const std::string& session,
@@ -226,7 +259,8 @@ absl::Status JobStore::PutPlacement(const std::string& session,
                           {session});
   }
   return database_->Run(
-      "INSERT OR REPLACE INTO placements (session, placement) VALUES (?, ?)",
+      "INSERT INTO placements (session, placement) VALUES (?, ?) ON CONFLICT "
+      "(session) DO UPDATE SET placement = excluded.placement",
       {session, placement.SerializeAsString()});
 }
 

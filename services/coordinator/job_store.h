@@ -4,10 +4,18 @@
 //
 // An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
 //
-//   jobs        a row a job: its message in text form, and its last progress
-//   changes     the history of the jobs
-//   models      what is served
-//   placements  where its experts are
+//   jobs              a row a job: its message as text, and its last progress
+//
+//   changes           the history of the jobs
+//
+//   models            what is served
+//
+//   previous_models   what its names served before
+//
+//   placements        where its experts are
+//
+// A release only adds to what the one before wrote, so that a coordinator can
+// be replaced by one of the next release, and by one of its own again.
 //
 // It stays small: of each job the last kMaxChanges changes are kept, and beyond
 // kMaxJobs jobs the oldest that are over are forgotten.
@@ -19,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +51,7 @@ struct StoredJob {
 
 struct StoredModel {
   std::string name;
-  std::string version;  // as asked for, which may be empty
+  std::string version;  // empty: the checkpoint's step
   std::string directory;
   int32_t replicas = 0;  // as asked for; 0: the default
 
@@ -53,7 +62,7 @@ struct StoredModel {
 class JobStore {
  public:
   // With an empty directory nothing outlives the process. Errors:
-  // FailedPrecondition if the file is of a later release, or in use.
+  // FailedPrecondition if the file is of a release after the next, or in use.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(
       const std::string& directory);
 
@@ -71,10 +80,13 @@ class JobStore {
   // The oldest first; empty for a job that is not known.
   absl::StatusOr<std::vector<v1::JobChange>> History(const std::string& job);
 
-  // Served models, one of a name.
-  absl::Status PutModel(const StoredModel& model);
+  // Served models, one of a name, and the one that the name served before. That
+  // is remembered when the model is removed.
+  absl::Status PutModel(const StoredModel& model,
+                        const std::optional<StoredModel>& previous = {});
   absl::Status RemoveModel(const std::string& name);
   absl::StatusOr<std::vector<StoredModel>> Models();
+  absl::StatusOr<std::vector<StoredModel>> PreviousModels();
 
   // Where the experts of a served session are; without workers it is forgotten.
   absl::Status PutPlacement(const std::string& session,
@@ -89,6 +101,9 @@ class JobStore {
   absl::Status AppendChange(const v1::JobProgress& progress,
                             int64_t time_micros);
   absl::Status ForgetOldJobs();
+  // With `mutex_`.
+  absl::Status PutRow(const std::string& table, const StoredModel& model);
+  absl::StatusOr<std::vector<StoredModel>> Rows(const std::string& table);
 
   std::mutex mutex_;
   const std::unique_ptr<Database> database_;  // guarded by mutex_

@@ -35,25 +35,30 @@ int64_t StepOf(const v1::Command& command) {
   }
 }
 
+// A member that does not say how old speaks one version only.
+ProtocolVersions VersionsOf(const v1::RegisterMember& member) {
+  const int32_t oldest = member.oldest_protocol_version();
+  return {.oldest = oldest == 0 ? member.protocol_version() : oldest,
+          .newest = member.protocol_version()};
+}
+
 }  // namespace
 
 Members::Members(MembersOptions options)
     : options_(std::move(options)),
-      membership_(
-          {.version = absl::StrCat(kProtocolVersion), .lease = options_.lease}),
+      membership_({.lease = options_.lease}),
       lease_thread_([this] { WatchLeases(); }) {}
 
 absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
                                             std::shared_ptr<Sender> sender) {
-  if (request.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "register.protocol_version: expected ", kProtocolVersion, ", got ",
-        request.protocol_version(), " (build ", request.build_version(), ")"));
+  const auto version = CommonVersion(options_.versions, VersionsOf(request));
+  if (!version.ok()) {
+    return Annotate(version.status(), absl::StrCat("register of build ",
+                                                   request.build_version()));
   }
   MemberInfo info{.id = request.name(),
                   .role = MemberRole::kRouter,
                   .address = request.address(),
-                  .version = absl::StrCat(request.protocol_version()),
                   .capacity_bytes = request.memory_bytes()};
   if (request.role() == v1::MEMBER_ROLE_EXPERT_WORKER) {
     info.role = MemberRole::kExpertWorker;
@@ -82,6 +87,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
         absl::ToInt64Milliseconds(options_.lease));
     accepted.mutable_accepted()->set_heartbeat_interval_ms(
         std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 5));
+    accepted.mutable_accepted()->set_protocol_version(*version);
     (void)sender->Send(std::move(accepted));
     key = KeyOf(member);
     connections_[info.id] = {.incarnation = member.incarnation,

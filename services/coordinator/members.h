@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/cluster/membership.h"
+#include "services/cluster/protocol_versions.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
@@ -44,6 +45,7 @@ using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
+  ProtocolVersions versions = kProtocolVersions;
   std::function<absl::Time()> clock = absl::Now;
   // Called after every change, on any thread, without locks; must not block.
   std::function<void()> on_change = [] {};

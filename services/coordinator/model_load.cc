@@ -21,8 +21,9 @@ void ModelLoads::Observe(const std::vector<v1::Member>& members,
       std::vector<double>& sum = rows[load.session()];
       sum.resize(present.size());
       for (size_t e = 0; e < present.size(); ++e) {
-        const int64_t more = present[e] - before->second[e];
-        if (more > 0) sum[e] += static_cast<double>(more);
+        const int64_t last = before->second[e];
+        if (last < 0 || present[e] <= last) continue;
+        sum[e] += static_cast<double>(present[e] - last);
       }
     }
   }

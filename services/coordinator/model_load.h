@@ -22,8 +22,8 @@ class ModelLoads {
   explicit ModelLoads(absl::Duration half_life = absl::Minutes(1))
       : half_life_(half_life) {}
 
-  // The members' latest heartbeats. Counters that went back, or of another
-  // length, start anew.
+  // The members' latest heartbeats. Counters that went back, that were below 0
+  // or are of another length start anew.
   void Observe(const std::vector<v1::Member>& members, absl::Time now);
 
   // Rows per second of each expert, over all routers; empty if it is not known

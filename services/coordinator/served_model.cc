@@ -153,16 +153,19 @@ void ServedModel::CheckLoaded() {
   if (environment_.members->List(MemberRole::kRouter).empty()) {
     return Fail(absl::UnavailableError("all routers were lost"));
   }
+  int64_t routers = 0;
   for (const auto& [key, router] : routers_) {
+    if (router.state == Router::kLeftOut) continue;
     if (router.state != Router::kLoaded) return;
+    ++routers;
   }
-  if (routers_.empty()) return;
+  if (routers == 0) return;
   loaded_ = true;
   LogInfo("model is served",
           {{"session", session_},
            {"checkpoint", checkpoint_.directory},
            {"replicas", replicas_},
-           {"routers", static_cast<int64_t>(routers_.size())},
+           {"routers", routers},
            {"parts", static_cast<int64_t>(placement_.workers_size())}});
   const OnLoaded on_loaded = std::exchange(on_loaded_, nullptr);
   if (on_loaded) on_loaded(absl::OkStatus());

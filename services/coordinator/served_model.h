@@ -69,8 +69,16 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   // Members have changed, or loads have been measured: does what is to be done.
   void Reconcile();
 
-  // Rows per second of each expert, [E].
-  void SetLoad(std::vector<double> load) { load_ = std::move(load); }
+  // How many workers are to hold each expert from now on.
+  void SetReplicas(int32_t replicas) {
+    replicas_ = replicas;
+    homes_.clear();
+    Reconcile();
+  }
+
+  // Rows per second of each expert, [E]; of another length, which is what
+  // routers have said, they count as not known.
+  void SetLoad(std::vector<double> load);
 
   // Releases it everywhere: on routers after their calls, then on workers; with
   // `abort` at once. Nothing is called back any more.
@@ -101,7 +109,8 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
     enum {
       kLoading,
       kLoaded,
-      kPaused,  // it could not load
+      kPaused,   // it could not load
+      kLeftOut,  // it is of a release that runs other segments
     } state = kLoading;
     int64_t version = 0;  // of the placement that it has
   };
@@ -144,7 +153,7 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   const ServingEnvironment environment_;
   const std::string session_;
   const ServableCheckpoint checkpoint_;
-  const int32_t replicas_;
+  int32_t replicas_;
   v1::Placement kept_;  // of workers that have not been there yet
   const ServingPlan plan_;
   OnLoaded on_loaded_;  // null when it was told

@@ -125,6 +125,10 @@ void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
   }
   LogError("a router cannot load a model",
            {{"session", session_}, {"status", status}});
+  if (absl::IsUnimplemented(status)) {  // until it is replaced
+    router.state = Router::kLeftOut;
+    return Reconcile();
+  }
   if (!absl::IsUnavailable(status)) {
     if (!loaded_) return Fail(status);
     router.state = Router::kPaused;  // for good
@@ -145,7 +149,9 @@ void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
 void ServedModel::ReleaseUnused() {
   int64_t oldest = placement_.version();
   for (const auto& [key, router] : routers_) {
-    if (router.state == Router::kPaused) continue;
+    if (router.state == Router::kPaused || router.state == Router::kLeftOut) {
+      continue;
+    }
     oldest = std::min(oldest, router.version);
   }
   for (auto& [key, parts] : parts_) {

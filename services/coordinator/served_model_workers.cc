@@ -24,12 +24,13 @@ constexpr double kHomeCost = 1.1;
 
 // The same content, the same name: whoever has the session already, has what is
 // asked for.
-std::string PartSession(const std::string& session,
-                        const std::string& directory,
+std::string PartSession(const v1::LoadSession& router_load,
                         const std::vector<int32_t>& experts) {
-  uint64_t hash = FoldIn(0, directory);
+  const v1::RouterSession& router = router_load.router();
+  uint64_t hash = FoldIn(router.segments_key(), router.checkpoint_directory());
   for (const int32_t expert : experts) hash = FoldIn(hash, expert);
-  return absl::StrCat(session, "#", absl::Hex(hash, absl::kZeroPad16));
+  return absl::StrCat(router_load.session(), "#",
+                      absl::Hex(hash, absl::kZeroPad16));
 }
 
 std::vector<std::string> NamesOf(const std::vector<Member>& workers) {
@@ -98,6 +99,13 @@ absl::StatusOr<ExpertLists> ServedModel::WantedLists(
   return home->second;
 }
 
+void ServedModel::SetLoad(std::vector<double> load) {
+  if (load.size() != static_cast<size_t>(checkpoint_.model.experts)) {
+    load.clear();
+  }
+  load_ = std::move(load);
+}
+
 void ServedModel::LoadKept(const std::vector<Member>& workers) {
   if (kept_.workers().empty()) return;
   std::map<std::string, const Member*> by_name;
@@ -127,7 +135,7 @@ void ServedModel::LoadPart(const Member& worker, std::vector<int32_t> experts) {
   const MemberKey key = KeyOf(worker);
   Part part;
   part.id = ++last_part_;
-  part.session = PartSession(session_, checkpoint_.directory, experts);
+  part.session = PartSession(plan_.router_load, experts);
   v1::Command command;
   v1::LoadSession& load = *command.mutable_load_session();
   load = plan_.worker_load;

@@ -1,6 +1,8 @@
 #include "services/coordinator/served_models.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -24,6 +26,11 @@ absl::Status CheckName(absl::string_view field, const std::string& name) {
                    ": expected 1 to 128 letters, digits, '.', '_' or "
                    "'-', got '",
                    absl::CHexEscape(name), "'"));
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return a == b || std::filesystem::equivalent(a, b, error);
 }
 
 absl::Status CheckRequest(const ServedModels::Request& request) {
@@ -56,7 +63,8 @@ ServedModels::ServedModels(
                    .next_placement_version = std::move(next_placement_version),
                    .keep_placement = std::move(keep_placement),
                    .on_change = [this] { Publish(); }},
-      options_(options) {}
+      options_(options),
+      loads_(options.load_half_life) {}
 
 void ServedModels::Load(const Request& request, OnLoaded done) {
   const absl::Status sound = CheckRequest(request);
@@ -64,16 +72,24 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
   absl::StatusOr<ServableCheckpoint> checkpoint =
       OpenToServe(request.checkpoint_directory);
   if (!checkpoint.ok()) return done(checkpoint.status());
-  const std::string session =
-      absl::StrCat(request.name, "@",
-                   request.version.empty() ? absl::StrCat(checkpoint->step)
-                                           : request.version);
+  const absl::StatusOr<std::string> named = SessionOf(request, *checkpoint);
+  if (!named.ok()) return done(named.status());
+  const std::string& session = *named;
   const auto found = sessions_.find(session);
   if (found != sessions_.end()) {
-    if (found->second.model->loaded()) return done(session);
-    found->second.waiting.push_back(std::move(done));
+    Served& served = found->second;
+    if (request.replicas != 0) {
+      served.request.replicas = request.replicas;
+      served.model->SetReplicas(request.replicas);
+    }
+    if (served.model->loaded()) return done(session);
+    served.waiting.push_back(std::move(done));
     return;
   }
+  // What it stands for from now on, whatever comes into the folder.
+  Request exact = request;
+  exact.version = session.substr(request.name.size() + 1);
+  exact.checkpoint_directory = checkpoint->directory;
   const int64_t number = ++last_number_;
   auto model = ServedModel::Create(
       environment_, session, *std::move(checkpoint),
@@ -89,10 +105,41 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
   const absl::Status started = (*model)->Start();
   if (!started.ok()) return done(started);
   sessions_[session] = {.model = *std::move(model),
-                        .request = request,
+                        .request = std::move(exact),
                         .number = number,
                         .waiting = {std::move(done)}};
   Publish();
+}
+
+absl::StatusOr<std::string> ServedModels::SessionOf(
+    const Request& request, const ServableCheckpoint& checkpoint) const {
+  const auto is_free = [&](const std::string& session) {
+    const auto found = sessions_.find(session);
+    return found == sessions_.end() ||
+           SameFolder(found->second.model->checkpoint().directory,
+                      checkpoint.directory);
+  };
+  const std::string& version = request.version;
+  std::string session =
+      absl::StrCat(request.name, "@",
+                   version.empty() ? absl::StrCat(checkpoint.step) : version);
+  if (!version.empty() && !is_free(session)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("version: ", session, " is served from ",
+                     sessions_.at(session).model->checkpoint().directory,
+                     "; expected another version for ", checkpoint.directory));
+  }
+  // Another training may end at the same step.
+  for (int i = 2; !is_free(session); ++i) {
+    session = absl::StrCat(request.name, "@", checkpoint.step, "-", i);
+  }
+  return session;
+}
+
+const ServedModels::Request* ServedModels::Find(
+    const std::string& session) const {
+  const auto found = sessions_.find(session);
+  return found == sessions_.end() ? nullptr : &found->second.request;
 }
 
 void ServedModels::OnLoadedModel(const std::string& session, int64_t number,
@@ -212,6 +259,7 @@ void ServedModels::Publish() {
   for (const auto& [session, served] : sessions_) {
     infos.push_back(served.model->Describe());
   }
+  options_.gauges.Set(infos);
   std::lock_guard<std::mutex> lock(mutex_);
   published_ = std::move(infos);
 }

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "services/coordinator/model_load.h"
 #include "services/coordinator/served_model.h"
+#include "services/coordinator/serving_gauges.h"
 
 namespace gshard {
 
@@ -43,6 +44,9 @@ class ServedModels {
     int32_t replicas = 1;  // of requests that do not say
     // How often loads and members' sessions are looked at.
     absl::Duration watch_interval = absl::Seconds(10);
+    // See ModelLoads.
+    absl::Duration load_half_life = absl::Minutes(1);
+    ServingGauges gauges = {};  // of what Describe() shows; may be unset
   };
 
   // `members` and `queue` outlive this; `queue` runs everything. For
@@ -59,13 +63,23 @@ class ServedModels {
     kept_ = std::move(placements);
   }
 
+  // What its name served before what it serves; likewise.
+  void SetPrevious(const Request& request) {
+    previous_[request.name] = request;
+  }
+
   // From now on, looks at loads, and releases sessions that members have and
   // that no served model needs: all that are to be served have been loaded, or
   // are being loaded. On the queue; may be called again.
   void Watch();
 
-  // On the queue. Errors: those of CoordinatorService.LoadModel.
+  // What is asked of a model that is loaded, or being loaded, already is its
+  // number of replicas. On the queue. Errors: those of
+  // CoordinatorService.LoadModel.
   void Load(const Request& request, OnLoaded done);
+  // What was asked for, as it was found then, and with the replicas of whoever
+  // asked last for some; null if it is not there. On the queue.
+  const Request* Find(const std::string& session) const;
   // What a name served before what it serves. On the queue. Errors: NotFound
   // if nothing of the name is served; FailedPrecondition without a predecessor.
   absl::StatusOr<Request> Previous(const std::string& name) const;
@@ -85,6 +99,9 @@ class ServedModels {
     std::vector<OnLoaded> waiting;
   };
 
+  // "name@version". Errors: AlreadyExists if that is another checkpoint's.
+  absl::StatusOr<std::string> SessionOf(
+      const Request& request, const ServableCheckpoint& checkpoint) const;
   void OnLoadedModel(const std::string& session, int64_t number,
                      const absl::Status& status);
   void Look();
@@ -92,7 +109,7 @@ class ServedModels {
   void ReleaseForgotten(const std::vector<v1::Member>& members);
   // Whether a member's session belongs to a model that is served.
   bool IsNeeded(const MemberKey& member, const std::string& session) const;
-  // Takes what Describe() shows from sessions_.
+  // Takes what Describe() and the gauges show from sessions_.
   void Publish();
 
   const ServingEnvironment environment_;

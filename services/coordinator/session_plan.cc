@@ -11,6 +11,7 @@
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_frame.h"
 #include "services/segments/role_split.h"
+#include "services/segments/segments_key.h"
 #include "services/train/local_trainer.h"
 
 namespace gshard {
@@ -37,11 +38,12 @@ v1::Initializer InitializerToProto(const Initializer& initializer) {
   return out;
 }
 
-// Appends the segments of `program`.
+// Appends the segments of `program`, and folds them into the router's key.
 absl::Status AddSegments(
-    const Program& program,
+    const Program& program, v1::RouterSession* router,
     google::protobuf::RepeatedPtrField<v1::Segment>* segments) {
   ASSIGN_OR_RETURN(const RolePrograms roles, SplitRoles(program));
+  router->set_segments_key(SegmentsKey(router->segments_key(), roles.segments));
   for (const Segment& segment : roles.segments) {
     v1::Segment* const out = segments->Add();
     out->set_name(segment.name);
@@ -152,14 +154,15 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   load.set_training(true);
   plan.router_load = load;
 
+  v1::RouterSession* const router = plan.router_load.mutable_router();
   v1::WorkerSession* const worker = load.mutable_worker();
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
-  RETURN_IF_ERROR(AddSegments(program, worker->mutable_segments()));
+  RETURN_IF_ERROR(AddSegments(program, router, worker->mutable_segments()));
   if (!DevFiles(job.data).empty()) {
     ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
     RETURN_IF_ERROR(
-        AddSegments(evaluation, worker->mutable_evaluation_segments()));
+        AddSegments(evaluation, router, worker->mutable_evaluation_segments()));
   }
   AddParameters(job.model, worker);
   if (start.checkpoint_directory.empty()) {
@@ -181,7 +184,6 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   RETURN_IF_ERROR(PlaceExperts(job.model, load, workers, placement_version,
                                job.recovery.buddies, &plan));
 
-  v1::RouterSession* const router = plan.router_load.mutable_router();
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;
   router->set_tokenizer_directory(start.tokenizer_directory);
@@ -192,16 +194,16 @@ absl::StatusOr<ServingPlan> PlanServing(
     const std::string& session, const ModelConfig& model,
     const std::string& checkpoint_directory) {
   ServingPlan plan;
+  v1::RouterSession* const router = plan.router_load.mutable_router();
   v1::WorkerSession* const worker = plan.worker_load.mutable_worker();
   ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
-  RETURN_IF_ERROR(AddSegments(encode, worker->mutable_segments()));
+  RETURN_IF_ERROR(AddSegments(encode, router, worker->mutable_segments()));
   ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
-  RETURN_IF_ERROR(AddSegments(decode, worker->mutable_segments()));
+  RETURN_IF_ERROR(AddSegments(decode, router, worker->mutable_segments()));
   AddParameters(model, worker);
   worker->mutable_source()->set_checkpoint_directory(checkpoint_directory);
 
   plan.router_load.set_session(session);
-  v1::RouterSession* const router = plan.router_load.mutable_router();
   *router->mutable_model() = ModelConfigToProto(model);
   router->set_checkpoint_directory(checkpoint_directory);
   plan.expert_bytes = ExpertBytes(model);

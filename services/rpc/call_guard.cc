@@ -27,7 +27,7 @@ absl::string_view View(const grpc_slice& slice) {
 
 struct Guard {
   std::shared_ptr<const Security> security;
-  std::shared_ptr<const std::atomic<bool>> closed;
+  std::shared_ptr<const CallGate> gate;
 };
 
 // What a call shows of itself before it has a handler.
@@ -62,10 +62,19 @@ Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
   return arrival;
 }
 
-absl::Status Admit(const Security& security, const Arrival& arrival) {
+absl::Status Admit(const Guard& guard, const Arrival& arrival) {
   const MethodAccess* const access = FindMethodAccess(arrival.method);
   if (access != nullptr && access->open) return absl::OkStatus();
-  ASSIGN_OR_RETURN(const Caller caller, security.Identify(arrival.credentials));
+  if (guard.gate->calls.load(std::memory_order_relaxed) >=
+      guard.gate->max_calls) {
+    guard.gate->refused.Increment();
+    return absl::UnavailableError(
+        absl::StrCat("expected at most ", guard.gate->max_calls,
+                     " calls at a time, got one more; try again later, or go "
+                     "elsewhere"));
+  }
+  ASSIGN_OR_RETURN(const Caller caller,
+                   guard.security->Identify(arrival.credentials));
   return CheckAccess(caller, arrival.method);
 }
 
@@ -87,12 +96,12 @@ void Process(void* state, grpc_auth_context* context,
              const grpc_metadata* metadata, size_t count,
              grpc_process_auth_metadata_done_cb done, void* user_data) {
   const Guard& guard = *static_cast<const Guard*>(state);
-  if (guard.closed->load(std::memory_order_relaxed)) {
+  if (guard.gate->closed.load(std::memory_order_relaxed)) {
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_UNAVAILABLE,
                 "the server is shutting down");
   }
   const Arrival arrival = ReadArrival(context, metadata, count);
-  const absl::Status status = Admit(*guard.security, arrival);
+  const absl::Status status = Admit(guard, arrival);
   if (status.ok()) {
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
   }
@@ -155,10 +164,9 @@ class Guarded final : public grpc::ServerCredentials {
 
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
     std::shared_ptr<const Security> security,
-    std::shared_ptr<const std::atomic<bool>> closed,
-    const std::string& address) {
-  return std::make_shared<Guarded>(
-      Guard{std::move(security), std::move(closed)}, address);
+    std::shared_ptr<const CallGate> gate, const std::string& address) {
+  return std::make_shared<Guarded>(Guard{std::move(security), std::move(gate)},
+                                   address);
 }
 
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context) {

@@ -9,24 +9,37 @@
 #include <grpcpp/security/server_credentials.h>
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "services/metrics/metrics.h"
 #include "services/rpc/security.h"
 
 namespace gshard {
 
-// With TLS if `security` has it for `address`. Once `closed` is true all calls
-// get UNAVAILABLE: after a server's Shutdown() has begun gRPC would say
-// CANCELLED to those on their way, which nobody takes for "go elsewhere".
+// What a server's guard goes by, and its calls, which may outlive it.
+struct CallGate {
+  // All calls get UNAVAILABLE: after a server's Shutdown() has begun gRPC would
+  // say CANCELLED to those on their way, which nobody takes for "go elsewhere".
+  std::atomic<bool> closed = false;
+
+  // Calls whose requests have been read and that are not over, but for open
+  // methods. While there are `max_calls` of them, others that arrive get
+  // UNAVAILABLE before gRPC reads their requests.
+  std::atomic<int64_t> calls = 0;
+  int64_t max_calls = INT64_MAX;
+  Counter refused;  // for that reason
+};
+
+// With TLS if `security` has it for `address`.
 //
 // gRPC 1.51 takes a guard for TLS only; we serve unix sockets and, if told so,
 // TCP without, where tokens count too.
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
     std::shared_ptr<const Security> security,
-    std::shared_ptr<const std::atomic<bool>> closed,
-    const std::string& address);
+    std::shared_ptr<const CallGate> gate, const std::string& address);
 
 // Names in the certificate that TLS has verified; none without.
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context);

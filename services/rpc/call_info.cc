@@ -13,7 +13,6 @@
 #include "absl/strings/match.h"
 #include "services/base/log.h"
 #include "services/base/log_budget.h"
-#include "services/rpc/call_guard.h"
 #include "services/rpc/method_roles.h"
 
 namespace gshard {
@@ -93,11 +92,25 @@ void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
        {"lines_left_out", *left_out}});
 }
 
+bool IsOpen(const char* method) {
+  const MethodAccess* const access = FindMethodAccess(method);
+  return access != nullptr && access->open;
+}
+
 // Of one call.
 class Interceptor final : public grpc::experimental::Interceptor {
  public:
-  Interceptor(std::shared_ptr<const Security> security, ServerRpcInfo* rpc)
-      : security_(std::move(security)), rpc_(rpc) {}
+  Interceptor(std::shared_ptr<const Security> security,
+              std::shared_ptr<CallGate> gate, ServerRpcInfo* rpc)
+      : security_(std::move(security)),
+        gate_(std::move(gate)),
+        rpc_(rpc),
+        open_(IsOpen(rpc->method())) {
+    if (!open_) ++gate_->calls;
+  }
+  ~Interceptor() override {
+    if (!open_) --gate_->calls;
+  }
 
   void Intercept(InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(
@@ -131,13 +144,14 @@ class Interceptor final : public grpc::experimental::Interceptor {
   }
 
   void End(grpc::StatusCode code) {
-    const MethodAccess* const access = FindMethodAccess(rpc_->method());
-    if (access != nullptr && access->open) return;  // probes are not news
+    if (open_) return;  // probes are not news
     LogCall(rpc_->method(), info_, code, Clock::now() - start_);
   }
 
   const std::shared_ptr<const Security> security_;
+  const std::shared_ptr<CallGate> gate_;
   ServerRpcInfo* const rpc_;
+  const bool open_;  // to everybody
   const Clock::time_point start_ = Clock::now();
   CallInfo info_;            // the handler's metadata point into it
   std::string traceparent_;  // likewise
@@ -146,16 +160,18 @@ class Interceptor final : public grpc::experimental::Interceptor {
 class Factory final
     : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit Factory(std::shared_ptr<const Security> security)
-      : security_(std::move(security)) {}
+  Factory(std::shared_ptr<const Security> security,
+          std::shared_ptr<CallGate> gate)
+      : security_(std::move(security)), gate_(std::move(gate)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       ServerRpcInfo* rpc) override {
-    return new Interceptor(security_, rpc);
+    return new Interceptor(security_, gate_, rpc);
   }
 
  private:
   const std::shared_ptr<const Security> security_;
+  const std::shared_ptr<CallGate> gate_;
 };
 
 }  // namespace
@@ -173,8 +189,9 @@ CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
 }
 
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
-CallInfoFactory(std::shared_ptr<const Security> security) {
-  return std::make_unique<Factory>(std::move(security));
+CallInfoFactory(std::shared_ptr<const Security> security,
+                std::shared_ptr<CallGate> gate) {
+  return std::make_unique<Factory>(std::move(security), std::move(gate));
 }
 
 }  // namespace gshard

@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 
+#include "services/rpc/call_guard.h"
 #include "services/rpc/security.h"
 #include "services/rpc/trace_context.h"
 
@@ -32,11 +33,12 @@ struct CallInfo {
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
 // Implementation, for ServerShell: finds these things out for every call,
-// answers with the id, and logs a line at the call's end, at most so many a
-// second.
+// counts it in the gate until it is over, answers with the id, and logs a line
+// at the call's end, at most so many a second.
 inline constexpr int64_t kCallLinesPerSecond = 20;
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
-CallInfoFactory(std::shared_ptr<const Security> security);
+CallInfoFactory(std::shared_ptr<const Security> security,
+                std::shared_ptr<CallGate> gate);
 
 }  // namespace gshard
 

@@ -120,6 +120,12 @@ GSHARD_UNSEEN void DestroyGuard(void* state) {
   delete owner;
 }
 
+// A server makes a request on the thread that reads it and runs its tag on the
+// thread that asks for it next. In gRPC 1.51's CallbackRequest the tag comes
+// behind the metadata, which are told of when they are made, and two pointers.
+constexpr size_t kTagBehindMetadata =
+    sizeof(grpc_metadata_array) + 2 * sizeof(void*);
+
 // Stand for all servers that were started, and for all requests that are over.
 char started;
 char finished;
@@ -152,7 +158,10 @@ GSHARD_UNSEEN grpc_event grpc_completion_queue_next(
   static auto* const hidden = Hidden<decltype(grpc_completion_queue_next)>(
       "grpc_completion_queue_next");
   const grpc_event event = hidden(queue, deadline, reserved);
-  if (event.type == GRPC_OP_COMPLETE) __tsan_acquire(event.tag);
+  if (event.type == GRPC_OP_COMPLETE) {
+    __tsan_acquire(event.tag);
+    __tsan_acquire(static_cast<char*>(event.tag) - kTagBehindMetadata);
+  }
   // The last thing that a server's Shutdown() does, when no request is left.
   if (event.type == GRPC_QUEUE_SHUTDOWN) __tsan_acquire(&finished);
   return event;

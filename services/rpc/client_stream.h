@@ -9,7 +9,6 @@
 #define SERVICES_RPC_CLIENT_STREAM_H_
 
 #include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/support/client_callback.h>
 
 #include <chrono>
@@ -28,13 +27,9 @@ namespace gshard {
 
 template <typename Out, typename In>
 class ClientStream final
-    : public grpc::ClientBidiReactor<typename Wire<Out>::Type,
-                                     typename Wire<In>::Type>,
+    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public OutgoingQueue<Out>::Writer {
  public:
-  using WireIn = typename Wire<In>::Type;
-  using WireOut = typename Wire<Out>::Type;
-
   ClientStream(std::shared_ptr<grpc::Channel> channel,
                const StreamHandlerFactory<In, Out>& factory,
                const StreamOptions& options)
@@ -52,9 +47,9 @@ class ClientStream final
     if (timeout.has_value()) SetDeadline(context_, *timeout);
     stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
     // Senders write from outside of reactions, until Close().
-    this->AddHold();
-    this->StartRead(&incoming_);
-    this->StartCall();
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
     return sender;  // `this` may be gone already
   }
 
@@ -71,7 +66,7 @@ class ClientStream final
       return;
     }
     handler_->OnMessage(*std::move(message));
-    this->StartRead(&incoming_);
+    StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override { queue_->OnWriteDone(ok); }
@@ -87,19 +82,19 @@ class ClientStream final
     handler->OnEnd(end);
   }
 
-  void Write(const WireOut* message) override { this->StartWrite(message); }
+  void Write(const grpc::ByteBuffer* message) override { StartWrite(message); }
   void Close(const absl::Status&) override {
-    this->StartWritesDone();
-    this->RemoveHold();
+    StartWritesDone();
+    RemoveHold();
   }
   void CancelCall() override { context_.TryCancel(); }
 
  private:
   const std::shared_ptr<grpc::Channel> channel_;
-  grpc::TemplatedGenericStub<WireOut, WireIn> stub_;
+  grpc::GenericStub stub_;
   grpc::ClientContext context_;
   const FrameLimits limits_;
-  WireIn incoming_;
+  grpc::ByteBuffer incoming_;
   absl::Status decode_error_;
   const std::shared_ptr<OutgoingQueue<Out>> queue_;
   std::unique_ptr<StreamHandler<In>> handler_;

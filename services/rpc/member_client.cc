@@ -108,9 +108,9 @@ MemberClient::~MemberClient() { Stop(); }
 absl::Status MemberClient::Start() {
   channel_ = options_.channel;
   if (channel_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
-        CreateChannel(options_.coordinator, {.security = options_.security,
-                                             .silence = options_.silence});
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = CreateChannel(
+        options_.coordinator,
+        {.security = options_.security, .silence = options_.silence});
     if (!channel.ok()) return channel.status();
     channel_ = *std::move(channel);
   }
@@ -174,7 +174,8 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   member.set_role(options_.role);
   member.set_name(options_.name);
   member.set_address(options_.address);
-  member.set_protocol_version(kProtocolVersion);
+  member.set_protocol_version(options_.versions.newest);
+  member.set_oldest_protocol_version(options_.versions.oldest);
   member.set_build_version(options_.build_version);
   member.set_memory_bytes(options_.memory_bytes);
   (void)stream->sender->Send(std::move(request));  // or OnEnd() comes
@@ -244,7 +245,8 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
   // Before the commands that follow on this thread.
   handler_->OnAccepted();
   LogInfo("joined the coordinator",
-          {{"lease_ms", message.accepted().lease_ms()}});
+          {{"lease_ms", message.accepted().lease_ms()},
+           {"protocol_version", message.accepted().protocol_version()}});
   std::lock_guard<std::mutex> lock(mutex_);
   stream->accepted = true;
   stream->heartbeat_interval = std::chrono::milliseconds(std::clamp<int64_t>(

@@ -25,15 +25,13 @@
 
 #include "absl/status/status.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/cluster/protocol_versions.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/command_lanes.h"
 #include "services/rpc/security.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
-
-// The version of the protocol between members and coordinator.
-inline constexpr int32_t kProtocolVersion = 1;
 
 struct MemberOptions {
   // Where the coordinator serves; not used if `channel` is set.
@@ -49,6 +47,7 @@ struct MemberOptions {
   std::string address = {};
   std::string build_version = {};
   int64_t memory_bytes = 0;
+  ProtocolVersions versions = kProtocolVersions;
 
   // Pause before joining again; doubles up to the second with every attempt
   // that is not accepted.
@@ -90,9 +89,9 @@ class MemberHandler {
   // running Handle() has returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
-  // The lease is lost: drop all sessions of jobs, as the coordinator does; those
-  // of served models stay. No Handle() and no rest is running, and none comes
-  // before this returns.
+  // The lease is lost: drop all sessions of jobs, as the coordinator does;
+  // those of served models stay. No Handle() and no rest is running, and none
+  // comes before this returns.
   virtual void OnLost() = 0;
 
   // The next heartbeat's load.

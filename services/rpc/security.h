@@ -9,7 +9,8 @@
 // Files may be replaced while the process runs, best by renaming new ones over
 // them, key and certificate at once; within some seconds new connections and
 // calls use them, and those that are open go on. A file that is damaged then is
-// logged, and what was read before stays in force.
+// logged, and what was read before stays in force; but certificates and keys
+// are read by gRPC itself, so new connections may fail until it is mended.
 
 #ifndef SERVICES_RPC_SECURITY_H_
 #define SERVICES_RPC_SECURITY_H_

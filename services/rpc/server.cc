@@ -21,7 +21,6 @@
 #include "services/base/check.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/call_guard.h"
 #include "services/rpc/call_info.h"
 
 namespace gshard {
@@ -86,6 +85,10 @@ absl::Status Validate(const ServerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_calls_per_connection must be at least 1, got ",
                      options.max_calls_per_connection));
+  }
+  if (options.max_calls < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_calls must be at least 1, got ", options.max_calls));
   }
   if (options.silence < std::chrono::milliseconds(100) ||
       options.silence > std::chrono::hours(1)) {
@@ -162,6 +165,7 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 
 ServerShell::ServerShell(ServerOptions options) : options_(std::move(options)) {
   KeepGrpcRunning();
+  gate_->max_calls = options_.max_calls;
 }
 
 ServerShell::~ServerShell() { Drain(milliseconds(0)); }
@@ -173,6 +177,15 @@ void ServerShell::AddService(grpc::Service* service, absl::string_view name) {
 
 void ServerShell::UseSecurity(std::shared_ptr<const Security> security) {
   security_ = std::move(security);
+}
+
+void ServerShell::AddMetrics(Metrics& metrics) {
+  metrics.AddCallbackGauge(
+      "gshard_server_calls", "Calls under way, streams included.",
+      [gate = gate_] { return static_cast<double>(gate->calls); });
+  gate_->refused = metrics.AddCounter(
+      "gshard_server_calls_refused_total",
+      "Calls refused unread, for as many were under way as may be.");
 }
 
 void ServerShell::OnDrain(std::function<void()> callback) {
@@ -203,12 +216,12 @@ absl::Status ServerShell::Start() {
   if (!options_.address.empty()) {
     builder.AddListeningPort(
         options_.address,
-        GuardedCredentials(security_, closed_, options_.address), &port);
+        GuardedCredentials(security_, gate_, options_.address), &port);
   }
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       interceptors;
-  interceptors.push_back(CallInfoFactory(security_));
+  interceptors.push_back(CallInfoFactory(security_, gate_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
   for (grpc::Service* service : services_) builder.RegisterService(service);
   server_ = builder.BuildAndStart();
@@ -233,7 +246,8 @@ void ServerShell::SetReady(bool ready) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (state_ != kServing) return;
   grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-  health.SetServingStatus(ready);
+  // Without a name gRPC would set those with a readiness of their own, too.
+  health.SetServingStatus("", ready);
   for (const std::string& name : service_names_) {
     if (own_readiness_.count(name) > 0) continue;
     health.SetServingStatus(name, ready);
@@ -257,6 +271,12 @@ std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
   return server_->InProcessChannel(arguments);
 }
 
+void ServerShell::EndReadiness() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  // Whatever is set after this, health never flips back.
+  if (state_ == kServing) server_->GetHealthCheckService()->Shutdown();
+}
+
 void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -266,7 +286,6 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
       return;
     }
     state_ = kDraining;
-    // Health never flips back after this.
     server_->GetHealthCheckService()->Shutdown();
   }
   LogInfo("draining", {{"address", address_},
@@ -276,7 +295,7 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   std::this_thread::sleep_for(delay);
   const auto deadline = std::chrono::system_clock::now() + grace;
   for (const auto& callback : drain_callbacks_) callback();
-  *closed_ = true;
+  gate_->closed = true;
   // Calls that are past the guard have begun by then.
   if (!address_.empty()) std::this_thread::sleep_for(kSettleTime);
   server_->Shutdown(deadline);

@@ -22,10 +22,10 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,6 +35,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "services/metrics/metrics.h"
+#include "services/rpc/call_guard.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/security.h"
 
@@ -54,6 +56,11 @@ struct ServerOptions {
   // Calls that one connection may have open; more wait on the client's side. At
   // least 1.
   int max_calls_per_connection = 1024;
+
+  // While so many calls are under way, over all connections, others that arrive
+  // get UNAVAILABLE before their requests are read. Those whose requests are
+  // being read, and health checks, do not count. At least 1.
+  int64_t max_calls = 8192;
 
   // A client that answers nothing for so long is gone, with all its calls. From
   // 100 ms to an hour.
@@ -86,6 +93,10 @@ class ServerShell {
   // Start().
   void UseSecurity(std::shared_ptr<const Security> security);
 
+  // The number of calls under way, and of those that max_calls has cost. Call
+  // before Start(), once; `metrics` must outlive the shell.
+  void AddMetrics(Metrics& metrics);
+
   // Called by Drain(), in the order of registration, after health has turned
   // and before the server stops listening: finish what was accepted, end
   // long-lived streams. Call before Start().
@@ -109,6 +120,10 @@ class ServerShell {
   // The same for one service alone, which SetReady() leaves alone from then on.
   void SetServiceReady(absl::string_view service, bool ready);
 
+  // Turns health to NOT_SERVING for good, for what has to be done before
+  // Drain().
+  void EndReadiness();
+
   // A channel without sockets, for tests. Begin no call on it after Drain():
   // gRPC 1.51 crashes where it should fail.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -128,8 +143,7 @@ class ServerShell {
  private:
   const ServerOptions options_;
   std::shared_ptr<const Security> security_;
-  const std::shared_ptr<std::atomic<bool>> closed_ =
-      std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<CallGate> gate_ = std::make_shared<CallGate>();
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
   std::set<std::string> own_readiness_;  // guarded by mutex_

@@ -1,5 +1,5 @@
-// The serving side of streams. Methods that carry frames are registered raw, so
-// that gRPC hands over bytes:
+// The serving side of streams. Methods are registered raw, so that gRPC hands
+// over bytes:
 //
 //   class Service : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
 //                       v1::ExpertWorkerService::Service> {
@@ -9,15 +9,11 @@
 //           context, [this](auto sender) { return MakeHandler(sender); });
 //     }
 //   };
-//
-// and those of plain messages with WithCallbackMethod_Join and typed reactors.
 
 #ifndef SERVICES_RPC_SERVER_STREAM_H_
 #define SERVICES_RPC_SERVER_STREAM_H_
 
-#include <grpcpp/impl/codegen/proto_utils.h>
 #include <grpcpp/server_context.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/server_callback.h>
 
 #include <functional>
@@ -28,34 +24,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
+#include "services/rpc/raw_message.h"
 #include "services/rpc/status.h"
 #include "services/rpc/stream.h"
 
 namespace gshard {
 
-// A request of a raw method. Errors: InvalidArgument.
-template <typename Message>
-absl::StatusOr<Message> ParseRaw(grpc::ByteBuffer buffer) {
-  Message message;
-  grpc::ProtoBufferReader reader(&buffer);
-  if (!reader.status().ok() || !message.ParseFromZeroCopyStream(&reader)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the request is not a valid ", message.GetTypeName()));
-  }
-  return message;
-}
-
-// A response of a raw method.
-template <typename Message>
-grpc::ByteBuffer SerializeRaw(const Message& message) {
-  const grpc::Slice slice(message.SerializeAsString());
-  return grpc::ByteBuffer(&slice, 1);
-}
-
 // Serves a raw unary method: handle(request, done) calls done(response or
-// error) once, from any thread; that ends the call. gRPC itself says
-// UNIMPLEMENTED of a request that it cannot parse.
+// error) once, from any thread; that ends the call.
 template <typename Request, typename Response, typename Handle>
 grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer& request,
@@ -76,13 +52,9 @@ grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
 
 template <typename In, typename Out>
 class ServerStream final
-    : public grpc::ServerBidiReactor<typename Wire<In>::Type,
-                                     typename Wire<Out>::Type>,
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
       public OutgoingQueue<Out>::Writer {
  public:
-  using WireIn = typename Wire<In>::Type;
-  using WireOut = typename Wire<Out>::Type;
-
   ServerStream(grpc::CallbackServerContext* context,
                const StreamHandlerFactory<In, Out>& factory,
                const StreamOptions& options)
@@ -91,7 +63,7 @@ class ServerStream final
         queue_(std::make_shared<OutgoingQueue<Out>>(this,
                                                     options.max_queued_bytes)),
         handler_(factory(queue_)) {
-    this->StartRead(&incoming_);
+    StartRead(&incoming_);
   }
 
   void OnReadDone(bool ok) override {
@@ -105,7 +77,7 @@ class ServerStream final
       return;
     }
     handler_->OnMessage(*std::move(message));
-    this->StartRead(&incoming_);
+    StartRead(&incoming_);
   }
 
   void OnWriteDone(bool ok) override { queue_->OnWriteDone(ok); }
@@ -123,9 +95,9 @@ class ServerStream final
     delete this;
   }
 
-  void Write(const WireOut* message) override { this->StartWrite(message); }
+  void Write(const grpc::ByteBuffer* message) override { StartWrite(message); }
   void Close(const absl::Status& status) override {
-    this->grpc::ServerBidiReactor<WireIn, WireOut>::Finish(
+    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>::Finish(
         ToGrpcStatus(status));
   }
   void CancelCall() override { context_->TryCancel(); }
@@ -133,7 +105,7 @@ class ServerStream final
  private:
   grpc::CallbackServerContext* const context_;
   const FrameLimits limits_;
-  WireIn incoming_;
+  grpc::ByteBuffer incoming_;
   const std::shared_ptr<OutgoingQueue<Out>> queue_;
   const std::unique_ptr<StreamHandler<In>> handler_;
 };
@@ -141,10 +113,10 @@ class ServerStream final
 // Serves a call of a bidirectional method. When the client half-closes, what is
 // queued is still sent, and the call ends OK.
 template <typename In, typename Out>
-grpc::ServerBidiReactor<typename Wire<In>::Type, typename Wire<Out>::Type>*
-ServeStream(grpc::CallbackServerContext* context,
-            const StreamHandlerFactory<In, Out>& factory,
-            const StreamOptions& options = {}) {
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServeStream(
+    grpc::CallbackServerContext* context,
+    const StreamHandlerFactory<In, Out>& factory,
+    const StreamOptions& options = {}) {
   return new ServerStream<In, Out>(context, factory, options);
 }
 
@@ -223,15 +195,14 @@ template <typename Out>
 using NextMessage = std::function<absl::StatusOr<std::optional<Out>>()>;
 
 template <typename Out>
-class ServerDownload final
-    : public grpc::ServerWriteReactor<typename Wire<Out>::Type> {
+class ServerDownload final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   explicit ServerDownload(NextMessage<Out> next) : next_(std::move(next)) {
     WriteNext();
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return this->Finish(grpc::Status::CANCELLED);
+    if (!ok) return Finish(grpc::Status::CANCELLED);
     WriteNext();
   }
 
@@ -241,20 +212,20 @@ class ServerDownload final
   void WriteNext() {
     absl::StatusOr<std::optional<Out>> message = next_();
     if (!message.ok() || !message->has_value()) {
-      return this->Finish(ToGrpcStatus(message.status()));
+      return Finish(ToGrpcStatus(message.status()));
     }
     outgoing_ = Wire<Out>::Encode(**std::move(message));
-    this->StartWrite(&outgoing_);
+    StartWrite(&outgoing_);
   }
 
   const NextMessage<Out> next_;
-  typename Wire<Out>::Type outgoing_;
+  grpc::ByteBuffer outgoing_;
 };
 
 // Serves a call of a server-streaming method. `next` is called when the client
 // has taken the message before, so that a slow client holds one message.
 template <typename Out>
-grpc::ServerWriteReactor<typename Wire<Out>::Type>* ServeDownload(
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ServeDownload(
     NextMessage<Out> next) {
   return new ServerDownload<Out>(std::move(next));
 }

@@ -7,6 +7,8 @@
 #ifndef SERVICES_RPC_STREAM_H_
 #define SERVICES_RPC_STREAM_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -17,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/rpc/raw_message.h"
 #include "services/rpc/tensor_frame.h"
 
 namespace gshard {
@@ -72,28 +75,27 @@ struct StreamOptions {
   FrameLimits frame_limits;
 };
 
-// Implementation: how a message travels in gRPC's reactors. Frames are encoded
-// and decoded here rather than by gRPC, which would lose the reason of a
-// failure.
+// Implementation: how a message travels in gRPC's reactors, as bytes.
 template <typename T>
 struct Wire {
-  using Type = T;
-  static Type Encode(T message) { return message; }
-  static absl::StatusOr<T> Decode(Type& wire, const FrameLimits&) {
-    return std::exchange(wire, T());
+  static grpc::ByteBuffer Encode(const T& message) {
+    return SerializeRaw(message);
   }
-  static size_t Size(const Type& wire) { return wire.ByteSizeLong(); }
+  static absl::StatusOr<T> Decode(grpc::ByteBuffer& bytes, const FrameLimits&) {
+    return ParseRaw<T>(std::exchange(bytes, grpc::ByteBuffer()));
+  }
 };
 
 template <typename Header>
 struct Wire<Frame<Header>> {
-  using Type = grpc::ByteBuffer;
-  static Type Encode(const Frame<Header>& frame) { return EncodeFrame(frame); }
-  static absl::StatusOr<Frame<Header>> Decode(Type& wire,
-                                              const FrameLimits& limits) {
-    return DecodeFrame<Header>(std::exchange(wire, Type()), limits);
+  static grpc::ByteBuffer Encode(const Frame<Header>& frame) {
+    return EncodeFrame(frame);
   }
-  static size_t Size(const Type& wire) { return wire.Length(); }
+  static absl::StatusOr<Frame<Header>> Decode(grpc::ByteBuffer& bytes,
+                                              const FrameLimits& limits) {
+    return DecodeFrame<Header>(std::exchange(bytes, grpc::ByteBuffer()),
+                               limits);
+  }
 };
 
 // Implementation: the messages that wait for their turn, between a reactor and
@@ -102,14 +104,12 @@ struct Wire<Frame<Header>> {
 template <typename Out>
 class OutgoingQueue final : public StreamSender<Out> {
  public:
-  using WireOut = typename Wire<Out>::Type;
-
   // What the queue asks of its reactor.
   class Writer {
    public:
     virtual ~Writer() = default;
     // `message` stays where it is until OnWriteDone().
-    virtual void Write(const WireOut* message) = 0;
+    virtual void Write(const grpc::ByteBuffer* message) = 0;
     // No Write() follows. Called once at most.
     virtual void Close(const absl::Status& status) = 0;
     virtual void CancelCall() = 0;
@@ -119,8 +119,8 @@ class OutgoingQueue final : public StreamSender<Out> {
       : writer_(writer), max_bytes_(max_bytes) {}
 
   absl::Status Send(Out message) override {
-    WireOut wire = Wire<Out>::Encode(std::move(message));
-    const size_t size = Wire<Out>::Size(wire);
+    grpc::ByteBuffer bytes = Wire<Out>::Encode(message);
+    const size_t size = bytes.Length();
     std::lock_guard<std::mutex> lock(mutex_);
     if (writer_ == nullptr || closing_) {
       return absl::UnavailableError("the stream has ended");
@@ -131,8 +131,8 @@ class OutgoingQueue final : public StreamSender<Out> {
                        " bytes wait for it, at most ", max_bytes_, " may"));
     }
     bytes_ += size;
-    queue_.push_back({std::move(wire), size});
-    if (queue_.size() == 1) writer_->Write(&queue_.front().wire);
+    queue_.push_back({std::move(bytes), size});
+    if (queue_.size() == 1) writer_->Write(&queue_.front().bytes);
     return absl::OkStatus();
   }
 
@@ -154,7 +154,7 @@ class OutgoingQueue final : public StreamSender<Out> {
     queue_.pop_front();
     if (!ok) DropWaiting(/*keep=*/0);
     if (!queue_.empty()) {
-      writer_->Write(&queue_.front().wire);
+      writer_->Write(&queue_.front().bytes);
     } else if (closing_ && !closed_) {
       closed_ = true;
       writer_->Close(close_status_);
@@ -178,7 +178,7 @@ class OutgoingQueue final : public StreamSender<Out> {
 
  private:
   struct Message {
-    WireOut wire;
+    grpc::ByteBuffer bytes;
     size_t size;
   };
 

@@ -204,6 +204,20 @@ TEST(LineTranslatorTest, GoesOnWhereALostStreamEnded) {
                                             "de:T5", "de:T6"));
 }
 
+TEST(LineTranslatorTest, GoesToTheOthersWhenARouterIsGone) {
+  FakeRouter router;
+  const std::string gone = FakeRouter().address();
+  const Translated translated =
+      TranslateAll({.routers = {gone, router.address()},
+                    .sentences_per_call = 1,
+                    .calls_in_flight = 2},
+                   Numbered(4));
+  ASSERT_OK(translated.status);
+  EXPECT_THAT(translated.lines,
+              ElementsAre("de:T1", "de:T2", "de:T3", "de:T4"));
+  EXPECT_EQ(router.requests().size(), 4u);
+}
+
 TEST(LineTranslatorTest, RoutersWithoutStreamsAreCalledOneByOne) {
   FakeRouter router;
   router.ForgetStreams();

@@ -155,11 +155,12 @@ class Mixture {
     grpc::ClientContext context;
     SetDeadline(context, draw.Below(6) == 0 ? milliseconds(1 + draw.Below(30))
                                             : milliseconds(20'000));
-    std::promise<grpc::Status> done;
-    std::future<grpc::Status> status = done.get_future();
+    // Whoever waits may go on before it is let go.
+    const auto done = std::make_shared<std::promise<grpc::Status>>();
+    std::future<grpc::Status> status = done->get_future();
     stub.async()->Translate(
         &context, &request, &response,
-        [&done](const grpc::Status& status) { done.set_value(status); });
+        [done](const grpc::Status& status) { done->set_value(status); });
     if (draw.Below(5) == 0) {
       status.wait_for(milliseconds(draw.Below(60)));
       context.TryCancel();

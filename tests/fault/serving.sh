@@ -7,6 +7,8 @@
 #   --seed S         of the faults' victims and times (1)
 #   --faults N       kills, and stops, of workers with 2 replicas (10)
 #   --programs DIR   folder of the programs (build/dev/bin)
+#   --next DIR       folder of another release's programs, which replace the
+#                    others one by one in `restart` and stay
 #   --load PROGRAM   translate_load (build/dev/benchmark/translate_load)
 #   --rate R         translations a second (0: 70 % of what is measured first)
 #
@@ -29,13 +31,14 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-seed=1 faults=10 programs=build/dev/bin rate=0
+seed=1 faults=10 programs=build/dev/bin next= rate=0
 load=build/dev/benchmark/translate_load
 while [[ $# -gt 0 ]]; do
   case $1 in
     --seed) seed=${2:?--seed takes a number}; shift 2 ;;
     --faults) faults=${2:?--faults takes a number}; shift 2 ;;
     --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
+    --next) next=${2:?--next takes a folder}; shift 2 ;;
     --load) load=${2:?--load takes a program}; shift 2 ;;
     --rate) rate=${2:?--rate takes a number}; shift 2 ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
@@ -247,6 +250,7 @@ recovery="$recovery ms" end_load stop none
 recovery=0
 signalled=
 begin_load restart "$(awk -v rate="$rate" 'BEGIN { print rate / 2 }')"
+[[ -z $next ]] || programs=$next
 for name in coordinator router-0 router-1 "${workers[@]}" coordinator; do
   signal=TERM
   [[ $name != coordinator || $signalled == '' ]] || signal=KILL

@@ -16,8 +16,8 @@
 # A router, two expert workers and the coordinator run as processes. One client
 # sends all the time, another one is killed every other second, in the midst of
 # its calls. When they have gone, nothing may be in flight, queued or in a
-# batch, and tensors in use, open files and memory of each process be as after
-# the warm-up.
+# batch, and tensors in use, calls under way, open files and memory of each
+# process be as after the warm-up. Streams between members are calls, too.
 #
 # Prints the numbers. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
@@ -107,13 +107,14 @@ serve 1 2
 soak "$warm_up"
 settle || failures=$((failures + 1))
 sleep 2  # until connections of clients that were killed are gone
-declare -A files=() memory=() tensors=()
+declare -A files=() memory=() tensors=() calls=()
 for name in "${processes[@]}"; do
   files[$name]=$(open_files "$name")
   memory[$name]=$(resident "$name")
 done
 for name in router-0 worker-0 worker-1; do
   tensors[$name]=$(metric "$name" gshard_tensor_bytes)
+  calls[$name]=$(metric "$name" gshard_server_calls)
 done
 begin=$(date +%s)
 before=$(served)
@@ -144,5 +145,10 @@ for name in "${!tensors[@]}"; do
   echo "tensors of $name in use: ${tensors[$name]} bytes before, $bytes after," \
     "$(metric "$name" gshard_tensor_cached_bytes) kept for others"
   [[ $bytes == "${tensors[$name]}" ]] || failures=$((failures + 1))
+done
+for name in "${!calls[@]}"; do
+  open=$(metric "$name" gshard_server_calls)
+  echo "calls of $name under way: ${calls[$name]} before, $open after"
+  ((open <= calls[$name])) || failures=$((failures + 1))
 done
 ((failures == 0))

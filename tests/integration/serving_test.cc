@@ -151,7 +151,8 @@ TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
 }
 
-// grpc.health.v1 of the router's translations, with messages of the same fields.
+// grpc.health.v1 of the router's translations, with messages of the same
+// fields.
 bool IsReady(Cluster& cluster) {
   const auto channel = cluster.Channel(cluster.router(0).address());
   grpc::TemplatedGenericStub<v1::WatchJobRequest, v1::Status> stub(channel);
@@ -178,8 +179,18 @@ TEST_F(ServingTest, IsReadyWhenAndAsLongAsAllExpertsWereReached) {
   EXPECT_TRUE(IsReady(cluster));
   // One expert less makes answers degraded; an outage would be worse.
   cluster.WaitForMembers();
+  ASSERT_TRUE(Eventually([&] {  // the next one tells routers of lost workers
+    const v1::DescribeResponse state = cluster.Describe();
+    return state.sessions_size() == 1 &&
+           state.sessions(0).state() == v1::SessionInfo::READY;
+  }));
   cluster.DropWorker(0);
   EXPECT_TRUE(IsReady(cluster));
+  // Nothing can be answered without any.
+  cluster.DropWorker(0);
+  EXPECT_TRUE(Eventually([&] { return !IsReady(cluster); }));
+  cluster.AddWorker("another");
+  EXPECT_TRUE(Eventually([&] { return IsReady(cluster); }));
 }
 
 TEST_F(ServingTest, ServesOnWithoutACoordinatorAndWithTheNextOne) {

@@ -201,6 +201,24 @@ TEST_F(AdmissionTest, AFullQueueSaysWhenThereIsRoom) {
   EXPECT_EQ(admission.queued_tokens(), 0);
 }
 
+TEST_F(AdmissionTest, AQueueOfShortSentencesIsFullByTheirNumber) {
+  Admission admission({.max_queued_sentences = 2}, {}, 1);
+  const WaitingSentence first = Sentence("a", 1, Cost(1));
+  admission.Queued(first);
+  admission.Queued(Sentence("a", 2, Cost(1)));
+  const Admission::Decision decision = admission.Decide(Request("b", 1));
+  EXPECT_EQ(decision.verdict, Verdict::kQueueFull);
+  // Nothing was measured: that is no reason to come back at once, ...
+  EXPECT_EQ(RetryDelay(decision.status), milliseconds(10));
+  // ... and what was, none to stay away for an hour.
+  admission.times().ObserveRound(1, 3600.0);
+  admission.times().ObserveSentence(10, 10);
+  EXPECT_EQ(RetryDelay(admission.Decide(Request("b", 1)).status),
+            milliseconds(60'000));
+  admission.Dropped(first);
+  EXPECT_NE(admission.Decide(Request("b", 1)).verdict, Verdict::kQueueFull);
+}
+
 TEST_F(AdmissionTest, ACallerHasAShareAndOthersTheirs) {
   Admission admission({.max_caller_tokens = 50}, {}, 1);
   EXPECT_OK(admission.Decide(Request("a", 60)).status);  // at first, anything

@@ -19,15 +19,11 @@ using ::testing::IsEmpty;
 MemberInfo Worker(std::string id) {
   return {.id = std::move(id),
           .role = MemberRole::kExpertWorker,
-          .address = "10.0.0.1:7000",
-          .version = "1.0"};
+          .address = "10.0.0.1:7000"};
 }
 
 MemberInfo Router(std::string id) {
-  return {.id = std::move(id),
-          .role = MemberRole::kRouter,
-          .address = "",
-          .version = "1.0"};
+  return {.id = std::move(id), .role = MemberRole::kRouter, .address = ""};
 }
 
 // Each test is a story: what happened at which second, and what came of it.
@@ -65,8 +61,7 @@ class MembershipTest : public ::testing::Test {
     return ids;
   }
 
-  Membership membership_{
-      {.version = "1.0", .lease = absl::Seconds(10), .max_members = 3}};
+  Membership membership_{{.lease = absl::Seconds(10), .max_members = 3}};
   std::vector<MembershipEvent> events_;
 };
 
@@ -168,17 +163,6 @@ TEST_F(MembershipTest, LeavingIsReportedOnce) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no lease")));
   Expire(100);
   EXPECT_THAT(Events(), IsEmpty());
-}
-
-TEST_F(MembershipTest, AnotherVersionIsTurnedAway) {
-  MemberInfo old = Worker("worker-0");
-  old.version = "0.9";
-  EXPECT_THAT(Join(old, 0),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "version: expected \"1.0\" as the coordinator's, got "
-                       "\"0.9\""));
-  EXPECT_THAT(Ids(), IsEmpty());
-  EXPECT_EQ(membership_.generation(), 0);
 }
 
 TEST_F(MembershipTest, AFullClusterTakesNobodyUntilOneGoes) {

@@ -262,6 +262,20 @@ TEST(ImproveReplicasTest, ALoadThatSwingsAddsAndKeepsButDoesNotThrash) {
   EXPECT_LE(changes, 1);
 }
 
+TEST(ImproveReplicasTest, DropsWhatACoolExpertHasTooManyOf) {
+  ReplicaProblem problem = Problem(3, 3, 1);
+  const ExpertLists lists = {{0}, {0, 1}, {0, 2}};
+  // Not hot enough to get them any more, and too hot to give them up.
+  problem.load = {1.5, 1.0, 1.0};
+  EXPECT_EQ(WantedReplicas(problem), (std::vector<int32_t>{1, 1, 1}));
+  EXPECT_EQ(ImproveReplicas(problem, lists, {}), lists);
+  problem.load = {1.0, 1.0, 1.0};
+  EXPECT_EQ(ImproveReplicas(problem, lists, {}), (ExpertLists{{0}, {1}, {2}}));
+  // As when nothing is known any more.
+  problem.load.clear();
+  EXPECT_EQ(ImproveReplicas(problem, lists, {}), (ExpertLists{{0}, {1}, {2}}));
+}
+
 TEST(ImproveReplicasTest, IsSoundBoundedAndSettlesForAnyProblem) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     SCOPED_TRACE(seed);

@@ -26,13 +26,14 @@ TEST(ProcessOptionsTest, AreReadFromFlags) {
   ASSERT_OK(flags.Parse(
       {"--coordinator=c:1", "--listen=unix:/w", "--metrics_address=0.0.0.0:2",
        "--reflection", "--max_message_mib=8", "--drain_seconds=3",
-       "--log_level=error", "--advertise=a:4", "--name=n"},
+       "--max_calls=7", "--log_level=error", "--advertise=a:4", "--name=n"},
       NoEnvironment));
   EXPECT_EQ(options.coordinator, "c:1");
   EXPECT_EQ(options.listen, "unix:/w");
   EXPECT_EQ(options.metrics_address, "0.0.0.0:2");
   EXPECT_TRUE(options.reflection);
   EXPECT_EQ(options.max_message_mib, 8);
+  EXPECT_EQ(options.max_calls, 7);
   EXPECT_EQ(options.drain_seconds, 3);
   EXPECT_EQ(options.log_level, "error");
   EXPECT_EQ(AdvertisedAddress(options, "0.0.0.0:9"), "a:4");

@@ -375,7 +375,7 @@ TEST(CoordinatorTest, AStreamThatBreaksTheRulesEnds) {
   EXPECT_THAT(join({member, reply}), StatusIs(kInvalid, HasSubstr("command")));
   EXPECT_THAT(join({other_version}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("expected 1, got 9")));
+                       HasSubstr("coordinator speaks, got 9")));
   EXPECT_EQ(cluster.Describe().members_size(), 0);
 }
 

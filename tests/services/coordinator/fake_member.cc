@@ -94,6 +94,11 @@ void FakeMember::SetText(const v1::TextLoaded& text) {
   text_ = text;
 }
 
+void FakeMember::SetRowsPerHeartbeat(std::vector<int64_t> rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  rows_ = std::move(rows);
+}
+
 void FakeMember::OnLost() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(sessions_, [](const auto& session) {
@@ -104,9 +109,17 @@ void FakeMember::OnLost() {
 v1::Heartbeat FakeMember::Load() {
   v1::Heartbeat heartbeat;
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [id, session] : sessions_) {
+  for (auto& [id, session] : sessions_) {
     if (session.load.training()) continue;
-    heartbeat.add_session_loads()->set_session(id);
+    v1::SessionLoad& load = *heartbeat.add_session_loads();
+    load.set_session(id);
+    if (!session.load.has_router()) continue;
+    session.expert_rows.resize(rows_.size());
+    for (size_t e = 0; e < rows_.size(); ++e) {
+      session.expert_rows[e] += rows_[e];
+    }
+    load.mutable_expert_rows()->Add(session.expert_rows.begin(),
+                                    session.expert_rows.end());
   }
   return heartbeat;
 }

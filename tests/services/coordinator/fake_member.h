@@ -36,6 +36,10 @@ class FakeMember : public MemberHandler {
   // What a router says of the text of jobs that it loads from now on.
   void SetText(const v1::TextLoaded& text);
 
+  // The rows of each expert that a router has had more of at each heartbeat
+  // from now on, of every model that it serves.
+  void SetRowsPerHeartbeat(std::vector<int64_t> rows);
+
   v1::CommandReply Handle(const v1::Command& command) override;
   // WriteCheckpoint, which may be intercepted in the background.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
@@ -58,6 +62,7 @@ class FakeMember : public MemberHandler {
     std::unique_ptr<ParameterStore> replica;  // with buddies
     GradientList gradients;
     int64_t step = 0;
+    std::vector<int64_t> expert_rows;  // of routers that serve
   };
 
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
@@ -79,6 +84,7 @@ class FakeMember : public MemberHandler {
   std::map<std::string, Session> sessions_;  // guarded by mutex_
   v1::LoadSession last_load_;                // guarded by mutex_
   std::optional<v1::TextLoaded> text_;       // guarded by mutex_
+  std::vector<int64_t> rows_;                // a heartbeat; guarded by mutex_
   std::unique_ptr<MemberClient> client_;
 };
 

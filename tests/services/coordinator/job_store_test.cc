@@ -83,12 +83,15 @@ TEST(JobStoreTest, KeepsOneModelOfAName) {
   ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));
   ASSERT_OK(store->PutModel({"m", "", "/a"}));
   ASSERT_OK(store->PutModel({"b", "1", "/b"}));
-  ASSERT_OK(store->PutModel({"m", "2", "/c"}));
+  ASSERT_OK(store->PutModel({"m", "2", "/c"}, StoredModel{"m", "", "/a"}));
+  ASSERT_OK(store->PutModel({"m", "2", "/c"}));  // as it is
   ASSERT_OK(store->RemoveModel("b"));
   store = nullptr;
   ASSERT_OK_AND_ASSIGN(store, JobStore::Open(scratch / "state"));
   ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models, store->Models());
   EXPECT_THAT(models, ElementsAre(StoredModel{"m", "2", "/c"}));
+  ASSERT_OK_AND_ASSIGN(const auto previous, store->PreviousModels());
+  EXPECT_THAT(previous, ElementsAre(StoredModel{"m", "", "/a"}));
 }
 
 TEST(JobStoreTest, OneProcessHasIt) {
@@ -176,11 +179,57 @@ TEST(JobStoreTest, ALaterSchemaIsRefused) {
   {
     ASSERT_OK_AND_ASSIGN(const auto database,
                          Database::Open(scratch / "state/coordinator.db"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 3"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 5"));
   }
   EXPECT_THAT(JobStore::Open(scratch / "state"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("expected schema 2 or lower, got 3")));
+                       HasSubstr("expected schema 4 or lower, got 5")));
+}
+
+// The next release was here, and the one before is put back.
+TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
+  const ScratchDirectory scratch;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK(store->PutModel({"m", "1", "/a"}));
+    ASSERT_OK(store->Submit(MakeStored("a", 1)));
+  }
+  const auto look = [&] {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    int64_t added = 0;
+    ASSERT_OK(database->Run("SELECT later FROM models", {},
+                            [&](const DatabaseRow& row) {
+                              added = row.Integer(0);
+                              return absl::OkStatus();
+                            }));
+    EXPECT_EQ(added, 8);
+    ASSERT_OK(
+        database->Run("PRAGMA user_version", {}, [](const DatabaseRow& row) {
+          EXPECT_EQ(row.Integer(0), 4);
+          return absl::OkStatus();
+        }));
+  };
+  {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    ASSERT_OK(database->Run(
+        "ALTER TABLE models ADD COLUMN later INTEGER NOT NULL DEFAULT 7"));
+    ASSERT_OK(database->Run("UPDATE models SET later = 8"));
+    ASSERT_OK(database->Run("UPDATE jobs SET job = job || 'later: 7'"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 4"));
+  }
+  look();
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models,
+                         store->Models());
+    EXPECT_THAT(models, ElementsAre(StoredModel{"m", "1", "/a"}));
+    ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+    EXPECT_THAT(Names(jobs), ElementsAre("a"));
+    ASSERT_OK(store->PutModel({"m", "2", "/b"}, StoredModel{"m", "1", "/a"}));
+  }
+  look();
 }
 
 TEST(JobStoreTest, ATransactionThatFailsChangesNothing) {

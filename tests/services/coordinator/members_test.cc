@@ -41,7 +41,7 @@ v1::RegisterMember Registration(const std::string& name = "w1") {
   request.set_role(v1::MEMBER_ROLE_EXPERT_WORKER);
   request.set_name(name);
   request.set_address("unix:/tmp/w1");
-  request.set_protocol_version(kProtocolVersion);
+  request.set_protocol_version(1);
   return request;
 }
 
@@ -88,11 +88,39 @@ TEST_F(MembersTest, RefusesWhatIsNoMember) {
          "register.address");
   refuse([](auto& r) { r.set_memory_bytes(-1); }, kInvalid, "-1");
   refuse([](auto& r) { r.set_protocol_version(2); },
-         absl::StatusCode::kFailedPrecondition, "expected 1, got 2");
+         absl::StatusCode::kFailedPrecondition,
+         "expected 1, which the coordinator speaks, got 2");
   EXPECT_THAT(members_.List(), IsEmpty());
   Join();
   refuse([](auto&) {}, absl::StatusCode::kAlreadyExists, "w1");
   EXPECT_EQ(changes_, 1);
+}
+
+// Of two releases in a row, whichever side is replaced first.
+TEST(MembersVersionsTest, SpeaksTheNewestVersionThatBothKnow) {
+  const auto accepted = [](ProtocolVersions coordinator, int32_t oldest,
+                           int32_t newest) -> absl::StatusOr<int32_t> {
+    Members members({.lease = absl::Hours(24), .versions = coordinator});
+    const auto sender = std::make_shared<RecordingSender>();
+    v1::RegisterMember request = Registration();
+    request.set_oldest_protocol_version(oldest);
+    request.set_protocol_version(newest);
+    const auto key = members.Register(request, sender);
+    if (!key.ok()) return key.status();
+    return sender->sent[0].accepted().protocol_version();
+  };
+  EXPECT_EQ(*accepted({1, 2}, 0, 1), 1);  // says nothing of older ones
+  EXPECT_EQ(*accepted({1, 2}, 1, 2), 2);
+  EXPECT_EQ(*accepted({1, 2}, 2, 3), 2);
+  EXPECT_EQ(*accepted({1, 1}, 1, 2), 1);
+  EXPECT_THAT(accepted({1, 2}, 0, 3),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("expected 1 to 2")));
+  EXPECT_THAT(
+      accepted({2, 3}, 0, 1),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("got 1")));
+  EXPECT_THAT(accepted({1, 2}, 3, 2),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
 }
 
 TEST_F(MembersTest, AcceptsAndDescribes) {

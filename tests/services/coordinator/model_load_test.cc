@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace gshard {
@@ -62,6 +64,18 @@ TEST(ModelLoadsTest, ARouterThatStartsAgainCountsFromThere) {
   loads.Observe({Router("a", {0, 0})}, kStart + absl::Seconds(21));
   EXPECT_THAT(loads.Of("m@1"),
               ElementsAre(DoubleNear(25.0, 1.0), DoubleNear(50.0, 1.0)));
+}
+
+TEST(ModelLoadsTest, CountersBelowZeroAreNone) {
+  ModelLoads loads(absl::Seconds(1));
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  for (int s = 0; s <= 20; ++s) {
+    loads.Observe({Router("a", {s % 2 == 0 ? kLeast : kMost, 70 * s,
+                                s % 2 == 0 ? -5000 : 5000})},
+                  kStart + absl::Seconds(s));
+  }
+  EXPECT_THAT(loads.Of("m@1"), ElementsAre(0.0, DoubleNear(70.0, 0.1), 0.0));
 }
 
 TEST(ModelLoadsTest, NextToNoTrafficSaysNothing) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
@@ -16,12 +17,14 @@
 #include <vector>
 
 #include "services/rpc/status.h"
+#include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -67,6 +70,17 @@ class ServedModelsTest : public ::testing::Test {
     const v1::DescribeResponse state =
         cluster_->Describe(/*include_experts=*/true);
     return state.sessions_size() == 0 ? v1::SessionInfo() : state.sessions(0);
+  }
+  absl::StatusOr<std::string> Rollback(const std::string& name) {
+    v1::LoadModelRequest request;
+    request.set_name(name);
+    request.set_rollback(true);
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    const absl::Status status = FromGrpcStatus(
+        cluster_->stub().LoadModel(&context, request, &response));
+    if (!status.ok()) return status;
+    return response.session();
   }
   // The experts of each worker, by its name.
   static std::map<std::string, std::set<int32_t>> ExpertsOf(
@@ -283,30 +297,86 @@ TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
 
 TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
   Start(1, 1);
-  const auto rollback = [&](const std::string& name) {
-    v1::LoadModelRequest request;
-    request.set_name(name);
-    request.set_rollback(true);
-    v1::LoadModelResponse response;
-    grpc::ClientContext context;
-    const absl::Status status = FromGrpcStatus(
-        cluster_->stub().LoadModel(&context, request, &response));
-    return status.ok() ? absl::StatusOr<std::string>(response.session())
-                       : absl::StatusOr<std::string>(status);
-  };
-  EXPECT_THAT(rollback("m"),
+  EXPECT_THAT(Rollback("m"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'm'")));
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  EXPECT_THAT(rollback("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
+  EXPECT_THAT(Rollback("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
                                       HasSubstr("before m@1")));
   ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
-  ASSERT_OK_AND_ASSIGN(std::string session, rollback("m"));
+  ASSERT_OK_AND_ASSIGN(std::string session, Rollback("m"));
   EXPECT_EQ(session, "m@1");
   router_->WaitFor("unload m@2");
   EXPECT_EQ(Session().session(), "m@1");
   // And forward again.
-  ASSERT_OK_AND_ASSIGN(session, rollback("m"));
+  ASSERT_OK_AND_ASSIGN(session, Rollback("m"));
   EXPECT_EQ(session, "m@2");
+}
+
+TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
+  Start(3, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto count = [](const v1::SessionInfo& session) {
+    size_t experts = 0;
+    for (const auto& [worker, held] : ExpertsOf(session.placement())) {
+      experts += held.size();
+    }
+    return experts;
+  };
+  const size_t once = count(WaitForReplicas(3));
+  for (const int32_t replicas : {2, 1}) {
+    ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, replicas));
+    const v1::SessionInfo session = WaitFor([&](const auto& now) {
+      return now.experts_below_replicas() == 0 && count(now) == once * replicas;
+    });
+    EXPECT_EQ(session.replicas(), replicas);
+  }
+  // Whoever does not say leaves it as it is.
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_EQ(Session().replicas(), 1);
+}
+
+TEST_F(ServedModelsTest, AVersionIsOfOneCheckpoint) {
+  Start(1, 1);
+  const ScratchDirectory scratch;
+  const std::string other = scratch / "other";
+  std::filesystem::copy(*directory_, other,
+                        std::filesystem::copy_options::recursive);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(cluster_->LoadModel("m", "1", other),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("m@1"), HasSubstr(*directory_))));
+  // A training that ends at the same step is another version.
+  ASSERT_OK(cluster_->LoadModel("m", "", *directory_));
+  const std::string step = Session().session();
+  ASSERT_OK(cluster_->LoadModel("m", "", other));
+  EXPECT_EQ(Session().session(), step + "-2");
+  EXPECT_EQ(Session().checkpoint_directory(), other);
+}
+
+// It is there until it is replaced.
+TEST_F(ServedModelsTest, ARouterOfAnotherReleaseIsLeftOut) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  cluster_->AddRouter(
+      "old",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        return ReplyWith(absl::UnimplementedError("other segments"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(3);
+  EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(Session().routers(), ElementsAre("r"));
+}
+
+TEST_F(ServedModelsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
+  Start(1, 1, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  cluster_->RestartCoordinator();
+  EXPECT_EQ(WaitForReplicas(1).session(), "m@2");
+  ASSERT_OK_AND_ASSIGN(const std::string session, Rollback("m"));
+  EXPECT_EQ(session, "m@1");
 }
 
 TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {

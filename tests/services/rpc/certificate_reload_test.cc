@@ -20,6 +20,8 @@ namespace gshard {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 // Answers each message of a stream.
 class EchoHandler final : public StreamHandler<v1::JoinRequest> {
@@ -34,10 +36,10 @@ class EchoHandler final : public StreamHandler<v1::JoinRequest> {
 };
 
 class EchoService final
-    : public v1::CoordinatorService::WithCallbackMethod_Join<
+    : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
  public:
-  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
       grpc::CallbackServerContext* context) override {
     return ServeStream<v1::JoinRequest, v1::JoinResponse>(
         context, [](auto sender) {
@@ -45,6 +47,13 @@ class EchoService final
         });
   }
 };
+
+absl::Status Serve(std::shared_ptr<const Security> security,
+                   EchoService& service, ServerShell& server) {
+  server.UseSecurity(std::move(security));
+  server.AddService(&service, v1::CoordinatorService::service_full_name());
+  return server.Start();
+}
 
 // A stream of the client's, kept open.
 class OpenEcho {
@@ -118,14 +127,12 @@ TEST(CertificateReloadTest, NewConnectionsUseNewFilesAndOldStreamsGoOn) {
   Replace(former, files);
   files.Make({"client:ops"});
 
-  EchoService service;
-  ServerShell server({.address = "127.0.0.1:0"});
   ASSERT_OK_AND_ASSIGN(
       const auto security,
       Security::CreateForServer(With(files, "member"), "127.0.0.1:0"));
-  server.UseSecurity(security);
-  server.AddService(&service, v1::CoordinatorService::service_full_name());
-  ASSERT_OK(server.Start());
+  EchoService service;
+  ServerShell server({.address = "127.0.0.1:0"});
+  ASSERT_OK(Serve(security, service, server));
   const auto channel = [&](const SecurityOptions& options) {
     return CreateChannel(server.address(),
                          {.security = *Security::CreateForClient(options)})
@@ -143,6 +150,42 @@ TEST(CertificateReloadTest, NewConnectionsUseNewFilesAndOldStreamsGoOn) {
       Eventually([&] { return OpenEcho(channel(new_client)).Answered(); }));
   EXPECT_FALSE(OpenEcho(channel(old_client)).Answered());
   EXPECT_TRUE(old_stream.Answered());
+  server.Drain(std::chrono::milliseconds(0));
+}
+
+// Whatever new connections find until it is mended: those that are open do not
+// notice, and the process need not be started again.
+TEST(CertificateReloadTest, DamagedFilesAreNamedAndNeedOnlyBeMended) {
+  const Certificates files;  // the server's; damaged, then replaced
+  const Certificates fresh;
+  const Certificates former;
+  Replace(former, files);
+  ASSERT_OK_AND_ASSIGN(
+      const auto security,
+      Security::CreateForServer(With(files, "member"), "127.0.0.1:0"));
+  EchoService service;
+  ServerShell server({.address = "127.0.0.1:0"});
+  ASSERT_OK(Serve(security, service, server));
+  const auto channel = [&](const Certificates& shown) {
+    return CreateChannel(
+               server.address(),
+               {.security = *Security::CreateForClient(With(shown, "member"))})
+        .value();
+  };
+  OpenEcho open(channel(former));
+  ASSERT_TRUE(open.Answered());
+
+  ::testing::internal::CaptureStderr();
+  files.Write("member.pem", "nonsense\n");
+  security->Reload();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("its former state stays in force"),
+                    HasSubstr("member.pem")));
+  EXPECT_TRUE(open.Answered());
+
+  Replace(files, fresh);
+  EXPECT_TRUE(Eventually([&] { return OpenEcho(channel(fresh)).Answered(); }));
+  EXPECT_TRUE(open.Answered());
   server.Drain(std::chrono::milliseconds(0));
 }
 

@@ -107,7 +107,7 @@ class JoinedMember {
 };
 
 class FakeCoordinator final
-    : public v1::CoordinatorService::WithCallbackMethod_Join<
+    : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
  public:
   // The next stream that begins.
@@ -119,7 +119,7 @@ class FakeCoordinator final
     return member;
   }
 
-  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
       grpc::CallbackServerContext* context) override {
     return ServeStream<v1::JoinRequest, v1::JoinResponse>(
         context, [this](JoinedMember::Sender sender) {

@@ -198,7 +198,8 @@ TEST_F(MemberClientTest, RegistersAndSendsHeartbeats) {
   EXPECT_EQ(registration.role(), v1::MEMBER_ROLE_ROUTER);
   EXPECT_EQ(registration.name(), "router-1");
   EXPECT_EQ(registration.address(), "host:7001");
-  EXPECT_EQ(registration.protocol_version(), kProtocolVersion);
+  EXPECT_EQ(registration.protocol_version(), kProtocolVersions.newest);
+  EXPECT_EQ(registration.oldest_protocol_version(), kProtocolVersions.oldest);
   EXPECT_EQ(registration.build_version(), "1.2.3");
   EXPECT_EQ(registration.memory_bytes(), 5);
   EXPECT_FALSE(client_->joined());

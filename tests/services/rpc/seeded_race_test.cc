@@ -80,12 +80,12 @@ class RacingHandler final : public StreamHandler<v1::JoinRequest> {
 };
 
 class Coordinator final
-    : public v1::CoordinatorService::WithCallbackMethod_Join<
+    : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
  public:
   explicit Coordinator(Shared* shared) : shared_(shared) {}
 
-  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
       grpc::CallbackServerContext* context) override {
     return ServeStream<v1::JoinRequest, v1::JoinResponse>(
         context, [this](auto sender) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "proto/gshard/v1/status.pb.h"
@@ -126,6 +127,33 @@ class ServerShellTest : public ::testing::Test {
   std::string directory_;
   EchoService service_;
 };
+
+TEST_F(ServerShellTest, RefusesCallsBeyondTheMostUnreadUntilOneIsOver) {
+  Metrics metrics("router", "1");
+  const auto server = MakeServer({.address = SocketAddress(), .max_calls = 1});
+  server->AddMetrics(metrics);
+  ASSERT_OK(server->Start());
+  server->SetReady(true);
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server->address()));
+  std::future<absl::Status> first =
+      std::async(std::launch::async, [&] { return Call(channel, "wait"); });
+  service_.WaitUntilEntered();
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("gshard_server_calls 1\n"));
+  EXPECT_THAT(Call(channel, "m"),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("at most 1")));
+  EXPECT_THAT(metrics.Serialize(),
+              HasSubstr("gshard_server_calls_refused_total 1\n"));
+  // Whoever looks after the server still hears of it.
+  ASSERT_OK_AND_ASSIGN(const int health, Health(channel, ""));
+  EXPECT_EQ(health, 1);
+  service_.Release();
+  EXPECT_OK(first.get());
+  // gRPC lets go of a call a moment after its client has the answer.
+  while (!absl::StrContains(metrics.Serialize(), "gshard_server_calls 0\n")) {
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_OK(Call(channel, "m"));
+}
 
 TEST_F(ServerShellTest, ReportsThePortThatItBound) {
   const auto server = MakeServer({.address = "127.0.0.1:0"});

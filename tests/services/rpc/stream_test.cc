@@ -30,7 +30,6 @@ namespace gshard {
 namespace {
 
 using std::chrono::milliseconds;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
@@ -385,75 +384,15 @@ TEST(ClientStreamTest, AServerThatIsNotThereIsUnavailable) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
 }
 
-// A peer that takes messages only when told to.
-class FakeWriter final : public OutgoingQueue<v1::Status>::Writer {
- public:
-  void Write(const v1::Status* message) override {
-    EXPECT_EQ(closed, 0);
-    written.push_back(message->code());
-  }
-  void Close(const absl::Status&) override { ++closed; }
-  void CancelCall() override {}
-
-  std::vector<int> written;
-  int closed = 0;
-};
-
-v1::Status Message(int code) {
-  v1::Status message;
-  message.set_code(code);
-  message.set_message(std::string(100, 'm'));
-  return message;
-}
-
-TEST(OutgoingQueueTest, ASlowPeerFillsTheQueueAndNotTheMemory) {
-  FakeWriter writer;
-  OutgoingQueue<v1::Status> queue(&writer, /*max_bytes=*/250);
-  ASSERT_OK(queue.Send(Message(1)));
-  ASSERT_OK(queue.Send(Message(2)));
-  EXPECT_THAT(queue.Send(Message(3)),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       HasSubstr("208 bytes wait for it, at most 250 may")));
-  EXPECT_THAT(writer.written, ElementsAre(1));
-  queue.OnWriteDone(true);
-  ASSERT_OK(queue.Send(Message(4)));
-  queue.Finish(absl::OkStatus());
-  EXPECT_THAT(queue.Send(Message(5)),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("ended")));
-  queue.OnWriteDone(true);
-  EXPECT_EQ(writer.closed, 0);
-  queue.OnWriteDone(true);
-  EXPECT_THAT(writer.written, ElementsAre(1, 2, 4));
-  EXPECT_EQ(writer.closed, 1);
-}
-
-TEST(OutgoingQueueTest, OneMessageMayBeOfAnySize) {
-  FakeWriter writer;
-  OutgoingQueue<v1::Status> queue(&writer, /*max_bytes=*/10);
-  EXPECT_OK(queue.Send(Message(1)));
-  EXPECT_FALSE(queue.Send(Message(2)).ok());
-}
-
-TEST(OutgoingQueueTest, AbortDropsAllButTheMessageUnderWay) {
-  FakeWriter writer;
-  OutgoingQueue<v1::Status> queue(&writer, /*max_bytes=*/1000);
-  for (int code : {1, 2, 3}) ASSERT_OK(queue.Send(Message(code)));
-  queue.Abort(absl::CancelledError(""));
-  EXPECT_EQ(writer.closed, 0);
-  queue.OnWriteDone(false);
-  EXPECT_THAT(writer.written, ElementsAre(1));
-  EXPECT_EQ(writer.closed, 1);
-}
-
 // Plain messages travel the same way.
 class JoinService final
-    : public v1::CoordinatorService::WithCallbackMethod_Join<
+    : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
  public:
   explicit JoinService(Log<v1::JoinRequest, v1::JoinResponse>* log)
       : log_(log) {}
 
-  grpc::ServerBidiReactor<v1::JoinRequest, v1::JoinResponse>* Join(
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
       grpc::CallbackServerContext* context) override {
     return ServeStream<v1::JoinRequest, v1::JoinResponse>(context,
                                                           log_->Factory());
@@ -490,6 +429,26 @@ TEST(MessageStreamTest, CarriesMessages) {
   sender->Finish();
   EXPECT_OK(member.WaitForEnd());
   EXPECT_OK(coordinator.WaitForEnd());
+}
+
+TEST(MessageStreamTest, WhatIsNoMessageEndsTheStreamWithTheReason) {
+  Log<v1::JoinRequest, v1::JoinResponse> coordinator;
+  JoinService service(&coordinator);
+  ServerShell server({});
+  server.AddService(&service, v1::CoordinatorService::service_full_name());
+  ASSERT_OK(server.Start());
+  Log<v1::JoinResponse, v1::Segment> member;
+  const auto channel = server.InProcessChannel();
+  const auto sender = OpenStream<v1::Segment, v1::JoinResponse>(
+      channel, kJoin, member.Factory());
+  v1::Segment bad;  // its field 1 is bytes where JoinRequest has a message
+  bad.set_name("\x0F");
+  ASSERT_OK(sender->Send(bad));
+  for (const absl::Status& status :
+       {member.WaitForEnd(), coordinator.WaitForEnd()}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("gshard.v1.JoinRequest")));
+  }
 }
 
 }  // namespace

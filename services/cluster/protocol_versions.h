@@ -1,0 +1,34 @@
+// ProtocolVersions: which versions of the protocol between members and the
+// coordinator a program speaks. A release that changes the protocol speaks the
+// version before as well, so that processes can be replaced one by one.
+
+#ifndef SERVICES_CLUSTER_PROTOCOL_VERSIONS_H_
+#define SERVICES_CLUSTER_PROTOCOL_VERSIONS_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace gshard {
+
+// All from `oldest` to `newest`; 1 <= oldest <= newest.
+struct ProtocolVersions {
+  int32_t oldest = 1;
+  int32_t newest = 1;
+
+  bool operator==(const ProtocolVersions&) const = default;
+};
+
+// What this program speaks.
+inline constexpr ProtocolVersions kProtocolVersions{.oldest = 1, .newest = 1};
+
+// The newest version that both speak.
+//
+// Errors: InvalidArgument if those of the member are no versions;
+// FailedPrecondition if there is no such version.
+absl::StatusOr<int32_t> CommonVersion(const ProtocolVersions& ours,
+                                      const ProtocolVersions& members);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CLUSTER_PROTOCOL_VERSIONS_H_

@@ -1,0 +1,83 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "client/commands.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/rpc/server.h"
+#include "tests/client/command_run.h"
+#include "tests/client/scratch_folder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A coordinator with a served model that has lost a worker, and a job.
+class FakeCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  FakeCoordinator() : server_({.address = "unix:" + folder_.path() + "/c"}) {
+    server_.AddService(this, v1::CoordinatorService::service_full_name());
+    const absl::Status status = server_.Start();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  ~FakeCoordinator() override { server_.Drain(std::chrono::milliseconds(0)); }
+
+  const std::string& address() const { return server_.address(); }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    v1::SessionInfo* const served = response->add_sessions();
+    served->set_session("demo@12");
+    served->set_state(v1::SessionInfo::READY);
+    served->add_routers("r");
+    served->mutable_placement()->set_version(7);
+    served->mutable_placement()->add_workers()->set_name("w0");
+    served->add_expert_counts(14);
+    served->set_replicas(2);
+    served->set_experts_unavailable(2);
+    served->set_experts_below_replicas(16);
+    v1::SessionInfo* const training = response->add_sessions();
+    training->set_session("tiny/1");
+    training->set_training(true);
+    training->set_state(v1::SessionInfo::READY);
+    training->mutable_placement()->set_version(3);
+    training->add_routers("r");
+    return grpc::Status::OK;
+  }
+
+ private:
+  const ScratchFolder folder_;
+  ServerShell server_;
+};
+
+TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
+  FakeCoordinator coordinator;
+  const auto run = [&](std::vector<std::string> arguments) {
+    arguments.push_back("--coordinator=" + coordinator.address());
+    return CommandRun(DescribeCommand, arguments);
+  };
+  const CommandRun text = run({});
+  ASSERT_OK(text.status);
+  EXPECT_THAT(
+      text.out,
+      HasSubstr(
+          "session  purpose   state  replicas  below replicas  unavailable  "
+          "placement  held by  experts\n"
+          "demo@12  serving   ready         2              16            2  "
+          "7          r        (dense part)\n"
+          "                                                                 "
+          "           w0       14\n"
+          "tiny/1   training  ready                                         "
+          "3          r        (dense part)\n"));
+  const CommandRun json = run({"--json"});
+  ASSERT_OK(json.status);
+  EXPECT_THAT(json.out, AllOf(HasSubstr("\"experts_unavailable\""),
+                              HasSubstr("\"experts_below_replicas\"")));
+}
+
+}  // namespace
+}  // namespace gshard
