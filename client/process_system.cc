@@ -76,8 +76,7 @@ class ProcessSystem final : public LocalSystem {
       for (const auto& child : children_[role]) {
         const std::chrono::seconds grace(options_.drain_seconds);
         orderly = child->WaitOrKill(grace + kSlack) && orderly;
-        orderly =
-            (child->Succeeded() || child->EndedBy(SIGTERM)) && orderly;
+        orderly = (child->Succeeded() || child->EndedBy(SIGTERM)) && orderly;
       }
     }
     children_.clear();

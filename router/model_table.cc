@@ -14,7 +14,8 @@ std::string NameOf(const std::string& id) { return id.substr(0, id.find('@')); }
 
 }  // namespace
 
-absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model) {
+absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
+                             bool standby) {
   const std::string& id = model->id();
   std::lock_guard<std::mutex> lock(mutex_);
   for (const Entry& entry : entries_) {
@@ -22,11 +23,29 @@ absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model) {
       return absl::AlreadyExistsError(absl::StrCat("model ", id, " is loaded"));
     }
   }
-  entries_.push_back({NameOf(id), model, std::make_shared<Uses>()});
-  std::erase_if(interrupted_, [&](const std::string& other) {
-    return NameOf(other) == NameOf(id);
-  });
+  Append(standby ? "" : NameOf(id),
+         {.name = {}, .model = model, .uses = std::make_shared<Uses>()});
   return absl::OkStatus();
+}
+
+void ModelTable::MakeCurrent(const std::string& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(
+      entries_.begin(), entries_.end(),
+      [&id](const Entry& entry) { return entry.model->id() == id; });
+  if (found == entries_.end() || !found->name.empty()) return;
+  Entry entry = std::move(*found);
+  entries_.erase(found);
+  Append(NameOf(id), std::move(entry));
+}
+
+void ModelTable::Append(const std::string& name, Entry entry) {
+  entry.name = name;
+  entries_.push_back(std::move(entry));
+  if (name.empty()) return;
+  std::erase_if(interrupted_, [&name](const std::string& other) {
+    return NameOf(other) == name;
+  });
 }
 
 absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
@@ -34,7 +53,9 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
   std::lock_guard<std::mutex> lock(mutex_);
   if (name.empty()) {
     std::set<std::string> names;
-    for (const Entry& entry : entries_) names.insert(entry.name);
+    for (const Entry& entry : entries_) {
+      if (!entry.name.empty()) names.insert(entry.name);
+    }
     if (names.empty()) {
       return absl::UnavailableError("no model is loaded on this router");
     }
@@ -45,7 +66,8 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
   }
   const auto entry = std::find_if(
       entries_.rbegin(), entries_.rend(), [&name](const Entry& entry) {
-        return name.empty() || entry.name == name || entry.model->id() == name;
+        return name.empty() ? !entry.name.empty()
+                            : entry.name == name || entry.model->id() == name;
       });
   if (entry == entries_.rend()) {
     for (const std::string& id : interrupted_) {

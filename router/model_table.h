@@ -18,12 +18,16 @@ namespace gshard {
 // Thread-safe.
 class ModelTable {
  public:
-  // Serves `model`: at once the one that its name stands for. Errors:
-  // AlreadyExists.
-  absl::Status Add(std::shared_ptr<TranslationModel> model);
+  // Serves `model`: at once the one that its name stands for or, as a standby,
+  // by "name@version" only until MakeCurrent(). Errors: AlreadyExists.
+  absl::Status Add(std::shared_ptr<TranslationModel> model,
+                   bool standby = false);
 
-  // By name, "name@version", or empty if there is one name only. Removing the
-  // model waits for those who hold the result.
+  // A standby becomes what its name stands for. Nothing happens to others.
+  void MakeCurrent(const std::string& id);
+
+  // By name, "name@version", or empty if there is one name only; standbys have
+  // none. Removing the model waits for those who hold the result.
   //
   // Errors: NotFound, listing the models; InvalidArgument if `name` is empty
   // and there are several; Unavailable if it is empty and there are none, or
@@ -48,12 +52,14 @@ class ModelTable {
     int count = 0;  // guarded by mutex
   };
   struct Entry {
-    std::string name;
+    std::string name;  // empty for a standby
     std::shared_ptr<TranslationModel> model;
     std::shared_ptr<Uses> uses;
   };
 
-  std::string List() const;  // needs mutex_
+  // The rest needs mutex_.
+  void Append(const std::string& name, Entry entry);
+  std::string List() const;
 
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;         // guarded by mutex_; the newest last

@@ -156,6 +156,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .replicas = replicas,
                           .segments_key = router.segments_key()},
                          metrics_));
+    entry.standby = router.standby();
     // Whoever asks finds all experts reachable, or is told who is not.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
   }
@@ -194,7 +195,9 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
     }
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  if (entry.serving != nullptr) RETURN_IF_ERROR(models_->Add(entry.serving));
+  if (entry.serving != nullptr) {
+    RETURN_IF_ERROR(models_->Add(entry.serving, entry.standby));
+  }
   sessions_[session] = std::move(entry);
   LogInfo("session loaded",
           {{"session", session}, {"bytes", loaded.memory_bytes()}});
@@ -230,6 +233,12 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
                {{"session", update.session()}, {"status", verified}});
   }
   replicas.Update(group);
+  if (update.current()) {
+    models_->MakeCurrent(update.session());
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = sessions_.find(update.session());
+    if (found != sessions_.end()) found->second.standby = false;
+  }
   LogInfo("placement changed", {{"session", update.session()},
                                 {"version", group->version},
                                 {"parts", group->holdings.size()}});
@@ -303,7 +312,7 @@ bool RouterSessions::ready() const {
   std::lock_guard<std::mutex> lock(mutex_);
   bool any = false;
   for (const auto& [id, entry] : sessions_) {
-    if (entry.serving == nullptr) continue;
+    if (entry.serving == nullptr || entry.standby) continue;
     any = true;
     if (!entry.serving->Ready()) return false;
   }

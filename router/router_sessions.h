@@ -45,7 +45,8 @@ class RouterSessions {
   // Drops all sessions of jobs at once. Models are served on.
   void DropTraining();
 
-  // There is a model, and workers have been there for every expert of each.
+  // There is a model, and workers have been there for every expert of each;
+  // standbys do not count.
   bool ready() const;
 
   int64_t memory_bytes() const;
@@ -56,6 +57,7 @@ class RouterSessions {
   struct Entry {
     std::shared_ptr<TrainingSession> training;  // one of
     std::shared_ptr<ServingSession> serving;    // the two
+    bool standby = false;
     bool leaving = false;
   };
 

@@ -64,6 +64,14 @@ absl::Status ToClient(const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
     ServingSessionSpec spec, RouterMetrics metrics) {
   const ModelConfig& model = spec.model;
+  ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
+  ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
+  ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
+  ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
+  const uint64_t derived =
+      SegmentsKey(SegmentsKey(0, encode_roles.segments), decode_roles.segments);
+  RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, derived));
+  spec.segments_key = derived;
   ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
                    CheckpointReader::Open(spec.checkpoint_directory));
   Tokenizers tokenizers;
@@ -82,14 +90,6 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
   std::string default_language =
       DefaultLanguage(checkpoint->manifest(), *tokenizers.source);
   ASSIGN_OR_RETURN(TensorMap parameters, LoadDense(model, *checkpoint));
-  ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
-  ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
-  ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
-  ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
-  const uint64_t derived =
-      SegmentsKey(SegmentsKey(0, encode_roles.segments), decode_roles.segments);
-  RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, derived));
-  spec.segments_key = derived;
   return std::shared_ptr<ServingSession>(new ServingSession(
       std::move(spec), std::move(tokenizers), std::move(default_language),
       std::move(parameters), std::move(encode_roles.router),

@@ -52,8 +52,6 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
     RouterMetrics metrics) {
   const TrainingJob& job = spec.job;
-  ASSIGN_OR_RETURN(auto text,
-                   TrainingText::Open(job, spec.tokenizer_directory));
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
   ASSIGN_OR_RETURN(RolePrograms roles, SplitRoles(program));
@@ -64,6 +62,8 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     key = SegmentsKey(key, evaluation_roles.segments);
   }
   RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, key));
+  ASSIGN_OR_RETURN(auto text,
+                   TrainingText::Open(job, spec.tokenizer_directory));
   return std::unique_ptr<TrainingSession>(
       new TrainingSession(std::move(spec), std::move(roles.router),
                           std::move(evaluation_roles.router), std::move(text),

@@ -281,7 +281,11 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
     LogError("a router cannot take part in a job",
              {{"job", job_.name}, {"status", reply.status()}});
     found->second = RouterState::kLeftOut;  // until it is replaced
-    return;
+    if (phase_ != Phase::kLoadingRouters) return;
+    return SetState(
+        again_ ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_WAITING,
+        Annotate(reply.status(), absl::StrCat("waits for other routers than '",
+                                              router.name, "'")));
   }
   if (!reply.ok()) return Do(reply.status());
   const absl::Status read = OnTextLoaded(router, reply->session_loaded());

@@ -14,26 +14,27 @@
 namespace gshard {
 absl::StatusOr<std::shared_ptr<ServedModel>> ServedModel::Create(
     const ServingEnvironment& environment, const std::string& session,
-    ServableCheckpoint checkpoint, int32_t replicas, v1::Placement kept,
-    OnLoaded on_loaded) {
+    ServableCheckpoint checkpoint, int32_t replicas, bool standby,
+    v1::Placement kept, OnLoaded on_loaded) {
   ASSIGN_OR_RETURN(ServingPlan plan, PlanServing(session, checkpoint.model,
                                                  checkpoint.directory));
-  return std::shared_ptr<ServedModel>(
-      new ServedModel(environment, session, std::move(checkpoint), replicas,
-                      std::move(kept), std::move(plan), std::move(on_loaded)));
+  return std::shared_ptr<ServedModel>(new ServedModel(
+      environment, session, std::move(checkpoint), replicas, standby,
+      std::move(kept), std::move(plan), std::move(on_loaded)));
 }
 
 ServedModel::ServedModel(const ServingEnvironment& environment,
                          std::string session, ServableCheckpoint checkpoint,
-                         int32_t replicas, v1::Placement kept, ServingPlan plan,
-                         OnLoaded on_loaded)
+                         int32_t replicas, bool standby, v1::Placement kept,
+                         ServingPlan plan, OnLoaded on_loaded)
     : environment_(environment),
       session_(std::move(session)),
       checkpoint_(std::move(checkpoint)),
       replicas_(replicas),
       kept_(std::move(kept)),
       plan_(std::move(plan)),
-      on_loaded_(std::move(on_loaded)) {}
+      on_loaded_(std::move(on_loaded)),
+      standby_(standby) {}
 
 absl::Status ServedModel::Start() {
   const std::vector<Member> workers =
@@ -147,19 +148,29 @@ std::vector<int32_t> ServedModel::CountReplicas() const {
 }
 
 void ServedModel::CheckLoaded() {
-  if (loaded_ || released_ || placement_.version() == 0 || loading_parts()) {
-    return;
+  if (released_) return;
+  if (!loaded_) {
+    if (placement_.version() == 0 || loading_parts()) return;
+    if (environment_.members->List(MemberRole::kRouter).empty()) {
+      return Fail(absl::UnavailableError("all routers were lost"));
+    }
+    int64_t routers = 0;
+    for (const auto& [key, router] : routers_) {
+      if (router.state == Router::kLeftOut) continue;
+      if (router.state != Router::kLoaded) return;
+      ++routers;
+    }
+    if (routers == 0) return;
+    OnAllLoaded(routers);
   }
-  if (environment_.members->List(MemberRole::kRouter).empty()) {
-    return Fail(absl::UnavailableError("all routers were lost"));
-  }
-  int64_t routers = 0;
   for (const auto& [key, router] : routers_) {
-    if (router.state == Router::kLeftOut) continue;
-    if (router.state != Router::kLoaded) return;
-    ++routers;
+    if (router.state == Router::kLoaded && !router.current) return;
   }
-  if (routers == 0) return;
+  const OnLoaded on_loaded = std::exchange(on_loaded_, nullptr);
+  if (on_loaded) on_loaded(absl::OkStatus());
+}
+
+void ServedModel::OnAllLoaded(int64_t routers) {
   loaded_ = true;
   LogInfo("model is served",
           {{"session", session_},
@@ -167,8 +178,10 @@ void ServedModel::CheckLoaded() {
            {"replicas", replicas_},
            {"routers", routers},
            {"parts", static_cast<int64_t>(placement_.workers_size())}});
-  const OnLoaded on_loaded = std::exchange(on_loaded_, nullptr);
-  if (on_loaded) on_loaded(absl::OkStatus());
+  if (!std::exchange(standby_, false)) return;
+  for (const auto& [key, router] : routers_) {
+    if (router.state == Router::kLoaded) UpdateRouter(key);
+  }
 }
 
 void ServedModel::Fail(const absl::Status& status) {

@@ -6,8 +6,10 @@
 // part that is loaded), Reconcile() decides where experts should be, and begins
 // what is missing. Parts are loaded first, then routers are told the new
 // placement, and only when all of them have replied are the old parts released:
-// calls never wait. A worker that is lost is left out at once; its experts go
-// to the others, and back when it is back.
+// calls never wait. A version that replaces another is loaded as a standby:
+// when all routers have it, they are told that it answers for the name, so that
+// one which cannot load it changes nothing. A worker that is lost is left out
+// at once; its experts go to the others, and back when it is back.
 //
 // Members keep what they have while there is no coordinator. The next one asks
 // workers for the parts of the last placement that was kept, and whoever has
@@ -50,17 +52,18 @@ struct ServingEnvironment {
 // On the queue.
 class ServedModel : public std::enable_shared_from_this<ServedModel> {
  public:
-  // Told once: every router has loaded the model and reached a worker for every
-  // expert, or why that will not be.
+  // Told once: every router has loaded the model, reached a worker for every
+  // expert, and answers with it; or why that will not be.
   using OnLoaded = std::function<void(const absl::Status&)>;
 
-  // `session` is "name@version"; `kept` is where an earlier coordinator had its
-  // experts, and may be empty; `on_loaded` follows Start(). Errors: those of
-  // PlanServing.
+  // `session` is "name@version"; `standby`: its name stands for another version
+  // until all routers have this one; `kept` is where an earlier coordinator had
+  // its experts, and may be empty; `on_loaded` follows Start(). Errors: those
+  // of PlanServing.
   static absl::StatusOr<std::shared_ptr<ServedModel>> Create(
       const ServingEnvironment& environment, const std::string& session,
-      ServableCheckpoint checkpoint, int32_t replicas, v1::Placement kept,
-      OnLoaded on_loaded);
+      ServableCheckpoint checkpoint, int32_t replicas, bool standby,
+      v1::Placement kept, OnLoaded on_loaded);
 
   // Begins to load. Errors: FailedPrecondition without router or worker;
   // ResourceExhausted if it does not fit.
@@ -87,7 +90,8 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   const std::string& session() const { return session_; }
   const ServableCheckpoint& checkpoint() const { return checkpoint_; }
   int32_t replicas() const { return replicas_; }
-  bool loaded() const { return loaded_; }
+  // on_loaded has been told so.
+  bool loaded() const { return loaded_ && on_loaded_ == nullptr; }
   v1::SessionInfo Describe() const;
 
   // Whether a worker's session is one of its parts there, or may be one that
@@ -112,11 +116,12 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
       kPaused,   // it could not load
       kLeftOut,  // it is of a release that runs other segments
     } state = kLoading;
-    int64_t version = 0;  // of the placement that it has
+    int64_t version = 0;   // of the placement that it has
+    bool current = false;  // it answers for the name: no standby
   };
 
   ServedModel(const ServingEnvironment& environment, std::string session,
-              ServableCheckpoint checkpoint, int32_t replicas,
+              ServableCheckpoint checkpoint, int32_t replicas, bool standby,
               v1::Placement kept, ServingPlan plan, OnLoaded on_loaded);
 
   // Forgets members that are lost.
@@ -133,14 +138,17 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   void PublishPlacement();
   void UpdateRouter(const MemberKey& key);
   void LoadRouters();
-  void OnRouterLoaded(const MemberKey& router, int64_t version,
+  // `current`: as the command said.
+  void OnRouterLoaded(const MemberKey& router, int64_t version, bool current,
                       const absl::Status& status);
-  void OnRouterUpdated(const MemberKey& router, int64_t version,
+  void OnRouterUpdated(const MemberKey& router, int64_t version, bool current,
                        const absl::Status& status);
   // Releases parts that no router uses any more.
   void ReleaseUnused();
   void RememberHome();
   void CheckLoaded();
+  // All routers that can have it do.
+  void OnAllLoaded(int64_t routers);
   void Fail(const absl::Status& status);
   void Send(const MemberKey& key, v1::Command command,
             std::function<void(ServedModel&, const absl::Status&)> done);
@@ -157,6 +165,7 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   v1::Placement kept_;  // of workers that have not been there yet
   const ServingPlan plan_;
   OnLoaded on_loaded_;  // null when it was told
+  bool standby_;        // until it is loaded
   bool loaded_ = false;
   bool released_ = false;
   int64_t last_part_ = 0;

@@ -73,20 +73,23 @@ void ServedModel::UpdateRouter(const MemberKey& key) {
   v1::Command command;
   command.mutable_update_placement()->set_session(session_);
   *command.mutable_update_placement()->mutable_placement() = placement_;
+  command.mutable_update_placement()->set_current(!standby_);
   Send(key, std::move(command),
-       [key, version = placement_.version()](ServedModel& model,
-                                             const absl::Status& status) {
-         model.OnRouterUpdated(key, version, status);
+       [key, version = placement_.version(), current = !standby_](
+           ServedModel& model, const absl::Status& status) {
+         model.OnRouterUpdated(key, version, current, status);
        });
 }
 
 void ServedModel::OnRouterUpdated(const MemberKey& router, int64_t version,
-                                  const absl::Status& status) {
+                                  bool current, const absl::Status& status) {
   const auto found = routers_.find(router);
   if (found == routers_.end()) return;  // it was lost
   if (status.ok()) {
     found->second.version = std::max(found->second.version, version);
-    return ReleaseUnused();
+    found->second.current = found->second.current || current;
+    ReleaseUnused();
+    return CheckLoaded();
   }
   LogError("a router cannot follow a placement",
            {{"session", session_}, {"status", status}});
@@ -104,23 +107,29 @@ void ServedModel::LoadRouters() {
     v1::LoadSession& load = *command.mutable_load_session();
     load = plan_.router_load;
     *load.mutable_router()->mutable_placement() = placement_;
+    load.mutable_router()->set_standby(standby_);
     Send(key, std::move(command),
-         [key, version = placement_.version()](ServedModel& model,
-                                               const absl::Status& status) {
-           model.OnRouterLoaded(key, version, status);
+         [key, version = placement_.version(), current = !standby_](
+             ServedModel& model, const absl::Status& status) {
+           model.OnRouterLoaded(key, version, current, status);
          });
   }
 }
 
 void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
-                                 const absl::Status& status) {
+                                 bool current, const absl::Status& status) {
   const auto found = routers_.find(key);
   if (found == routers_.end()) return;  // it was lost
   Router& router = found->second;
   if (status.ok() || absl::IsAlreadyExists(status)) {
     router.state = Router::kLoaded;
+    // What it has already is of another coordinator's doing.
     router.version = status.ok() ? version : 0;
-    if (router.version < placement_.version()) UpdateRouter(key);
+    router.current = status.ok() && current;
+    const bool becomes_current = !standby_ && !router.current;
+    if (router.version < placement_.version() || becomes_current) {
+      UpdateRouter(key);
+    }
     return Reconcile();
   }
   LogError("a router cannot load a model",

@@ -90,10 +90,14 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
   Request exact = request;
   exact.version = session.substr(request.name.size() + 1);
   exact.checkpoint_directory = checkpoint->directory;
+  const bool replaces =
+      std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
+        return other.second.request.name == request.name;
+      });
   const int64_t number = ++last_number_;
   auto model = ServedModel::Create(
       environment_, session, *std::move(checkpoint),
-      request.replicas == 0 ? options_.replicas : request.replicas,
+      request.replicas == 0 ? options_.replicas : request.replicas, replaces,
       std::exchange(kept_[session], {}),
       [this, session, number](const absl::Status& status) {
         // Not from inside of the model, which may go.

@@ -193,6 +193,36 @@ TEST_F(ServingTest, IsReadyWhenAndAsLongAsAllExpertsWereReached) {
   EXPECT_TRUE(Eventually([&] { return IsReady(cluster); }));
 }
 
+TEST_F(ServingTest, ANewVersionFailsNoCall) {
+  Cluster cluster(2, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse before,
+                       Translate(cluster, Request()));
+  const std::string next = directory_->path() + "/next";
+  std::filesystem::copy(*checkpoint_, next,
+                        std::filesystem::copy_options::recursive);
+  std::future<absl::Status> loading = std::async(
+      std::launch::async, [&] { return cluster.Load("names", next); });
+  bool loaded = false;
+  for (int router = 0; !loaded; router = 1 - router) {
+    loaded =
+        loading.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+    ASSERT_OK_AND_ASSIGN(v1::TranslateResponse response,
+                         Translate(cluster, Request(), router));
+    if (response.model() != before.model()) {
+      EXPECT_EQ(response.model(), before.model() + "-2");
+      response.set_model(before.model());
+    }
+    EXPECT_EQ(response.SerializeAsString(), before.SerializeAsString());
+  }
+  ASSERT_OK(loading.get());
+  for (const int router : {0, 1}) {
+    ASSERT_OK_AND_ASSIGN(const v1::TranslateResponse response,
+                         Translate(cluster, Request(), router));
+    EXPECT_EQ(response.model(), before.model() + "-2");
+  }
+}
+
 TEST_F(ServingTest, ServesOnWithoutACoordinatorAndWithTheNextOne) {
   Cluster cluster(1, 2);
   ASSERT_OK(cluster.Load("names", *checkpoint_));

@@ -44,6 +44,29 @@ TEST_F(ModelTableTest, NewestVersionAnswersForItsName) {
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("a@1")));
 }
 
+TEST_F(ModelTableTest, AStandbyHasNoNameUntilItIsCurrent) {
+  Add("a@2");
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("a@1"), /*standby=*/true));
+  EXPECT_EQ(FindId("a"), "a@2");
+  EXPECT_EQ(FindId(""), "a@2");
+  EXPECT_EQ(FindId("a@1"), "a@1");
+  table_.MakeCurrent("a@2");  // it is
+  table_.MakeCurrent("a@3");  // is not there
+  EXPECT_EQ(FindId("a"), "a@2");
+  table_.MakeCurrent("a@1");
+  EXPECT_EQ(FindId("a"), "a@1");
+  EXPECT_EQ(FindId(""), "a@1");
+  // Nor does it take the name back.
+  table_.MakeCurrent("a@2");
+  EXPECT_EQ(FindId("a"), "a@1");
+}
+
+TEST_F(ModelTableTest, WithStandbysOnlyNothingHasAName) {
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("a@1"), /*standby=*/true));
+  EXPECT_THAT(table_.Find(""), StatusIs(absl::StatusCode::kUnavailable, ""));
+  EXPECT_THAT(table_.Find("a"), StatusIs(absl::StatusCode::kNotFound, ""));
+}
+
 TEST_F(ModelTableTest, UnknownNamesAreToldWhatThereIs) {
   EXPECT_THAT(table_.Find(""),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));

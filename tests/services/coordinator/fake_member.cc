@@ -169,6 +169,9 @@ absl::StatusOr<v1::CommandReply> FakeMember::Do(const v1::Command& command) {
   if (command.has_update_placement()) {
     *session.load.mutable_router()->mutable_placement() =
         command.update_placement().placement();
+    if (command.update_placement().current()) {
+      session.load.mutable_router()->set_standby(false);
+    }
     last_load_ = session.load;
   } else if (command.has_prepare_step()) {
     Prepare(command.prepare_step(), &session, reply.mutable_step_prepared());

@@ -391,6 +391,28 @@ TEST(JobRunnerTest, WaitsForMembers) {
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
 }
 
+TEST(JobRunnerTest, ARouterOfAnotherReleaseIsLeftOut) {
+  FakeCluster cluster;
+  const TrainingJob job = cluster.MakeJob();
+  cluster.AddRouter(
+      "old", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        return ReplyWith(absl::UnimplementedError("other segments"));
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  // It says what it waits for.
+  const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+    return absl::StrContains(progress.status().message(), "other segments");
+  });
+  EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_WAITING);
+  EXPECT_THAT(waiting.back().status().message(), HasSubstr("'old'"));
+  cluster.AddRouter("new");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.status().message(), "");
+}
+
 TEST(JobRunnerTest, ADrainEndsTheJobWithACheckpoint) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();

@@ -312,6 +312,41 @@ TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
   EXPECT_EQ(session, "m@2");
 }
 
+TEST_F(ServedModelsTest, AVersionAnswersOnceAllRoutersHaveIt) {
+  Start(1, 1);
+  FakeMember& other = cluster_->AddRouter(
+      "s", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        const std::string& session = command.load_session().session();
+        if (session != "m@2" && session != "m@3") return std::nullopt;
+        while (router_->last_load().session() != session) {
+          std::this_thread::yield();
+        }
+        EXPECT_TRUE(router_->last_load().router().standby());
+        if (session == "m@3") return std::nullopt;
+        return ReplyWith(absl::FailedPreconditionError("no room"));
+      });
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_FALSE(router_->last_load().router().standby());
+  // A router that cannot load it leaves all as it was.
+  EXPECT_THAT(cluster_->LoadModel("m", "2", *directory_),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "no room"));
+  router_->WaitFor("abort m@2");
+  EXPECT_THAT(router_->commands(),
+              ElementsAre("load m@1", "load m@2", "abort m@2"));
+  EXPECT_EQ(Session().session(), "m@1");
+
+  ASSERT_OK(cluster_->LoadModel("m", "3", *directory_));
+  for (const FakeMember* router : {router_, &other}) {
+    EXPECT_EQ(router->last_load().session(), "m@3");
+    EXPECT_FALSE(router->last_load().router().standby());
+    router->WaitFor("unload m@1");
+  }
+  EXPECT_THAT(router_->commands(),
+              ElementsAre("load m@1", "load m@2", "abort m@2", "load m@3",
+                          "place m@3", "unload m@1"));
+}
+
 TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
   Start(3, 1);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
