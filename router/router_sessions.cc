@@ -177,6 +177,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
         RETURN_IF_ERROR(
             CheckSegmentsKey(load.router().segments_key(),
                              found->second.serving->segments_key()));
+        if (!load.router().standby()) MakeCurrent(found->second);
       }
       return absl::AlreadyExistsError(
           absl::StrCat("session '", session, "' is loaded"));
@@ -234,16 +235,20 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
   }
   replicas.Update(group);
   if (update.current()) {
-    models_->MakeCurrent(update.session());
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = sessions_.find(update.session());
-    if (found != sessions_.end()) found->second.standby = false;
+    if (found != sessions_.end()) MakeCurrent(found->second);
   }
   LogInfo("placement changed", {{"session", update.session()},
                                 {"version", group->version},
                                 {"parts", group->holdings.size()}});
   connections_.Prune();
   return absl::OkStatus();
+}
+
+void RouterSessions::MakeCurrent(Entry& entry) {
+  entry.standby = false;
+  models_->MakeCurrent(entry.serving->id());
 }
 
 RouterSessions::Entry RouterSessions::Find(const std::string& session) const {

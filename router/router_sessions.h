@@ -65,6 +65,8 @@ class RouterSessions {
   absl::Status Update(const v1::UpdatePlacement& update);
   absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load);
+  // A serving session is no standby any more. Needs mutex_.
+  void MakeCurrent(Entry& entry);
   Entry Find(const std::string& session) const;
   absl::StatusOr<std::shared_ptr<TrainingSession>> FindTraining(
       const std::string& session) const;

@@ -163,8 +163,12 @@ void ServedModel::CheckLoaded() {
     if (routers == 0) return;
     OnAllLoaded(routers);
   }
+  // What comes before it is released next, so no router may lack it.
   for (const auto& [key, router] : routers_) {
-    if (router.state == Router::kLoaded && !router.current) return;
+    const bool answers = router.state == Router::kLoaded && router.current;
+    const bool cannot =
+        router.state == Router::kPaused || router.state == Router::kLeftOut;
+    if (!answers && !cannot) return;
   }
   const OnLoaded on_loaded = std::exchange(on_loaded_, nullptr);
   if (on_loaded) on_loaded(absl::OkStatus());

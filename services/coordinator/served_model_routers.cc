@@ -147,6 +147,7 @@ void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
   const int refusals = ++refusals_[key.name];
   if (!loaded_ && refusals > kMaxRefusals) return Fail(status);
   router.state = Router::kPaused;
+  CheckLoaded();
   environment_.queue->PostAfter(kRefusalPause, [model = weak_from_this(), key] {
     const std::shared_ptr<ServedModel> self = model.lock();
     if (self == nullptr || self->released_) return;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
@@ -90,10 +91,14 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
   Request exact = request;
   exact.version = session.substr(request.name.size() + 1);
   exact.checkpoint_directory = checkpoint->directory;
+  // Another version that routers have, of this coordinator or the one before.
+  const auto is_other = [&](const auto& other) {
+    return other.first != session &&
+           absl::StartsWith(other.first, absl::StrCat(request.name, "@"));
+  };
   const bool replaces =
-      std::any_of(sessions_.begin(), sessions_.end(), [&](const auto& other) {
-        return other.second.request.name == request.name;
-      });
+      std::any_of(sessions_.begin(), sessions_.end(), is_other) ||
+      std::any_of(kept_.begin(), kept_.end(), is_other);
   const int64_t number = ++last_number_;
   auto model = ServedModel::Create(
       environment_, session, *std::move(checkpoint),

@@ -211,6 +211,10 @@ TEST_F(ServingTest, ANewVersionFailsNoCall) {
                          Translate(cluster, Request(), router));
     if (response.model() != before.model()) {
       EXPECT_EQ(response.model(), before.model() + "-2");
+      // Then the other router has it, too.
+      v1::TranslateRequest request = Request();
+      request.set_model(response.model());
+      EXPECT_OK(Translate(cluster, request, 1 - router));
       response.set_model(before.model());
     }
     EXPECT_EQ(response.SerializeAsString(), before.SerializeAsString());

@@ -313,7 +313,8 @@ TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
 }
 
 TEST_F(ServedModelsTest, AVersionAnswersOnceAllRoutersHaveIt) {
-  Start(1, 1);
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
   FakeMember& other = cluster_->AddRouter(
       "s", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
         const std::string& session = command.load_session().session();
@@ -325,12 +326,14 @@ TEST_F(ServedModelsTest, AVersionAnswersOnceAllRoutersHaveIt) {
         if (session == "m@3") return std::nullopt;
         return ReplyWith(absl::FailedPreconditionError("no room"));
       });
+  cluster_->AddWorker("w0");
   WaitForMembers(3);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_FALSE(router_->last_load().router().standby());
   // A router that cannot load it leaves all as it was.
-  EXPECT_THAT(cluster_->LoadModel("m", "2", *directory_),
-              StatusIs(absl::StatusCode::kFailedPrecondition, "no room"));
+  EXPECT_THAT(
+      cluster_->LoadModel("m", "2", *directory_),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no room")));
   router_->WaitFor("abort m@2");
   EXPECT_THAT(router_->commands(),
               ElementsAre("load m@1", "load m@2", "abort m@2"));
@@ -345,6 +348,43 @@ TEST_F(ServedModelsTest, AVersionAnswersOnceAllRoutersHaveIt) {
   EXPECT_THAT(router_->commands(),
               ElementsAre("load m@1", "load m@2", "abort m@2", "load m@3",
                           "place m@3", "unload m@1"));
+}
+
+// The version before is released when no router is without the new one.
+TEST_F(ServedModelsTest, ARouterThatJoinsWhileVersionsChangeGetsTheNewOne) {
+  std::promise<void> placed, loaded;
+  const std::shared_future<void> is_placed = placed.get_future().share();
+  const std::shared_future<void> is_loaded = loaded.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.update_placement().session() == "m@2") is_placed.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+  router_->WaitFor("place m@2");
+  FakeMember& late = cluster_->AddRouter(
+      "late",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.load_session().session() != "m@2") return std::nullopt;
+        EXPECT_FALSE(command.load_session().router().standby());
+        is_loaded.wait();
+        return std::nullopt;
+      });
+  late.WaitFor("load m@2");
+  placed.set_value();
+  // The coordinator knows of the reply once it has answered a later one.
+  while (router_->last_load().router().standby()) std::this_thread::yield();
+  ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
+  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
+  loaded.set_value();
+  ASSERT_OK(loading.get());
+  late.WaitFor("unload m@1");
 }
 
 TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
