@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/trace_scope.h"
 #include "services/cluster/choose_replicas.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -103,11 +103,10 @@ absl::StatusOr<std::vector<int32_t>> ReplicatedCall::Send(
     std::vector<ReplicaHolder> holders;
     for (const ReplicaHolding& holding : group->holdings) {
       WorkerState& state = holding.connection->state();
-      holders.push_back({.experts = holding.experts,
-                         .outstanding_rows = state.outstanding_rows(),
-                         .avoided = state.health() > worst ||
-                                    tried_.count({holding.connection.get(),
-                                                  holding.session}) > 0});
+      holders.push_back(
+          {.experts = holding.experts,
+           .outstanding_rows = state.outstanding_rows(),
+           .avoided = state.health() > worst || IsTried(holding, experts)});
     }
     const std::vector<int32_t> chosen = ChooseReplicas(sizes, holders);
     std::vector<int32_t> left;
@@ -128,6 +127,23 @@ absl::StatusOr<std::vector<int32_t>> ReplicatedCall::Send(
     RETURN_IF_ERROR(Start(group, group->holdings[h], std::move(shares[h])));
   }
   return experts;
+}
+
+bool ReplicatedCall::IsTried(const ReplicaHolding& holding,
+                             const std::vector<int32_t>& experts) const {
+  if (failed_.count({holding.connection.get(), holding.session}) > 0) {
+    return true;
+  }
+  return std::any_of(
+      attempts_.begin(), attempts_.end(), [&](const Attempt& attempt) {
+        return attempt.open &&
+               attempt.holding->connection == holding.connection &&
+               attempt.holding->session == holding.session &&
+               std::any_of(experts.begin(), experts.end(), [&](int32_t expert) {
+                 return std::binary_search(attempt.experts.begin(),
+                                           attempt.experts.end(), expert);
+               });
+      });
 }
 
 absl::Status ReplicatedCall::Start(std::shared_ptr<const ReplicaGroup> group,
@@ -294,7 +310,7 @@ absl::Status ReplicatedCall::Recover(const Attempt& attempt,
   if (!full && !IsAbsence(why)) return why;
   const ReplicaHolding& holding = *attempt.holding;
   const RouterMetrics& metrics = replicas_.metrics();
-  tried_.insert({holding.connection.get(), holding.session});
+  failed_.insert({holding.connection.get(), holding.session});
   // A session that is gone says nothing against the worker's others.
   if (absl::IsUnavailable(why) || full) {
     const bool changed =
@@ -354,7 +370,6 @@ absl::Status ReplicatedCall::Look(Time now) {
     for (const int32_t expert : attempts_[i].experts) {
       if (!answered_[expert]) experts.push_back(expert);
     }
-    tried_.insert({holding.connection.get(), holding.session});
     // Without a budget again at the next look; without replicas never.
     if (!replicas_.TakeHedge()) continue;
     attempts_[i].hedged = true;

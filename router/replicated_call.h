@@ -68,9 +68,13 @@ class ReplicatedCall {
     bool cancelled = false;      // guarded by mutex
   };
 
-  // Sends the rows of `experts` to replicas that have not been tried; returns
-  // the experts for which there is none.
+  // Sends the rows of `experts` to replicas that have not been tried with them;
+  // returns the experts for which there is none.
   absl::StatusOr<std::vector<int32_t>> Send(std::vector<int32_t> experts);
+  // Whether it failed, or is being asked for some of `experts`. One that keeps
+  // others waiting may be all that is left for these.
+  bool IsTried(const ReplicaHolding& holding,
+               const std::vector<int32_t>& experts) const;
   absl::Status Start(std::shared_ptr<const ReplicaGroup> group,
                      const ReplicaHolding& holding,
                      std::vector<int32_t> experts);
@@ -94,7 +98,7 @@ class ReplicatedCall {
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::vector<Attempt> attempts_;
   // By connection and session: not to be asked again.
-  std::set<std::pair<const WorkerConnection*, std::string>> tried_;
+  std::set<std::pair<const WorkerConnection*, std::string>> failed_;
   std::vector<bool> answered_;  // [E]; experts without rows are
   int64_t unanswered_ = 0;      // experts
   std::vector<Tensor> results_;

@@ -3,6 +3,7 @@
 
 #include "router/replicated_segments.h"
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -254,6 +255,39 @@ TEST_F(ReplicatedSegmentsTest, ASlowWorkerMayAnswerAfterAll) {
   WaitForState(0, WorkerHealth::State::kGood);
   ExpectSame(Run());
   EXPECT_EQ(workers_[0]->runs(), 2);
+  ExpectNothingLeft();
+}
+
+TEST_F(ReplicatedSegmentsTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
+  StartWorkers({{0, 1, 2, 3}, {2, 3}});
+  // 2 and 3 are asked of w1, and of nobody else as long as it may answer.
+  group_->holdings[0].connection->state().AddOutstanding(1000);
+  group_->holdings[1].connection->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  std::atomic<int> calls = 0;
+  std::promise<std::pair<Sender, ExpertFrame>> slow;
+  workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
+    if (calls++ > 0) return workers_[0]->RunNow(sender, frame);
+    slow.set_value({sender, frame});
+  });
+  std::promise<Sender> failing;
+  workers_[1]->Instead([&](const Sender& sender, const ExpertFrame&) {
+    failing.set_value(sender);
+  });
+  auto run = std::async(std::launch::async, [&] { return Run(); });
+  auto [sender, frame] = slow.get_future().get();
+  while (workers_[0]->pings() == 0) std::this_thread::yield();
+  failing.get_future().get()->Finish(absl::UnavailableError("killed"));
+  while (!HasMetric("gshard_expert_call_retries_total{worker=\"w1\"} 1")) {
+    std::this_thread::yield();
+  }
+  workers_[0]->RunNow(sender, std::move(frame));
+  const auto outputs = run.get();
+  ExpectSame(outputs);
+  EXPECT_EQ(LostChoices(*outputs), 0);
+  EXPECT_EQ(calls, 2);
+  group_->holdings[0].connection->state().AddOutstanding(-1000);
   ExpectNothingLeft();
 }
 
