@@ -6,10 +6,14 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/rpc/trace_scope.h"
+#include "services/tensor/buffer.h"
 
 namespace gshard {
 
 using Clock = std::chrono::steady_clock;
+
+// Memory that is kept for the next batch is the system's again after this.
+constexpr std::chrono::seconds kIdle{1};
 
 // `id` and `call` do not change; the rest is guarded by Batcher::mutex_, and
 // not used any more once the request is not in requests_.
@@ -179,10 +183,18 @@ void Batcher::RunThread() {
     std::vector<std::shared_ptr<TranslationModel>> models;
     {
       std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [&] {
+      const auto called = [&] {
         models = ActiveModels(lanes);
         return stopping_ || !models.empty();
-      });
+      };
+      while (!changed_.wait_for(lock, kIdle, called)) {
+        // Nobody runs a batch: what is kept for tensors can go.
+        if (running_.empty()) {
+          TrimBufferCache();
+          changed_.wait(lock, called);
+          break;
+        }
+      }
       if (models.empty()) return;
     }
     // A model's turn is a step: none waits for another's sentences.

@@ -1,5 +1,8 @@
 #include "services/tensor/buffer.h"
 
+#include <malloc.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -18,6 +21,36 @@ constexpr size_t kMaxCachedBytes = size_t{1} << 30;
 // Sizes that vary would otherwise each keep what they had at their peak.
 constexpr size_t kMostHeld = 2;
 constexpr size_t kAlwaysHeld = size_t{1} << 20;  // bytes
+
+// From here on a block is a mapping of its own: what is given back is then the
+// system's again, where a heap of blocks of ever new sizes would keep its gaps.
+// Sanitizers watch the heap.
+#ifdef GSHARD_SANITIZED
+constexpr size_t kMappedBytes = SIZE_MAX;
+#else
+constexpr size_t kMappedBytes = size_t{64} << 10;
+#endif
+
+std::byte* NewBlock(size_t size) {
+  void* block;
+  if (size < kMappedBytes) {
+    block = std::aligned_alloc(kAlignment, size);
+  } else {
+    block = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, /*offset=*/0);
+    if (block == MAP_FAILED) block = nullptr;
+  }
+  if (block == nullptr) throw std::bad_alloc();
+  return static_cast<std::byte*>(block);
+}
+
+void FreeBlock(std::byte* block, size_t size) {
+  if (size < kMappedBytes) {
+    std::free(block);
+  } else {
+    munmap(block, size);
+  }
+}
 
 // Rounds up so that nearly equal sizes share blocks: to 1/8 of the power of
 // two below, which wastes at most 12.5%.
@@ -47,9 +80,7 @@ class BlockCache {
         return block;
       }
     }
-    void* block = std::aligned_alloc(kAlignment, size);
-    if (block == nullptr) throw std::bad_alloc();
-    return static_cast<std::byte*>(block);
+    return NewBlock(size);
   }
 
   void Return(std::byte* block, size_t size) {
@@ -74,7 +105,7 @@ class BlockCache {
   void Trim() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (auto& [size, same] : free_) {
-      for (std::byte* block : same.blocks) std::free(block);
+      for (std::byte* block : same.blocks) FreeBlock(block, size);
     }
     free_.clear();
     usage_.cached_bytes = 0;
@@ -97,7 +128,7 @@ class BlockCache {
         stalest = it;
       }
     }
-    std::free(stalest->second.blocks.back());
+    FreeBlock(stalest->second.blocks.back(), stalest->first);
     stalest->second.blocks.pop_back();
     usage_.cached_bytes -= stalest->first;
   }
@@ -126,6 +157,9 @@ std::shared_ptr<std::byte> AllocateBuffer(size_t bytes) {
 }
 
 BufferUsage GetBufferUsage() { return Cache().usage(); }
-void TrimBufferCache() { Cache().Trim(); }
+void TrimBufferCache() {
+  Cache().Trim();
+  malloc_trim(/*pad=*/0);
+}
 
 }  // namespace gshard

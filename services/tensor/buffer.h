@@ -23,7 +23,7 @@ struct BufferUsage {
 };
 BufferUsage GetBufferUsage();
 
-// Returns cached blocks to the system.
+// Returns cached blocks to the system, and what the heap has between blocks.
 void TrimBufferCache();
 
 }  // namespace gshard

@@ -7,7 +7,8 @@
 #   --requests N     calls and messages of streams (100000)
 #   --warm-up N      that come before, and set the numbers to come back to (half
 #                    of --requests, 2000 at least): memory grows until kernels
-#                    and blocks of all sizes that come have been made once
+#                    and blocks of all sizes that come have been made once.
+#                    Batches as large as they get come last
 #   --growth P       percent that memory may grow by (2)
 #   --seed S         of all that is random (1)
 #   --programs DIR   folder of the programs (build/dev/bin)
@@ -78,6 +79,15 @@ soak() {
   kills=$((kills + 1))
 }
 
+# Translates in the largest batches there are: the router's memory grows with
+# the most that was ever in use, which chance brings late.
+fill_batches() {
+  printf 'Niederländisch, wie es dort wohl heißt\n%.0s' {1..2000} |
+    client translate --model=names --from=de --beam=32 --n_best=32 \
+      --sentences_per_call=20 --calls=64 --file=- > "$scratch/filled" ||
+    give_up "the largest batches were not translated"
+}
+
 readonly gauges=(
   router-0:gshard_requests_in_flight router-0:gshard_requests_queued
   router-0:gshard_queued_tokens router-0:gshard_batch_sentences
@@ -105,6 +115,7 @@ settle() {
 failures=0
 serve 1 2
 soak "$warm_up"
+fill_batches
 settle || failures=$((failures + 1))
 sleep 2  # until connections of clients that were killed are gone
 declare -A files=() memory=() tensors=() calls=()

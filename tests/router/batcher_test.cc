@@ -9,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "services/tensor/buffer.h"
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
 
@@ -287,6 +288,18 @@ TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("w0")));
   model_->Fail(absl::OkStatus());
   EXPECT_OK(Add(batcher, {Sentence(20)}).results.get());
+}
+
+TEST_F(BatcherTest, WithoutWorkNothingIsKeptForTensors) {
+  model_->Hold();
+  Batcher batcher({});
+  Call call = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  { const auto block = AllocateBuffer(1 << 20); }
+  EXPECT_GE(GetBufferUsage().cached_bytes, 1 << 20);
+  model_->Release();
+  EXPECT_OK(call.results.get());
+  while (GetBufferUsage().cached_bytes > 0) std::this_thread::yield();
 }
 
 TEST_F(BatcherTest, FinishWaitsForWhatWasAccepted) {
