@@ -63,8 +63,10 @@ TEST_F(ModelTableTest, AStandbyHasNoNameUntilItIsCurrent) {
 
 TEST_F(ModelTableTest, WithStandbysOnlyNothingHasAName) {
   ASSERT_OK(table_.Add(std::make_shared<FakeModel>("a@1"), /*standby=*/true));
-  EXPECT_THAT(table_.Find(""), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));
-  EXPECT_THAT(table_.Find("a"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model")));
+  EXPECT_THAT(table_.Find(""),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));
+  EXPECT_THAT(table_.Find("a"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model")));
 }
 
 TEST_F(ModelTableTest, UnknownNamesAreToldWhatThereIs) {

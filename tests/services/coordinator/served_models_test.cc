@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "services/cluster/replica_placement.h"
 #include "services/rpc/status.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/fake_cluster.h"
@@ -457,12 +458,20 @@ TEST_F(ServedModelsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
 TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   Start(3, 2, /*keep=*/true);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/1));
-  // Moved, so that nothing that is placed anew would be the same.
   (void)WaitForReplicas(3);
-  workers_[0]->Leave();
+  workers_[2]->Leave();
   (void)WaitForReplicas(2);
   cluster_->AddWorker("a");
   const v1::Placement before = WaitForReplicas(3).placement();
+  // What has moved lies where nobody would place it anew.
+  ASSERT_OK_AND_ASSIGN(
+      const ExpertLists anew,
+      PlaceReplicas({.num_experts = 3, .workers = {{}, {}, {}}}));
+  ExpertLists moved;
+  for (const auto& [worker, experts] : ExpertsOf(before)) {
+    moved.emplace_back(experts.begin(), experts.end());
+  }
+  ASSERT_NE(moved, anew);
   const auto loads = [&] {
     std::set<std::string> sessions;
     const v1::SessionInfo session = Session();
