@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/failure_table.h"
+#include "tests/testing/metric_names.h"
 #include "tests/testing/source_rules.h"
 #include "tests/testing/source_tree.h"
 
@@ -54,6 +55,10 @@ TEST(ThisTreeTest, IsTidy) { ExpectNone(TidyViolations(ThisTree())); }
 
 TEST(ThisTreeTest, EachRowOfTheFailureTableHasItsTest) {
   ExpectNone(FailureTableViolations(ThisTree()));
+}
+
+TEST(ThisTreeTest, AlertsAndDashboardsAskForMetricsThatThereAre) {
+  ExpectNone(MetricNameViolations(ThisTree()));
 }
 
 constexpr char kRooms[] =
@@ -269,6 +274,28 @@ TEST(FailureTableTest, NamesTestsThatThereAre) {
               ElementsAre(HasSubstr("expected 5 cells, got 3")));
   EXPECT_THAT(FailureTableViolations({{"ARCHITECTURE.md", "Text.\n"}}),
               ElementsAre(HasSubstr("no table of failures")));
+}
+
+// A rule beside the code that defines a counter and a histogram.
+std::vector<SourceFile> WithRule(const std::string& expression) {
+  return {{"deploy/prometheus/rules.yml", "groups:\n" + expression + "\n"},
+          {"router/metrics.cc", "Add(\"gshard_a_total\", \"gshard_b_seconds\")"},
+          {"tests/a_test.cc", "Expect(\"gshard_c_total\")"}};
+}
+
+TEST(MetricNamesTest, AreThoseThatCodeDefines) {
+  EXPECT_THAT(MetricNameViolations(WithRule(
+                  "gshard:mine gshard_a_total{job=~\"gshard_router|gshard_.*\"}"
+                  " / gshard_b_seconds_bucket")),
+              IsEmpty());
+  for (const char* unknown : {"gshard_a", "gshard_a_totals", "gshard_c_total"}) {
+    EXPECT_THAT(MetricNameViolations(WithRule(unknown)),
+                ElementsAre(absl::StrCat("deploy/prometheus/rules.yml:2: there "
+                                         "is no metric ",
+                                         unknown)));
+  }
+  EXPECT_THAT(MetricNameViolations(WithRule("up == 0")),
+              ElementsAre(HasSubstr("no metric is asked for")));
 }
 
 }  // namespace

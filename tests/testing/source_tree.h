@@ -13,8 +13,8 @@ struct SourceFile {
   std::string text;
 };
 
-// The files under `root` that people wrote: C++, protos, CMake, scripts and
-// documents; build folders and data apart. In order of path.
+// The files under `root` that people wrote: C++, protos, CMake, scripts,
+// configuration and documents; build folders and data apart. In order of path.
 std::vector<SourceFile> ReadSourceTree(const std::string& root);
 
 // The lines of `text`, without their ends.
