@@ -19,22 +19,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
-#include "services/rpc/server.h"
 #include "services/rpc/status.h"
-#include "tests/client/scratch_folder.h"
+#include "tests/client/unix_server.h"
 
 namespace gshard {
 
 class FakeRouter final : public v1::TranslationService::Service {
  public:
-  FakeRouter()
-      : server_({.address = absl::StrCat("unix:", folder_.path(), "/r")}) {
-    server_.AddService(this, v1::TranslationService::service_full_name());
-    const absl::Status status = server_.Start();
-    EXPECT_TRUE(status.ok()) << status.ToString();
-  }
-  ~FakeRouter() override { server_.Drain(std::chrono::milliseconds(0)); }
-
   const std::string& address() const { return server_.address(); }
 
   // Asked before each call, with the number of calls so far; its error is the
@@ -138,7 +129,6 @@ class FakeRouter final : public v1::TranslationService::Service {
   }
 
  private:
-  const ScratchFolder folder_;
   std::mutex mutex_;
   Refusal refuse_;
   std::vector<v1::TranslateRequest> requests_;
@@ -146,7 +136,7 @@ class FakeRouter final : public v1::TranslationService::Service {
   int most_at_a_time_ = 0;
   std::atomic<bool> knows_streams_ = true;
   std::atomic<bool> breaks_streams_ = false;
-  ServerShell server_;
+  UnixServer server_{this, v1::TranslationService::service_full_name()};
 };
 
 }  // namespace gshard

@@ -1,13 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
-#include "services/rpc/server.h"
 #include "tests/client/command_run.h"
-#include "tests/client/scratch_folder.h"
+#include "tests/client/unix_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -19,13 +16,6 @@ using ::testing::HasSubstr;
 // A coordinator with a served model that has lost a worker, and a job.
 class FakeCoordinator final : public v1::CoordinatorService::Service {
  public:
-  FakeCoordinator() : server_({.address = "unix:" + folder_.path() + "/c"}) {
-    server_.AddService(this, v1::CoordinatorService::service_full_name());
-    const absl::Status status = server_.Start();
-    EXPECT_TRUE(status.ok()) << status.ToString();
-  }
-  ~FakeCoordinator() override { server_.Drain(std::chrono::milliseconds(0)); }
-
   const std::string& address() const { return server_.address(); }
 
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
@@ -50,8 +40,7 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
   }
 
  private:
-  const ScratchFolder folder_;
-  ServerShell server_;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
 };
 
 TEST(DescribeCommandTest, SaysWhatServedModelsLack) {

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
-#include "services/rpc/server.h"
 #include "services/rpc/status.h"
 #include "tests/client/command_run.h"
 #include "tests/client/scratch_folder.h"
+#include "tests/client/unix_server.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -31,13 +31,6 @@ constexpr char kJob[] =
 // A coordinator that accepts every job and tells of it what it is given.
 class FakeCoordinator final : public v1::CoordinatorService::Service {
  public:
-  FakeCoordinator() : server_({.address = "unix:" + folder_.path() + "/c"}) {
-    server_.AddService(this, v1::CoordinatorService::service_full_name());
-    const absl::Status status = server_.Start();
-    EXPECT_TRUE(status.ok()) << status.ToString();
-  }
-  ~FakeCoordinator() override { server_.Drain(std::chrono::milliseconds(0)); }
-
   const std::string& address() const { return server_.address(); }
 
   // What WatchJob() writes.
@@ -92,12 +85,11 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
   }
 
  private:
-  const ScratchFolder folder_;
   std::mutex mutex_;
   v1::SubmitJobRequest submitted_;      // guarded by mutex_
   std::optional<v1::JobProgress> job_;  // guarded by mutex_
   std::vector<v1::JobProgress> lines_;  // guarded by mutex_
-  ServerShell server_;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
 };
 
 v1::JobProgress Line(v1::JobState state, int64_t step) {

@@ -1,0 +1,38 @@
+// A server for a made-up service, at a unix socket of its own.
+
+#ifndef TESTS_CLIENT_UNIX_SERVER_H_
+#define TESTS_CLIENT_UNIX_SERVER_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/server.h"
+#include "tests/client/scratch_folder.h"
+
+namespace gshard {
+
+// Serves from its construction until its destruction, which ends calls: the
+// last member of a service that is served.
+class UnixServer {
+ public:
+  UnixServer(grpc::Service* service, const char* full_name)
+      : server_({.address = absl::StrCat("unix:", folder_.path(), "/s")}) {
+    server_.AddService(service, full_name);
+    const absl::Status status = server_.Start();
+    EXPECT_TRUE(status.ok()) << status.ToString();
+  }
+  ~UnixServer() { server_.Drain(std::chrono::milliseconds(0)); }
+
+  const std::string& address() const { return server_.address(); }
+
+ private:
+  const ScratchFolder folder_;
+  ServerShell server_;
+};
+
+}  // namespace gshard
+
+#endif  // TESTS_CLIENT_UNIX_SERVER_H_
