@@ -53,8 +53,7 @@ class EmbeddedSystem final : public LocalSystem {
     switch (member.role) {
       case LocalMember::Role::kCoordinator: {
         CoordinatorProcessOptions options;
-        options.listen = process.listen;
-        options.metrics_address = process.metrics_address;
+        options.process = process;
         ASSIGN_OR_RETURN(options.reduce, ReduceWayFromName(options_.reduce));
         options.state_directory = options_.state_directory;
         coordinator_ = std::make_unique<CoordinatorProcess>(options);

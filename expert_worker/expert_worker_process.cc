@@ -7,6 +7,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
+#include "services/rpc/process_server.h"
 #include "services/segments/role_split.h"
 #include "services/tensor/buffer.h"
 
@@ -20,29 +21,13 @@ int64_t MemoryBytes(const ExpertWorkerOptions& options) {
   return pages > 0 && page > 0 ? pages * page : int64_t{1} << 40;
 }
 
-size_t MaxMessageBytes(const ExpertWorkerOptions& options) {
-  return static_cast<size_t>(options.process.max_message_mib) << 20;
-}
-
 ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
   ExpertServiceOptions service;
   service.queue.threads = static_cast<int>(options.threads);
   service.queue.max_calls = static_cast<size_t>(options.queue_calls);
   service.queue.max_bytes = static_cast<size_t>(options.queue_mib) << 20;
-  service.stream.frame_limits.max_bytes = MaxMessageBytes(options);
+  service.stream.frame_limits.max_bytes = MaxMessageBytes(options.process);
   return service;
-}
-
-ServerOptions ShellOptions(const ExpertWorkerOptions& options) {
-  return {.address = options.process.listen,
-          .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options),
-          .max_calls = options.process.max_calls,
-          .silence = std::chrono::milliseconds(options.process.lease_ms),
-          .max_connection_idle =
-              absl::ToChronoMilliseconds(options.process.max_connection_idle),
-          .max_connection_age =
-              absl::ToChronoMilliseconds(options.process.max_connection_age)};
 }
 
 }  // namespace
@@ -67,7 +52,7 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
       worker_metrics_(metrics_),
       sessions_(MemoryBytes(options_)),
       service_(&sessions_, ServiceOptions(options_), worker_metrics_),
-      server_(ShellOptions(options_)),
+      server_(ServerOptionsOf(options_.process)),
       commands_(
           &sessions_, &service_, worker_metrics_,
           [this](bool joined) { server_.SetReady(joined); },
@@ -125,7 +110,7 @@ absl::Status ExpertWorkerProcess::Start() {
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
-  member.silence = std::chrono::milliseconds(options_.process.lease_ms);
+  member.silence = Silence(options_.process);
   member.security = security_;
   member.role = v1::MEMBER_ROLE_EXPERT_WORKER;
   member.address = AdvertisedAddress(options_.process, server_.address());
@@ -135,10 +120,7 @@ absl::Status ExpertWorkerProcess::Start() {
   LogInfo("expert worker serves", {{"address", server_.address()},
                                    {"advertised", member.address},
                                    {"name", member.name}});
-  commands_.ReachBuddiesBy(
-      {.max_message_bytes = MaxMessageBytes(options_),
-       .security = security_,
-       .silence = std::chrono::milliseconds(options_.process.lease_ms)});
+  commands_.ReachBuddiesBy(ChannelOptionsOf(options_.process, security_));
   member_ = std::make_unique<MemberClient>(std::move(member), &commands_);
   return member_->Start();
 }

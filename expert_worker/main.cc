@@ -5,7 +5,7 @@
 
 #include "expert_worker/expert_worker_process.h"
 #include "services/ops/matmul.h"
-#include "services/rpc/member_main.h"
+#include "services/rpc/process_main.h"
 
 int main(int argc, char** argv) {
   gshard::InitCompute();
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   flags.Example(
       "gshard_expert_worker --coordinator=localhost:7000 "
       "--listen=127.0.0.1:7002");
-  return gshard::RunMember<gshard::ExpertWorkerProcess>(
+  return gshard::RunProcess<gshard::ExpertWorkerProcess>(
       flags, options, "expert_worker",
       std::vector<std::string>(argv + 1, argv + argc));
 }

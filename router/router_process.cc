@@ -6,6 +6,7 @@
 #include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/process_server.h"
 #include "services/segments/role_split.h"
 #include "services/tensor/buffer.h"
 
@@ -14,14 +15,6 @@ namespace {
 
 // Workers come and go without a word of the coordinator.
 constexpr std::chrono::milliseconds kReadinessInterval{200};
-
-size_t MaxMessageBytes(const RouterOptions& options) {
-  return static_cast<size_t>(options.process.max_message_mib) << 20;
-}
-
-std::chrono::milliseconds Silence(const RouterOptions& options) {
-  return std::chrono::milliseconds(options.process.lease_ms);
-}
 
 BatcherOptions BatchingOptions(const RouterOptions& options) {
   return {
@@ -33,18 +26,6 @@ BatcherOptions BatchingOptions(const RouterOptions& options) {
       .batch = {.max_rows = options.max_batch_rows,
                 .max_positions = options.max_cached_positions,
                 .max_encode_tokens = options.max_encode_tokens}};
-}
-
-ServerOptions ShellOptions(const RouterOptions& options) {
-  return {.address = options.process.listen,
-          .reflection = options.process.reflection,
-          .max_message_bytes = MaxMessageBytes(options),
-          .max_calls = options.process.max_calls,
-          .silence = Silence(options),
-          .max_connection_idle =
-              absl::ToChronoMilliseconds(options.process.max_connection_idle),
-          .max_connection_age =
-              absl::ToChronoMilliseconds(options.process.max_connection_age)};
 }
 
 }  // namespace
@@ -149,7 +130,7 @@ RouterProcess::RouterProcess(RouterOptions options)
                     absl::ToChronoMilliseconds(options_.max_request_time),
                 .max_stream_sentences = options_.max_stream_sentences,
                 .debug_calls = options_.enable_debug_calls}),
-      server_(ShellOptions(options_)) {
+      server_(ServerOptionsOf(options_.process)) {
   // Before any program is built.
   RegisterMoeOps();
   RegisterShardingOps();
@@ -214,17 +195,15 @@ absl::Status RouterProcess::Join() {
   // Parameters and gradients do not hold up commands and heartbeats.
   std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
   if (transfers == nullptr) {
-    ASSIGN_OR_RETURN(transfers, CreateChannel(options_.process.coordinator,
-                                              {.max_message_bytes =
-                                                   MaxMessageBytes(options_),
-                                               .security = security_,
-                                               .bulk = true,
-                                               .silence = Silence(options_)}));
+    ChannelOptions bulk = ChannelOptionsOf(options_.process, security_);
+    bulk.bulk = true;
+    ASSIGN_OR_RETURN(transfers,
+                     CreateChannel(options_.process.coordinator, bulk));
   }
   MemberOptions member;
   member.coordinator = options_.process.coordinator;
   member.channel = options_.coordinator_channel;
-  member.silence = Silence(options_);
+  member.silence = Silence(options_.process);
   member.security = security_;
   member.role = v1::MEMBER_ROLE_ROUTER;
   member.address = AdvertisedAddress(options_.process, server_.address());
@@ -235,10 +214,8 @@ absl::Status RouterProcess::Join() {
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers),
-      ChannelOptions{.max_message_bytes = MaxMessageBytes(options_),
-                     .security = security_,
-                     .silence = Silence(options_)},
-      &models_, router_metrics_, std::move(meet));
+      ChannelOptionsOf(options_.process, security_), &models_, router_metrics_,
+      std::move(meet));
   commands_ = std::make_unique<Commands>(this);
   member.name = MemberName(options_.process, "router", member.address);
   member.build_version = GSHARD_VERSION;

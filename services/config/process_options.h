@@ -15,7 +15,7 @@ namespace gshard {
 
 struct ProcessOptions {
   std::string listen = "127.0.0.1:7000";
-  std::string metrics_address;  // empty: no metrics
+  std::string metrics_address = {};  // empty: no metrics
   bool reflection = false;
   int64_t max_message_mib = 64;
   int64_t max_calls = 8192;  // see ServerOptions
@@ -29,9 +29,9 @@ struct ProcessOptions {
   SecurityOptions security = {};
 
   // Of members, that is, routers and expert workers.
-  std::string coordinator;
-  std::string advertise;  // empty: see AdvertisedAddress
-  std::string name;       // empty: see MemberName
+  std::string coordinator = {};
+  std::string advertise = {};  // empty: see AdvertisedAddress
+  std::string name = {};       // empty: see MemberName
   int64_t lease_ms = 5000;
 };
 

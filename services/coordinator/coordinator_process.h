@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "services/config/security_options.h"
+#include "services/config/process_options.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
 #include "services/metrics/metrics_server.h"
@@ -23,23 +22,14 @@
 namespace gshard {
 
 struct CoordinatorProcessOptions {
-  // "host:port" or "unix:/path"; empty for InProcessChannel() only.
-  std::string listen = "127.0.0.1:7400";
-  std::string metrics_address = {};  // "host:port"; empty: none
-  bool reflection = false;
-  int64_t max_message_mib = 64;
-  int64_t max_calls = 8192;  // see ServerOptions
-  SecurityOptions security = {};
-
-  // Of connections; zero: no limit. See ServerOptions.
-  absl::Duration max_connection_idle = absl::ZeroDuration();
-  absl::Duration max_connection_age = absl::ZeroDuration();
+  // `listen` may be empty: for InProcessChannel() only. What is of members has
+  // no use here, but for lease_ms: that of members.
+  ProcessOptions process = {.listen = "127.0.0.1:7400"};
 
   // Where jobs and served models are kept for the next coordinator; empty: they
   // are forgotten with the process.
   std::string state_directory = {};
 
-  absl::Duration lease = absl::Seconds(5);
   ReduceWay reduce = ReduceWay::kCoordinator;
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.
@@ -79,8 +69,11 @@ class CoordinatorProcess {
   void Drain(std::chrono::milliseconds grace,
              std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
-  // Returns after Drain().
-  void Wait() { server_->Wait(); }
+  // Returns after Drain(), and OK.
+  absl::Status Wait() {
+    server_->Wait();
+    return absl::OkStatus();
+  }
 
  private:
   const CoordinatorProcessOptions options_;

@@ -103,8 +103,8 @@ Cost Train(TrainingJob job, const Variant& variant) {
     return absl::StrCat("unix:", directory.path(), "/", name);
   };
   CoordinatorProcessOptions options;
-  options.listen = socket("coordinator");
-  options.lease = variant.lease;
+  options.process.listen = socket("coordinator");
+  options.process.lease_ms = absl::ToInt64Milliseconds(variant.lease);
   CoordinatorProcess coordinator(options);
   CHECK(coordinator.Start().ok());
   const auto member = [&](const std::string& name) {

@@ -98,7 +98,7 @@ struct Measured {
 absl::StatusOr<Measured> Measure(ReduceWay way, int routers, int64_t width,
                                  const std::string& directory) {
   CoordinatorProcessOptions options;
-  options.listen = "127.0.0.1:0";
+  options.process.listen = "127.0.0.1:0";
   options.reduce = way;
   CoordinatorProcess coordinator(options);
   RETURN_IF_ERROR(coordinator.Start());

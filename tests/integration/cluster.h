@@ -201,8 +201,8 @@ class Cluster {
  private:
   void StartCoordinator() {
     CoordinatorProcessOptions options;
-    options.listen = Listen("coordinator");
-    if (security_.has_value()) options.security = security_->members;
+    options.process.listen = Listen("coordinator");
+    if (security_.has_value()) options.process.security = security_->members;
     options.state_directory = directory_.path() + "/state";
     options.reduce = reduce_;
     coordinator_ = std::make_unique<CoordinatorProcess>(std::move(options));

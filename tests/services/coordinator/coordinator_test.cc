@@ -393,14 +393,15 @@ TEST(CoordinatorTest, WatchingNoJobIsAnError) {
 
 TEST(CoordinatorProcessTest, StartsTellsAndDrains) {
   ScratchDirectory scratch;
-  CoordinatorProcess process({.listen = "unix:" + scratch / "socket",
-                              .metrics_address = "127.0.0.1:0",
-                              .per_expert_metrics = true});
+  CoordinatorProcess process(
+      {.process = {.listen = "unix:" + scratch / "socket",
+                   .metrics_address = "127.0.0.1:0"},
+       .per_expert_metrics = true});
   ASSERT_OK(process.Start());
   EXPECT_EQ(process.address(), "unix:" + scratch / "socket");
   EXPECT_THAT(process.metrics_address(), Not(HasSubstr(":0")));
   process.Drain(std::chrono::milliseconds(0));
-  process.Wait();
+  EXPECT_OK(process.Wait());
 }
 
 TEST(CoordinatorProcessTest, TheModelFlag) {

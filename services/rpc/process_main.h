@@ -1,10 +1,11 @@
-// What the main() of routers and of expert workers have in common.
+// What the main() of all server processes have in common.
 
-#ifndef SERVICES_RPC_MEMBER_MAIN_H_
-#define SERVICES_RPC_MEMBER_MAIN_H_
+#ifndef SERVICES_RPC_PROCESS_MAIN_H_
+#define SERVICES_RPC_PROCESS_MAIN_H_
 
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,15 +21,19 @@ namespace gshard {
 // until SIGTERM has drained it. Returns the exit code: 0, 1 if the process
 // could not start or was refused, 2 for wrong flags.
 //
-// Options has a member `process` of type ProcessOptions. Process is made of
-// Options and has Start(), Drain(grace) and Wait(), as RouterProcess.
+// `check` runs once flags are parsed and may still write to `options`; its
+// error is that of a wrong flag. Options has a member `process` of type
+// ProcessOptions. Process is made of Options and has Start(),
+// Drain(grace, delay) and Wait(), as RouterProcess.
 template <typename Process, typename Options>
-int RunMember(Flags& flags, const Options& options, const char* role,
-              const std::vector<std::string>& arguments) {
+int RunProcess(Flags& flags, const Options& options, const char* role,
+               const std::vector<std::string>& arguments,
+               const std::function<absl::Status()>& check = nullptr) {
   const absl::StatusOr<Flags::Result> parsed = flags.Parse(arguments);
-  if (!parsed.ok()) {
-    std::fprintf(stderr, "%s\n",
-                 std::string(parsed.status().message()).c_str());
+  absl::Status status = parsed.status();
+  if (status.ok() && !parsed->help && check) status = check();
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return 2;
   }
   if (parsed->help) {
@@ -42,7 +47,7 @@ int RunMember(Flags& flags, const Options& options, const char* role,
   const std::chrono::seconds grace(options.process.drain_seconds);
   const auto delay = absl::ToChronoMilliseconds(options.process.drain_delay);
   SignalWatcher signals([&](int) { process.Drain(grace, delay); });
-  absl::Status status = process.Start();
+  status = process.Start();
   if (status.ok()) status = process.Wait();
   if (status.ok()) return 0;
   LogError("the process ends", {{"status", status}});
@@ -51,4 +56,4 @@ int RunMember(Flags& flags, const Options& options, const char* role,
 
 }  // namespace gshard
 
-#endif  // SERVICES_RPC_MEMBER_MAIN_H_
+#endif  // SERVICES_RPC_PROCESS_MAIN_H_
