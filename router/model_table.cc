@@ -39,6 +39,14 @@ void ModelTable::MakeCurrent(const std::string& id) {
   Append(NameOf(id), std::move(entry));
 }
 
+bool ModelTable::HasName(const std::string& id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&id](const Entry& entry) {
+                       return entry.model->id() == id && !entry.name.empty();
+                     });
+}
+
 void ModelTable::Append(const std::string& name, Entry entry) {
   entry.name = name;
   entries_.push_back(std::move(entry));

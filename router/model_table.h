@@ -26,6 +26,9 @@ class ModelTable {
   // A standby becomes what its name stands for. Nothing happens to others.
   void MakeCurrent(const std::string& id);
 
+  // It is there, and no standby: its name stands for it or for a newer one.
+  bool HasName(const std::string& id) const;
+
   // By name, "name@version", or empty if there is one name only; standbys have
   // none. Removing the model waits for those who hold the result.
   //

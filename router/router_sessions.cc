@@ -156,7 +156,6 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .replicas = replicas,
                           .segments_key = router.segments_key()},
                          metrics_));
-    entry.standby = router.standby();
     // Whoever asks finds all experts reachable, or is told who is not.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
   }
@@ -177,7 +176,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
         RETURN_IF_ERROR(
             CheckSegmentsKey(load.router().segments_key(),
                              found->second.serving->segments_key()));
-        if (!load.router().standby()) MakeCurrent(found->second);
+        if (!load.router().standby()) models_->MakeCurrent(session);
       }
       return absl::AlreadyExistsError(
           absl::StrCat("session '", session, "' is loaded"));
@@ -197,7 +196,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   }
   std::lock_guard<std::mutex> lock(mutex_);
   if (entry.serving != nullptr) {
-    RETURN_IF_ERROR(models_->Add(entry.serving, entry.standby));
+    RETURN_IF_ERROR(models_->Add(entry.serving, load.router().standby()));
   }
   sessions_[session] = std::move(entry);
   LogInfo("session loaded",
@@ -234,21 +233,12 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
                {{"session", update.session()}, {"status", verified}});
   }
   replicas.Update(group);
-  if (update.current()) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = sessions_.find(update.session());
-    if (found != sessions_.end()) MakeCurrent(found->second);
-  }
+  if (update.current()) models_->MakeCurrent(update.session());
   LogInfo("placement changed", {{"session", update.session()},
                                 {"version", group->version},
                                 {"parts", group->holdings.size()}});
   connections_.Prune();
   return absl::OkStatus();
-}
-
-void RouterSessions::MakeCurrent(Entry& entry) {
-  entry.standby = false;
-  models_->MakeCurrent(entry.serving->id());
 }
 
 RouterSessions::Entry RouterSessions::Find(const std::string& session) const {
@@ -317,7 +307,7 @@ bool RouterSessions::ready() const {
   std::lock_guard<std::mutex> lock(mutex_);
   bool any = false;
   for (const auto& [id, entry] : sessions_) {
-    if (entry.serving == nullptr || entry.standby) continue;
+    if (entry.serving == nullptr || !models_->HasName(id)) continue;
     any = true;
     if (!entry.serving->Ready()) return false;
   }

@@ -57,7 +57,6 @@ class RouterSessions {
   struct Entry {
     std::shared_ptr<TrainingSession> training;  // one of
     std::shared_ptr<ServingSession> serving;    // the two
-    bool standby = false;
     bool leaving = false;
   };
 
@@ -65,8 +64,6 @@ class RouterSessions {
   absl::Status Update(const v1::UpdatePlacement& update);
   absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
   absl::StatusOr<Entry> Make(const v1::LoadSession& load);
-  // A serving session is no standby any more. Needs mutex_.
-  void MakeCurrent(Entry& entry);
   Entry Find(const std::string& session) const;
   absl::StatusOr<std::shared_ptr<TrainingSession>> FindTraining(
       const std::string& session) const;

@@ -50,10 +50,15 @@ TEST_F(ModelTableTest, AStandbyHasNoNameUntilItIsCurrent) {
   EXPECT_EQ(FindId("a"), "a@2");
   EXPECT_EQ(FindId(""), "a@2");
   EXPECT_EQ(FindId("a@1"), "a@1");
+  EXPECT_TRUE(table_.HasName("a@2"));
+  EXPECT_FALSE(table_.HasName("a@1"));
+  EXPECT_FALSE(table_.HasName("a@3"));
   table_.MakeCurrent("a@2");  // it is
   table_.MakeCurrent("a@3");  // is not there
   EXPECT_EQ(FindId("a"), "a@2");
   table_.MakeCurrent("a@1");
+  EXPECT_TRUE(table_.HasName("a@1"));
+  EXPECT_TRUE(table_.HasName("a@2"));  // to be released next
   EXPECT_EQ(FindId("a"), "a@1");
   EXPECT_EQ(FindId(""), "a@1");
   // Nor does it take the name back.
