@@ -190,7 +190,9 @@ void Batcher::RunThread() {
       while (!changed_.wait_for(lock, kIdle, called)) {
         // Nobody runs a batch: what is kept for tensors can go.
         if (running_.empty()) {
+          lock.unlock();
           TrimBufferCache();
+          lock.lock();
           changed_.wait(lock, called);
           break;
         }

@@ -157,6 +157,7 @@ std::shared_ptr<std::byte> AllocateBuffer(size_t bytes) {
 }
 
 BufferUsage GetBufferUsage() { return Cache().usage(); }
+
 void TrimBufferCache() {
   Cache().Trim();
   malloc_trim(/*pad=*/0);
