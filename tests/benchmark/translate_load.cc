@@ -78,6 +78,7 @@ Flags DeclareFlags(LoadFlags* values) {
   flags.Bool("require-full", &values->require_full,
              "ask for full translations only");
   flags.Text("log", &values->log, "FILE", "where each call is listed");
+  flags.Require("routers");
   flags.Example("translate_load --routers=127.0.0.1:7001 --rate=50");
   return flags;
 }
@@ -223,10 +224,8 @@ int Main(int argc, char** argv) {
   Flags flags = DeclareFlags(&values);
   const auto parsed =
       flags.Parse(std::vector<std::string>(argv + 1, argv + argc));
-  if (!parsed.ok() || (!parsed->help && values.routers.empty())) {
-    std::cerr << (parsed.ok() ? "--routers: required"
-                              : std::string(parsed.status().message()))
-              << "\n";
+  if (!parsed.ok()) {
+    std::cerr << parsed.status().message() << "\n";
     return 2;
   }
   if (parsed->help) {

@@ -46,6 +46,7 @@ Flags DeclareFlags(MixedFlags* values) {
                 "calls, and messages of streams");
   flags.Integer("threads", &values->threads, 1, 1024, "calls under way");
   flags.Integer("seed", &values->seed, 0, 1 << 30, "of all that is random");
+  flags.Require("router");
   flags.Example("mixed_requests --router=127.0.0.1:7001 --requests=1000");
   return flags;
 }
@@ -201,10 +202,8 @@ int Main(int argc, char** argv) {
   Flags flags = DeclareFlags(&values);
   const auto parsed =
       flags.Parse(std::vector<std::string>(argv + 1, argv + argc));
-  if (!parsed.ok() || (!parsed->help && values.router.empty())) {
-    std::cerr << (parsed.ok() ? "--router: required"
-                              : std::string(parsed.status().message()))
-              << "\n";
+  if (!parsed.ok()) {
+    std::cerr << parsed.status().message() << "\n";
     return 2;
   }
   if (parsed->help) {
