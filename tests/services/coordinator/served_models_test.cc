@@ -466,7 +466,7 @@ TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   // What has moved lies where nobody would place it anew.
   ASSERT_OK_AND_ASSIGN(
       const ExpertLists anew,
-      PlaceReplicas({.num_experts = 3, .workers = {{}, {}, {}}}));
+      PlaceReplicas({.num_experts = 3, .load = {}, .workers = {{}, {}, {}}}));
   ExpertLists moved;
   for (const auto& [worker, experts] : ExpertsOf(before)) {
     moved.emplace_back(experts.begin(), experts.end());
