@@ -40,7 +40,7 @@ fi
 # Prometheus endpoints: the coordinator, then each router, then each worker.
 metrics_port=9464
 shown_metrics="expert_(tokens|rows|calls|tokens_dropped)_total\
-|expert_load_imbalance_ratio|exchange_bytes_total|balance_loss|steps_total\
+|expert_load_imbalance_ratio|exchange_bytes_total|balance_loss\
 |train_(step|loss|tokens_total|tokens_per_second)[{ ]"
 
 # sacreBLEU goes into a folder of its own. Without it the demo still runs, and

@@ -1,10 +1,9 @@
 #include "expert_worker/expert_worker_process.h"
 
-#include <unistd.h>
-
 #include <utility>
 
 #include "services/base/log.h"
+#include "services/base/memory_limit.h"
 #include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/process_server.h"
@@ -15,10 +14,7 @@ namespace gshard {
 namespace {
 
 int64_t MemoryBytes(const ExpertWorkerOptions& options) {
-  if (options.memory_mib > 0) return options.memory_mib << 20;
-  const int64_t pages = sysconf(_SC_PHYS_PAGES);
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? pages * page : int64_t{1} << 40;
+  return options.memory_mib > 0 ? options.memory_mib << 20 : MemoryLimit();
 }
 
 ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
@@ -42,8 +38,8 @@ void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
   flags.Integer("queue_mib", &options->queue_mib, 1, 1 << 20,
                 "MiB of tensors that may wait for a thread");
   flags.Integer("memory_mib", &options->memory_mib, 0, 1 << 30,
-                "MiB that parameters and their gradients may take; 0 is the "
-                "machine's memory");
+                "MiB that parameters and their gradients may take; 0 is all "
+                "that the machine or the container has");
 }
 
 ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)

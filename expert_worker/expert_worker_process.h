@@ -38,7 +38,7 @@ struct ExpertWorkerOptions {
   int64_t queue_calls = 1024;
   int64_t queue_mib = 1024;
 
-  // Memory for sessions; 0 is the machine's.
+  // Memory for sessions; 0 is all that this process may have.
   int64_t memory_mib = 0;
 
   // Instead of process.coordinator, if set.

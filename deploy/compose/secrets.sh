@@ -14,6 +14,7 @@ if [[ ! -e secrets/token ]]; then
   (umask 077 && openssl rand -hex 32 > secrets/token)
 fi
 digest=$(tr -d '\n' < secrets/token | sha256sum | cut -d ' ' -f 1)
-printf '%s\n' "member certificate member.gshard expert" \
-  "client token $digest translate,train,admin" > secrets/callers
+[[ -e secrets/callers ]] ||
+  printf '%s\n' "member certificate member.gshard expert" \
+    "client token $digest translate,train,admin" > secrets/callers
 chmod a+r secrets/{ca.pem,member.pem,member.key,callers}

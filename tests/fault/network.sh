@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by tests/fault/*.sh: a network of namespaces that can be cut apart.
+# Sourced by exactness.sh: a network of namespaces that can be cut apart.
 # Needs root with CAP_NET_ADMIN and CAP_SYS_ADMIN.
 #
 # All of it is in a namespace of its own, named after this process: a bridge

@@ -17,8 +17,9 @@
 # A router, two expert workers and the coordinator run as processes. One client
 # sends all the time, another one is killed every other second, in the midst of
 # its calls. When they have gone, nothing may be in flight, queued or in a
-# batch, and tensors in use, calls under way, open files and memory of each
-# process be as after the warm-up. Streams between members are calls, too.
+# batch; open files and memory of each process, and tensors in use and calls
+# under way of router and workers, be as after the warm-up. Streams between
+# members are calls, too.
 #
 # Prints the numbers. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
