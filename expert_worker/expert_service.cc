@@ -55,7 +55,9 @@ absl::StatusOr<TensorMap> NamedInputs(ExpertFrame& frame) {
 int64_t CountRows(const std::vector<Tensor>& tensors) {
   int64_t rows = 0;
   for (const Tensor& tensor : tensors) {
-    if (tensor.type() == ElementType::kFloat32 && tensor.rank() >= 1) {
+    const bool is_float = tensor.type() == ElementType::kFloat32 ||
+                          tensor.type() == ElementType::kBFloat16;
+    if (is_float && tensor.rank() >= 1 && tensor.size() > 0) {
       rows = std::max(rows, tensor.dim(0));
     }
   }
@@ -303,8 +305,8 @@ void ExpertService::OnStreamEnd(Stream& stream) {
   stream_ended_.notify_all();
 }
 
-void ExpertService::FinishAccepted() {
-  queue_.Finish();
+void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {
+  queue_.Finish(grace);
   finishing_ = true;
   std::unique_lock<std::mutex> lock(mutex_);
   for (const auto& [id, stream] : streams_) {

@@ -44,11 +44,11 @@ class ExpertService final
       grpc::ByteBuffer* response) override;
 
   // Takes no new calls (UNAVAILABLE), replies to those accepted, and ends the
-  // streams.
-  void FinishAccepted();
+  // streams. Calls that still wait after `grace` are UNAVAILABLE, too.
+  void FinishAccepted(std::chrono::milliseconds grace);
 
   const WorkQueue& queue() const { return queue_; }
-  // Rows that calls have brought, ever.
+  // Rows, [R, ...] of floats, that calls have brought, ever.
   int64_t rows() const { return rows_; }
   int streams() const;
 

@@ -79,7 +79,9 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
                             [] { return GetBufferUsage().cached_bytes; });
   server_.AddMetrics(metrics_);
   server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
-  server_.OnDrain([this] { service_.FinishAccepted(); });
+  server_.OnDrain([this] {
+    service_.FinishAccepted(std::chrono::milliseconds(grace_ms_.load()));
+  });
 }
 
 ExpertWorkerProcess::~ExpertWorkerProcess() {
@@ -128,6 +130,7 @@ std::string ExpertWorkerProcess::metrics_address() const {
 void ExpertWorkerProcess::Drain(std::chrono::milliseconds grace,
                                 std::chrono::milliseconds delay) {
   std::lock_guard<std::mutex> drain_lock(drain_mutex_);
+  grace_ms_ = grace.count();
   // At once: leaving may wait for the coordinator.
   server_.EndReadiness();
   // Before the delay, so that the coordinator places its experts elsewhere

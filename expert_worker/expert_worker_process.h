@@ -7,6 +7,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -98,6 +99,7 @@ class ExpertWorkerProcess {
   bool drained_ = false;    // guarded by mutex_
   absl::Status refused_;    // guarded by mutex_
   std::mutex drain_mutex_;  // one Start() or Drain() at a time
+  std::atomic<int64_t> grace_ms_{0};
 
   std::unique_ptr<MemberClient> member_;
   std::unique_ptr<MetricsServer> metrics_server_;

@@ -57,7 +57,13 @@ void SessionTable::Unload(const std::string& id) {
   const std::shared_ptr<Entry> entry = std::move(found->second);
   sessions_.erase(found);
   released_.wait(lock, [&] { return entry->leases == 0; });
-  memory_bytes_used_ -= entry->session->memory_bytes();
+  // Nobody finds it any more. To give much memory back takes its time, in which
+  // others find theirs, and it counts until it is done.
+  const int64_t bytes = entry->session->memory_bytes();
+  lock.unlock();
+  entry->session = nullptr;
+  lock.lock();
+  memory_bytes_used_ -= bytes;
 }
 
 void SessionTable::Abort(const std::string& id) {

@@ -12,6 +12,14 @@ namespace {
 // In which some of what waits is done.
 constexpr std::chrono::milliseconds kFullDelay{100};
 
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the worker is shutting down");
+}
+
+absl::Status NotBegun() {
+  return absl::CancelledError("cancelled before it began");
+}
+
 }  // namespace
 
 WorkQueue::WorkQueue(WorkQueueOptions options) : options_(std::move(options)) {
@@ -22,15 +30,13 @@ WorkQueue::WorkQueue(WorkQueueOptions options) : options_(std::move(options)) {
 }
 
 WorkQueue::~WorkQueue() {
-  Finish();
+  Finish(std::chrono::milliseconds(0));
   for (std::thread& thread : threads_) thread.join();
 }
 
 absl::Status WorkQueue::Add(Work work) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (finishing_) {
-    return absl::UnavailableError("the worker is shutting down");
-  }
+  if (finishing_) return ShuttingDown();
   if (!waiting_.empty() && (waiting_.size() >= options_.max_calls ||
                             waiting_bytes_ + work.bytes > options_.max_bytes)) {
     return WithRetryDelay(
@@ -69,7 +75,8 @@ void WorkQueue::RunThread() {
   }
 }
 
-void WorkQueue::CancelIf(const std::function<bool(const Work&)>& matches) {
+void WorkQueue::CancelIf(const absl::Status& why,
+                         const std::function<bool(const Work&)>& matches) {
   std::list<Waiting> cancelled;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -82,26 +89,31 @@ void WorkQueue::CancelIf(const std::function<bool(const Work&)>& matches) {
     if (finishing_) changed_.notify_all();
   }
   for (const Waiting& waiting : cancelled) {
-    waiting.work.run(absl::CancelledError("cancelled before it began"),
-                     Waited(waiting));
+    waiting.work.run(why, Waited(waiting));
   }
 }
 
 void WorkQueue::Cancel(uint64_t stream, uint64_t call_id) {
-  CancelIf([=](const Work& work) {
+  CancelIf(NotBegun(), [=](const Work& work) {
     return work.stream == stream && work.call_id == call_id;
   });
 }
 
 void WorkQueue::CancelStream(uint64_t stream) {
-  CancelIf([=](const Work& work) { return work.stream == stream; });
+  CancelIf(NotBegun(),
+           [=](const Work& work) { return work.stream == stream; });
 }
 
-void WorkQueue::Finish() {
+void WorkQueue::Finish(std::chrono::milliseconds grace) {
+  const auto done = [this] { return waiting_.empty() && running_ == 0; };
   std::unique_lock<std::mutex> lock(mutex_);
   finishing_ = true;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return waiting_.empty() && running_ == 0; });
+  if (changed_.wait_for(lock, grace, done)) return;
+  lock.unlock();
+  CancelIf(ShuttingDown(), [](const Work&) { return true; });
+  lock.lock();
+  changed_.wait(lock, done);  // segments are short
 }
 
 std::chrono::microseconds WorkQueue::Waited(const Waiting& waiting) const {

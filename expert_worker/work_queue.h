@@ -43,14 +43,14 @@ class WorkQueue {
     size_t bytes = 0;
     TimePoint deadline;
     // Called once. OK: run, on one of the queue's threads. Otherwise why it
-    // will not be run: DeadlineExceeded, Cancelled.
+    // will not be run: DeadlineExceeded, Cancelled, Unavailable.
     std::function<void(const absl::Status& status,
                        std::chrono::microseconds waited)>
         run;
   };
 
   explicit WorkQueue(WorkQueueOptions options);
-  // Finishes.
+  // Finishes without grace.
   ~WorkQueue();
 
   WorkQueue(const WorkQueue&) = delete;
@@ -65,8 +65,9 @@ class WorkQueue {
   void Cancel(uint64_t stream, uint64_t call_id);
   void CancelStream(uint64_t stream);
 
-  // Takes no more calls, and returns when those accepted are done.
-  void Finish();
+  // Takes no more calls, and returns when those accepted are done. What still
+  // waits after `grace` gets UNAVAILABLE.
+  void Finish(std::chrono::milliseconds grace);
 
   int running() const;
   int waiting() const;
@@ -79,7 +80,8 @@ class WorkQueue {
   };
 
   void RunThread();
-  void CancelIf(const std::function<bool(const Work&)>& matches);
+  void CancelIf(const absl::Status& why,
+                const std::function<bool(const Work&)>& matches);
   std::chrono::microseconds Waited(const Waiting& waiting) const;
 
   const WorkQueueOptions options_;

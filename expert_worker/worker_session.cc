@@ -88,6 +88,7 @@ void WorkerSession::TakeParameters() {
 
 void WorkerSession::BeginStep() {
   prepared_.reset();
+  refused_ = absl::OkStatus();
   if (!training()) return;
   gradients_ = std::make_unique<StepGradients>(ParameterNames(store_.specs()),
                                                microbatches_);
@@ -179,6 +180,7 @@ absl::StatusOr<std::vector<SquaredNorm>> WorkerSession::PrepareStep(
     return absl::FailedPreconditionError(
         absl::StrCat("expected step ", step_ + 1, ", got ", step));
   }
+  if (!refused_.ok()) return refused_;
   if (prepared_.has_value()) {
     if (attempts == absl::MakeConstSpan(prepared_->attempts)) {
       return prepared_->norms;
@@ -189,7 +191,8 @@ absl::StatusOr<std::vector<SquaredNorm>> WorkerSession::PrepareStep(
   Prepared prepared;
   prepared.attempts.assign(attempts.begin(), attempts.end());
   ASSIGN_OR_RETURN(prepared.gradients, gradients_->Take(attempts));
-  RETURN_IF_ERROR(store_.CheckGradients(prepared.gradients));
+  refused_ = store_.CheckGradients(prepared.gradients);
+  if (!refused_.ok()) return refused_;
   prepared.norms = store_.SquaredNorms(prepared.gradients);
   prepared_ = std::move(prepared);
   return prepared_->norms;

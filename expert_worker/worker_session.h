@@ -204,6 +204,7 @@ class WorkerSession {
   const std::unique_ptr<Replica> replica_;    // may be null
   std::unique_ptr<StepGradients> gradients_;  // of step_ + 1
   std::optional<Prepared> prepared_;          // of step_ + 1
+  absl::Status refused_;  // why the sums of step_ + 1 are no gradients
 
   // Held while parameters are updated and while a snapshot is let go.
   mutable std::mutex snapshot_mutex_;

@@ -113,10 +113,6 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
   }
   ASSIGN_OR_RETURN(const std::vector<TargetPhrase> phrases,
                    TargetPhrases(request, options));
-  if (phrases.size() > kMaxPhrases) {
-    return OutOfRange("keep: with the terms that apply", 0, kMaxPhrases,
-                      static_cast<int64_t>(phrases.size()));
-  }
   if (decode.alternatives && !phrases.empty()) {
     return absl::InvalidArgumentError("keep: contradicts options.alternatives");
   }

@@ -55,6 +55,8 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 30,
                 "sentences of one stream that may be under way or not yet "
                 "taken by its client");
+  flags.Integer("max_caller_streams", &options->max_caller_streams, 1,
+                int64_t{1} << 30, "streams that a caller may have open");
   flags.Bool("enable_debug_calls", &options->enable_debug_calls,
              "answer ExplainRouting");
   flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
@@ -129,6 +131,7 @@ RouterProcess::RouterProcess(RouterOptions options)
                {.max_request_time =
                     absl::ToChronoMilliseconds(options_.max_request_time),
                 .max_stream_sentences = options_.max_stream_sentences,
+                .max_caller_streams = options_.max_caller_streams,
                 .debug_calls = options_.enable_debug_calls}),
       server_(ServerOptionsOf(options_.process)) {
   // Before any program is built.

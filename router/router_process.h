@@ -45,6 +45,7 @@ struct RouterOptions {
   // See TranslationLimits.
   absl::Duration max_request_time = absl::Seconds(60);
   int64_t max_stream_sentences = TranslationLimits().max_stream_sentences;
+  int64_t max_caller_streams = TranslationLimits().max_caller_streams;
   bool enable_debug_calls = false;
   int64_t max_batch_rows = BatchLimits().max_rows;
   int64_t max_cached_positions = BatchLimits().max_positions;

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/decoding/phrase_constraints.h"
 
 namespace gshard {
 namespace {
@@ -62,12 +63,20 @@ size_t FindWords(absl::string_view text, absl::string_view phrase) {
 absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     const v1::Sentence& sentence, const v1::TranslateOptions& options) {
   std::vector<TargetPhrase> phrases;
+  // Never more than can be used, for each is looked for among them.
   const auto add = [&phrases](std::string text, std::string field) {
-    if (std::none_of(
+    if (std::any_of(
             phrases.begin(), phrases.end(),
             [&text](const TargetPhrase& one) { return one.text == text; })) {
-      phrases.push_back({std::move(text), std::move(field)});
+      return absl::OkStatus();
     }
+    if (phrases.size() == kMaxPhrases) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field, ": expected at most ", kMaxPhrases,
+                       " phrases, kept parts and terms that apply together"));
+    }
+    phrases.push_back({std::move(text), std::move(field)});
+    return absl::OkStatus();
   };
   const std::string& text = sentence.text();
   for (int i = 0; i < sentence.keep_size(); ++i) {
@@ -82,12 +91,13 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     }
     std::string kept = text.substr(span.begin(), span.end() - span.begin());
     RETURN_IF_ERROR(CheckText(field, kept));
-    add(std::move(kept), field);
+    RETURN_IF_ERROR(add(std::move(kept), field));
   }
   for (int i = 0; i < options.terms_size(); ++i) {
     const v1::Term& term = options.terms(i);
     if (FindWords(text, term.source()) == std::string::npos) continue;
-    add(term.target(), absl::StrCat("options.terms[", i, "].target"));
+    RETURN_IF_ERROR(
+        add(term.target(), absl::StrCat("options.terms[", i, "].target")));
   }
   return phrases;
 }

@@ -31,8 +31,9 @@ struct TargetPhrase {
   std::string field;  // "options.terms[3].target", "keep[0]"
 };
 
-// What the translation of `sentence` must have, each text once. Errors:
-// InvalidArgument naming a field of the sentence that is not valid.
+// What the translation of `sentence` must have, each text once, at most
+// kMaxPhrases. Errors: InvalidArgument naming a field that is not valid, or is
+// one too many.
 absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     const v1::Sentence& sentence, const v1::TranslateOptions& options);
 

@@ -113,6 +113,11 @@ absl::Status InSentence(int i, const absl::Status& status) {
 // Parses a message; says which text is not UTF-8 if that is why it cannot.
 template <typename Message, typename Check>
 absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer, const Check& check) {
+  if (buffer.Length() > kMaxRequestBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request has ", buffer.Length(),
+                     " bytes, expected at most ", kMaxRequestBytes));
+  }
   grpc::ByteBuffer copy = buffer;  // shares the bytes
   auto message = ParseRaw<Message>(std::move(buffer));
   if (message.ok()) return message;

@@ -18,6 +18,10 @@ namespace gshard {
 inline constexpr int kMaxSentences = 64;  // of one call
 inline constexpr size_t kMaxTextBytes = 16384;
 
+// Of an encoded request: more than its fields may have together. What is
+// longer is not parsed, for tiny messages take many times their bytes.
+inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
+
 // A request that may be translated.
 struct PreparedTranslation {
   std::shared_ptr<TranslationModel> model;
@@ -25,7 +29,8 @@ struct PreparedTranslation {
 };
 
 // Parses a message. Protobuf refuses a text that is not UTF-8 without saying
-// which; this says. Errors: InvalidArgument naming the field.
+// which; this says. Errors: InvalidArgument naming the field; ResourceExhausted
+// beyond kMaxRequestBytes.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer);
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(

@@ -23,6 +23,10 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+absl::Status ShuttingDown() {
+  return absl::UnavailableError("the router is shutting down");
+}
+
 }  // namespace
 
 // One call. gRPC tells it of the client's going and of its own end; the batcher
@@ -152,6 +156,24 @@ class TranslationService::ExplainCall final : public grpc::ServerUnaryReactor {
   const std::shared_ptr<Cancellation> stop_ = std::make_shared<Cancellation>();
 };
 
+absl::Status TranslationService::Streams::Admit(const std::string& caller,
+                                                int64_t most) {
+  std::lock_guard<std::mutex> lock(mutex);
+  int64_t& open = by_caller[caller];
+  if (open >= most) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "expected at most ", most, " open streams of one caller"));
+  }
+  ++open;
+  return absl::OkStatus();
+}
+
+void TranslationService::Streams::Leave(const std::string& caller) {
+  std::lock_guard<std::mutex> lock(mutex);
+  const auto found = by_caller.find(caller);
+  if (--found->second == 0) by_caller.erase(found);
+}
+
 TranslationService::TranslationService(const ModelTable* models,
                                        Batcher* batcher, RouterMetrics metrics,
                                        const TranslationLimits& limits)
@@ -171,6 +193,9 @@ grpc::ServerUnaryReactor* TranslationService::Translate(
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
+  const std::string caller = CallerOf(*context);
+  const absl::Status admitted =
+      streams_->Admit(caller, limits_.max_caller_streams);
   auto stream = std::make_shared<TranslationStream*>(nullptr);
   *stream = new TranslationStream(
       {.models = models_,
@@ -180,12 +205,14 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
        .max_request_time = limits_.max_request_time,
        .on_over =
            [streams = streams_, live_calls = live_calls_, stream,
-            open_streams = metrics_.open_streams] {
+            open_streams = metrics_.open_streams, caller,
+            counted = admitted.ok()] {
              open_streams.Add(-1);
              {
                std::lock_guard<std::mutex> lock(streams->mutex);
                streams->live.erase(*stream);
              }
+             if (counted) streams->Leave(caller);
              --*live_calls;
            }},
       context);
@@ -199,7 +226,9 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
   }
   TranslationStream* const reactor = *stream;
   if (draining) {
-    reactor->Drain();
+    reactor->End(ShuttingDown());
+  } else if (!admitted.ok()) {
+    reactor->End(admitted);
   } else {
     reactor->Start();
   }
@@ -219,7 +248,9 @@ void TranslationService::DrainStreams() {
   std::lock_guard<std::mutex> lock(streams_->mutex);
   streams_->draining = true;
   // None can go meanwhile: that takes the lock.
-  for (TranslationStream* const stream : streams_->live) stream->Drain();
+  for (TranslationStream* const stream : streams_->live) {
+    stream->End(ShuttingDown());
+  }
 }
 
 }  // namespace gshard

@@ -6,9 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "router/batcher.h"
@@ -26,6 +28,10 @@ struct TranslationLimits {
 
   // What a stream may be owed: TranslationStreamOptions.
   int64_t max_stream_sentences = 256;
+
+  // Streams that a caller may have open; more are RESOURCE_EXHAUSTED. Idle ones
+  // cost nothing but a place among the calls that the server takes.
+  int64_t max_caller_streams = 256;
 
   bool debug_calls = false;  // ExplainRouting
 };
@@ -66,9 +72,15 @@ class TranslationService final
 
   // Shared with them.
   struct Streams {
+    // Why another stream of the caller cannot begin; OK: it is counted.
+    absl::Status Admit(const std::string& caller, int64_t most);
+    void Leave(const std::string& caller);
+
     std::mutex mutex;
-    std::set<TranslationStream*> live;  // guarded by mutex
-    bool draining = false;              // guarded by mutex
+    // All below are guarded by mutex.
+    std::set<TranslationStream*> live;
+    std::map<std::string, int64_t> by_caller;  // those that were admitted
+    bool draining = false;
   };
 
   const ModelTable* const models_;

@@ -42,11 +42,11 @@ TranslationStream::TranslationStream(TranslationStreamOptions options,
 
 void TranslationStream::Start() { GoOn(std::unique_lock<std::mutex>(mutex_)); }
 
-void TranslationStream::Drain() {
+void TranslationStream::End(const absl::Status& status) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (!stopping_) {
     stopping_ = true;
-    status_ = absl::UnavailableError("the router is shutting down");
+    status_ = status;
   }
   GoOn(std::move(lock));
 }

@@ -49,9 +49,9 @@ class TranslationStream final
   // Begins to read. The stream may be gone when this returns.
   void Start();
 
-  // Reads no more; ends with UNAVAILABLE when what was read is answered. Not
-  // after on_over.
-  void Drain();
+  // Reads no more, or does not begin to; ends with `status` when what was read
+  // is answered. Not after on_over.
+  void End(const absl::Status& status);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;

@@ -49,6 +49,8 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
   const int64_t V = static_cast<int64_t>(logits.size());
   const float maximum = Maximum(logits.data(), V);
   const float log_sum = std::log(SumOfExp(logits.data(), V, maximum));
+  // One that is no number spoils the sum.
+  if (!std::isfinite(log_sum)) return {};
 
   // A heap whose front is the worst of the best so far.
   const auto better = [](const TokenScore& a, const TokenScore& b) {
@@ -60,7 +62,6 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
   best.reserve(count + 1);
   float worst = -std::numeric_limits<float>::infinity();
   for (int64_t v = 0; v < V; ++v) {
-    // NaN is never better, so a broken row gives no tokens and not rubbish.
     if (!(logits[v] > worst)) continue;
     const int32_t token = static_cast<int32_t>(v);
     if (std::find(never.begin(), never.end(), token) != never.end()) continue;

@@ -23,7 +23,7 @@ struct TokenScore {
 // are not among the best follow them, whatever their probability. A row's
 // result does not depend on anything but its arguments.
 //
-// Logits that are not numbers give no tokens. REQUIRES: `also` is in range.
+// A row with logits that are not numbers gives no tokens. REQUIRES: `also` is in range.
 std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
                                   absl::Span<const int32_t> never,
                                   absl::Span<const int32_t> also = {});

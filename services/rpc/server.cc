@@ -112,6 +112,12 @@ absl::Status Validate(const ServerOptions& options) {
 void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
+  // Sizes are checked before messages are unpacked: a megabyte that is packed
+  // well would become a gigabyte. Whoever compresses gets UNIMPLEMENTED, and
+  // nothing is unpacked meanwhile.
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
+  builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              options.max_calls_per_connection);
   // Two servers on one port would share its connections at random.

@@ -50,7 +50,7 @@ struct ServerOptions {
   // Lets tools such as grpcurl list the services.
   bool reflection = false;
 
-  // Either direction. At least 1 KiB, below 2 GiB.
+  // Either direction; none is compressed. At least 1 KiB, below 2 GiB.
   size_t max_message_bytes = kDefaultMaxMessageBytes;
 
   // Calls that one connection may have open; more wait on the client's side. At

@@ -67,20 +67,21 @@ size_t BlockSize(size_t bytes) {
 class BlockCache {
  public:
   std::byte* Take(size_t size) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      usage_.live_bytes += size;
-      peak_bytes_ = std::max(peak_bytes_, usage_.live_bytes);
-      auto found = free_.find(size);
-      if (found != free_.end() && !found->second.blocks.empty()) {
-        std::byte* block = found->second.blocks.back();
-        found->second.blocks.pop_back();
-        found->second.last_use = ++clock_;
-        usage_.cached_bytes -= size;
-        return block;
-      }
+    std::unique_lock<std::mutex> lock(mutex_);
+    auto found = free_.find(size);
+    if (found != free_.end() && !found->second.blocks.empty()) {
+      std::byte* const block = found->second.blocks.back();
+      found->second.blocks.pop_back();
+      found->second.last_use = ++clock_;
+      usage_.cached_bytes -= size;
+      CountLive(size);
+      return block;
     }
-    return NewBlock(size);
+    lock.unlock();
+    std::byte* const block = NewBlock(size);  // may throw: then nothing is live
+    lock.lock();
+    CountLive(size);
+    return block;
   }
 
   void Return(std::byte* block, size_t size) {
@@ -112,6 +113,12 @@ class BlockCache {
   }
 
  private:
+  // Needs mutex_.
+  void CountLive(size_t size) {
+    usage_.live_bytes += size;
+    peak_bytes_ = std::max(peak_bytes_, usage_.live_bytes);
+  }
+
   struct Blocks {  // of one size
     std::vector<std::byte*> blocks;
     uint64_t last_use = 0;

@@ -34,6 +34,7 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMemory = int64_t{1} << 30;
+constexpr std::chrono::milliseconds kLongGrace{300'000};
 
 // A router's side of one stream.
 class RouterStream {
@@ -177,7 +178,7 @@ class ExpertServiceTest : public ::testing::Test {
         ServerOptions{.address = "unix:" + directory_.path() + "/worker"});
     server_->AddService(service_.get(),
                         v1::ExpertWorkerService::service_full_name());
-    server_->OnDrain([this] { service_->FinishAccepted(); });
+    server_->OnDrain([this] { service_->FinishAccepted(kLongGrace); });
     ASSERT_OK(server_->Start());
     router_ =
         std::make_unique<RouterStream>(*CreateChannel(server_->address()));
@@ -468,7 +469,7 @@ TEST_F(ExpertServiceTest, DrainsByFinishingWhatItAccepted) {
 
 TEST_F(ExpertServiceTest, StreamsThatComeLaterAreEndedToo) {
   Start();
-  service_->FinishAccepted();
+  service_->FinishAccepted(kLongGrace);
   // A server would wait for it as long as it may.
   RouterStream late(*CreateChannel(server_->address()));
   late.Send(Frame(1));

@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr milliseconds kLong{300'000};
 
 // A queue whose threads are held by calls that last until Release(), under a
 // clock that stands still.
@@ -90,7 +91,7 @@ TEST_F(WorkQueueTest, RunsInOrderOfArrival) {
   EXPECT_EQ(queue_->waiting_bytes(), 30u);
   now_ms_ += 7;
   Release();
-  queue_->Finish();
+  queue_->Finish(kLong);
   EXPECT_THAT(log(), ElementsAre("1 OK 7", "2 OK 7", "3 OK 7"));
   EXPECT_EQ(queue_->waiting_bytes(), 0u);
 }
@@ -109,7 +110,7 @@ TEST_F(WorkQueueTest, IsBoundedInCallsAndBytes) {
   EXPECT_THAT(queue_->Add(MakeWork(1, 6, 0)),
               StatusIs(kExhausted, HasSubstr("3 calls")));
   Release();
-  queue_->Finish();
+  queue_->Finish(kLong);
   EXPECT_THAT(log(),
               ElementsAre("1 CANCELLED 0", "3 OK 0", "4 OK 0", "5 OK 0"));
 }
@@ -121,7 +122,7 @@ TEST_F(WorkQueueTest, DoesNotBeginWhatIsLate) {
   ASSERT_OK(queue_->Add(MakeWork(1, 2, 0, /*timeout_ms=*/11)));
   now_ms_ += 10;
   Release();
-  queue_->Finish();
+  queue_->Finish(kLong);
   EXPECT_THAT(log(), ElementsAre("1 DEADLINE_EXCEEDED 10", "2 OK 10"));
 }
 
@@ -148,7 +149,7 @@ TEST_F(WorkQueueTest, FinishesWhatItHasAccepted) {
   Hold();
   ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
   ASSERT_OK(queue_->Add(MakeWork(1, 2, 0)));
-  std::thread finisher([this] { queue_->Finish(); });
+  std::thread finisher([this] { queue_->Finish(kLong); });
   // Refused from some time on; what came before is accepted.
   uint64_t call = 3;
   std::vector<std::string> accepted = {"1 OK 0", "2 OK 0"};
@@ -160,6 +161,20 @@ TEST_F(WorkQueueTest, FinishesWhatItHasAccepted) {
   Release();
   finisher.join();
   EXPECT_THAT(log(), ::testing::UnorderedElementsAreArray(accepted));
+}
+
+TEST_F(WorkQueueTest, FinishesWithinItsGrace) {
+  Start();
+  Hold();
+  ASSERT_OK(queue_->Add(MakeWork(1, 1, 0)));
+  ASSERT_OK(queue_->Add(MakeWork(1, 2, 0)));
+  std::thread finisher([this] { queue_->Finish(milliseconds(1)); });
+  // What runs is waited for.
+  while (log().size() < 2) std::this_thread::yield();
+  EXPECT_EQ(queue_->running(), 1);
+  Release();
+  finisher.join();
+  EXPECT_THAT(log(), ElementsAre("1 UNAVAILABLE 0", "2 UNAVAILABLE 0"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "services/decoding/phrase_constraints.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -70,6 +71,29 @@ TEST(TerminologyTest, SpansAreOfTheText) {
   span->set_begin(0);
   span->set_end(2);
   EXPECT_THAT(Texts(sentence, {}), ElementsAre("\xC3\xA4"));
+}
+
+TEST(TerminologyTest, PhrasesAreNoMoreThanCanBeHad) {
+  v1::Sentence sentence;
+  sentence.set_text(std::string(200, 'a'));
+  const auto keep = [&sentence](int end) {
+    sentence.add_keep()->set_end(end);
+  };
+  for (int i = 1; i <= kMaxPhrases; ++i) keep(i);
+  keep(1);  // again
+  EXPECT_EQ(Texts(sentence, {}).size(), kMaxPhrases);
+  keep(100);
+  EXPECT_THAT(TargetPhrases(sentence, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("keep[33]: expected at most 32")));
+  sentence.mutable_keep()->RemoveLast();
+  sentence.set_text(sentence.text() + " b");
+  v1::TranslateOptions options;
+  options.add_terms()->set_source("b");
+  options.mutable_terms(0)->set_target("c");
+  EXPECT_THAT(TargetPhrases(sentence, options),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("terms[0].target: expected at most 32")));
 }
 
 TEST(TerminologyTest, TermsAreChecked) {

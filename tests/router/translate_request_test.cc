@@ -300,6 +300,19 @@ TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {
                        "model: expected UTF-8, byte 0 is not"));
 }
 
+TEST_F(TranslateRequestTest, WhatIsLongerThanItMayBeIsNotParsed) {
+  // Empty sentences, of which each takes many times its two bytes.
+  std::string bytes;
+  while (bytes.size() <= kMaxRequestBytes) bytes.append("\x0A\x00", 2);
+  const grpc::Slice slice(bytes);
+  EXPECT_THAT(ParseTranslateRequest(grpc::ByteBuffer(&slice, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("expected at most 4194304")));
+  EXPECT_THAT(ParseTranslateStreamRequest(grpc::ByteBuffer(&slice, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("expected at most 4194304")));
+}
+
 TEST_F(TranslateRequestTest, BytesThatAreNoMessageAreRefused) {
   const grpc::ByteBuffer whole = SerializeRaw(Valid());
   grpc::Slice bytes;

@@ -30,6 +30,7 @@ using Stream = grpc::ClientReaderWriter<v1::TranslateStreamRequest,
 class TranslationStreamTest : public ::testing::Test {
  protected:
   static constexpr int64_t kMostOwed = 3;
+  static constexpr int64_t kMostStreams = 3;
 
   TranslationStreamTest() {
     EXPECT_OK(models_.Add(model_));
@@ -78,12 +79,53 @@ class TranslationStreamTest : public ::testing::Test {
   ModelTable models_;
   Batcher batcher_{{}};
   TranslationService service_{
-      &models_, &batcher_, {}, {.max_stream_sentences = kMostOwed}};
+      &models_,
+      &batcher_,
+      {},
+      {.max_stream_sentences = kMostOwed, .max_caller_streams = kMostStreams}};
   ServerShell server_{{.address = absl::StrCat("unix:", ::testing::TempDir(),
                                                "/stream.", getpid())}};
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::TranslationService::Stub> stub_;
 };
+
+TEST_F(TranslationStreamTest, ACallerMayHaveSoManyOpen) {
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<decltype(stub_->TranslateStream(nullptr))> open;
+  const auto begin = [&] {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    return stub_->TranslateStream(contexts.back().get());
+  };
+  // One that answers has begun.
+  const auto answers = [this](auto& stream) {
+    return stream.Write(Message(1, "a")) && Next(stream) == "1: 11";
+  };
+  for (int i = 0; i < kMostStreams; ++i) {
+    open.push_back(begin());
+    EXPECT_TRUE(answers(*open.back()));
+  }
+  v1::TranslateStreamResponse answer;
+  for (int i = 0; i < 3; ++i) {
+    const auto refused = begin();
+    EXPECT_FALSE(refused->Read(&answer));
+    EXPECT_THAT(FromGrpcStatus(refused->Finish()),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("at most 3 open streams")));
+  }
+  // Those that it has go on; when one is over there is room.
+  EXPECT_TRUE(answers(*open.front()));
+  EXPECT_TRUE(open.back()->WritesDone());
+  EXPECT_TRUE(open.back()->Finish().ok());
+  open.pop_back();
+  while (service_.live_calls() > kMostStreams - 1) std::this_thread::yield();
+  open.push_back(begin());
+  EXPECT_TRUE(answers(*open.back()));
+  for (const auto& stream : open) {
+    EXPECT_TRUE(stream->WritesDone());
+    EXPECT_TRUE(stream->Finish().ok());
+  }
+  WaitUntilNoCallLives();
+}
 
 TEST_F(TranslationStreamTest, AnswersWhatIsDoneAndEndsWhenAllIs) {
   model_->Hold();

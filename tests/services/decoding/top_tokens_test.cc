@@ -31,9 +31,18 @@ TEST(TopTokensTest, LeaveOutForbiddenTokensButCountThemInTheSum) {
   EXPECT_NEAR(top[0].log_probability, std::log(0.25), 1e-6);
 }
 
-TEST(TopTokensTest, OfARowOfNanAreNone) {
-  const std::vector<float> logits(8, std::nanf(""));
+TEST(TopTokensTest, OfARowWithNanAreNone) {
+  std::vector<float> logits(40, std::nanf(""));
   EXPECT_TRUE(TopTokens(logits, 2, {}).empty());
+  for (const size_t v : {0, 17, 39}) {
+    logits.assign(40, 1.0f);
+    logits[v] = std::nanf("");
+    EXPECT_TRUE(TopTokens(logits, 2, {}).empty()) << v;
+  }
+  logits.assign(40, -std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(TopTokens(logits, 2, {}).empty());
+  logits[3] = 0.0f;  // that is a number
+  EXPECT_EQ(TopTokens(logits, 1, {}).size(), 1u);
 }
 
 TEST(TopTokensTest, EqualSortingTheWholeRow) {

@@ -246,6 +246,25 @@ TEST_F(ServerShellTest, LimitsMessages) {
                        HasSubstr("larger than max")));
 }
 
+TEST_F(ServerShellTest, UnpacksNothing) {
+  const auto server = MakeServer({.address = SocketAddress()});
+  ASSERT_OK(server->Start());
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server->address()));
+  const auto stub = v1::TranslationService::NewStub(channel);
+  v1::TranslateRequest request;
+  request.set_model(std::string(100'000, 'm'));
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    grpc::ClientContext context;
+    SetDeadline(context, kLong);
+    context.set_compression_algorithm(algorithm);
+    v1::TranslateResponse response;
+    EXPECT_THAT(FromGrpcStatus(stub->Translate(&context, request, &response)),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         HasSubstr("ompression")));
+  }
+  EXPECT_OK(Call(channel, request.model()));
+}
+
 TEST_F(ServerShellTest, HealthFollowsReadinessUntilTheDrain) {
   const auto server = MakeServer({});
   int health_while_draining = 0;
