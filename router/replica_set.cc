@@ -12,6 +12,12 @@ namespace gshard {
 
 using Clock = std::chrono::steady_clock;
 
+namespace {
+
+constexpr std::chrono::seconds kLookInterval{1};
+
+}  // namespace
+
 absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
     const v1::Placement& placement, const std::string& session,
     int64_t num_experts, WorkerConnections& connections) {
@@ -149,7 +155,9 @@ void ReplicaSet::RunPings() {
   std::unique_lock<std::mutex> lock(pings_->mutex);
   while (true) {
     const Clock::time_point now = Clock::now();
-    Clock::time_point next = Clock::time_point::max();
+    // Other models share the workers: what they find is not told to this one,
+    // and what they have begun may go with them.
+    Clock::time_point next = now + kLookInterval;
     // Those whose time is up.
     std::list<Pings::Sent> late;
     for (auto it = pings_->sent.begin(); it != pings_->sent.end();) {
@@ -188,11 +196,7 @@ void ReplicaSet::RunPings() {
     }
     lock.lock();
     const auto woken = [this] { return pings_->woken || pings_->stopping; };
-    if (next == Clock::time_point::max()) {
-      pings_->changed.wait(lock, woken);
-    } else {
-      pings_->changed.wait_until(lock, next, woken);
-    }
+    pings_->changed.wait_until(lock, next, woken);
   }
 }
 
@@ -236,8 +240,11 @@ absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
       live[expert] = live[expert] || status[i].ok();
     }
     if (status[i].ok()) continue;
-    holding.connection->state().Health(
-        [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
+    // One that lacks the session is there, also for other models.
+    if (!absl::IsNotFound(status[i])) {
+      holding.connection->state().Health(
+          [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
+    }
     error = absl::UnavailableError(
         absl::StrCat("expert worker '", holding.worker,
                      "' at hand cannot be reached: ", status[i].message()));

@@ -66,7 +66,8 @@ class ReplicaSet {
   void Update(Group group);
 
   // Pings every holding of `group`, at the same time, and returns when all have
-  // answered or the time is up. Those that have not answered count as failed.
+  // answered or the time is up. Those that cannot be reached count as failed,
+  // for all models; those without the session do not.
   // Errors: Unavailable if an expert of the group is then left without a
   // holding that answered; names a worker.
   absl::Status Verify(const ReplicaGroup& group,

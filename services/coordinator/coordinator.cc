@@ -38,6 +38,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
           {.replicas = static_cast<int32_t>(options_.replicas),
            .watch_interval = options_.watch_interval,
            .load_half_life = options_.load_half_life,
+           .retry_pause = options_.serving_retry,
            .gauges = options_.serving_gauges}) {
   // Above those of earlier coordinators, which routers may still have.
   placement_version_ = absl::ToUnixMicros(absl::Now());
@@ -145,11 +146,24 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
     const std::string name =
         std::string(absl::string_view(request.session())
                         .substr(0, request.session().find('@')));
+    const std::string version =
+        name.size() < request.session().size()
+            ? request.session().substr(name.size() + 1)
+            : "";
     // One that was to be served, but could not be yet, is none to keep either.
-    const bool waited = initial_models_.erase(name) > 0;
+    const auto waiting = initial_models_.find(name);
+    const bool waited =
+        waiting != initial_models_.end() &&
+        (version.empty() || waiting->second.version.empty() ||
+         waiting->second.version == version);
+    if (waited) {
+      initial_models_.erase(waiting);
+      TellAwaited();
+    }
     absl::Status status = served_.Unload(request.session());
     if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
-    if (status.ok()) status = store_->RemoveModel(name);
+    // Another version of the name may be served, and is to be kept.
+    if (status.ok()) status = store_->RemoveModel(name, version);
     if (!status.ok()) return done(status);
     done(v1::UnloadModelResponse());
   });
@@ -161,6 +175,7 @@ void Coordinator::Serve(const ServedModels::Request& request,
                          done](const absl::StatusOr<std::string>& session) {
     if (!session.ok()) return done(session);
     initial_models_.erase(request.name);
+    TellAwaited();
     std::optional<StoredModel> before;
     if (const auto previous = served_.Previous(request.name); previous.ok()) {
       before = ToStored(*previous);
@@ -210,15 +225,21 @@ void Coordinator::ServeInitialModels() {
                             {{"model", model.name},
                              {"checkpoint", model.directory},
                              {"status", session.status()}});
-                   // Other members may be able to.
-                   if (absl::IsUnavailable(session.status()) ||
-                       absl::IsFailedPrecondition(session.status()) ||
-                       absl::IsResourceExhausted(session.status())) {
-                     initial_models_.emplace(model.name, model);
-                   }
+                   // Other members may be able to, or these a bit later.
+                   initial_models_.emplace(model.name, model);
+                   TellAwaited();
+                   serving_queue_.PostAfter(options_.serving_retry,
+                                            [this] { ServeInitialModels(); });
                  });
   }
-  if (initial_models_.empty()) served_.Watch();
+  TellAwaited();
+  served_.Watch();
+}
+
+void Coordinator::TellAwaited() {
+  std::set<std::string> names;
+  for (const auto& [name, model] : initial_models_) names.insert(name);
+  served_.SetAwaited(std::move(names));
 }
 
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(

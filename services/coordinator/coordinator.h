@@ -46,6 +46,9 @@ struct CoordinatorOptions {
   // See ServedModels::Options.
   absl::Duration watch_interval = absl::Seconds(10);
   absl::Duration load_half_life = absl::Minutes(1);
+  // After which members that could not load a served model are asked again, and
+  // models that were to be served from the start, but could not be, are tried.
+  absl::Duration serving_retry = absl::Seconds(30);
 
   // Of jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
@@ -141,6 +144,7 @@ class Coordinator {
   // On serving_queue_. A model is kept in the store once it is served.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   void ServeInitialModels();
+  void TellAwaited();
   // Workers that had a part of a served model have not joined again yet.
   bool AwaitsWorkers() const;
   static StoredModel ToStored(const ServedModels::Request& request);

@@ -211,6 +211,11 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   ASSIGN_OR_RETURN(const std::vector<StoredModel> previous,
                    store_->PreviousModels());
   ASSIGN_OR_RETURN(const auto placements, store_->Placements());
+  // The clock may be behind that of the coordinator before.
+  for (const auto& [session, placement] : placements) {
+    placement_version_ =
+        std::max(placement_version_.load(), placement.version());
+  }
   const int64_t now = absl::ToUnixMicros(options_.clock());
   for (StoredJob& job : jobs) {
     const bool begun = job.progress.attempt() > 0;

@@ -236,9 +236,12 @@ absl::Status JobStore::PutModel(const StoredModel& model,
   });
 }
 
-absl::Status JobStore::RemoveModel(const std::string& name) {
+absl::Status JobStore::RemoveModel(const std::string& name,
+                                   const std::string& version) {
   std::lock_guard<std::mutex> lock(mutex_);
-  return database_->Run("DELETE FROM models WHERE name = ?", {name});
+  return database_->Run(
+      "DELETE FROM models WHERE name = ?1 AND (version = ?2 OR ?2 = '')",
+      {name, version});
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Models() {

@@ -84,7 +84,8 @@ class JobStore {
   // is remembered when the model is removed.
   absl::Status PutModel(const StoredModel& model,
                         const std::optional<StoredModel>& previous = {});
-  absl::Status RemoveModel(const std::string& name);
+  // Nothing happens if another version is served; empty: any version.
+  absl::Status RemoveModel(const std::string& name, const std::string& version);
   absl::StatusOr<std::vector<StoredModel>> Models();
   absl::StatusOr<std::vector<StoredModel>> PreviousModels();
 

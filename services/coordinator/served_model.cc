@@ -31,6 +31,7 @@ ServedModel::ServedModel(const ServingEnvironment& environment,
       session_(std::move(session)),
       checkpoint_(std::move(checkpoint)),
       replicas_(replicas),
+      adopted_(!kept.workers().empty()),
       kept_(std::move(kept)),
       plan_(std::move(plan)),
       on_loaded_(std::move(on_loaded)),
@@ -93,6 +94,15 @@ bool ServedModel::loading_parts() const {
   return false;
 }
 
+bool ServedModel::loading_kept_parts() const {
+  for (const auto& [key, parts] : parts_) {
+    for (const Part& part : parts) {
+      if (part.kept && !part.ready) return true;
+    }
+  }
+  return false;
+}
+
 ServedModel::Part* ServedModel::FindPart(const MemberKey& worker,
                                          int64_t part) {
   const auto found = parts_.find(worker);
@@ -111,7 +121,7 @@ void ServedModel::Reconcile() {
     LoadKept(workers);
     const absl::StatusOr<ExpertLists> wanted = WantedLists(workers);
     if (!wanted.ok()) {
-      if (!loaded_) return Fail(wanted.status());
+      if (!may_serve()) return Fail(wanted.status());
       LogError("a served model cannot be placed",
                {{"session", session_}, {"status", wanted.status()}});
     } else {
@@ -129,7 +139,7 @@ void ServedModel::Reconcile() {
         }
       }
     }
-  } else if (!loaded_ && checkpoint_.model.experts > 0) {
+  } else if (!may_serve() && checkpoint_.model.experts > 0) {
     return Fail(absl::UnavailableError("all expert workers were lost"));
   }
   PublishPlacement();
@@ -150,13 +160,16 @@ std::vector<int32_t> ServedModel::CountReplicas() const {
 void ServedModel::CheckLoaded() {
   if (released_) return;
   if (!loaded_) {
-    if (placement_.version() == 0 || loading_parts()) return;
+    if (placement_.version() == 0) return;
+    if (loading_parts() && !adopted_) return;
     if (environment_.members->List(MemberRole::kRouter).empty()) {
+      if (adopted_) return;
       return Fail(absl::UnavailableError("all routers were lost"));
     }
     int64_t routers = 0;
     for (const auto& [key, router] : routers_) {
       if (router.state == Router::kLeftOut) continue;
+      if (router.state == Router::kPaused && adopted_) continue;
       if (router.state != Router::kLoaded) return;
       ++routers;
     }
@@ -189,7 +202,7 @@ void ServedModel::OnAllLoaded(int64_t routers) {
 }
 
 void ServedModel::Fail(const absl::Status& status) {
-  if (loaded_ || released_) return;
+  if (may_serve() || released_) return;
   LogError("model cannot be loaded",
            {{"session", session_}, {"status", status}});
   Release(/*abort=*/true);
@@ -225,9 +238,17 @@ void ServedModel::Release(bool abort) {
     Tell(*members, std::move(workers));
     return;
   }
-  // Calls in flight need the workers until they are done.
+  // Calls in flight need the workers until they are done. By then the same
+  // version may be served again, by the same sessions.
   Settle(*members, *environment_.queue, std::move(routers),
-         [members, workers = std::move(workers)] { Tell(*members, workers); });
+         [members, is_needed = environment_.is_needed,
+          workers = std::move(workers)]() mutable {
+           std::erase_if(workers, [&](const auto& command) {
+             return is_needed(command.first,
+                              command.second.unload_session().session());
+           });
+           Tell(*members, std::move(workers));
+         });
 }
 
 bool ServedModel::MayUse(const MemberKey& worker,

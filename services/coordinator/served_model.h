@@ -47,6 +47,12 @@ struct ServingEnvironment {
       keep_placement;
   // Something that ServedModel::Describe() shows has changed.
   std::function<void()> on_change;
+  // Whether a model that is served now needs this session of a worker, or may.
+  std::function<bool(const MemberKey& worker, const std::string& session)>
+      is_needed;
+  // After which a member that cannot load what a served model needs, though it
+  // is there, is asked again.
+  absl::Duration retry_pause = absl::Minutes(1);
 };
 
 // On the queue.
@@ -105,10 +111,15 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
     std::string session;  // the worker's
     std::vector<int32_t> experts;
     bool ready = false;     // else it is being loaded
+    bool kept = false;      // an earlier coordinator had it loaded
     bool obsolete = false;  // goes when others have its experts
     // Since this version of the placement it is not used; 0: it is.
     int64_t unused_since = 0;
   };
+  // A member that says that it is UNAVAILABLE is asked again so often before a
+  // load has failed.
+  static constexpr int kMaxRefusals = 20;
+
   struct Router {
     enum {
       kLoading,
@@ -129,11 +140,16 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   // Where experts should be. Errors: those of PlaceReplicas.
   absl::StatusOr<ExpertLists> WantedLists(
       const std::vector<Member>& workers) const;
-  void LoadPart(const Member& worker, std::vector<int32_t> experts);
+  void LoadPart(const Member& worker, std::vector<int32_t> experts,
+                bool kept = false);
   // Asks workers that are there for the first time for what they had.
   void LoadKept(const std::vector<Member>& workers);
   void OnPartLoaded(const MemberKey& worker, int64_t part,
                     const absl::Status& status);
+  // Later: the worker has no such part, or has room again; goes on.
+  void RetryPart(const MemberKey& worker, int64_t part, absl::Duration pause);
+  // After so many refusals in a row of a member that is there.
+  static absl::Duration RefusalPause(int refusals);
   // Tells routers where experts are, if that has changed.
   void PublishPlacement();
   void UpdateRouter(const MemberKey& key);
@@ -153,7 +169,10 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   void Send(const MemberKey& key, v1::Command command,
             std::function<void(ServedModel&, const absl::Status&)> done);
 
+  // Routers may be answering with it, so what fails takes nothing away.
+  bool may_serve() const { return loaded_ || adopted_; }
   bool loading_parts() const;
+  bool loading_kept_parts() const;
   Part* FindPart(const MemberKey& worker, int64_t part);
   // Live replicas of each expert, [E]; those that routers may call.
   std::vector<int32_t> CountReplicas() const;
@@ -162,6 +181,7 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   const std::string session_;
   const ServableCheckpoint checkpoint_;
   int32_t replicas_;
+  const bool adopted_;  // an earlier coordinator had it served
   v1::Placement kept_;  // of workers that have not been there yet
   const ServingPlan plan_;
   OnLoaded on_loaded_;  // null when it was told
@@ -171,14 +191,14 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   int64_t last_part_ = 0;
   std::vector<double> load_;
   std::map<MemberKey, std::vector<Part>> parts_;
-  // Experts that a worker could take at most: it has refused more.
+  // Experts that a worker could take at most: it has refused more, not long ago.
   std::map<MemberKey, int32_t> room_;
   // Where experts were when all was well, by the names of the workers then: a
   // worker that was started again gets what it had.
   std::map<std::vector<std::string>, ExpertLists> homes_;
   v1::Placement placement_;  // as routers know it, or are being told
   std::map<MemberKey, Router> routers_;
-  std::map<std::string, int> refusals_;  // by router, before it could load
+  std::map<std::string, int> refusals_;  // by member, since it last could load
 };
 
 }  // namespace gshard

@@ -7,14 +7,6 @@
 #include "services/coordinator/served_model.h"
 
 namespace gshard {
-namespace {
-
-// A router that cannot load, though it is there, is told again after a pause,
-// so often.
-constexpr int kMaxRefusals = 20;
-constexpr absl::Duration kRefusalPause = absl::Milliseconds(200);
-
-}  // namespace
 
 void ServedModel::PublishPlacement() {
   // What is obsolete serves on until its successors are loaded, and those that
@@ -53,19 +45,20 @@ void ServedModel::PublishPlacement() {
     }
   }
   placement.set_version(placement_.version());
-  if (placement_.version() > 0 &&
-      placement.SerializeAsString() == placement_.SerializeAsString()) {
-    return;
+  if (placement_.version() == 0 ||
+      placement.SerializeAsString() != placement_.SerializeAsString()) {
+    // Routers first learn of a model when all of it is there, and of what they
+    // have already when it has been found again.
+    if (!loaded_ && (adopted_ ? loading_kept_parts() : loading)) return;
+    placement.set_version(environment_.next_placement_version());
+    placement_ = placement;
+    environment_.keep_placement(session_, placement_);
+    for (const auto& [key, router] : routers_) {
+      if (router.state == Router::kLoaded) UpdateRouter(key);
+    }
   }
-  // Routers first learn of a model when all of it is there.
-  if (!loaded_ && loading) return;
-  placement.set_version(environment_.next_placement_version());
-  placement_ = placement;
-  environment_.keep_placement(session_, placement_);
-  for (Part* const part : unused) part->unused_since = placement.version();
-  for (const auto& [key, router] : routers_) {
-    if (router.state == Router::kLoaded) UpdateRouter(key);
-  }
+  // What became obsolete while it was loaded was never in a placement.
+  for (Part* const part : unused) part->unused_since = placement_.version();
   ReleaseUnused();
 }
 
@@ -123,6 +116,7 @@ void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
   Router& router = found->second;
   if (status.ok() || absl::IsAlreadyExists(status)) {
     router.state = Router::kLoaded;
+    refusals_.erase(key.name);
     // What it has already is of another coordinator's doing.
     router.version = status.ok() ? version : 0;
     router.current = status.ok() && current;
@@ -138,22 +132,26 @@ void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
     router.state = Router::kLeftOut;
     return Reconcile();
   }
-  if (!absl::IsUnavailable(status)) {
-    if (!loaded_) return Fail(status);
-    router.state = Router::kPaused;  // for good
-    return Reconcile();
-  }
-  // It cannot reach a worker, which may have been lost meanwhile.
+  // Unavailable: it cannot reach a worker, which may have been lost meanwhile.
+  const bool unavailable = absl::IsUnavailable(status);
   const int refusals = ++refusals_[key.name];
-  if (!loaded_ && refusals > kMaxRefusals) return Fail(status);
+  if (!may_serve() && (!unavailable || refusals > kMaxRefusals)) {
+    return Fail(status);
+  }
   router.state = Router::kPaused;
   CheckLoaded();
-  environment_.queue->PostAfter(kRefusalPause, [model = weak_from_this(), key] {
-    const std::shared_ptr<ServedModel> self = model.lock();
-    if (self == nullptr || self->released_) return;
-    self->routers_.erase(key);
-    self->Reconcile();
-  });
+  environment_.queue->PostAfter(
+      unavailable ? RefusalPause(refusals) : environment_.retry_pause,
+      [model = weak_from_this(), key] {
+        const std::shared_ptr<ServedModel> self = model.lock();
+        if (self == nullptr || self->released_) return;
+        const auto found = self->routers_.find(key);
+        if (found != self->routers_.end() &&
+            found->second.state == Router::kPaused) {
+          self->routers_.erase(found);
+        }
+        self->Reconcile();
+      });
 }
 
 void ServedModel::ReleaseUnused() {

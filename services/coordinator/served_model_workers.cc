@@ -126,15 +126,17 @@ void ServedModel::LoadKept(const std::vector<Member>& workers) {
       for (const int32_t expert : held.experts) experts.erase(expert);
     }
     if (experts.empty()) continue;
-    LoadPart(*worker->second, {experts.begin(), experts.end()});
+    LoadPart(*worker->second, {experts.begin(), experts.end()}, /*kept=*/true);
   }
   kept_ = std::move(others);
 }
 
-void ServedModel::LoadPart(const Member& worker, std::vector<int32_t> experts) {
+void ServedModel::LoadPart(const Member& worker, std::vector<int32_t> experts,
+                           bool kept) {
   const MemberKey key = KeyOf(worker);
   Part part;
   part.id = ++last_part_;
+  part.kept = kept;
   part.session = PartSession(plan_.router_load, experts);
   v1::Command command;
   v1::LoadSession& load = *command.mutable_load_session();
@@ -156,20 +158,50 @@ void ServedModel::OnPartLoaded(const MemberKey& worker, int64_t id,
   // Another coordinator had it loaded.
   if (status.ok() || absl::IsAlreadyExists(status)) {
     part->ready = true;
+    refusals_.erase(worker.name);
     return Reconcile();
   }
-  if (!loaded_ && !absl::IsUnavailable(status)) return Fail(status);
+  const bool unavailable = absl::IsUnavailable(status);
+  const int refusals = ++refusals_[worker.name];
+  if (!may_serve() && (!unavailable || refusals > kMaxRefusals)) {
+    return Fail(status);
+  }
   LogError("a worker cannot load experts of a served model",
            {{"session", session_}, {"status", status}});
+  if (unavailable) {
+    // Until then it counts as being loaded.
+    return RetryPart(worker, id, RefusalPause(refusals));
+  }
   std::vector<Part>& parts = parts_[worker];
   std::erase_if(parts, [&](const Part& other) { return other.id == id; });
-  // It keeps what it has, until members change.
+  // It keeps what it has, for a while.
   int32_t held = 0;
   for (const Part& other : parts) {
     if (!other.obsolete) held += static_cast<int32_t>(other.experts.size());
   }
-  if (!absl::IsUnavailable(status)) room_[worker] = held;
+  room_[worker] = held;
+  RetryPart(worker, id, environment_.retry_pause);
   Reconcile();
+}
+
+void ServedModel::RetryPart(const MemberKey& worker, int64_t part,
+                            absl::Duration pause) {
+  environment_.queue->PostAfter(
+      pause, [model = weak_from_this(), worker, part] {
+        const std::shared_ptr<ServedModel> self = model.lock();
+        if (self == nullptr || self->released_) return;
+        self->room_.erase(worker);
+        const auto held = self->parts_.find(worker);
+        if (held != self->parts_.end()) {
+          std::erase_if(held->second,
+                        [part](const Part& one) { return one.id == part; });
+        }
+        self->Reconcile();
+      });
+}
+
+absl::Duration ServedModel::RefusalPause(int refusals) {
+  return refusals <= kMaxRefusals ? absl::Milliseconds(200) : absl::Seconds(10);
 }
 
 void ServedModel::RememberHome() {
@@ -181,7 +213,7 @@ void ServedModel::RememberHome() {
   for (const Member& worker : workers) {
     std::vector<int32_t>& list = lists.emplace_back();
     for (const Part& part : parts_[KeyOf(worker)]) {
-      if (part.unused_since > 0) continue;
+      if (part.unused_since > 0 || part.obsolete) continue;
       list.insert(list.end(), part.experts.begin(), part.experts.end());
       for (const int32_t expert : part.experts) ++counts[expert];
     }

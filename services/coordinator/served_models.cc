@@ -63,7 +63,13 @@ ServedModels::ServedModels(
                    .queue = queue,
                    .next_placement_version = std::move(next_placement_version),
                    .keep_placement = std::move(keep_placement),
-                   .on_change = [this] { Publish(); }},
+                   .on_change = [this] { Publish(); },
+                   .is_needed =
+                       [this](const MemberKey& worker,
+                              const std::string& session) {
+                         return IsNeeded(worker, session);
+                       },
+                   .retry_pause = options.retry_pause},
       options_(options),
       loads_(options.load_half_life) {}
 
@@ -100,10 +106,11 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
       std::any_of(sessions_.begin(), sessions_.end(), is_other) ||
       std::any_of(kept_.begin(), kept_.end(), is_other);
   const int64_t number = ++last_number_;
+  const auto kept = kept_.find(session);
   auto model = ServedModel::Create(
       environment_, session, *std::move(checkpoint),
       request.replicas == 0 ? options_.replicas : request.replicas, replaces,
-      std::exchange(kept_[session], {}),
+      kept == kept_.end() ? v1::Placement() : kept->second,
       [this, session, number](const absl::Status& status) {
         // Not from inside of the model, which may go.
         environment_.queue->Post([this, session, number, status] {
@@ -113,6 +120,7 @@ void ServedModels::Load(const Request& request, OnLoaded done) {
   if (!model.ok()) return done(model.status());
   const absl::Status started = (*model)->Start();
   if (!started.ok()) return done(started);
+  kept_.erase(session);
   sessions_[session] = {.model = *std::move(model),
                         .request = std::move(exact),
                         .number = number,
@@ -229,6 +237,7 @@ void ServedModels::Look() {
 
 bool ServedModels::IsNeeded(const MemberKey& member,
                             const std::string& session) const {
+  if (awaited_.count(session.substr(0, session.find('@'))) > 0) return true;
   const auto served = sessions_.find(session.substr(0, session.find('#')));
   if (served == sessions_.end()) return false;
   return served->first == session ||
@@ -240,22 +249,35 @@ void ServedModels::ReleaseForgotten(const std::vector<v1::Member>& members) {
   for (const Member& member : environment_.members->List()) {
     keys[member.info.id] = KeyOf(member);
   }
+  // Routers finish their calls before they let go.
+  std::set<std::string> with_routers;
+  for (const v1::Member& member : members) {
+    if (member.role() != v1::MEMBER_ROLE_ROUTER) continue;
+    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
+      with_routers.insert(load.session());
+    }
+  }
   std::set<std::pair<MemberKey, std::string>> forgotten;
   for (const v1::Member& member : members) {
     const auto key = keys.find(member.name());
     if (key == keys.end()) continue;  // it has just left
     for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
-      if (IsNeeded(key->second, load.session())) continue;
-      const std::pair entry(key->second, load.session());
+      const std::string& session = load.session();
+      if (IsNeeded(key->second, session)) continue;
+      if (member.role() != v1::MEMBER_ROLE_ROUTER &&
+          with_routers.count(session.substr(0, session.find('#'))) > 0) {
+        continue;
+      }
+      const std::pair entry(key->second, session);
       // At the first look it may be one that is being released.
       if (forgotten_.count(entry) == 0) {
         forgotten.insert(entry);
         continue;
       }
       LogInfo("a session that nobody needs is released",
-              {{"member", member.name()}, {"session", load.session()}});
+              {{"member", member.name()}, {"session", session}});
       v1::Command command;
-      command.mutable_unload_session()->set_session(load.session());
+      command.mutable_unload_session()->set_session(session);
       environment_.members->Send(key->second, std::move(command),
                                  [](const auto&) {});
     }

@@ -46,6 +46,8 @@ class ServedModels {
     absl::Duration watch_interval = absl::Seconds(10);
     // See ModelLoads.
     absl::Duration load_half_life = absl::Minutes(1);
+    // See ServingEnvironment.
+    absl::Duration retry_pause = absl::Minutes(1);
     ServingGauges gauges = {};  // of what Describe() shows; may be unset
   };
 
@@ -68,9 +70,13 @@ class ServedModels {
     previous_[request.name] = request;
   }
 
+  // Names that are to be served as soon as that can be: what members have of
+  // them is not released. On the queue.
+  void SetAwaited(std::set<std::string> names) { awaited_ = std::move(names); }
+
   // From now on, looks at loads, and releases sessions that members have and
-  // that no served model needs: all that are to be served have been loaded, or
-  // are being loaded. On the queue; may be called again.
+  // that no served model needs: all others that are to be served have been
+  // loaded, or are being loaded. On the queue; may be called again.
   void Watch();
 
   // What is asked of a model that is loaded, or being loaded, already is its
@@ -117,6 +123,7 @@ class ServedModels {
   std::map<std::string, v1::Placement> kept_;  // by session
   std::map<std::string, Served> sessions_;
   std::map<std::string, Request> previous_;  // by name
+  std::set<std::string> awaited_;
   int64_t last_number_ = 0;
   bool watching_ = false;
   ModelLoads loads_;

@@ -436,5 +436,20 @@ TEST_F(ReplicatedSegmentsTest, VerifyNamesWhoCannotBeReached) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'w")));
 }
 
+// Models share the workers, but not their pings.
+TEST_F(ReplicatedSegmentsTest, WhatAnotherModelFindsIsLookedAt) {
+  StartWorkers({{0, 1}, {2, 3}});
+  {
+    ReplicaSet other(4, group_, router_metrics_);
+    workers_[0]->AnswerPings(false);
+    EXPECT_THAT(other.Verify(*group_, milliseconds(50)),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'w0'")));
+  }
+  EXPECT_EQ(replicas_->live_experts(), 2);
+  workers_[0]->AnswerPings(true);
+  WaitForState(0, WorkerHealth::State::kGood);
+  ExpectSame(Run());
+}
+
 }  // namespace
 }  // namespace gshard

@@ -85,7 +85,9 @@ TEST(JobStoreTest, KeepsOneModelOfAName) {
   ASSERT_OK(store->PutModel({"b", "1", "/b"}));
   ASSERT_OK(store->PutModel({"m", "2", "/c"}, StoredModel{"m", "", "/a"}));
   ASSERT_OK(store->PutModel({"m", "2", "/c"}));  // as it is
-  ASSERT_OK(store->RemoveModel("b"));
+  ASSERT_OK(store->RemoveModel("b", "another"));
+  EXPECT_EQ(store->Models()->size(), 2u);
+  ASSERT_OK(store->RemoveModel("b", ""));
   store = nullptr;
   ASSERT_OK_AND_ASSIGN(store, JobStore::Open(scratch / "state"));
   ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models, store->Models());

@@ -1,4 +1,4 @@
-// Served models follow their workers: replicas, losses, returns and versions.
+// Served models follow their workers: replicas, losses and returns.
 
 #include "services/coordinator/served_models.h"
 
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <filesystem>
 #include <future>
 #include <map>
 #include <memory>
@@ -16,113 +15,15 @@
 #include <thread>
 #include <vector>
 
-#include "services/cluster/replica_placement.h"
 #include "services/rpc/status.h"
-#include "tests/services/checkpoint/scratch_directory.h"
-#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/served_models_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-class ServedModelsTest : public ::testing::Test {
- protected:
-  // A checkpoint for all tests, with 3 experts.
-  static void SetUpTestSuite() {
-    trained_ = new FakeCluster();
-    trained_->AddRouter("r");
-    trained_->AddWorker("w");
-    const TrainingJob job = trained_->MakeJob();
-    CHECK(trained_->Submit(job).ok());
-    directory_ = new std::string(
-        trained_->Watch(job.name).back().checkpoint_directory());
-  }
-  static void TearDownTestSuite() {
-    delete trained_;
-    delete directory_;
-  }
-
-  // A router "r" and workers "w0", "w1", ... `keep`: see FakeCluster.
-  void Start(int workers, int replicas, bool keep = false) {
-    cluster_ = std::make_unique<FakeCluster>(
-        CoordinatorOptions{.lease = absl::Seconds(1),
-                           .replicas = replicas,
-                           .watch_interval = absl::Milliseconds(1)},
-        keep);
-    router_ = &cluster_->AddRouter("r");
-    for (int w = 0; w < workers; ++w) {
-      workers_.push_back(&cluster_->AddWorker(absl::StrCat("w", w)));
-    }
-    WaitForMembers(workers + 1);
-  }
-  void WaitForMembers(int count) {
-    while (cluster_->Describe().members_size() != count) {
-      std::this_thread::yield();
-    }
-  }
-
-  v1::SessionInfo Session() {
-    const v1::DescribeResponse state =
-        cluster_->Describe(/*include_experts=*/true);
-    return state.sessions_size() == 0 ? v1::SessionInfo() : state.sessions(0);
-  }
-  absl::StatusOr<std::string> Rollback(const std::string& name) {
-    v1::LoadModelRequest request;
-    request.set_name(name);
-    request.set_rollback(true);
-    v1::LoadModelResponse response;
-    grpc::ClientContext context;
-    const absl::Status status = FromGrpcStatus(
-        cluster_->stub().LoadModel(&context, request, &response));
-    if (!status.ok()) return status;
-    return response.session();
-  }
-  // The experts of each worker, by its name.
-  static std::map<std::string, std::set<int32_t>> ExpertsOf(
-      const v1::Placement& placement) {
-    std::map<std::string, std::set<int32_t>> experts;
-    for (const v1::WorkerPlacement& worker : placement.workers()) {
-      for (const int32_t expert : worker.experts()) {
-        // Once by one worker.
-        EXPECT_TRUE(experts[worker.name()].insert(expert).second);
-      }
-    }
-    return experts;
-  }
-  template <typename Condition>
-  v1::SessionInfo WaitFor(Condition condition) {
-    while (true) {
-      v1::SessionInfo session = Session();
-      if (condition(session)) return session;
-      std::this_thread::yield();
-    }
-  }
-  // The model is ready, and the router knows what the coordinator says.
-  v1::SessionInfo WaitForReplicas(size_t workers) {
-    return WaitFor([&](const v1::SessionInfo& session) {
-      return session.state() == v1::SessionInfo::READY &&
-             session.experts_below_replicas() == 0 &&
-             ExpertsOf(session.placement()).size() == workers &&
-             router_->last_load().router().placement().version() ==
-                 session.placement().version();
-    });
-  }
-
-  static FakeCluster* trained_;
-  static std::string* directory_;
-  std::unique_ptr<FakeCluster> cluster_;
-  FakeMember* router_ = nullptr;
-  std::vector<FakeMember*> workers_;
-};
-
-FakeCluster* ServedModelsTest::trained_ = nullptr;
-std::string* ServedModelsTest::directory_ = nullptr;
 
 TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
   Start(3, 2);
@@ -282,6 +183,61 @@ TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
   EXPECT_EQ(session.state(), v1::SessionInfo::READY);
 }
 
+TEST_F(ServedModelsTest, AWorkerThatCannotNowIsAskedAgain) {
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.serving_retry = absl::Milliseconds(1)});
+  router_ = &cluster_->AddRouter("r");
+  std::atomic<int> refusals = 2;
+  std::atomic<bool> full = false;
+  FakeMember& worker = cluster_->AddWorker(
+      "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        if (--refusals >= 0) return ReplyWith(absl::UnavailableError("a disk"));
+        if (full) return ReplyWith(absl::ResourceExhaustedError("no memory"));
+        return std::nullopt;
+      });
+  FakeMember& other = cluster_->AddWorker("w1");
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(worker.commands(),
+              ElementsAre("load m@1", "load m@1", "load m@1"));
+  (void)WaitForReplicas(2);
+  full = true;
+  other.Leave();
+  (void)WaitFor([](const v1::SessionInfo& session) {
+    return session.experts_unavailable() > 0;
+  });
+  // Members do not change any more.
+  full = false;
+  EXPECT_EQ(WaitForReplicas(1).experts_unavailable(), 0);
+}
+
+// A worker that returns has its experts again before the one in its place.
+TEST_F(ServedModelsTest, WhatIsNotNeededOnceItIsLoadedIsReleased) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  std::atomic<bool> hold = false;
+  FakeMember& worker = cluster_->AddWorker(
+      "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_load_session() && hold.exchange(false)) may_go.wait();
+        return std::nullopt;
+      });
+  FakeMember& other = cluster_->AddWorker("w1");
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto before = ExpertsOf(WaitForReplicas(2).placement());
+  hold = true;
+  other.Leave();
+  while (worker.commands().size() < 2) std::this_thread::yield();
+  cluster_->AddWorker("w1");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
+  go.set_value();
+  worker.WaitFor("unload m@1");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
+}
+
 TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
   cluster_ = std::make_unique<FakeCluster>();
   std::atomic<int> refusals = 2;
@@ -294,98 +250,6 @@ TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
   WaitForMembers(2);
   EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_EQ(router_->commands().size(), 3u);
-}
-
-TEST_F(ServedModelsTest, AVersionIsReplacedAndCalledBack) {
-  Start(1, 1);
-  EXPECT_THAT(Rollback("m"),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'm'")));
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  EXPECT_THAT(Rollback("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                      HasSubstr("before m@1")));
-  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
-  ASSERT_OK_AND_ASSIGN(std::string session, Rollback("m"));
-  EXPECT_EQ(session, "m@1");
-  router_->WaitFor("unload m@2");
-  EXPECT_EQ(Session().session(), "m@1");
-  // And forward again.
-  ASSERT_OK_AND_ASSIGN(session, Rollback("m"));
-  EXPECT_EQ(session, "m@2");
-}
-
-TEST_F(ServedModelsTest, AVersionAnswersOnceAllRoutersHaveIt) {
-  cluster_ = std::make_unique<FakeCluster>();
-  router_ = &cluster_->AddRouter("r");
-  FakeMember& other = cluster_->AddRouter(
-      "s", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        const std::string& session = command.load_session().session();
-        if (session != "m@2" && session != "m@3") return std::nullopt;
-        while (router_->last_load().session() != session) {
-          std::this_thread::yield();
-        }
-        EXPECT_TRUE(router_->last_load().router().standby());
-        if (session == "m@3") return std::nullopt;
-        return ReplyWith(absl::FailedPreconditionError("no room"));
-      });
-  cluster_->AddWorker("w0");
-  WaitForMembers(3);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  EXPECT_FALSE(router_->last_load().router().standby());
-  // A router that cannot load it leaves all as it was.
-  EXPECT_THAT(
-      cluster_->LoadModel("m", "2", *directory_),
-      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no room")));
-  router_->WaitFor("abort m@2");
-  EXPECT_THAT(router_->commands(),
-              ElementsAre("load m@1", "load m@2", "abort m@2"));
-  EXPECT_EQ(Session().session(), "m@1");
-
-  ASSERT_OK(cluster_->LoadModel("m", "3", *directory_));
-  for (const FakeMember* router : {router_, &other}) {
-    EXPECT_EQ(router->last_load().session(), "m@3");
-    EXPECT_FALSE(router->last_load().router().standby());
-    router->WaitFor("unload m@1");
-  }
-  EXPECT_THAT(router_->commands(),
-              ElementsAre("load m@1", "load m@2", "abort m@2", "load m@3",
-                          "place m@3", "unload m@1"));
-}
-
-// The version before is released when no router is without the new one.
-TEST_F(ServedModelsTest, ARouterThatJoinsWhileVersionsChangeGetsTheNewOne) {
-  std::promise<void> placed, loaded;
-  const std::shared_future<void> is_placed = placed.get_future().share();
-  const std::shared_future<void> is_loaded = loaded.get_future().share();
-  cluster_ = std::make_unique<FakeCluster>();
-  router_ = &cluster_->AddRouter(
-      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (command.update_placement().session() == "m@2") is_placed.wait();
-        return std::nullopt;
-      });
-  cluster_->AddWorker("w0");
-  WaitForMembers(2);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  std::future<absl::StatusOr<std::string>> loading =
-      std::async(std::launch::async,
-                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
-  router_->WaitFor("place m@2");
-  FakeMember& late = cluster_->AddRouter(
-      "late",
-      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
-        if (command.load_session().session() != "m@2") return std::nullopt;
-        EXPECT_FALSE(command.load_session().router().standby());
-        is_loaded.wait();
-        return std::nullopt;
-      });
-  late.WaitFor("load m@2");
-  placed.set_value();
-  // The coordinator knows of the reply once it has answered a later one.
-  while (router_->last_load().router().standby()) std::this_thread::yield();
-  ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
-  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
-  loaded.set_value();
-  ASSERT_OK(loading.get());
-  late.WaitFor("unload m@1");
 }
 
 TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
@@ -411,24 +275,6 @@ TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
   EXPECT_EQ(Session().replicas(), 1);
 }
 
-TEST_F(ServedModelsTest, AVersionIsOfOneCheckpoint) {
-  Start(1, 1);
-  const ScratchDirectory scratch;
-  const std::string other = scratch / "other";
-  std::filesystem::copy(*directory_, other,
-                        std::filesystem::copy_options::recursive);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  EXPECT_THAT(cluster_->LoadModel("m", "1", other),
-              StatusIs(absl::StatusCode::kAlreadyExists,
-                       AllOf(HasSubstr("m@1"), HasSubstr(*directory_))));
-  // A training that ends at the same step is another version.
-  ASSERT_OK(cluster_->LoadModel("m", "", *directory_));
-  const std::string step = Session().session();
-  ASSERT_OK(cluster_->LoadModel("m", "", other));
-  EXPECT_EQ(Session().session(), step + "-2");
-  EXPECT_EQ(Session().checkpoint_directory(), other);
-}
-
 // It is there until it is replaced.
 TEST_F(ServedModelsTest, ARouterOfAnotherReleaseIsLeftOut) {
   cluster_ = std::make_unique<FakeCluster>();
@@ -443,62 +289,6 @@ TEST_F(ServedModelsTest, ARouterOfAnotherReleaseIsLeftOut) {
   WaitForMembers(3);
   EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
   EXPECT_THAT(Session().routers(), ElementsAre("r"));
-}
-
-TEST_F(ServedModelsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
-  Start(1, 1, /*keep=*/true);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
-  cluster_->RestartCoordinator();
-  EXPECT_EQ(WaitForReplicas(1).session(), "m@2");
-  ASSERT_OK_AND_ASSIGN(const std::string session, Rollback("m"));
-  EXPECT_EQ(session, "m@1");
-}
-
-TEST_F(ServedModelsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
-  Start(3, 2, /*keep=*/true);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/1));
-  (void)WaitForReplicas(3);
-  workers_[2]->Leave();
-  (void)WaitForReplicas(2);
-  cluster_->AddWorker("a");
-  const v1::Placement before = WaitForReplicas(3).placement();
-  // What has moved lies where nobody would place it anew.
-  ASSERT_OK_AND_ASSIGN(
-      const ExpertLists anew,
-      PlaceReplicas({.num_experts = 3, .load = {}, .workers = {{}, {}, {}}}));
-  ExpertLists moved;
-  for (const auto& [worker, experts] : ExpertsOf(before)) {
-    moved.emplace_back(experts.begin(), experts.end());
-  }
-  ASSERT_NE(moved, anew);
-  const auto loads = [&] {
-    std::set<std::string> sessions;
-    const v1::SessionInfo session = Session();
-    for (const v1::WorkerPlacement& part : session.placement().workers()) {
-      sessions.insert(part.name() + " " + part.session());
-    }
-    return sessions;
-  };
-  const std::set<std::string> parts = loads();
-  cluster_->RestartCoordinator();
-  const v1::SessionInfo after = WaitForReplicas(3);
-  EXPECT_EQ(after.replicas(), 1);
-  EXPECT_GT(after.placement().version(), before.version());
-  EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
-  EXPECT_EQ(loads(), parts);
-  // It had the model, and was told so.
-  EXPECT_THAT(router_->commands(), Contains("load m@1").Times(2));
-  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
-}
-
-TEST_F(ServedModelsTest, WhatNobodyNeedsAnyMoreIsReleased) {
-  Start(2, 1);
-  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
-  // Its successor knows nothing of models.
-  cluster_->RestartCoordinator();
-  router_->WaitFor("unload m@1");
-  for (const FakeMember* worker : workers_) worker->WaitFor("unload m@1");
 }
 
 TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {
