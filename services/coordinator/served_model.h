@@ -13,7 +13,9 @@
 //
 // Members keep what they have while there is no coordinator. The next one asks
 // workers for the parts of the last placement that was kept, and whoever has
-// them already has nothing to do.
+// them already has nothing to do. A model that is taken up like this serves:
+// nothing that fails takes away what members have of it. Members that cannot do
+// what they should are asked again after a pause, and not waited for.
 
 #ifndef SERVICES_COORDINATOR_SERVED_MODEL_H_
 #define SERVICES_COORDINATOR_SERVED_MODEL_H_
