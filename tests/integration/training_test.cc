@@ -34,6 +34,10 @@ void RunOnCluster(const TrainingJob& job, int routers, int workers,
   for (const auto& [step, line] : lines) {
     if (step > 0) outcome->losses[step] = line.loss();
   }
+  // Whatever their type.
+  EXPECT_THAT(cluster.worker(0).Metrics(),
+              ::testing::Not(
+                  ::testing::HasSubstr("gshard_expert_rows_total 0\n")));
   ASSERT_OK_AND_ASSIGN(const std::string path,
                        LatestCheckpoint(job.checkpoint.directory));
   ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
