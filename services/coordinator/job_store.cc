@@ -240,7 +240,7 @@ absl::Status JobStore::RemoveModel(const std::string& name,
                                    const std::string& version) {
   std::lock_guard<std::mutex> lock(mutex_);
   return database_->Run(
-      "DELETE FROM models WHERE name = ?1 AND (version = ?2 OR ?2 = '')",
+      "DELETE FROM models WHERE name = ?1 AND (version = ?2 OR length(?2) = 0)",
       {name, version});
 }
 
