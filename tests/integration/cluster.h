@@ -102,9 +102,10 @@ class Cluster {
   }
 
   // The coordinator goes without waiting for the job, and another one takes up
-  // its state.
-  void RestartCoordinator() {
+  // its state. `meanwhile` runs while there is none.
+  void RestartCoordinator(const std::function<void()>& meanwhile = nullptr) {
     coordinator_ = nullptr;
+    if (meanwhile) meanwhile();
     StartCoordinator();
   }
 

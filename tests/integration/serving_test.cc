@@ -193,6 +193,22 @@ TEST_F(ServingTest, IsReadyWhenAndAsLongAsAllExpertsWereReached) {
   EXPECT_TRUE(Eventually([&] { return IsReady(cluster); }));
 }
 
+TEST_F(ServingTest, KnowsByItselfThatItIsNotReady) {
+  Cluster cluster(1, 2);
+  ASSERT_OK(cluster.Load("names", *checkpoint_));
+  cluster.RestartCoordinator([&] {
+    cluster.DropWorker(0);
+    cluster.DropWorker(0);
+    // The first call finds out.
+    EXPECT_THAT(Translate(cluster, Request()),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("worker")));
+    EXPECT_TRUE(Eventually([&] { return !IsReady(cluster); }));
+  });
+  cluster.AddWorker("another");
+  EXPECT_TRUE(Eventually([&] { return IsReady(cluster); }));
+  EXPECT_OK(Translate(cluster, Request()));
+}
+
 TEST_F(ServingTest, ANewVersionFailsNoCall) {
   Cluster cluster(2, 2);
   ASSERT_OK(cluster.Load("names", *checkpoint_));

@@ -224,6 +224,10 @@ TEST_F(ReplicatedSegmentsTest, WhatFailsIsAskedOfOthersAtOnce) {
 
 TEST_F(ReplicatedSegmentsTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  // The other one is not slow, however busy this machine is.
+  group_->holdings[1].connection->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
   workers_[0]->AnswerPings(false);
   workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
   ExpectSame(Run());
