@@ -169,7 +169,8 @@ void ServedModel::OnPartLoaded(const MemberKey& worker, int64_t id,
   LogError("a worker cannot load experts of a served model",
            {{"session", session_}, {"status", status}});
   if (unavailable) {
-    // Until then it counts as being loaded.
+    // Until then it counts as being loaded, but routers are not kept waiting.
+    part->kept = false;
     return RetryPart(worker, id, RefusalPause(refusals));
   }
   std::vector<Part>& parts = parts_[worker];
