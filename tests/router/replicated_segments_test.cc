@@ -444,6 +444,8 @@ TEST_F(ReplicatedSegmentsTest, VerifyNamesWhoCannotBeReached) {
 // a worker that it has found failed to the others.
 TEST_F(ReplicatedSegmentsTest, WhatAnotherModelFindsIsLookedAt) {
   StartWorkers({{0, 1}, {2, 3}});
+  // In which its thread looks for the first time, and finds nothing.
+  std::this_thread::sleep_for(milliseconds(50));
   group_->holdings[0].connection->state().Health(
       [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
   WaitForState(0, WorkerHealth::State::kGood);
