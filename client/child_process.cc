@@ -66,9 +66,15 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
   }
   arguments.push_back(nullptr);
   const pid_t parent = getpid();
+  // A signal to the child waits until it has dropped this process's handlers,
+  // which would take it for one of ours.
+  sigset_t all, former;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &former);
   const pid_t pid = fork();
   if (pid == 0) BecomeProgram(arguments.data(), parent, input, log);
   const int error_number = errno;
+  pthread_sigmask(SIG_SETMASK, &former, nullptr);
   close(input);
   close(log);
   if (pid < 0) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/child_process.h"
 #include "client/local_system.h"
+#include "services/base/log.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -75,8 +76,13 @@ class ProcessSystem final : public LocalSystem {
       for (const auto& child : children_[role]) child->Terminate();
       for (const auto& child : children_[role]) {
         const std::chrono::seconds grace(options_.drain_seconds);
-        orderly = child->WaitOrKill(grace + kSlack) && orderly;
-        orderly = (child->Succeeded() || child->EndedBy(SIGTERM)) && orderly;
+        const bool in_time = child->WaitOrKill(grace + kSlack);
+        if (in_time && (child->Succeeded() || child->EndedBy(SIGTERM))) {
+          continue;
+        }
+        orderly = false;
+        LogWarning("a process has not stopped as it should",
+                   {{"process", child->name()}, {"end", *child->Ended()}});
       }
     }
     children_.clear();

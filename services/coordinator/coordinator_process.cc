@@ -96,6 +96,8 @@ CoordinatorProcess::~CoordinatorProcess() {
 }
 
 absl::Status CoordinatorProcess::Start() {
+  std::lock_guard<std::mutex> lock(start_mutex_);
+  if (stopped_) return absl::OkStatus();
   const ProcessOptions& process = options_.process;
   ASSIGN_OR_RETURN(security_, Security::CreateForServer(process.security,
                                                         process.listen));
@@ -109,6 +111,7 @@ absl::Status CoordinatorProcess::Start() {
     RETURN_IF_ERROR(coordinator_->Restore(options_.state_directory));
   }
   RETURN_IF_ERROR(server_->Start());
+  serving_ = true;
   server_->SetReady(true);
   LogInfo("coordinator serves", {{"address", address()},
                                  {"metrics", metrics_address()},
@@ -123,7 +126,21 @@ std::string CoordinatorProcess::metrics_address() const {
 void CoordinatorProcess::Drain(std::chrono::milliseconds grace,
                                std::chrono::milliseconds delay) {
   grace_ms_ = grace.count();
+  {
+    std::lock_guard<std::mutex> lock(start_mutex_);
+    stopped_ = true;
+    if (!serving_) return;
+  }
   server_->Drain(grace, delay);
+}
+
+absl::Status CoordinatorProcess::Wait() {
+  {
+    std::lock_guard<std::mutex> lock(start_mutex_);
+    if (!serving_) return absl::OkStatus();
+  }
+  server_->Wait();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(

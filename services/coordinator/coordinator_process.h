@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,8 +50,8 @@ class CoordinatorProcess {
   explicit CoordinatorProcess(CoordinatorProcessOptions options);
   ~CoordinatorProcess();
 
-  // Errors: those of Coordinator::Restore, ServerShell::Start,
-  // MetricsServer::Start and Security::CreateForServer.
+  // Does nothing after Drain(). Errors: those of Coordinator::Restore,
+  // ServerShell::Start, MetricsServer::Start and Security::CreateForServer.
   absl::Status Start();
 
   // Where members and clients reach it.
@@ -69,11 +70,8 @@ class CoordinatorProcess {
   void Drain(std::chrono::milliseconds grace,
              std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
-  // Returns after Drain(), and OK.
-  absl::Status Wait() {
-    server_->Wait();
-    return absl::OkStatus();
-  }
+  // Returns after Drain(), and OK; after Start() only.
+  absl::Status Wait();
 
  private:
   const CoordinatorProcessOptions options_;
@@ -85,6 +83,10 @@ class CoordinatorProcess {
   std::unique_ptr<ServerShell> server_;
   std::unique_ptr<MetricsServer> metrics_server_;
   std::atomic<int64_t> grace_ms_{0};
+
+  std::mutex start_mutex_;  // of Start()
+  bool stopped_ = false;    // guarded by start_mutex_
+  bool serving_ = false;    // guarded by start_mutex_
 };
 
 // "name=directory" as --model takes it. Errors: InvalidArgument.

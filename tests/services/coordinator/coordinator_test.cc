@@ -391,6 +391,14 @@ TEST(CoordinatorTest, WatchingNoJobIsAnError) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'nobody'")));
 }
 
+TEST(CoordinatorProcessTest, IsStoppedBeforeItStarts) {
+  ScratchDirectory scratch;
+  CoordinatorProcess process({.process = {.listen = "unix:" + scratch / "s"}});
+  process.Drain(std::chrono::milliseconds(0));
+  EXPECT_OK(process.Start());
+  EXPECT_OK(process.Wait());
+}
+
 TEST(CoordinatorProcessTest, StartsTellsAndDrains) {
   ScratchDirectory scratch;
   CoordinatorProcess process(
