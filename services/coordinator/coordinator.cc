@@ -228,12 +228,19 @@ void Coordinator::ServeInitialModels() {
                    // Other members may be able to, or these a bit later.
                    initial_models_.emplace(model.name, model);
                    TellAwaited();
-                   serving_queue_.PostAfter(options_.serving_retry,
-                                            [this] { ServeInitialModels(); });
+                   RetryInitialModels();
                  });
   }
   TellAwaited();
   served_.Watch();
+}
+
+void Coordinator::RetryInitialModels() {
+  if (std::exchange(retrying_, true)) return;
+  serving_queue_.PostAfter(options_.serving_retry, [this] {
+    retrying_ = false;
+    ServeInitialModels();
+  });
 }
 
 void Coordinator::TellAwaited() {

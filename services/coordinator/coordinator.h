@@ -144,6 +144,8 @@ class Coordinator {
   // On serving_queue_. A model is kept in the store once it is served.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   void ServeInitialModels();
+  // Later, once for all that failed until then.
+  void RetryInitialModels();
   void TellAwaited();
   // Workers that had a part of a served model have not joined again yet.
   bool AwaitsWorkers() const;
@@ -159,6 +161,7 @@ class Coordinator {
   ServedModels served_;
   // To be served as soon as members are there; of serving_queue_.
   std::map<std::string, StoredModel> initial_models_;
+  bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
   std::set<std::string> awaited_workers_;  // by name; of serving_queue_
 
   mutable std::mutex mutex_;
