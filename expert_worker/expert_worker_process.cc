@@ -78,7 +78,7 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
                             "Memory that is kept for tensors to come.",
                             [] { return GetBufferUsage().cached_bytes; });
   server_.AddMetrics(metrics_);
-  server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
+  server_.AddService(&service_, Service());
   server_.OnDrain([this] {
     service_.FinishAccepted(std::chrono::milliseconds(grace_ms_.load()));
   });
@@ -140,6 +140,10 @@ void ExpertWorkerProcess::Drain(std::chrono::milliseconds grace,
   std::lock_guard<std::mutex> lock(mutex_);
   drained_ = true;
   ended_.notify_all();
+}
+
+absl::string_view ExpertWorkerProcess::Service() {
+  return v1::ExpertWorkerService::service_full_name();
 }
 
 absl::Status ExpertWorkerProcess::Wait() {

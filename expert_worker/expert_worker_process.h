@@ -16,6 +16,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "expert_worker/expert_service.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/worker_commands.h"
@@ -83,6 +84,9 @@ class ExpertWorkerProcess {
   // Returns OK after Drain(), or earlier with the reason why the coordinator
   // will never accept this worker.
   absl::Status Wait();
+
+  // The name of the service that it is there for.
+  static absl::string_view Service();
 
  private:
   const ExpertWorkerOptions options_;

@@ -143,7 +143,7 @@ RouterProcess::RouterProcess(RouterOptions options)
                             "Memory that is kept for tensors to come.",
                             [] { return GetBufferUsage().cached_bytes; });
   server_.AddMetrics(metrics_);
-  server_.AddService(&service_, v1::TranslationService::service_full_name());
+  server_.AddService(&service_, Service());
   server_.OnDrain([this] {
     service_.DrainStreams();
     batcher_.Finish(std::chrono::milliseconds(grace_ms_.load()));
@@ -155,7 +155,7 @@ void RouterProcess::UpdateReadiness() {
   const bool ready = sessions_->ready();
   if (ready_ == ready) return;
   ready_ = ready;
-  server_.SetServiceReady(v1::TranslationService::service_full_name(), ready);
+  server_.SetServiceReady(Service(), ready);
 }
 
 void RouterProcess::WatchReadiness() {
@@ -185,7 +185,7 @@ absl::Status RouterProcess::Start() {
   security_->AddMetrics(metrics_);
   server_.UseSecurity(security_);
   RETURN_IF_ERROR(server_.Start());
-  server_.SetServiceReady(v1::TranslationService::service_full_name(), false);
+  server_.SetServiceReady(Service(), false);
   if (!options_.process.metrics_address.empty()) {
     ASSIGN_OR_RETURN(
         metrics_server_,
@@ -216,9 +216,8 @@ absl::Status RouterProcess::Join() {
                                                         : options_.reduce_host);
   }
   sessions_ = std::make_unique<RouterSessions>(
-      std::move(transfers),
-      ChannelOptionsOf(options_.process, security_), &models_, router_metrics_,
-      std::move(meet));
+      std::move(transfers), ChannelOptionsOf(options_.process, security_),
+      &models_, router_metrics_, std::move(meet));
   commands_ = std::make_unique<Commands>(this);
   member.name = MemberName(options_.process, "router", member.address);
   member.build_version = GSHARD_VERSION;
@@ -245,6 +244,10 @@ void RouterProcess::Drain(std::chrono::milliseconds grace,
   std::lock_guard<std::mutex> lock(mutex_);
   drained_ = true;
   ended_.notify_all();
+}
+
+absl::string_view RouterProcess::Service() {
+  return v1::TranslationService::service_full_name();
 }
 
 absl::Status RouterProcess::Wait() {

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/batcher.h"
 #include "router/model_table.h"
@@ -104,6 +105,9 @@ class RouterProcess {
   // Returns OK after Drain(), or earlier with the reason why the coordinator
   // will never accept this router.
   absl::Status Wait();
+
+  // The name of the service that it is there for.
+  static absl::string_view Service();
 
  private:
   class Commands;

@@ -46,6 +46,10 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
   flags.Choice("log_level", &options->log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
+  flags.Choice("probe", &options->probe, {"no", "live", "joined", "ready"},
+               "instead of serving, asks the process that was started with the "
+               "same flags whether it answers, takes part, or can do its work; "
+               "the exit code is 0 if so");
   AddServerSecurityFlags(flags, &options->security);
 }
 

@@ -27,6 +27,9 @@ struct ProcessOptions {
   absl::Duration max_connection_age = absl::ZeroDuration();
   std::string log_level = "info";
   SecurityOptions security = {};
+  // "no": the process serves. Otherwise it asks the one that was started with
+  // the same flags whether it is "live", "joined" or "ready"; see Probe().
+  std::string probe = "no";
 
   // Of members, that is, routers and expert workers.
   std::string coordinator = {};
@@ -37,7 +40,8 @@ struct ProcessOptions {
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --max_calls, --drain_seconds, --drain_delay, --max_connection_idle,
-// --max_connection_age, --log_level and the flags of AddServerSecurityFlags.
+// --max_connection_age, --log_level, --probe and the flags of
+// AddServerSecurityFlags.
 // `options` must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 

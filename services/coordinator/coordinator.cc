@@ -146,16 +146,14 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
     const std::string name =
         std::string(absl::string_view(request.session())
                         .substr(0, request.session().find('@')));
-    const std::string version =
-        name.size() < request.session().size()
-            ? request.session().substr(name.size() + 1)
-            : "";
+    const std::string version = name.size() < request.session().size()
+                                    ? request.session().substr(name.size() + 1)
+                                    : "";
     // One that was to be served, but could not be yet, is none to keep either.
     const auto waiting = initial_models_.find(name);
-    const bool waited =
-        waiting != initial_models_.end() &&
-        (version.empty() || waiting->second.version.empty() ||
-         waiting->second.version == version);
+    const bool waited = waiting != initial_models_.end() &&
+                        (version.empty() || waiting->second.version.empty() ||
+                         waiting->second.version == version);
     if (waited) {
       initial_models_.erase(waiting);
       TellAwaited();
@@ -217,19 +215,19 @@ void Coordinator::ServeInitialModels() {
       static_cast<int64_t>(workers) < options_.min_workers || AwaitsWorkers()) {
     return;
   }
-  for (const auto& [name, model] : std::exchange(initial_models_, {})) {
-    served_.Load(FromStored(model),
-                 [this, model](const absl::StatusOr<std::string>& session) {
-                   if (session.ok()) return;
-                   LogError("a model is not served",
-                            {{"model", model.name},
-                             {"checkpoint", model.directory},
-                             {"status", session.status()}});
-                   // Other members may be able to, or these a bit later.
-                   initial_models_.emplace(model.name, model);
-                   TellAwaited();
-                   RetryInitialModels();
-                 });
+  for (const auto& [name, stored] : std::exchange(initial_models_, {})) {
+    served_.Load(
+        FromStored(stored),
+        [this, model = stored](const absl::StatusOr<std::string>& session) {
+          if (session.ok()) return;
+          LogError("a model is not served", {{"model", model.name},
+                                             {"checkpoint", model.directory},
+                                             {"status", session.status()}});
+          // Other members may be able to, or these a bit later.
+          initial_models_.emplace(model.name, model);
+          TellAwaited();
+          RetryInitialModels();
+        });
   }
   TellAwaited();
   served_.Watch();

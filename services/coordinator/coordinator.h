@@ -48,7 +48,7 @@ struct CoordinatorOptions {
   absl::Duration load_half_life = absl::Minutes(1);
   // After which members that could not load a served model are asked again, and
   // models that were to be served from the start, but could not be, are tried.
-  absl::Duration serving_retry = absl::Seconds(30);
+  absl::Duration serving_retry = kServingRetryPause;
 
   // Of jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;

@@ -83,8 +83,7 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       std::make_unique<CoordinatorServiceImpl>(coordinator_.get(), limits);
   server_ = std::make_unique<ServerShell>(ServerOptionsOf(options_.process));
   server_->AddMetrics(metrics_);
-  server_->AddService(service_.get(),
-                      v1::CoordinatorService::service_full_name());
+  server_->AddService(service_.get(), Service());
   server_->OnDrain(
       [this] { coordinator_->Drain(absl::Milliseconds(grace_ms_.load())); });
 }
@@ -99,8 +98,8 @@ absl::Status CoordinatorProcess::Start() {
   std::lock_guard<std::mutex> lock(start_mutex_);
   if (stopped_) return absl::OkStatus();
   const ProcessOptions& process = options_.process;
-  ASSIGN_OR_RETURN(security_, Security::CreateForServer(process.security,
-                                                        process.listen));
+  ASSIGN_OR_RETURN(security_,
+                   Security::CreateForServer(process.security, process.listen));
   security_->AddMetrics(metrics_);
   server_->UseSecurity(security_);
   if (!process.metrics_address.empty()) {
@@ -132,6 +131,10 @@ void CoordinatorProcess::Drain(std::chrono::milliseconds grace,
     if (!serving_) return;
   }
   server_->Drain(grace, delay);
+}
+
+absl::string_view CoordinatorProcess::Service() {
+  return v1::CoordinatorService::service_full_name();
 }
 
 absl::Status CoordinatorProcess::Wait() {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "services/config/process_options.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
@@ -72,6 +73,9 @@ class CoordinatorProcess {
 
   // Returns after Drain(), and OK; after Start() only.
   absl::Status Wait();
+
+  // The name of the service that it is there for.
+  static absl::string_view Service();
 
  private:
   const CoordinatorProcessOptions options_;

@@ -38,6 +38,10 @@
 
 namespace gshard {
 
+// After which a member that cannot load what a served model needs, though it is
+// there, is asked again.
+inline constexpr absl::Duration kServingRetryPause = absl::Seconds(30);
+
 // What models need of the coordinator. All of it outlives them.
 struct ServingEnvironment {
   Members* members = nullptr;
@@ -52,9 +56,7 @@ struct ServingEnvironment {
   // Whether a model that is served now needs this session of a worker, or may.
   std::function<bool(const MemberKey& worker, const std::string& session)>
       is_needed;
-  // After which a member that cannot load what a served model needs, though it
-  // is there, is asked again.
-  absl::Duration retry_pause = absl::Minutes(1);
+  absl::Duration retry_pause = kServingRetryPause;
 };
 
 // On the queue.
@@ -150,8 +152,9 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
                     const absl::Status& status);
   // Later: the worker has no such part, or has room again; goes on.
   void RetryPart(const MemberKey& worker, int64_t part, absl::Duration pause);
-  // After so many refusals in a row of a member that is there.
-  static absl::Duration RefusalPause(int refusals);
+  // Until a member that is there is asked again, after so many refusals in a
+  // row, the last of them UNAVAILABLE or not.
+  absl::Duration RetryPause(bool unavailable, int refusals) const;
   // Tells routers where experts are, if that has changed.
   void PublishPlacement();
   void UpdateRouter(const MemberKey& key);
@@ -193,7 +196,8 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
   int64_t last_part_ = 0;
   std::vector<double> load_;
   std::map<MemberKey, std::vector<Part>> parts_;
-  // Experts that a worker could take at most: it has refused more, not long ago.
+  // Experts that a worker could take at most: it has refused more, not long
+  // ago.
   std::map<MemberKey, int32_t> room_;
   // Where experts were when all was well, by the names of the workers then: a
   // worker that was started again gets what it had.

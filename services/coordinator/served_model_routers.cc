@@ -141,8 +141,7 @@ void ServedModel::OnRouterLoaded(const MemberKey& key, int64_t version,
   router.state = Router::kPaused;
   CheckLoaded();
   environment_.queue->PostAfter(
-      unavailable ? RefusalPause(refusals) : environment_.retry_pause,
-      [model = weak_from_this(), key] {
+      RetryPause(unavailable, refusals), [model = weak_from_this(), key] {
         const std::shared_ptr<ServedModel> self = model.lock();
         if (self == nullptr || self->released_) return;
         const auto found = self->routers_.find(key);

@@ -171,7 +171,7 @@ void ServedModel::OnPartLoaded(const MemberKey& worker, int64_t id,
   if (unavailable) {
     // Until then it counts as being loaded, but routers are not kept waiting.
     part->kept = false;
-    return RetryPart(worker, id, RefusalPause(refusals));
+    return RetryPart(worker, id, RetryPause(unavailable, refusals));
   }
   std::vector<Part>& parts = parts_[worker];
   std::erase_if(parts, [&](const Part& other) { return other.id == id; });
@@ -181,7 +181,7 @@ void ServedModel::OnPartLoaded(const MemberKey& worker, int64_t id,
     if (!other.obsolete) held += static_cast<int32_t>(other.experts.size());
   }
   room_[worker] = held;
-  RetryPart(worker, id, environment_.retry_pause);
+  RetryPart(worker, id, RetryPause(unavailable, refusals));
   Reconcile();
 }
 
@@ -201,7 +201,8 @@ void ServedModel::RetryPart(const MemberKey& worker, int64_t part,
       });
 }
 
-absl::Duration ServedModel::RefusalPause(int refusals) {
+absl::Duration ServedModel::RetryPause(bool unavailable, int refusals) const {
+  if (!unavailable) return environment_.retry_pause;
   return refusals <= kMaxRefusals ? absl::Milliseconds(200) : absl::Seconds(10);
 }
 

@@ -59,17 +59,17 @@ ServedModels::ServedModels(
     std::function<void(const std::string&, const v1::Placement&)>
         keep_placement,
     Options options)
-    : environment_{.members = members,
-                   .queue = queue,
-                   .next_placement_version = std::move(next_placement_version),
-                   .keep_placement = std::move(keep_placement),
-                   .on_change = [this] { Publish(); },
-                   .is_needed =
-                       [this](const MemberKey& worker,
-                              const std::string& session) {
-                         return IsNeeded(worker, session);
-                       },
-                   .retry_pause = options.retry_pause},
+    : environment_{
+          .members = members,
+          .queue = queue,
+          .next_placement_version = std::move(next_placement_version),
+          .keep_placement = std::move(keep_placement),
+          .on_change = [this] { Publish(); },
+          .is_needed =
+              [this](const MemberKey& worker, const std::string& session) {
+                return IsNeeded(worker, session);
+              },
+          .retry_pause = options.retry_pause},
       options_(options),
       loads_(options.load_half_life) {}
 

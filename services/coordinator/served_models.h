@@ -47,7 +47,7 @@ class ServedModels {
     // See ModelLoads.
     absl::Duration load_half_life = absl::Minutes(1);
     // See ServingEnvironment.
-    absl::Duration retry_pause = absl::Minutes(1);
+    absl::Duration retry_pause = kServingRetryPause;
     ServingGauges gauges = {};  // of what Describe() shows; may be unset
   };
 

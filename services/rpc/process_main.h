@@ -13,18 +13,21 @@
 #include "services/base/log.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
+#include "services/rpc/probe.h"
 #include "services/rpc/signal_watcher.h"
 
 namespace gshard {
 
 // Parses `arguments` by `flags`, which write to `options`, and runs a Process
 // until SIGTERM has drained it. Returns the exit code: 0, 1 if the process
-// could not start or was refused, 2 for wrong flags.
+// could not start or was refused, 2 for wrong flags. With --probe it runs none
+// and returns 0 if the one that it asks is as wanted, else 1.
 //
 // `check` runs once flags are parsed and may still write to `options`; its
 // error is that of a wrong flag. Options has a member `process` of type
 // ProcessOptions. Process is made of Options and has Start(),
-// Drain(grace, delay) and Wait(), as RouterProcess.
+// Drain(grace, delay), Wait() and Service(), the name of the service that it is
+// there for, as RouterProcess.
 template <typename Process, typename Options>
 int RunProcess(Flags& flags, const Options& options, const char* role,
                const std::vector<std::string>& arguments,
@@ -39,6 +42,12 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   if (parsed->help) {
     std::fputs(flags.Help().c_str(), stdout);
     return 0;
+  }
+  if (options.process.probe != "no") {
+    status = Probe(options.process, Process::Service());
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return 1;
   }
   ApplyLogLevel(options.process);
   SetLogField({"role", role});

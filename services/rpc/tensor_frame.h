@@ -36,11 +36,12 @@ namespace gshard {
 // Where tensors begin in a payload.
 inline constexpr size_t kPayloadAlignment = 64;
 
-// What a decoded frame may have. Whatever is larger is RESOURCE_EXHAUSTED
-// before memory is taken for it.
+// What a decoded frame may have. More bytes or tensors are RESOURCE_EXHAUSTED
+// before memory is taken for the payload, a higher rank INVALID_ARGUMENT. The
+// header takes up to 40 times its bytes, as its parts may be tiny.
 struct FrameLimits {
   size_t max_bytes = kDefaultMaxMessageBytes;
-  size_t max_header_bytes = size_t{4} << 20;
+  size_t max_header_bytes = size_t{1} << 20;
   int max_tensors = 4096;
   int max_rank = 8;
 };
