@@ -35,6 +35,12 @@ absl::Status WithExitCode(absl::Status status, int code) {
   return status;
 }
 
+absl::Status CheckOutput(const Console& console) {
+  if (console.out->good()) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      "the output could not be written; is the disk full?");
+}
+
 int ExitCodeOf(const absl::Status& status) {
   if (status.ok()) return 0;
   int code = IsUsageError(status) ? 2 : 1;

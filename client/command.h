@@ -55,6 +55,10 @@ absl::Status WithExitCode(absl::Status status, int code);
 // error, otherwise 1.
 int ExitCodeOf(const absl::Status& status);
 
+// Errors: ResourceExhausted if what was written to console.out is lost, on a
+// full disk for one.
+absl::Status CheckOutput(const Console& console);
+
 // Parses; prints the help and returns nothing if that is what was asked for.
 // Errors are usage errors.
 absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,

@@ -73,8 +73,9 @@ absl::Status Unknown(absl::Span<const Command> commands, Arguments arguments) {
   return UsageError(message);
 }
 
-int Finish(const absl::Status& status, Console& console) {
+int Finish(absl::Status status, Console& console) {
   console.out->flush();
+  if (status.ok()) status = CheckOutput(console);
   if (status.ok()) return 0;
   *console.error << "gshard: "
                  << absl::AsciiStrToLower(

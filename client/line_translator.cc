@@ -7,7 +7,6 @@
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "router/terminology.h"
@@ -24,9 +23,9 @@ namespace {
 // Keeps a call below the router's limit of tokens, whatever the lines are.
 constexpr size_t kMaxCallBytes = 64 << 10;
 
-bool IsBlank(absl::string_view text) {
-  return absl::StripAsciiWhitespace(text).empty();
-}
+// A router reads this many sentences of a stream ahead, see
+// --max_stream_sentences: time would run for others that it has not seen.
+constexpr size_t kSentencesPerRouter = 256;
 
 absl::Status CheckLine(const SourceLine& line) {
   const size_t malformed = FirstMalformedByte(line.text);
@@ -180,8 +179,12 @@ void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
   const auto patience = std::chrono::steady_clock::now() + options_.timeout;
   std::chrono::milliseconds pause = options_.first_pause;
   int attempts = 0;
+  size_t unknown = 0;  // routers in a row that have no such model
   for (size_t router = first_router;; ++router) {
     call->status = Ask(streams, call, router % streams.size());
+    // One that has just started has none yet, and others may.
+    if (absl::IsNotFound(call->status) && ++unknown < streams.size()) continue;
+    if (!absl::IsNotFound(call->status)) unknown = 0;
     const bool refused = absl::IsResourceExhausted(call->status);
     if (!refused && !absl::IsUnavailable(call->status)) return;
     // One that is told when to come back does so: there was no mishap.
@@ -203,11 +206,17 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
     streams.push_back(std::make_unique<StreamCaller>(channel));
   }
   std::deque<std::unique_ptr<Call>> calls;
+  // At least one call is.
+  const size_t most_calls =
+      std::min(options_.calls_in_flight,
+               std::max<size_t>(
+                   1, kSentencesPerRouter * channels_.size() /
+                          std::max<size_t>(1, options_.sentences_per_call)));
   size_t started = 0;
   bool more = true;
   absl::Status status;
   while (status.ok()) {
-    while (more && calls.size() < options_.calls_in_flight) {
+    while (more && calls.size() < most_calls) {
       auto call = std::make_unique<Call>();
       more = Gather(source, call.get());
       if (!more) break;

@@ -49,8 +49,9 @@ struct LineTranslatorOptions {
   std::vector<std::string> keep = {};
   bool require_full = false;  // as TranslateRequest.require_full
   size_t sentences_per_call = 8;
-  size_t calls_in_flight = 32;                 // at least 1
-  std::chrono::milliseconds timeout{60'000};   // of one request
+  // At least 1; fewer if they would have over 256 sentences for each router.
+  size_t calls_in_flight = 32;
+  std::chrono::milliseconds timeout{60'000};  // of one attempt
   // Of one request; while `timeout` has not passed, refusals that say when to
   // come back do not count.
   int attempts = 5;

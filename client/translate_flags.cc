@@ -123,4 +123,12 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   return LineTranslator::Create(std::move(options));
 }
 
+void WarnOfDegraded(int64_t lines, Console& console) {
+  if (lines == 0) return;
+  *console.error << "gshard: " << lines
+                 << " lines were translated without experts that no worker "
+                    "holds; see `gshard describe`"
+                 << std::endl;
+}
+
 }  // namespace gshard

@@ -50,6 +50,10 @@ struct TranslateFlags {
   absl::Duration timeout = absl::Seconds(60);
 };
 
+// Tells the user of `lines` that were translated without some experts; nothing
+// if there are none.
+void WarnOfDegraded(int64_t lines, Console& console);
+
 }  // namespace gshard
 
 #endif  // CLIENT_TRANSLATE_FLAGS_H_

@@ -37,7 +37,7 @@ struct AdmissionLimits {
   int64_t max_caller_tokens = int64_t{1} << 17;
 
   // Requests that would be answered later than this are refused, whatever their
-  // deadline.
+  // deadline; but one that finds no other work is taken.
   std::chrono::milliseconds max_wait{30'000};
 };
 

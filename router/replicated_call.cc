@@ -315,7 +315,7 @@ absl::Status ReplicatedCall::Recover(const Attempt& attempt,
   if (absl::IsUnavailable(why) || full) {
     const bool changed =
         holding.connection->state().Health([&](WorkerHealth& health) {
-          return full ? health.OnSilence(Clock::now(), /*failed=*/false)
+          return full ? health.OnSilence(Clock::now())
                       : health.OnFailure(Clock::now());
         });
     if (changed) metrics.worker_ejections.With({holding.worker}).Increment();
@@ -353,9 +353,8 @@ absl::Status ReplicatedCall::Look(Time now) {
     const RouterMetrics& metrics = replicas_.metrics();
     if (!attempts_[i].slow) {
       attempts_[i].slow = true;
-      const bool changed = state.Health([&](WorkerHealth& health) {
-        return health.OnSilence(now, /*failed=*/false);
-      });
+      const bool changed = state.Health(
+          [&](WorkerHealth& health) { return health.OnSilence(now); });
       if (changed) metrics.worker_ejections.With({holding.worker}).Increment();
       replicas_.WakePings();
     } else if (state.health() == State::kFailed) {

@@ -14,9 +14,11 @@ std::string CodeName(absl::StatusCode code) {
 }  // namespace
 
 RouterMetrics::RouterMetrics(Metrics& metrics)
-    : requests(metrics.AddCounterFamily("gshard_translate_requests_total",
-                                        "Translate calls by outcome.",
-                                        {"code"})),
+    : requests(
+          metrics.AddCounterFamily("gshard_translate_requests_total",
+                                   "Translate calls and streams' requests by "
+                                   "outcome.",
+                                   {"code"})),
       request_seconds(
           metrics.AddHistogram("gshard_translate_duration_seconds",
                                "Time of Translate calls, from first to last "
@@ -24,8 +26,10 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
       queue_seconds(
           metrics.AddHistogram("gshard_queue_duration_seconds",
                                "Time that sentences wait to join a batch.")),
-      requests_in_flight(metrics.AddGauge("gshard_requests_in_flight",
-                                          "Translate calls being served.")),
+      requests_in_flight(
+          metrics.AddGauge("gshard_requests_in_flight",
+                           "Translate calls and streams' requests being "
+                           "served.")),
       requests_queued(metrics.AddGauge("gshard_requests_queued",
                                        "Sentences that wait for a batch.")),
       queued_tokens(metrics.AddGauge(

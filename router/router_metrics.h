@@ -25,16 +25,16 @@ struct RouterMetrics {
                   const std::vector<int64_t>& expert_rows,
                   int64_t overflow_first, int64_t overflow_second) const;
 
-  // The end of a Translate call.
+  // The end of a Translate call, or of a request of a TranslateStream.
   void CountRequest(absl::StatusCode code, double seconds) const;
 
   // What Admission decided.
   void CountAdmission(Verdict verdict) const;
 
   CounterFamily requests;      // by code
-  Histogram request_seconds;   // of all Translate calls
+  Histogram request_seconds;   // of these calls and requests
   Histogram queue_seconds;     // of sentences, until they join a batch
-  Gauge requests_in_flight;    // Translate calls
+  Gauge requests_in_flight;    // these calls and requests
   Gauge requests_queued;       // sentences that wait
   Gauge queued_tokens;         // that wait, once for each hypothesis
   Gauge batch_sentences;       // that are in a batch

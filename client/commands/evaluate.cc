@@ -208,6 +208,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
 
   const auto started = std::chrono::steady_clock::now();
   std::vector<std::string> hypotheses;
+  int64_t degraded = 0;
   size_t next = 0;
   RETURN_IF_ERROR(translator->Translate(
       [&]() -> absl::StatusOr<std::optional<SourceLine>> {
@@ -217,6 +218,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
             SourceLine{static_cast<int64_t>(next), pair.language, pair.source});
       },
       [&](const SourceLine&, const v1::TranslationResult* result) {
+        if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
         hypotheses.push_back(
             result == nullptr || result->hypotheses().empty()
                 ? ""
@@ -228,6 +230,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
         }
       }));
   if (console.out_is_terminal && !json) *console.error << "\r\x1b[K";
+  WarnOfDegraded(degraded, console);
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - started;
 
@@ -260,6 +263,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   if (json) {
     nlohmann::ordered_json object;
     object["sentences"] = pairs.size();
+    object["degraded_sentences"] = degraded;
     object["seconds"] = seconds.count();
     if (scored.empty()) {
       object["no_scores_because"] = no_scores;

@@ -96,7 +96,8 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
       "gshard translate --from de \"Bibliothek zum Lesen\" --prefix \"library "
       "for\" --alternatives");
   flags.Example(
-      "gshard translate --from de --file titles.txt --glossary terms.tsv --keep "
+      "gshard translate --from de --file titles.txt --glossary terms.tsv "
+      "--keep "
       "GIMP,libpng");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
@@ -129,7 +130,12 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
   int64_t degraded = 0;
   const absl::Status status = translator->Translate(
-      source, [&](const SourceLine& line, const v1::TranslationResult* result) {
+      [&]() -> absl::StatusOr<std::optional<SourceLine>> {
+        // What nobody can read need not be translated.
+        RETURN_IF_ERROR(CheckOutput(console));
+        return source();
+      },
+      [&](const SourceLine& line, const v1::TranslationResult* result) {
         if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
         if (json) {
           *console.out << ToJson(line, result) << std::endl;
@@ -137,12 +143,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
           *console.out << ToText(line, result, several) << std::endl;
         }
       });
-  if (degraded > 0) {
-    *console.error << "gshard: " << degraded
-                   << " lines were translated without experts that no worker "
-                      "holds; see `gshard describe`"
-                   << std::endl;
-  }
+  WarnOfDegraded(degraded, console);
   return status;
 }
 

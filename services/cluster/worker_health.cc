@@ -39,8 +39,7 @@ bool WorkerHealth::OnFailure(Time now) {
   return true;
 }
 
-bool WorkerHealth::OnSilence(Time now, bool failed) {
-  if (failed) return OnFailure(now);
+bool WorkerHealth::OnSilence(Time now) {
   if (state_ != State::kGood) return false;
   Worsen(State::kSlow, now);
   return true;

@@ -24,9 +24,6 @@ struct WorkerHealthOptions {
   // As long as too few latencies are known.
   std::chrono::microseconds first_hedge_delay{100'000};
 
-  // A call without an answer for this long has failed.
-  std::chrono::microseconds stall_timeout{1'000'000};
-
   // Time from one probe of an avoided worker to the next; doubles from one to
   // the other with every probe that fails.
   std::chrono::microseconds min_probe_interval{20'000};
@@ -51,14 +48,13 @@ class WorkerHealth {
   // The worker said that it cannot, or its stream broke. Returns true if that
   // changes its state.
   bool OnFailure(Time now);
-  // It has not answered a call of `rows` in HedgeDelay(rows), or, `failed`, in
-  // stall_timeout. Returns true if that changes its state.
-  bool OnSilence(Time now, bool failed);
+  // It has not answered a call in HedgeDelay(): others are preferred, and it is
+  // probed. Returns true if that changes its state.
+  bool OnSilence(Time now);
 
   State state() const { return state_; }
 
   Duration HedgeDelay(int64_t rows) const;
-  Duration stall_timeout() const { return options_.stall_timeout; }
 
   // Workers that are not good are probed: by calls without rows, one at a time.
   // A probe that is answered makes the worker good.

@@ -219,7 +219,8 @@ void Coordinator::ServeInitialModels() {
     served_.Load(
         FromStored(stored),
         [this, model = stored](const absl::StatusOr<std::string>& session) {
-          if (session.ok()) return;
+          // Cancelled: somebody unloaded it, or loaded another version.
+          if (session.ok() || absl::IsCancelled(session.status())) return;
           LogError("a model is not served", {{"model", model.name},
                                              {"checkpoint", model.directory},
                                              {"status", session.status()}});
@@ -284,6 +285,7 @@ v1::DescribeResponse Coordinator::Describe(
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& job : jobs_) {
+      if (Find(job->name) != job.get()) continue;  // it was submitted again
       *response.add_jobs() = job->feed->Latest();
       if (job->runner == nullptr) continue;
       std::optional<v1::SessionInfo> info = job->runner->Describe();

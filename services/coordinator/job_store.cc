@@ -133,6 +133,14 @@ absl::Status JobStore::ForgetOldJobs() {
 }
 
 absl::Status JobStore::Submit(const StoredJob& job) {
+  const std::string text = TrainingJobToText(job.job);
+  if (text.size() > kMaxTextProtoBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "job: expected at most ", kMaxTextProtoBytes,
+        " bytes with the names of its ", job.job.data.train_files.size(),
+        " files written out, got ", text.size(),
+        "; put them into fewer files"));
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   return database_->Transact([&]() -> absl::Status {
     RETURN_IF_ERROR(
@@ -140,8 +148,8 @@ absl::Status JobStore::Submit(const StoredJob& job) {
     RETURN_IF_ERROR(database_->Run(
         "INSERT INTO jobs (name, job, resume, submitted_micros, progress) "
         "VALUES (?, ?, ?, ?, ?)",
-        {job.job.name, TrainingJobToText(job.job), int64_t{job.resume},
-         job.submitted_micros, job.progress.SerializeAsString()}));
+        {job.job.name, text, int64_t{job.resume}, job.submitted_micros,
+         job.progress.SerializeAsString()}));
     RETURN_IF_ERROR(AppendChange(job.progress, job.submitted_micros));
     return ForgetOldJobs();
   });

@@ -40,14 +40,16 @@ inline MemberKey KeyOf(const Member& member) {
 }
 
 // The outcome of a command: the member's reply with an OK status, or its error,
-// or UNAVAILABLE because the member was lost. Errors name the member.
+// which names it; UNAVAILABLE if the member was lost or its stream has ended,
+// RESOURCE_EXHAUSTED if it takes commands too slowly.
 using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
   ProtocolVersions versions = kProtocolVersions;
   std::function<absl::Time()> clock = absl::Now;
-  // Called after every change, on any thread, without locks; must not block.
+  // Called after a member has joined or is lost, but not by Shutdown(); on any
+  // thread, without locks; must not block.
   std::function<void()> on_change = [] {};
 };
 

@@ -27,7 +27,7 @@ class ModelLoads {
   void Observe(const std::vector<v1::Member>& members, absl::Time now);
 
   // Rows per second of each expert, over all routers; empty if it is not known
-  // yet.
+  // yet, or if there is less than one row an expert.
   std::vector<double> Of(const std::string& session) const;
 
  private:

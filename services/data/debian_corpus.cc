@@ -18,6 +18,7 @@
 #include "services/data/cleaning.h"
 #include "services/data/corpus.h"
 #include "services/data/package_descriptions.h"
+#include "services/tokenizer/language_name.h"
 
 namespace gshard {
 namespace {

@@ -16,6 +16,7 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/sha256.h"
 #include "services/data/pair_line.h"
+#include "services/tokenizer/language_name.h"
 
 namespace gshard {
 namespace {

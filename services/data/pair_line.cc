@@ -6,19 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/tokenizer/language_name.h"
 #include "services/tokenizer/utf8.h"
 
 namespace gshard {
-
-bool IsLanguageName(absl::string_view name) {
-  if (name.empty() || name.size() > 32) return false;
-  for (const char c : name) {
-    if (!absl::ascii_isalnum(c) && c != '_' && c != '-' && c != '@') {
-      return false;
-    }
-  }
-  return true;
-}
 
 ParsedLine ParsePairLine(absl::string_view line,
                          absl::string_view default_language) {

@@ -16,9 +16,6 @@ namespace gshard {
 // Longer lines are bad lines.
 inline constexpr size_t kMaxLineBytes = 64 << 10;
 
-// A language is 1 to 32 ASCII letters, digits, '_', '-' or '@'.
-bool IsLanguageName(absl::string_view name);
-
 // Parts of the line that was parsed.
 struct PairLine {
   absl::string_view language;  // of the source

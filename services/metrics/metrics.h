@@ -1,7 +1,8 @@
 // Metrics: the counters, gauges and histograms of one process.
 //
 //   Metrics metrics("router", "1.2.0");
-//   Counter steps = metrics.AddCounter("gshard_steps_total", "Steps done.");
+//   Counter tokens = metrics.AddCounter("gshard_decoded_tokens_total",
+//                                       "Tokens of hypotheses.");
 //   CounterFamily requests = metrics.AddCounterFamily(
 //       "gshard_translate_requests_total", "Translate calls.", {"code"});
 //   requests.With({"OK"}).Increment();

@@ -25,9 +25,9 @@ struct CallGate {
   // say CANCELLED to those on their way, which nobody takes for "go elsewhere".
   std::atomic<bool> closed = false;
 
-  // Calls whose requests have been read and that are not over, but for open
-  // methods. While there are `max_calls` of them, others that arrive get
-  // UNAVAILABLE before gRPC reads their requests.
+  // Calls that are not over, but for open methods: streams from their start,
+  // others once their request has been read. While there are `max_calls` of
+  // them, others that arrive get UNAVAILABLE before gRPC reads their requests.
   std::atomic<int64_t> calls = 0;
   int64_t max_calls = INT64_MAX;
   Counter refused;  // for that reason

@@ -5,7 +5,8 @@
 //   limits.Charge(info.caller);
 //
 // Clients may send "x-request-id", "traceparent" and "tracestate"; what is not
-// valid is replaced. Every answer carries "x-request-id".
+// valid is replaced. Every answer of a handler carries "x-request-id"; a call
+// that the guard refuses has the id in its message.
 
 #ifndef SERVICES_RPC_CALL_INFO_H_
 #define SERVICES_RPC_CALL_INFO_H_

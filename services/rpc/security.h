@@ -2,7 +2,8 @@
 // and kept up to date with their files: TLS for its server and its calls, who
 // its callers are, and the token that it sends.
 //
-//   ASSIGN_OR_RETURN(auto security, Security::Create(options, listen));
+//   ASSIGN_OR_RETURN(auto security,
+//                    Security::CreateForServer(options, listen));
 //   server.UseSecurity(security);
 //   CreateChannel(address, {.security = security});
 //

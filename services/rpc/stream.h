@@ -37,9 +37,11 @@ class StreamHandler {
   // The next message of the peer, in the order in which they were sent.
   virtual void OnMessage(In message) = 0;
 
-  // Called once, last. OK: the stream was finished in order. CANCELLED or
-  // UNAVAILABLE: the peer cancelled, died or cannot be reached. Otherwise what
-  // the server said, or why a message of the peer could not be decoded.
+  // Called once, last. OK: the stream was finished in order. CANCELLED: either
+  // side cancelled, or a server's client was lost. Client: UNAVAILABLE if the
+  // server died or cannot be reached, DEADLINE_EXCEEDED when its time is over.
+  // Otherwise what the server ended it with, or why a message of the peer could
+  // not be decoded.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
@@ -54,8 +56,9 @@ class StreamSender {
   // StreamOptions.max_queued_bytes are waiting.
   virtual absl::Status Send(Out message) = 0;
 
-  // Ends the stream after what is queued. Client: half-closes, and the server
-  // still answers; `status` is not used. Server: the client gets `status`.
+  // Ends the stream after what is queued. Client: half-closes; a ServeStream()
+  // server then sends what it has queued and no more; `status` is not used.
+  // Server: the client gets `status`.
   virtual void Finish(const absl::Status& status = absl::OkStatus()) = 0;
 
   // Ends the stream at once, dropping what is queued.

@@ -36,9 +36,10 @@ namespace gshard {
 // Where tensors begin in a payload.
 inline constexpr size_t kPayloadAlignment = 64;
 
-// What a decoded frame may have. More bytes or tensors are RESOURCE_EXHAUSTED
-// before memory is taken for the payload, a higher rank INVALID_ARGUMENT. The
-// header takes up to 40 times its bytes, as its parts may be tiny.
+// What a decoded frame may have; `max_bytes` is of the whole message. More
+// bytes or tensors are RESOURCE_EXHAUSTED before memory is taken for the
+// payload, a higher rank INVALID_ARGUMENT. The header is parsed before, which
+// may take some 50 times its bytes, as its parts may be tiny.
 struct FrameLimits {
   size_t max_bytes = kDefaultMaxMessageBytes;
   size_t max_header_bytes = size_t{1} << 20;

@@ -57,8 +57,8 @@ class Tokenizer {
   // no ids.
   //
   // Errors: InvalidArgument if `text` is not UTF-8 or over kMaxTextBytes;
-  // DataLoss, here and in Decode(), if the model turns out to be unsound, as one
-  // that makes a letter a control piece.
+  // DataLoss, here and in Decode(), if the model turns out to be unsound, as
+  // one that makes a letter a control piece.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
 
   // The text of `ids`. Special pieces leave no trace, the unknown piece becomes

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"
 #include "services/base/subprocess.h"
+#include "services/tokenizer/language_name.h"
 #include "services/tokenizer/tokenizer.h"
 #include "services/tokenizer/utf8.h"
 
@@ -56,13 +57,8 @@ class TemporaryFolder {
   std::string path_;
 };
 
-absl::Status CheckTagName(absl::string_view language) {
-  bool ok = !language.empty() && language.size() <= 32 && language != "s" &&
-            language != "pad" && language != "unk";
-  for (const char c : language) {
-    ok = ok && (absl::ascii_isalnum(c) || c == '_' || c == '-' || c == '@');
-  }
-  if (ok) return absl::OkStatus();
+absl::Status CheckLanguage(absl::string_view language) {
+  if (IsLanguageName(language)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("languages: expected a name such as de or pt_BR, got \"",
                    language, "\""));
@@ -85,7 +81,7 @@ absl::Status CheckOptions(const TokenizerOptions& options) {
         "max_sentences: expected 0 or more, got ", options.max_sentences));
   }
   for (const std::string& language : options.languages) {
-    RETURN_IF_ERROR(CheckTagName(language));
+    RETURN_IF_ERROR(CheckLanguage(language));
   }
   for (const std::string& symbol : options.user_defined_symbols) {
     if (symbol.empty() || !IsUtf8(symbol) ||

@@ -1,5 +1,8 @@
 #include "services/tokenizer/utf8.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace gshard {
 
 bool NextCharacter(absl::string_view text, size_t* position, char32_t* value) {
@@ -43,6 +46,32 @@ size_t FirstMalformedByte(absl::string_view text) {
     if (!NextCharacter(text, &i, &value)) return i;
   }
   return text.size();
+}
+
+bool IsBlank(absl::string_view text) {
+  // First and last of a range.
+  static constexpr char32_t kBlank[][2] = {
+      {0x00, 0x20},      // control characters, white space
+      {0x7F, 0xA0},      // the same, to the no-break space
+      {0x1680, 0x1680},  // Ogham space
+      {0x2000, 0x200F},  // spaces, zero width, marks of direction
+      {0x2028, 0x202F},  // separators, embedded direction
+      {0x205F, 0x205F},  // mathematical space
+      {0x2581, 0x2581},  // what SentencePiece writes for a space
+      {0x3000, 0x3000},  // ideographic space
+      {0xFEFF, 0xFEFF},  // byte order mark
+      {0xFFFD, 0xFFFD},  // replacement of what could not be decoded
+  };
+  for (size_t i = 0; i < text.size();) {
+    char32_t value = 0;
+    if (!NextCharacter(text, &i, &value)) return false;
+    const bool blank = std::any_of(
+        std::begin(kBlank), std::end(kBlank), [&](const auto& range) {
+          return value >= range[0] && value <= range[1];
+        });
+    if (!blank) return false;
+  }
+  return true;
 }
 
 size_t CountCharacters(absl::string_view text) {

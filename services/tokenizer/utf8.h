@@ -23,6 +23,10 @@ inline bool IsUtf8(absl::string_view text) {
   return FirstMalformedByte(text) == text.size();
 }
 
+// Whether all of the text is white space, control characters, or others that do
+// not show: tokenizers make nothing of it. REQUIRES: IsUtf8(text).
+bool IsBlank(absl::string_view text);
+
 // Number of characters. REQUIRES: IsUtf8(text).
 size_t CountCharacters(absl::string_view text);
 

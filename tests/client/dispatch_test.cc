@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -52,6 +53,16 @@ TEST(DispatchTest, RunsACommandWithItsArguments) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_EQ(outcome.out, "hello Ada\n");
   EXPECT_EQ(outcome.error, "");
+}
+
+TEST(DispatchTest, OutputThatIsLostIsAnError) {
+  const std::vector<Command> commands = {{"greet", "says hello", Greet}};
+  std::ofstream full("/dev/full");
+  std::ostringstream error;
+  Console console{nullptr, &full, &error,
+                  [](const char*) -> const char* { return nullptr; }};
+  EXPECT_EQ(Dispatch(commands, std::vector<std::string>{"greet"}, console), 1);
+  EXPECT_THAT(error.str(), HasSubstr("resource_exhausted: the output could"));
 }
 
 TEST(DispatchTest, PrintsErrorsWithTheirCode) {

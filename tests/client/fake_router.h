@@ -46,6 +46,8 @@ class FakeRouter final : public v1::TranslationService::Service {
     return most_at_a_time_;
   }
 
+  // From now on it translates without half of the experts.
+  void LoseExperts() { lost_share_ = 0.5f; }
   // From now on TranslateStream is not known.
   void ForgetStreams() { knows_streams_ = false; }
   // From now on a stream ends after its first answer.
@@ -115,6 +117,7 @@ class FakeRouter final : public v1::TranslationService::Service {
         refuse ? refuse(call, *request) : absl::OkStatus();
     for (const v1::Sentence& sentence : request->sentences()) {
       v1::TranslationResult* result = response->add_results();
+      result->set_lost_choice_share(lost_share_);
       for (int i = 0; i < std::max(1, request->options().n_best()); ++i) {
         v1::Hypothesis* hypothesis = result->add_hypotheses();
         hypothesis->set_text(absl::StrCat(
@@ -134,6 +137,7 @@ class FakeRouter final : public v1::TranslationService::Service {
   std::vector<v1::TranslateRequest> requests_;
   int at_a_time_ = 0;
   int most_at_a_time_ = 0;
+  std::atomic<float> lost_share_ = 0;
   std::atomic<bool> knows_streams_ = true;
   std::atomic<bool> breaks_streams_ = false;
   UnixServer server_{this, v1::TranslationService::service_full_name()};

@@ -87,6 +87,27 @@ TEST(LineTranslatorTest, BlankLinesStayBlankAndAreNotSent) {
   EXPECT_EQ(router.requests()[0].sentences_size(), 2);
 }
 
+TEST(LineTranslatorTest, LinesThatDoNotShowAreBlank) {
+  FakeRouter router;
+  const Translated translated = TranslateAll({.routers = {router.address()}},
+                                             {"\u00A0", "a", "\uFEFF\u3000\t"});
+  ASSERT_OK(translated.status);
+  EXPECT_THAT(translated.lines, ElementsAre("", "de:A", ""));
+  EXPECT_EQ(router.requests().at(0).sentences_size(), 1);
+}
+
+// Or requests would wait unread, while their time runs.
+TEST(LineTranslatorTest, SendsNoMoreThanARouterReads) {
+  FakeRouter router;
+  const Translated translated = TranslateAll({.routers = {router.address()},
+                                              .sentences_per_call = 64,
+                                              .calls_in_flight = 32},
+                                             Numbered(1000));
+  ASSERT_OK(translated.status);
+  EXPECT_EQ(translated.lines.size(), 1000u);
+  EXPECT_LE(router.most_at_a_time(), 256 / 64);
+}
+
 TEST(LineTranslatorTest, NothingButBlankLinesNeedsNoCall) {
   FakeRouter router;
   const Translated translated =
@@ -128,6 +149,28 @@ TEST(LineTranslatorTest, NamesTheLinesOfAFailedCall) {
           .status,
       StatusIs(absl::StatusCode::kNotFound, "lines 1 to 3: no model x"));
   EXPECT_EQ(router.requests()[0].model(), "x");
+}
+
+// As one that has just been started.
+TEST(LineTranslatorTest, ARouterWithoutTheModelIsPassedOver) {
+  FakeRouter started, other;
+  started.Refuse([](int, const v1::TranslateRequest&) {
+    return absl::NotFoundError("no model x");
+  });
+  const LineTranslatorOptions options{
+      .routers = {started.address(), other.address()},
+      .model = "x",
+      .sentences_per_call = 1};
+  const Translated translated = TranslateAll(options, Numbered(4));
+  ASSERT_OK(translated.status);
+  EXPECT_EQ(translated.lines.size(), 4u);
+  EXPECT_EQ(other.requests().size(), 4u);
+  // Until none has it.
+  other.Refuse([](int, const v1::TranslateRequest&) {
+    return absl::NotFoundError("no model x");
+  });
+  EXPECT_THAT(TranslateAll(options, Numbered(1)).status,
+              StatusIs(absl::StatusCode::kNotFound, "line 1: no model x"));
 }
 
 TEST(LineTranslatorTest, RefusesBadTextBehindTheLinesBeforeIt) {

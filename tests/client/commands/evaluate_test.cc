@@ -37,6 +37,18 @@ TEST(EvaluateCommandTest, SaysWhenSacrebleuIsMissing) {
   EXPECT_EQ(folder.Read("out/de.sources.txt"), "Hallo Welt\nTag\n");
 }
 
+TEST(EvaluateCommandTest, SaysThatExpertsWereLost) {
+  FakeRouter router;
+  router.LoseExperts();
+  const ScratchFolder folder;
+  const CommandRun run(EvaluateCommand,
+                       {"--test", folder.Write("test.tsv", kTest), "--json",
+                        "--sacrebleu=/none", "--router", router.address()});
+  ASSERT_OK(run.status);
+  EXPECT_EQ(nlohmann::json::parse(run.out).at("degraded_sentences"), 3);
+  EXPECT_THAT(run.error, HasSubstr("3 lines were translated without experts"));
+}
+
 TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   FakeRouter router;
   const ScratchFolder folder;

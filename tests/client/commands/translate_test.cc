@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "absl/strings/str_split.h"
 #include "client/commands.h"
@@ -40,6 +42,26 @@ TEST(TranslateCommandTest, TranslatesStandardInputLineByLine) {
   const v1::TranslateRequest request = router.requests().at(0);
   EXPECT_TRUE(request.options().greedy());
   EXPECT_EQ(request.options().beam_size(), 0);
+}
+
+// As of a full disk.
+TEST(TranslateCommandTest, StopsWhenItsOutputIsLost) {
+  FakeRouter router;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "a\n";
+  std::istringstream in(text);
+  std::ofstream out("/dev/full");
+  std::ostringstream error;
+  Console console{&in, &out, &error,
+                  [](const char*) -> const char* { return nullptr; }};
+  EXPECT_THAT(
+      TranslateCommand(
+          std::vector<std::string>{"--from=de", "--sentences_per_call=1",
+                                   "--calls=1", "--router", router.address()},
+          console),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("could not be written")));
+  EXPECT_LT(router.requests().size(), 10u);
 }
 
 TEST(TranslateCommandTest, TranslatesAFile) {
@@ -87,12 +109,11 @@ TEST(TranslateCommandTest, AsksForPrefixesTermsAndWhatIsKept) {
   const ScratchFolder folder;
   const std::string terms =
       folder.Write("terms", "Bild\timage\n\nTon und Bild\tsound\n");
-  const CommandRun run(
-      TranslateCommand,
-      {"--from=de", "--prefix", "An image", "--glossary", terms, "--keep",
-       "GIMP,lib png", "--allow_unknown", "--require_full", "--router",
-       router.address()},
-      "Bild von GIMP\nGIMPs lib png\nnichts\n");
+  const CommandRun run(TranslateCommand,
+                       {"--from=de", "--prefix", "An image", "--glossary",
+                        terms, "--keep", "GIMP,lib png", "--allow_unknown",
+                        "--require_full", "--router", router.address()},
+                       "Bild von GIMP\nGIMPs lib png\nnichts\n");
   ASSERT_OK(run.status);
   const v1::TranslateRequest request = router.requests().at(0);
   EXPECT_TRUE(request.require_full());
@@ -138,9 +159,9 @@ TEST(TranslateCommandTest, AlternativesAreAllPrinted) {
 
 TEST(TranslateCommandTest, HelpHasAnExampleOfEachFeature) {
   const CommandRun run(TranslateCommand, {"--help"});
-  for (const char* part : {"--prefix \"library for\"", "--alternatives",
-                           "--glossary terms.tsv", "--keep GIMP,libpng",
-                           "--n_best 4", "--timeout 5m"}) {
+  for (const char* part :
+       {"--prefix \"library for\"", "--alternatives", "--glossary terms.tsv",
+        "--keep GIMP,libpng", "--n_best 4", "--timeout 5m"}) {
     EXPECT_THAT(run.out, HasSubstr(part));
   }
 }

@@ -63,14 +63,14 @@ TEST(WorkerHealthTest, ProbesBecomeRarerAndStartAnew) {
 
 TEST(WorkerHealthTest, SilenceIsFirstSlowThenFailed) {
   WorkerHealth health;
-  EXPECT_TRUE(health.OnSilence(kStart, /*failed=*/false));
-  EXPECT_FALSE(health.OnSilence(kStart, /*failed=*/false));
+  EXPECT_TRUE(health.OnSilence(kStart));
+  EXPECT_FALSE(health.OnSilence(kStart));
   EXPECT_EQ(health.state(), State::kSlow);
   EXPECT_EQ(health.next_probe(), kStart);
   health.OnProbeSent();
-  EXPECT_TRUE(health.OnSilence(kStart, /*failed=*/true));
+  EXPECT_TRUE(health.OnFailure(kStart));
   EXPECT_EQ(health.state(), State::kFailed);
-  EXPECT_FALSE(health.OnSilence(kStart, /*failed=*/false));
+  EXPECT_FALSE(health.OnSilence(kStart));
   EXPECT_EQ(health.state(), State::kFailed);
   // The probe of the slow worker is still out.
   EXPECT_EQ(health.next_probe(), WorkerHealth::Time::max());

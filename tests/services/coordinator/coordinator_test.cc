@@ -144,6 +144,9 @@ TEST(CoordinatorTest, RunsOneJobAtATimeAndKeepsCheckpoints) {
   const v1::JobProgress last = cluster.Watch("demo").back();
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   EXPECT_EQ(last.step(), 4);
+  // As it was submitted last.
+  ASSERT_EQ(cluster.Describe().jobs_size(), 1);
+  EXPECT_EQ(cluster.Describe().jobs(0).step(), 4);
 }
 
 TEST(CoordinatorTest, ServesACheckpoint) {

@@ -78,6 +78,24 @@ TEST(JobStoreTest, KeepsJobsInOrderWithTheirHistory) {
   EXPECT_THAT(*store->History("unknown"), IsEmpty());
 }
 
+// It could not be read again.
+TEST(JobStoreTest, RefusesAJobOfTooManyFiles) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));
+  StoredJob job = MakeStored("big", 1);
+  TextFile file;
+  file.path = "/" + std::string(100, 'x');
+  job.job.data.train_files.assign(20'000, file);
+  EXPECT_THAT(store->Submit(job), StatusIs(absl::StatusCode::kResourceExhausted,
+                                           HasSubstr("20000 files")));
+  job.job.data.train_files.resize(5'000);
+  ASSERT_OK(store->Submit(job));
+  store = nullptr;
+  ASSERT_OK_AND_ASSIGN(store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+  EXPECT_EQ(jobs.at(0).job, job.job);
+}
+
 TEST(JobStoreTest, KeepsOneModelOfAName) {
   const ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));

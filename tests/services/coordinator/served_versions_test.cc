@@ -1,7 +1,5 @@
 // One version of a served model follows another, and one coordinator another.
 
-#include "services/coordinator/served_models.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "services/cluster/replica_placement.h"
+#include "services/coordinator/served_models.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/served_models_fixture.h"
 #include "tests/testing/status_matchers.h"
@@ -288,6 +287,35 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
   for (const FakeMember* member : {router_, &other, &worker}) {
     EXPECT_THAT(member->commands(), Not(Contains("abort m@1")));
   }
+}
+
+// Models to serve from the start are tried again, but not those that somebody
+// has taken back meanwhile.
+TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.models = {{"m", *directory_}},
+                         .min_workers = 1,
+                         .serving_retry = absl::Milliseconds(1)});
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_load_session()) may_go.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  const std::string session = WaitFor([&](const v1::SessionInfo& session) {
+                                return !session.session().empty();
+                              }).session();
+  router_->WaitFor("load " + session);
+  ASSERT_OK(cluster_->UnloadModel(session));
+  go.set_value();
+  // Longer than until it would be tried again.
+  ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
+  ASSERT_OK(cluster_->UnloadModel("other@1"));
+  ASSERT_OK(cluster_->LoadModel("other", "2", *directory_));
+  EXPECT_EQ(cluster_->Describe().sessions_size(), 1);
+  EXPECT_EQ(Session().session(), "other@2");
 }
 
 TEST_F(ServedVersionsTest, WhatNobodyNeedsAnyMoreIsReleased) {

@@ -71,6 +71,15 @@ TEST(CorpusTest, CountsBadLinesAndTellsTheFirst) {
             "line 8: holds a zero byte; ...");
 }
 
+// Tokenizers would have two pieces of a name.
+TEST(CorpusTest, SpecialPiecesAreNoLanguages) {
+  ASSERT_OK_AND_ASSIGN(
+      const Corpus corpus,
+      ParseCorpus("de\tja\tyes\nunk\ta\tb\ns\ta\tb\npad\ta\tb\n"));
+  EXPECT_THAT(corpus.CountByLanguage(), ElementsAre(Pair("de", 1)));
+  EXPECT_EQ(corpus.bad_lines, 3);
+}
+
 TEST(CorpusTest, LimitIsOnWholeLines) {
   CorpusOptions options;
   options.max_line_bytes = 9;

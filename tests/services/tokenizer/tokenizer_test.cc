@@ -18,6 +18,7 @@
 #include "services/base/random.h"
 #include "services/base/subprocess.h"
 #include "services/tokenizer/trainer.h"
+#include "services/tokenizer/utf8.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -185,6 +186,21 @@ TEST_F(TokenizerTest, EncodesLikeSpmEncode) {
 TEST_F(TokenizerTest, EncodesLikeSpmEncodeWithBpe) {
   ExpectLikeSpmEncode(*bpe_, Names());
   ExpectLikeSpmEncode(*bpe_, OddLines());
+}
+
+TEST_F(TokenizerTest, WhatHasNoPiecesIsBlank) {
+  int without = 0;
+  for (char32_t c = 1; c <= 0xFFFF; ++c) {
+    if (c >= 0xD800 && c <= 0xDFFF) continue;
+    std::string text;
+    AppendUtf8(c, &text);
+    ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> ids,
+                         tokenizer_->Encode(text));
+    if (!ids.empty()) continue;
+    ++without;
+    EXPECT_TRUE(IsBlank(text)) << std::hex << static_cast<uint32_t>(c);
+  }
+  EXPECT_GT(without, 20);
 }
 
 TEST_F(TokenizerTest, DecodesWhatItEncoded) {

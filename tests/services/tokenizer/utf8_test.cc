@@ -32,6 +32,15 @@ TEST(Utf8Test, RefusesMalformedBytes) {
   }
 }
 
+TEST(Utf8Test, KnowsWhatDoesNotShow) {
+  for (const char* blank : {"", " \t\r\n", "\u00A0", "\u3000 \u200B\uFEFF"}) {
+    EXPECT_TRUE(IsBlank(blank)) << blank;
+  }
+  for (const char* text : {"a", "\u3000.", "\u00AD", "\u6771", "\xA0"}) {
+    EXPECT_FALSE(IsBlank(text)) << text;
+  }
+}
+
 TEST(Utf8Test, LowercasesWithoutALocale) {
   EXPECT_EQ(Lowercase("ÀÉÞß×Ž Ĺĺ ŸŐ ΑΩΣ ЖЁЯ 東 Zz"),
             "àéþß×ž ĺĺ ÿő αωσ жёя 東 zz");

@@ -1,0 +1,17 @@
+// Names of languages, as corpora, tokenizers and requests have them.
+
+#ifndef SERVICES_TOKENIZER_LANGUAGE_NAME_H_
+#define SERVICES_TOKENIZER_LANGUAGE_NAME_H_
+
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// 1 to 32 ASCII letters, digits, '_', '-' or '@', such as de or pt_BR. A
+// tokenizer has a token <name> for each language, so "s", "pad" and "unk" are
+// none: their tokens are others.
+bool IsLanguageName(absl::string_view name);
+
+}  // namespace gshard
+
+#endif  // SERVICES_TOKENIZER_LANGUAGE_NAME_H_
