@@ -132,8 +132,9 @@ class DrainTest : public ::testing::Test {
 };
 
 TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
-  // Nothing is refused for being slow.
-  StartRouter({"--drain_delay=4s", "--drain_seconds=3600",
+  // Nothing is refused for being slow, and a slow machine has begun all calls
+  // within the delay.
+  StartRouter({"--drain_delay=10s", "--drain_seconds=3600",
                "--max_caller_tokens=1000000", "--max_request_time=1h",
                "--max_wait=1h"});
   ASSERT_TRUE(IsServing(channel_));
@@ -141,9 +142,9 @@ TEST_F(DrainTest, CallsAreAcceptedForTheDelayAndThenFinished) {
   ASSERT_TRUE(Eventually([&] { return load.calls() > 8; }));
   router_->Terminate();
   ASSERT_TRUE(Eventually([&] { return !IsServing(channel_); }));
-  // It serves as before.
+  // It serves as before: of more calls than threads one began only now.
   const int64_t then = load.calls();
-  ASSERT_TRUE(Eventually([&] { return load.calls() > then + 8; }));
+  ASSERT_TRUE(Eventually([&] { return load.calls() > then + 4; }));
   EXPECT_THAT(load.Stop(), IsEmpty());
 
   // Long calls that begin within the delay are finished after it.
