@@ -96,8 +96,10 @@ absl::StatusOr<std::string> CoordinatorClient::LoadModel(
     const v1::LoadModelRequest& request, milliseconds timeout) {
   grpc::ClientContext context;
   SetDeadline(context, timeout);
+  RETURN_IF_ERROR(BeginWait(&context));
   v1::LoadModelResponse response;
   const grpc::Status status = stub_->LoadModel(&context, request, &response);
+  EndWait(&context);
   if (!status.ok()) return Error(status);
   return response.session();
 }
@@ -119,11 +121,7 @@ absl::Status CoordinatorClient::WatchOnce(
   // No deadline: a job may take weeks. A coordinator that falls silent is
   // noticed by the channel.
   grpc::ClientContext context;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (interrupted_) return absl::CancelledError("interrupted");
-    watching_ = &context;
-  }
+  RETURN_IF_ERROR(BeginWait(&context));
   v1::WatchJobRequest request;
   request.set_job(job);
   const auto reader = stub_->WatchJob(&context, request);
@@ -133,8 +131,7 @@ absl::Status CoordinatorClient::WatchOnce(
     progress(line);
   }
   const grpc::Status status = reader->Finish();
-  std::lock_guard<std::mutex> lock(mutex_);
-  watching_ = nullptr;
+  EndWait(&context);
   return status.ok() ? absl::OkStatus() : Error(status);
 }
 
@@ -181,10 +178,22 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
   }
 }
 
+absl::Status CoordinatorClient::BeginWait(grpc::ClientContext* context) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (interrupted_) return absl::CancelledError("interrupted");
+  waiting_.insert(context);
+  return absl::OkStatus();
+}
+
+void CoordinatorClient::EndWait(grpc::ClientContext* context) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.erase(context);
+}
+
 void CoordinatorClient::Interrupt() {
   std::lock_guard<std::mutex> lock(mutex_);
   interrupted_ = true;
-  if (watching_ != nullptr) watching_->TryCancel();
+  for (grpc::ClientContext* context : waiting_) context->TryCancel();
   changed_.notify_all();
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,7 @@ class CoordinatorClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const std::string& job,
                                                 bool history);
 
-  // Loading waits for every router.
+  // Waits until every router has it. Cancelled if Interrupt() was called.
   absl::StatusOr<std::string> LoadModel(const v1::LoadModelRequest& request,
                                         std::chrono::milliseconds timeout);
   absl::Status UnloadModel(const std::string& session);
@@ -53,7 +54,7 @@ class CoordinatorClient {
       const std::string& job,
       const std::function<void(const v1::JobProgress&)>& progress);
 
-  // Ends a WatchJob() that is running, or the next.
+  // Ends each WatchJob() and LoadModel() that is running or follows.
   void Interrupt();
 
  private:
@@ -61,6 +62,9 @@ class CoordinatorClient {
                     std::shared_ptr<grpc::Channel> channel);
 
   absl::Status Error(const grpc::Status& status) const;
+  // From Begin to End the call is one that Interrupt() ends. Errors: Cancelled.
+  absl::Status BeginWait(grpc::ClientContext* context);
+  void EndWait(grpc::ClientContext* context);
   absl::Status WatchOnce(
       const std::string& job,
       const std::function<void(const v1::JobProgress&)>& progress,
@@ -71,8 +75,8 @@ class CoordinatorClient {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool interrupted_ = false;                 // guarded by mutex_
-  grpc::ClientContext* watching_ = nullptr;  // guarded by mutex_
+  bool interrupted_ = false;                // guarded by mutex_
+  std::set<grpc::ClientContext*> waiting_;  // guarded by mutex_
 };
 
 // Whether a job in this state goes on no more.

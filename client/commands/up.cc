@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
+#include <future>
 #include <mutex>
 #include <ostream>
 #include <system_error>
@@ -97,6 +98,30 @@ std::string MemberTable(const LocalSystemOptions& options) {
   return table.ToText();
 }
 
+// Serves a model. Errors, soon: Cancelled if told to stop; that of
+// system.Check().
+absl::StatusOr<std::string> Load(LocalSystem& system,
+                                 CoordinatorClient& coordinator,
+                                 const v1::LoadModelRequest& model,
+                                 StopRequest& stop) {
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return coordinator.LoadModel(model, kLoadTimeout); });
+  while (loading.wait_for(kCheckInterval) != std::future_status::ready) {
+    absl::Status status = system.Check();
+    if (stop.WaitFor(std::chrono::milliseconds(0))) {
+      status = absl::CancelledError("stopped before all models were loaded");
+    }
+    if (status.ok()) continue;
+    coordinator.Interrupt();
+    return status;
+  }
+  absl::StatusOr<std::string> session = loading.get();
+  // A process that died tells more than the call that it took along.
+  if (!session.ok()) RETURN_IF_ERROR(system.Check());
+  return session;
+}
+
 // Starts the system and serves the models.
 absl::Status MakeReady(LocalSystem& system, CoordinatorClient& coordinator,
                        const LocalSystemOptions& options,
@@ -114,7 +139,7 @@ absl::Status MakeReady(LocalSystem& system, CoordinatorClient& coordinator,
       }));
   for (const v1::LoadModelRequest& model : models) {
     ASSIGN_OR_RETURN(const std::string session,
-                     coordinator.LoadModel(model, kLoadTimeout));
+                     Load(system, coordinator, model, stop));
     out << "serving " << session << " from " << model.checkpoint_directory()
         << std::endl;
   }
@@ -150,9 +175,10 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
              "DIR/logs; if one dies, stop the others and fail");
   flags.Integer("routers", &options.routers, 1, 256, "routers");
   flags.Integer("workers", &options.workers, 1, 2048, "expert workers");
-  flags.Choice("reduce", &options.reduce, {"coordinator", "gloo", "nccl"},
-               "who sums the dense gradients of training jobs: the coordinator, "
-               "or the routers among themselves; the result is the same");
+  flags.Choice(
+      "reduce", &options.reduce, {"coordinator", "gloo", "nccl"},
+      "who sums the dense gradients of training jobs: the coordinator, "
+      "or the routers among themselves; the result is the same");
   flags.List("models", &models, "NAME=CHECKPOINT", "models to serve");
   flags.Integer("metrics_port_base", &options.metrics_port_base, 0, 60000,
                 "first of the ports on 127.0.0.1 with Prometheus metrics: the "

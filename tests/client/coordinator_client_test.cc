@@ -1,0 +1,53 @@
+#include "client/coordinator_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "tests/client/unix_server.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::_;
+
+// Loads for as long as anybody waits for it.
+class SlowCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  const std::string& address() const { return server_.address(); }
+  void WaitForCall() { called_.get_future().wait(); }
+
+  grpc::Status LoadModel(grpc::ServerContext* context,
+                         const v1::LoadModelRequest*,
+                         v1::LoadModelResponse*) override {
+    called_.set_value();
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::CANCELLED;
+  }
+
+ private:
+  std::promise<void> called_;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
+};
+
+TEST(CoordinatorClientTest, InterruptEndsWhatIsRunningAndWhatFollows) {
+  SlowCoordinator coordinator;
+  ASSERT_OK_AND_ASSIGN(const auto client,
+                       CoordinatorClient::Create(coordinator.address()));
+  const auto load = [&] {
+    return client->LoadModel({}, std::chrono::hours(1)).status();
+  };
+  std::future<absl::Status> running = std::async(std::launch::async, load);
+  coordinator.WaitForCall();
+  client->Interrupt();
+  EXPECT_THAT(running.get(), StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_THAT(load(), StatusIs(absl::StatusCode::kCancelled, _));
+  EXPECT_THAT(client->WatchJob("job", [](const v1::JobProgress&) {}),
+              StatusIs(absl::StatusCode::kCancelled, _));
+}
+
+}  // namespace
+}  // namespace gshard
