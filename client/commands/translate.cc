@@ -72,7 +72,9 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   Flags flags("gshard translate",
               "Translates its arguments, else a file or standard input, line "
               "by line: a line comes out for each that goes in, in the same "
-              "order; blank lines stay blank.");
+              "order; blank lines stay blank. Lines of a pipe travel together: "
+              "who waits for a line's answer before the next one says "
+              "--sentences_per_call=1 --calls=1.");
   flags.Positional("[TEXT...]", 0, std::numeric_limits<int>::max(),
                    "each is one line");
   flags.Text("from", &format.language, "LANGUAGE",

@@ -66,7 +66,7 @@ absl::StatusOr<std::map<std::string, StoredTensor>> LayOut(
     }
   }
   uint64_t end = 0;
-  for (const size_t element_size : {8, 4, 1}) {
+  for (const size_t element_size : {8, 4, 2, 1}) {
     for (auto& [name, tensor] : tensors) {
       if (ElementSize(tensor.type) != element_size) continue;
       tensor.offset = end;

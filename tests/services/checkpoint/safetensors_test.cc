@@ -40,6 +40,15 @@ struct Named {
   Tensor tensor;
 };
 
+// Of two bytes each, as tensors of bfloat16 have.
+Tensor Halves() {
+  Tensor tensor(ElementType::kBFloat16, {3});
+  for (size_t i = 0; i < tensor.bytes(); ++i) {
+    tensor.raw()[i] = static_cast<std::byte>(i + 1);
+  }
+  return tensor;
+}
+
 std::vector<Named> Samples() {
   return {
       {"matrix", RandomTensor({3, 5}, 1)},
@@ -48,6 +57,7 @@ std::vector<Named> Samples() {
       {"ints", Tensor::Ints({2}, {-1, 1 << 30})},
       {"longs", Tensor::Of<int64_t>({1}, std::vector<int64_t>{-1ll << 62})},
       {"doubles", Tensor::Of<double>({2}, std::vector<double>{0.1, -2e300})},
+      {"halves", Halves()},
       {"bytes", Tensor::Of<uint8_t>({3}, std::vector<uint8_t>{0, 127, 255})},
       {"nan", Tensor::Floats({2}, {std::nanf("7"),
                                    std::numeric_limits<float>::infinity()})},
