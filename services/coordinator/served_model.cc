@@ -145,7 +145,7 @@ void ServedModel::Reconcile() {
   PublishPlacement();
   LoadRouters();
   CheckLoaded();
-  RememberHome();
+  RememberHome(workers);
   environment_.on_change();
 }
 

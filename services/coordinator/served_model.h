@@ -166,7 +166,9 @@ class ServedModel : public std::enable_shared_from_this<ServedModel> {
                        const absl::Status& status);
   // Releases parts that no router uses any more.
   void ReleaseUnused();
-  void RememberHome();
+  // `workers` are those that parts were planned for: one that has joined since
+  // has none yet, which is not how it is to be from now on.
+  void RememberHome(const std::vector<Member>& workers);
   void CheckLoaded();
   // All routers that can have it do.
   void OnAllLoaded(int64_t routers);

@@ -206,10 +206,8 @@ absl::Duration ServedModel::RetryPause(bool unavailable, int refusals) const {
   return refusals <= kMaxRefusals ? absl::Milliseconds(200) : absl::Seconds(10);
 }
 
-void ServedModel::RememberHome() {
+void ServedModel::RememberHome(const std::vector<Member>& workers) {
   if (!loaded_ || loading_parts()) return;
-  const std::vector<Member> workers =
-      environment_.members->List(MemberRole::kExpertWorker);
   ExpertLists lists;
   std::vector<size_t> counts(checkpoint_.model.experts);
   for (const Member& worker : workers) {
