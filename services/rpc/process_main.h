@@ -44,6 +44,7 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
     return 0;
   }
   if (options.process.probe != "no") {
+    SetLogThreshold(LogSeverity::kWarning);  // one line of result is enough
     status = Probe(options.process, Process::Service());
     if (status.ok()) return 0;
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
