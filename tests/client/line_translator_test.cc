@@ -99,6 +99,18 @@ TEST(LineTranslatorTest, LinesThatDoNotShowAreBlank) {
 // Or requests would wait unread, while their time runs.
 TEST(LineTranslatorTest, SendsNoMoreThanARouterReads) {
   FakeRouter router;
+  // The first calls give one too many the time to come.
+  std::mutex mutex;
+  std::condition_variable changed;
+  int arrived = 0;
+  router.Refuse([&](int, const v1::TranslateRequest&) {
+    std::unique_lock<std::mutex> lock(mutex);
+    ++arrived;
+    changed.notify_all();
+    changed.wait_for(lock, std::chrono::milliseconds(200),
+                     [&] { return arrived > 256 / 64; });
+    return absl::OkStatus();
+  });
   const Translated translated = TranslateAll({.routers = {router.address()},
                                               .sentences_per_call = 64,
                                               .calls_in_flight = 32},
