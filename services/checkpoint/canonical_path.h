@@ -1,0 +1,34 @@
+// CanonicalPath: the one name of what a path leads to: absolute, without links,
+// "." and "..". Two paths lead to one folder if these are equal; a path lies in
+// a folder if IsWithin() says so of these.
+
+#ifndef SERVICES_CHECKPOINT_CANONICAL_PATH_H_
+#define SERVICES_CHECKPOINT_CANONICAL_PATH_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+inline constexpr size_t kMaxPathBytes = 4096;
+
+// Of what need not be there: its deepest ancestor that is decides, and the rest
+// is taken as it is written. A relative path begins in the working directory.
+//
+// It says how the disk is now. Whoever may write into a folder on the way can
+// put a link there afterwards: use the result, never again the path, and trust
+// those who may write there on their own.
+//
+// Errors: InvalidArgument if `path` is empty, longer than kMaxPathBytes or has
+// a NUL; NotFound for a link to nothing, which would otherwise decide only
+// later where the path leads; those of file.h.
+absl::StatusOr<std::string> CanonicalPath(absl::string_view path);
+
+// `path` is `folder`, or lies in it; both canonical.
+bool IsWithin(absl::string_view path, absl::string_view folder);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_CANONICAL_PATH_H_
