@@ -18,7 +18,7 @@ std::string AddressOf(absl::string_view peer) {
 }
 
 std::string CallerOf(const grpc::ServerContextBase& context) {
-  const std::string name = CallInfoOf(context).caller;
+  const std::string name = CallInfoOf(context).caller.name;
   return name == kAnonymous ? AddressOf(context.peer())
                             : absl::StrCat("identity:", name);
 }

@@ -10,7 +10,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"
 
@@ -31,15 +30,6 @@ bool IsDigest(absl::string_view text) {
          std::all_of(text.begin(), text.end(), [](unsigned char c) {
            return absl::ascii_isxdigit(c) && !absl::ascii_isupper(c);
          });
-}
-
-absl::StatusOr<Roles> ParseRoles(absl::string_view text) {
-  Roles roles;
-  for (const absl::string_view name : absl::StrSplit(text, ',')) {
-    ASSIGN_OR_RETURN(const Role role, ParseRole(name));
-    roles.push_back(role);
-  }
-  return roles;
 }
 
 // What follows "Bearer ", whose case does not matter; empty if that is not it.
@@ -82,8 +72,8 @@ absl::Status AuthTable::AddLine(absl::string_view line) {
     return absl::InvalidArgumentError(
         "expected a name of 1 to 128 letters, digits, '.', '_' or '-'");
   }
-  Caller caller{.name = words[0], .roles = {}};
-  ASSIGN_OR_RETURN(caller.roles, ParseRoles(words[3]));
+  Caller caller{.name = words[0], .grants = {}};
+  ASSIGN_OR_RETURN(caller.grants, ParseGrants(words[3]));
   if (words[1] == "certificate") {
     certificates_.push_back({words[2], std::move(caller)});
     return absl::OkStatus();
@@ -129,27 +119,6 @@ absl::StatusOr<Caller> AuthTable::Identify(
       credentials.certificate_names.empty()
           ? "expected a bearer token or a client certificate"
           : "the client certificate is not of a known caller");
-}
-
-absl::Status CheckAccess(const Caller& caller, absl::string_view method) {
-  const MethodAccess* const access = FindMethodAccess(method);
-  if (access == nullptr) {
-    return absl::UnimplementedError("there is no such method");
-  }
-  if (access->open) return absl::OkStatus();
-  for (const Role role : access->roles) {
-    if (std::find(caller.roles.begin(), caller.roles.end(), role) !=
-        caller.roles.end()) {
-      return absl::OkStatus();
-    }
-  }
-  return absl::PermissionDeniedError(
-      absl::StrCat("the method needs the role ",
-                   absl::StrJoin(access->roles, " or ",
-                                 [](std::string* out, Role role) {
-                                   absl::StrAppend(out, RoleName(role));
-                                 }),
-                   ", which caller '", caller.name, "' does not have"));
 }
 
 }  // namespace gshard

@@ -4,11 +4,20 @@
 //   webshop     token        9f86d081884c7d65...d15d6c15b0f00a08 translate
 //   ops         token        60303ae22b998861...7d72ab5ba6c5bd2b train,admin
 //   member      certificate  worker.gshard                       expert
+//   titles      token        2c26b46b68ffc68f...9b64e0ffd7a9e7c3
+//   translate:titles-* team-a      token fcde2b2edba56bf4...a9a7c9ee6e6b0b4a
+//   train:/data/team-a
 //
 // One caller a line, in four words. A token stands there as its SHA-256
 // (`printf %s "$token" | sha256sum`), never itself; a certificate by one of its
 // subject's alternative names, DNS name, URI or IP address. A caller may have
 // several lines.
+//
+// Of several roles, separated by commas, each may be limited: "translate:" and
+// "admin:" to models, by a pattern of their names in which a '*' stands for any
+// characters; "train:" to jobs, by an absolute folder without spaces and commas
+// in which everything has to lie that they name, or in another such folder of
+// the caller.
 
 #ifndef SERVICES_RPC_AUTH_TABLE_H_
 #define SERVICES_RPC_AUTH_TABLE_H_
@@ -22,17 +31,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "services/rpc/method_roles.h"
+#include "services/rpc/caller.h"
 
 namespace gshard {
-
-// Who calls, as far as that is known.
-struct Caller {
-  std::string name;  // for logs and limits; "anonymous" if unknown
-  Roles roles;
-
-  bool operator==(const Caller&) const = default;
-};
 
 // What a call shows of its caller.
 struct Credentials {
@@ -73,10 +74,6 @@ class AuthTable {
   std::vector<Token> tokens_;
   std::vector<Certificate> certificates_;
 };
-
-// Errors: PermissionDenied with the method's roles if the caller has none of
-// them; Unimplemented if nobody may call `method`.
-absl::Status CheckAccess(const Caller& caller, absl::string_view method);
 
 }  // namespace gshard
 

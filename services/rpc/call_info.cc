@@ -32,7 +32,10 @@ constexpr char kTracestate[] = "tracestate";
 // Where the findings lie in the metadata that a handler sees. gRPC has no other
 // place for them that is a call's own.
 constexpr char kCaller[] = "gshard-caller";
+constexpr char kGrants[] = "gshard-grants";
 constexpr char kSpan[] = "gshard-span";
+
+constexpr char kAnonymous[] = "anonymous";
 
 // The value, if there is exactly one.
 std::string One(const Metadata& metadata, const char* key) {
@@ -45,7 +48,7 @@ std::string One(const Metadata& metadata, const char* key) {
 
 CallInfo FromClient(const Metadata& metadata) {
   CallInfo info{
-      .caller = "anonymous",
+      .caller = {.name = kAnonymous, .grants = {}},
       .request_id = One(metadata, kRequestId),
       .trace = ContinueTrace(One(metadata, kTraceparent),
                              One(metadata, kTracestate)),
@@ -54,8 +57,8 @@ CallInfo FromClient(const Metadata& metadata) {
   return info;
 }
 
-std::string CallerName(const Security& security, const Metadata& metadata,
-                       const grpc::ServerContextBase& context) {
+Caller FindCaller(const Security& security, const Metadata& metadata,
+                  const grpc::ServerContextBase& context) {
   Credentials credentials;
   if (metadata.count(kAuthorization) > 0) {
     credentials.authorization = One(metadata, kAuthorization);
@@ -63,8 +66,8 @@ std::string CallerName(const Security& security, const Metadata& metadata,
   credentials.certificate_names = CertificateNames(*context.auth_context());
   // The guard has let the call through; an open method needs no caller, and the
   // file of callers may have changed since.
-  const absl::StatusOr<Caller> caller = security.Identify(credentials);
-  return caller.ok() ? caller->name : "anonymous";
+  absl::StatusOr<Caller> caller = security.Identify(credentials);
+  return caller.ok() ? *std::move(caller) : Caller{kAnonymous, {}};
 }
 
 void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
@@ -88,7 +91,7 @@ void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
        {"request_id", info.request_id},
        {"trace_id", info.trace.trace_id},
        {"span_id", info.trace.span_id},
-       {"caller", info.caller},
+       {"caller", info.caller.name},
        {"lines_left_out", *left_out}});
 }
 
@@ -131,14 +134,16 @@ class Interceptor final : public grpc::experimental::Interceptor {
  private:
   void Begin(Metadata& metadata) {
     info_ = FromClient(metadata);
-    info_.caller = CallerName(*security_, metadata, *rpc_->server_context());
+    info_.caller = FindCaller(*security_, metadata, *rpc_->server_context());
+    grants_ = GrantsText(info_.caller.grants);
     traceparent_ = info_.trace.Traceparent();
     for (const char* key :
-         {kAuthorization, kRequestId, kTraceparent, kCaller, kSpan}) {
+         {kAuthorization, kRequestId, kTraceparent, kCaller, kGrants, kSpan}) {
       metadata.erase(key);
     }
     if (info_.trace.state.empty()) metadata.erase(kTracestate);
-    metadata.emplace(kCaller, info_.caller);
+    metadata.emplace(kCaller, info_.caller.name);
+    metadata.emplace(kGrants, grants_);
     metadata.emplace(kRequestId, info_.request_id);
     metadata.emplace(kSpan, traceparent_);
   }
@@ -154,6 +159,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
   const bool open_;  // to everybody
   const Clock::time_point start_ = Clock::now();
   CallInfo info_;            // the handler's metadata point into it
+  std::string grants_;       // likewise
   std::string traceparent_;  // likewise
 };
 
@@ -181,7 +187,9 @@ CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
   const TraceContext span = ParseTraceparent(One(metadata, kSpan));
   // On a server without the interceptor, all of it is the client's word.
   if (span.trace_id.empty()) return FromClient(metadata);
-  CallInfo info{.caller = One(metadata, kCaller),
+  absl::StatusOr<Grants> grants = ParseGrants(One(metadata, kGrants));
+  CallInfo info{.caller = {One(metadata, kCaller),
+                           grants.ok() ? *std::move(grants) : Grants()},
                 .request_id = One(metadata, kRequestId),
                 .trace = span};
   info.trace.state = One(metadata, kTracestate);

@@ -2,7 +2,7 @@
 // calls, the request's id and its trace. Never log what a request says.
 //
 //   const CallInfo info = CallInfoOf(*context);
-//   limits.Charge(info.caller);
+//   limits.Charge(info.caller.name);
 //
 // Clients may send "x-request-id", "traceparent" and "tracestate"; what is not
 // valid is replaced. Every answer of a handler carries "x-request-id"; a call
@@ -24,13 +24,14 @@
 namespace gshard {
 
 struct CallInfo {
-  std::string caller;  // "anonymous" if nobody asks
+  Caller caller;  // "anonymous" if nobody asks
   std::string request_id;
   TraceContext trace;  // with a span of this hop
 };
 
 // Of a call that a ServerShell serves; of another server's, an anonymous
-// caller with an id and a trace of its own. Call it from the handler.
+// caller, who may do nothing, with an id and a trace of its own. Call it from
+// the handler.
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
 // Implementation, for ServerShell: finds these things out for every call,

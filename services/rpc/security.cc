@@ -111,7 +111,7 @@ absl::StatusOr<Caller> Security::Identify(
   return Caller{.name = credentials.certificate_names.empty()
                             ? "anonymous"
                             : credentials.certificate_names.front(),
-                .roles = AllRoles()};
+                .grants = AllGrants()};
 }
 
 std::string Security::authorization() const {

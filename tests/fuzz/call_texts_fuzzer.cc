@@ -1,5 +1,5 @@
 // Texts around a call: trace context and request id from its metadata, the
-// error of a peer with its details, and the file of callers.
+// error of a peer with its details, the file of callers and what they may do.
 
 #include <string>
 
@@ -32,7 +32,21 @@ void UseAuthFile(absl::string_view text) {
   const auto caller =
       table->Identify({.authorization = std::string(text.substr(0, 40)),
                        .certificate_names = {std::string(text)}});
-  (void)Accepted(caller.status());
+  if (!Accepted(caller.status())) return;
+  const std::string grants = GrantsText(caller->grants);
+  CHECK(ParseGrants(grants).value() == caller->grants);
+}
+
+// What a caller asks about is hostile, too.
+void UseCaller(absl::string_view text) {
+  const auto grants = ParseGrants(text.substr(0, text.find('\n')));
+  const Caller caller{"a", grants.ok() ? *grants : Grants()};
+  for (const Role role : AllRoles()) {
+    CHECK(MayUseModel(caller, role, text) ==
+          CheckModel(caller, role, text).ok());
+  }
+  CHECK(!MayTrainIn(caller, text) || HasWhole(caller, Role::kTrain) ||
+        text.front() == '/');
 }
 
 void UseStatus(absl::string_view bytes) {
@@ -57,6 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view bytes = gshard::Bytes(data, size);
   gshard::UseTrace(bytes);
   gshard::UseAuthFile(bytes);
+  gshard::UseCaller(bytes);
   gshard::UseStatus(bytes);
   return 0;
 }

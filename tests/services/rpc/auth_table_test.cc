@@ -39,10 +39,22 @@ Credentials Shows(const std::string& authorization) {
 TEST(AuthTableTest, KnowsTokens) {
   ASSERT_OK_AND_ASSIGN(const Caller shop,
                        Table().Identify(Shows("Bearer open sesame")));
-  EXPECT_EQ(shop, (Caller{"shop", {Role::kTranslate}}));
+  EXPECT_EQ(shop, (Caller{"shop", {{Role::kTranslate}}}));
   ASSERT_OK_AND_ASSIGN(const Caller ops,
                        Table().Identify(Shows("bearer s3cret")));
-  EXPECT_EQ(ops, (Caller{"ops", {Role::kTrain, Role::kAdmin}}));
+  EXPECT_EQ(ops, (Caller{"ops", {{Role::kTrain}, {Role::kAdmin}}}));
+}
+
+TEST(AuthTableTest, RolesMayBeLimited) {
+  ASSERT_OK_AND_ASSIGN(
+      const AuthTable table,
+      AuthTable::Parse(absl::StrCat(
+          "shop token ", Sha256("x"),
+          " translate:titles-*,train:/data/team-a  # for a while\n")));
+  EXPECT_EQ(table.Identify(Shows("Bearer x")).value(),
+            (Caller{"shop",
+                    {{Role::kTranslate, "titles-*"},
+                     {Role::kTrain, "/data/team-a"}}}));
 }
 
 TEST(AuthTableTest, KnowsCertificates) {
@@ -50,7 +62,7 @@ TEST(AuthTableTest, KnowsCertificates) {
       const Caller member,
       Table().Identify({.authorization = std::nullopt,
                         .certificate_names = {"gshard", "worker.gshard"}}));
-  EXPECT_EQ(member, (Caller{"member", {Role::kExpert}}));
+  EXPECT_EQ(member, (Caller{"member", {{Role::kExpert}}}));
   EXPECT_THAT(Table().Identify({.authorization = std::nullopt,
                                 .certificate_names = {"worker.gshard.evil"}}),
               StatusIs(kUnauthenticated, HasSubstr("certificate")));
@@ -90,7 +102,14 @@ TEST(AuthTableTest, RefusesBadFiles) {
            {"shop token open-sesame translate", "SHA-256"},
            {"shop token " + digest.substr(1) + " translate", "SHA-256"},
            {"shop token " + digest + " translate,root", "got 'root'"},
-           {"shop token " + digest + " translate,", "got ''"}}) {
+           {"shop token " + digest + " translate,", "got ''"},
+           {"a token " + digest + " train\nshop token " + digest +
+                " train,translate:a/b",
+            "line 2: translate: expected models"},
+           {"\n\nshop token " + digest + " train:data", "line 3: train: expe"},
+           {"shop token " + digest + " train:/data/team a", "got 5 words"},
+           {"shop token " + digest + " expert:x",
+            "line 1: expert: expected"}}) {
     EXPECT_THAT(AuthTable::Parse(text), StatusIs(kInvalid, HasSubstr(why)));
   }
   // Somebody may have written a token itself there.
@@ -101,19 +120,6 @@ TEST(AuthTableTest, RefusesBadFiles) {
     absl::StrAppend(&many, "a certificate b expert\n");
   }
   EXPECT_THAT(AuthTable::Parse(many), StatusIs(kInvalid, HasSubstr("at most")));
-}
-
-TEST(CheckAccessTest, AsksForOneOfTheRoles) {
-  const Caller ops{"ops", {Role::kAdmin}};
-  EXPECT_OK(CheckAccess(ops, "/gshard.v1.CoordinatorService/LoadModel"));
-  EXPECT_OK(CheckAccess(ops, "/gshard.v1.CoordinatorService/Describe"));
-  EXPECT_OK(CheckAccess({}, "/grpc.health.v1.Health/Check"));
-  EXPECT_THAT(CheckAccess(ops, "/gshard.v1.TranslationService/Translate"),
-              StatusIs(absl::StatusCode::kPermissionDenied,
-                       "the method needs the role translate, which caller "
-                       "'ops' does not have"));
-  EXPECT_THAT(CheckAccess(ops, "/gshard.v1.TranslationService/Guess"),
-              StatusIs(absl::StatusCode::kUnimplemented, Not(HasSubstr("v1"))));
 }
 
 }  // namespace

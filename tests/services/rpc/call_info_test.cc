@@ -28,7 +28,7 @@ class CallInfoTest : public ::testing::Test {
   CallInfoTest()
       : server_({.auth_file = files_.Write(
                      "callers", absl::StrCat("shop token ", Sha256("canary-1"),
-                                             " translate\n"))}),
+                                             " translate:m*\n"))}),
         channel_(*server_.Channel(
             {.token_file = files_.Write("token", "canary-1")})) {}
 
@@ -98,8 +98,11 @@ TEST_F(CallInfoTest, CallsHandOnTheTraceOfTheirThread) {
 }
 
 TEST_F(CallInfoTest, ClientsCannotSayWhoTheyAre) {
-  Call({{"gshard-caller", "admin"}, {"gshard-span", kParent}});
-  EXPECT_EQ(server_.service().last().caller, "shop");
+  Call({{"gshard-caller", "admin"},
+        {"gshard-grants", "admin"},
+        {"gshard-span", kParent}});
+  EXPECT_EQ(server_.service().last().caller,
+            (Caller{"shop", {{Role::kTranslate, "m*"}}}));
   EXPECT_NE(server_.service().last().trace.trace_id,
             "0af7651916cd43dd8448eb211c80319c");
 }

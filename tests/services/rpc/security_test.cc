@@ -52,7 +52,7 @@ class SecurityTest : public ::testing::Test {
 TEST_F(SecurityTest, MutualTls) {
   SecureServer server(Member());
   EXPECT_OK(server.Call(Ops()));
-  EXPECT_EQ(server.service().last().caller, "ops.gshard");
+  EXPECT_EQ(server.service().last().caller.name, "ops.gshard");
 
   EXPECT_THAT(server.Call(NoCertificate()), StatusIs(kUnavailable, _));
   EXPECT_THAT(server.Call({}), StatusIs(kUnavailable, _));
@@ -88,9 +88,9 @@ TEST_F(SecurityTest, CertificatesOfClientsMayBeLeftOut) {
   options.tls_clients = "allow";
   SecureServer server(options);
   EXPECT_OK(server.Call(NoCertificate()));
-  EXPECT_EQ(server.service().last().caller, "anonymous");
+  EXPECT_EQ(server.service().last().caller.name, "anonymous");
   EXPECT_OK(server.Call(Ops()));
-  EXPECT_EQ(server.service().last().caller, "ops.gshard");
+  EXPECT_EQ(server.service().last().caller.name, "ops.gshard");
   const Certificates others;
   SecurityOptions stranger = Ops();
   stranger.tls_certificate = others.Certificate("ops");
@@ -112,7 +112,7 @@ TEST_F(SecurityTest, RolesComeFromTokensAndCertificates) {
                                                HasSubstr("(request "))));
   client.token_file = Token("sesame");
   EXPECT_OK(server.Call(client));
-  EXPECT_EQ(server.service().last().caller, "shop");
+  EXPECT_EQ(server.service().last().caller.name, "shop");
   EXPECT_FALSE(server.service().shows_authorization());
   client.token_file = Token("moon");
   EXPECT_THAT(server.Call(client),
@@ -122,7 +122,7 @@ TEST_F(SecurityTest, RolesComeFromTokensAndCertificates) {
   EXPECT_THAT(server.Call(client),
               StatusIs(kUnauthenticated, Not(HasSubstr("guess"))));
   EXPECT_OK(server.Call(Ops()));
-  EXPECT_EQ(server.service().last().caller, "ops");
+  EXPECT_EQ(server.service().last().caller.name, "ops");
   EXPECT_THAT(server.Call(Member()), StatusIs(kUnauthenticated, _));
   EXPECT_EQ(server.service().calls(), 2);
 }
@@ -190,11 +190,11 @@ TEST_F(SecurityTest, ANewTokenIsSentOnTheOldConnection) {
   ASSERT_OK_AND_ASSIGN(const auto channel,
                        server.Channel({.token_file = token}));
   EXPECT_OK(SecureServer::CallOn(channel));
-  EXPECT_EQ(server.service().last().caller, "a");
+  EXPECT_EQ(server.service().last().caller.name, "a");
   files_.Write("token", "two");
   EXPECT_TRUE(Eventually([&] {
     return SecureServer::CallOn(channel).ok() &&
-           server.service().last().caller == "b";
+           server.service().last().caller.name == "b";
   }));
 }
 
