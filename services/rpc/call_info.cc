@@ -83,6 +83,8 @@ void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
   if (!left_out.has_value()) return;
   const auto micros =
       std::chrono::duration_cast<std::chrono::microseconds>(took).count();
+  // The thread may work for a batch of others, whose traces are not this one's.
+  const LogScope own({});
   LogInfo(
       "call",
       {{"method", method},

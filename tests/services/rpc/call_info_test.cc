@@ -131,6 +131,19 @@ TEST_F(CallInfoTest, OneLineACallWithoutTextAndTokens) {
   EXPECT_THAT(lines, Not(HasSubstr("canary")));
 }
 
+TEST_F(CallInfoTest, ALineHasItsOwnTraceOnceWhoeverElseTheThreadWorksFor) {
+  ::testing::internal::CaptureStderr();
+  Call({{"traceparent", kParent}}, "batched");
+  const std::string line = ::testing::internal::GetCapturedStderr();
+  for (const std::string key : {"\"trace_id\":\"", "\"span_id\":\""}) {
+    EXPECT_EQ(line.find(key), line.rfind(key)) << line;
+  }
+  EXPECT_THAT(line, HasSubstr(absl::StrCat(
+                        "\"trace_id\":\"0af7651916cd43dd8448eb211c80319c\","
+                        "\"span_id\":\"",
+                        server_.service().last().trace.span_id, "\"")));
+}
+
 TEST_F(CallInfoTest, LinesAreBounded) {
   ::testing::internal::CaptureStderr();
   const auto begin = std::chrono::steady_clock::now();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/status_macros.h"
@@ -17,6 +18,7 @@
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_scope.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -32,8 +34,9 @@ bool Eventually(Condition condition) {
   return true;
 }
 
-// Answers with the request's model, which "fail" makes an error. Keeps what it
-// was told of the last call.
+// Answers with the request's model, which "fail" makes an error; "batched" as a
+// thread does that works for others, too. Keeps what it was told of the last
+// call.
 class InfoService final
     : public v1::TranslationService::WithCallbackMethod_Translate<
           v1::TranslationService::Service> {
@@ -50,6 +53,10 @@ class InfoService final
     }
     response->set_model(request->model());
     auto* const reactor = context->DefaultReactor();
+    const TraceScope scope(request->model() == "batched"
+                               ? std::vector<TraceContext>{NewTrace(),
+                                                           NewTrace()}
+                               : std::vector<TraceContext>());
     reactor->Finish(request->model() == "fail"
                         ? grpc::Status(grpc::StatusCode::NOT_FOUND, "no model")
                         : grpc::Status::OK);
