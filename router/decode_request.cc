@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "router/terminology.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -86,6 +85,7 @@ absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
 
 absl::Status AddSentenceOptions(const v1::Sentence& request,
                                 const v1::TranslateOptions& options,
+                                const TermFinder& terms,
                                 const TranslationModel& model,
                                 SourceSentence& sentence) {
   DecodeOptions& decode = sentence.options;
@@ -112,7 +112,7 @@ absl::Status AddSentenceOptions(const v1::Sentence& request,
                      encode(request.target_prefix(), "target_prefix"));
   }
   ASSIGN_OR_RETURN(const std::vector<TargetPhrase> phrases,
-                   TargetPhrases(request, options));
+                   TargetPhrases(request, options, terms));
   if (decode.alternatives && !phrases.empty()) {
     return absl::InvalidArgumentError("keep: contradicts options.alternatives");
   }

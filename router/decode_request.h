@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
+#include "router/terminology.h"
 #include "router/translation_model.h"
 
 namespace gshard {
@@ -19,11 +20,12 @@ absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
                                            int64_t max_positions);
 
 // Adds what depends on the sentence: maximum length, prefix, phrases.
-// REQUIRES: sentence.options are CheckOptions' of `options`; sentence.ids are
-// there. Errors: InvalidArgument naming the field, "target_prefix: ..." or
-// "options.terms[2].target: ...".
+// REQUIRES: sentence.options are CheckOptions' of `options`, which `terms` is
+// made of; sentence.ids are there. Errors: InvalidArgument naming the field,
+// "target_prefix: ..." or "options.terms[2].target: ...".
 absl::Status AddSentenceOptions(const v1::Sentence& request,
                                 const v1::TranslateOptions& options,
+                                const TermFinder& terms,
                                 const TranslationModel& model,
                                 SourceSentence& sentence);
 

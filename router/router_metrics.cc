@@ -30,6 +30,9 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
           metrics.AddGauge("gshard_requests_in_flight",
                            "Translate calls and streams' requests being "
                            "served.")),
+      preparing_bytes(metrics.AddGauge(
+          "gshard_preparing_bytes",
+          "Encoded requests that are turned into tokens, or wait for it.")),
       requests_queued(metrics.AddGauge("gshard_requests_queued",
                                        "Sentences that wait for a batch.")),
       queued_tokens(metrics.AddGauge(

@@ -35,6 +35,7 @@ struct RouterMetrics {
   Histogram request_seconds;   // of these calls and requests
   Histogram queue_seconds;     // of sentences, until they join a batch
   Gauge requests_in_flight;    // these calls and requests
+  Gauge preparing_bytes;       // of requests that become tokens
   Gauge requests_queued;       // sentences that wait
   Gauge queued_tokens;         // that wait, once for each hypothesis
   Gauge batch_sentences;       // that are in a batch

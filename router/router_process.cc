@@ -35,6 +35,11 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
   AddProcessFlags(flags, &options->process);
   flags.Integer("threads", &options->threads, 1, 1024,
                 "batches that are translated at the same time, a thread each");
+  flags.Integer("preparation_threads", &options->preparation_threads, 1, 1024,
+                "requests that are turned into tokens at the same time, a "
+                "thread each");
+  flags.Integer("max_preparing_mib", &options->max_preparing_mib, 4, 1 << 20,
+                "MiB of requests that may wait for that");
   flags.Integer("max_queued_tokens", &options->max_queued_tokens, 1,
                 int64_t{1} << 40,
                 "tokens that may wait, times the hypotheses of the beam");
@@ -132,6 +137,9 @@ RouterProcess::RouterProcess(RouterOptions options)
                     absl::ToChronoMilliseconds(options_.max_request_time),
                 .max_stream_sentences = options_.max_stream_sentences,
                 .max_caller_streams = options_.max_caller_streams,
+                .preparer = {.threads =
+                                 static_cast<int>(options_.preparation_threads),
+                             .max_bytes = options_.max_preparing_mib << 20},
                 .debug_calls = options_.enable_debug_calls}),
       server_(ServerOptionsOf(options_.process)) {
   // Before any program is built.
@@ -144,10 +152,8 @@ RouterProcess::RouterProcess(RouterOptions options)
                             [] { return GetBufferUsage().cached_bytes; });
   server_.AddMetrics(metrics_);
   server_.AddService(&service_, Service());
-  server_.OnDrain([this] {
-    service_.DrainStreams();
-    batcher_.Finish(std::chrono::milliseconds(grace_ms_.load()));
-  });
+  server_.OnDrain(
+      [this] { service_.Finish(std::chrono::milliseconds(grace_ms_.load())); });
 }
 
 void RouterProcess::UpdateReadiness() {

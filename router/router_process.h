@@ -37,6 +37,9 @@ namespace gshard {
 struct RouterOptions {
   ProcessOptions process;
 
+  // See PreparerLimits.
+  int64_t preparation_threads = PreparerLimits().threads;
+  int64_t max_preparing_mib = PreparerLimits().max_bytes >> 20;
   // See BatcherOptions.
   int64_t threads = 1;
   int64_t max_queued_tokens = AdmissionLimits().max_queued_tokens;

@@ -8,6 +8,7 @@
 #include "router/translate_request.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/raw_message.h"
 #include "services/rpc/trace_scope.h"
 
 namespace gshard {
@@ -39,8 +40,10 @@ void AddTokens(const std::vector<std::string>& pieces,
 }
 
 absl::StatusOr<v1::ExplainRoutingResponse> ExplainNow(
-    const v1::ExplainRoutingRequest& request, const ModelTable& models,
+    const grpc::ByteBuffer& bytes, const ModelTable& models,
     const BatchRun& run) {
+  ASSIGN_OR_RETURN(const v1::ExplainRoutingRequest request,
+                   ParseRaw<v1::ExplainRoutingRequest>(bytes));
   const v1::Sentence& sentence = request.sentence();
   if (!sentence.target_prefix().empty() || sentence.keep_size() > 0) {
     return absl::InvalidArgumentError(
@@ -56,7 +59,7 @@ absl::StatusOr<v1::ExplainRoutingResponse> ExplainNow(
     translation.mutable_options()->set_max_length(
         static_cast<int32_t>((*model)->max_positions()));
   }
-  auto checked = PrepareTranslation(translation, models);
+  auto checked = PrepareTranslation(std::move(translation), models);
   if (!checked.ok()) {
     return absl::Status(
         checked.status().code(),

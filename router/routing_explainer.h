@@ -5,6 +5,8 @@
 #ifndef ROUTER_ROUTING_EXPLAINER_H_
 #define ROUTER_ROUTING_EXPLAINER_H_
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -26,7 +28,7 @@ class RoutingExplainer {
   using Done = std::function<void(absl::StatusOr<v1::ExplainRoutingResponse>)>;
 
   struct Call {
-    v1::ExplainRoutingRequest request;
+    grpc::ByteBuffer request;  // an ExplainRoutingRequest
     std::chrono::steady_clock::time_point deadline;
     TraceContext trace = {};             // for logs and workers; may be empty
     std::shared_ptr<Cancellation> stop;  // set: nobody waits any more

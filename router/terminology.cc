@@ -1,6 +1,7 @@
 #include "router/terminology.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -20,6 +21,20 @@ bool IsLetter(char c) {
 bool InWord(absl::string_view text, size_t at) {
   return at > 0 && at < text.size() && IsLetter(text[at - 1]) &&
          IsLetter(text[at]);
+}
+
+// The text with a mark wherever a term may begin or end. The mark is a byte
+// that UTF-8 has not, so a marked term occurs in a marked text just where the
+// term stands in the text as words.
+std::string MarkBounds(absl::string_view text) {
+  constexpr char kMark = '\xFF';
+  std::string marked;
+  marked.reserve(2 * text.size() + 1);
+  for (size_t at = 0; at <= text.size(); ++at) {
+    if (!InWord(text, at)) marked += kMark;
+    if (at < text.size()) marked += text[at];
+  }
+  return marked;
 }
 
 // Whether position `at` is in the middle of a character.
@@ -60,8 +75,69 @@ size_t FindWords(absl::string_view text, absl::string_view phrase) {
   return absl::string_view::npos;
 }
 
+TermFinder::TermFinder(const v1::TranslateOptions& options) : suffix_(1) {
+  std::vector<std::pair<int32_t, char>> made = {{0, 0}};  // by prefix
+  std::vector<size_t> lengths = {0};
+  for (const v1::Term& term : options.terms()) {
+    int32_t prefix = 0;
+    for (const char byte : MarkBounds(term.source())) {
+      const auto [next, is_new] = longer_.try_emplace(
+          {prefix, byte}, static_cast<int32_t>(made.size()));
+      if (is_new) {
+        made.emplace_back(prefix, byte);
+        lengths.push_back(lengths[prefix] + 1);
+      }
+      prefix = next->second;
+    }
+    terms_.push_back(prefix);
+  }
+  suffix_.resize(made.size());
+  by_length_.resize(made.size());
+  std::iota(by_length_.begin(), by_length_.end(), 0);
+  std::stable_sort(
+      by_length_.begin(), by_length_.end(),
+      [&](int32_t a, int32_t b) { return lengths[a] < lengths[b]; });
+  int64_t steps = 0;
+  for (const int32_t prefix : by_length_) {
+    const auto& [shorter, byte] = made[prefix];
+    if (shorter != 0) suffix_[prefix] = Follow(suffix_[shorter], byte, &steps);
+  }
+}
+
+int32_t TermFinder::Follow(int32_t prefix, char byte, int64_t* steps) const {
+  while (true) {
+    ++*steps;
+    const auto next = longer_.find({prefix, byte});
+    if (next != longer_.end()) return next->second;
+    if (prefix == 0) return 0;
+    prefix = suffix_[prefix];
+  }
+}
+
+std::vector<bool> TermFinder::Find(absl::string_view text,
+                                   int64_t* steps) const {
+  std::vector<bool> found(terms_.size());
+  if (found.empty()) return found;
+  int64_t made = 0;
+  std::vector<bool> seen(suffix_.size());
+  int32_t prefix = 0;
+  for (const char byte : MarkBounds(text)) {
+    prefix = Follow(prefix, byte, &made);
+    seen[prefix] = true;
+  }
+  // What ends with a term has it.
+  for (auto longest = by_length_.rbegin(); longest != by_length_.rend();
+       ++longest) {
+    if (seen[*longest]) seen[suffix_[*longest]] = true;
+  }
+  for (size_t i = 0; i < terms_.size(); ++i) found[i] = seen[terms_[i]];
+  if (steps != nullptr) *steps += made;
+  return found;
+}
+
 absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
-    const v1::Sentence& sentence, const v1::TranslateOptions& options) {
+    const v1::Sentence& sentence, const v1::TranslateOptions& options,
+    const TermFinder& finder) {
   std::vector<TargetPhrase> phrases;
   // Never more than can be used, for each is looked for among them.
   const auto add = [&phrases](std::string text, std::string field) {
@@ -79,6 +155,11 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     return absl::OkStatus();
   };
   const std::string& text = sentence.text();
+  if (sentence.keep_size() > static_cast<int64_t>(text.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("keep: expected at most one part for each of the text's ",
+                     text.size(), " bytes, got ", sentence.keep_size()));
+  }
   for (int i = 0; i < sentence.keep_size(); ++i) {
     const v1::TextSpan& span = sentence.keep(i);
     const std::string field = absl::StrCat("keep[", i, "]");
@@ -93,11 +174,11 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     RETURN_IF_ERROR(CheckText(field, kept));
     RETURN_IF_ERROR(add(std::move(kept), field));
   }
+  const std::vector<bool> found = finder.Find(text);
   for (int i = 0; i < options.terms_size(); ++i) {
-    const v1::Term& term = options.terms(i);
-    if (FindWords(text, term.source()) == std::string::npos) continue;
-    RETURN_IF_ERROR(
-        add(term.target(), absl::StrCat("options.terms[", i, "].target")));
+    if (!found[i]) continue;
+    RETURN_IF_ERROR(add(options.terms(i).target(),
+                        absl::StrCat("options.terms[", i, "].target")));
   }
   return phrases;
 }

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/proto_buffer_reader.h>
 
 #include <algorithm>
 #include <chrono>
@@ -113,11 +114,7 @@ absl::Status InSentence(int i, const absl::Status& status) {
 // Parses a message; says which text is not UTF-8 if that is why it cannot.
 template <typename Message, typename Check>
 absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer, const Check& check) {
-  if (buffer.Length() > kMaxRequestBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the request has ", buffer.Length(),
-                     " bytes, expected at most ", kMaxRequestBytes));
-  }
+  RETURN_IF_ERROR(CheckRequestBytes(buffer));
   grpc::ByteBuffer copy = buffer;  // shares the bytes
   auto message = ParseRaw<Message>(std::move(buffer));
   if (message.ok()) return message;
@@ -151,6 +148,13 @@ absl::Status CheckSentences(const v1::TranslateRequest& request) {
 
 }  // namespace
 
+absl::Status CheckRequestBytes(const grpc::ByteBuffer& buffer) {
+  if (buffer.Length() <= kMaxRequestBytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the request has ", buffer.Length(),
+                   " bytes, expected at most ", kMaxRequestBytes));
+}
+
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer) {
   return Parse<v1::TranslateRequest>(
@@ -170,6 +174,28 @@ absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
       });
 }
 
+uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer) {
+  grpc::ByteBuffer copy = buffer;  // shares the bytes
+  grpc::ProtoBufferReader reader(&copy);
+  CodedInputStream input(&reader);
+  uint64_t id = 0;
+  constexpr int kFields = 3;  // that a message has
+  for (int i = 0; i < kFields; ++i) {
+    const uint32_t tag = input.ReadTag();
+    if (tag ==
+        WireFormatLite::MakeTag(v1::TranslateStreamRequest::kIdFieldNumber,
+                                WireFormatLite::WIRETYPE_VARINT)) {
+      return input.ReadVarint64(&id) ? id : 0;
+    }
+    if (tag == 0 || WireFormatLite::GetTagWireType(tag) ==
+                        WireFormatLite::WIRETYPE_START_GROUP) {
+      return 0;
+    }
+    if (!WireFormatLite::SkipField(&input, tag)) return 0;
+  }
+  return 0;
+}
+
 absl::Status NotFull(const TranslationModel& model) {
   return WithRetryDelay(
       absl::UnavailableError(absl::StrCat(
@@ -178,51 +204,67 @@ absl::Status NotFull(const TranslationModel& model) {
       kFullRetryDelay);
 }
 
-absl::StatusOr<PreparedTranslation> PrepareTranslation(
-    const v1::TranslateRequest& request, const ModelTable& models) {
+absl::StatusOr<TranslationDraft> TranslationDraft::Begin(
+    v1::TranslateRequest request, const ModelTable& models) {
   RETURN_IF_ERROR(CheckSentences(request));
   if (request.model().size() > kMaxModelBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("model: expected at most ", kMaxModelBytes, " bytes, got ",
                      request.model().size()));
   }
-  PreparedTranslation prepared;
   auto model = models.Find(request.model());
   if (!model.ok()) return Annotate(model.status(), "model");
-  prepared.model = *std::move(model);
-  if (request.require_full() && !prepared.model->full()) {
-    return NotFull(*prepared.model);
+  if (request.require_full() && !(*model)->full()) return NotFull(**model);
+  ASSIGN_OR_RETURN(DecodeOptions options,
+                   CheckOptions(request.options(), (*model)->max_positions()));
+  options.require_full = request.require_full();
+  TranslationDraft draft(std::move(request));
+  draft.options_ = std::move(options);
+  draft.prepared_.model = *std::move(model);
+  return draft;
+}
+
+int64_t TranslationDraft::next_bytes() const {
+  const auto next = static_cast<int>(prepared_.sentences.size());
+  if (next == request_.sentences_size()) return 0;
+  const v1::Sentence& sentence = request_.sentences(next);
+  return static_cast<int64_t>(sentence.text().size() +
+                              sentence.target_prefix().size());
+}
+
+absl::Status TranslationDraft::PrepareNext() {
+  const auto i = static_cast<int>(prepared_.sentences.size());
+  const v1::Sentence& sentence = request_.sentences(i);
+  const TranslationModel& model = *prepared_.model;
+  const int64_t positions = model.max_positions();
+  const std::string& language = sentence.source_language().empty()
+                                    ? model.default_language()
+                                    : sentence.source_language();
+  auto ids = model.Encode(sentence.text(), language);
+  if (!ids.ok()) return InSentence(i, ids.status());
+  const auto length = static_cast<int64_t>(ids->size());
+  if (length <= 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sentences[", i, "].text: expected text, got white space only"));
   }
-  const int64_t positions = prepared.model->max_positions();
-  ASSIGN_OR_RETURN(const DecodeOptions options,
-                   CheckOptions(request.options(), positions));
-  for (int i = 0; i < request.sentences_size(); ++i) {
-    const v1::Sentence& sentence = request.sentences(i);
-    const std::string& language = sentence.source_language().empty()
-                                      ? prepared.model->default_language()
-                                      : sentence.source_language();
-    auto ids = prepared.model->Encode(sentence.text(), language);
-    if (!ids.ok()) {
-      return InSentence(i, ids.status());
-    }
-    const auto length = static_cast<int64_t>(ids->size());
-    if (length <= 2) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "sentences[", i, "].text: expected text, got white space only"));
-    }
-    if (length > positions) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sentences[", i, "].text: expected at most ", positions,
-                       " tokens, got ", length));
-    }
-    SourceSentence& ready = prepared.sentences.emplace_back(
-        SourceSentence{*std::move(ids), options});
-    ready.options.require_full = request.require_full();
-    RETURN_IF_ERROR(
-        InSentence(i, AddSentenceOptions(sentence, request.options(),
-                                         *prepared.model, ready)));
+  if (length > positions) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sentences[", i, "].text: expected at most ", positions,
+                     " tokens, got ", length));
   }
-  return prepared;
+  SourceSentence ready{*std::move(ids), options_};
+  RETURN_IF_ERROR(InSentence(i, AddSentenceOptions(sentence, request_.options(),
+                                                   terms_, model, ready)));
+  prepared_.sentences.push_back(std::move(ready));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PreparedTranslation> PrepareTranslation(
+    v1::TranslateRequest request, const ModelTable& models) {
+  ASSIGN_OR_RETURN(TranslationDraft draft,
+                   TranslationDraft::Begin(std::move(request), models));
+  while (draft.next_bytes() > 0) RETURN_IF_ERROR(draft.PrepareNext());
+  return std::move(draft).Take();
 }
 
 }  // namespace gshard

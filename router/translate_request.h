@@ -5,12 +5,15 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
 #include "router/model_table.h"
+#include "router/terminology.h"
 #include "services/decoding/translator.h"
 
 namespace gshard {
@@ -28,22 +31,57 @@ struct PreparedTranslation {
   std::vector<SourceSentence> sentences;
 };
 
+// OK up to kMaxRequestBytes, else ResourceExhausted.
+absl::Status CheckRequestBytes(const grpc::ByteBuffer& buffer);
+
 // Parses a message. Protobuf refuses a text that is not UTF-8 without saying
-// which; this says. Errors: InvalidArgument naming the field; ResourceExhausted
-// beyond kMaxRequestBytes.
+// which; this says. Errors: InvalidArgument naming the field; those of
+// CheckRequestBytes.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer);
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
     grpc::ByteBuffer buffer);
 
+// The id of a message that is not parsed, if it is where all writers put it:
+// among the first fields; else 0. Takes no longer for longer messages.
+uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer);
+
 // The error of a request that requires all experts while some have no worker:
 // Unavailable, with the delay after which to try again.
 absl::Status NotFull(const TranslationModel& model);
 
-// Checks every field and tokenizes. Errors, as translation.proto says:
-// InvalidArgument naming the field, NotFound, ResourceExhausted, Unavailable.
+// A request on its way to tokens, a sentence at a time: texts may be long, and
+// others wait for whoever prepares them.
+class TranslationDraft {
+ public:
+  // Checks what is not a sentence's own. Errors, here and below, as
+  // translation.proto says: InvalidArgument naming the field, NotFound,
+  // ResourceExhausted, Unavailable.
+  static absl::StatusOr<TranslationDraft> Begin(v1::TranslateRequest request,
+                                                const ModelTable& models);
+
+  // Bytes of the next sentence's texts; 0 if there is none.
+  int64_t next_bytes() const;
+
+  // Checks and tokenizes it. REQUIRES: next_bytes() > 0.
+  absl::Status PrepareNext();
+
+  // REQUIRES: next_bytes() == 0.
+  PreparedTranslation Take() && { return std::move(prepared_); }
+
+ private:
+  explicit TranslationDraft(v1::TranslateRequest request)
+      : request_(std::move(request)), terms_(request_.options()) {}
+
+  v1::TranslateRequest request_;
+  TermFinder terms_;
+  DecodeOptions options_;  // of all sentences
+  PreparedTranslation prepared_;
+};
+
+// All of it at once.
 absl::StatusOr<PreparedTranslation> PrepareTranslation(
-    const v1::TranslateRequest& request, const ModelTable& models);
+    v1::TranslateRequest request, const ModelTable& models);
 
 }  // namespace gshard
 

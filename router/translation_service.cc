@@ -1,12 +1,11 @@
 #include "router/translation_service.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "router/caller.h"
-#include "router/translate_answer.h"
 #include "router/translate_request.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/call_info.h"
@@ -29,7 +28,7 @@ absl::Status ShuttingDown() {
 
 }  // namespace
 
-// One call. gRPC tells it of the client's going and of its own end; the batcher
+// One call. gRPC tells it of the client's going and of its own end; the intake
 // tells it of the answer. Deletes itself.
 class TranslationService::TranslateCall final
     : public grpc::ServerUnaryReactor {
@@ -37,23 +36,40 @@ class TranslationService::TranslateCall final
   TranslateCall(const TranslationService& service,
                 grpc::CallbackServerContext* context,
                 grpc::ByteBuffer* response)
-      : batcher_(service.batcher_),
-        metrics_(service.metrics_),
+      : metrics_(service.metrics_),
         live_calls_(service.live_calls_),
-        max_time_(service.limits_.max_request_time),
         context_(context),
         response_(response) {
     ++*live_calls_;
     metrics_.requests_in_flight.Add(1);
   }
 
-  void Start(const ModelTable& models, const grpc::ByteBuffer& request) {
-    const absl::Status status = Queue(models, request);
-    // Otherwise the batcher ends the call, or has already.
+  void Start(Intake& intake, std::chrono::milliseconds max_time,
+             const grpc::ByteBuffer& request) {
+    const auto deadline =
+        start_ + RemainingTime(context_->deadline(), max_time);
+    const absl::Status status = intake.Take(
+        {.bytes = request,
+         .caller = CallerOf(*context_),
+         .trace = CallInfoOf(*context_).trace,
+         .deadline = deadline,
+         .stop = stop_,
+         .parse = [deadline](
+                      grpc::ByteBuffer bytes) -> absl::StatusOr<ParsedRequest> {
+           ASSIGN_OR_RETURN(v1::TranslateRequest parsed,
+                            ParseTranslateRequest(std::move(bytes)));
+           return ParsedRequest{std::move(parsed), deadline};
+         },
+         .done =
+             [this](const auto& response) {
+               if (response.ok()) *response_ = SerializeRaw(*response);
+               End(response.status());
+             }});
+    // Otherwise the intake ends the call, or has already.
     if (!status.ok()) End(status);
   }
 
-  void OnCancel() override { batcher_->Cancel(request_id_); }
+  void OnCancel() override { stop_->Cancel(); }
 
   void OnDone() override {
     metrics_.requests_in_flight.Add(-1);
@@ -62,59 +78,18 @@ class TranslationService::TranslateCall final
   }
 
  private:
-  absl::Status Queue(const ModelTable& models,
-                     const grpc::ByteBuffer& encoded) {
-    ASSIGN_OR_RETURN(const v1::TranslateRequest request,
-                     ParseTranslateRequest(encoded));
-    ASSIGN_OR_RETURN(PreparedTranslation prepared,
-                     PrepareTranslation(request, models));
-    metrics_.tokenize_seconds.Observe(SecondsSince(start_));
-    AnswerContext answer(prepared);
-    // The batcher may answer at once: nothing of this is used afterwards,
-    // except the number, for which gRPC asks only once Translate() is over.
-    ASSIGN_OR_RETURN(
-        request_id_,
-        batcher_->Add(
-            {.model = std::move(prepared.model),
-             .sentences = std::move(prepared.sentences),
-             .deadline =
-                 start_ + RemainingTime(context_->deadline(), max_time_),
-             .trace = CallInfoOf(*context_).trace,
-             .caller = CallerOf(*context_),
-             .done = [this, answer = std::move(answer)](auto results) mutable {
-               const absl::Status status = Answer(answer, std::move(results));
-               // Whoever removes the model waits for this.
-               answer.model = nullptr;
-               End(status);
-             }}));
-    return absl::OkStatus();
-  }
-
-  absl::Status Answer(const AnswerContext& context,
-                      absl::StatusOr<std::vector<Hypotheses>> results) {
-    if (!results.ok()) return results.status();
-    const Clock::time_point start = Clock::now();
-    ASSIGN_OR_RETURN(const v1::TranslateResponse response,
-                     MakeAnswer(context, *results));
-    *response_ = SerializeRaw(response);
-    metrics_.detokenize_seconds.Observe(SecondsSince(start));
-    return absl::OkStatus();
-  }
-
   // The call may be gone when this returns.
   void End(const absl::Status& status) {
     metrics_.CountRequest(status.code(), SecondsSince(start_));
     Finish(ToGrpcStatus(status));
   }
 
-  Batcher* const batcher_;
   const RouterMetrics metrics_;
   const std::shared_ptr<std::atomic<int>> live_calls_;
-  const std::chrono::milliseconds max_time_;
   grpc::CallbackServerContext* const context_;
   grpc::ByteBuffer* const response_;
   const Clock::time_point start_ = Clock::now();
-  uint64_t request_id_ = 0;
+  const std::shared_ptr<Cancellation> stop_ = std::make_shared<Cancellation>();
 };
 
 // Likewise.
@@ -128,13 +103,10 @@ class TranslationService::ExplainCall final : public grpc::ServerUnaryReactor {
   void Start(RoutingExplainer& explainer, std::chrono::milliseconds max_time,
              const grpc::CallbackServerContext& context,
              const grpc::ByteBuffer& request, grpc::ByteBuffer* response) {
-    auto parsed = ParseRaw<v1::ExplainRoutingRequest>(request);
-    if (!parsed.ok()) {
-      Finish(ToGrpcStatus(parsed.status()));
-      return;
-    }
+    const absl::Status status = CheckRequestBytes(request);
+    if (!status.ok()) return Finish(ToGrpcStatus(status));
     explainer.Explain(
-        {.request = *std::move(parsed),
+        {.request = request,
          .deadline = Clock::now() + RemainingTime(context.deadline(), max_time),
          .trace = CallInfoOf(context).trace,
          .stop = stop_,
@@ -161,8 +133,8 @@ absl::Status TranslationService::Streams::Admit(const std::string& caller,
   std::lock_guard<std::mutex> lock(mutex);
   int64_t& open = by_caller[caller];
   if (open >= most) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "expected at most ", most, " open streams of one caller"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("expected at most ", most, " open streams of one caller"));
   }
   ++open;
   return absl::OkStatus();
@@ -177,17 +149,18 @@ void TranslationService::Streams::Leave(const std::string& caller) {
 TranslationService::TranslationService(const ModelTable* models,
                                        Batcher* batcher, RouterMetrics metrics,
                                        const TranslationLimits& limits)
-    : models_(models),
-      batcher_(batcher),
+    : batcher_(batcher),
       metrics_(std::move(metrics)),
       limits_(limits),
-      explainer_(models, limits.debug_calls) {}
+      explainer_(models, limits.debug_calls),
+      preparer_(limits.preparer, metrics_),
+      intake_(models, &preparer_, batcher, metrics_) {}
 
 grpc::ServerUnaryReactor* TranslationService::Translate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response) {
   auto* const call = new TranslateCall(*this, context, response);
-  call->Start(*models_, *request);
+  call->Start(intake_, limits_.max_request_time, *request);
   return call;
 }
 
@@ -198,8 +171,8 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
       streams_->Admit(caller, limits_.max_caller_streams);
   auto stream = std::make_shared<TranslationStream*>(nullptr);
   *stream = new TranslationStream(
-      {.models = models_,
-       .batcher = batcher_,
+      {.intake = &intake_,
+       .flow = batcher_->NewFlow(),
        .metrics = metrics_,
        .max_sentences = limits_.max_stream_sentences,
        .max_request_time = limits_.max_request_time,
@@ -251,6 +224,15 @@ void TranslationService::DrainStreams() {
   for (TranslationStream* const stream : streams_->live) {
     stream->End(ShuttingDown());
   }
+}
+
+void TranslationService::Finish(std::chrono::milliseconds grace) {
+  const auto end = Clock::now() + grace;
+  DrainStreams();
+  preparer_.Finish(grace);
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now());
+  batcher_->Finish(std::max(std::chrono::milliseconds(0), left));
 }
 
 }  // namespace gshard

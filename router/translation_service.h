@@ -14,7 +14,9 @@
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "router/batcher.h"
+#include "router/intake.h"
 #include "router/model_table.h"
+#include "router/preparer.h"
 #include "router/router_metrics.h"
 #include "router/routing_explainer.h"
 #include "router/translation_stream.h"
@@ -32,6 +34,8 @@ struct TranslationLimits {
   // Streams that a caller may have open; more are RESOURCE_EXHAUSTED. Idle ones
   // cost nothing but a place among the calls that the server takes.
   int64_t max_caller_streams = 256;
+
+  PreparerLimits preparer = {};
 
   bool debug_calls = false;  // ExplainRouting
 };
@@ -63,6 +67,11 @@ class TranslationService final
   // those that begin later.
   void DrainStreams();
 
+  // Drains the streams and finishes the batcher: takes no more requests, and
+  // returns when those accepted are over; those that are not after `grace` end
+  // with UNAVAILABLE.
+  void Finish(std::chrono::milliseconds grace);
+
   // Calls that gRPC has not let go of yet.
   int live_calls() const { return *live_calls_; }
 
@@ -83,11 +92,12 @@ class TranslationService final
     bool draining = false;
   };
 
-  const ModelTable* const models_;
   Batcher* const batcher_;
   const RouterMetrics metrics_;
   const TranslationLimits limits_;
   RoutingExplainer explainer_;
+  Preparer preparer_;
+  Intake intake_;
   const std::shared_ptr<Streams> streams_ = std::make_shared<Streams>();
   // Shared with the calls.
   const std::shared_ptr<std::atomic<int>> live_calls_ =

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "router/caller.h"
-#include "router/translate_answer.h"
 #include "router/translate_request.h"
-#include "services/base/status_macros.h"
 #include "services/rpc/call_info.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server_stream.h"
@@ -23,13 +20,6 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-absl::StatusOr<v1::TranslateResponse> AnswerOf(
-    const AnswerContext& context,
-    const absl::StatusOr<std::vector<Hypotheses>>& results) {
-  if (!results.ok()) return results.status();
-  return MakeAnswer(context, *results);
-}
-
 }  // namespace
 
 TranslationStream::TranslationStream(TranslationStreamOptions options,
@@ -37,8 +27,7 @@ TranslationStream::TranslationStream(TranslationStreamOptions options,
     : options_(std::move(options)),
       context_(context),
       caller_(CallerOf(*context)),
-      trace_(CallInfoOf(*context).trace),
-      flow_(options_.batcher->NewFlow()) {}
+      trace_(CallInfoOf(*context).trace) {}
 
 void TranslationStream::Start() { GoOn(std::unique_lock<std::mutex>(mutex_)); }
 
@@ -52,14 +41,14 @@ void TranslationStream::End(const absl::Status& status) {
 }
 
 void TranslationStream::Stop(const absl::Status& status) {
-  std::set<uint64_t> requests;
+  std::set<std::shared_ptr<Message>> messages;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
     status_ = status;
-    requests = requests_;
+    messages = live_;
   }
-  for (const uint64_t request : requests) options_.batcher->Cancel(request);
+  for (const auto& message : messages) message->stop->Cancel();
 }
 
 void TranslationStream::OnCancel() {
@@ -68,97 +57,91 @@ void TranslationStream::OnCancel() {
 }
 
 void TranslationStream::OnReadDone(bool ok) {
-  if (ok) {
-    const auto message =
-        ParseTranslateStreamRequest(std::exchange(incoming_, {}));
-    if (message.ok()) {
-      Take(*message);
-    } else {
-      Stop(message.status());
-    }
-  }
+  if (ok) return Take(std::exchange(incoming_, {}));
   std::unique_lock<std::mutex> lock(mutex_);
   reading_ = false;
-  complete_ = complete_ || !ok;
+  complete_ = true;
   GoOn(std::move(lock));
 }
 
-void TranslationStream::Take(const v1::TranslateStreamRequest& request) {
+void TranslationStream::Take(grpc::ByteBuffer bytes) {
   const auto message = std::make_shared<Message>();
-  message->id = request.id();
-  message->sentences = std::max(1, request.request().sentences_size());
-  message->start = Clock::now();
+  message->id = PeekStreamRequestId(bytes);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
     // The stream may be over, but for this read: nobody would hold it while
     // the message is translated.
-    if (stopping_) return;
-    ++live_;
-    owed_ += message->sentences;
+    if (stopping_) {
+      reading_ = false;
+      return GoOn(std::move(lock));
+    }
+    live_.insert(message);
   }
   options_.metrics.requests_in_flight.Add(1);
-  const absl::Status status = Queue(message, request);
-  if (!status.ok()) Reply(*message, status);
+  const absl::Status status = options_.intake->Take(
+      {.bytes = std::move(bytes),
+       .caller = caller_,
+       .flow = options_.flow,
+       .trace = trace_,
+       .deadline = message->start + RemainingTime(context_->deadline(),
+                                                  options_.max_request_time),
+       .stop = message->stop,
+       .parse =
+           [this, message](grpc::ByteBuffer encoded) {
+             return Parse(*message, std::move(encoded));
+           },
+       .done = [this, message](
+                   auto response) { Reply(message, std::move(response)); }});
+  if (!status.ok()) Reply(message, status);
 }
 
-absl::Status TranslationStream::Queue(
-    const std::shared_ptr<Message>& message,
-    const v1::TranslateStreamRequest& request) {
-  if (request.timeout_ms() < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "timeout_ms: expected at least 0, got ", request.timeout_ms()));
+absl::StatusOr<ParsedRequest> TranslationStream::Parse(Message& message,
+                                                       grpc::ByteBuffer bytes) {
+  auto parsed = ParseTranslateStreamRequest(std::move(bytes));
+  if (!parsed.ok()) {
+    message.malformed = true;
+    Stop(parsed.status());
+    return parsed.status();
   }
-  ASSIGN_OR_RETURN(PreparedTranslation prepared,
-                   PrepareTranslation(request.request(), *options_.models));
-  options_.metrics.tokenize_seconds.Observe(SecondsSince(message->start));
+  message.id = parsed->id();
+  OnParsed(message, parsed->request().sentences_size());
+  const int64_t timeout_ms = parsed->timeout_ms();
+  if (timeout_ms < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout_ms: expected at least 0, got ", timeout_ms));
+  }
   std::chrono::milliseconds timeout =
       RemainingTime(context_->deadline(), options_.max_request_time);
-  if (request.timeout_ms() > 0) {
-    timeout = std::min(timeout, std::chrono::milliseconds(std::min<int64_t>(
-                                    request.timeout_ms(), 86'400'000)));
+  if (timeout_ms > 0) {
+    timeout = std::min(timeout, std::chrono::milliseconds(
+                                    std::min<int64_t>(timeout_ms, 86'400'000)));
   }
-  AnswerContext context(prepared);
-  ASSIGN_OR_RETURN(const uint64_t id,
-                   options_.batcher->Add(
-                       {.model = std::move(prepared.model),
-                        .sentences = std::move(prepared.sentences),
-                        .deadline = message->start + timeout,
-                        .trace = trace_,
-                        .caller = caller_,
-                        .flow = flow_,
-                        .done = [this, message, context = std::move(context)](
-                                    const auto& results) mutable {
-                          auto response = AnswerOf(context, results);
-                          // Whoever removes the model waits for this.
-                          context.model = nullptr;
-                          Reply(*message, std::move(response));
-                        }}));
-  bool stopping;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    message->request = id;
-    if (!message->done) requests_.insert(id);
-    stopping = stopping_ && !status_.ok() && !absl::IsUnavailable(status_);
-  }
-  if (stopping) options_.batcher->Cancel(id);  // Stop() did not know of it
-  return absl::OkStatus();
+  return ParsedRequest{std::move(*parsed->mutable_request()),
+                       message.start + timeout};
 }
 
-void TranslationStream::Reply(Message& message,
+void TranslationStream::OnParsed(Message& message, int64_t sentences) {
+  message.sentences = std::max<int64_t>(1, sentences);
+  std::unique_lock<std::mutex> lock(mutex_);
+  owed_ += message.sentences;
+  reading_ = false;
+  GoOn(std::move(lock));
+}
+
+void TranslationStream::Reply(const std::shared_ptr<Message>& message,
                               absl::StatusOr<v1::TranslateResponse> response) {
+  if (message->sentences == 0) OnParsed(*message, 1);  // given up before that
   v1::TranslateStreamResponse reply;
-  reply.set_id(message.id);
+  reply.set_id(message->id);
   *reply.mutable_status() = ToProtoStatus(response.status());
-  if (response.ok()) *reply.mutable_response() = *std::move(response);
   options_.metrics.requests_in_flight.Add(-1);
   options_.metrics.CountRequest(response.status().code(),
-                                SecondsSince(message.start));
-  Answer answer{SerializeRaw(reply), message.sentences};
+                                SecondsSince(message->start));
+  if (response.ok()) *reply.mutable_response() = *std::move(response);
+  Answer answer{SerializeRaw(reply), message->sentences};
   std::unique_lock<std::mutex> lock(mutex_);
-  message.done = true;
-  requests_.erase(message.request);
-  --live_;
-  answers_.push_back(std::move(answer));
+  live_.erase(message);
+  if (!message->malformed) answers_.push_back(std::move(answer));
   GoOn(std::move(lock));
 }
 
@@ -185,7 +168,7 @@ void TranslationStream::GoOn(std::unique_lock<std::mutex> lock) {
     StartRead(&incoming_);
   }
   // A read that is under way when a stream is stopped ends by Finish().
-  if (live_ > 0 || writing_ || (!complete_ && !stopping_)) return;
+  if (!live_.empty() || writing_ || (!complete_ && !stopping_)) return;
   over_ = true;
   const grpc::Status status = ToGrpcStatus(status_);
   lock.unlock();

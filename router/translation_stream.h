@@ -20,17 +20,16 @@
 
 #include "absl/status/status.h"
 #include "proto/gshard/v1/translation.pb.h"
-#include "router/batcher.h"
-#include "router/model_table.h"
+#include "router/cancellation.h"
+#include "router/intake.h"
 #include "router/router_metrics.h"
 #include "services/rpc/trace_context.h"
 
 namespace gshard {
 
 struct TranslationStreamOptions {
-  // Not owned; outlive the stream.
-  const ModelTable* models = nullptr;
-  Batcher* batcher = nullptr;
+  Intake* intake = nullptr;  // not owned; outlives the stream
+  uint64_t flow = 0;         // of all its requests
 
   RouterMetrics metrics = {};
   int64_t max_sentences = 256;  // that it owes; one message is always read
@@ -61,24 +60,27 @@ class TranslationStream final
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A request that is being translated.
+  // A request that is being translated. What is not constant is only touched
+  // by whoever parses or answers it.
   struct Message {
+    const Clock::time_point start = Clock::now();
+    const std::shared_ptr<Cancellation> stop = std::make_shared<Cancellation>();
     uint64_t id = 0;
-    int64_t sentences = 0;
-    Clock::time_point start;
-    uint64_t request = 0;  // the batcher's number; 0: not known yet
-    bool done = false;
+    int64_t sentences = 0;   // that are owed for it; 0 while it is being read
+    bool malformed = false;  // ends the stream, and has no answer
   };
   struct Answer {
     grpc::ByteBuffer bytes;
     int64_t sentences = 0;
   };
 
-  void Take(const v1::TranslateStreamRequest& message);
-  absl::Status Queue(const std::shared_ptr<Message>& message,
-                     const v1::TranslateStreamRequest& request);
+  void Take(grpc::ByteBuffer bytes);
+  absl::StatusOr<ParsedRequest> Parse(Message& message, grpc::ByteBuffer bytes);
+  // The message is read: another one may be.
+  void OnParsed(Message& message, int64_t sentences);
   // The message's outcome, once.
-  void Reply(Message& message, absl::StatusOr<v1::TranslateResponse> response);
+  void Reply(const std::shared_ptr<Message>& message,
+             absl::StatusOr<v1::TranslateResponse> response);
   // Ends the stream with an error, and what it is doing.
   void Stop(const absl::Status& status);
   // Goes on, after any change: reads, writes, or ends. Unlocks.
@@ -88,20 +90,18 @@ class TranslationStream final
   grpc::CallbackServerContext* const context_;
   const std::string caller_;
   const TraceContext trace_;
-  const uint64_t flow_;
   grpc::ByteBuffer incoming_;
 
   std::mutex mutex_;
   // All below are guarded by mutex_.
-  bool reading_ = false;
-  bool complete_ = false;  // the client has half-closed
-  bool stopping_ = false;  // reads no more
-  bool writing_ = false;   // the front of answers_
-  bool over_ = false;      // Finish() has been called
-  absl::Status status_;    // why it ends
-  int64_t owed_ = 0;       // sentences
-  int64_t live_ = 0;       // messages without an answer
-  std::set<uint64_t> requests_;
+  bool reading_ = false;                     // until what was read is parsed
+  bool complete_ = false;                    // the client has half-closed
+  bool stopping_ = false;                    // reads no more
+  bool writing_ = false;                     // the front of answers_
+  bool over_ = false;                        // Finish() has been called
+  absl::Status status_;                      // why it ends
+  int64_t owed_ = 0;                         // sentences
+  std::set<std::shared_ptr<Message>> live_;  // those without an answer
   std::deque<Answer> answers_;
 };
 

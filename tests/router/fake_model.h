@@ -1,6 +1,6 @@
 // A TranslationModel without a model: a word is a token, and a translation is
 // the source's tokens in reverse, done after as many steps as was said. Steps
-// can be made to wait.
+// and Encode() can be made to wait.
 
 #ifndef TESTS_ROUTER_FAKE_MODEL_H_
 #define TESTS_ROUTER_FAKE_MODEL_H_
@@ -40,6 +40,22 @@ class FakeModel final : public TranslationModel {
   void ReleaseStep() {
     Change([this] { ++released_; });
   }
+  // From now on Encode() waits until ReleaseEncoding().
+  void HoldEncoding() {
+    Change([this] { encoding_held_ = true; });
+  }
+  void ReleaseEncoding() {
+    Change([this] { encoding_held_ = false; });
+  }
+  // Returns when `count` calls of Encode() have begun.
+  void WaitForEncodings(size_t count) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [&] { return encodings_ >= count; });
+  }
+  size_t encodings() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return encodings_;
+  }
   // From now on steps fail.
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
@@ -73,6 +89,12 @@ class FakeModel final : public TranslationModel {
 
   absl::StatusOr<std::vector<int32_t>> Encode(
       absl::string_view text, absl::string_view language) const override {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++encodings_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !encoding_held_; });
+    }
     if (language != "de" && language != "fr") {
       return absl::InvalidArgumentError(absl::StrCat(
           "source_language: expected one of de, fr, got \"", language, "\""));
@@ -252,9 +274,11 @@ class FakeModel final : public TranslationModel {
 
   const std::string id_;
   const std::string default_language_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
   // All below are guarded by mutex_.
+  bool encoding_held_ = false;
+  mutable size_t encodings_ = 0;
   bool held_ = false;
   int released_ = 0;
   int64_t steps_needed_ = 1;

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/base/random.h"
 #include "services/decoding/phrase_constraints.h"
 #include "tests/testing/status_matchers.h"
 
@@ -12,6 +17,16 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+
+v1::TranslateOptions Terms(const std::vector<std::string>& sources) {
+  v1::TranslateOptions options;
+  for (const std::string& source : sources) {
+    v1::Term& term = *options.add_terms();
+    term.set_source(source);
+    term.set_target("t");
+  }
+  return options;
+}
 
 TEST(TerminologyTest, TermsAreWholeWords) {
   constexpr size_t kNowhere = std::string::npos;
@@ -28,9 +43,55 @@ TEST(TerminologyTest, TermsAreWholeWords) {
   EXPECT_EQ(FindWords("", "x"), kNowhere);
 }
 
+TEST(TerminologyTest, AllTermsAreFoundAtOnceAsOneByOne) {
+  uint64_t drawn = 0;
+  const auto draw = [&drawn](size_t longest) {
+    const uint64_t size = 1 + RandomBelow(1, ++drawn, longest);
+    std::string text;
+    for (uint64_t i = 0; i < size; ++i) {
+      text += "ab .-"[RandomBelow(1, ++drawn, 5)];
+    }
+    return text;
+  };
+  int64_t hits = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<std::string> terms;
+    for (int i = 0; i < 12; ++i) terms.push_back(draw(5));
+    const std::string text = draw(20);
+    const std::vector<bool> found = TermFinder(Terms(terms)).Find(text);
+    for (size_t i = 0; i < terms.size(); ++i) {
+      EXPECT_EQ(found[i], FindWords(text, terms[i]) != std::string::npos)
+          << "'" << text << "' '" << terms[i] << "'";
+      hits += found[i] ? 1 : 0;
+    }
+  }
+  EXPECT_GT(hits, 1000);
+}
+
+// What terms have in common with the text is not compared again and again: the
+// automaton takes a step or two for each byte of the text and its marks.
+TEST(TerminologyTest, HostileTermsAreFoundInLinearTime) {
+  std::vector<std::string> spaces, nested;
+  for (int i = 0; i < kMaxTerms; ++i) {
+    spaces.push_back(std::string(254, ' ') + static_cast<char>('0' + i));
+    nested.push_back("a.");
+    for (int k = 0; k < i; ++k) nested.back() += "xa.";
+  }
+  std::string dots;
+  while (dots.size() < 16384) dots += "xa.";
+  for (const auto& [terms, text] :
+       {std::make_pair(spaces, std::string(16383, ' ') + "a"),
+        std::make_pair(nested, dots)}) {
+    int64_t steps = 0;
+    TermFinder(Terms(terms)).Find(text, &steps);
+    EXPECT_GE(steps, static_cast<int64_t>(text.size()));
+    EXPECT_LE(steps, 4 * static_cast<int64_t>(text.size()) + 2);
+  }
+}
+
 std::vector<std::string> Texts(const v1::Sentence& sentence,
                                const v1::TranslateOptions& options) {
-  const auto phrases = TargetPhrases(sentence, options);
+  const auto phrases = TargetPhrases(sentence, options, TermFinder(options));
   EXPECT_OK(phrases);
   std::vector<std::string> texts;
   for (const TargetPhrase& phrase : *phrases) texts.push_back(phrase.text);
@@ -64,7 +125,7 @@ TEST(TerminologyTest, SpansAreOfTheText) {
     SCOPED_TRACE(::testing::Message() << begin << ", " << end);
     span->set_begin(begin);
     span->set_end(end);
-    EXPECT_THAT(TargetPhrases(sentence, {}),
+    EXPECT_THAT(TargetPhrases(sentence, {}, TermFinder({})),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("keep[0]: expected")));
   }
@@ -76,14 +137,12 @@ TEST(TerminologyTest, SpansAreOfTheText) {
 TEST(TerminologyTest, PhrasesAreNoMoreThanCanBeHad) {
   v1::Sentence sentence;
   sentence.set_text(std::string(200, 'a'));
-  const auto keep = [&sentence](int end) {
-    sentence.add_keep()->set_end(end);
-  };
+  const auto keep = [&sentence](int end) { sentence.add_keep()->set_end(end); };
   for (int i = 1; i <= kMaxPhrases; ++i) keep(i);
   keep(1);  // again
   EXPECT_EQ(Texts(sentence, {}).size(), kMaxPhrases);
   keep(100);
-  EXPECT_THAT(TargetPhrases(sentence, {}),
+  EXPECT_THAT(TargetPhrases(sentence, {}, TermFinder({})),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("keep[33]: expected at most 32")));
   sentence.mutable_keep()->RemoveLast();
@@ -91,9 +150,20 @@ TEST(TerminologyTest, PhrasesAreNoMoreThanCanBeHad) {
   v1::TranslateOptions options;
   options.add_terms()->set_source("b");
   options.mutable_terms(0)->set_target("c");
-  EXPECT_THAT(TargetPhrases(sentence, options),
+  EXPECT_THAT(TargetPhrases(sentence, options, TermFinder(options)),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("terms[0].target: expected at most 32")));
+}
+
+TEST(TerminologyTest, KeptPartsAreNoMoreThanTheTextHasBytes) {
+  v1::Sentence sentence;
+  sentence.set_text("ab");
+  for (int i = 0; i < 2; ++i) sentence.add_keep()->set_end(1);
+  EXPECT_THAT(Texts(sentence, {}), ElementsAre("a"));
+  sentence.add_keep()->set_end(1);
+  EXPECT_THAT(TargetPhrases(sentence, {}, TermFinder({})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("keep: expected at most one part")));
 }
 
 TEST(TerminologyTest, TermsAreChecked) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <future>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/retry_delay.h"
 #include "services/metrics/metrics.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/server.h"
@@ -23,6 +25,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
 
 class TranslationServiceTest : public ::testing::Test {
@@ -201,6 +204,154 @@ TEST_F(TranslationServiceTest, DeadlinesAreClamped) {
     EXPECT_TRUE(stream->Finish().ok());
   }
   server.Drain(std::chrono::seconds(30));
+}
+
+// Hands calls on, and counts those whose handler has returned.
+class Watched final
+    : public v1::TranslationService::WithRawCallbackMethod_Translate<
+          v1::TranslationService::Service> {
+ public:
+  explicit Watched(TranslationService* service) : service_(service) {}
+
+  grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override {
+    auto* const reactor = service_->Translate(context, request, response);
+    ++returned_;
+    return reactor;
+  }
+
+  int returned() const { return returned_; }
+
+ private:
+  TranslationService* const service_;
+  std::atomic<int> returned_ = 0;
+};
+
+// Yields until `condition` holds, a minute at most.
+template <typename Condition>
+bool Eventually(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// Calls, and the answers that they wait for.
+class Calls {
+ public:
+  Calls(v1::TranslationService::Stub& stub, const v1::TranslateRequest& request,
+        size_t count)
+      : calls_(count) {
+    for (Call& call : calls_) {
+      stub.async()->Translate(
+          &call.context, &request, &call.response,
+          [&call](grpc::Status status) { call.status.set_value(status); });
+    }
+  }
+
+  std::vector<grpc::StatusCode> Wait() {
+    std::vector<grpc::StatusCode> codes;
+    for (Call& call : calls_) {
+      codes.push_back(call.status.get_future().get().error_code());
+    }
+    return codes;
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    v1::TranslateResponse response;
+    std::promise<grpc::Status> status;
+  };
+  std::vector<Call> calls_;
+};
+
+TEST_F(TranslationServiceTest, GrpcsThreadsDoNotPrepareRequests) {
+  Watched watched(&service_);
+  ServerShell server{{.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                              "/watched.", getpid())}};
+  server.AddService(&watched, v1::TranslationService::service_full_name());
+  ASSERT_OK(server.Start());
+  const auto stub =
+      v1::TranslationService::NewStub(*CreateChannel(server.address()));
+  model_->HoldEncoding();
+  constexpr size_t kCalls = 16;
+  const v1::TranslateRequest request = Request({"a", "b"});
+  Calls calls(*stub, request, kCalls);
+  EXPECT_TRUE(Eventually([&] { return watched.returned() == kCalls; }));
+  model_->WaitForEncodings(1);
+  EXPECT_EQ(model_->encodings(), 1u);  // there is one thread for it
+  model_->ReleaseEncoding();
+  EXPECT_THAT(calls.Wait(), Each(grpc::OK));
+  server.Drain(std::chrono::seconds(30));
+}
+
+TEST_F(TranslationServiceTest, ACallersRequestsAreRefusedByTheirBytes) {
+  const v1::TranslateRequest request = Request({"a"});
+  const auto bytes = static_cast<int64_t>(request.ByteSizeLong());
+  TranslationService service{
+      &models_, &batcher_, {}, {.preparer = {.max_bytes = 2 * bytes}}};
+  ServerShell server{{.address = absl::StrCat("unix:", ::testing::TempDir(),
+                                              "/bytes.", getpid())}};
+  server.AddService(&service, v1::TranslationService::service_full_name());
+  ASSERT_OK(server.Start());
+  const auto stub =
+      v1::TranslationService::NewStub(*CreateChannel(server.address()));
+  model_->HoldEncoding();
+  Calls first(*stub, request, 1);
+  model_->WaitForEncodings(1);
+  // Another one of the caller leaves nothing to others.
+  grpc::ClientContext context;
+  v1::TranslateResponse response;
+  const absl::Status refused =
+      FromGrpcStatus(stub->Translate(&context, request, &response));
+  EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("the rest is for others")));
+  EXPECT_TRUE(RetryDelay(refused).has_value());
+  // A stream's request is refused alone.
+  grpc::ClientContext stream_context;
+  const auto stream = stub->TranslateStream(&stream_context);
+  v1::TranslateStreamRequest message;
+  *message.mutable_request() = request;
+  for (uint64_t id = 7; id < 9; ++id) {
+    message.set_id(id);
+    EXPECT_TRUE(stream->Write(message));
+    v1::TranslateStreamResponse answer;
+    ASSERT_TRUE(stream->Read(&answer));
+    EXPECT_EQ(answer.id(), id);
+    EXPECT_THAT(
+        FromProtoStatus(answer.status()),
+        StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("this has")));
+  }
+  EXPECT_EQ(model_->encodings(), 1u);
+  model_->ReleaseEncoding();
+  EXPECT_THAT(first.Wait(), Each(grpc::OK));
+  stream->WritesDone();
+  EXPECT_TRUE(stream->Finish().ok());
+  server.Drain(std::chrono::seconds(30));
+}
+
+TEST_F(TranslationServiceTest, WhoIsCancelledBeforeItIsPreparedLeavesNothing) {
+  model_->HoldEncoding();
+  const v1::TranslateRequest request = Request({"a"});
+  Calls first(*stub_, request, 1);
+  model_->WaitForEncodings(1);
+  grpc::ClientContext context;
+  v1::TranslateResponse response;
+  std::promise<grpc::Status> status;
+  stub_->async()->Translate(&context, &request, &response,
+                            [&](grpc::Status end) { status.set_value(end); });
+  EXPECT_TRUE(Eventually([&] { return service_.live_calls() == 2; }));
+  context.TryCancel();
+  EXPECT_EQ(status.get_future().get().error_code(), grpc::CANCELLED);
+  EXPECT_TRUE(Eventually([&] { return service_.live_calls() == 1; }));
+  model_->ReleaseEncoding();
+  EXPECT_THAT(first.Wait(), Each(grpc::OK));
+  WaitUntilNoCallLives();
+  EXPECT_EQ(model_->encodings(), 1u);
 }
 
 TEST_F(TranslationServiceTest, CountsWhatItDoes) {

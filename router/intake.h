@@ -1,0 +1,83 @@
+// Intake: a request's way from its bytes to its answer. It is parsed and
+// prepared on the preparer's threads and translated by the batcher; whoever
+// brings it does nothing but wait.
+
+#ifndef ROUTER_INTAKE_H_
+#define ROUTER_INTAKE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/batcher.h"
+#include "router/cancellation.h"
+#include "router/model_table.h"
+#include "router/preparer.h"
+#include "router/router_metrics.h"
+#include "router/translate_answer.h"
+#include "services/rpc/trace_context.h"
+
+namespace gshard {
+
+// What a message asks for.
+struct ParsedRequest {
+  v1::TranslateRequest request;
+  std::chrono::steady_clock::time_point deadline;
+};
+
+struct IncomingRequest {
+  grpc::ByteBuffer bytes;
+  std::string caller;  // of FairQueue, as the flow; 0: a flow of its own
+  uint64_t flow = 0;
+  TraceContext trace = {};
+  std::chrono::steady_clock::time_point deadline;
+  std::shared_ptr<Cancellation> stop;  // set: nobody waits any more
+
+  // Parses the bytes, on a thread that may compute.
+  std::function<absl::StatusOr<ParsedRequest>(grpc::ByteBuffer bytes)> parse;
+
+  // Called once, on any thread but not inside of Take().
+  std::function<void(absl::StatusOr<v1::TranslateResponse>)> done;
+};
+
+// Thread-safe.
+class Intake {
+ public:
+  // None is owned.
+  Intake(const ModelTable* models, Preparer* preparer, Batcher* batcher,
+         RouterMetrics metrics);
+
+  // Takes what is not too large, if the caller has not too much waiting, and
+  // returns at once. Errors, `done` is then not called: ResourceExhausted,
+  // Unavailable. `done` gets those of parse(), TranslationDraft, Preparer,
+  // Batcher and MakeAnswer().
+  absl::Status Take(IncomingRequest request);
+
+ private:
+  struct Job;
+
+  // A part of it, as Preparer::Task::part.
+  int64_t Prepare(const std::shared_ptr<Job>& job);
+  absl::Status PrepareNext(Job& job);
+  absl::Status Queue(const std::shared_ptr<Job>& job);
+  absl::StatusOr<v1::TranslateResponse> Answer(
+      const AnswerContext& context,
+      const absl::StatusOr<std::vector<Hypotheses>>& results) const;
+
+  const ModelTable* const models_;
+  Preparer* const preparer_;
+  Batcher* const batcher_;
+  const RouterMetrics metrics_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_INTAKE_H_
