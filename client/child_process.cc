@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "services/base/spawn.h"
+#include "services/base/status_macros.h"
 
 namespace gshard {
 namespace {
@@ -23,65 +24,24 @@ namespace {
 constexpr std::chrono::milliseconds kPoll{20};
 constexpr std::streamoff kTailBytes = 16 << 10;
 
-// Becomes the program. Between fork and exec of a process with threads only
-// system calls are safe, so everything is prepared before.
-[[noreturn]] void BecomeProgram(char* const* argv, pid_t parent, int input,
-                                int log) {
-  sigset_t none;
-  sigemptyset(&none);
-  struct sigaction standard = {};
-  standard.sa_handler = SIG_DFL;
-  for (int number : {SIGPIPE, SIGTERM, SIGINT}) {
-    sigaction(number, &standard, nullptr);
-  }
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(127);  // it ended before prctl()
-  dup2(input, STDIN_FILENO);
-  dup2(log, STDOUT_FILENO);
-  dup2(log, STDERR_FILENO);
-  execv(argv[0], argv);
-  _exit(127);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
     const std::string& name, const std::vector<std::string>& argv,
     const std::string& log_path) {
-  if (access(argv[0].c_str(), X_OK) != 0) {
-    return absl::NotFoundError(absl::StrCat("no program ", argv[0]));
-  }
   const int log =
       open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (log < 0) {
     return absl::FailedPreconditionError(
         absl::StrCat(log_path, ": ", strerror(errno)));
   }
-  const int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  std::vector<char*> arguments;
-  for (const std::string& argument : argv) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  const pid_t parent = getpid();
-  // A signal to the child waits until it has dropped this process's handlers,
-  // which would take it for one of ours.
-  sigset_t all, former;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &former);
-  const pid_t pid = fork();
-  if (pid == 0) BecomeProgram(arguments.data(), parent, input, log);
-  const int error_number = errno;
-  pthread_sigmask(SIG_SETMASK, &former, nullptr);
-  close(input);
+  const absl::StatusOr<pid_t> pid = Spawn(argv, {.output = log,
+                                                 .error = log,
+                                                 .death_signal = SIGTERM,
+                                                 .own_process_group = true});
   close(log);
-  if (pid < 0) {
-    return absl::InternalError(
-        absl::StrCat("cannot start ", argv[0], ": ", strerror(error_number)));
-  }
-  return std::unique_ptr<ChildProcess>(new ChildProcess(name, log_path, pid));
+  RETURN_IF_ERROR(pid.status());
+  return std::unique_ptr<ChildProcess>(new ChildProcess(name, log_path, *pid));
 }
 
 ChildProcess::ChildProcess(std::string name, std::string log_path, pid_t pid)

@@ -20,7 +20,8 @@ class ChildProcess {
  public:
   // Runs argv[0], a path. Both outputs are appended to `log_path`. The child
   // has a process group of its own, so that Ctrl-C reaches only its parent, and
-  // gets SIGTERM when the thread that started it ends.
+  // gets SIGTERM when the thread that started it ends, or its process is
+  // killed.
   //
   // Errors: NotFound if there is no such program; FailedPrecondition if the log
   // cannot be opened; Internal if the child cannot be started otherwise.

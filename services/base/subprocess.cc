@@ -4,12 +4,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/spawn.h"
+#include "services/base/status_macros.h"
 
 namespace gshard {
 namespace {
@@ -55,90 +56,23 @@ bool ReadSome(int fd, std::string* text, bool show) {
   return true;
 }
 
-int WaitFor(pid_t pid) {
+// Ends with the child, which stays a zombie.
+void AwaitEnd(pid_t pid) {
+  siginfo_t info;
+  while (waitid(P_PID, pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
+  }
+}
+
+int Reap(pid_t pid) {
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Starts the program with its output on the given descriptors.
-int Spawn(const std::vector<std::string>& argv,
-          const SubprocessOptions& options, int output, int error, pid_t* pid) {
-  std::vector<char*> arguments;
-  for (const std::string& a : argv) {
-    arguments.push_back(const_cast<char*>(a.c_str()));
-  }
-  arguments.push_back(nullptr);
-  // What the caller sets replaces what we have by that name.
-  std::vector<char*> variables;
-  for (const std::string& e : options.environment) {
-    variables.push_back(const_cast<char*>(e.c_str()));
-  }
-  for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
-    bool replaced = false;
-    for (const std::string& own : options.environment) {
-      const size_t name = own.find('=') + 1;
-      if (strncmp(own.c_str(), *e, name) == 0) replaced = true;
-    }
-    if (!replaced) variables.push_back(*e);
-  }
-  variables.push_back(nullptr);
-
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
-                                   O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&actions, error, STDERR_FILENO);
-  if (!options.working_directory.empty()) {
-    posix_spawn_file_actions_addchdir_np(&actions,
-                                         options.working_directory.c_str());
-  }
-  // A server may block or ignore signals; what it starts should not inherit it.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, defaults;
-  sigemptyset(&none);
-  sigemptyset(&defaults);
-  sigaddset(&defaults, SIGPIPE);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &defaults);
-  posix_spawnattr_setflags(&attributes,
-                           POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  const int error_number =
-      posix_spawnp(pid, arguments[0], &actions, &attributes, arguments.data(),
-                   variables.data());
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  return error_number;
-}
-
-}  // namespace
-
-absl::StatusOr<SubprocessResult> RunSubprocess(
-    const std::vector<std::string>& argv, const SubprocessOptions& options) {
-  if (argv.empty()) return absl::InternalError("no program to run");
-  Pipe output, error;
-  if (!output.Open() || !error.Open()) {
-    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
-  }
-  pid_t pid = -1;
-  const int error_number =
-      Spawn(argv, options, options.show_output ? STDERR_FILENO : output.write,
-            error.write, &pid);
-  if (error_number == ENOENT) {
-    return absl::NotFoundError(absl::StrCat("no program ", argv[0]));
-  }
-  if (error_number != 0) {
-    return absl::InternalError(
-        absl::StrCat("cannot start ", argv[0], ": ", strerror(error_number)));
-  }
-  Pipe::Close(&output.write);
-  Pipe::Close(&error.write);
-
-  SubprocessResult result;
-  bool too_much = false;
+// Until both are closed; false if it is too much.
+bool ReadAll(Pipe& output, Pipe& error, const SubprocessOptions& options,
+             SubprocessResult* result) {
   while (output.read >= 0 || error.read >= 0) {
     // poll ignores negative descriptors.
     pollfd fds[2] = {{output.read, POLLIN, 0}, {error.read, POLLIN, 0}};
@@ -146,24 +80,56 @@ absl::StatusOr<SubprocessResult> RunSubprocess(
       if (errno == EINTR) continue;
       break;
     }
-    if (fds[0].revents != 0 && !ReadSome(output.read, &result.output, false)) {
+    if (fds[0].revents != 0 && !ReadSome(output.read, &result->output, false)) {
       Pipe::Close(&output.read);
     }
     if (fds[1].revents != 0 &&
-        !ReadSome(error.read, &result.error_output, options.show_output)) {
+        !ReadSome(error.read, &result->error_output, options.show_output)) {
       Pipe::Close(&error.read);
     }
-    if (result.error_output.size() > kErrorOutputBytes) {
-      result.error_output.erase(0,
-                                result.error_output.size() - kErrorOutputBytes);
+    std::string& said = result->error_output;
+    if (said.size() > kErrorOutputBytes) {
+      said.erase(0, said.size() - kErrorOutputBytes);
     }
-    if (result.output.size() > options.max_output_bytes) {
-      too_much = true;
-      kill(pid, SIGKILL);
-      break;
-    }
+    if (result->output.size() > options.max_output_bytes) return false;
   }
-  result.exit_code = WaitFor(pid);
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<SubprocessResult> RunSubprocess(
+    const std::vector<std::string>& argv, const SubprocessOptions& options) {
+  if (options.stop.stop_requested()) {
+    return absl::CancelledError("told to stop before it began");
+  }
+  Pipe output, error;
+  if (!output.Open() || !error.Open()) {
+    return absl::InternalError(absl::StrCat("pipe: ", strerror(errno)));
+  }
+  ASSIGN_OR_RETURN(
+      const pid_t pid,
+      Spawn(argv, {.environment = options.environment,
+                   .working_directory = options.working_directory,
+                   .output = options.show_output ? STDERR_FILENO : output.write,
+                   .error = error.write}));
+  Pipe::Close(&output.write);
+  Pipe::Close(&error.write);
+
+  SubprocessResult result;
+  bool too_much = false;
+  {
+    // While it is not reaped, the number is nobody else's.
+    const std::stop_callback kill_it(options.stop,
+                                     [pid] { kill(pid, SIGKILL); });
+    too_much = !ReadAll(output, error, options, &result);
+    if (too_much) kill(pid, SIGKILL);
+    AwaitEnd(pid);
+  }
+  result.exit_code = Reap(pid);
+  if (options.stop.stop_requested()) {
+    return absl::CancelledError(absl::StrCat(argv[0], " was told to stop"));
+  }
   if (too_much) {
     return absl::ResourceExhaustedError(absl::StrCat(
         argv[0], " wrote over ", options.max_output_bytes, " bytes"));

@@ -4,6 +4,7 @@
 #define SERVICES_BASE_SUBPROCESS_H_
 
 #include <cstddef>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -13,14 +14,16 @@ namespace gshard {
 
 struct SubprocessOptions {
   // "NAME=value", added to this process's environment.
-  std::vector<std::string> environment;
+  std::vector<std::string> environment = {};
   // Folder to run in; empty for the current one.
-  std::string working_directory;
+  std::string working_directory = {};
   // Show what the program says on our standard error as it comes; its standard
   // output is then not returned.
   bool show_output = false;
   // A program that writes more is killed.
   size_t max_output_bytes = size_t{1} << 30;
+  // Kills the program when it is asked to.
+  std::stop_token stop = {};
 };
 
 struct SubprocessResult {
@@ -30,11 +33,12 @@ struct SubprocessResult {
 };
 
 // Runs argv[0], found along PATH unless it holds a '/', with standard input
-// empty, and waits for its end. Which exit codes are failures is up to the
-// caller.
+// empty, and waits for its end. The program is killed when this process ends
+// before it, by whatever. Which exit codes are failures is up to the caller.
 //
 // Errors: NotFound if there is no such program, ResourceExhausted if it writes
-// over max_output_bytes, Internal if it cannot be started otherwise.
+// over max_output_bytes, Cancelled if it was told to stop, Internal if it
+// cannot be started otherwise.
 absl::StatusOr<SubprocessResult> RunSubprocess(
     const std::vector<std::string>& argv,
     const SubprocessOptions& options = {});

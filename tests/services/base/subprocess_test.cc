@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <stop_token>
 #include <string>
+#include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -62,6 +66,30 @@ TEST(SubprocessTest, StopsAProgramThatSaysTooMuch) {
   EXPECT_THAT(RunSubprocess({"yes"}, options),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("yes wrote over 1000 bytes")));
+}
+
+TEST(SubprocessTest, KillsAProgramWhenToldTo) {
+  std::stop_source stop;
+  SubprocessOptions options;
+  options.stop = stop.get_token();
+  int started[2];
+  ASSERT_EQ(pipe(started), 0);
+  std::jthread stopper([&] {
+    char byte = 0;
+    EXPECT_EQ(read(started[0], &byte, 1), 1);
+    stop.request_stop();
+  });
+  // It has closed what is read, so that only its end is waited for.
+  EXPECT_THAT(
+      RunSubprocess({"sh", "-c",
+                     absl::StrCat("exec >/dev/null 2>&1; echo >&", started[1],
+                                  "; exec sleep 3600")},
+                    options),
+      StatusIs(absl::StatusCode::kCancelled, HasSubstr("sh was told to stop")));
+  EXPECT_THAT(RunSubprocess({"sleep", "3600"}, options),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("before")));
+  close(started[0]);
+  close(started[1]);
 }
 
 TEST(SubprocessTest, TellsOfSignals) {
