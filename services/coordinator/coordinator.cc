@@ -13,11 +13,13 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
+#include "services/coordinator/visible_models.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
+      path_rights_(options_.data_roots),
       members_(std::make_unique<Members>(
           MembersOptions{.lease = options_.lease,
                          .clock = options_.clock,
@@ -78,14 +80,27 @@ Coordinator::Job* Coordinator::Find(const std::string& job) const {
   return nullptr;
 }
 
+absl::StatusOr<Coordinator::Job*> Coordinator::FindFor(
+    const Caller& caller, const std::string& job) const {
+  Job* const found = Find(job);
+  if (found == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("job: no job '", absl::CHexEscape(job), "'"));
+  }
+  RETURN_IF_ERROR(CheckFollow(caller, found->ownership, job));
+  return found;
+}
+
 void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
+                            const Requester& who,
                             Done<v1::SubmitJobResponse> done) {
-  jobs_queue_.Post([this, request, done = std::move(done)] {
-    absl::StatusOr<v1::SubmitJobResponse> response = AcceptJob(request);
-    if (!response.ok()) {
-      LogWarning("job refused", {{"status", response.status()}});
-      return done(response.status());
-    }
+  done =
+      Audited<v1::SubmitJobResponse>({"submit", who, request.job().name(),
+                                      request.job().checkpoint().directory()},
+                                     std::move(done));
+  jobs_queue_.Post([this, request, who, done = std::move(done)] {
+    absl::StatusOr<v1::SubmitJobResponse> response = AcceptJob(request, who);
+    if (!response.ok()) return done(response.status());
     done(*std::move(response));
     // On the queue, so that the caller is answered before the long part.
     jobs_queue_.Post([this] { StartNextJob(); });
@@ -93,27 +108,33 @@ void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
 }
 
 void Coordinator::CancelJob(const v1::CancelJobRequest& request,
+                            const Requester& who,
                             Done<v1::CancelJobResponse> done) {
-  jobs_queue_.Post([this, name = request.job(), done = std::move(done)] {
-    Job* job = nullptr;
-    {
+  done = Audited<v1::CancelJobResponse>({"cancel", who, request.job()},
+                                        std::move(done));
+  jobs_queue_.Post([this, name = request.job(),
+                    caller = ResolveFolders(who.caller),
+                    done = std::move(done)] {
+    const auto job = [&]() -> absl::StatusOr<Job*> {
       std::lock_guard<std::mutex> lock(mutex_);
-      job = Find(name);
-    }
-    if (job == nullptr) {
-      return done(absl::NotFoundError(
-          absl::StrCat("job: no job '", absl::CHexEscape(name), "'")));
-    }
-    if (job->runner != nullptr) job->runner->Cancel();
+      return FindFor(caller, name);
+    }();
+    if (!job.ok()) return done(job.status());
+    if ((*job)->runner != nullptr) (*job)->runner->Cancel();
     done(v1::CancelJobResponse());
   });
 }
 
 void Coordinator::LoadModel(const v1::LoadModelRequest& request,
+                            const Requester& who,
                             Done<v1::LoadModelResponse> done) {
   std::string directory = request.checkpoint_directory();
-  absl::Status status =
-      Annotate(MakeAbsolute(&directory), "checkpoint_directory");
+  done = Audited<v1::LoadModelResponse>(
+      {"load", who, request.name(), directory}, std::move(done));
+  absl::Status status = CheckModel(who.caller, Role::kAdmin, request.name());
+  if (status.ok() && !directory.empty()) {
+    status = Annotate(path_rights_.Admit(&directory), "checkpoint_directory");
+  }
   if (request.rollback() &&
       !(request.version().empty() && request.checkpoint_directory().empty() &&
         request.replicas() == 0)) {
@@ -141,7 +162,13 @@ void Coordinator::LoadModel(const v1::LoadModelRequest& request,
 }
 
 void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
+                              const Requester& who,
                               Done<v1::UnloadModelResponse> done) {
+  done = Audited<v1::UnloadModelResponse>({"unload", who, request.session()},
+                                          std::move(done));
+  const absl::Status may =
+      CheckModel(who.caller, Role::kAdmin, request.session());
+  if (!may.ok()) return done(may);
   serving_queue_.Post([this, request, done = std::move(done)] {
     const std::string name =
         std::string(absl::string_view(request.session())
@@ -249,21 +276,22 @@ void Coordinator::TellAwaited() {
 }
 
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
-    const v1::ListJobsRequest& request) const {
+    const v1::ListJobsRequest& request, const Caller& caller) const {
+  const Caller resolved = ResolveFolders(caller);
   v1::ListJobsResponse response;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!request.job().empty()) {
+      RETURN_IF_ERROR(FindFor(resolved, request.job()).status());
+    }
     for (const auto& job : jobs_) {
       if (Find(job->name) != job.get()) continue;  // it was run again
       if (!request.job().empty() && job->name != request.job()) continue;
+      if (!MayFollow(resolved, job->ownership)) continue;
       v1::JobInfo* const info = response.add_jobs();
       *info->mutable_progress() = job->feed->Latest();
       info->set_submitted_unix_micros(job->submitted_micros);
     }
-  }
-  if (!request.job().empty() && response.jobs().empty()) {
-    return absl::NotFoundError(
-        absl::StrCat("job: no job '", absl::CHexEscape(request.job()), "'"));
   }
   if (!request.include_history()) return response;
   for (v1::JobInfo& info : *response.mutable_jobs()) {
@@ -274,8 +302,9 @@ absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
   return response;
 }
 
-v1::DescribeResponse Coordinator::Describe(
-    const v1::DescribeRequest& request) const {
+v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
+                                           const Caller& caller) const {
+  const Caller resolved = ResolveFolders(caller);
   v1::DescribeResponse response;
   response.set_build_version(options_.build_version);
   for (v1::Member& member : members_->Describe()) {
@@ -286,6 +315,7 @@ v1::DescribeResponse Coordinator::Describe(
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& job : jobs_) {
       if (Find(job->name) != job.get()) continue;  // it was submitted again
+      if (!MayFollow(resolved, job->ownership)) continue;
       *response.add_jobs() = job->feed->Latest();
       if (job->runner == nullptr) continue;
       std::optional<v1::SessionInfo> info = job->runner->Describe();
@@ -303,17 +333,15 @@ v1::DescribeResponse Coordinator::Describe(
     }
     *response.add_sessions() = std::move(session);
   }
+  HideModels(caller, &response);
   return response;
 }
 
 absl::StatusOr<ProgressFeed*> Coordinator::WatchJob(
-    const std::string& job) const {
+    const std::string& job, const Caller& caller) const {
+  const Caller resolved = ResolveFolders(caller);
   std::lock_guard<std::mutex> lock(mutex_);
-  const Job* const found = Find(job);
-  if (found == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("job: no job '", absl::CHexEscape(job), "'"));
-  }
+  ASSIGN_OR_RETURN(const Job* const found, FindFor(resolved, job));
   return found->feed.get();
 }
 

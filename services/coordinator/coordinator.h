@@ -21,9 +21,12 @@
 #include "services/coordinator/job_runner.h"
 #include "services/coordinator/job_store.h"
 #include "services/coordinator/members.h"
+#include "services/coordinator/path_rights.h"
 #include "services/coordinator/served_models.h"
 #include "services/coordinator/serving_gauges.h"
 #include "services/coordinator/task_queue.h"
+#include "services/rpc/audit.h"
+#include "services/rpc/caller.h"
 
 namespace gshard {
 
@@ -56,6 +59,12 @@ struct CoordinatorOptions {
   absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
   FaultPoints* faults = nullptr;  // of checkpoints
+
+  // Where jobs' files and checkpoints to load may lie; see PathRights.
+  std::vector<std::string> data_roots = {};
+  // There are callers that may not do everything. A job that an earlier release
+  // took, which did not note who submitted it, then gets no name to serve.
+  bool asks_callers = false;
 };
 
 // Thread-safe. Errors are those of the RPCs of the same names.
@@ -79,22 +88,28 @@ class Coordinator {
   Members& members() { return *members_; }
 
   // These don't block; `done` is called once, on any thread, or never if
-  // Shutdown() comes first.
-  void SubmitJob(const v1::SubmitJobRequest& request,
+  // Shutdown() comes first. What comes of them is audited. That the requester
+  // may call them at all is known; for which models, paths and jobs is found
+  // out here.
+  void SubmitJob(const v1::SubmitJobRequest& request, const Requester& who,
                  Done<v1::SubmitJobResponse> done);
-  void CancelJob(const v1::CancelJobRequest& request,
+  void CancelJob(const v1::CancelJobRequest& request, const Requester& who,
                  Done<v1::CancelJobResponse> done);
-  void LoadModel(const v1::LoadModelRequest& request,
+  void LoadModel(const v1::LoadModelRequest& request, const Requester& who,
                  Done<v1::LoadModelResponse> done);
-  void UnloadModel(const v1::UnloadModelRequest& request,
+  void UnloadModel(const v1::UnloadModelRequest& request, const Requester& who,
                    Done<v1::UnloadModelResponse> done);
 
+  // Without the models and jobs that are none of the caller's business; see
+  // MayFollow() and HideModels().
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
-      const v1::ListJobsRequest& request) const;
-  v1::DescribeResponse Describe(const v1::DescribeRequest& request) const;
+      const v1::ListJobsRequest& request, const Caller& caller) const;
+  v1::DescribeResponse Describe(const v1::DescribeRequest& request,
+                                const Caller& caller) const;
 
   // Valid as long as this.
-  absl::StatusOr<ProgressFeed*> WatchJob(const std::string& job) const;
+  absl::StatusOr<ProgressFeed*> WatchJob(const std::string& job,
+                                         const Caller& caller) const;
 
   // The dense side of a training session.
   absl::StatusOr<std::shared_ptr<DenseParameters>> FindTraining(
@@ -111,19 +126,18 @@ class Coordinator {
   struct Job {
     std::string name;
     int64_t submitted_micros = 0;
+    JobOwnership ownership;
     std::unique_ptr<ProgressFeed> feed;
     // Null if it was over when this coordinator started.
     std::unique_ptr<JobRunner> runner;
     bool started = false;  // on jobs_queue_
   };
 
-  // Members see the same files, but from working directories of their own.
-  static absl::Status MakeAbsolute(std::string* path);
-
   // On jobs_queue_.
   absl::StatusOr<v1::SubmitJobResponse> AcceptJob(
-      const v1::SubmitJobRequest& request);
-  absl::Status CheckNew(const TrainingJob& job, bool resume) const;
+      const v1::SubmitJobRequest& request, const Requester& who);
+  absl::Status CheckNew(const TrainingJob& job, bool resume,
+                        const Caller& caller) const;
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
@@ -131,12 +145,21 @@ class Coordinator {
   void Note(const v1::JobProgress& progress, int64_t time_micros);
   // Before members are sent away.
   void HaltJobs();
-  JobEnvironment MakeEnvironment();
+  JobEnvironment MakeEnvironment(const StoredJob& job);
+  // Serves what a job has trained, if its submitter could do that.
+  void ServeTrained(const std::string& name, const std::string& directory,
+                    const Requester& submitter, ServedModels::OnLoaded done);
+  // The rights of a job that is taken up again; it fails if it names paths that
+  // it may not, or not any more.
+  absl::Status JudgeAgain(StoredJob* job, int64_t now_micros);
   // Of models that are served, or will be. On any thread.
   std::vector<std::string> ServedCheckpoints() const;
 
-  // The last of the name; null if there is none.
-  Job* Find(const std::string& job) const;  // needs mutex_
+  // The last of the name; null if there is none. The rest needs mutex_.
+  Job* Find(const std::string& job) const;
+  // Errors: NotFound; PermissionDenied if it is none of the caller's business.
+  absl::StatusOr<Job*> FindFor(const Caller& caller,
+                               const std::string& job) const;
 
   void OnMembersChanged();
   void CountMembers();
@@ -153,6 +176,7 @@ class Coordinator {
   static ServedModels::Request FromStored(const StoredModel& model);
 
   const CoordinatorOptions options_;
+  const PathRights path_rights_;
   std::unique_ptr<JobStore> store_;
   bool durable_ = false;  // store_ outlives the process
   std::atomic<int64_t> placement_version_{0};

@@ -15,29 +15,17 @@
 #include "services/rpc/status.h"
 
 namespace gshard {
-namespace {
+namespace {}  // namespace
 
-constexpr size_t kMaxPathBytes = 4096;
-
-}  // namespace
-
-absl::Status Coordinator::MakeAbsolute(std::string* path) {
-  if (path->empty()) return absl::OkStatus();
-  if (path->size() > kMaxPathBytes || path->find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected a path of 1 to ", kMaxPathBytes,
-                     " bytes without NUL, got ", path->size(), " bytes"));
-  }
-  std::error_code error;
-  const auto absolute = std::filesystem::absolute(*path, error);
-  if (error) return FileError(error.value(), "resolve", *path);
-  *path = absolute.lexically_normal().string();
-  return absl::OkStatus();
-}
-
-absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume) const {
+absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
+                                   const Caller& caller) const {
+  const Caller resolved = ResolveFolders(caller);
   std::lock_guard<std::mutex> lock(mutex_);
   const Job* const same = Find(job.name);
+  if (same != nullptr) {
+    RETURN_IF_ERROR(
+        Annotate(CheckFollow(resolved, same->ownership, job.name), "name"));
+  }
   if (same != nullptr && !IsOver(same->feed->Latest().state())) {
     return absl::AlreadyExistsError(absl::StrCat(
         "name: there is a job '", job.name, "', which is not over"));
@@ -59,7 +47,7 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume) const {
 }
 
 absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
-    const v1::SubmitJobRequest& request) {
+    const v1::SubmitJobRequest& request, const Requester& who) {
   if (draining_) {
     return absl::UnavailableError("the coordinator is shutting down");
   }
@@ -67,9 +55,15 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     return absl::InvalidArgumentError("job: expected one, got nothing");
   }
   ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(request.job()));
-  for (std::string* path : PathsOf(&job)) RETURN_IF_ERROR(MakeAbsolute(path));
+  if (!job.serve_as.empty()) {
+    RETURN_IF_ERROR(Annotate(CheckModel(who.caller, Role::kAdmin, job.serve_as),
+                             "serve_as"));
+  }
+  RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
   RETURN_IF_ERROR(FindJobFiles(&job));
-  RETURN_IF_ERROR(CheckNew(job, request.resume()));
+  // What patterns have found may be links.
+  RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
+  RETURN_IF_ERROR(CheckNew(job, request.resume(), who.caller));
   ASSIGN_OR_RETURN(const auto checkpoints,
                    ListCheckpoints(job.checkpoint.directory));
   if (!request.resume() && !checkpoints.empty()) {
@@ -81,7 +75,8 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   StoredJob stored{.job = job,
                    .resume = request.resume(),
                    .submitted_micros = absl::ToUnixMicros(options_.clock()),
-                   .progress = {}};
+                   .progress = {},
+                   .submitter = who};
   stored.progress.set_job(job.name);
   stored.progress.set_state(v1::JOB_STATE_QUEUED);
   stored.progress.set_total_steps(job.steps);
@@ -100,7 +95,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   return response;
 }
 
-JobEnvironment Coordinator::MakeEnvironment() {
+JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
   JobEnvironment environment;
   environment.members = members_.get();
   environment.queue = &jobs_queue_;
@@ -116,18 +111,30 @@ JobEnvironment Coordinator::MakeEnvironment() {
   environment.on_checkpoint = [this](const v1::JobProgress& progress) {
     Note(progress, /*time_micros=*/-1);
   };
-  environment.serve = [this](const std::string& name,
-                             const std::string& directory,
-                             std::function<void(const absl::Status&)> done) {
-    serving_queue_.Post([this, name, directory, done = std::move(done)] {
-      Serve({.name = name, .version = {}, .checkpoint_directory = directory},
-            [this, done](const absl::StatusOr<std::string>& session) {
-              jobs_queue_.Post(
-                  [done, status = session.status()] { done(status); });
-            });
+  environment.serve = [this, name = job.job.serve_as, who = job.submitter](
+                          const std::string& directory,
+                          std::function<void(const absl::Status&)> done) {
+    serving_queue_.Post([this, name, who, directory, done = std::move(done)] {
+      ServeTrained(name, directory, who,
+                   [this, done](const absl::StatusOr<std::string>& session) {
+                     jobs_queue_.Post(
+                         [done, status = session.status()] { done(status); });
+                   });
     });
   };
   return environment;
+}
+
+void Coordinator::ServeTrained(const std::string& name,
+                               const std::string& directory,
+                               const Requester& submitter,
+                               ServedModels::OnLoaded done) {
+  done = Audited<std::string>({"serve_as", submitter, name, directory},
+                              std::move(done));
+  const absl::Status may = CheckModel(submitter.caller, Role::kAdmin, name);
+  if (!may.ok()) return done(may);
+  Serve({.name = name, .version = {}, .checkpoint_directory = directory},
+        std::move(done));
 }
 
 std::vector<std::string> Coordinator::ServedCheckpoints() const {
@@ -151,6 +158,7 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
   auto job = std::make_unique<Job>();
   job->name = stored.job.name;
   job->submitted_micros = stored.submitted_micros;
+  job->ownership = OwnershipOf(stored.submitter.caller.name, stored.job);
   job->feed = std::make_unique<ProgressFeed>(stored.progress);
   if (!IsOver(stored.progress.state())) {
     job->runner = std::make_unique<JobRunner>(
@@ -163,7 +171,7 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
                     .microbatch_timeout = options_.microbatch_timeout,
                     .reduce_timeout = options_.reduce_timeout,
                     .retry_delay = options_.retry_delay},
-        MakeEnvironment(), job->feed.get());
+        MakeEnvironment(stored), job->feed.get());
   }
   std::lock_guard<std::mutex> lock(mutex_);
   jobs_.push_back(std::move(job));
@@ -203,6 +211,21 @@ void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
   });
 }
 
+absl::Status Coordinator::JudgeAgain(StoredJob* job, int64_t now_micros) {
+  if (IsOver(job->progress.state())) return absl::OkStatus();
+  Caller& submitter = job->submitter.caller;
+  const bool known = !submitter.name.empty();
+  if (!known && !options_.asks_callers) submitter.grants = AllGrants();
+  // A disk that is not there yet is no reason to give a job up.
+  const absl::Status may = path_rights_.Admit(
+      known ? submitter : Caller{.name = "", .grants = AllGrants()}, &job->job);
+  if (!absl::IsPermissionDenied(may)) return absl::OkStatus();
+  LogError("a job is given up", {{"job", job->job.name}, {"status", may}});
+  job->progress.set_state(v1::JOB_STATE_FAILED);
+  *job->progress.mutable_status() = ToProtoStatus(may);
+  return store_->Update(job->progress, now_micros);
+}
+
 absl::Status Coordinator::Restore(const std::string& directory) {
   ASSIGN_OR_RETURN(store_, JobStore::Open(directory));
   durable_ = true;
@@ -218,6 +241,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   }
   const int64_t now = absl::ToUnixMicros(options_.clock());
   for (StoredJob& job : jobs) {
+    RETURN_IF_ERROR(JudgeAgain(&job, now));
     const bool begun = job.progress.attempt() > 0;
     if (!IsOver(job.progress.state()) && begun) {
       job.progress.set_state(v1::JOB_STATE_QUEUED);

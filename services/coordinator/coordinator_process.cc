@@ -30,6 +30,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Text("state-directory", &options.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
+  flags.List("data_roots", &options.data_roots, "DIR",
+             "folders that all files and folders of jobs and of models to load "
+             "must lie in, links resolved; empty: they may lie anywhere that "
+             "the processes can reach, which is not for production");
   flags.Integer("lease-ms", &options.process.lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
@@ -76,7 +80,9 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
       .replicas = options_.replicas,
-      .reduce = options_.reduce});
+      .reduce = options_.reduce,
+      .data_roots = options_.data_roots,
+      .asks_callers = !options_.process.security.auth_file.empty()});
   FrameLimits limits;
   limits.max_bytes = MaxMessageBytes(options_.process);
   service_ =

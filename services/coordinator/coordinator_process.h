@@ -32,6 +32,10 @@ struct CoordinatorProcessOptions {
   // are forgotten with the process.
   std::string state_directory = {};
 
+  // Folders that the paths of jobs and of models to load have to lie in, links
+  // resolved; none: they may lead anywhere. See PathRights.
+  std::vector<std::string> data_roots = {};
+
   ReduceWay reduce = ReduceWay::kCoordinator;
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/audit.h"
+#include "services/rpc/call_info.h"
 #include "services/rpc/server_stream.h"
 #include "services/rpc/status.h"
 #include "services/rpc/tensor_pieces.h"
@@ -192,6 +194,11 @@ class GradientsHandler final
   int32_t attempt_ = 0;
 };
 
+Requester RequesterOf(const grpc::ServerContextBase& context) {
+  const CallInfo info = CallInfoOf(context);
+  return {info.caller, info.request_id};
+}
+
 }  // namespace
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
@@ -208,8 +215,8 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::SubmitJob(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::SubmitJobRequest, v1::SubmitJobResponse>(
       context, *request, response,
-      [this](const v1::SubmitJobRequest& parsed, auto done) {
-        coordinator_->SubmitJob(parsed, std::move(done));
+      [&](const v1::SubmitJobRequest& parsed, auto done) {
+        coordinator_->SubmitJob(parsed, RequesterOf(*context), std::move(done));
       });
 }
 
@@ -218,8 +225,8 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::CancelJob(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::CancelJobRequest, v1::CancelJobResponse>(
       context, *request, response,
-      [this](const v1::CancelJobRequest& parsed, auto done) {
-        coordinator_->CancelJob(parsed, std::move(done));
+      [&](const v1::CancelJobRequest& parsed, auto done) {
+        coordinator_->CancelJob(parsed, RequesterOf(*context), std::move(done));
       });
 }
 
@@ -228,8 +235,8 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::ListJobs(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::ListJobsRequest, v1::ListJobsResponse>(
       context, *request, response,
-      [this](const v1::ListJobsRequest& parsed, auto done) {
-        done(coordinator_->ListJobs(parsed));
+      [&](const v1::ListJobsRequest& parsed, auto done) {
+        done(coordinator_->ListJobs(parsed, CallInfoOf(*context).caller));
       });
 }
 
@@ -238,8 +245,8 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::Describe(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::DescribeRequest, v1::DescribeResponse>(
       context, *request, response,
-      [this](const v1::DescribeRequest& parsed, auto done) {
-        done(coordinator_->Describe(parsed));
+      [&](const v1::DescribeRequest& parsed, auto done) {
+        done(coordinator_->Describe(parsed, CallInfoOf(*context).caller));
       });
 }
 
@@ -248,8 +255,8 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::LoadModel(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::LoadModelRequest, v1::LoadModelResponse>(
       context, *request, response,
-      [this](const v1::LoadModelRequest& parsed, auto done) {
-        coordinator_->LoadModel(parsed, std::move(done));
+      [&](const v1::LoadModelRequest& parsed, auto done) {
+        coordinator_->LoadModel(parsed, RequesterOf(*context), std::move(done));
       });
 }
 
@@ -258,17 +265,18 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::UnloadModel(
     grpc::ByteBuffer* response) {
   return ServeUnary<v1::UnloadModelRequest, v1::UnloadModelResponse>(
       context, *request, response,
-      [this](const v1::UnloadModelRequest& parsed, auto done) {
-        coordinator_->UnloadModel(parsed, std::move(done));
+      [&](const v1::UnloadModelRequest& parsed, auto done) {
+        coordinator_->UnloadModel(parsed, RequesterOf(*context),
+                                  std::move(done));
       });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CoordinatorServiceImpl::WatchJob(
-    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto feed = [&]() -> absl::StatusOr<ProgressFeed*> {
     ASSIGN_OR_RETURN(const v1::WatchJobRequest watch,
                      ParseRaw<v1::WatchJobRequest>(*request));
-    return coordinator_->WatchJob(watch.job());
+    return coordinator_->WatchJob(watch.job(), CallInfoOf(*context).caller);
   }();
   if (!feed.ok()) return new FailedWatch(feed.status());
   return new WatchReactor(*feed);

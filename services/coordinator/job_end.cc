@@ -20,7 +20,7 @@ void JobRunner::Serve() {
   }
   Tell(*env_.members, std::move(unload));
   Forget();
-  env_.serve(job_.serve_as, checkpoint_path_, [this](const absl::Status& s) {
+  env_.serve(checkpoint_path_, [this](const absl::Status& s) {
     if (phase_ == Phase::kEnded) return;
     if (s.ok()) return Finish(v1::JOB_STATE_SUCCEEDED);
     Finish(v1::JOB_STATE_FAILED,
@@ -38,8 +38,7 @@ void JobRunner::Stop() {
   if (phase_ == Phase::kEnded || phase_ == Phase::kMicrobatches ||
       phase_ == Phase::kPreparing || phase_ == Phase::kCommitting ||
       phase_ == Phase::kValidating || phase_ == Phase::kCheckpointing ||
-      phase_ == Phase::kRescuing ||
-      phase_ == Phase::kServing) {
+      phase_ == Phase::kRescuing || phase_ == Phase::kServing) {
     return;
   }
   if (!settings_.durable) return Cancel();

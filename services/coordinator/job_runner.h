@@ -74,8 +74,8 @@ struct JobEnvironment {
   // goes on from: the time that training has taken.
   std::function<void(const v1::JobProgress&)> on_checkpoint =
       [](const v1::JobProgress&) {};
-  // Serves a checkpoint under a name; calls back on `queue`.
-  std::function<void(const std::string& name, const std::string& directory,
+  // Serves a checkpoint under the job's name for it; calls back on `queue`.
+  std::function<void(const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
       serve;
 };

@@ -10,12 +10,22 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kSchema = 3;
+constexpr int64_t kSchema = 4;
 // What the next release may write, adding to it.
 constexpr int64_t kReadableSchema = kSchema + 1;
 
 // A file of schema n becomes one of n + 1.
 absl::Status Upgrade(Database& database, int64_t schema) {
+  if (schema == 3) {
+    for (const char* sql :
+         {"ALTER TABLE jobs ADD COLUMN submitter BLOB NOT NULL DEFAULT ''",
+          "ALTER TABLE jobs ADD COLUMN grants BLOB NOT NULL DEFAULT ''",
+          "ALTER TABLE jobs ADD COLUMN request_id BLOB NOT NULL DEFAULT ''",
+          "PRAGMA user_version = 4"}) {
+      RETURN_IF_ERROR(database.Run(sql));
+    }
+    return absl::OkStatus();
+  }
   if (schema == 2) {
     RETURN_IF_ERROR(database.Run(
         "CREATE TABLE previous_models (name BLOB PRIMARY KEY, version BLOB NOT "
@@ -146,10 +156,11 @@ absl::Status JobStore::Submit(const StoredJob& job) {
     RETURN_IF_ERROR(
         database_->Run("DELETE FROM jobs WHERE name = ?", {job.job.name}));
     RETURN_IF_ERROR(database_->Run(
-        "INSERT INTO jobs (name, job, resume, submitted_micros, progress) "
-        "VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO jobs (name, job, resume, submitted_micros, progress, "
+        "submitter, grants, request_id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         {job.job.name, text, int64_t{job.resume}, job.submitted_micros,
-         job.progress.SerializeAsString()}));
+         job.progress.SerializeAsString(), job.submitter.caller.name,
+         GrantsText(job.submitter.caller.grants), job.submitter.request_id}));
     RETURN_IF_ERROR(AppendChange(job.progress, job.submitted_micros));
     return ForgetOldJobs();
   });
@@ -171,8 +182,9 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<StoredJob> jobs;
   RETURN_IF_ERROR(database_->Run(
-      "SELECT name, job, resume, submitted_micros, progress FROM jobs "
-      "ORDER BY place",
+      "SELECT name, job, resume, submitted_micros, progress, submitter, "
+      "grants, "
+      "request_id FROM jobs ORDER BY place",
       {}, [&](const DatabaseRow& row) -> absl::Status {
         StoredJob& job = jobs.emplace_back();
         auto parsed = ParseTrainingJob(row.Text(1), UnknownFields::kIgnored);
@@ -188,6 +200,11 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
           return Damaged(
               absl::StrCat("the progress of job '", row.Text(0), "'"));
         }
+        job.submitter.caller.name = row.Text(5);
+        // A role of a later release is none here.
+        job.submitter.caller.grants =
+            ParseGrants(row.Text(6)).value_or(Grants());
+        job.submitter.request_id = row.Text(7);
         return absl::OkStatus();
       }));
   return jobs;

@@ -4,7 +4,8 @@
 //
 // An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
 //
-//   jobs              a row a job: its message as text, and its last progress
+//   jobs              a row a job: its message as text, its last progress, and
+//                     who submitted it, with what roles
 //
 //   changes           the history of the jobs
 //
@@ -36,6 +37,7 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/database.h"
+#include "services/rpc/audit.h"
 
 namespace gshard {
 
@@ -47,6 +49,10 @@ struct StoredJob {
   bool resume = false;
   int64_t submitted_micros = 0;
   v1::JobProgress progress;  // with state and attempt
+
+  // With what the caller could do then. Without a name if an earlier release
+  // took the job, which did not note it.
+  Requester submitter = {};
 };
 
 struct StoredModel {

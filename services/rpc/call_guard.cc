@@ -11,6 +11,7 @@
 #include "services/base/log.h"
 #include "services/base/log_budget.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/audit.h"
 #include "services/rpc/trace_context.h"
 
 namespace gshard {
@@ -35,6 +36,7 @@ struct Arrival {
   std::string method;
   std::string request_id;
   Credentials credentials;
+  Caller caller;  // once it is identified
 };
 
 Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
@@ -62,7 +64,7 @@ Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
   return arrival;
 }
 
-absl::Status Admit(const Guard& guard, const Arrival& arrival) {
+absl::Status Admit(const Guard& guard, Arrival& arrival) {
   const MethodAccess* const access = FindMethodAccess(arrival.method);
   if (access != nullptr && access->open) return absl::OkStatus();
   if (guard.gate->calls.load(std::memory_order_relaxed) >=
@@ -73,18 +75,23 @@ absl::Status Admit(const Guard& guard, const Arrival& arrival) {
                      " calls at a time, got one more; try again later, or go "
                      "elsewhere"));
   }
-  ASSIGN_OR_RETURN(const Caller caller,
+  ASSIGN_OR_RETURN(arrival.caller,
                    guard.security->Identify(arrival.credentials));
-  return CheckAccess(caller, arrival.method);
+  return CheckAccess(arrival.caller, arrival.method);
 }
 
 void LogRefusal(const Arrival& arrival, const std::string& id,
                 const absl::Status& status) {
+  const MethodAccess* const access = FindMethodAccess(arrival.method);
+  if (absl::IsPermissionDenied(status) && !access->act.empty()) {
+    Audit({std::string(access->act), {arrival.caller, id}, /*target=*/""},
+          status);
+  }
   static LogBudget& budget = *new LogBudget(kRefusalLinesPerSecond);
   const auto left_out = budget.Take();
   if (!left_out.has_value()) return;
   // What a stranger calls a method may be anything.
-  const bool known = FindMethodAccess(arrival.method) != nullptr;
+  const bool known = access != nullptr;
   LogWarning("refused a call", {{"method", known ? arrival.method : "unknown"},
                                 {"status", status},
                                 {"request_id", id},
@@ -100,7 +107,7 @@ void Process(void* state, grpc_auth_context* context,
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_UNAVAILABLE,
                 "the server is shutting down");
   }
-  const Arrival arrival = ReadArrival(context, metadata, count);
+  Arrival arrival = ReadArrival(context, metadata, count);
   const absl::Status status = Admit(guard, arrival);
   if (status.ok()) {
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);

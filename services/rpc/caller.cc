@@ -156,11 +156,9 @@ bool MayTrainIn(const Caller& caller, absl::string_view path) {
       });
 }
 
-bool HasWhole(const Caller& caller, Role role) {
+bool IsLimited(const Caller& caller) {
   return std::any_of(caller.grants.begin(), caller.grants.end(),
-                     [&](const Grant& grant) {
-                       return grant.role == role && grant.limit.empty();
-                     });
+                     [](const Grant& grant) { return !grant.limit.empty(); });
 }
 
 }  // namespace gshard

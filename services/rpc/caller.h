@@ -60,8 +60,8 @@ absl::Status CheckModel(const Caller& caller, Role role,
 // are canonical; see CanonicalPath().
 bool MayTrainIn(const Caller& caller, absl::string_view path);
 
-// The caller has `role`, and without a limit.
-bool HasWhole(const Caller& caller, Role role);
+// Some role of the caller is limited.
+bool IsLimited(const Caller& caller);
 
 }  // namespace gshard
 

@@ -16,7 +16,7 @@ namespace gshard {
 enum class Role {
   kTranslate,  // translates
   kTrain,      // submits, follows and cancels training jobs
-  kAdmin,      // serves and unloads models, lists services
+  kAdmin,      // serves and unloads models, by jobs too, lists services
   kExpert,     // is a router or an expert worker: joins, computes, trains
 };
 
@@ -31,6 +31,9 @@ const Roles& AllRoles();
 struct MethodAccess {
   bool open = false;  // to everybody, known or not
   Roles roles;        // one of these is enough
+
+  // What it does to a cluster, for the audit; empty: nothing to audit.
+  absl::string_view act = {};
 };
 
 // Of "/package.Service/Method"; null: no caller may call it. Open are only

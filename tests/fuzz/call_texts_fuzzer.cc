@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "services/rpc/auth_table.h"
 #include "services/rpc/status.h"
 #include "services/rpc/trace_context.h"
@@ -45,8 +46,8 @@ void UseCaller(absl::string_view text) {
     CHECK(MayUseModel(caller, role, text) ==
           CheckModel(caller, role, text).ok());
   }
-  CHECK(!MayTrainIn(caller, text) || HasWhole(caller, Role::kTrain) ||
-        text.front() == '/');
+  const Caller limited{"a", {{Role::kTrain, "/data/team-a"}}};
+  CHECK(!MayTrainIn(limited, text) || absl::StartsWith(text, "/data/team-a"));
 }
 
 void UseStatus(absl::string_view bytes) {

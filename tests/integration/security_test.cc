@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -24,11 +25,16 @@ namespace gshard {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kBossToken[] = "canary-token-of-the-boss";
 constexpr char kShopToken[] = "canary-token-of-the-shop";
+constexpr char kTrainerToken[] = "canary-token-of-the-trainer";
+constexpr char kTitlesToken[] = "canary-token-for-titles";
 constexpr char kText[] = "Kanarienvogel";
 constexpr char kTraceId[] = "0af7651916cd43dd8448eb211c80319c";
 
@@ -51,7 +57,10 @@ class SecureClusterTest : public ::testing::Test {
         "callers",
         absl::StrCat("member certificate member.gshard expert\n", "boss token ",
                      Sha256(kBossToken), " translate,train,admin\n",
-                     "shop token ", Sha256(kShopToken), " translate\n"));
+                     "shop token ", Sha256(kShopToken), " translate\n",
+                     "trainer token ", Sha256(kTrainerToken), " train\n",
+                     "titles token ", Sha256(kTitlesToken),
+                     " translate:titles-*\n"));
     return security;
   }
 
@@ -79,6 +88,17 @@ class SecureClusterTest : public ::testing::Test {
                                 const std::string& model = "names") {
     grpc::ClientContext context;
     return Translate(channel, context, model);
+  }
+
+  static absl::Status Submit(const std::shared_ptr<grpc::Channel>& channel,
+                             const TrainingJob& job) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    v1::SubmitJobRequest request;
+    *request.mutable_job() = TrainingJobToProto(job);
+    v1::SubmitJobResponse response;
+    return FromGrpcStatus(v1::CoordinatorService::NewStub(channel)->SubmitJob(
+        &context, request, &response));
   }
 
   static absl::Status RunStream(const std::shared_ptr<grpc::Channel>& channel) {
@@ -155,6 +175,17 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
   EXPECT_THAT(log, Not(HasSubstr(kText)));
   EXPECT_THAT(log, Not(HasSubstr("PRIVATE KEY")));
 
+  // Acts are audited, those that the guard refuses, too.
+  const std::string audit = LinesWith(log, "\"message\":\"audit\"");
+  for (const char* act :
+       {"submit\",\"caller\":\"boss", "serve_as\",\"caller\":\"boss",
+        "unload\",\"caller\":\"shop"}) {
+    const std::string one =
+        LinesWith(audit, absl::StrCat("\"act\":\"", act, "\""));
+    EXPECT_EQ(std::count(one.begin(), one.end(), '\n'), 1) << act << audit;
+  }
+  EXPECT_EQ(std::count(audit.begin(), audit.end(), '\n'), 3) << audit;
+
   // The trace went from the client over the router to the workers.
   const std::string traced = LinesWith(log, kTraceId);
   EXPECT_THAT(LinesWith(traced, "/Translate"), HasSubstr("order-7"));
@@ -164,6 +195,37 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
   ASSERT_THAT(pushed, HasSubstr("\"trace_id\":\""));
   const std::string step = pushed.substr(pushed.find("\"trace_id\":\""), 45);
   EXPECT_THAT(LinesWith(log, step), HasSubstr("ran a segment"));
+}
+
+// Whoever may only train cannot put a model of its own in the place of one that
+// is served.
+TEST_F(SecureClusterTest, ATrainerReplacesNoModel) {
+  Cluster cluster(1, 1, ReduceWay::kCoordinator, Security());
+  TrainingJob job = NamesJob(directory_.path());
+  job.steps = 2;
+  job.serve_as = "names";
+  ASSERT_OK(cluster.Train(job).status());
+  const auto served = [&] {
+    std::vector<std::string> sessions;
+    for (const auto& info : cluster.Describe().sessions()) {
+      sessions.push_back(info.session());
+    }
+    return sessions;
+  };
+  ASSERT_THAT(served(), ElementsAre("names@2"));
+  const auto trainer =
+      Channel(cluster.coordinator_address(), With("ops", kTrainerToken));
+  job.name = "takeover";
+  job.steps = 3;
+  job.checkpoint.directory += "-takeover";
+  EXPECT_THAT(Submit(trainer, job),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("serve_as"), HasSubstr("role admin"))));
+  EXPECT_FALSE(std::filesystem::exists(job.checkpoint.directory));
+  // It is the name alone that is refused.
+  job.serve_as.clear();
+  EXPECT_OK(Submit(trainer, job));
+  EXPECT_THAT(served(), Contains("names@2"));
 }
 
 // The program, with flags and the environment.

@@ -153,18 +153,16 @@ TEST(CoordinatorJobsTest, ACoordinatorThatEndsLosesNoMembers) {
   // before this.
   std::promise<void> answered;
   cluster.coordinator().SubmitJob(
-      v1::SubmitJobRequest(), [&](const auto& response) {
+      v1::SubmitJobRequest(), {}, [&](const auto& response) {
         EXPECT_THAT(response, StatusIs(absl::StatusCode::kUnavailable,
                                        HasSubstr("shutting")));
         answered.set_value();
       });
   answered.get_future().wait();
+  v1::ListJobsRequest list;
+  list.set_include_history(true);
   const absl::StatusOr<v1::ListJobsResponse> jobs =
-      cluster.coordinator().ListJobs([] {
-        v1::ListJobsRequest request;
-        request.set_include_history(true);
-        return request;
-      }());
+      cluster.coordinator().ListJobs(list, {});
   ASSERT_OK(jobs.status());
   EXPECT_THAT(History(jobs->jobs(0)),
               ElementsAre("QUEUED/0", "WAITING/1", "RUNNING/1"));
@@ -197,7 +195,7 @@ TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
   stopping.set_value();
   drain.join();
   const v1::DescribeResponse state =
-      cluster.coordinator().Describe(v1::DescribeRequest());
+      cluster.coordinator().Describe(v1::DescribeRequest(), {});
   ASSERT_GE(state.jobs_size(), 1);
   EXPECT_EQ(state.jobs(0).state(), v1::JOB_STATE_QUEUED);
   const int64_t step = state.jobs(0).checkpoint_step();
@@ -271,7 +269,7 @@ TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {
   ASSERT_OK(cluster.UnloadModel("gone@b"));
   cluster.RestartCoordinator();
   const auto ready = [&](const char* session) {
-    const v1::DescribeResponse state = cluster.coordinator().Describe({});
+    const v1::DescribeResponse state = cluster.coordinator().Describe({}, {});
     for (const v1::SessionInfo& info : state.sessions()) {
       if (info.session() == session) {
         return info.state() == v1::SessionInfo::READY;
@@ -282,7 +280,7 @@ TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {
   while (!ready("translator@3") || !ready("other@b")) {
     std::this_thread::yield();
   }
-  EXPECT_EQ(cluster.coordinator().Describe({}).sessions_size(), 2);
+  EXPECT_EQ(cluster.coordinator().Describe({}, {}).sessions_size(), 2);
 }
 
 }  // namespace

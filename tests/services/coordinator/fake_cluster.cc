@@ -40,12 +40,13 @@ void FakeCluster::StartCoordinator() {
   stub_ = v1::CoordinatorService::NewStub(*CreateChannel(server_->address()));
 }
 
-void FakeCluster::RestartCoordinator() {
+void FakeCluster::RestartCoordinator(const std::function<void()>& meanwhile) {
   coordinator_->Shutdown();
   server_->Drain(std::chrono::milliseconds(0));
   server_ = nullptr;
   service_ = nullptr;
   coordinator_ = nullptr;
+  if (meanwhile) meanwhile();
   StartCoordinator();
 }
 
@@ -86,9 +87,10 @@ absl::Status FakeCluster::Cancel(const std::string& job) {
   return FromGrpcStatus(stub_->CancelJob(&context, request, &response));
 }
 
-absl::StatusOr<std::string> FakeCluster::LoadModel(
-    const std::string& name, const std::string& version,
-    const std::string& directory, int32_t replicas) {
+absl::StatusOr<std::string> FakeCluster::LoadModel(const std::string& name,
+                                                   const std::string& version,
+                                                   const std::string& directory,
+                                                   int32_t replicas) {
   grpc::ClientContext context;
   SetDeadline(context, kLong);
   v1::LoadModelRequest request;

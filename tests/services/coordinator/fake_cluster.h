@@ -27,8 +27,9 @@ class FakeCluster {
   ~FakeCluster();
 
   // The coordinator ends at once, without a word to anybody, and another one
-  // starts in its place. Members join it by themselves.
-  void RestartCoordinator();
+  // starts in its place. Members join it by themselves. `meanwhile` runs while
+  // there is none.
+  void RestartCoordinator(const std::function<void()>& meanwhile = nullptr);
 
   FakeMember& AddRouter(const std::string& name,
                         FakeMember::Intercept intercept = nullptr);

@@ -199,11 +199,41 @@ TEST(JobStoreTest, ALaterSchemaIsRefused) {
   {
     ASSERT_OK_AND_ASSIGN(const auto database,
                          Database::Open(scratch / "state/coordinator.db"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 5"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 6"));
   }
   EXPECT_THAT(JobStore::Open(scratch / "state"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("expected schema 4 or lower, got 5")));
+                       HasSubstr("expected schema 5 or lower, got 6")));
+}
+
+TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
+  const ScratchDirectory scratch;
+  StoredJob job = MakeStored("a", 1);
+  job.submitter = {{"shop", {{Role::kTrain, "/data"}, {Role::kAdmin}}}, "id-1"};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK(store->Submit(job));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+    EXPECT_EQ(jobs[0].submitter.caller, job.submitter.caller);
+    EXPECT_EQ(jobs[0].submitter.request_id, "id-1");
+  }
+  // An earlier release did not keep it.
+  {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    for (const char* column : {"submitter", "grants", "request_id"}) {
+      ASSERT_OK(
+          database->Run(absl::StrCat("ALTER TABLE jobs DROP COLUMN ", column)));
+    }
+    ASSERT_OK(database->Run("PRAGMA user_version = 3"));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+  EXPECT_THAT(Names(jobs), ElementsAre("a"));
+  EXPECT_EQ(jobs[0].submitter.caller, Caller());
 }
 
 // The next release was here, and the one before is put back.
@@ -226,7 +256,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
     EXPECT_EQ(added, 8);
     ASSERT_OK(
         database->Run("PRAGMA user_version", {}, [](const DatabaseRow& row) {
-          EXPECT_EQ(row.Integer(0), 4);
+          EXPECT_EQ(row.Integer(0), 5);
           return absl::OkStatus();
         }));
   };
@@ -237,7 +267,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
         "ALTER TABLE models ADD COLUMN later INTEGER NOT NULL DEFAULT 7"));
     ASSERT_OK(database->Run("UPDATE models SET later = 8"));
     ASSERT_OK(database->Run("UPDATE jobs SET job = job || 'later: 7'"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 4"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 5"));
   }
   look();
   {

@@ -120,8 +120,8 @@ TEST(MayUseModelTest, ARoleIsForItself) {
   EXPECT_TRUE(MayUseModel(caller, kAdmin, "news@2"));
   EXPECT_FALSE(MayUseModel(caller, kAdmin, "any"));
   EXPECT_FALSE(MayUseModel({}, kTranslate, "any"));
-  EXPECT_TRUE(HasWhole(caller, kTranslate));
-  EXPECT_FALSE(HasWhole(caller, kAdmin));
+  EXPECT_TRUE(IsLimited(caller));
+  EXPECT_FALSE(IsLimited({"ops", AllGrants()}));
   EXPECT_OK(CheckModel(caller, kAdmin, "news"));
   EXPECT_THAT(CheckModel(caller, kAdmin, "any@3"),
               StatusIs(absl::StatusCode::kPermissionDenied,
