@@ -18,14 +18,12 @@ namespace gshard {
 
 // Where a command reads and writes. Not owned.
 struct Console {
-  std::istream* in;
+  int in;  // a descriptor
   std::ostream* out;
   std::ostream* error;
   Flags::Environment environment;
 
-  // A person types the input, or reads the output: lines are then sent, or
-  // overwritten, one by one.
-  bool in_is_terminal = false;
+  // A person reads the output: a line may be overwritten by the next.
   bool out_is_terminal = false;
 };
 

@@ -157,7 +157,7 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
       return absl::UnavailableError(absl::StrCat(
           "job ", job,
           ": the coordinator was started again without its state "
-          "(see --state-directory) and does not know the job; submit it again "
+          "(see --state_directory) and does not know the job; submit it again "
           "with --resume"));
     }
     const steady_clock::time_point now = steady_clock::now();

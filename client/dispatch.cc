@@ -8,15 +8,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/base/log.h"
+#include "services/base/log_style.h"
 #include "services/config/nearest_name.h"
 
 namespace gshard {
 namespace {
 
-std::string Overview(absl::Span<const Command> commands) {
-  std::string text =
-      "Trains and serves a Mixture-of-Experts translator.\n\n"
-      "Usage: gshard COMMAND [flags]\n\nCommands:\n";
+constexpr char kSummary[] =
+    "Trains and serves a Mixture-of-Experts translator.\n\n";
+
+// What `usage` can be followed by.
+std::string Overview(absl::Span<const Command> commands,
+                     absl::string_view usage) {
+  std::string text = absl::StrCat("Usage: ", usage, " [flags]\n\nCommands:\n");
   size_t width = 0;
   for (const Command& command : commands) {
     width = std::max(width, command.name.size());
@@ -48,13 +53,26 @@ const Command* Find(absl::Span<const Command> commands, Arguments arguments,
   return nullptr;
 }
 
-absl::Status Unknown(absl::Span<const Command> commands, Arguments arguments) {
-  // A first word alone, as in "gshard data".
-  std::vector<std::string> longer;
+// The commands with `word` in front of others, as "data" is of "data debian".
+std::vector<Command> Group(absl::Span<const Command> commands,
+                           absl::string_view word) {
+  std::vector<Command> group;
   for (const Command& command : commands) {
-    if (absl::StartsWith(command.name, absl::StrCat(arguments[0], " "))) {
-      longer.push_back(absl::StrCat("`gshard ", command.name, "`"));
+    if (absl::StartsWith(command.name, absl::StrCat(word, " "))) {
+      group.push_back(command);
     }
+  }
+  return group;
+}
+
+bool AsksForHelp(absl::string_view argument) {
+  return argument == "--help" || argument == "-h";
+}
+
+absl::Status Unknown(absl::Span<const Command> commands, Arguments arguments) {
+  std::vector<std::string> longer;
+  for (const Command& command : Group(commands, arguments[0])) {
+    longer.push_back(absl::StrCat("`gshard ", command.name, "`"));
   }
   std::string message = absl::StrCat("unknown command \"", arguments[0], "\"");
   if (!longer.empty()) {
@@ -88,8 +106,11 @@ int Finish(absl::Status status, Console& console) {
 
 int Dispatch(absl::Span<const Command> commands, Arguments arguments,
              Console& console) {
+  // A person reads what is amiss.
+  SetLogStyle(LogStyle::kPlain);
+  SetLogThreshold(LogSeverity::kWarning);
   if (arguments.empty()) {
-    *console.error << Overview(commands);
+    *console.error << kSummary << Overview(commands, "gshard COMMAND");
     return 2;
   }
   if (arguments[0] == "--version" || arguments[0] == "version") {
@@ -102,14 +123,19 @@ int Dispatch(absl::Span<const Command> commands, Arguments arguments,
     asked.assign(arguments.begin() + 1, arguments.end());
     asked.push_back("--help");
     arguments = asked;
-  } else if (arguments[0] == "help" || arguments[0] == "--help" ||
-             arguments[0] == "-h") {
-    *console.out << Overview(commands);
+  } else if (arguments[0] == "help" || AsksForHelp(arguments[0])) {
+    *console.out << kSummary << Overview(commands, "gshard COMMAND");
     return 0;
   }
   size_t words = 0;
   const Command* command = Find(commands, arguments, &words);
   if (command == nullptr) {
+    const std::vector<Command> group = Group(commands, arguments[0]);
+    if (!group.empty() && arguments.size() > 1 && AsksForHelp(arguments[1])) {
+      *console.out << Overview(
+          group, absl::StrCat("gshard ", arguments[0], " COMMAND"));
+      return 0;
+    }
     return Finish(Unknown(commands, arguments), console);
   }
   return Finish(command->run(arguments.subspan(words), console), console);

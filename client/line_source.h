@@ -3,10 +3,10 @@
 #ifndef CLIENT_LINE_SOURCE_H_
 #define CLIENT_LINE_SOURCE_H_
 
-#include <iosfwd>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "client/line_translator.h"
 
 namespace gshard {
@@ -22,10 +22,16 @@ struct LineFormat {
 LineTranslator::Source LinesOfTexts(std::vector<std::string> texts,
                                     LineFormat format);
 
-// The lines of a stream, without line ends ("\n" or "\r\n"). The stream must
-// outlive the source. Errors: InvalidArgument for a line without a tab where
-// one is expected; DataLoss if reading fails.
-LineTranslator::Source LinesOfStream(std::istream* stream, LineFormat format);
+// The lines of an open file, without line ends ("\n" or "\r\n"): of a pipe or
+// terminal as they come. The descriptor stays the caller's and must outlive the
+// source. Errors: InvalidArgument for a line without a tab where one is
+// expected, or of more than 64 KiB; those of file.h if reading fails.
+LineTranslator::Source LinesOfFile(int file, LineFormat format);
+
+// Those of the file at `path`. Errors: those of file.h; FailedPrecondition if
+// it is a directory.
+absl::StatusOr<LineTranslator::Source> LinesOfPath(const std::string& path,
+                                                   LineFormat format);
 
 }  // namespace gshard
 

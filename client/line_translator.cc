@@ -1,6 +1,11 @@
 #include "client/line_translator.h"
 
+#include <sys/eventfd.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <deque>
 #include <future>
@@ -12,6 +17,7 @@
 #include "router/terminology.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/file.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/security.h"
 #include "services/rpc/status.h"
@@ -68,6 +74,27 @@ std::optional<size_t> SentenceIndex(absl::string_view message) {
   return index;
 }
 
+// A descriptor that can be read when it has been rung since it was cleared.
+class Bell {
+ public:
+  Bell() : file_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+  ~Bell() {
+    if (file_ >= 0) close(file_);
+  }
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
+
+  int file() const { return file_; }  // -1: there was none to be had
+  void Ring() const { (void)eventfd_write(file_, 1); }
+  void Clear() const {
+    eventfd_t rings;
+    (void)eventfd_read(file_, &rings);
+  }
+
+ private:
+  const int file_;
+};
+
 }  // namespace
 
 // Lines that travel together.
@@ -79,6 +106,7 @@ struct LineTranslator::Call {
   absl::Status status;         // of the RPC
   absl::Status source_status;  // of the line behind `lines`
   std::future<void> done;
+  std::atomic<bool> over{true};  // false from its sending until its answer
 
   std::mutex mutex;
   std::condition_variable changed;
@@ -131,7 +159,8 @@ bool LineTranslator::Gather(const Source& source, Call* call) {
   size_t bytes = 0;
   while (call->lines.size() < options_.sentences_per_call &&
          bytes < kMaxCallBytes) {
-    absl::StatusOr<std::optional<SourceLine>> line = source();
+    if (!call->lines.empty() && source.ready && !source.ready(-1)) break;
+    absl::StatusOr<std::optional<SourceLine>> line = source.next();
     if (line.ok() && line->has_value()) {
       call->source_status = CheckLine(**line);
     } else {
@@ -172,7 +201,8 @@ absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
           ->Translate(&context, call->request, &call->response);
   std::lock_guard<std::mutex> lock(call->mutex);
   call->context = nullptr;
-  return FromGrpcStatus(status);
+  return Annotate(FromGrpcStatus(status),
+                  absl::StrCat("router ", options_.routers[router]));
 }
 
 void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
@@ -202,9 +232,12 @@ void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
 
 absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
   Streams streams;
-  for (const std::shared_ptr<grpc::Channel>& channel : channels_) {
-    streams.push_back(std::make_unique<StreamCaller>(channel));
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    streams.push_back(
+        std::make_unique<StreamCaller>(options_.routers[i], channels_[i]));
   }
+  const Bell bell;  // rung by calls that are over
+  if (bell.file() < 0) return FileError(errno, "make", "an eventfd");
   std::deque<std::unique_ptr<Call>> calls;
   // At least one call is.
   const size_t most_calls =
@@ -216,21 +249,31 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
   bool more = true;
   absl::Status status;
   while (status.ok()) {
-    while (more && calls.size() < most_calls) {
+    // Waits for a line only if it waits for nothing else.
+    while (more && calls.size() < most_calls &&
+           (calls.empty() || !source.ready || source.ready(-1))) {
       auto call = std::make_unique<Call>();
       more = Gather(source, call.get());
       if (!more) break;
       more = call->source_status.ok();
       if (!call->sent.empty()) {
-        call->done = std::async(std::launch::async,
-                                [this, started, &streams, call = call.get()] {
-                                  Run(streams, call, started);
-                                });
+        call->over = false;
+        call->done = std::async(std::launch::async, [this, started, &streams,
+                                                     &bell, call = call.get()] {
+          Run(streams, call, started);
+          call->over = true;
+          bell.Ring();
+        });
         ++started;
       }
       calls.push_back(std::move(call));
     }
     if (calls.empty()) break;
+    bell.Clear();
+    if (!calls.front()->over && more && calls.size() < most_calls) {
+      source.ready(bell.file());
+      continue;
+    }
 
     const std::unique_ptr<Call> call = std::move(calls.front());
     calls.pop_front();

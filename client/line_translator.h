@@ -2,7 +2,9 @@
 //
 // Lines are gathered into requests, and several requests are under way at a
 // time, which keeps a router's batches full; what comes out is in the order of
-// what went in, and no more is read than that. Requests that a router had no
+// what went in, and no more is read than that. No line waits for one that is
+// not there yet: a source that pauses, as a pipe does, gets the answers to what
+// it gave. Requests that a router had no
 // time for (Unavailable, ResourceExhausted) are sent again, to the next router,
 // after the delay that it asked for. Routers that do not know TranslateStream
 // are called by Translate.
@@ -60,8 +62,13 @@ struct LineTranslatorOptions {
 
 class LineTranslator {
  public:
-  // The next line; nothing at the end.
-  using Source = std::function<absl::StatusOr<std::optional<SourceLine>>()>;
+  struct Source {
+    // The next line; nothing at the end. May wait for it.
+    std::function<absl::StatusOr<std::optional<SourceLine>>()> next;
+    // Whether next() returns at once. Waits for that until the descriptor
+    // `until` can be read; not at all if that is -1. Null: it always does.
+    std::function<bool(int until)> ready = nullptr;
+  };
 
   // A line and its translation, null for a blank line.
   using Sink =
@@ -74,7 +81,8 @@ class LineTranslator {
 
   // Translates all lines of `source`. `sink` is called by this thread.
   //
-  // Errors: those of `source`; InvalidArgument for a line that is not UTF-8 or
+  // Errors: those of `source`; ResourceExhausted if the process has no
+  // descriptors left; InvalidArgument for a line that is not UTF-8 or
   // too long; those of the RPC. They name the line or lines: "line 12: ...".
   // Every line before those has gone to `sink` then.
   absl::Status Translate(const Source& source, const Sink& sink);

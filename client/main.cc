@@ -46,9 +46,8 @@ int main(int argc, char** argv) {
       {"partition", "says what devices compute and send for a model",
        PartitionCommand},
   };
-  Console console{&std::cin, &std::cout, &std::cerr,
+  Console console{STDIN_FILENO, &std::cout, &std::cerr,
                   [](const char* name) -> const char* { return getenv(name); }};
-  console.in_is_terminal = isatty(STDIN_FILENO) != 0;
   console.out_is_terminal = isatty(STDOUT_FILENO) != 0;
   return Dispatch(commands, std::vector<std::string>(argv + 1, argv + argc),
                   console);

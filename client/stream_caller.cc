@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/status.h"
 
@@ -61,8 +63,9 @@ class StreamCaller::Answers final
   const std::shared_ptr<Stream> stream_;
 };
 
-StreamCaller::StreamCaller(std::shared_ptr<grpc::Channel> channel)
-    : channel_(std::move(channel)) {}
+StreamCaller::StreamCaller(std::string address,
+                           std::shared_ptr<grpc::Channel> channel)
+    : address_(std::move(address)), channel_(std::move(channel)) {}
 
 StreamCaller::~StreamCaller() {
   if (stream_ == nullptr) return;
@@ -111,19 +114,21 @@ absl::StatusOr<v1::TranslateResponse> StreamCaller::Translate(
   const absl::Status sent = stream->sender->Send(std::move(message));
   lock.lock();
   std::unique_ptr<Answer>& answer = stream->calls[id];
-  if (sent.ok()) {
+  // A stream that takes no more is about to end, and says why then.
+  if (sent.ok() || absl::IsUnavailable(sent)) {
     // The router answers in time, unless it cannot.
     stream->changed.wait_until(lock, deadline, [&] {
       return answer != nullptr || stream->ended || stream->cancelled;
     });
   }
-  Answer result = absl::DeadlineExceededError("the router did not answer");
+  Answer result = absl::DeadlineExceededError(
+      absl::StrCat("router ", address_, " did not answer"));
   if (answer != nullptr) {
     result = std::move(*answer);
   } else if (stream->cancelled) {
     result = absl::CancelledError("given up");
   } else if (stream->ended) {
-    result = stream->status;
+    result = Annotate(stream->status, absl::StrCat("router ", address_));
   } else if (!sent.ok()) {
     result = sent;
   }

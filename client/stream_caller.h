@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
@@ -20,7 +21,8 @@ namespace gshard {
 // Thread-safe.
 class StreamCaller {
  public:
-  explicit StreamCaller(std::shared_ptr<grpc::Channel> channel);
+  // `address` is the router's, for errors.
+  StreamCaller(std::string address, std::shared_ptr<grpc::Channel> channel);
   // Ends the stream. Nobody may be in Translate().
   ~StreamCaller();
 
@@ -30,8 +32,8 @@ class StreamCaller {
   // Sends a request and waits for its answer, `timeout` at most; that of
   // TranslateStreamRequest is the same. Many may wait at the same time.
   //
-  // Errors: the request's; the stream's, UNAVAILABLE if it was lost;
-  // DeadlineExceeded; Cancelled after Cancel().
+  // Errors: the request's; the stream's with the router's address, UNAVAILABLE
+  // if it was lost; DeadlineExceeded; Cancelled after Cancel().
   absl::StatusOr<v1::TranslateResponse> Translate(
       const v1::TranslateRequest& request, std::chrono::milliseconds timeout);
 
@@ -44,6 +46,7 @@ class StreamCaller {
 
   std::shared_ptr<Stream> LiveStream();  // needs mutex_
 
+  const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
   std::mutex mutex_;
   uint64_t last_id_ = 0;            // guarded by mutex_

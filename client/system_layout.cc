@@ -1,6 +1,7 @@
 #include "client/system_layout.h"
 
 #include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
 
 namespace gshard {
 
@@ -39,6 +40,15 @@ void SystemFlags::Declare(Flags& flags) {
 
 std::string SystemFlags::CoordinatorAddress() const {
   return coordinator.empty() ? Layout().Address("coordinator") : coordinator;
+}
+
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> SystemFlags::Connect()
+    const {
+  auto client = CoordinatorClient::Create(CoordinatorAddress(), security);
+  if (absl::IsInvalidArgument(client.status())) {
+    return UsageError(Annotate(client.status(), "--coordinator"));
+  }
+  return client;
 }
 
 }  // namespace gshard

@@ -4,9 +4,12 @@
 #ifndef CLIENT_SYSTEM_LAYOUT_H_
 #define CLIENT_SYSTEM_LAYOUT_H_
 
+#include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "client/command.h"
+#include "client/coordinator_client.h"
 #include "services/config/flags.h"
 #include "services/config/security_options.h"
 
@@ -43,6 +46,8 @@ struct SystemFlags {
 
   SystemLayout Layout() const { return SystemLayout(directory); }
   std::string CoordinatorAddress() const;
+  // To the coordinator. Errors: usage errors of flags; those of reading files.
+  absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect() const;
 
   std::string directory;
   std::string coordinator;  // empty: the one in `directory`

@@ -1,29 +1,30 @@
 #include "client/translate_flags.h"
 
-#include <fstream>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/coordinator_client.h"
+#include "client/line_source.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/channel.h"
 
 namespace gshard {
 namespace {
 
 absl::Status ReadGlossary(const std::string& path,
                           v1::TranslateOptions& search) {
-  std::ifstream file(path);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be opened"));
-  }
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (line.empty()) continue;
-    const std::vector<std::string> columns = absl::StrSplit(line, '\t');
+  ASSIGN_OR_RETURN(const LineTranslator::Source lines, LinesOfPath(path, {}));
+  while (true) {
+    ASSIGN_OR_RETURN(const std::optional<SourceLine> line, lines.next());
+    if (!line.has_value()) break;
+    if (line->text.empty()) continue;
+    const std::vector<std::string> columns = absl::StrSplit(line->text, '\t');
     if (columns.size() != 2) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path, ", line ", number, ": expected source<TAB>target, got ",
+          path, ", line ", line->number, ": expected source<TAB>target, got ",
           columns.size(), " columns"));
     }
     v1::Term* const term = search.add_terms();
@@ -37,10 +38,12 @@ absl::Status ReadGlossary(const std::string& path,
 
 absl::StatusOr<std::vector<std::string>> RoutersToCall(
     const std::vector<std::string>& named, const SystemFlags& system) {
+  for (const std::string& address : named) {
+    const absl::Status status = ValidateAddress(address);
+    if (!status.ok()) return UsageError(Annotate(status, "--router"));
+  }
   if (!named.empty()) return named;
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   ASSIGN_OR_RETURN(const v1::DescribeResponse members, coordinator->Describe());
   return RouterAddresses(members);
 }
@@ -120,7 +123,21 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout));
   ASSIGN_OR_RETURN(options.routers, RoutersToCall(routers, system));
   options.security = system.security;
-  return LineTranslator::Create(std::move(options));
+  auto translator = LineTranslator::Create(std::move(options));
+  // The addresses are right: it is how to call them that is not.
+  if (absl::IsInvalidArgument(translator.status())) {
+    return UsageError(translator.status());
+  }
+  return translator;
+}
+
+absl::Status AskForLanguage(const absl::Status& status) {
+  if (!absl::IsInvalidArgument(status) ||
+      !absl::StrContains(status.message(), "language: expected")) {
+    return status;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(status.message(), "; say which with --from"));
 }
 
 void WarnOfDegraded(int64_t lines, Console& console) {

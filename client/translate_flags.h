@@ -18,7 +18,8 @@
 namespace gshard {
 
 // Routers to call: those named, else all that the coordinator knows. Errors:
-// those of the coordinator; FailedPrecondition if it knows none.
+// usage errors for what is no address; those of the coordinator;
+// FailedPrecondition if it knows none.
 absl::StatusOr<std::vector<std::string>> RoutersToCall(
     const std::vector<std::string>& named, const SystemFlags& system);
 
@@ -49,6 +50,10 @@ struct TranslateFlags {
   int64_t calls = 32;
   absl::Duration timeout = absl::Seconds(60);
 };
+
+// The error of a request that named no language; how to name one, if that is
+// what was wrong.
+absl::Status AskForLanguage(const absl::Status& status);
 
 // Tells the user of `lines` that were translated without some experts; nothing
 // if there are none.

@@ -147,9 +147,7 @@ absl::Status DescribeCommand(Arguments arguments, Console& console) {
   flags.Example("gshard describe --experts");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   ASSIGN_OR_RETURN(const v1::DescribeResponse description,
                    coordinator->Describe(experts));
   if (json) {
@@ -178,9 +176,7 @@ absl::Status WaitCommand(Arguments arguments, Console& console) {
   flags.Example("gshard wait --routers 1 --workers 2 --timeout 30s");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   return WaitForSystem(
       *coordinator, goal,
       std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),

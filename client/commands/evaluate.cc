@@ -210,13 +210,13 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   std::vector<std::string> hypotheses;
   int64_t degraded = 0;
   size_t next = 0;
-  RETURN_IF_ERROR(translator->Translate(
-      [&]() -> absl::StatusOr<std::optional<SourceLine>> {
+  const absl::Status translated = translator->Translate(
+      {[&]() -> absl::StatusOr<std::optional<SourceLine>> {
         if (next == pairs.size()) return std::optional<SourceLine>();
-        const SentencePair& pair = pairs[next++];
+        const SentencePair& pair = pairs[next];
         return std::optional<SourceLine>(
-            SourceLine{static_cast<int64_t>(next), pair.language, pair.source});
-      },
+            SourceLine{corpus.lines[next++], pair.language, pair.source});
+      }},
       [&](const SourceLine&, const v1::TranslationResult* result) {
         if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
         hypotheses.push_back(
@@ -228,7 +228,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
           *console.error << "\rtranslated " << hypotheses.size() << " of "
                          << pairs.size() << std::flush;
         }
-      }));
+      });
+  RETURN_IF_ERROR(Annotate(translated, test));
   if (console.out_is_terminal && !json) *console.error << "\r\x1b[K";
   WarnOfDegraded(degraded, console);
   const std::chrono::duration<double> seconds =

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <ostream>
 
+#include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "client/proto_json.h"
 #include "client/routing_tables.h"
@@ -57,9 +58,13 @@ absl::Status ExplainCommand(Arguments arguments, Console& console) {
   SetDeadline(context,
               std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)));
   v1::ExplainRoutingResponse response;
-  RETURN_IF_ERROR(
+  const absl::Status status =
       FromGrpcStatus(v1::TranslationService::NewStub(channel)->ExplainRouting(
-          &context, request, &response)));
+          &context, request, &response));
+  if (!status.ok()) {
+    return Annotate(language.empty() ? AskForLanguage(status) : status,
+                    absl::StrCat("router ", routers[0]));
+  }
   *console.out << (json ? ProtoToJsonText(response) : RoutingTables(response));
   return absl::OkStatus();
 }

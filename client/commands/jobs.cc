@@ -76,9 +76,7 @@ absl::Status JobsCommand(Arguments arguments, Console& console) {
   flags.Example("gshard jobs demo --history");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   ASSIGN_OR_RETURN(
       const v1::ListJobsResponse jobs,
       coordinator->ListJobs(

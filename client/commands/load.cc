@@ -11,6 +11,30 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+// Tells the user of experts that have fewer replicas than they should.
+void WarnOfReplicas(CoordinatorClient& coordinator, const std::string& session,
+                    Console& console) {
+  const auto system = coordinator.Describe();
+  if (!system.ok()) return;  // the model is loaded all the same
+  int workers = 0;
+  for (const v1::Member& member : system->members()) {
+    workers += member.role() == v1::MEMBER_ROLE_EXPERT_WORKER;
+  }
+  for (const v1::SessionInfo& info : system->sessions()) {
+    if (info.session() != session || info.experts_below_replicas() == 0) {
+      continue;
+    }
+    *console.error << "gshard: warning: " << info.experts_below_replicas()
+                   << " experts of " << session << " have fewer than "
+                   << info.replicas() << " replicas, with " << workers
+                   << " worker" << (workers == 1 ? "" : "s")
+                   << "; the others are made when more join\n";
+  }
+}
+
+}  // namespace
 
 absl::Status LoadCommand(Arguments arguments, Console& console) {
   SystemFlags system(console);
@@ -49,16 +73,13 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   request.set_replicas(static_cast<int32_t>(replicas));
   request.set_rollback(rollback);
   if (rollback == (parsed->positional.size() == 2)) {
-    return absl::InvalidArgumentError(
-        "expected either a checkpoint or --rollback");
+    return UsageError("expected either a checkpoint or --rollback");
   }
   if (!rollback) {
     ASSIGN_OR_RETURN(*request.mutable_checkpoint_directory(),
                      FindCheckpoint(parsed->positional[1]));
   }
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   ASSIGN_OR_RETURN(
       const std::string session,
       coordinator->LoadModel(request, std::chrono::milliseconds(
@@ -66,6 +87,7 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   *console.out << (json ? absl::StrCat("{\"session\":\"", session, "\"}")
                         : absl::StrCat(session, " is ready"))
                << "\n";
+  WarnOfReplicas(*coordinator, session, console);
   return absl::OkStatus();
 }
 
@@ -79,9 +101,7 @@ absl::Status UnloadCommand(Arguments arguments, Console& console) {
   flags.Example("gshard unload demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   const std::string& name = parsed->positional[0];
   if (absl::StrContains(name, "@")) return coordinator->UnloadModel(name);
 

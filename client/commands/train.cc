@@ -68,9 +68,7 @@ absl::Status TrainCommand(Arguments arguments, Console& console) {
   }
   *request.mutable_job() = TrainingJobToProto(job);
   request.set_resume(resume);
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   const absl::StatusOr<std::string> submitted = coordinator->SubmitJob(request);
   if (!submitted.ok() && follow && resume && IsThere(*coordinator, job)) {
     return FollowJob(*coordinator, job.name, json, console);
@@ -102,9 +100,7 @@ absl::Status WatchCommand(Arguments arguments, Console& console) {
   flags.Example("gshard watch demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   return FollowJob(*coordinator, parsed->positional[0], json, console);
 }
 
@@ -117,10 +113,21 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
   flags.Example("gshard cancel demo");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
-  ASSIGN_OR_RETURN(
-      const auto coordinator,
-      CoordinatorClient::Create(system.CoordinatorAddress(), system.security));
-  return coordinator->CancelJob(parsed->positional[0]);
+  ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
+  const std::string& name = parsed->positional[0];
+  RETURN_IF_ERROR(coordinator->CancelJob(name));
+  // One that was over stays what it was.
+  const auto jobs = coordinator->ListJobs(name, /*history=*/false);
+  const v1::JobState state = jobs.ok() && !jobs->jobs().empty()
+                                 ? jobs->jobs(0).progress().state()
+                                 : v1::JOB_STATE_CANCELLED;
+  *console.out << "job " << name
+               << (JobIsOver(state) && state != v1::JOB_STATE_CANCELLED
+                       ? absl::StrCat(" was over already: ",
+                                      JobStateName(state))
+                       : " was cancelled")
+               << std::endl;
+  return absl::OkStatus();
 }
 
 }  // namespace gshard

@@ -1,6 +1,5 @@
 // gshard translate: line by line.
 
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -72,9 +71,8 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   Flags flags("gshard translate",
               "Translates its arguments, else a file or standard input, line "
               "by line: a line comes out for each that goes in, in the same "
-              "order; blank lines stay blank. Lines of a pipe travel together: "
-              "who waits for a line's answer before the next one says "
-              "--sentences_per_call=1 --calls=1.");
+              "order; blank lines stay blank. Lines that are there travel "
+              "together; none waits for one that is still to come.");
   flags.Positional("[TEXT...]", 0, std::numeric_limits<int>::max(),
                    "each is one line");
   flags.Text("from", &format.language, "LANGUAGE",
@@ -110,33 +108,24 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
     return UsageError("expected --tsv or --from, got both");
   }
 
-  std::ifstream opened;
   LineTranslator::Source source;
   if (!parsed->positional.empty()) {
     source = LinesOfTexts(parsed->positional, format);
   } else if (file.empty() || file == "-") {
-    if (console.in_is_terminal) {
-      // What a person types is answered line by line.
-      translate.sentences_per_call = 1;
-      translate.calls = 1;
-    }
-    source = LinesOfStream(console.in, format);
+    source = LinesOfFile(console.in, format);
   } else {
-    opened.open(file);
-    if (!opened) {
-      return absl::NotFoundError(absl::StrCat(file, ": cannot be opened"));
-    }
-    source = LinesOfStream(&opened, format);
+    ASSIGN_OR_RETURN(source, LinesOfPath(file, format));
   }
   const bool several = translate.n_best > 1 || translate.alternatives;
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
   int64_t degraded = 0;
   const absl::Status status = translator->Translate(
-      [&]() -> absl::StatusOr<std::optional<SourceLine>> {
-        // What nobody can read need not be translated.
-        RETURN_IF_ERROR(CheckOutput(console));
-        return source();
-      },
+      {[&]() -> absl::StatusOr<std::optional<SourceLine>> {
+         // What nobody can read need not be translated.
+         RETURN_IF_ERROR(CheckOutput(console));
+         return source.next();
+       },
+       source.ready},
       [&](const SourceLine& line, const v1::TranslationResult* result) {
         if (result != nullptr && result->lost_choice_share() > 0) ++degraded;
         if (json) {
@@ -146,7 +135,9 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
         }
       });
   WarnOfDegraded(degraded, console);
-  return status;
+  return format.language.empty() && !format.tab_separated
+             ? AskForLanguage(status)
+             : status;
 }
 
 }  // namespace gshard

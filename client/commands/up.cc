@@ -21,6 +21,7 @@
 #include "client/system_layout.h"
 #include "client/system_wait.h"
 #include "client/table.h"
+#include "services/base/log_style.h"
 #include "services/base/status_macros.h"
 #include "services/config/process_options.h"
 #include "services/rpc/channel.h"
@@ -233,6 +234,8 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   ProcessOptions process;
   process.log_level = options.log_level;
   ApplyLogLevel(process);
+  // Else members have logs of their own.
+  if (!processes) SetLogStyle(LogStyle::kJson);
   *console.out << MemberTable(options) << std::flush;
   const std::unique_ptr<LocalSystem> system =
       processes ? MakeProcessSystem(options) : MakeEmbeddedSystem(options);

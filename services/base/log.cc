@@ -6,15 +6,18 @@
 #include <cmath>
 #include <cstdio>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "services/base/log_style.h"
 
 namespace gshard {
 namespace {
 
 std::atomic<LogSeverity> threshold{LogSeverity::kInfo};
+std::atomic<LogStyle> style{LogStyle::kJson};
 
 std::string& ProcessFields() {
   static std::string* const fields = new std::string;
@@ -82,6 +85,33 @@ absl::string_view Name(LogSeverity severity) {
   return "UNKNOWN";
 }
 
+std::string JsonLine(LogSeverity severity, absl::string_view message,
+                     LogFields fields) {
+  std::string line = absl::StrCat(
+      "{\"time\":\"",
+      absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(),
+                       absl::UTCTimeZone()),
+      "\",\"severity\":\"", Name(severity), "\",\"message\":", Quote(message),
+      ProcessFields(), scope_fields);
+  for (const LogField& field : fields) {
+    absl::StrAppend(&line, ",", Quote(field.key), ":", field.json);
+  }
+  return line + "}\n";
+}
+
+// Values stay quoted: what a peer or a file says cannot steer a terminal.
+std::string PlainLine(LogSeverity severity, absl::string_view message,
+                      LogFields fields) {
+  std::string line = absl::StrCat(
+      "gshard: ", absl::AsciiStrToLower(Name(severity)), ": ", message);
+  const char* separator = ": ";
+  for (const LogField& field : fields) {
+    absl::StrAppend(&line, separator, field.key, "=", field.json);
+    separator = ", ";
+  }
+  return line + "\n";
+}
+
 }  // namespace
 
 LogField::LogField(absl::string_view key, absl::string_view value)
@@ -95,6 +125,8 @@ LogField::LogField(absl::string_view key, int64_t value, int)
     : key(key), json(absl::StrCat(value)) {}
 
 void SetLogThreshold(LogSeverity severity) { threshold = severity; }
+
+void SetLogStyle(LogStyle wanted) { style = wanted; }
 
 void SetLogField(const LogField& field) {
   absl::StrAppend(&ProcessFields(), ",", Quote(field.key), ":", field.json);
@@ -111,16 +143,9 @@ LogScope::~LogScope() { scope_fields = outer_; }
 
 void Log(LogSeverity severity, absl::string_view message, LogFields fields) {
   if (severity < threshold.load(std::memory_order_relaxed)) return;
-  std::string line = absl::StrCat(
-      "{\"time\":\"",
-      absl::FormatTime("%Y-%m-%d%ET%H:%M:%E3SZ", absl::Now(),
-                       absl::UTCTimeZone()),
-      "\",\"severity\":\"", Name(severity), "\",\"message\":", Quote(message),
-      ProcessFields(), scope_fields);
-  for (const LogField& field : fields) {
-    absl::StrAppend(&line, ",", Quote(field.key), ":", field.json);
-  }
-  line += "}\n";
+  const std::string line = style.load() == LogStyle::kPlain
+                               ? PlainLine(severity, message, fields)
+                               : JsonLine(severity, message, fields);
   // One write per line keeps lines of different threads and processes whole. A
   // log that cannot be written is lost: there is nowhere to report it.
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -24,14 +25,28 @@ absl::Status Unexpected(absl::string_view expected, absl::string_view got) {
       absl::StrCat("expected ", expected, ", got \"", got, "\""));
 }
 
+// "one", "two or three", "1 to 5".
+std::string CountText(int least, int most) {
+  const auto word = [](int count) {
+    const char* const words[] = {"none", "one", "two", "three"};
+    return count <= 3 ? words[count] : absl::StrCat(count);
+  };
+  if (most == std::numeric_limits<int>::max()) {
+    return absl::StrCat("at least ", word(least));
+  }
+  if (least == most) return word(most);
+  if (least == 0) return absl::StrCat("at most ", word(most));
+  return absl::StrCat(word(least), most == least + 1 ? " or " : " to ",
+                      word(most));
+}
+
 }  // namespace
 
 Flags::Flags(std::string command, std::string summary)
     : command_(std::move(command)), summary_(std::move(summary)) {}
 
 std::string Flags::EnvironmentName(absl::string_view flag) {
-  return absl::StrCat("GSHARD_", absl::AsciiStrToUpper(
-                                     absl::StrReplaceAll(flag, {{"-", "_"}})));
+  return absl::StrCat("GSHARD_", absl::AsciiStrToUpper(flag));
 }
 
 void Flags::Integer(absl::string_view name, int64_t* value, int64_t low,
@@ -169,16 +184,14 @@ void Flags::Example(absl::string_view command_line) {
 void Flags::Add(Flag flag) {
   CHECK(Find(flag.name) == nullptr);
   CHECK(flag.name != "help");
+  CHECK(!absl::StrContains(flag.name, '-'));
   flag.default_text = flag.print();
   flags_.push_back(std::move(flag));
 }
 
 Flags::Flag* Flags::Find(absl::string_view name) {
   for (Flag& flag : flags_) {
-    if (absl::StrReplaceAll(flag.name, {{"_", "-"}}) ==
-        absl::StrReplaceAll(name, {{"_", "-"}})) {
-      return &flag;
-    }
+    if (flag.name == absl::StrReplaceAll(name, {{"-", "_"}})) return &flag;
   }
   return nullptr;
 }
@@ -187,7 +200,8 @@ absl::Status Flags::Unknown(absl::string_view name) const {
   std::string message = absl::StrCat("unknown flag --", name, " of ", command_);
   std::vector<std::string> names;
   for (const Flag& flag : flags_) names.push_back(flag.name);
-  const std::optional<std::string> nearest = NearestName(name, names);
+  const std::optional<std::string> nearest =
+      NearestName(absl::StrReplaceAll(name, {{"-", "_"}}), names);
   if (nearest.has_value()) {
     absl::StrAppend(&message, "; did you mean --", *nearest, "?");
   } else {
@@ -285,8 +299,9 @@ absl::StatusOr<Flags::Result> Flags::Parse(
   }
   if (count < least_positional_ || count > most_positional_) {
     return absl::InvalidArgumentError(
-        absl::StrCat(positional_placeholder_, ": expected ", least_positional_,
-                     " to ", most_positional_, " arguments, got ", count));
+        absl::StrCat(positional_placeholder_, ": expected ",
+                     CountText(least_positional_, most_positional_), ", got ",
+                     count == 0 ? "none" : absl::StrCat(count)));
   }
   return result;
 }

@@ -43,8 +43,8 @@ class Flags {
   // `command` as the user types it, and what it does in a sentence.
   Flags(std::string command, std::string summary);
 
-  // Each declares a flag. `name` is new and has lower-case letters, digits, '-'
-  // and '_'; `placeholder` stands for the value in the help; `help` says what
+  // Each declares a flag. `name` is new and has lower-case letters, digits and
+  // '_'; `placeholder` stands for the value in the help; `help` says what
   // the flag does, without its range and default, which are added.
   void Integer(absl::string_view name, int64_t* value, int64_t low,
                int64_t high, absl::string_view help);
@@ -116,7 +116,7 @@ class Flags {
     Source source = Source::kDefault;
   };
 
-  // "max-tokens" is read from "GSHARD_MAX_TOKENS".
+  // "max_tokens" is read from "GSHARD_MAX_TOKENS".
   static std::string EnvironmentName(absl::string_view flag);
 
   void Add(Flag flag);

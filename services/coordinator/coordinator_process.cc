@@ -27,14 +27,14 @@ Flags DeclareFlags(CoordinatorFlags* values) {
               "training jobs and says which models it serves.");
   CoordinatorProcessOptions& options = values->options;
   AddProcessFlags(flags, &options.process);
-  flags.Text("state-directory", &options.state_directory, "DIR",
+  flags.Text("state_directory", &options.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
   flags.List("data_roots", &options.data_roots, "DIR",
              "folders that all files and folders of jobs and of models to load "
              "must lie in, links resolved; empty: they may lie anywhere that "
              "the processes can reach, which is not for production");
-  flags.Integer("lease-ms", &options.process.lease_ms, 100, 3'600'000,
+  flags.Integer("lease_ms", &options.process.lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
   flags.Choice(
@@ -44,22 +44,22 @@ Flags DeclareFlags(CoordinatorFlags* values) {
       "and write checkpoints, too; the result is the same");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
-  flags.Integer("min-routers", &options.min_routers, 1, 65536,
+  flags.Integer("min_routers", &options.min_routers, 1, 65536,
                 "routers to wait for before these are loaded");
-  flags.Integer("min-workers", &options.min_workers, 0, 65536,
+  flags.Integer("min_workers", &options.min_workers, 0, 65536,
                 "expert workers to wait for before these are loaded");
   flags.Integer("replicas", &options.replicas, 1, kMaxReplicas,
                 "workers that hold each expert of a served model; with 2, one "
                 "may be lost unnoticed");
-  flags.Bool("per-expert-metrics", &options.per_expert_metrics,
+  flags.Bool("per_expert_metrics", &options.per_expert_metrics,
              "adds a series for each expert of each layer");
   flags.Example(
       "gshard_coordinator --listen=0.0.0.0:7400 --tls_certificate=c.pem "
-      "--tls_key=c.key --tls_ca=ca.pem --metrics-address=127.0.0.1:9400");
+      "--tls_key=c.key --tls_ca=ca.pem --metrics_address=127.0.0.1:9400");
   flags.Example(
       "gshard_coordinator --listen=unix:/run/gshard/coordinator "
       "--model=translator=/data/checkpoints/step-00020000 "
-      "--min-workers=2");
+      "--min_workers=2");
   return flags;
 }
 

@@ -21,7 +21,7 @@
 namespace gshard {
 namespace {
 
-using OnPair = std::function<void(const PairLine&)>;
+using OnPair = std::function<void(const PairLine&, int64_t line)>;
 
 // Hands the pairs of a text that comes in parts to `on_pair`, and counts the
 // other lines.
@@ -64,7 +64,7 @@ class PairCounter {
       AddBad(line.number, *problem);
     } else if (const auto* pair = std::get_if<PairLine>(&parsed)) {
       ++counts_.report.pairs;
-      on_pair_(*pair);
+      on_pair_(*pair, line.number);
     }
   }
 
@@ -85,6 +85,13 @@ class PairCounter {
 SentencePair ToSentencePair(const PairLine& line) {
   return {std::string(line.language), std::string(line.source),
           std::string(line.target)};
+}
+
+OnPair Keep(std::vector<SentencePair>* pairs, std::vector<int64_t>* lines) {
+  return [pairs, lines](const PairLine& pair, int64_t line) {
+    pairs->push_back(ToSentencePair(pair));
+    lines->push_back(line);
+  };
 }
 
 struct FileCloser {
@@ -149,23 +156,23 @@ std::map<std::string, int64_t> Corpus::CountByLanguage() const {
 absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
                                    const CorpusOptions& options) {
   std::vector<SentencePair> pairs;
-  PairCounter counter(options, [&pairs](const PairLine& line) {
-    pairs.push_back(ToSentencePair(line));
-  });
+  std::vector<int64_t> lines;
+  PairCounter counter(options, Keep(&pairs, &lines));
   counter.Append(text);
   ASSIGN_OR_RETURN(Corpus corpus, counter.Finish());
   corpus.pairs = std::move(pairs);
+  corpus.lines = std::move(lines);
   return corpus;
 }
 
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options) {
   std::vector<SentencePair> pairs;
+  std::vector<int64_t> lines;
   ASSIGN_OR_RETURN(Corpus corpus,
-                   ScanFile(path, options, [&pairs](const PairLine& line) {
-                     pairs.push_back(ToSentencePair(line));
-                   }));
+                   ScanFile(path, options, Keep(&pairs, &lines)));
   corpus.pairs = std::move(pairs);
+  corpus.lines = std::move(lines);
   return corpus;
 }
 
@@ -182,7 +189,7 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
     ASSIGN_OR_RETURN(
         const Corpus counts,
         ScanFile(file.path, {.default_language = file.language},
-                 [&](const PairLine& line) {
+                 [&](const PairLine& line, int64_t) {
                    languages.emplace(line.language);
                    const uint64_t place = seen++;
                    if (kept.size() < max_pairs) {

@@ -46,6 +46,7 @@ struct BadLine {
 
 struct Corpus {
   std::vector<SentencePair> pairs;  // in the order of the file
+  std::vector<int64_t> lines;       // from 1, of each pair
   int64_t bad_lines = 0;
   std::vector<BadLine> first_bad_lines;
   TextReport report;  // the same by reason

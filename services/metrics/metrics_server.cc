@@ -5,10 +5,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,30 +22,52 @@
 namespace gshard {
 namespace {
 
-// Opens and closes a connection to a port of this host.
-void Touch(const std::string& host, int port) {
-  // What is bound to every address is reached by the loopback one.
-  const char* const target = host == "0.0.0.0" ? "127.0.0.1"
-                             : host == "[::]"  ? "::1"
-                                               : host.c_str();
-  std::string name = target;
-  if (name.front() == '[') name = name.substr(1, name.size() - 2);
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+// Null if `host` is no number of a host, in brackets if IPv6.
+Addresses Look(std::string host, const std::string& port) {
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints = {};
   hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found) !=
-      0) {
-    return;
+  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) {
+    found = nullptr;
   }
+  return Addresses(found, freeaddrinfo);
+}
+
+// Opens and closes a connection to a port of this host.
+void Touch(const std::string& host, int port) {
+  // What is bound to every address is reached by the loopback one.
+  const Addresses found = Look(host == "0.0.0.0" ? "127.0.0.1"
+                               : host == "[::]"  ? "::1"
+                                                 : host,
+                               std::to_string(port));
+  if (found == nullptr) return;
   const int file = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
-  if (file >= 0) {
-    // Arriving is all that matters.
-    [[maybe_unused]] const int result =
-        connect(file, found->ai_addr, found->ai_addrlen);
-    close(file);
-  }
-  freeaddrinfo(found);
+  if (file < 0) return;
+  // Arriving is all that matters.
+  [[maybe_unused]] const int result =
+      connect(file, found->ai_addr, found->ai_addrlen);
+  close(file);
+}
+
+// What the system says to serving there; the HTTP library does not tell.
+std::string WhyNot(const std::string& host, const std::string& port) {
+  const Addresses found = Look(host, port);
+  if (found == nullptr) return "expected a numeric address of this host";
+  const int file = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (file < 0) return std::generic_category().message(errno);
+  const int yes = 1;
+  setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  const bool bound = bind(file, found->ai_addr, found->ai_addrlen) == 0 &&
+                     listen(file, 1) == 0;
+  const int error = errno;
+  close(file);
+  if (bound) return "the HTTP server did not start";
+  return error == EADDRINUSE ? "the address is in use"
+                             : std::generic_category().message(error);
 }
 
 }  // namespace
@@ -110,9 +135,10 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
     server->impl_ = std::make_unique<Impl>(text, metrics.impl_);
     server->address_ =
         absl::StrCat(server->impl_->host(), ":", server->impl_->port());
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     return absl::UnavailableError(
-        absl::StrCat("cannot serve metrics on \"", text, "\": ", error.what()));
+        absl::StrCat("cannot serve metrics on \"", text,
+                     "\": ", WhyNot(text.substr(0, colon), port)));
   }
   return server;
 }

@@ -20,7 +20,8 @@ namespace gshard {
 
 // Parses `arguments` by `flags`, which write to `options`, and runs a Process
 // until SIGTERM has drained it. Returns the exit code: 0, 1 if the process
-// could not start or was refused, 2 for wrong flags. With --probe it runs none
+// could not start or was refused, 2 for wrong flags, which are also what makes
+// Start() fail with INVALID_ARGUMENT: addresses, files of callers. With --probe it runs none
 // and returns 0 if the one that it asks is as wanted, else 1.
 //
 // `check` runs once flags are parsed and may still write to `options`; its
@@ -58,10 +59,11 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   const auto delay = absl::ToChronoMilliseconds(options.process.drain_delay);
   SignalWatcher signals([&](int) { process.Drain(grace, delay); });
   status = process.Start();
+  const bool wrong_flags = absl::IsInvalidArgument(status);
   if (status.ok()) status = process.Wait();
   if (status.ok()) return 0;
   LogError("the process ends", {{"status", status}});
-  return 1;
+  return wrong_flags ? 2 : 1;
 }
 
 }  // namespace gshard

@@ -2,7 +2,7 @@
 // without buddies: from the moment of the fault to the first step that had not
 // been committed before, in processes of their own.
 //
-//   build/release/benchmark/recovery_benchmark --lease-ms=5000 --runs=3
+//   build/release/benchmark/recovery_benchmark --lease_ms=5000 --runs=3
 //
 // killed: SIGKILL, which closes the worker's connections. stopped: SIGSTOP,
 // which nobody sees before the lease is over. No worker comes in its place, so
@@ -173,7 +173,7 @@ void Run(int64_t lease_ms, int64_t runs) {
 int main(int argc, char** argv) {
   int64_t lease_ms = 5000, runs = 3;
   gshard::Flags flags("recovery_benchmark", "Times the loss of a worker.");
-  flags.Integer("lease-ms", &lease_ms, 100, 3'600'000, "the lease");
+  flags.Integer("lease_ms", &lease_ms, 100, 3'600'000, "the lease");
   flags.Integer("runs", &runs, 1, 1000, "runs of each kind");
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   const auto parsed = flags.Parse(arguments);

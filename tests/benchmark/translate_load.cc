@@ -72,10 +72,10 @@ Flags DeclareFlags(LoadFlags* values) {
   flags.Integer("calls", &values->calls, 1, 1 << 16,
                 "calls under way with --rate=0");
   flags.Integer("beam", &values->beam, 1, 32, "hypotheses of the search");
-  flags.Integer("deadline-ms", &values->deadline_ms, 1, 3'600'000,
+  flags.Integer("deadline_ms", &values->deadline_ms, 1, 3'600'000,
                 "time that a call has");
   flags.Integer("seed", &values->seed, 0, 1 << 30, "of times and sentences");
-  flags.Bool("require-full", &values->require_full,
+  flags.Bool("require_full", &values->require_full,
              "ask for full translations only");
   flags.Text("log", &values->log, "FILE", "where each call is listed");
   flags.Require("routers");

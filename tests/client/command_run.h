@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "client/command.h"
+#include "tests/client/text_input.h"
 
 namespace gshard {
 
@@ -16,9 +17,9 @@ struct CommandRun {
   CommandRun(absl::Status (*command)(Arguments, Console&),
              const std::vector<std::string>& arguments,
              const std::string& input = "") {
-    std::istringstream in(input);
+    const TextInput in(input);
     std::ostringstream out_stream, error_stream;
-    Console console{&in, &out_stream, &error_stream,
+    Console console{in.file(), &out_stream, &error_stream,
                     [](const char*) -> const char* { return nullptr; }};
     status = command(arguments, console);
     out = out_stream.str();

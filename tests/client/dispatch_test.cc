@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "services/base/log.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -42,7 +43,7 @@ Outcome RunGshard(const std::vector<std::string>& arguments) {
                                          {"wave off", "sends away", Fail},
                                          {"fail", "does not work", Fail}};
   std::ostringstream out, error;
-  Console console{nullptr, &out, &error,
+  Console console{-1, &out, &error,
                   [](const char*) -> const char* { return nullptr; }};
   const int code = Dispatch(commands, arguments, console);
   return {code, out.str(), error.str()};
@@ -59,7 +60,7 @@ TEST(DispatchTest, OutputThatIsLostIsAnError) {
   const std::vector<Command> commands = {{"greet", "says hello", Greet}};
   std::ofstream full("/dev/full");
   std::ostringstream error;
-  Console console{nullptr, &full, &error,
+  Console console{-1, &full, &error,
                   [](const char*) -> const char* { return nullptr; }};
   EXPECT_EQ(Dispatch(commands, std::vector<std::string>{"greet"}, console), 1);
   EXPECT_THAT(error.str(), HasSubstr("resource_exhausted: the output could"));
@@ -104,10 +105,42 @@ TEST(DispatchTest, HelpListsCommandsAndExplainsOne) {
   }
 }
 
+TEST(DispatchTest, AFirstWordAloneIsExplainedByWhatFollowsIt) {
+  for (const auto& asked : std::vector<std::vector<std::string>>{
+           {"wave", "--help"}, {"wave", "-h"}, {"help", "wave"}}) {
+    const Outcome outcome = RunGshard(asked);
+    EXPECT_EQ(outcome.code, 0);
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("Usage: gshard wave COMMAND"),
+                                   HasSubstr("wave off  sends away"),
+                                   ::testing::Not(HasSubstr("greet"))));
+    EXPECT_EQ(outcome.error, "");
+  }
+  EXPECT_EQ(RunGshard({"wave"}).code, 2);
+  EXPECT_EQ(RunGshard({"wave", "on", "--help"}).code, 2);
+  EXPECT_EQ(RunGshard({"wav", "--help"}).code, 2);
+}
+
 TEST(DispatchTest, NoCommandIsAWrongCall) {
   const Outcome outcome = RunGshard({});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.error, HasSubstr("Usage: gshard COMMAND"));
+}
+
+absl::Status Warn(Arguments, Console&) {
+  LogInfo("all is well");
+  LogWarning("a file is odd", {{"file", "/a"}});
+  return absl::OkStatus();
+}
+
+TEST(DispatchTest, WarningsAreLinesForAPerson) {
+  const std::vector<Command> commands = {{"warn", "warns", Warn}};
+  std::ostringstream out, error;
+  Console console{-1, &out, &error,
+                  [](const char*) -> const char* { return nullptr; }};
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Dispatch(commands, std::vector<std::string>{"warn"}, console), 0);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "gshard: warning: a file is odd: file=\"/a\"\n");
 }
 
 TEST(DispatchTest, KnowsItsVersion) {

@@ -4,16 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "client/line_source.h"
 #include "services/base/retry_delay.h"
 #include "tests/client/fake_router.h"
+#include "tests/client/text_input.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -297,6 +300,94 @@ TEST(LineTranslatorTest, WaitsAsLongAsItIsAsked) {
   ASSERT_OK(TranslateAll({.routers = {router.address()}}, {"a"}).status);
   EXPECT_EQ(calls, 2);
   EXPECT_GE(second - first, std::chrono::milliseconds(50));
+}
+
+// Who asks line by line, as a co-process is asked.
+TEST(LineTranslatorTest, APipeThatPausesGetsItsAnswers) {
+  FakeRouter router;
+  ASSERT_OK_AND_ASSIGN(const auto translator,
+                       LineTranslator::Create({.routers = {router.address()}}));
+  PipeInput in;
+  in.Write("a\n");
+  std::vector<std::string> answers;
+  ASSERT_OK(translator->Translate(
+      LinesOfFile(in.file(), {.language = "de"}),
+      [&](const SourceLine&, const v1::TranslationResult* result) {
+        answers.push_back(result->hypotheses(0).text());
+        // The next is asked only now.
+        answers.size() == 1 ? in.Write("b\n") : in.End();
+      }));
+  EXPECT_THAT(answers, ElementsAre("de:A", "de:B"));
+  EXPECT_EQ(router.requests().size(), 2u);
+}
+
+TEST(LineTranslatorTest, LinesThatComeMeanwhileDoNotWaitForAnswers) {
+  FakeRouter router;
+  PipeInput in;
+  std::mutex mutex;
+  std::condition_variable changed;
+  int arrived = 0;
+  // The first is answered only when the next has come, which is written only
+  // when the first is on its way.
+  router.Refuse([&](int call, const v1::TranslateRequest&) {
+    std::unique_lock<std::mutex> lock(mutex);
+    ++arrived;
+    changed.notify_all();
+    if (call == 0) {
+      in.Write("b\n");
+      in.End();
+      changed.wait(lock, [&] { return arrived == 2; });
+    }
+    return absl::OkStatus();
+  });
+  ASSERT_OK_AND_ASSIGN(const auto translator,
+                       LineTranslator::Create({.routers = {router.address()}}));
+  in.Write("a\n");
+  int answers = 0;
+  ASSERT_OK(translator->Translate(
+      LinesOfFile(in.file(), {}),
+      [&](const SourceLine&, const v1::TranslationResult*) { ++answers; }));
+  EXPECT_EQ(answers, 2);
+}
+
+TEST(LineTranslatorTest, LinesThatAreThereTravelTogether) {
+  FakeRouter router;
+  ASSERT_OK_AND_ASSIGN(const auto translator,
+                       LineTranslator::Create({.routers = {router.address()}}));
+  PipeInput in;
+  in.Write("a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n");
+  in.End();
+  ASSERT_OK(translator->Translate(
+      LinesOfFile(in.file(), {}),
+      [](const SourceLine&, const v1::TranslationResult*) {}));
+  EXPECT_EQ(router.requests().size(), 2u);  // of 8 and 2
+}
+
+TEST(LineTranslatorTest, NamesTheRouterThatCannotBeReached) {
+  const Translated translated =
+      TranslateAll({.routers = {"127.0.0.1:1"}, .attempts = 2}, {"a"});
+  EXPECT_THAT(translated.status,
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(StartsWith("line 1: router 127.0.0.1:1: "),
+                             HasSubstr("onnection refused"))));
+}
+
+TEST(LineTranslatorTest, NamesTheRouterThatDoesNotAnswer) {
+  FakeRouter router;
+  std::promise<void> end;
+  const std::shared_future<void> ended = end.get_future().share();
+  router.Refuse([ended](int, const v1::TranslateRequest&) {
+    ended.wait();
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(TranslateAll({.routers = {router.address()},
+                            .timeout = std::chrono::milliseconds(50)},
+                           {"a"})
+                  .status,
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       absl::StrCat("line 1: router ", router.address(),
+                                    " did not answer")));
+  end.set_value();
 }
 
 TEST(LineTranslatorTest, NeedsRouters) {

@@ -62,7 +62,7 @@ run_load() {
   shift
   "$load" --routers="$routers" --seconds="$time" --seed="$seed" --beam=8 \
     --texts="$texts" \
-    --deadline-ms="$deadline" --log="$scratch/calls" "$@" \
+    --deadline_ms="$deadline" --log="$scratch/calls" "$@" \
     > "$scratch/load" 2> "$scratch/load.err" || give_up "the load failed"
   awk '$3 != 8 { print $2 }' "$scratch/calls" | sort -n > "$scratch/taken"
   awk '$3 == 8 { print $2 }' "$scratch/calls" | sort -n > "$scratch/refused"

@@ -49,6 +49,22 @@ TEST(EvaluateCommandTest, SaysThatExpertsWereLost) {
   EXPECT_THAT(run.error, HasSubstr("3 lines were translated without experts"));
 }
 
+TEST(EvaluateCommandTest, NamesTheLineOfTheFileThatIsRefused) {
+  FakeRouter router;
+  router.Refuse([](int, const v1::TranslateRequest&) {
+    return absl::InvalidArgumentError("sentences[1].text: too long");
+  });
+  const ScratchFolder folder;
+  // The second pair is in the fourth line.
+  const std::string test =
+      folder.Write("test.tsv", "de\ta\tb\n\nno pair\nde\tc\td\n");
+  EXPECT_THAT(CommandRun(EvaluateCommand, {"--test", test, "--sacrebleu=/none",
+                                           "--router", router.address()})
+                  .status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       test + ": line 4: sentences[1].text: too long"));
+}
+
 TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   FakeRouter router;
   const ScratchFolder folder;

@@ -40,7 +40,13 @@ TEST(ExplainCommandTest, ErrorsAreTheRouters) {
       CommandRun(ExplainCommand, {"secret", "--router", router.address()})
           .status,
       StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("debug calls")));
+  EXPECT_THAT(CommandRun(ExplainCommand, {"a", "--router=127.0.0.1:1"}).status,
+              StatusIs(absl::StatusCode::kUnavailable,
+                       ::testing::AllOf(HasSubstr("router 127.0.0.1:1: "),
+                                        HasSubstr("onnection refused"))));
   EXPECT_TRUE(IsUsageError(CommandRun(ExplainCommand, {}).status));
+  EXPECT_TRUE(IsUsageError(
+      CommandRun(ExplainCommand, {"a", "--router=nowhere"}).status));
   EXPECT_THAT(CommandRun(ExplainCommand, {"--help"}).out,
               HasSubstr("--enable_debug_calls"));
 }

@@ -69,6 +69,19 @@ class FakeCoordinator final : public v1::CoordinatorService::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status CancelJob(grpc::ServerContext*,
+                         const v1::CancelJobRequest* request,
+                         v1::CancelJobResponse*) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!job_.has_value() || job_->job() != request->job()) {
+      return grpc::Status(grpc::NOT_FOUND, "no such job");
+    }
+    if (job_->state() == v1::JOB_STATE_RUNNING) {
+      job_->set_state(v1::JOB_STATE_CANCELLED);
+    }
+    return grpc::Status::OK;
+  }
+
   grpc::Status WatchJob(grpc::ServerContext*,
                         const v1::WatchJobRequest* request,
                         grpc::ServerWriter<v1::JobProgress>* writer) override {
@@ -100,6 +113,29 @@ v1::JobProgress Line(v1::JobState state, int64_t step) {
   line.set_loss(4.25);
   line.set_eta_seconds(61);
   return line;
+}
+
+TEST(CancelCommandTest, SaysWhatBecameOfTheJob) {
+  FakeCoordinator coordinator;
+  v1::JobProgress job = Line(v1::JOB_STATE_RUNNING, 7);
+  job.set_job("tiny");
+  coordinator.HaveJob(job);
+  const auto cancel = [&](const char* name) {
+    return CommandRun(CancelCommand,
+                      {name, "--coordinator", coordinator.address()});
+  };
+  const CommandRun run = cancel("tiny");
+  ASSERT_OK(run.status);
+  EXPECT_EQ(run.out, "job tiny was cancelled\n");
+  job.set_state(v1::JOB_STATE_SUCCEEDED);
+  coordinator.HaveJob(job);
+  const CommandRun late = cancel("tiny");
+  ASSERT_OK(late.status);
+  EXPECT_EQ(late.out, "job tiny was over already: succeeded\n");
+  const CommandRun other = cancel("other");
+  EXPECT_THAT(other.status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no such job")));
+  EXPECT_EQ(other.out, "");
 }
 
 TEST(TrainCommandTest, SubmitsAbsolutePaths) {

@@ -21,7 +21,7 @@ TEST(TranslateCommandTest, TranslatesArguments) {
   const CommandRun run(
       TranslateCommand,
       {"Guten Tag", "Hallo", "--from", "de", "--model=demo", "--beam=2",
-       "--max-length=9", "--router", router.address()});
+       "--max_length=9", "--router", router.address()});
   ASSERT_OK(run.status);
   EXPECT_EQ(run.out, "de:GUTEN TAG\nde:HALLO\n");
   const v1::TranslateRequest request = router.requests().at(0);
@@ -49,10 +49,10 @@ TEST(TranslateCommandTest, StopsWhenItsOutputIsLost) {
   FakeRouter router;
   std::string text;
   for (int i = 0; i < 1000; ++i) text += "a\n";
-  std::istringstream in(text);
+  const TextInput in(text);
   std::ofstream out("/dev/full");
   std::ostringstream error;
-  Console console{&in, &out, &error,
+  Console console{in.file(), &out, &error,
                   [](const char*) -> const char* { return nullptr; }};
   EXPECT_THAT(
       TranslateCommand(
@@ -76,6 +76,35 @@ TEST(TranslateCommandTest, TranslatesAFile) {
                          {"--file=/none", "--router", router.address()})
                   .status,
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/none")));
+}
+
+TEST(TranslateCommandTest, AFolderIsNoText) {
+  FakeRouter router;
+  const ScratchFolder folder;
+  for (const char* flag : {"--file", "--glossary"}) {
+    EXPECT_THAT(CommandRun(TranslateCommand,
+                           {flag, folder.path(), "--router", router.address()})
+                    .status,
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         folder.path() + ": is a directory"));
+  }
+  EXPECT_TRUE(router.requests().empty());
+}
+
+TEST(TranslateCommandTest, SaysHowToNameALanguageThatIsNeeded) {
+  FakeRouter router;
+  router.Refuse([](int, const v1::TranslateRequest&) {
+    return absl::InvalidArgumentError(
+        "sentences[0].language: expected one of de, fr, got \"\"");
+  });
+  EXPECT_THAT(
+      CommandRun(TranslateCommand, {"a", "--router", router.address()}).status,
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("got \"\"; say which with --from")));
+  EXPECT_THAT(CommandRun(TranslateCommand,
+                         {"a", "--from=xx", "--router", router.address()})
+                  .status.message(),
+              ::testing::Not(HasSubstr("--from")));
 }
 
 TEST(TranslateCommandTest, PrintsNBestWithLineAndScore) {
@@ -176,6 +205,9 @@ TEST(TranslateCommandTest, FlagsThatContradictAreUsageErrors) {
            {"a", "--router=unix:/x", "--alternatives", "--greedy"},
            {"a", "--router=unix:/x", "--alternatives", "--keep=a"},
            {"a", "--router=unix:/x", "--keep=a,,b"},
+           {"a", "--router=nowhere"},
+           {"a", "--coordinator=nowhere"},
+           {"a", "--router=unix:/x", "--tls_key=a"},
            {"a", "--beam=33"}}) {
     EXPECT_TRUE(IsUsageError(CommandRun(TranslateCommand, arguments).status))
         << arguments.back();

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "services/base/log_style.h"
+
 namespace gshard {
 namespace {
 
@@ -54,6 +56,17 @@ TEST(LogTest, WritesOneObjectALineWithTimeSeverityAndMessage) {
               MatchesRegex("[0-9-]+T[0-9]+:[0-9]+:[0-9]+\\.[0-9]+Z"));
   EXPECT_EQ(lines[1]["severity"], "WARNING");
   EXPECT_EQ(lines[2]["severity"], "ERROR");
+}
+
+TEST(LogTest, LinesForAPersonArePlain) {
+  ::testing::internal::CaptureStderr();
+  SetLogStyle(LogStyle::kPlain);
+  LogWarning("slow", {{"file", "/a\x1b[2J"}, {"seconds", 3}});
+  LogError("gone");
+  SetLogStyle(LogStyle::kJson);
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "gshard: warning: slow: file=\"/a\\u001b[2J\", seconds=3\n"
+            "gshard: error: gone\n");
 }
 
 TEST(LogTest, KeepsTheTypeOfEveryField) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
@@ -22,7 +23,7 @@ class FlagsTest : public ::testing::Test {
  protected:
   FlagsTest() {
     flags_.Integer("beam", &beam_, 1, 64, "hypotheses kept for each sentence");
-    flags_.Real("length-penalty", &penalty_, Interval::Closed(0, 10),
+    flags_.Real("length_penalty", &penalty_, Interval::Closed(0, 10),
                 "exponent of the length");
     flags_.Bool("follow", &follow_, "print progress until the job is done");
     flags_.Text("listen", &listen_, "HOST:PORT", "address to serve at");
@@ -62,7 +63,7 @@ TEST_F(FlagsTest, KeepsDefaultsWhenNothingIsSaid) {
 TEST_F(FlagsTest, ReadsEveryTypeInBothForms) {
   ASSERT_OK_AND_ASSIGN(
       const Flags::Result result,
-      Parse({"--beam", "8", "--length-penalty=1.5", "--follow", "one",
+      Parse({"--beam", "8", "--length_penalty=1.5", "--follow", "one",
              "--listen", "[::1]:80", "--role=worker", "--languages=de,pt_BR",
              "--deadline=1m30s", "--", "--beam"}));
   EXPECT_EQ(beam_, 8);
@@ -98,7 +99,7 @@ TEST_F(FlagsTest, PrefersFlagsToEnvironmentToDefaults) {
   EXPECT_EQ(listen_, "0.0.0.0:8000");
   const std::string effective = flags_.Effective();
   EXPECT_THAT(effective, HasSubstr("--beam=3  # flag\n"));
-  EXPECT_THAT(effective, HasSubstr("--length-penalty=0.25  # environment\n"));
+  EXPECT_THAT(effective, HasSubstr("--length_penalty=0.25  # environment\n"));
   EXPECT_THAT(effective, HasSubstr("--listen=0.0.0.0:8000  # default\n"));
 }
 
@@ -114,8 +115,8 @@ TEST_F(FlagsTest, NamesTheFlagTheValueAndWhatWasExpected) {
       {{"--beam="}, "--beam: expected a whole number, 1 to 64, got \"\""},
       {{"--beam"}, "--beam: expected a value, got nothing"},
       {{"--listen", "--follow"}, "--listen: expected a value, got nothing"},
-      {{"--length-penalty=nan"},
-       "--length-penalty: expected a number, 0 to 10, got \"nan\""},
+      {{"--length_penalty=nan"},
+       "--length_penalty: expected a number, 0 to 10, got \"nan\""},
       {{"--follow=1"}, "--follow: expected true or false, got \"1\""},
       {{"--role=boss"}, "--role: expected router or worker, got \"boss\""},
       {{"--languages=de,,fr"},
@@ -124,7 +125,7 @@ TEST_F(FlagsTest, NamesTheFlagTheValueAndWhatWasExpected) {
       {{"--deadline=-1s"},
        "--deadline: expected a duration such as 1.5s, 200ms or 2h, got "
        "\"-1s\""},
-      {{"a", "b", "c"}, "TEXT: expected 0 to 2 arguments, got 3"},
+      {{"a", "b", "c"}, "TEXT: expected at most two, got 3"},
   };
   for (const BadArguments& bad : cases) {
     EXPECT_THAT(Parse(bad.arguments),
@@ -148,17 +149,34 @@ TEST_F(FlagsTest, SuggestsTheNearestFlagForAnUnknownOne) {
               unknown("unknown flag --baem of gshard translate; did you mean "
                       "--beam?"));
   EXPECT_THAT(Parse({"--lenth-penalty=2"}),
-              unknown("did you mean --length-penalty?"));
+              unknown("did you mean --length_penalty?"));
   EXPECT_THAT(Parse({"-beam=2"}), unknown("did you mean --beam?"));
   EXPECT_THAT(Parse({"--no-beam"}), unknown("unknown flag --no-beam"));
   EXPECT_THAT(Parse({"--zzzzzzzzz"}), unknown("see gshard translate --help"));
 }
 
-TEST_F(FlagsTest, TakesUnderscoresForDashes) {
-  EXPECT_OK(Parse({"--length_penalty=2"}));
-  EXPECT_THAT(Parse({"--length_penalty=-1"}),
+TEST_F(FlagsTest, TakesDashesForUnderscoresButSaysUnderscores) {
+  EXPECT_OK(Parse({"--length-penalty=2"}));
+  EXPECT_THAT(Parse({"--length-penalty=-1"}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("--length-penalty: ")));
+                       HasSubstr("--length_penalty: ")));
+  EXPECT_DEATH(flags_.Bool("dry-run", &follow_, "does nothing"), "'-'");
+}
+
+TEST_F(FlagsTest, SaysHowManyArgumentsItTakes) {
+  const auto refusal = [](int least, int most,
+                          const std::vector<std::string>& arguments) {
+    Flags flags("gshard watch", "Follows a job.");
+    flags.Positional("JOB", least, most, "the job's name");
+    return std::string(flags.Parse(arguments).status().message());
+  };
+  EXPECT_EQ(refusal(1, 1, {}), "JOB: expected one, got none");
+  EXPECT_EQ(refusal(1, 1, {"a", "b"}), "JOB: expected one, got 2");
+  EXPECT_EQ(refusal(2, 2, {"a"}), "JOB: expected two, got 1");
+  EXPECT_EQ(refusal(1, 2, {}), "JOB: expected one or two, got none");
+  EXPECT_EQ(refusal(1, 5, {}), "JOB: expected one to 5, got none");
+  EXPECT_EQ(refusal(1, std::numeric_limits<int>::max(), {}),
+            "JOB: expected at least one, got none");
 }
 
 TEST_F(FlagsTest, InsistsOnRequiredFlags) {
@@ -197,7 +215,7 @@ TEST_F(FlagsTest, HelpIsAlignedAndComplete) {
             "Flags:\n"
             "  --beam=N              hypotheses kept for each sentence (1 to "
             "64; default 4)\n"
-            "  --length-penalty=X    exponent of the length (0 to 10; default "
+            "  --length_penalty=X    exponent of the length (0 to 10; default "
             "0.6)\n"
             "  --follow              print progress until the job is done "
             "(default false)\n"
@@ -219,7 +237,7 @@ TEST_F(FlagsTest, HelpIsAlignedAndComplete) {
 
 TEST_F(FlagsTest, HelpWrapsLongLinesAtEightyColumns) {
   bool value = false;
-  flags_.Bool("a-flag-with-a-name-that-is-wider-than-its-column", &value,
+  flags_.Bool("a_flag_with_a_name_that_is_wider_than_its_column", &value,
               "does something that takes more than one line of eighty columns "
               "to explain to the reader");
   std::istringstream lines(flags_.Help());

@@ -59,9 +59,22 @@ TEST(MetricsServerTest, ServesMetricsOnAFreePort) {
   EXPECT_THAT(Get(server->address(), "/"), StartsWith("HTTP/1.1 404"));
 
   // The port is taken now.
-  EXPECT_THAT(
-      MetricsServer::Start(server->address(), metrics),
-      StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server->address())));
+  EXPECT_THAT(MetricsServer::Start(server->address(), metrics),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr(server->address()),
+                             HasSubstr("the address is in use"))));
+}
+
+TEST(MetricsServerTest, SaysWhyItCannotServe) {
+  const Metrics metrics("router", "1");
+  const auto refusal = [&](const char* address) {
+    return std::string(
+        MetricsServer::Start(address, metrics).status().message());
+  };
+  // Kept for documentation: nobody's.
+  EXPECT_THAT(refusal("192.0.2.1:9100"),
+              HasSubstr("Cannot assign requested address"));
+  EXPECT_THAT(refusal("here:9100"), HasSubstr("expected a numeric address"));
 }
 
 TEST(MetricsServerTest, OutlivesItsMetrics) {

@@ -1,0 +1,81 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "client/commands.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "tests/client/command_run.h"
+#include "tests/client/scratch_folder.h"
+#include "tests/client/unix_server.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+// A coordinator of two workers, which loads any model of four experts.
+class FakeCoordinator final : public v1::CoordinatorService::Service {
+ public:
+  const std::string& address() const { return server_.address(); }
+
+  grpc::Status LoadModel(grpc::ServerContext*,
+                         const v1::LoadModelRequest* request,
+                         v1::LoadModelResponse* response) override {
+    loaded_ = *request;
+    response->set_session(request->name() + "@7");
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+                        v1::DescribeResponse* response) override {
+    response->add_members()->set_role(v1::MEMBER_ROLE_ROUTER);
+    for (int i = 0; i < 2; ++i) {
+      response->add_members()->set_role(v1::MEMBER_ROLE_EXPERT_WORKER);
+    }
+    v1::SessionInfo* const session = response->add_sessions();
+    session->set_session(loaded_.name() + "@7");
+    session->set_replicas(loaded_.replicas());
+    session->set_experts_below_replicas(loaded_.replicas() > 2 ? 4 : 0);
+    v1::SessionInfo* const other = response->add_sessions();
+    other->set_session("other@1");
+    other->set_experts_below_replicas(8);
+    return grpc::Status::OK;
+  }
+
+ private:
+  v1::LoadModelRequest loaded_;
+  UnixServer server_{this, v1::CoordinatorService::service_full_name()};
+};
+
+TEST(LoadCommandTest, WarnsOfReplicasThatCannotBe) {
+  FakeCoordinator coordinator;
+  const ScratchFolder folder;
+  folder.Write("manifest.json", "{}");
+  const auto load = [&](const char* replicas) {
+    return CommandRun(LoadCommand, {"demo", folder.path(), replicas,
+                                    "--coordinator", coordinator.address()});
+  };
+  const CommandRun enough = load("--replicas=2");
+  ASSERT_OK(enough.status);
+  EXPECT_EQ(enough.out, "demo@7 is ready\n");
+  EXPECT_EQ(enough.error, "");
+  const CommandRun too_many = load("--replicas=3");
+  ASSERT_OK(too_many.status);
+  EXPECT_EQ(too_many.out, "demo@7 is ready\n");
+  EXPECT_EQ(too_many.error,
+            "gshard: warning: 4 experts of demo@7 have fewer than 3 replicas, "
+            "with 2 workers; the others are made when more join\n");
+}
+
+TEST(LoadCommandTest, WrongCallsAreUsageErrors) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{
+           {},
+           {"demo"},
+           {"demo", "/checkpoint", "--rollback"},
+           {"demo", "--rollback", "--coordinator=nowhere"},
+           {"demo", "--rollback", "--replicas=17"}}) {
+    EXPECT_TRUE(IsUsageError(CommandRun(LoadCommand, arguments).status));
+  }
+}
+
+}  // namespace
+}  // namespace gshard
