@@ -1,12 +1,12 @@
 #include "router/worker_connection.h"
 
-#include <condition_variable>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client_stream.h"
+#include "services/rpc/reaper.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
@@ -23,10 +23,8 @@ constexpr size_t kHeaderAllowance = size_t{64} << 10;
 // outlive the connection.
 struct WorkerConnection::Stream {
   std::mutex mutex;
-  std::condition_variable changed;
-  bool ended = false;                   // guarded by mutex
-  bool over = false;                    // ended, and all told; by mutex
-  std::map<uint64_t, OnReply> pending;  // guarded by mutex
+  bool ended = false;                                 // guarded by mutex
+  std::map<uint64_t, OnReply> pending;                // guarded by mutex
   std::shared_ptr<StreamSender<ExpertFrame>> sender;  // set before it is used
 
   // Takes a call out; null if it is not there.
@@ -38,12 +36,26 @@ struct WorkerConnection::Stream {
     pending.erase(found);
     return on_reply;
   }
+
+  // Tells those that wait; no call begins on it any more.
+  void End(const absl::Status& error) {
+    std::map<uint64_t, OnReply> told;
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      ended = true;
+      told.swap(pending);
+    }
+    for (const auto& [id, on_reply] : told) on_reply(error);
+  }
 };
 
 class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
  public:
-  ReplyReader(std::string name, std::shared_ptr<Stream> stream)
-      : name_(std::move(name)), stream_(std::move(stream)) {}
+  ReplyReader(std::string name, std::shared_ptr<Stream> stream,
+              std::shared_ptr<grpc::Channel> channel)
+      : name_(std::move(name)),
+        stream_(std::move(stream)),
+        channel_(std::move(channel)) {}
 
   void OnMessage(ExpertFrame frame) override {
     if (frame.header.kind() != v1::ExpertFrameHeader::REPLY) return;
@@ -58,29 +70,21 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
   }
 
   void OnEnd(const absl::Status& status) override {
-    std::map<uint64_t, OnReply> pending;
-    {
-      std::lock_guard<std::mutex> lock(stream_->mutex);
-      stream_->ended = true;
-      pending.swap(stream_->pending);
-    }
     // A reply that is too long, or a router that is too slow, is the call's
     // fault; anything else is a worker that is not there any more.
-    const absl::Status error =
+    stream_->End(
         absl::IsResourceExhausted(status) || absl::IsCancelled(status)
             ? Annotate(status, name_)
             : absl::UnavailableError(absl::StrCat(
                   name_, ": the stream was lost: ",
-                  status.ok() ? "the worker ended it" : status.ToString()));
-    for (const auto& [id, on_reply] : pending) on_reply(error);
-    std::lock_guard<std::mutex> lock(stream_->mutex);
-    stream_->over = true;
-    stream_->changed.notify_all();
+                  status.ok() ? "the worker ended it" : status.ToString())));
+    ReapChannel(std::move(channel_));
   }
 
  private:
   const std::string name_;
   const std::shared_ptr<Stream> stream_;
+  std::shared_ptr<grpc::Channel> channel_;
 };
 
 WorkerConnection::WorkerConnection(std::string name,
@@ -93,8 +97,7 @@ WorkerConnection::WorkerConnection(std::string name,
 WorkerConnection::~WorkerConnection() {
   if (stream_ == nullptr) return;
   stream_->sender->Cancel();
-  std::unique_lock<std::mutex> lock(stream_->mutex);
-  stream_->changed.wait(lock, [this] { return stream_->over; });
+  stream_->End(absl::CancelledError(name_ + ": the connection was closed"));
 }
 
 std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
@@ -106,7 +109,7 @@ std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
   stream_->sender = OpenStream<ExpertFrame, ExpertFrame>(
       channel_, kRun,
       [this](const std::shared_ptr<StreamSender<ExpertFrame>>&) {
-        return std::make_unique<ReplyReader>(name_, stream_);
+        return std::make_unique<ReplyReader>(name_, stream_, channel_);
       },
       options_);
   return stream_;
@@ -182,13 +185,12 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = connections_.find({name, address, incarnation});
   if (found != connections_.end()) return found->second;
-  ASSIGN_OR_RETURN(
-      std::shared_ptr<grpc::Channel> channel,
-      CreateChannel(address, channel_));
+  ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
+                   CreateChannel(address, channel_));
   StreamOptions options;
   options.frame_limits.max_bytes = channel_.max_message_bytes;
-  auto connection = std::make_shared<WorkerConnection>(
-      name, std::move(channel), std::move(options));
+  auto connection = std::make_shared<WorkerConnection>(name, std::move(channel),
+                                                       std::move(options));
   connections_[{name, address, incarnation}] = connection;
   return connection;
 }

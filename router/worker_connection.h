@@ -35,8 +35,8 @@ class WorkerConnection {
   WorkerConnection(std::string name, std::shared_ptr<grpc::Channel> channel,
                    StreamOptions options = {});
 
-  // Ends the stream; calls in flight get CANCELLED. Waits for gRPC to let go of
-  // it, so not to be run by a callback of gRPC's.
+  // Ends the stream; calls in flight get CANCELLED. Waits for nobody: a reply
+  // that is being told may be told for a moment longer.
   ~WorkerConnection();
 
   WorkerConnection(const WorkerConnection&) = delete;

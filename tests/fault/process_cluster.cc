@@ -32,8 +32,10 @@ std::string ProgramOf(const std::string& name) {
 
 }  // namespace
 
-ProcessCluster::ProcessCluster(int64_t lease_ms) : lease_ms_(lease_ms) {
+ProcessCluster::ProcessCluster(int64_t lease_ms, Wires wires)
+    : lease_ms_(lease_ms) {
   for (const std::string member : kMembers) {
+    if (wires == Wires::kSockets) break;
     links_[member] = std::make_unique<SilentLink>(Path(member + "-link"),
                                                   Path("coordinator"));
     if (!absl::StartsWith(member, "worker")) continue;
@@ -61,7 +63,9 @@ void ProcessCluster::Start(const std::string& name) {
     argv.push_back("--state_directory=" + Path("state"));
   } else {
     argv.push_back("--name=" + name);
-    argv.push_back(absl::StrCat("--coordinator=unix:", Path(name + "-link")));
+    const bool linked = links_.count(name) > 0;
+    argv.push_back(absl::StrCat("--coordinator=unix:",
+                                Path(linked ? name + "-link" : "coordinator")));
   }
   if (links_.count(name + "-calls") > 0) {
     argv.push_back(absl::StrCat("--advertise=unix:", Path(name + "-calls")));

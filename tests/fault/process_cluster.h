@@ -20,12 +20,19 @@
 
 namespace gshard {
 
-// A coordinator, two routers and three workers, with the given lease. Each
-// member reaches the coordinator by a link of its own, and routers reach each
-// worker by one.
+// A coordinator, two routers and three workers, with the given lease.
 class ProcessCluster {
  public:
-  explicit ProcessCluster(int64_t lease_ms);
+  enum class Wires {
+    // Each member reaches the coordinator by a link of its own, and routers
+    // reach each worker by one.
+    kLinks,
+    // By their sockets, as under `gshard up`: what a paused process does not
+    // read, nobody reads in its place.
+    kSockets,
+  };
+
+  explicit ProcessCluster(int64_t lease_ms, Wires wires = Wires::kLinks);
   ~ProcessCluster();
 
   // "coordinator", "router-0", "worker-2", ...
@@ -34,7 +41,7 @@ class ProcessCluster {
   void Pause(const std::string& name);
   void GoOn(const std::string& name);
 
-  // Between a member and the coordinator.
+  // With Wires::kLinks; between a member and the coordinator.
   SilentLink& ToCoordinator(const std::string& member) {
     return *links_.at(member);
   }

@@ -176,6 +176,25 @@ TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
   });
 }
 
+// Its socket is full then, and no ping finds that out: what routers send to it
+// stays where it is until it goes on. It never does.
+TEST(FullSocketTest, AWorkerThatStaysPausedIsDoneWithout) {
+  ProcessCluster cluster(kLeaseMs, ProcessCluster::Wires::kSockets);
+  TrainingJob job = cluster.Job();
+  // Rows of a layer for a worker are more than a socket takes.
+  job.model.model_width = 256;
+  job.tokens_per_microbatch = 512;
+  job.microbatches_per_step = 2;
+  job.steps = 10;
+  job.min_workers = 2;
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_TRUE(cluster.AwaitStep(2));
+  cluster.Pause("worker-2");
+  ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
+}
+
 TEST(TrainingTextTest, ALostFileEndsTheJobByItsName) {
   ProcessCluster cluster(kLeaseMs);
   TrainingJob job = cluster.Job();

@@ -23,6 +23,7 @@
 #include "services/rpc/client_stream.h"
 #include "services/rpc/server.h"
 #include "services/rpc/server_stream.h"
+#include "tests/testing/deaf_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -30,6 +31,7 @@ namespace gshard {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::_;
 using ::testing::HasSubstr;
 
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
@@ -429,6 +431,32 @@ TEST(MessageStreamTest, CarriesMessages) {
   sender->Finish();
   EXPECT_OK(member.WaitForEnd());
   EXPECT_OK(coordinator.WaitForEnd());
+}
+
+// What is being sent cannot be called back: gRPC lets go of a stream only when
+// the peer has taken it, or the connection is lost.
+TEST(MessageStreamTest, EndsThoughThePeerTakesNothing) {
+  DeafServer server;
+  for (const bool cancelled : {true, false}) {
+    ASSERT_OK_AND_ASSIGN(auto channel, CreateChannel(server.address()));
+    FrameLog log;
+    const auto sender = OpenStream<ExpertFrame, ExpertFrame>(
+        channel, kRun, log.Factory(), {},
+        cancelled ? std::nullopt : std::optional(milliseconds(500)));
+    ExpertFrame frame;
+    frame.Add("rows", RandomTensor({1000, 1000}, 1));
+    ASSERT_OK(sender->Send(frame));
+    server.AwaitBytes(1 << 15, /*connections=*/cancelled ? 1 : 2);
+    if (cancelled) sender->Cancel();
+    EXPECT_THAT(log.WaitForEnd(),
+                StatusIs(cancelled ? absl::StatusCode::kCancelled
+                                   : absl::StatusCode::kDeadlineExceeded,
+                         _));
+    EXPECT_THAT(sender->Send(frame),
+                StatusIs(absl::StatusCode::kUnavailable, _));
+    // Others hold the connection no more: it goes when the stream does.
+    channel = nullptr;
+  }
 }
 
 TEST(MessageStreamTest, WhatIsNoMessageEndsTheStreamWithTheReason) {

@@ -14,8 +14,10 @@
 #include "absl/strings/str_cat.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/base/status_macros.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/server.h"
 #include "services/rpc/server_stream.h"
+#include "tests/testing/deaf_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -187,6 +189,13 @@ TEST_F(TensorTransferTest, AServerThatIsNotThereIsUnavailable) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
   EXPECT_THAT(PullParameters(channel, request_, Specs(), kLong),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
+}
+
+TEST(DeafCoordinatorTest, APushEndsInTimeThoughNothingIsTaken) {
+  DeafServer server;
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server.address()));
+  EXPECT_THAT(PushGradients(channel, {}, Example(), milliseconds(500)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, ::testing::_));
 }
 
 }  // namespace
