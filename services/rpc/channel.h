@@ -35,10 +35,10 @@ absl::Status ValidateAddress(absl::string_view address, int lowest_port = 1);
 // for less loses neither.
 inline constexpr std::chrono::milliseconds kDefaultSilence{5'000};
 
-// Keeps gRPC's library running until the process ends; CreateChannel() and
-// ServerShell call it. Otherwise the library stops with its last object, which
-// can take 10 s (it joins a thread in a poll) and races with calls that are
-// just ending.
+// Keeps gRPC's library running until the process ends: it would stop with its
+// last object, which can take 10 s and races with calls that are just ending.
+// Sets GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS unless it is set, so main()
+// calls it before there are threads; else CreateChannel() and ServerShell do.
 void KeepGrpcRunning();
 
 struct ChannelOptions {

@@ -13,6 +13,7 @@
 #include "services/base/log.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
+#include "services/rpc/channel.h"
 #include "services/rpc/probe.h"
 #include "services/rpc/signal_watcher.h"
 
@@ -53,6 +54,7 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   }
   ApplyLogLevel(options.process);
   SetLogField({"role", role});
+  KeepGrpcRunning();
 
   Process process(options);
   const std::chrono::seconds grace(options.process.drain_seconds);
