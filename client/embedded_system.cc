@@ -38,9 +38,11 @@ class EmbeddedSystem final : public LocalSystem {
 
   bool Stop() override {
     const std::chrono::seconds grace(options_.drain_seconds);
+    // A job's last checkpoint is written by all; what routers have accepted is
+    // done by them and the workers.
+    if (coordinator_ != nullptr) coordinator_->Drain(grace);
     for (const auto& router : routers_) router->Drain(grace);
     for (const auto& worker : workers_) worker->Drain(grace);
-    if (coordinator_ != nullptr) coordinator_->Drain(grace);
     routers_.clear();
     workers_.clear();
     coordinator_.reset();

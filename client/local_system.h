@@ -66,8 +66,10 @@ class LocalSystem {
   // Aborted with its name and the reason if a member has ended by itself.
   virtual absl::Status Check() = 0;
 
-  // Stops in order, routers, workers, coordinator, each when it has finished
-  // what it had accepted. Returns whether all did so within the drain time.
+  // Stops in order: the coordinator, which parks the job that runs with a
+  // checkpoint, then routers, then workers, each when it has finished what it
+  // had accepted. Returns whether all did so within the drain time, which each
+  // of the three has.
   virtual bool Stop() = 0;
 };
 

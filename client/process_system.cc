@@ -70,9 +70,11 @@ class ProcessSystem final : public LocalSystem {
 
   bool Stop() override {
     bool orderly = true;
+    // A job's last checkpoint is written by all; what routers have accepted is
+    // done by them and the workers.
     for (const LocalMember::Role role :
-         {LocalMember::Role::kRouter, LocalMember::Role::kWorker,
-          LocalMember::Role::kCoordinator}) {
+         {LocalMember::Role::kCoordinator, LocalMember::Role::kRouter,
+          LocalMember::Role::kWorker}) {
       for (const auto& child : children_[role]) child->Terminate();
       for (const auto& child : children_[role]) {
         const std::chrono::seconds grace(options_.drain_seconds);

@@ -14,9 +14,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/child_process.h"
+#include "client/coordinator_client.h"
+#include "client/system_layout.h"
 #include "services/base/subprocess.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
 #include "tests/integration/temporary_directory.h"
 #include "tests/testing/status_matchers.h"
@@ -66,6 +69,16 @@ class System {
     if (!result.ok()) return "";
     EXPECT_EQ(result->exit_code, 0) << result->output << result->error_output;
     return result->output;
+  }
+
+  // Of the job.
+  v1::JobProgress Progress() {
+    const auto coordinator = CoordinatorClient::Create(
+        SystemLayout(directory_).Address("coordinator"));
+    EXPECT_OK(coordinator.status());
+    const auto jobs = (*coordinator)->ListJobs("names", /*history=*/false);
+    EXPECT_OK(jobs.status());
+    return jobs.ok() ? jobs->jobs(0).progress() : v1::JobProgress();
   }
 
   std::string Translate() {
@@ -130,6 +143,40 @@ TEST(ProcessesTest, TheNextSystemKnowsTheJobsOfTheOneBefore) {
   separate.Run({"wait", "--routers", "1", "--workers", "2"});
   EXPECT_EQ(separate.Run({"jobs", "--history"}), jobs);
   ASSERT_NO_FATAL_FAILURE(separate.Stop());
+}
+
+// Nothing but the stop makes it write a checkpoint.
+TEST(ProcessesTest, AJobGoesOnFromWhereTheSystemWasStopped) {
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--processes"}}) {
+    const TemporaryDirectory directory;
+    TrainingJob job = NamesJob(directory.path() + "/checkpoints");
+    job.min_workers = 2;
+    job.steps = 1'000'000;
+    const std::string job_path = directory.path() + "/job.textproto";
+    std::ofstream(job_path) << TrainingJobToText(job);
+    std::vector<std::string> all = flags;
+    all.push_back("--state_directory=" + directory.path() + "/state");
+
+    System system(directory.path() + "/a", all);
+    system.Run({"wait", "--routers", "1", "--workers", "2"});
+    system.Run({"train", job_path});
+    ASSERT_TRUE(Eventually([&] { return system.Progress().step() >= 3; }));
+    ASSERT_NO_FATAL_FAILURE(system.Stop());
+    ASSERT_OK_AND_ASSIGN(const std::string checkpoint,
+                         LatestCheckpoint(job.checkpoint.directory));
+    ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(checkpoint));
+    EXPECT_GE(reader->manifest().step, 3);
+
+    System next(directory.path() + "/b", all);
+    next.Run({"wait", "--routers", "1", "--workers", "2"});
+    ASSERT_TRUE(Eventually([&] {
+      return next.Progress().state() == v1::JOB_STATE_RUNNING &&
+             next.Progress().step() > 0;
+    }));
+    EXPECT_GE(next.Progress().step(), reader->manifest().step);
+    ASSERT_NO_FATAL_FAILURE(next.Stop());
+  }
 }
 
 TEST(ProcessesTest, AStopWhileMembersStartIsNoFailure) {
