@@ -2,17 +2,19 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <limits>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/sha256.h"
 #include "services/data/pair_line.h"
@@ -26,7 +28,9 @@ static_assert(std::endian::native == std::endian::little);
 constexpr char kMagic[] = "gshard pairs 01\n";
 constexpr size_t kMagicBytes = 16;
 constexpr size_t kDigestBytes = 64;
-constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kBufferBytes = size_t{1} << 20;  // of whole entries
+constexpr size_t kMaxDescription = size_t{16} << 20;
+static_assert(kBufferBytes % sizeof(PairEntry) == 0);
 
 struct Front {
   char magic[kMagicBytes];
@@ -95,6 +99,20 @@ bool InfoFromText(absl::string_view text, PairIndexInfo* info) {
   return true;
 }
 
+// Makes `name` another name of the file at `path`. Errors: AlreadyExists if
+// there is a file of that name; others of file.h.
+absl::Status GiveName(const std::string& path, const std::string& name) {
+  int result = link(path.c_str(), name.c_str());
+  // Where files have one name only.
+  if (result != 0 && (errno == EPERM || errno == EOPNOTSUPP)) {
+    result = renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, name.c_str(),
+                       RENAME_NOREPLACE);
+  }
+  if (result != 0) return FileError(errno, "make", name);
+  return SyncDirectory(
+      std::filesystem::absolute(name).parent_path().string());
+}
+
 }  // namespace
 
 std::string PairIndexName(const std::string& key) {
@@ -103,79 +121,102 @@ std::string PairIndexName(const std::string& key) {
 
 absl::StatusOr<std::unique_ptr<const PairIndex>> PairIndex::Open(
     const std::string& path, const std::string& key) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return FileError(errno, "open", path);
-  struct stat status;
-  void* mapped = MAP_FAILED;
-  absl::Status error;
-  if (fstat(fd, &status) != 0) {
-    error = FileError(errno, "look at", path);
-  } else if (status.st_size < static_cast<off_t>(sizeof(Front))) {
-    error = absl::DataLossError(
-        absl::StrCat(path, ": ", status.st_size, " bytes are no index"));
-  } else {
-    mapped = mmap(nullptr, status.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED) error = FileError(errno, "map", path);
-  }
-  close(fd);
-  RETURN_IF_ERROR(error);
-  std::unique_ptr<PairIndex> index(
-      new PairIndex(mapped, static_cast<size_t>(status.st_size)));
-  RETURN_IF_ERROR(Annotate(index->Check(key), path));
+  ASSIGN_OR_RETURN(auto file, TextReader::Open(path));
+  ASSIGN_OR_RETURN(const TextVersion version, file->Version());
+  std::unique_ptr<PairIndex> index(new PairIndex(std::move(file), version));
+  RETURN_IF_ERROR(Annotate(index->Load(key), path));
   return index;
 }
 
-PairIndex::~PairIndex() { munmap(mapped_, mapped_bytes_); }
-
-absl::Status PairIndex::Check(const std::string& key) {
-  const absl::string_view all(static_cast<const char*>(mapped_), mapped_bytes_);
+absl::Status PairIndex::Load(const std::string& key) {
+  std::string part;
+  RETURN_IF_ERROR(file_->ReadAt(0, sizeof(Front), &part));
+  if (part.size() < sizeof(Front)) {
+    return absl::DataLossError(
+        absl::StrCat(part.size(), " bytes are no index"));
+  }
   Front front;
-  memcpy(&front, all.data(), sizeof(front));
+  memcpy(&front, part.data(), sizeof(front));
   if (memcmp(front.magic, kMagic, kMagicBytes) != 0) {
     return absl::DataLossError("not an index of this version");
   }
-  const uint64_t rest = mapped_bytes_ - sizeof(front);
+  const uint64_t rest = version_.bytes - sizeof(front);
   if (front.pairs > std::numeric_limits<int32_t>::max() ||
-      front.description_bytes > rest || rest < kDigestBytes ||
+      front.description_bytes > std::min<uint64_t>(rest, kMaxDescription) ||
+      rest < kDigestBytes ||
       rest - kDigestBytes !=
           front.pairs * sizeof(PairEntry) + front.description_bytes) {
     return absl::DataLossError(absl::StrCat("expected the bytes of ",
                                             front.pairs, " pairs, got ", rest));
   }
   // In the order of writing.
-  const absl::string_view body = all.substr(sizeof(front), rest - kDigestBytes);
   ChainedDigest digest;
-  digest.Append(body);
+  bool sound = true;
+  shapes_.reserve(front.pairs);
+  const uint64_t end = sizeof(front) + front.pairs * sizeof(PairEntry);
+  for (uint64_t at = sizeof(front); at < end; at += part.size()) {
+    const size_t wanted = std::min<uint64_t>(kBufferBytes, end - at);
+    RETURN_IF_ERROR(file_->ReadAt(at, wanted, &part));
+    if (part.size() < wanted) return absl::DataLossError("it has been cut");
+    digest.Append(part);
+    sound = Take(part) && sound;
+  }
+  std::string description;
+  RETURN_IF_ERROR(file_->ReadAt(end, front.description_bytes, &description));
+  digest.Append(description);
   digest.Append(BytesOf(front));
-  if (digest.Finish() != all.substr(all.size() - kDigestBytes)) {
+  RETURN_IF_ERROR(
+      file_->ReadAt(end + front.description_bytes, kDigestBytes, &part));
+  if (digest.Finish() != part) {
     return absl::DataLossError("its bytes do not have its digest");
   }
-  if (!InfoFromText(body.substr(front.pairs * sizeof(PairEntry)), &info_) ||
+  if (!InfoFromText(description, &info_) ||
       info_.report.pairs != static_cast<int64_t>(front.pairs)) {
     return absl::DataLossError("its description cannot be read");
   }
   if (info_.key != key) {
     return absl::FailedPreconditionError("it is of another text");
   }
-  entries_ = absl::MakeConstSpan(
-      reinterpret_cast<const PairEntry*>(body.data()), front.pairs);
-  return CheckEntries();
+  for (const PairShape& shape : shapes_) {
+    sound = sound && shape.language < info_.languages.size();
+  }
+  return sound ? absl::OkStatus()
+               : absl::DataLossError("its entries are not sound");
 }
 
-absl::Status PairIndex::CheckEntries() const {
-  uint64_t end = 0;  // of the line before
-  uint16_t file = 0;
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const PairEntry& entry = entries_[i];
-    if (entry.file != file) end = 0;
-    if (entry.file < file || entry.offset() < end ||
-        entry.language >= info_.languages.size()) {
-      return absl::DataLossError(absl::StrCat("entry ", i, " is not sound"));
-    }
-    file = entry.file;
-    end = entry.offset() + entry.bytes();
+bool PairIndex::Take(absl::string_view entries) {
+  bool sound = true;
+  for (size_t at = 0; at < entries.size(); at += sizeof(PairEntry)) {
+    PairEntry entry;
+    memcpy(&entry, entries.data() + at, sizeof(entry));
+    const size_t file = entry.shape.file;
+    sound = sound && file + 1 >= file_ends_.size();
+    if (file >= file_ends_.size()) file_ends_.resize(file + 1);
+    sound = sound && entry.offset() >= file_ends_[file];
+    file_ends_[file] = entry.offset() + entry.bytes();
+    shapes_.push_back(entry.shape);
   }
-  return absl::OkStatus();
+  return sound;
+}
+
+absl::StatusOr<std::vector<PairEntry>> PairIndex::Read(
+    absl::Span<const int32_t> indices) const {
+  std::vector<PairEntry> entries(indices.size());
+  std::string part;
+  bool sound = true;
+  for (size_t i = 0; i < indices.size() && sound; ++i) {
+    CHECK(indices[i] >= 0 && static_cast<size_t>(indices[i]) < shapes_.size());
+    RETURN_IF_ERROR(
+        file_->ReadAt(sizeof(Front) + indices[i] * sizeof(PairEntry),
+                      sizeof(PairEntry), &part));
+    sound = part.size() == sizeof(PairEntry);
+    if (sound) memcpy(&entries[i], part.data(), sizeof(PairEntry));
+    sound = sound && entries[i].shape == shapes_[indices[i]];
+  }
+  RETURN_IF_ERROR(file_->CheckVersion(version_));
+  if (sound) return entries;
+  return absl::FailedPreconditionError(
+      absl::StrCat(file_->path(), " is not what it was when it was opened"));
 }
 
 absl::StatusOr<std::unique_ptr<PairIndexWriter>> PairIndexWriter::Create(
@@ -187,9 +228,8 @@ absl::StatusOr<std::unique_ptr<PairIndexWriter>> PairIndexWriter::Create(
   return writer;
 }
 
-PairIndexWriter::~PairIndexWriter() {
-  if (!finished_) unlink(file_->path().c_str());
-}
+// It has another name by then if it was finished.
+PairIndexWriter::~PairIndexWriter() { unlink(file_->path().c_str()); }
 
 absl::Status PairIndexWriter::Flush() {
   digest_.Append(buffer_);
@@ -217,9 +257,15 @@ absl::Status PairIndexWriter::Finish(const PairIndexInfo& info) {
   RETURN_IF_ERROR(file_->WriteAt(0, BytesOf(front)));
   RETURN_IF_ERROR(file_->Sync());
   RETURN_IF_ERROR(file_->Close());
-  RETURN_IF_ERROR(RenamePath(file_->path(), path_));
-  finished_ = true;
-  return absl::OkStatus();
+  absl::Status status = GiveName(file_->path(), path_);
+  if (absl::IsAlreadyExists(status)) {
+    status = PairIndex::Open(path_, info.key).status();
+    if (!absl::IsDataLoss(status)) return status;  // another was faster
+    RETURN_IF_ERROR(RemoveTree(path_));
+    status = GiveName(file_->path(), path_);
+    if (absl::IsAlreadyExists(status)) return absl::OkStatus();
+  }
+  return status;
 }
 
 }  // namespace gshard

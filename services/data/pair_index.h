@@ -1,5 +1,7 @@
 // PairIndex: where the pairs of a text lie, and how long they are: 16 bytes a
-// pair in a file that is mapped, not read, into memory.
+// pair in a file. Half of them, which is asked for of all pairs in any order,
+// is in memory; where a pair lies is read when it is. The file is not mapped:
+// one that is cut would end the process by SIGBUS.
 //
 // The file is a cache of one pass over the text, made once by whoever needs it
 // first. Little-endian: 32 bytes of magic, number of pairs and size of the
@@ -14,29 +16,40 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "services/checkpoint/file.h"
 #include "services/data/chained_digest.h"
+#include "services/data/text_reader.h"
 #include "services/data/text_report.h"
 
 namespace gshard {
 
-// One pair.
-struct PairEntry {
-  uint64_t place;         // offset of its line << 16 | bytes of the line - 1
+// What batches are made by.
+struct PairShape {
   uint16_t source_less1;  // pieces - 1
   uint16_t target_less1;
   uint16_t language;  // index in the description
   uint16_t file;      // index in the text's files
 
-  uint64_t offset() const { return place >> 16; }
-  size_t bytes() const { return (place & 0xFFFF) + 1; }
   int32_t source() const { return source_less1 + 1; }
   int32_t target() const { return target_less1 + 1; }
+
+  bool operator==(const PairShape&) const = default;
+};
+
+// One pair.
+struct PairEntry {
+  uint64_t place;  // offset of its line << 16 | bytes of the line - 1
+  PairShape shape;
+
+  uint64_t offset() const { return place >> 16; }
+  size_t bytes() const { return (place & 0xFFFF) + 1; }
 };
 static_assert(sizeof(PairEntry) == 16);
 
@@ -62,37 +75,51 @@ class PairIndex {
   // DataLoss, saying what is wrong, if it is not an index.
   static absl::StatusOr<std::unique_ptr<const PairIndex>> Open(
       const std::string& path, const std::string& key);
-  ~PairIndex();
-  PairIndex(const PairIndex&) = delete;
-  PairIndex& operator=(const PairIndex&) = delete;
 
   // By file, then by offset.
-  absl::Span<const PairEntry> entries() const { return entries_; }
+  absl::Span<const PairShape> shapes() const { return shapes_; }
+  // Where the last pair of each file ends; 0 of one that has none.
+  const std::vector<uint64_t>& file_ends() const { return file_ends_; }
   const PairIndexInfo& info() const { return info_; }
-  int64_t bytes() const { return static_cast<int64_t>(mapped_bytes_); }
+
+  // Those of the pairs at `indices`, in their order. Errors, with the path:
+  // FailedPrecondition if the file has changed since it was opened; those of
+  // reading it.
+  absl::StatusOr<std::vector<PairEntry>> Read(
+      absl::Span<const int32_t> indices) const;
+
+  int64_t memory_bytes() const {
+    return static_cast<int64_t>(shapes_.size() * sizeof(PairShape));
+  }
 
  private:
-  PairIndex(void* mapped, size_t bytes)
-      : mapped_(mapped), mapped_bytes_(bytes) {}
-  absl::Status Check(const std::string& key);
-  absl::Status CheckEntries() const;
+  PairIndex(std::unique_ptr<TextReader> file, const TextVersion& version)
+      : file_(std::move(file)), version_(version) {}
+  absl::Status Load(const std::string& key);
+  // Takes some more entries; false if they do not follow those before.
+  bool Take(absl::string_view entries);
 
-  void* const mapped_;
-  const size_t mapped_bytes_;
-  absl::Span<const PairEntry> entries_;
+  const std::unique_ptr<TextReader> file_;
+  const TextVersion version_;
+  std::vector<PairShape> shapes_;
+  std::vector<uint64_t> file_ends_;
   PairIndexInfo info_;
 };
 
-// Writes an index aside, then puts it in its place. Not thread-safe.
+// Writes an index aside, then puts it in its place, unless there is one by
+// then: of several processes that make the same the first gives it to all, and
+// no file that others may have open is replaced. Not thread-safe.
 class PairIndexWriter {
  public:
   // Errors: those of file.h.
   static absl::StatusOr<std::unique_ptr<PairIndexWriter>> Create(
       const std::string& path);
-  // Removes the file if Finish was not reached.
+  // Removes the file that was written aside.
   ~PairIndexWriter();
 
   absl::Status Add(const PairEntry& entry);
+  // An index that is there and damaged is replaced. Errors: those of file.h and
+  // of PairIndex::Open.
   absl::Status Finish(const PairIndexInfo& info);
 
  private:
@@ -105,7 +132,6 @@ class PairIndexWriter {
   ChainedDigest digest_;
   std::string buffer_;
   uint64_t pairs_ = 0;
-  bool finished_ = false;
 };
 
 }  // namespace gshard

@@ -113,10 +113,10 @@ class Indexer {
     }
     return writer_.Add(
         {.place = line.offset << 16 | (line.text.size() - 1),
-         .source_less1 = static_cast<uint16_t>(ids.source.size() - 1),
-         .target_less1 = static_cast<uint16_t>(ids.target.size() - 1),
-         .language = language->second,
-         .file = number});
+         .shape = {.source_less1 = static_cast<uint16_t>(ids.source.size() - 1),
+                   .target_less1 = static_cast<uint16_t>(ids.target.size() - 1),
+                   .language = language->second,
+                   .file = number}});
   }
 
   const PairEncoder& encoder_;

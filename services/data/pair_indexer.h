@@ -29,8 +29,8 @@ std::string PairIndexKey(const VersionedText& text, const PairEncoder& encoder);
 
 // Opens the index of the text in the first of `directories` that has it; or
 // makes it, in the first where that can be done. Of several processes that do
-// so at the same time all make the same. What is damaged is made anew, with a
-// warning.
+// so at the same time all take what the first has made. What is damaged is made
+// anew, with a warning.
 //
 // Errors: InvalidArgument naming the file, if none of its lines is of use;
 // FailedPrecondition if a file has another version; ResourceExhausted for 2^31

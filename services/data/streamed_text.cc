@@ -25,30 +25,34 @@ absl::StatusOr<std::unique_ptr<StreamedText>> StreamedText::Open(
   ASSIGN_OR_RETURN(VersionedText text, LookAtText(std::move(files)));
   ASSIGN_OR_RETURN(auto index, OpenPairIndex(text, encoder, index_directories));
   // What the digest does not tell: that it fits these files.
-  for (const PairEntry& entry : index->entries()) {
-    if (entry.file >= text.files.size() ||
-        entry.offset() + entry.bytes() > text.versions[entry.file].bytes ||
-        std::max(entry.source(), entry.target()) > encoder.max_length()) {
-      return absl::DataLossError("the index does not fit its text");
-    }
+  const std::vector<uint64_t>& ends = index->file_ends();
+  bool fits = ends.size() <= text.files.size();
+  for (size_t f = 0; f < ends.size() && fits; ++f) {
+    fits = ends[f] <= text.versions[f].bytes;
   }
+  for (const PairShape& pair : index->shapes()) {
+    fits =
+        fits && std::max(pair.source(), pair.target()) <= encoder.max_length();
+  }
+  if (!fits) return absl::DataLossError("the index does not fit its text");
   return std::unique_ptr<StreamedText>(
       new StreamedText(std::move(text), std::move(encoder), std::move(index)));
 }
 
-const PairEntry& StreamedText::At(int32_t index) const {
+const PairShape& StreamedText::At(int32_t index) const {
   CHECK(index >= 0 && index < size());
-  return index_->entries()[index];
+  return index_->shapes()[index];
 }
 
 PairLengths StreamedText::lengths(int32_t index) const {
-  const PairEntry& entry = At(index);
-  return {.longest = std::max(entry.source(), entry.target()),
-          .target = entry.target()};
+  const PairShape& pair = At(index);
+  return {.longest = std::max(pair.source(), pair.target()),
+          .target = pair.target()};
 }
 
 absl::StatusOr<std::vector<PieceIds>> StreamedText::Read(
     absl::Span<const int32_t> indices) const {
+  ASSIGN_OR_RETURN(const std::vector<PairEntry> entries, index_->Read(indices));
   std::vector<size_t> order(indices.size());
   std::iota(order.begin(), order.end(), size_t{0});
   // By file and place in it.
@@ -56,11 +60,11 @@ absl::StatusOr<std::vector<PieceIds>> StreamedText::Read(
             [&](size_t a, size_t b) { return indices[a] < indices[b]; });
   std::vector<PieceIds> pairs(indices.size());
   for (size_t begin = 0; begin < order.size();) {
-    const uint16_t file = At(indices[order[begin]]).file;
+    const uint16_t file = entries[order[begin]].shape.file;
     size_t end = begin;
-    while (end < order.size() && At(indices[order[end]]).file == file) ++end;
+    while (end < order.size() && entries[order[end]].shape.file == file) ++end;
     RETURN_IF_ERROR(ReadFile(
-        file, indices, absl::MakeConstSpan(order).subspan(begin, end - begin),
+        file, entries, absl::MakeConstSpan(order).subspan(begin, end - begin),
         &pairs));
     begin = end;
   }
@@ -68,7 +72,7 @@ absl::StatusOr<std::vector<PieceIds>> StreamedText::Read(
 }
 
 absl::Status StreamedText::ReadFile(uint16_t file,
-                                    absl::Span<const int32_t> indices,
+                                    absl::Span<const PairEntry> entries,
                                     absl::Span<const size_t> order,
                                     std::vector<PieceIds>* pairs) const {
   // Opened anew, to see a file that was put in its place.
@@ -76,7 +80,7 @@ absl::Status StreamedText::ReadFile(uint16_t file,
   absl::Status status;
   std::string line;
   for (const size_t i : order) {
-    status = ReadPair(*reader, At(indices[i]), &line, &(*pairs)[i]);
+    status = ReadPair(*reader, entries[i], &line, &(*pairs)[i]);
     if (!status.ok()) break;
   }
   // The better word for what went wrong.
@@ -89,13 +93,13 @@ absl::Status StreamedText::ReadPair(const TextReader& reader,
                                     PieceIds* pair) const {
   RETURN_IF_ERROR(reader.ReadAt(entry.offset(), entry.bytes(), line));
   const ParsedLine parsed =
-      ParsePairLine(*line, text_.files[entry.file].language);
+      ParsePairLine(*line, text_.files[entry.shape.file].language);
   if (const auto* parts = std::get_if<PairLine>(&parsed)) {
     ASSIGN_OR_RETURN(EncodedPair encoded, encoder_.Encode(*parts));
     auto* const ids = std::get_if<PieceIds>(&encoded);
     if (ids != nullptr &&
-        ids->source.size() == static_cast<size_t>(entry.source()) &&
-        ids->target.size() == static_cast<size_t>(entry.target())) {
+        ids->source.size() == static_cast<size_t>(entry.shape.source()) &&
+        ids->target.size() == static_cast<size_t>(entry.shape.target())) {
       *pair = std::move(*ids);
       return absl::OkStatus();
     }

@@ -1,8 +1,8 @@
-// StreamedText: a text of any size, read a batch at a time. In memory is its
-// index (pair_index.h), mapped; what is read is tokenized again.
+// StreamedText: a text of any size, read a batch at a time. In memory are 8
+// bytes a pair, of its index (pair_index.h); what is read is tokenized again.
 //
-// The files must stay as they are. A batch from one that has changed is an
-// error, never other text.
+// The files, and that of the index, must stay as they are. A batch from one
+// that has changed is an error, never other text.
 
 #ifndef SERVICES_DATA_STREAMED_TEXT_H_
 #define SERVICES_DATA_STREAMED_TEXT_H_
@@ -27,7 +27,7 @@ class StreamedText final : public TokenizedText {
       const std::vector<std::string>& index_directories);
 
   int32_t size() const override {
-    return static_cast<int32_t>(index_->entries().size());
+    return static_cast<int32_t>(index_->shapes().size());
   }
   PairLengths lengths(int32_t index) const override;
   int32_t language(int32_t index) const override { return At(index).language; }
@@ -45,7 +45,7 @@ class StreamedText final : public TokenizedText {
   // Of the files' bytes.
   const std::string& digest() const { return index_->info().text_digest; }
   // Of the index.
-  int64_t memory_bytes() const { return index_->bytes(); }
+  int64_t memory_bytes() const { return index_->memory_bytes(); }
 
   int32_t pad_id() const override { return encoder_.source().pad_id(); }
   int32_t target_pad_id() const override { return encoder_.target().pad_id(); }
@@ -55,9 +55,9 @@ class StreamedText final : public TokenizedText {
   StreamedText(VersionedText text, PairEncoder encoder,
                std::unique_ptr<const PairIndex> index);
 
-  const PairEntry& At(int32_t index) const;
-  // The pairs at indices[order[i]], all of file `file`.
-  absl::Status ReadFile(uint16_t file, absl::Span<const int32_t> indices,
+  const PairShape& At(int32_t index) const;
+  // The pairs of entries[i] for i of `order`, all of file `file`.
+  absl::Status ReadFile(uint16_t file, absl::Span<const PairEntry> entries,
                         absl::Span<const size_t> order,
                         std::vector<PieceIds>* pairs) const;
   absl::Status ReadPair(const TextReader& reader, const PairEntry& entry,

@@ -42,7 +42,7 @@ absl::Status TextReader::CheckVersion(const TextVersion& expected) const {
   ASSIGN_OR_RETURN(const TextVersion now, Version());
   if (now == expected) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat(path_, " has changed since it was indexed: expected ",
+      absl::StrCat(path_, " has changed since it was first read: expected ",
                    expected.bytes, " bytes, modified at ", expected.modified_ns,
                    " ns, got ", now.bytes, " at ", now.modified_ns,
                    now.inode == expected.inode ? "" : ", another file"));

@@ -38,6 +38,8 @@ class TextReader {
   // FailedPrecondition unless it is `expected`.
   absl::Status CheckVersion(const TextVersion& expected) const;
 
+  const std::string& path() const { return path_; }
+
   // Up to `size` bytes at `offset`, fewer at the end of the file.
   absl::Status ReadAt(uint64_t offset, size_t size, std::string* text) const;
 

@@ -1,7 +1,7 @@
 // Text of a training job: the pass that makes its index, and batches read by
 // it, beside the text in memory and the tokenizer alone, which is the ceiling
 // of both. Memory is what the process has for itself (RssAnon), less what it
-// had before; the index is mapped from its file and comes on top of it.
+// had before.
 //
 // The text is made of the titles in tests/data/names.tsv: run it from the
 // project's root.

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "services/checkpoint/checkpoint.h"
@@ -210,6 +211,25 @@ TEST_F(ValidationTest, TextThatChangesUnderAJobFailsIt) {
   EXPECT_THAT(lines, StatusIs(absl::StatusCode::kAborted,
                               AllOf(HasSubstr("FAILED_PRECONDITION"),
                                     HasSubstr("has changed since"))));
+}
+
+// Mapped, it would end the router.
+TEST_F(ValidationTest, AnIndexThatIsCutUnderAJobFailsIt) {
+  TrainingJob job = Job("cut");
+  job.steps = 1000;
+  Cluster cluster(1, 1);
+  cluster.WaitForMembers();
+  bool cut = false;
+  const auto lines = cluster.Train(job, [&](const v1::JobProgress& line) {
+    if (line.step() < 1 || std::exchange(cut, true)) return;
+    for (const auto& file : std::filesystem::directory_iterator(
+             job.checkpoint.directory + "/text")) {
+      std::filesystem::resize_file(file.path(), 100);
+    }
+  });
+  EXPECT_THAT(lines, StatusIs(absl::StatusCode::kAborted,
+                              AllOf(HasSubstr("FAILED_PRECONDITION"),
+                                    HasSubstr(".pairs has changed since"))));
 }
 
 }  // namespace

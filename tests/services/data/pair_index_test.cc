@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "services/base/check.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
@@ -25,20 +30,20 @@ PairIndexInfo Info(int64_t pairs) {
 // Of two files; the largest values that there are among them.
 std::vector<PairEntry> Entries() {
   return {{.place = 0 << 16 | 9,
-           .source_less1 = 2,
-           .target_less1 = 1,
-           .language = 0,
-           .file = 0},
+           .shape = {.source_less1 = 2,
+                     .target_less1 = 1,
+                     .language = 0,
+                     .file = 0}},
           {.place = 11 << 16 | 0xFFFF,
-           .source_less1 = 0xFFFF,
-           .target_less1 = 0xFFFF,
-           .language = 1,
-           .file = 0},
+           .shape = {.source_less1 = 0xFFFF,
+                     .target_less1 = 0xFFFF,
+                     .language = 1,
+                     .file = 0}},
           {.place = 0xFFFFFFFFFFFFull << 16 | 0,
-           .source_less1 = 0,
-           .target_less1 = 0,
-           .language = 1,
-           .file = 0xFFFF}};
+           .shape = {.source_less1 = 0,
+                     .target_less1 = 0,
+                     .language = 1,
+                     .file = 0xFFFF}}};
 }
 
 void Write(const std::string& path, const std::vector<PairEntry>& entries,
@@ -54,12 +59,18 @@ TEST(PairIndexTest, HoldsWhatWasWritten) {
   ASSERT_OK_AND_ASSIGN(const auto index,
                        PairIndex::Open(scratch / "index", "the key"));
   EXPECT_EQ(index->info(), Info(3));
-  ASSERT_EQ(index->entries().size(), 3u);
-  EXPECT_EQ(index->entries()[1].offset(), 11u);
-  EXPECT_EQ(index->entries()[1].bytes(), 65536u);
-  EXPECT_EQ(index->entries()[1].source(), 65536);
-  EXPECT_EQ(index->entries()[2].offset(), (uint64_t{1} << 48) - 1);
-  EXPECT_EQ(index->entries()[2].file, 0xFFFF);
+  ASSERT_EQ(index->shapes().size(), 3u);
+  EXPECT_EQ(index->shapes()[1].source(), 65536);
+  EXPECT_EQ(index->shapes()[2].file, 0xFFFF);
+  ASSERT_EQ(index->file_ends().size(), 65536u);
+  EXPECT_EQ(index->file_ends()[0], 11u + 65536u);
+  EXPECT_EQ(index->file_ends()[1], 0u);
+  EXPECT_EQ(index->file_ends()[65535], uint64_t{1} << 48);
+  ASSERT_OK_AND_ASSIGN(const auto entries, index->Read({2, 1}));
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].offset(), (uint64_t{1} << 48) - 1);
+  EXPECT_EQ(entries[1].offset(), 11u);
+  EXPECT_EQ(entries[1].bytes(), 65536u);
 }
 
 TEST(PairIndexTest, LargeOnesAreWrittenInParts) {
@@ -67,16 +78,17 @@ TEST(PairIndexTest, LargeOnesAreWrittenInParts) {
   std::vector<PairEntry> entries(200'000);  // 3 MiB
   for (size_t i = 0; i < entries.size(); ++i) {
     entries[i] = {.place = (i * 100) << 16 | 49,
-                  .source_less1 = static_cast<uint16_t>(i % 64),
-                  .target_less1 = 3,
-                  .language = 1,
-                  .file = 0};
+                  .shape = {.source_less1 = static_cast<uint16_t>(i % 64),
+                            .target_less1 = 3,
+                            .language = 1,
+                            .file = 0}};
   }
   Write(scratch / "index", entries, Info(200'000));
   ASSERT_OK_AND_ASSIGN(const auto index,
                        PairIndex::Open(scratch / "index", "the key"));
-  EXPECT_EQ(index->entries()[123'456].offset(), 12'345'600u);
-  EXPECT_EQ(index->entries()[199'999].source(), 199'999 % 64 + 1);
+  ASSERT_OK_AND_ASSIGN(const auto read, index->Read({123'456}));
+  EXPECT_EQ(read[0].offset(), 12'345'600u);
+  EXPECT_EQ(index->shapes()[199'999].source(), 199'999 % 64 + 1);
 }
 
 TEST(PairIndexTest, AnyByteThatIsAnotherIsNoticed) {
@@ -112,7 +124,7 @@ TEST(PairIndexTest, RefusesEntriesThatMakeNoSense) {
   std::vector<PairEntry> back = Entries();
   std::swap(back[1], back[2]);
   std::vector<PairEntry> unknown = Entries();
-  unknown[0].language = 2;
+  unknown[0].shape.language = 2;
   for (const auto& entries : {overlapping, back, unknown}) {
     Write(path, entries, Info(3));
     EXPECT_THAT(PairIndex::Open(path, "the key"),
@@ -137,6 +149,82 @@ TEST(PairIndexTest, RefusesThatOfAnotherText) {
   EXPECT_THAT(PairIndex::Open(scratch / "none", "the key"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none")));
   EXPECT_NE(PairIndexName("a"), PairIndexName("b"));
+}
+
+ino_t Inode(const std::string& path) {
+  struct stat status;
+  CHECK(stat(path.c_str(), &status) == 0);
+  return status.st_ino;
+}
+
+// As several routers make the same on a shared disk.
+TEST(PairIndexTest, TheFirstThatIsFinishedIsTakenByAll) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "index";
+  ASSERT_OK_AND_ASSIGN(auto first, PairIndexWriter::Create(path));
+  ASSERT_OK_AND_ASSIGN(auto second, PairIndexWriter::Create(path));
+  for (const PairEntry& entry : Entries()) {
+    ASSERT_OK(first->Add(entry));
+    ASSERT_OK(second->Add(entry));
+  }
+  ASSERT_OK(first->Finish(Info(3)));
+  const ino_t inode = Inode(path);
+  ASSERT_OK_AND_ASSIGN(const auto index, PairIndex::Open(path, "the key"));
+  ASSERT_OK(second->Finish(Info(3)));
+  EXPECT_EQ(Inode(path), inode);
+  EXPECT_OK(index->Read({0, 1, 2}));
+  first.reset();
+  second.reset();
+  ASSERT_OK_AND_ASSIGN(const auto names, ListDirectory(scratch.path()));
+  EXPECT_THAT(names, ::testing::ElementsAre("index"));
+}
+
+TEST(PairIndexTest, WhatIsDamagedIsReplaced) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "index";
+  Spill(path, "no index");
+  Write(path, Entries(), Info(3));
+  EXPECT_OK(PairIndex::Open(path, "the key"));
+  // But not what is of another text, nor what is no file.
+  EXPECT_THAT(PairIndex::Open(path, "another key"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("another text")));
+  ASSERT_OK(MakeDirectories(scratch / "folder"));
+  ASSERT_OK_AND_ASSIGN(const auto writer,
+                       PairIndexWriter::Create(scratch / "folder"));
+  EXPECT_THAT(writer->Finish(Info(0)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("regular file")));
+}
+
+// A mapping would end the process by SIGBUS.
+TEST(PairIndexTest, AFileThatIsCutOrChangedUnderItIsAnError) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "index";
+  std::vector<PairEntry> entries(10'000);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    entries[i] = {.place = (i * 100) << 16 | 49, .shape = {}};
+  }
+  Write(path, entries, Info(10'000));
+  ASSERT_OK_AND_ASSIGN(const auto index, PairIndex::Open(path, "the key"));
+  const std::string sound = Slurp(path);
+  const auto changed =
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               ::testing::AllOf(HasSubstr(path), HasSubstr("has changed")));
+  std::filesystem::resize_file(path, 4096);
+  EXPECT_THAT(index->Read({9'999}), changed);
+  EXPECT_THAT(index->Read({0}), changed);
+  // Written again in its place, with other places in it.
+  std::fstream(path, std::ios::in | std::ios::out)
+      << sound.substr(0, 32) << std::string(160'000, '\1');
+  EXPECT_THAT(index->Read({5}), changed);
+  // What is put in its place is another file.
+  ASSERT_OK_AND_ASSIGN(const auto writer, PairIndexWriter::Create(path));
+  for (const PairEntry& entry : entries) ASSERT_OK(writer->Add(entry));
+  ASSERT_OK(writer->Finish(Info(10'000)));
+  ASSERT_OK_AND_ASSIGN(const auto again, PairIndex::Open(path, "the key"));
+  ASSERT_OK(RemoveTree(path));
+  EXPECT_OK(again->Read({9'999}));
 }
 
 TEST(PairIndexTest, LeavesNothingUnlessFinished) {
