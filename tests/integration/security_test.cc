@@ -207,7 +207,8 @@ TEST_F(SecureClusterTest, ATrainerReplacesNoModel) {
   ASSERT_OK(cluster.Train(job).status());
   const auto served = [&] {
     std::vector<std::string> sessions;
-    for (const auto& info : cluster.Describe().sessions()) {
+    const v1::DescribeResponse state = cluster.Describe();
+    for (const auto& info : state.sessions()) {
       sessions.push_back(info.session());
     }
     return sessions;
