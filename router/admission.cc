@@ -37,10 +37,16 @@ int64_t AdmissionRequest::tokens() const {
   return sum;
 }
 
-int64_t AdmissionRequest::longest() const {
-  int64_t longest = 0;
+double AdmissionRequest::work() const {
+  double sum = 0;
+  for (const SentenceCost& cost : costs) sum += cost.work();
+  return sum;
+}
+
+double AdmissionRequest::longest() const {
+  double longest = 0;
   for (const SentenceCost& cost : costs) {
-    longest = std::max(longest, cost.source_tokens);
+    longest = std::max(longest, cost.rounds);
   }
   return longest;
 }
@@ -76,9 +82,9 @@ Admission::Admission(const AdmissionLimits& limits, const BatchLimits& batch,
     : limits_(limits), batch_(batch), batches_(batches) {}
 
 Admission::Decision Admission::Refuse(Verdict verdict, std::string why,
-                                      double tokens) const {
+                                      double work) const {
   const double seconds =
-      times_.Seconds(tokens, static_cast<double>(rows_), BatchRows(), batches_);
+      times_.Seconds(work, static_cast<double>(rows_), BatchRows(), batches_);
   return {verdict,
           WithRetryDelay(absl::ResourceExhaustedError(why), ToDelay(seconds))};
 }
@@ -115,7 +121,7 @@ Admission::Decision Admission::Decide(const AdmissionRequest& request) const {
                      " sentences and ", queued_tokens_,
                      " tokens wait, at most ", limits_.max_queued_sentences,
                      " and ", limits_.max_queued_tokens, " may"),
-        static_cast<double>(excess));
+        UsualWork(excess));
   }
   const int64_t its = work_.TokensOf(request.caller);
   if (its > 0 && its + tokens > limits_.max_caller_tokens) {
@@ -124,8 +130,7 @@ Admission::Decision Admission::Decide(const AdmissionRequest& request) const {
         absl::StrCat("the caller has ", its,
                      " tokens waiting or running, and asks for ", tokens,
                      " more; at most ", limits_.max_caller_tokens, " may be"),
-        static_cast<double>(
-            std::min(its, its + tokens - limits_.max_caller_tokens)));
+        UsualWork(std::min(its, its + tokens - limits_.max_caller_tokens)));
   }
   // Who finds nobody is taken: nothing new would be measured otherwise.
   if (work_.empty()) return {};
@@ -141,11 +146,11 @@ Admission::Decision Admission::DecideInTime(
   const double margin = kMargin * correction_;
   const Pace pace = times_.PaceOf(static_cast<double>(rows_ + request.rows()),
                                   BatchRows(), batches_);
-  const int64_t tokens = request.tokens();
+  const double work = request.work();
   const Outlook outlook = work_.Look({.caller = request.caller,
                                       .flow = request.flow,
                                       .deadline = request.deadline,
-                                      .tokens = tokens,
+                                      .work = work,
                                       .longest = request.longest()},
                                      request.now, pace, margin);
   const double seconds = margin * outlook.seconds;
@@ -158,25 +163,28 @@ Admission::Decision Admission::DecideInTime(
     late.status = WithRetryDelay(late.status, ToDelay(seconds - left));
     return late;
   }
-  if (pace.token_seconds > 0 && outlook.caller_tokens > 0) {
-    const double free = (left - seconds) / (margin * pace.token_seconds);
-    const double its = static_cast<double>(outlook.caller_tokens + tokens);
-    const double part = static_cast<double>(outlook.flow_tokens + tokens);
+  if (pace.work_seconds > 0 && outlook.caller_work > 0) {
+    const double free = (left - seconds) / (margin * pace.work_seconds);
+    const double its = outlook.caller_work + work;
+    const double part = outlook.flow_work + work;
     const double excess = std::max(
         its - kShare * free,
-        outlook.flow_tokens == 0 ? 0.0 : part - kShare * (kShare * free - its));
+        outlook.flow_work == 0 ? 0.0 : part - kShare * (kShare * free - its));
     if (excess > 0) {
+      const auto ms = [&](double of) {
+        return static_cast<int64_t>(1000 * of * pace.work_seconds);
+      };
       return Refuse(Verdict::kOverShare,
-                    absl::StrCat("the caller has ", outlook.caller_tokens,
-                                 " tokens waiting, and asks for ", tokens,
-                                 " more: the rest is for others"),
+                    absl::StrCat("the caller has ", ms(outlook.caller_work),
+                                 " ms of work waiting, and asks for ", ms(work),
+                                 " ms more: the rest is for others"),
                     excess);
     }
   }
   if (outlook.breaks_promises) {
     return Refuse(Verdict::kInTheWay,
                   "others that were accepted before would be answered late",
-                  static_cast<double>(tokens));
+                  work);
   }
   Decision taken;
   taken.promised = times_.RoundSeconds(1) > 0;
@@ -193,12 +201,19 @@ double Admission::BatchRows() const {
 }
 
 double Admission::EstimatedSeconds() const {
-  return times_.Seconds(static_cast<double>(work_.tokens()),
-                        static_cast<double>(rows_), BatchRows(), batches_);
+  return times_.Seconds(work_.work(), static_cast<double>(rows_), BatchRows(),
+                        batches_);
 }
 
-void Admission::Progress(const void* batch, double tokens_left) {
-  work_.Progress(batch, tokens_left);
+void Admission::Progress(const void* batch, double work_left) {
+  work_.Progress(batch, work_left);
+}
+
+void Admission::GivenUp(const WaitingSentence& sentence) {
+  const SentenceCost& cost = sentence.cost;
+  if (static_cast<double>(sentence.rounds) <= cost.rounds) return;
+  callers_.Observe(sentence.caller, cost.source_tokens, sentence.rounds,
+                   cost.row_cost);
 }
 
 Slack Admission::SlackAt(SteadyTime now) const {
@@ -209,8 +224,7 @@ Slack Admission::SlackAt(SteadyTime now) const {
 
 bool Admission::Hopeless(const WaitingSentence& sentence,
                          SteadyTime now) const {
-  const double seconds = times_.RoundsPerToken() * times_.RoundSeconds(1) *
-                         static_cast<double>(sentence.cost.source_tokens);
+  const double seconds = sentence.cost.rounds * times_.RoundSeconds(1);
   return std::chrono::duration<double>(sentence.deadline - now).count() <
          0.5 * seconds;
 }

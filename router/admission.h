@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "router/caller_costs.h"
 #include "router/join_rule.h"
 #include "router/outstanding_work.h"
 #include "router/service_times.h"
@@ -44,12 +45,13 @@ struct AdmissionLimits {
 struct AdmissionRequest {
   std::string caller;
   uint64_t flow = 0;
-  std::vector<SentenceCost> costs;  // not empty
+  std::vector<SentenceCost> costs;  // not empty, estimated by CallerCosts
   SteadyTime now;
   SteadyTime deadline;
 
   int64_t tokens() const;
-  int64_t longest() const;  // source tokens of a sentence
+  double work() const;
+  double longest() const;  // rounds of a sentence
   int64_t rows() const;
 };
 
@@ -92,8 +94,12 @@ class Admission {
   void Dropped(const WaitingSentence& sentence);
 
   // What is left to do of the sentences in a batch, as
-  // ServiceTimes::TokensLeft() has it.
-  void Progress(const void* batch, double tokens_left);
+  // SentenceCost::WorkLeft() has it.
+  void Progress(const void* batch, double work_left);
+
+  // A sentence that left a batch was not done in the rounds that it had: if
+  // those were more than expected, its caller's are longer than was thought.
+  void GivenUp(const WaitingSentence& sentence);
 
   // What became of a promise: the answer was there in time, or was not.
   void Kept();
@@ -107,6 +113,7 @@ class Admission {
   bool Hopeless(const WaitingSentence& sentence, SteadyTime now) const;
 
   ServiceTimes& times() { return times_; }
+  CallerCosts& callers() { return callers_; }
   const OutstandingWork& work() const { return work_; }
   int64_t queued_tokens() const { return queued_tokens_; }
   int64_t queued_sentences() const { return queued_sentences_; }
@@ -121,13 +128,18 @@ class Admission {
   Decision DecideInTime(const AdmissionRequest& request) const;
   // Rows of a full batch, as far as its cache has room for them.
   double BatchRows() const;
-  // An error with the time that so much of the work takes.
-  Decision Refuse(Verdict verdict, std::string why, double tokens) const;
+  // An error with the time that so much work takes.
+  Decision Refuse(Verdict verdict, std::string why, double work) const;
+  // That of so many tokens of a usual caller.
+  double UsualWork(int64_t tokens) const {
+    return callers_.UsualRounds() * static_cast<double>(tokens);
+  }
 
   const AdmissionLimits limits_;
   const BatchLimits batch_;
   const double batches_;
   ServiceTimes times_;
+  CallerCosts callers_;
   OutstandingWork work_;
   int64_t queued_tokens_ = 0;
   int64_t queued_sentences_ = 0;

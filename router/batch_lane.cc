@@ -61,7 +61,9 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   metrics_.encode_seconds.Observe(SecondsSince(start));
   for (JoiningItem& item : joining) {
     if (!status.ok()) {
-      result.outcomes.push_back({std::move(item.waiting), status, 0, false});
+      result.outcomes.push_back({.waiting = std::move(item.waiting),
+                                 .result = status,
+                                 .joined = false});
       continue;
     }
     ++load_.sentences;
@@ -87,8 +89,9 @@ void BatchLane::Step(const BatchRun& run, RoundResult& result) {
   result.rows = rows;
   for (auto& [id, waiting] : sentences_) ++waiting.rounds;
   for (FinishedSentence& finished : batch_->TakeFinished()) {
-    result.outcomes.push_back(
-        {Remove(finished.id), std::move(finished.hypotheses), finished.steps});
+    result.outcomes.push_back({Remove(finished.id),
+                               std::move(finished.hypotheses), finished.steps,
+                               finished.row_cost});
   }
 }
 

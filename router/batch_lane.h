@@ -30,8 +30,9 @@ struct JoiningItem {
 struct RoundOutcome {
   WaitingSentence waiting;
   absl::StatusOr<Hypotheses> result = Hypotheses();
-  int64_t rounds = 0;  // that it took, if translated
-  bool joined = true;  // false if it could not
+  int64_t rounds = 0;   // that it took, if translated
+  double row_cost = 1;  // FinishedSentence's
+  bool joined = true;   // false if it could not
 };
 
 struct RoundResult {

@@ -70,7 +70,8 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
     asked.costs.push_back(
         {.source_tokens = static_cast<int64_t>(sentence.ids.size()),
          .rows = std::max(1, sentence.options.beam_size),
-         .positions = call.model->CachedPositions(sentence)});
+         .positions = call.model->CachedPositions(sentence),
+         .max_rounds = sentence.options.max_length});
   }
   auto request = std::make_shared<Request>();
   request->results.resize(call.sentences.size());
@@ -79,6 +80,9 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (finishing_) {
     return absl::UnavailableError("the router is shutting down");
+  }
+  for (SentenceCost& cost : asked.costs) {
+    admission_.callers().Estimate(asked.caller, cost);
   }
   const Admission::Decision decision = admission_.Decide(asked);
   metrics_.CountAdmission(decision.verdict);
@@ -253,11 +257,10 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   std::vector<WaitingSentence> joining = TakeJoiningOf(lane, round.hopeless);
   Running& running = running_[&lane];
   running = {.requests = {}, .stop = round.stop};
-  double tokens_left = 0;
+  double work_left = 0;
   const auto stays = [&](const Request& request,
                          const WaitingSentence& waiting) {
-    tokens_left += admission_.times().TokensLeft(
-        waiting.cost.source_tokens, waiting.cost.rows, waiting.rounds);
+    work_left += waiting.cost.WorkLeft(waiting.rounds);
     round.deadline = std::max(round.deadline, request.call.deadline);
     running.requests.push_back(request.id);
     // Sentences of a request mostly stand together.
@@ -273,6 +276,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
     }
     round.leaving.push_back(id);
     admission_.Left(waiting);
+    admission_.GivenUp(waiting);
   }
   for (WaitingSentence& waiting : joining) {
     std::shared_ptr<Request> request = requests_.at(waiting.request);
@@ -282,7 +286,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
     round.joining.push_back({++last_id_, std::move(waiting), sentence});
     round.keep.push_back(std::move(request));
   }
-  admission_.Progress(&lane, tokens_left);
+  admission_.Progress(&lane, work_left);
   UpdateGauges();
   return round;
 }
@@ -300,13 +304,15 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
   std::vector<std::pair<std::shared_ptr<Request>, absl::Status>> ended;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    ServiceTimes& times = admission_.times();
-    if (result.rows > 0) times.ObserveRound(result.rows, result.seconds);
+    if (result.rows > 0) {
+      admission_.times().ObserveRound(result.rows, result.seconds);
+    }
     for (RoundOutcome& outcome : result.outcomes) {
       admission_.Left(outcome.waiting);
       if (outcome.rounds > 0) {
-        times.ObserveSentence(outcome.waiting.cost.source_tokens,
-                              outcome.rounds);
+        admission_.callers().Observe(outcome.waiting.caller,
+                                     outcome.waiting.cost.source_tokens,
+                                     outcome.rounds, outcome.row_cost);
       }
       const auto found = requests_.find(outcome.waiting.request);
       if (found == requests_.end()) continue;
@@ -379,6 +385,7 @@ void Batcher::UpdateGauges() {
   metrics_.batch_positions.Set(
       static_cast<double>(admission_.running_positions()));
   metrics_.estimated_wait.Set(admission_.EstimatedSeconds());
+  metrics_.highest_row_cost.Set(admission_.callers().HighestRowCost());
 }
 
 int64_t Batcher::queued_sentences() const {

@@ -1,11 +1,20 @@
 #include "router/fair_queue.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "services/base/check.h"
 
 namespace gshard {
+
+double SentenceCost::WorkLeft(int64_t rounds_had) const {
+  double left = std::abs(rounds - static_cast<double>(rounds_had));
+  if (max_rounds > 0) {
+    left = std::min(left, static_cast<double>(max_rounds - rounds_had));
+  }
+  return static_cast<double>(rows) * std::max(left, 1.0) * row_cost;
+}
 
 void FairQueue::Add(WaitingSentence sentence) {
   ++sentences_;
@@ -67,11 +76,11 @@ WaitingSentence FairQueue::Take(const WaitingSentence* head) {
   CHECK(&flow.waiting.front().second == head);
   WaitingSentence sentence = std::move(flow.waiting.front().second);
   flow.waiting.pop_front();
-  const auto tokens = static_cast<double>(sentence.cost.tokens());
-  caller.clock += tokens;
-  now_ += tokens / static_cast<double>(callers_.size());
-  flow.clock += tokens;
-  caller.now += tokens / static_cast<double>(caller.flows.size());
+  const double work = sentence.cost.work();
+  caller.clock += work;
+  now_ += work / static_cast<double>(callers_.size());
+  flow.clock += work;
+  caller.now += work / static_cast<double>(caller.flows.size());
   --sentences_;
   tokens_ -= sentence.cost.tokens();
   Prune(sentence.caller, sentence.flow);

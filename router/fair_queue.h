@@ -1,8 +1,8 @@
 // FairQueue: the sentences of one model that wait for the batch, and whose turn
 // it is.
 //
-// Callers that wait share the batch by tokens: next is the one that has been
-// given the fewest since it began to wait, among equals who came first. So it
+// Callers that wait share the batch by work: next is the one that has been
+// given the least since it began to wait, among equals who came first. So it
 // is, within a caller, for its flows (a call, or a stream of them): a document
 // gives way to a sentence, and a caller with a thousand calls gets no more than
 // one with ten. A flow's own sentences keep their order. Who is due first is
@@ -26,11 +26,23 @@ namespace gshard {
 // What a sentence takes of a batch.
 struct SentenceCost {
   int64_t source_tokens = 0;
-  int64_t rows = 0;       // hypotheses, at most
-  int64_t positions = 0;  // of the cache, at most
+  int64_t rows = 0;        // hypotheses, at most
+  int64_t positions = 0;   // of the cache, at most
+  int64_t max_rounds = 0;  // the longest translation; 0: not bounded
 
-  // The unit of queues and shares.
+  // As CallerCosts expects it of the caller: rounds of a batch, and what a row
+  // costs, in rows of others.
+  double rounds = 0;
+  double row_cost = 1;
+
+  // The unit of limits.
   int64_t tokens() const { return source_tokens * rows; }
+
+  // The unit of turns, shares and promises: rounds of a row.
+  double work() const { return static_cast<double>(rows) * rounds * row_cost; }
+  // What is left after so many rounds. Who takes longer than expected is
+  // expected to be late by as much again.
+  double WorkLeft(int64_t rounds_had) const;
 };
 
 struct WaitingSentence {
@@ -72,7 +84,7 @@ class FairQueue {
 
  private:
   // Of start-time fair queueing: each of those that share has a clock, which
-  // its tokens move on; a newcomer's starts at the mean, `now`.
+  // its work moves on; a newcomer's starts at the mean, `now`.
   struct Share {
     double clock = 0.0;
   };

@@ -10,8 +10,7 @@ std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
   std::vector<WaitingSentence> joining;
   int64_t longest = 0;
   while (const WaitingSentence* next = queue.Next()) {
-    const auto tokens = static_cast<double>(next->cost.tokens());
-    if (!slack.Allows(next->deadline, tokens)) {
+    if (!slack.Allows(next->deadline, next->cost.work())) {
       const WaitingSentence* const urgent = queue.MostUrgent(slack.first());
       if (urgent != nullptr) next = urgent;
     }
@@ -24,7 +23,7 @@ std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
     ++load.sentences;
     load.rows += cost.rows;
     load.positions += cost.positions;
-    slack.Spend(next->deadline, static_cast<double>(cost.tokens()));
+    slack.Spend(next->deadline, cost.work());
     joining.push_back(queue.Take(next));
   }
   return joining;

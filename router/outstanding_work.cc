@@ -20,33 +20,36 @@ OutstandingWork::Key OutstandingWork::KeyOf(const WaitingSentence& sentence) {
 void OutstandingWork::Add(const std::string& caller, int64_t tokens) {
   int64_t& its = callers_[caller];
   its += tokens;
-  if (its == 0) callers_.erase(caller);
+  if (its > 0) return;
+  callers_.erase(caller);
+  // What rounding has left of sums does not stay.
+  if (callers_.empty()) waiting_work_ = running_work_ = 0;
 }
 
 void OutstandingWork::Promise(const WaitingSentence& sentence) {
-  const int64_t tokens = sentence.cost.tokens();
   Waiting& entry = waiting_[KeyOf(sentence)];
-  entry.tokens += tokens;
-  entry.longest = std::max(entry.longest, sentence.cost.source_tokens);
-  waiting_tokens_ += tokens;
-  Add(sentence.caller, tokens);
+  ++entry.sentences;
+  entry.work += sentence.cost.work();
+  entry.longest = std::max(entry.longest, sentence.cost.rounds);
+  waiting_work_ += sentence.cost.work();
+  Add(sentence.caller, sentence.cost.tokens());
 }
 
 void OutstandingWork::RemoveWaiting(const WaitingSentence& sentence) {
   const auto found = waiting_.find(KeyOf(sentence));
   CHECK(found != waiting_.end());
-  found->second.tokens -= sentence.cost.tokens();
-  if (found->second.tokens == 0) waiting_.erase(found);
-  waiting_tokens_ -= sentence.cost.tokens();
+  found->second.work -= sentence.cost.work();
+  if (--found->second.sentences == 0) waiting_.erase(found);
+  waiting_work_ -= sentence.cost.work();
 }
 
 void OutstandingWork::Begin(const WaitingSentence& sentence) {
   RemoveWaiting(sentence);
-  running_tokens_ += sentence.cost.tokens();
+  running_work_ += sentence.cost.work();
 }
 
 void OutstandingWork::Finish(const WaitingSentence& sentence) {
-  running_tokens_ -= sentence.cost.tokens();
+  running_work_ -= sentence.cost.work();
   Add(sentence.caller, -sentence.cost.tokens());
 }
 
@@ -55,14 +58,14 @@ void OutstandingWork::Drop(const WaitingSentence& sentence) {
   Add(sentence.caller, -sentence.cost.tokens());
 }
 
-void OutstandingWork::Progress(const void* batch, double tokens_left) {
-  left_[batch] = tokens_left;
-  if (tokens_left == 0) left_.erase(batch);
+void OutstandingWork::Progress(const void* batch, double work_left) {
+  left_[batch] = work_left;
+  if (work_left == 0) left_.erase(batch);
 }
 
 double OutstandingWork::RunningWork() const {
   double sum = 0;
-  for (const auto& [batch, tokens] : left_) sum += tokens;
+  for (const auto& [batch, work] : left_) sum += work;
   return sum;
 }
 
@@ -73,26 +76,23 @@ int64_t OutstandingWork::TokensOf(const std::string& caller) const {
 
 Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
                               const Pace& pace, double margin) const {
-  const auto own = static_cast<double>(demand.tokens);
   Outlook outlook;
   double before = RunningWork();
   auto entry = waiting_.begin();
   for (; entry != waiting_.end(); ++entry) {
     const auto& [deadline, caller, flow] = entry->first;
     if (deadline > demand.deadline) break;
-    const int64_t tokens = entry->second.tokens;
-    before += static_cast<double>(tokens);
+    const double work = entry->second.work;
+    before += work;
     if (caller != demand.caller) continue;
-    outlook.caller_tokens += tokens;
-    if (flow == demand.flow) outlook.flow_tokens += tokens;
+    outlook.caller_work += work;
+    if (flow == demand.flow) outlook.flow_work += work;
   }
-  outlook.seconds =
-      pace.Seconds(before + own, static_cast<double>(demand.longest));
-  const double delay = own * pace.token_seconds;
+  outlook.seconds = pace.Seconds(before + demand.work, demand.longest);
+  const double delay = demand.work * pace.work_seconds;
   for (; entry != waiting_.end() && delay > 0; ++entry) {
-    before += static_cast<double>(entry->second.tokens);
-    const double seconds =
-        pace.Seconds(before, static_cast<double>(entry->second.longest));
+    before += entry->second.work;
+    const double seconds = pace.Seconds(before, entry->second.longest);
     const double left = SecondsLeft(std::get<SteadyTime>(entry->first), now);
     if (seconds <= left && margin * (seconds + delay) > left) {
       outlook.breaks_promises = true;
@@ -104,13 +104,12 @@ Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
 
 Slack OutstandingWork::SlackAt(SteadyTime now, const Pace& pace,
                                double margin) const {
-  Slack slack(margin * pace.token_seconds);
-  if (pace.token_seconds == 0) return slack;
+  Slack slack(margin * pace.work_seconds);
+  if (pace.work_seconds == 0) return slack;
   double before = RunningWork();
   for (const auto& [key, entry] : waiting_) {
-    before += static_cast<double>(entry.tokens);
-    const double seconds =
-        pace.Seconds(before, static_cast<double>(entry.longest));
+    before += entry.work;
+    const double seconds = pace.Seconds(before, entry.longest);
     const double left = SecondsLeft(std::get<SteadyTime>(key), now);
     // Who is late in any case holds up nobody.
     if (seconds <= left) {

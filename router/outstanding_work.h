@@ -1,5 +1,5 @@
 // OutstandingWork: what callers have been promised and not been given, by the
-// time at which it is due; in tokens (FairQueue's).
+// time at which it is due, as SentenceCost::work() and in tokens.
 //
 // A promise is kept if what waits is done in the order of deadlines, whatever
 // comes later; so whoever asks is told when its work would be done in that
@@ -25,8 +25,8 @@ struct Outlook {
   double seconds = 0;            // until it is done
   bool breaks_promises = false;  // somebody who is in time would not be
   // What waits of the caller, and of its flow, and is due no later.
-  int64_t caller_tokens = 0;
-  int64_t flow_tokens = 0;
+  double caller_work = 0;
+  double flow_work = 0;
 };
 
 // Work that is asked for.
@@ -34,8 +34,8 @@ struct Demand {
   std::string caller;
   uint64_t flow = 0;
   SteadyTime deadline;
-  int64_t tokens = 0;
-  int64_t longest = 0;  // source tokens of a sentence
+  double work = 0;
+  double longest = 0;  // rounds of a sentence
 };
 
 class OutstandingWork {
@@ -47,11 +47,12 @@ class OutstandingWork {
   // Promised, and never begun.
   void Drop(const WaitingSentence& sentence);
   // What is left to do of the sentences in a batch.
-  void Progress(const void* batch, double tokens_left);
+  void Progress(const void* batch, double work_left);
 
-  // What the caller has been promised and not been given.
+  // What the caller has been promised and not been given, in tokens.
   int64_t TokensOf(const std::string& caller) const;
-  int64_t tokens() const { return waiting_tokens_ + running_tokens_; }
+  // Of all, those that run as if they had just begun.
+  double work() const { return waiting_work_ + running_work_; }
   bool empty() const { return callers_.empty(); }
 
   // At this pace. Estimates count `margin` times where it is decided whether
@@ -64,8 +65,9 @@ class OutstandingWork {
 
  private:
   struct Waiting {
-    int64_t tokens = 0;
-    int64_t longest = 0;  // of those that ever waited together
+    int64_t sentences = 0;
+    double work = 0;
+    double longest = 0;  // rounds, of those that ever waited together
   };
   // By deadline, caller and flow.
   using Key = std::tuple<SteadyTime, std::string, uint64_t>;
@@ -75,8 +77,8 @@ class OutstandingWork {
   void Add(const std::string& caller, int64_t tokens);
   double RunningWork() const;
 
-  int64_t waiting_tokens_ = 0;
-  int64_t running_tokens_ = 0;
+  double waiting_work_ = 0;
+  double running_work_ = 0;
   std::map<const void*, double> left_;      // of batches; none is 0
   std::map<Key, Waiting> waiting_;          // none is empty
   std::map<std::string, int64_t> callers_;  // tokens; none is 0

@@ -86,7 +86,7 @@ void Preparer::Wait(const Entry& entry, int64_t bytes) {
               .flow = entry.task.flow,
               .request = entry.id,
               .sentence = 0,
-              .cost = {.source_tokens = bytes, .rows = 1},
+              .cost = {.rows = 1, .rounds = static_cast<double>(bytes)},
               .arrival = {}});
   changed_.notify_one();
 }

@@ -49,6 +49,11 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
           "gshard_estimated_wait_seconds",
           "Time until all sentences that wait and run are translated, as "
           "admission estimates it.")),
+      highest_row_cost(
+          metrics.AddGauge("gshard_caller_row_cost_ratio",
+                           "What a row of the caller whose rows go to the "
+                           "busiest experts costs, "
+                           "in rows of all that are beside it; 1 is even.")),
       admissions(metrics.AddCounterFamily(
           "gshard_admissions_total",
           "Requests and messages of streams by what admission decided.",

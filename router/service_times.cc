@@ -5,8 +5,7 @@
 namespace gshard {
 namespace {
 
-constexpr double kForget = 0.99;          // of a round, with each that follows
-constexpr double kSentenceWeight = 0.05;  // of the latest
+constexpr double kForget = 0.99;  // of a round, with each that follows
 
 }  // namespace
 
@@ -18,14 +17,6 @@ void ServiceTimes::ObserveRound(int64_t rows, double seconds) {
   y_ += seconds;
   xx_ += x * x;
   xy_ += x * seconds;
-}
-
-void ServiceTimes::ObserveSentence(int64_t source_tokens, int64_t rounds) {
-  const double ratio = static_cast<double>(std::max<int64_t>(rounds, 1)) /
-                       static_cast<double>(source_tokens);
-  rounds_per_token_ +=
-      (guessed_ ? 1 : kSentenceWeight) * (ratio - rounds_per_token_);
-  guessed_ = false;
 }
 
 double ServiceTimes::RoundSeconds(double rows) const {
@@ -41,30 +32,20 @@ double ServiceTimes::RoundSeconds(double rows) const {
   return std::max(0.0, mean_y + slope * (rows - mean_x));
 }
 
-double ServiceTimes::TokensLeft(int64_t source_tokens, int64_t rows,
-                                int64_t rounds) const {
-  const auto length = static_cast<double>(source_tokens);
-  const double round = 1 / rounds_per_token_;  // in tokens
-  return static_cast<double>(rows) *
-         std::max(length - static_cast<double>(rounds) * round,
-                  std::min(length, round));
-}
-
 Pace ServiceTimes::PaceOf(double rows, double max_rows, double batches) const {
   if (rows <= max_rows * batches) {
-    return {.token_seconds = 0,
-            .step_seconds = rounds_per_token_ *
-                            RoundSeconds(std::max(1.0, rows / batches))};
+    return {.work_seconds = 0,
+            .round_seconds = RoundSeconds(std::max(1.0, rows / batches))};
   }
-  const double step = rounds_per_token_ * RoundSeconds(max_rows);
-  const double token = step / (max_rows * batches);
-  return {.token_seconds = token, .step_seconds = step - token};
+  const double round = RoundSeconds(max_rows);
+  const double work = round / (max_rows * batches);
+  return {.work_seconds = work, .round_seconds = round - work};
 }
 
-double ServiceTimes::Seconds(double tokens, double rows, double max_rows,
+double ServiceTimes::Seconds(double work, double rows, double max_rows,
                              double batches) const {
   const double shared = std::clamp(rows / batches, 1.0, max_rows);
-  return rounds_per_token_ * tokens / (shared * batches) * RoundSeconds(shared);
+  return work / (shared * batches) * RoundSeconds(shared);
 }
 
 }  // namespace gshard

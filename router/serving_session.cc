@@ -64,9 +64,12 @@ absl::Status ToClient(const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
     ServingSessionSpec spec, RouterMetrics metrics) {
   const ModelConfig& model = spec.model;
-  ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
+  // With the choices of experts, for what they cost.
+  ASSIGN_OR_RETURN(const Program encode,
+                   BuildEncodeProgram(model, /*routing=*/true));
   ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));
-  ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
+  ASSIGN_OR_RETURN(const Program decode,
+                   BuildDecodeProgram(model, /*routing=*/true));
   ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
   const uint64_t derived =
       SegmentsKey(SegmentsKey(0, encode_roles.segments), decode_roles.segments);

@@ -17,13 +17,13 @@ const double* Slack::LeastBefore(SteadyTime deadline) const {
   return end == least_.begin() ? nullptr : &std::prev(end)->second;
 }
 
-bool Slack::Allows(SteadyTime deadline, double tokens) const {
+bool Slack::Allows(SteadyTime deadline, double work) const {
   const double* const least = LeastBefore(deadline);
-  return least == nullptr || spent_ + tokens * token_seconds_ <= *least;
+  return least == nullptr || spent_ + work * work_seconds_ <= *least;
 }
 
-void Slack::Spend(SteadyTime deadline, double tokens) {
-  if (LeastBefore(deadline) != nullptr) spent_ += tokens * token_seconds_;
+void Slack::Spend(SteadyTime deadline, double work) {
+  if (LeastBefore(deadline) != nullptr) spent_ += work * work_seconds_;
 }
 
 }  // namespace gshard

@@ -18,8 +18,8 @@ class Slack {
  public:
   // With none, everybody may go first.
   Slack() = default;
-  // Who goes first holds up the others by so much for each token.
-  explicit Slack(double token_seconds) : token_seconds_(token_seconds) {}
+  // Who goes first holds up the others by so much for each of its work.
+  explicit Slack(double work_seconds) : work_seconds_(work_seconds) {}
 
   // Those that are due then can be held up so long, in seconds.
   // REQUIRES: in the order of deadlines.
@@ -28,16 +28,16 @@ class Slack {
   // The first deadline that can be met. REQUIRES: Add() was called.
   SteadyTime first() const { return least_.front().first; }
 
-  // May one that is due then, of so many tokens, go first?
-  bool Allows(SteadyTime deadline, double tokens) const;
+  // May one that is due then, of so much work, go first?
+  bool Allows(SteadyTime deadline, double work) const;
   // It does.
-  void Spend(SteadyTime deadline, double tokens);
+  void Spend(SteadyTime deadline, double work);
 
  private:
   // The least of those that are due before; null if there are none.
   const double* LeastBefore(SteadyTime deadline) const;
 
-  double token_seconds_ = 0;
+  double work_seconds_ = 0;
   double spent_ = 0;
   // A deadline, and the least that those due until then have.
   std::vector<std::pair<SteadyTime, double>> least_;

@@ -189,6 +189,7 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
   for (size_t i = 0; i < active_.size(); ++i) {
     active_[i].choices.made += choices[i].made;
     active_[i].choices.lost += choices[i].lost;
+    active_[i].choices.cost += choices[i].cost;
   }
   Tensor logits;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -225,7 +226,8 @@ absl::Status RunningBatch::Advance(const Tensor& logits) {
       Release(active);
       finished_.push_back({.id = active.id,
                            .hypotheses = active.search.Results(),
-                           .steps = active.position});
+                           .steps = active.position,
+                           .row_cost = active.choices.mean_cost()});
       for (DecodedHypothesis& hypothesis : finished_.back().hypotheses) {
         hypothesis.lost_share = active.choices.lost_share();
       }

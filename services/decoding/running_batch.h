@@ -23,7 +23,7 @@
 #include "absl/types/span.h"
 #include "services/decoding/beam_search.h"
 #include "services/decoding/decoder_cache.h"
-#include "services/decoding/lost_choices.h"
+#include "services/decoding/choice_count.h"
 #include "services/decoding/translator.h"
 
 namespace gshard {
@@ -37,6 +37,9 @@ struct FinishedSentence {
   uint64_t id = 0;
   std::vector<DecodedHypothesis> hypotheses;  // best first
   int64_t steps = 0;                          // that it took part in
+  // What its rows cost in the steps, in rows of all that took part: a row costs
+  // as much as its expert is loaded. 1 where nothing says which experts.
+  double row_cost = 1;
 };
 
 // Not thread-safe.

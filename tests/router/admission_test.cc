@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "services/base/random.h"
 #include "services/base/retry_delay.h"
 #include "tests/testing/status_matchers.h"
@@ -20,7 +22,8 @@ constexpr SteadyTime kNow{std::chrono::hours(5)};
 SentenceCost Cost(int64_t source_tokens, int64_t rows = 1) {
   return {.source_tokens = source_tokens,
           .rows = rows,
-          .positions = source_tokens + rows * 2 * source_tokens};
+          .positions = source_tokens + rows * 2 * source_tokens,
+          .rounds = static_cast<double>(source_tokens)};
 }
 
 WaitingSentence Sentence(std::string caller, uint64_t flow,
@@ -65,25 +68,90 @@ TEST(ServiceTimesTest, ForgetsAStall) {
 TEST(ServiceTimesTest, TimeIsSharedByRowsAndBatches) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
-  times.ObserveSentence(10, 20);
-  // 1000 tokens are 2000 row rounds, 100 at a time.
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 1000, 1), 20 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 50, 1), 40 * 0.01);
-  EXPECT_DOUBLE_EQ(times.Seconds(1000, 100, 50, 2), 20 * 0.01);
+  // 2000 rounds of a row, 100 rows at a time.
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 1000, 1), 20 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 1), 40 * 0.01);
+  EXPECT_DOUBLE_EQ(times.Seconds(2000, 100, 50, 2), 20 * 0.01);
 }
 
 TEST(ServiceTimesTest, WhoWaitsDoesSoForWhatIsBeforeItAndThenTakesItsTime) {
   ServiceTimes times;
   times.ObserveRound(10, 0.01);
-  times.ObserveSentence(10, 20);
   // There are rows for all.
-  EXPECT_DOUBLE_EQ(times.PaceOf(100, 50, 2).Seconds(1000, 30), 60 * 0.01);
+  EXPECT_DOUBLE_EQ(times.PaceOf(100, 50, 2).Seconds(1000, 30), 30 * 0.01);
   // One fills the only row.
-  EXPECT_DOUBLE_EQ(times.PaceOf(2, 1, 1).Seconds(1000 + 30, 30),
-                   2 * 1030 * 0.01);
-  // 970 tokens before it take 9.7 tokens' time of a hundred rows.
+  EXPECT_DOUBLE_EQ(times.PaceOf(2, 1, 1).Seconds(1000 + 30, 30), 1030 * 0.01);
+  // 970 rounds of a row before it take 9.7 rounds of a hundred rows.
   EXPECT_DOUBLE_EQ(times.PaceOf(101, 50, 2).Seconds(970 + 30, 30),
-                   2 * (9.7 + 30) * 0.01);
+                   (9.7 + 30) * 0.01);
+}
+
+SentenceCost Estimated(const CallerCosts& costs, const std::string& caller,
+                       SentenceCost cost) {
+  costs.Estimate(caller, cost);
+  return cost;
+}
+
+TEST(SentenceCostTest, WhoIsLateIsExpectedToBeLateByAsMuchAgain) {
+  SentenceCost cost = Cost(20);
+  EXPECT_EQ(cost.WorkLeft(0), 20);
+  EXPECT_EQ(cost.WorkLeft(15), 5);
+  EXPECT_EQ(cost.WorkLeft(20), 1);
+  EXPECT_EQ(cost.WorkLeft(50), 30);
+  cost.max_rounds = 60;
+  EXPECT_EQ(cost.WorkLeft(50), 10);
+  EXPECT_EQ(cost.WorkLeft(70), 1);
+}
+
+TEST(CallerCostsTest, EachCallersSentencesAreItsOwn) {
+  CallerCosts costs;
+  EXPECT_EQ(Estimated(costs, "a", Cost(10)).rounds, 10);  // a guess
+  costs.Observe("long", 10, 200, 1.0);
+  EXPECT_EQ(Estimated(costs, "long", Cost(10)).rounds, 200);
+  SentenceCost bounded = Cost(10);
+  bounded.max_rounds = 50;
+  EXPECT_EQ(Estimated(costs, "long", bounded).rounds, 50);
+  // It says nothing of others.
+  EXPECT_EQ(Estimated(costs, "a", Cost(10)).rounds, 10);
+  for (const char* caller : {"a", "b"}) costs.Observe(caller, 10, 15, 0.5);
+  EXPECT_EQ(Estimated(costs, "c", Cost(10)).rounds, 15);
+  EXPECT_EQ(costs.UsualRounds(), 1.5);
+}
+
+TEST(CallerCostsTest, WhoseRowsGoToBusyExpertsPaysForThem) {
+  CallerCosts costs;
+  for (int i = 0; i < 10; ++i) {
+    costs.Observe("hot", 10, 10, 3.0);
+    costs.Observe("even", 10, 10, 0.5);
+  }
+  const SentenceCost hot = Estimated(costs, "hot", Cost(10));
+  EXPECT_NEAR(hot.row_cost, 3.0, 0.1);
+  EXPECT_NEAR(hot.work(), 30, 1);
+  // Others pay what they did.
+  EXPECT_EQ(Estimated(costs, "even", Cost(10)).row_cost, 1);
+  EXPECT_NEAR(costs.HighestRowCost(), 3.0, 0.1);
+}
+
+// Nobody would be taken again otherwise who was refused for it.
+TEST(CallerCostsTest, WhatWasOnceIsForgotten) {
+  CallerCosts costs;
+  costs.Observe("a", 10, 200, 9.0);
+  for (int i = 0; i < 10'000; ++i) costs.Observe("b", 10, 10, 1.0);
+  EXPECT_NEAR(Estimated(costs, "a", Cost(10)).rounds, 10, 0.5);
+  EXPECT_NEAR(Estimated(costs, "a", Cost(10)).row_cost, 1, 0.05);
+}
+
+TEST(CallerCostsTest, WhoWasSilentLongestIsForgottenFirst) {
+  CallerCosts costs;
+  const auto name = [](size_t i) { return std::to_string(i); };
+  for (size_t i = 0; i < CallerCosts::kMaxCallers; ++i) {
+    costs.Observe(name(i), 10, 30, 2.0);
+  }
+  costs.Observe(name(0), 10, 30, 2.0);
+  costs.Observe("new", 10, 30, 2.0);
+  EXPECT_GT(Estimated(costs, name(0), Cost(10)).row_cost, 1.5);
+  EXPECT_GT(Estimated(costs, name(2), Cost(10)).row_cost, 1.4);
+  EXPECT_EQ(Estimated(costs, name(1), Cost(10)).row_cost, 1);
 }
 
 class OutstandingWorkTest : public ::testing::Test {
@@ -91,13 +159,13 @@ class OutstandingWorkTest : public ::testing::Test {
   static SteadyTime At(int64_t s) {
     return SteadyTime() + std::chrono::seconds(s);
   }
-  Outlook Look(int64_t deadline, int64_t tokens, uint64_t flow = 9) {
+  Outlook Look(int64_t deadline, double work, uint64_t flow = 9) {
     return work_.Look({.caller = "a",
                        .flow = flow,
                        .deadline = At(deadline),
-                       .tokens = tokens,
-                       .longest = tokens},
-                      At(0), {.token_seconds = 0.1}, 1.0);
+                       .work = work,
+                       .longest = work},
+                      At(0), {.work_seconds = 0.1}, 1.0);
   }
   OutstandingWork work_;
 };
@@ -110,10 +178,10 @@ TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
   EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 1.0);
   EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
   EXPECT_DOUBLE_EQ(Look(20, 10).seconds, 9.0);
-  EXPECT_EQ(Look(19, 10).caller_tokens, 0);
-  EXPECT_EQ(Look(20, 10).caller_tokens, 50);
-  EXPECT_EQ(Look(20, 10).flow_tokens, 0);
-  EXPECT_EQ(Look(20, 10, 2).flow_tokens, 50);
+  EXPECT_EQ(Look(19, 10).caller_work, 0);
+  EXPECT_EQ(Look(20, 10).caller_work, 50);
+  EXPECT_EQ(Look(20, 10).flow_work, 0);
+  EXPECT_EQ(Look(20, 10, 2).flow_work, 50);
   work_.Begin(later);
   work_.Progress(this, 25);
   EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 3.5);  // half of what runs is done
@@ -123,7 +191,7 @@ TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
   EXPECT_EQ(work_.TokensOf("a"), 0);
   work_.Drop(soon);
   EXPECT_TRUE(work_.empty());
-  EXPECT_EQ(work_.tokens(), 0);
+  EXPECT_EQ(work_.work(), 0);
 }
 
 TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
@@ -139,7 +207,7 @@ TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
 TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
   work_.Promise(Sentence("b", 1, Cost(80), At(10)));
   work_.Promise(Sentence("b", 2, Cost(10), At(12)));
-  Slack slack = work_.SlackAt(At(0), {.token_seconds = 0.1}, 1.0);
+  Slack slack = work_.SlackAt(At(0), {.work_seconds = 0.1}, 1.0);
   EXPECT_EQ(slack.first(), At(10));
   EXPECT_TRUE(slack.Allows(At(10), 1000));  // nobody is due before it
   EXPECT_TRUE(slack.Allows(At(12), 20));
@@ -186,7 +254,6 @@ TEST_F(AdmissionTest, WhatCanNeverBeTakenHasNoRetryDelay) {
 TEST_F(AdmissionTest, AFullQueueSaysWhenThereIsRoom) {
   Admission admission({.max_queued_tokens = 100}, {}, 1);
   admission.times().ObserveRound(1, 0.1);
-  admission.times().ObserveSentence(10, 10);
   const WaitingSentence waiting = Sentence("a", 1, Cost(80));
   admission.Queued(waiting);
   const Admission::Decision decision =
@@ -212,7 +279,6 @@ TEST_F(AdmissionTest, AQueueOfShortSentencesIsFullByTheirNumber) {
   EXPECT_EQ(RetryDelay(decision.status), milliseconds(10));
   // ... and what was, none to stay away for an hour.
   admission.times().ObserveRound(1, 3600.0);
-  admission.times().ObserveSentence(10, 10);
   EXPECT_EQ(RetryDelay(admission.Decide(Request("b", 1)).status),
             milliseconds(60'000));
   admission.Dropped(first);
@@ -238,7 +304,6 @@ TEST_F(AdmissionTest, ACallerHasAShareAndOthersTheirs) {
 TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
   Admission admission({.max_wait = milliseconds(8000)}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
-  admission.times().ObserveSentence(10, 10);
   // Nobody is there: whoever comes is taken, or nothing would ever be measured.
   const auto alone = admission.Decide(Request("a", 50, milliseconds(1)));
   EXPECT_OK(alone.status);
@@ -264,7 +329,6 @@ TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
 TEST_F(AdmissionTest, WhoWasTakenIsNotMadeLateByOthers) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
-  admission.times().ObserveSentence(10, 10);
   admission.Queued(Sentence("bulk", 1, Cost(100), kNow + milliseconds(12'000)));
   EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(2000))).status);
   const auto decision = admission.Decide(Request("a", 15, milliseconds(2000)));
@@ -275,7 +339,6 @@ TEST_F(AdmissionTest, WhoWasTakenIsNotMadeLateByOthers) {
 TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
-  admission.times().ObserveSentence(10, 10);
   const SteadyTime deadline = kNow + milliseconds(10'500);  // 100 tokens
   admission.Queued(Sentence("a", 1, Cost(60), deadline));
   EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500))).status);
@@ -297,7 +360,6 @@ TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {
   };
   EXPECT_FALSE(hopeless(10, 1));  // nothing is known
   admission.times().ObserveRound(1, 0.1);
-  admission.times().ObserveSentence(10, 10);
   EXPECT_FALSE(hopeless(10, 501));
   EXPECT_TRUE(hopeless(10, 499));
   EXPECT_FALSE(hopeless(9, 499));
@@ -306,7 +368,6 @@ TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {
 TEST_F(AdmissionTest, EstimatesAreCorrectedByWhoWasLate) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
-  admission.times().ObserveSentence(10, 10);
   admission.Queued(Sentence("b", 1, Cost(20), kNow + milliseconds(3000)));
   const AdmissionRequest request = Request("a", 10, milliseconds(4000));
   EXPECT_OK(admission.Decide(request).status);

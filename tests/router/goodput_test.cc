@@ -31,6 +31,8 @@ struct Arrival {
   int64_t source_tokens = 20;
   int64_t rows = 1;
   double time_left = 2;  // seconds
+  int64_t max_rounds = 0;
+  double load = 1;  // of the experts that its rows go to
 };
 
 struct Outcome {
@@ -57,7 +59,8 @@ SteadyTime At(double seconds) {
          duration_cast<steady_clock::duration>(duration<double>(seconds));
 }
 
-// Rounds take 4 ms and 1 ms a row. Late ones are dropped at their deadline, as
+// Rounds take 4 ms and, for each row, 1 ms times the load of its experts. Late
+// ones are dropped at their deadline, as
 // the batcher does it.
 class Simulation {
  public:
@@ -80,10 +83,12 @@ class Simulation {
  private:
   void Arrive() {
     const Arrival one = scenario_.arrival(count_);
-    const SentenceCost cost{
-        .source_tokens = one.source_tokens,
-        .rows = one.rows,
-        .positions = one.source_tokens * (1 + 2 * one.rows)};
+    SentenceCost cost{.source_tokens = one.source_tokens,
+                      .rows = one.rows,
+                      .positions = one.source_tokens * (1 + 2 * one.rows),
+                      .max_rounds = one.max_rounds};
+    admission_.callers().Estimate(one.caller, cost);
+    loads_[count_] = one.load;
     const WaitingSentence sentence{.caller = one.caller,
                                    .flow = one.flow,
                                    .request = count_,
@@ -122,9 +127,11 @@ class Simulation {
       }
       waiting_.erase(waiting_.begin());
     }
-    std::erase_if(running_, [&](const Running& one) {
+    std::erase_if(running_, [&](Running& one) {
       if (one.sentence.deadline >= At(now_)) return false;
       admission_.Left(one.sentence);
+      one.sentence.rounds = one.rounds - one.left;
+      admission_.GivenUp(one.sentence);
       Late(one.sentence);
       return true;
     });
@@ -156,23 +163,28 @@ class Simulation {
     }
     double left = 0;
     for (const Running& one : running_) {
-      left += admission_.times().TokensLeft(one.sentence.cost.source_tokens,
-                                            one.sentence.cost.rows,
-                                            one.rounds - one.left);
+      left += one.sentence.cost.WorkLeft(one.rounds - one.left);
     }
     admission_.Progress(this, left);
   }
 
   void Round() {
     const int64_t rows = Load().rows;
-    const double seconds = 0.004 + 0.001 * static_cast<double>(rows);
+    double loads = 0;
+    for (const Running& one : running_) {
+      loads += loads_[one.sentence.request] *
+               static_cast<double>(one.sentence.cost.rows);
+    }
+    const double seconds = 0.004 + 0.001 * loads;
     admission_.times().ObserveRound(rows, scenario_.measured * seconds);
     now_ += seconds;
     std::erase_if(running_, [&](Running& one) {
       if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
       admission_.Left(one.sentence);
-      admission_.times().ObserveSentence(one.sentence.cost.source_tokens,
-                                         one.rounds);
+      // What its rows cost in those of all that were beside them.
+      admission_.callers().Observe(
+          one.sentence.caller, one.sentence.cost.source_tokens, one.rounds,
+          loads_[one.sentence.request] * static_cast<double>(rows) / loads);
       Outcome& outcome = outcomes_[one.sentence.caller];
       ++outcome.in_time;
       outcome.tokens += static_cast<double>(one.sentence.cost.tokens());
@@ -187,6 +199,7 @@ class Simulation {
   std::vector<Running> running_;
   std::multimap<SteadyTime, WaitingSentence> waiting_;
   std::map<uint64_t, bool> promised_;
+  std::map<uint64_t, double> loads_;  // of the experts of a request's rows
   std::map<std::string, Outcome> outcomes_;
   double now_ = 0, next_ = 0;
   uint64_t count_ = 0;
@@ -335,6 +348,69 @@ TEST(GoodputSharesTest, AGreedyCallerTakesNothingFromModestOnes) {
   // And it gets what the others leave.
   EXPECT_GE(static_cast<double>(Sum(outcomes).in_time),
             0.9 * kCapacity * kSeconds);
+}
+
+// What becomes of four callers who send a tenth of what can be done each,
+// beside one who sends as many by `attack`.
+void ExpectModestOnesAreServed(const Arrival& attack, double ratio) {
+  const auto attacks = [](uint64_t i) { return RandomBelow(7, i, 2) == 0; };
+  auto outcomes =
+      Simulation(
+          {.arrival =
+               [&](uint64_t i) {
+                 if (attacks(i)) return attack;
+                 return Arrival{.caller = std::to_string(RandomBelow(8, i, 4)),
+                                .flow = i,
+                                .time_left = attack.time_left};
+               },
+           .rate = 0.8 * kCapacity,
+           .ratio = [&](uint64_t i) { return attacks(i) ? ratio : 1.0; }})
+          .Run();
+  for (const auto& [caller, outcome] : outcomes) {
+    SCOPED_TRACE(caller);
+    if (caller == attack.caller) continue;
+    EXPECT_LE(outcome.late, 0.01 * static_cast<double>(outcome.in_time));
+    EXPECT_LE(outcome.refused, 0.05 * static_cast<double>(outcome.in_time));
+  }
+}
+
+// Of 2 tokens each that become 40.
+TEST(GoodputSharesTest, TranslationsThatDoNotEndAreTheirCallersMatter) {
+  ExpectModestOnesAreServed(
+      {.caller = "endless", .source_tokens = 2, .max_rounds = 40},
+      /*ratio=*/20);
+}
+
+// Each of its rows takes the time of four.
+TEST(GoodputSharesTest, RowsForOneExpertAreTheirCallersMatter) {
+  ExpectModestOnesAreServed({.caller = "hot", .time_left = 8, .load = 4},
+                            /*ratio=*/1);
+}
+
+// Shares are of time, not of sentences.
+TEST(GoodputSharesTest, WhoCostsMoreGetsFewer) {
+  for (const bool longer : {true, false}) {
+    SCOPED_TRACE(longer);
+    auto outcomes =
+        Simulation(
+            {.arrival =
+                 [&](uint64_t i) {
+                   const bool dear = i % 2 == 0;
+                   return Arrival{.caller = dear ? "dear" : "cheap",
+                                  .flow = i,
+                                  .time_left = 8,
+                                  .load = dear && !longer ? 4.0 : 1.0};
+                 },
+             .rate = 2 * kCapacity,
+             .ratio =
+                 [&](uint64_t i) { return i % 2 == 0 && longer ? 2.0 : 1.0; }})
+            .Run();
+    const Outcome cheap = outcomes["cheap"], dear = outcomes["dear"];
+    EXPECT_GE(static_cast<double>(cheap.in_time),
+              1.5 * static_cast<double>(dear.in_time));
+    EXPECT_GT(dear.in_time, cheap.in_time / 4);
+    EXPECT_LE(cheap.late, 0.01 * static_cast<double>(cheap.in_time));
+  }
 }
 
 // Who asks for more than a share gets one, whatever the others ask for.

@@ -24,7 +24,8 @@ WaitingSentence Waiting(std::string caller, uint64_t flow, uint64_t request,
           .sentence = 0,
           .cost = {.source_tokens = source_tokens,
                    .rows = rows,
-                   .positions = source_tokens + rows * 20},
+                   .positions = source_tokens + rows * 20,
+                   .rounds = static_cast<double>(source_tokens)},
           .arrival = {}};
 }
 
@@ -153,7 +154,7 @@ TEST(JoinRuleTest, WhoIsDueFirstGoesFirstWhenItWouldBeLate) {
     add("a", 2, 5);
     add("b", 3, 9);
     add("c", 4, 9);
-    Slack slack(/*token_seconds=*/0.1);  // a sentence takes a second
+    Slack slack(/*work_seconds=*/0.1);  // a sentence takes a second
     slack.Add(at(5), left);
     slack.Add(at(9), left);
     return Requests(TakeJoining(queue, {}, {}, slack));

@@ -1,8 +1,8 @@
-// How many of a sentence's choices of experts found nobody who holds the
-// expert.
+// What became of a sentence's choices of experts: how many found nobody who
+// holds the expert, and what they cost.
 
-#ifndef SERVICES_DECODING_LOST_CHOICES_H_
-#define SERVICES_DECODING_LOST_CHOICES_H_
+#ifndef SERVICES_DECODING_CHOICE_COUNT_H_
+#define SERVICES_DECODING_CHOICE_COUNT_H_
 
 #include <cstdint>
 #include <vector>
@@ -17,15 +17,22 @@ namespace gshard {
 struct ChoiceCount {
   int64_t made = 0;
   int64_t lost = 0;
+  // In choices of all tokens that were beside them: one costs as much as its
+  // expert was loaded, for a layer waits for the busiest.
+  double cost = 0;
 
   double lost_share() const {
     return made == 0 ? 0.0
                      : static_cast<double>(lost) / static_cast<double>(made);
   }
+  double mean_cost() const {
+    return made == 0 ? 1.0 : cost / static_cast<double>(made);
+  }
 };
 
 // Adds what the MoE layers of a serving program report among its outputs
-// ("lost/<layer>" i32[T], "kept/<layer>" i32[E]). Token t is of the sentence
+// ("lost/<layer>" i32[T], "kept/<layer>" i32[E], and "expert/<layer>" i32[T,
+// 2], without which all choices cost the same). Token t is of the sentence
 // sentence_of_token[t], of none if that is negative.
 // REQUIRES: the spans fit the outputs and each other.
 void AddChoices(const Program& program, const std::vector<Tensor>& outputs,
@@ -34,4 +41,4 @@ void AddChoices(const Program& program, const std::vector<Tensor>& outputs,
 
 }  // namespace gshard
 
-#endif  // SERVICES_DECODING_LOST_CHOICES_H_
+#endif  // SERVICES_DECODING_CHOICE_COUNT_H_
