@@ -4,6 +4,7 @@
 #include <chrono>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,11 @@ std::vector<TraceContext> TracesOf(const v1::ExpertFrameHeader& header) {
 
 double Seconds(microseconds duration) { return duration.count() * 1e-6; }
 
+WorkQueueOptions ServedQueue(WorkQueueOptions options) {
+  options.niceness = 0;
+  return options;
+}
+
 }  // namespace
 
 // One router's.
@@ -92,6 +98,7 @@ struct ExpertService::Call {
   std::shared_ptr<Stream> stream;
   uint64_t id = 0;
   SessionTable::Lease session;
+  bool training = false;
   SegmentRun run;
   TensorMap inputs;
   int64_t rows = 0;
@@ -137,7 +144,8 @@ ExpertService::ExpertService(SessionTable* sessions,
     : sessions_(sessions),
       options_(std::move(options)),
       metrics_(std::move(metrics)),
-      queue_(options_.queue) {}
+      served_(ServedQueue(options_.queue)),
+      training_(options_.queue) {}
 
 ExpertService::~ExpertService() = default;
 
@@ -174,7 +182,8 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
   const uint64_t call_id = frame.header.call_id();
   switch (frame.header.kind()) {
     case v1::ExpertFrameHeader::CANCEL:
-      queue_.Cancel(stream->id, call_id);
+      served_.Cancel(stream->id, call_id);
+      training_.Cancel(stream->id, call_id);
       return;
     case v1::ExpertFrameHeader::PING:
       (void)stream->sender->Send(ReplyFrame(
@@ -220,7 +229,9 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
   call->traces = TracesOf(header);
   const size_t bytes = PayloadBytes(frame.tensors);
   ASSIGN_OR_RETURN(call->inputs, NamedInputs(frame));
-  RETURN_IF_ERROR(queue_.Add(
+  call->training = call->session.session().training();
+  WorkQueue& queue = call->training ? training_ : served_;
+  RETURN_IF_ERROR(queue.Add(
       {.stream = stream->id,
        .call_id = call->id,
        .bytes = bytes,
@@ -237,7 +248,9 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
 void ExpertService::RunCall(Call& call, const absl::Status& status,
                             microseconds waited) {
   const TraceScope trace_scope(std::move(call.traces));
-  metrics_.queue_seconds.Observe(Seconds(waited));
+  const WorkerMetrics::CallSeconds& seconds =
+      metrics_.call_seconds[call.training];
+  seconds.queue.Observe(Seconds(waited));
   Stream& stream = *call.stream;
   absl::StatusOr<std::vector<Tensor>> replies =
       absl::CancelledError("the session or the stream has ended");
@@ -252,7 +265,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
     replies =
         call.session.session().RunSegment(call.run, std::move(call.inputs));
     ran = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
-    metrics_.run_seconds.Observe(Seconds(ran));
+    seconds.run.Observe(Seconds(ran));
   }
   // A stream that ends from here on ends its runs itself.
   if (stream.ended) call.session.session().EndRuns(stream.id);
@@ -296,7 +309,8 @@ void ExpertService::Reply(Stream& stream, ExpertFrame frame) {
 
 void ExpertService::OnStreamEnd(Stream& stream) {
   stream.ended = true;
-  queue_.CancelStream(stream.id);
+  served_.CancelStream(stream.id);
+  training_.CancelStream(stream.id);
   sessions_->ForEach([&](const std::string&, WorkerSession& session) {
     session.EndRuns(stream.id);
   });
@@ -306,7 +320,9 @@ void ExpertService::OnStreamEnd(Stream& stream) {
 }
 
 void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {
-  queue_.Finish(grace);
+  std::thread training([this, grace] { training_.Finish(grace); });
+  served_.Finish(grace);
+  training.join();
   finishing_ = true;
   std::unique_lock<std::mutex> lock(mutex_);
   for (const auto& [id, stream] : streams_) {

@@ -1,5 +1,6 @@
 // ExpertService: gshard.v1.ExpertWorkerService. Takes the routers' calls from
-// their streams, queues them, runs their segments and replies.
+// their streams, queues them, those of served models apart from those of jobs,
+// runs their segments and replies.
 
 #ifndef EXPERT_WORKER_EXPERT_SERVICE_H_
 #define EXPERT_WORKER_EXPERT_SERVICE_H_
@@ -21,6 +22,7 @@
 namespace gshard {
 
 struct ExpertServiceOptions {
+  // Of each of the two queues; the niceness is that of training.
   WorkQueueOptions queue;
 
   // Of the frames in both directions, and what waits for one router.
@@ -47,7 +49,15 @@ class ExpertService final
   // streams. Calls that still wait after `grace` are UNAVAILABLE, too.
   void FinishAccepted(std::chrono::milliseconds grace);
 
-  const WorkQueue& queue() const { return queue_; }
+  const WorkQueue& queue(bool training) const {
+    return training ? training_ : served_;
+  }
+  // Of both queues.
+  int running() const { return served_.running() + training_.running(); }
+  int waiting() const { return served_.waiting() + training_.waiting(); }
+  size_t waiting_bytes() const {
+    return served_.waiting_bytes() + training_.waiting_bytes();
+  }
   // Rows, [R, ...] of floats, that calls have brought, ever.
   int64_t rows() const { return rows_; }
   int streams() const;
@@ -77,7 +87,9 @@ class ExpertService final
   uint64_t last_stream_ = 0;                             // guarded by mutex_
   std::map<uint64_t, std::shared_ptr<Stream>> streams_;  // guarded by mutex_
 
-  WorkQueue queue_;  // last: its threads use the rest
+  // Last: their threads use the rest.
+  WorkQueue served_;
+  WorkQueue training_;
 };
 
 }  // namespace gshard

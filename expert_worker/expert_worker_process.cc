@@ -5,6 +5,7 @@
 #include "services/base/log.h"
 #include "services/base/memory_limit.h"
 #include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/process_server.h"
 #include "services/segments/role_split.h"
@@ -20,6 +21,7 @@ int64_t MemoryBytes(const ExpertWorkerOptions& options) {
 ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
   ExpertServiceOptions service;
   service.queue.threads = static_cast<int>(options.threads);
+  service.queue.niceness = NicenessOfShare(options.process.training_share);
   service.queue.max_calls = static_cast<size_t>(options.queue_calls);
   service.queue.max_bytes = static_cast<size_t>(options.queue_mib) << 20;
   service.stream.frame_limits.max_bytes = MaxMessageBytes(options.process);
@@ -32,11 +34,14 @@ void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
   AddMemberFlags(flags, &options->process);
   AddProcessFlags(flags, &options->process);
   flags.Integer("threads", &options->threads, 1, 1024,
-                "segments that run at the same time, a thread each");
+                "segments of translations that run at the same time, a thread "
+                "each; and as many of training, which make way for them");
   flags.Integer("queue_calls", &options->queue_calls, 1, 1 << 20,
-                "calls that may wait for a thread");
+                "calls that may wait for a thread, of translations and of "
+                "training each");
   flags.Integer("queue_mib", &options->queue_mib, 1, 1 << 20,
-                "MiB of tensors that may wait for a thread");
+                "MiB of tensors that may wait for a thread, of translations "
+                "and of training each");
   flags.Integer("memory_mib", &options->memory_mib, 0, 1 << 30,
                 "MiB that parameters and their gradients may take; 0 is all "
                 "that the machine or the container has");
@@ -68,10 +73,10 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
       [this] { return sessions_.memory_bytes_used(); });
   metrics_.AddCallbackGauge("gshard_worker_queue_calls",
                             "Calls that wait for a thread.",
-                            [this] { return service_.queue().waiting(); });
-  metrics_.AddCallbackGauge(
-      "gshard_worker_queue_bytes", "Tensor bytes that wait for a thread.",
-      [this] { return service_.queue().waiting_bytes(); });
+                            [this] { return service_.waiting(); });
+  metrics_.AddCallbackGauge("gshard_worker_queue_bytes",
+                            "Tensor bytes that wait for a thread.",
+                            [this] { return service_.waiting_bytes(); });
   metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
                             [] { return GetBufferUsage().live_bytes; });
   metrics_.AddCallbackGauge("gshard_tensor_cached_bytes",
@@ -115,6 +120,7 @@ absl::Status ExpertWorkerProcess::Start() {
   member.name = MemberName(options_.process, "worker", member.address);
   member.build_version = GSHARD_VERSION;
   member.memory_bytes = MemoryBytes(options_);
+  member.training_niceness = NicenessOfShare(options_.process.training_share);
   LogInfo("expert worker serves", {{"address", server_.address()},
                                    {"advertised", member.address},
                                    {"name", member.name}});

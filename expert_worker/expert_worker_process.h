@@ -33,10 +33,10 @@ namespace gshard {
 struct ExpertWorkerOptions {
   ProcessOptions process;
 
-  // Segments that run at the same time.
+  // Segments of translations that run at the same time, and of training.
   int64_t threads = 1;
 
-  // What may wait for a thread.
+  // What may wait for a thread, of each of the two.
   int64_t queue_calls = 1024;
   int64_t queue_mib = 1024;
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/retry_delay.h"
+#include "services/base/thread_priority.h"
 
 namespace gshard {
 namespace {
@@ -53,6 +54,7 @@ absl::Status WorkQueue::Add(Work work) {
 }
 
 void WorkQueue::RunThread() {
+  BeNice(options_.niceness);
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return finishing_ || !waiting_.empty(); });

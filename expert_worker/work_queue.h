@@ -1,5 +1,12 @@
-// WorkQueue: the calls that a worker has accepted, in order of arrival, and the
-// threads that run them. Bounded in calls and in bytes.
+// WorkQueue: the calls of one kind that a worker has accepted, in order of
+// arrival, and the threads that run them. Bounded in calls and in bytes: what
+// is refused is the youngest.
+//
+// A worker has a queue for translations and one for training jobs. What fills
+// one takes no place in the other, and no translation waits for a segment of a
+// job, which may take a second: it has a thread at once, and the job's, which
+// are nice, make way for it (services/base/thread_priority.h). So shares of the
+// processor are the system's matter, and nobody's time is left unused.
 
 #ifndef EXPERT_WORKER_WORK_QUEUE_H_
 #define EXPERT_WORKER_WORK_QUEUE_H_
@@ -21,6 +28,9 @@ namespace gshard {
 struct WorkQueueOptions {
   // Calls that run at the same time; each kernel takes one thread. At least 1.
   int threads = 1;
+
+  // Of the threads.
+  int niceness = 0;
 
   // What may wait.
   size_t max_calls = 1024;

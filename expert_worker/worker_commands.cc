@@ -216,8 +216,8 @@ void WorkerCommands::OnRefused(const absl::Status& status) {
 
 v1::Heartbeat WorkerCommands::Load() {
   v1::Heartbeat heartbeat;
-  heartbeat.set_in_flight(service_->queue().running());
-  heartbeat.set_queued(service_->queue().waiting());
+  heartbeat.set_in_flight(service_->running());
+  heartbeat.set_queued(service_->waiting());
   heartbeat.set_expert_rows(service_->rows());
   heartbeat.set_memory_bytes_used(sessions_->memory_bytes_used());
   sessions_->ForEach([&](const std::string& id, WorkerSession& session) {

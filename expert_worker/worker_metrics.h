@@ -9,6 +9,12 @@ namespace gshard {
 
 // Default-constructed: ignores everything.
 struct WorkerMetrics {
+  // Of calls of one kind.
+  struct CallSeconds {
+    Histogram queue;
+    Histogram run;
+  };
+
   WorkerMetrics() = default;
   explicit WorkerMetrics(Metrics& metrics)
       : calls(metrics.AddCounterFamily("gshard_expert_calls_total",
@@ -19,9 +25,14 @@ struct WorkerMetrics {
                               "Last training step that was committed.")) {
     const HistogramFamily durations = metrics.AddHistogramFamily(
         "gshard_expert_call_duration_seconds",
-        "Time of segment calls: waiting in the queue, and running.", {"stage"});
-    queue_seconds = durations.With({"queue"});
-    run_seconds = durations.With({"run"});
+        "Time of segment calls, of translations and of training: waiting in "
+        "the queue, and running.",
+        {"stage", "kind"});
+    for (const bool training : {false, true}) {
+      const char* const kind = training ? "training" : "serving";
+      call_seconds[training] = {.queue = durations.With({"queue", kind}),
+                                .run = durations.With({"run", kind})};
+    }
     const CounterFamily bytes = metrics.AddCounterFamily(
         "gshard_exchange_bytes_total", "Tensor bytes exchanged with routers.",
         {"direction"});
@@ -29,8 +40,7 @@ struct WorkerMetrics {
     sent_bytes = bytes.With({"sent"});
   }
 
-  Histogram queue_seconds;
-  Histogram run_seconds;
+  CallSeconds call_seconds[2];  // of translations, of training
   CounterFamily calls;
   Counter rows;
   Counter received_bytes;

@@ -1,9 +1,12 @@
 #include "router/batch_lane.h"
 
 #include <chrono>
+#include <set>
 #include <utility>
 
+#include "router/shedding.h"
 #include "services/base/check.h"
+#include "services/base/retry_delay.h"
 
 namespace gshard {
 
@@ -11,8 +14,17 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
+// In which workers have done some of what fills their queues.
+constexpr std::chrono::milliseconds kFullDelay{100};
+
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Of one who may come again.
+absl::Status Refusal(const absl::Status& status) {
+  return RetryDelay(status).has_value() ? status
+                                        : WithRetryDelay(status, kFullDelay);
 }
 
 }  // namespace
@@ -59,17 +71,31 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
   const absl::Status status = batch_->Join(sentences, run);
   metrics_.encode_seconds.Observe(SecondsSince(start));
+  if (!status.ok()) {
+    std::vector<WaitingSentence> failed;
+    for (JoiningItem& item : joining) failed.push_back(std::move(item.waiting));
+    return Fail(std::move(failed), status, /*joined=*/false, result);
+  }
   for (JoiningItem& item : joining) {
-    if (!status.ok()) {
-      result.outcomes.push_back({.waiting = std::move(item.waiting),
-                                 .result = status,
-                                 .joined = false});
-      continue;
-    }
     ++load_.sentences;
     load_.rows += item.waiting.cost.rows;
     load_.positions += item.waiting.cost.positions;
     sentences_[item.id] = std::move(item.waiting);
+  }
+}
+
+void BatchLane::Fail(std::vector<WaitingSentence> sentences,
+                     const absl::Status& status, bool joined,
+                     RoundResult& result) {
+  const bool full = absl::IsResourceExhausted(status);
+  const std::set<uint64_t> shed =
+      full ? RequestsToShed(sentences) : std::set<uint64_t>();
+  for (WaitingSentence& waiting : sentences) {
+    const bool again = full && !shed.contains(waiting.request);
+    result.outcomes.push_back({.waiting = std::move(waiting),
+                               .result = full ? Refusal(status) : status,
+                               .joined = joined,
+                               .again = again});
   }
 }
 
@@ -81,10 +107,11 @@ void BatchLane::Step(const BatchRun& run, RoundResult& result) {
   metrics_.decode_seconds.Observe(SecondsSince(start));
   if (!status.ok()) {
     batch_ = nullptr;
+    std::vector<WaitingSentence> failed;
     while (!sentences_.empty()) {
-      result.outcomes.push_back({Remove(sentences_.begin()->first), status});
+      failed.push_back(Remove(sentences_.begin()->first));
     }
-    return;
+    return Fail(std::move(failed), status, /*joined=*/true, result);
   }
   result.rows = rows;
   for (auto& [id, waiting] : sentences_) ++waiting.rounds;

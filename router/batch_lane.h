@@ -33,6 +33,7 @@ struct RoundOutcome {
   int64_t rounds = 0;   // that it took, if translated
   double row_cost = 1;  // FinishedSentence's
   bool joined = true;   // false if it could not
+  bool again = false;   // it is to wait and join again, from its beginning
 };
 
 struct RoundResult {
@@ -47,7 +48,8 @@ class BatchLane {
             RouterMetrics metrics);
 
   // Takes the sentences `leaving` out, adds `joining` and makes a step. Returns
-  // those that are not in the batch any more, but for `leaving`.
+  // those that are not in the batch any more, but for `leaving`. Where workers
+  // have no room for their rows some are refused, and the others come again.
   RoundResult Round(const std::vector<uint64_t>& leaving,
                     std::vector<JoiningItem> joining, const BatchRun& run);
 
@@ -62,6 +64,10 @@ class BatchLane {
   void Join(std::vector<JoiningItem> joining, const BatchRun& run,
             RoundResult& result);
   void Step(const BatchRun& run, RoundResult& result);
+  // What becomes of those that could not be encoded, or decoded, together.
+  static void Fail(std::vector<WaitingSentence> sentences,
+                   const absl::Status& status, bool joined,
+                   RoundResult& result);
   // Ends a sentence's stay.
   WaitingSentence Remove(uint64_t id);
 

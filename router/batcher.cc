@@ -317,6 +317,12 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
       const auto found = requests_.find(outcome.waiting.request);
       if (found == requests_.end()) continue;
       const std::shared_ptr<Request> request = found->second;
+      if (outcome.again) {
+        outcome.waiting.rounds = 0;
+        admission_.Queued(outcome.waiting);
+        queues_[request->call.model.get()].Add(std::move(outcome.waiting));
+        continue;
+      }
       if (outcome.result.ok()) {
         request->results[outcome.waiting.sentence] = *std::move(outcome.result);
         if (--request->missing > 0) continue;

@@ -5,9 +5,11 @@
 //
 // A request ends once, by an answer or an error: all of its sentences are
 // translated, its deadline passes, it is cancelled, or a batch with some of its
-// sentences fails. From then on it takes no place in the queue, its sentences
-// leave the batch before the next step, and a step that nobody waits for is
-// stopped. One that cannot be done in time any more ends when its turn comes.
+// sentences fails; if that fails because workers have no room for so many rows,
+// only the younger requests of it are refused. From then on it takes no place
+// in the queue, its sentences leave the batch before the next step, and a step
+// that nobody waits for is stopped. One that cannot be done in time any more
+// ends when its turn comes.
 
 #ifndef ROUTER_BATCHER_H_
 #define ROUTER_BATCHER_H_

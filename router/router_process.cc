@@ -4,6 +4,7 @@
 
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/process_server.h"
@@ -227,6 +228,7 @@ absl::Status RouterProcess::Join() {
   commands_ = std::make_unique<Commands>(this);
   member.name = MemberName(options_.process, "router", member.address);
   member.build_version = GSHARD_VERSION;
+  member.training_niceness = NicenessOfShare(options_.process.training_share);
   LogInfo("router serves", {{"address", server_.address()},
                             {"advertised", member.address},
                             {"name", member.name}});

@@ -23,7 +23,8 @@ RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
       models_(models),
       metrics_(std::move(metrics)),
       meet_(std::move(meet)),
-      connections_(std::move(to_workers)) {}
+      to_served_(to_workers),
+      to_training_(std::move(to_workers)) {}
 
 v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
   absl::StatusOr<v1::CommandReply> reply = Do(command);
@@ -128,7 +129,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
   if (load.training()) {
     ASSIGN_OR_RETURN(
         WorkerGroup workers,
-        ConnectWorkers(router.placement(), model.experts, connections_));
+        ConnectWorkers(router.placement(), model.experts, to_training_));
     ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
     job.model = model;
     std::shared_ptr<DenseShard> dense;
@@ -147,7 +148,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
   } else {
     ASSIGN_OR_RETURN(auto replicas,
                      ConnectReplicas(router.placement(), load.session(),
-                                     model.experts, connections_));
+                                     model.experts, to_served_));
     ASSIGN_OR_RETURN(entry.serving,
                      ServingSession::Create(
                          {.session = load.session(),
@@ -213,7 +214,7 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
   ReplicaSet& replicas = entry.serving->replicas();
   ASSIGN_OR_RETURN(const auto group,
                    ConnectReplicas(update.placement(), update.session(),
-                                   replicas.num_experts(), connections_));
+                                   replicas.num_experts(), to_served_));
   // Connects to workers that are new before calls go there. Whoever does not
   // answer is avoided.
   ReplicaGroup added;
@@ -237,7 +238,7 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
   LogInfo("placement changed", {{"session", update.session()},
                                 {"version", group->version},
                                 {"parts", group->holdings.size()}});
-  connections_.Prune();
+  to_served_.Prune();
   return absl::OkStatus();
 }
 
@@ -267,7 +268,8 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
     sessions_.erase(session);
   }
   entry = {};
-  connections_.Prune();
+  to_served_.Prune();
+  to_training_.Prune();
 }
 
 void RouterSessions::Interrupt(const std::string& session) {
@@ -287,7 +289,7 @@ void RouterSessions::DropTraining() {
   }
   for (const auto& [id, entry] : dropped) Stop(entry);
   dropped.clear();
-  connections_.Prune();
+  to_training_.Prune();
 }
 
 std::vector<v1::SessionLoad> RouterSessions::Loads() const {

@@ -77,7 +77,9 @@ class RouterSessions {
   ModelTable* const models_;
   const RouterMetrics metrics_;
   const MeetingFactory meet_;
-  WorkerConnections connections_;
+  // Apart, so that no row of a translation waits behind a job's megabytes.
+  WorkerConnections to_served_;
+  WorkerConnections to_training_;
 
   mutable std::mutex mutex_;
   std::map<std::string, Entry> sessions_;  // guarded by mutex_

@@ -64,6 +64,9 @@ void AddMemberFlags(Flags& flags, ProcessOptions* options) {
   flags.Integer("lease_ms", &options->lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a peer is taken for lost; "
                 "give the coordinator the same");
+  flags.Integer("training_share", &options->training_share, 1, 50,
+                "percent of a core that training gets while translations want "
+                "all of it; what they leave it gets anyway");
 }
 
 void ApplyLogLevel(const ProcessOptions& options) {

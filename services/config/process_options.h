@@ -36,6 +36,7 @@ struct ProcessOptions {
   std::string advertise = {};  // empty: see AdvertisedAddress
   std::string name = {};       // empty: see MemberName
   int64_t lease_ms = 5000;
+  int64_t training_share = 12;  // percent
 };
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
@@ -45,7 +46,7 @@ struct ProcessOptions {
 // `options` must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
-// Declares --coordinator, --advertise, --name and --lease_ms.
+// Declares --coordinator, --advertise, --name, --lease_ms and --training_share.
 void AddMemberFlags(Flags& flags, ProcessOptions* options);
 
 // Makes options.log_level the process's.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "services/base/log.h"
+#include "services/base/thread_priority.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/status.h"
@@ -60,6 +61,21 @@ const std::string& SessionOf(const v1::Command& command) {
       break;
   }
   return *kNone;
+}
+
+bool IsOfJob(const v1::Command& command) {
+  switch (command.action_case()) {
+    case v1::Command::kLoadSession:
+      return command.load_session().training();
+    case v1::Command::kAssignMicrobatch:
+    case v1::Command::kPrepareStep:
+    case v1::Command::kCommitStep:
+    case v1::Command::kWriteCheckpoint:
+    case v1::Command::kConnectRouters:
+      return true;
+    default:
+      return false;
+  }
 }
 
 v1::CommandReply ReplyWith(const absl::Status& status) {
@@ -282,6 +298,10 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
       {session, 0},
       {.run =
            [this, shared, reply, dropped] {
+             // The thread is the session's, and so are those of rests.
+             const int niceness =
+                 IsOfJob(*shared) ? options_.training_niceness : 0;
+             BeNice(niceness);
              TraceContext trace = ParseTraceparent(shared->traceparent());
              if (!trace.trace_id.empty()) {
                trace = ContinueTrace(shared->traceparent(), "");
@@ -290,10 +310,12 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
              auto rest = handler_->Begin(*shared);
              if (!rest) return reply(handler_->Handle(*shared));
              const Lane lane = {SessionOf(*shared), shared->action_case()};
-             lanes_.Add(
-                 lane,
-                 {.run = [reply, rest = std::move(rest)] { reply(rest()); },
-                  .dropped = dropped});
+             lanes_.Add(lane, {.run =
+                                   [reply, niceness, rest = std::move(rest)] {
+                                     BeNice(niceness);
+                                     reply(rest());
+                                   },
+                               .dropped = dropped});
            },
        .dropped = dropped});
 }

@@ -58,6 +58,9 @@ struct MemberOptions {
   // `channel` is set.
   std::chrono::milliseconds silence = kDefaultSilence;
 
+  // Of the threads that do the commands of jobs; see thread_priority.h.
+  int training_niceness = 0;
+
   // How long the coordinator may take to accept.
   std::chrono::milliseconds accept_timeout{10'000};
 };
@@ -109,6 +112,9 @@ class MemberHandler {
 // The session that a command is about; empty if it has no action that is known
 // here.
 const std::string& SessionOf(const v1::Command& command);
+
+// Whether only sessions of jobs have such a command.
+bool IsOfJob(const v1::Command& command);
 
 // A reply without a result.
 v1::CommandReply ReplyWith(const absl::Status& status);

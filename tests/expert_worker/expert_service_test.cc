@@ -17,7 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "services/base/retry_delay.h"
+#include "services/base/status_macros.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/server.h"
@@ -205,12 +207,44 @@ class ExpertServiceTest : public ::testing::Test {
     return frame;
   }
 
-  // Holds the queue's only thread until the result is set.
-  std::shared_ptr<std::promise<void>> HoldThread() {
+  // A call of the model that is served as "small@1", and its session.
+  ExpertFrame ServedFrame(uint64_t call_id) const {
+    const Program& program = served_.front().program;
+    ExpertFrame frame;
+    frame.header.set_kind(v1::ExpertFrameHeader::RUN);
+    frame.header.set_call_id(call_id);
+    frame.header.set_session("small@1");
+    frame.header.set_segment(served_.front().name);
+    frame.header.set_timeout_ms(1000);
+    const int64_t experts = job_.model.experts;
+    for (const Node* node : program.NodesOf("input")) {
+      const bool sizes =
+          program.type(node->outputs[0]).type == ElementType::kInt32;
+      frame.Add(StringAttribute(node->attributes, "name"),
+                sizes ? Tensor::Ints({experts}, {1, 1, 1, 1, 1})
+                      : RandomTensor({experts, job_.model.model_width}, 1));
+    }
+    return frame;
+  }
+  absl::Status LoadServed() {
+    ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(job_.model));
+    ASSIGN_OR_RETURN(RolePrograms roles, SplitRoles(encode));
+    served_ = std::move(roles.segments);
+    WorkerSessionSpec spec = TrainingSpec(job_, served_, {0, 1, 2, 3, 4});
+    std::erase_if(spec.parameters, [&](const ParameterSpec& parameter) {
+      return !absl::StartsWith(parameter.name, "encoder");
+    });
+    spec.optimizer = nullptr;
+    return sessions_.Load("small@1", std::move(spec)).status();
+  }
+
+  // Holds the only thread for training, or for what is served, until the result
+  // is set.
+  std::shared_ptr<std::promise<void>> HoldThread(bool training = true) {
     auto release = std::make_shared<std::promise<void>>();
     std::promise<void> begun;
     const auto released = release->get_future().share();
-    CHECK(const_cast<WorkQueue&>(service_->queue())
+    CHECK(const_cast<WorkQueue&>(service_->queue(training))
               .Add({.stream = 0,
                     .call_id = 0,
                     .bytes = 0,
@@ -226,7 +260,7 @@ class ExpertServiceTest : public ::testing::Test {
   }
   // Returns when `count` calls wait.
   void WaitForWaiting(int count) {
-    while (service_->queue().waiting() != count) std::this_thread::yield();
+    while (service_->waiting() != count) std::this_thread::yield();
   }
 
   size_t open_runs() {
@@ -238,6 +272,7 @@ class ExpertServiceTest : public ::testing::Test {
   const TrainingJob job_;
   const RolePrograms roles_;
   std::vector<CallRecorder::Recorded> calls_;
+  std::vector<Segment> served_;
   std::atomic<int> now_ms_ = 0;
   ExpertServiceOptions options_;
   SessionTable sessions_{kMemory};
@@ -376,6 +411,35 @@ TEST_F(ExpertServiceTest, RefusesWhatItsQueueCannotTake) {
   EXPECT_TRUE(RetryDelay(refused).has_value());
   release->set_value();
   EXPECT_OK(router_->Outcome(1));
+}
+
+TEST_F(ExpertServiceTest, TranslationsAndTrainingTakeNoPlaceFromEachOther) {
+  options_.queue.max_calls = 1;
+  ASSERT_OK(LoadServed());
+  Start();
+  {  // A job has filled its queue, and a segment of it is running.
+    const auto release = HoldThread(/*training=*/true);
+    router_->Send(Frame(1));
+    router_->Send(Frame(2));
+    EXPECT_THAT(router_->Outcome(2),
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+    router_->Send(ServedFrame(3));
+    EXPECT_OK(router_->Outcome(3));
+    release->set_value();
+    EXPECT_OK(router_->Outcome(1));
+  }
+  const auto release = HoldThread(/*training=*/false);
+  router_->Send(ServedFrame(4));
+  router_->Send(ServedFrame(5));
+  EXPECT_THAT(router_->Outcome(5),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+  router_->Send(Frame(6, 1));
+  EXPECT_OK(router_->Outcome(6));
+  // Which of the two has it does not matter to whoever cancels a call.
+  router_->Send(CancelFrame(4));
+  EXPECT_THAT(router_->Outcome(4),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
+  release->set_value();
 }
 
 TEST_F(ExpertServiceTest, RefusesFramesThatAreTooLong) {

@@ -263,7 +263,8 @@ TEST_F(ExpertWorkerProcessTest, TrainsAStepToTheBit) {
   const std::string metrics = worker_->Metrics();
   for (const char* line :
        {"gshard_worker_sessions 1", "gshard_worker_step 1",
-        "gshard_expert_call_duration_seconds_count{stage=\"run\"}",
+        "gshard_expert_call_duration_seconds_count{kind=\"training\","
+        "stage=\"run\"}",
         "gshard_expert_calls_total{code=\"OK\"}",
         "gshard_exchange_bytes_total{direction=\"received\"}",
         "gshard_expert_rows_total"}) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/thread_priority.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -113,6 +114,21 @@ TEST_F(WorkQueueTest, IsBoundedInCallsAndBytes) {
   queue_->Finish(kLong);
   EXPECT_THAT(log(),
               ElementsAre("1 CANCELLED 0", "3 OK 0", "4 OK 0", "5 OK 0"));
+}
+
+TEST_F(WorkQueueTest, ItsThreadsAreAsNiceAsTheyShouldBe) {
+  options_.threads = 2;
+  options_.niceness = ThreadNiceness() + 2;
+  Start();
+  Hold();
+  std::promise<int> niceness;
+  WorkQueue::Work work = MakeWork(1, 1, 0);
+  work.run = [&](const absl::Status&, microseconds) {
+    niceness.set_value(ThreadNiceness());
+  };
+  ASSERT_OK(queue_->Add(std::move(work)));
+  EXPECT_EQ(niceness.get_future().get(), options_.niceness);
+  Release();
 }
 
 TEST_F(WorkQueueTest, DoesNotBeginWhatIsLate) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <thread>
 
+#include "services/base/retry_delay.h"
 #include "services/tensor/buffer.h"
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -288,6 +289,39 @@ TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("w0")));
   model_->Fail(absl::OkStatus());
   EXPECT_OK(Add(batcher, {Sentence(20)}).results.get());
+}
+
+TEST_F(BatcherTest, WhereWorkersHaveNoRoomTheYoungestAreRefused) {
+  model_->SetSteps(2);
+  model_->Hold();
+  Batcher batcher({});
+  Call oldest = Add(batcher, {Sentence(10), Sentence(11)});
+  model_->WaitForSteps(1);
+  Call second = Add(batcher, {Sentence(20)});
+  Call third = Add(batcher, {Sentence(30), Sentence(31)});
+  Call youngest = Add(batcher, {Sentence(40)});
+  model_->SetRoom(3);
+  model_->Release();
+  EXPECT_OK(oldest.results.get());
+  EXPECT_OK(second.results.get());
+  for (Call* refused : {&third, &youngest}) {
+    const Results results = refused->results.get();
+    EXPECT_THAT(results, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("full")));
+    EXPECT_TRUE(RetryDelay(results.status()).has_value());
+  }
+  // Those that stay are decoded from their beginning.
+  EXPECT_THAT(
+      model_->steps(),
+      ElementsAre(ElementsAre(10, 11), ElementsAre(10, 11, 20, 30, 40, 31),
+                  ElementsAre(10, 20, 11), ElementsAre(10, 20, 11)));
+  // Alone it is refused as well.
+  model_->SetRoom(0);
+  EXPECT_THAT(Add(batcher, {Sentence(50)}).results.get(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+  EXPECT_EQ(batcher.requests(), 0);
+  EXPECT_EQ(batcher.queued_sentences(), 0);
+  EXPECT_EQ(batcher.running_sentences(), 0);
 }
 
 TEST_F(BatcherTest, WithoutWorkNothingIsKeptForTensors) {

@@ -6,6 +6,8 @@
 #define TESTS_ROUTER_FAKE_MODEL_H_
 
 #include <condition_variable>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -59,6 +61,10 @@ class FakeModel final : public TranslationModel {
   // From now on steps fail.
   void Fail(absl::Status status) {
     Change([&] { failure_ = status; });
+  }
+  // Steps of more sentences fail from now on: workers have no room for them.
+  void SetRoom(size_t sentences) {
+    Change([&] { room_ = sentences; });
   }
   // Steps that a translation takes; 1 at first.
   void SetSteps(int64_t steps) {
@@ -262,6 +268,7 @@ class FakeModel final : public TranslationModel {
       one.needed = steps_needed_;
       ++one.steps;
     }
+    if (active.size() > room_) return absl::ResourceExhaustedError("full");
     return failure_;
   }
 
@@ -282,6 +289,7 @@ class FakeModel final : public TranslationModel {
   bool held_ = false;
   int released_ = 0;
   int64_t steps_needed_ = 1;
+  size_t room_ = SIZE_MAX;
   absl::Status failure_;
   std::vector<std::vector<int32_t>> steps_;
   size_t ends_ = 0;

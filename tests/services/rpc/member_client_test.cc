@@ -5,12 +5,14 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/thread_priority.h"
 #include "services/rpc/server.h"
 #include "services/rpc/status.h"
 #include "tests/services/rpc/fake_coordinator.h"
@@ -33,6 +35,7 @@ class Recorder final : public MemberHandler {
     std::unique_lock<std::mutex> lock(mutex_);
     const std::string& session = SessionOf(command);
     Add(absl::StrCat("begin ", command.command_id()));
+    niceness_[session] = ThreadNiceness();
     ++running_;
     v1::CommandReply reply;
     if (command.has_prepare_step()) {
@@ -92,6 +95,11 @@ class Recorder final : public MemberHandler {
       return std::count(events_.begin(), events_.end(), event) > 0;
     });
   }
+  // Of the thread that did the session's last command.
+  int NicenessFor(const std::string& session) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return niceness_.at(session);
+  }
   std::vector<std::string> events() {
     std::lock_guard<std::mutex> lock(mutex_);
     return events_;
@@ -107,6 +115,7 @@ class Recorder final : public MemberHandler {
   std::condition_variable changed_;
   std::vector<std::string> events_;
   std::set<std::string> interrupted_;
+  std::map<std::string, int> niceness_;
   int running_ = 0;
   bool released_ = false;
 };
@@ -283,6 +292,27 @@ TEST_F(MemberClientTest, TheRestOfACommandHoldsUpNothing) {
   EXPECT_THAT(events,
               ElementsAre("accepted", "begin 1", "begin 2", "end 2", "begin 3",
                           "begin 4", "end 4", "end 10", "begin 30", "end 30"));
+}
+
+TEST_F(MemberClientTest, TheCommandsOfJobsMakeWayForOthers) {
+  const int before = ThreadNiceness();
+  options_.training_niceness = before + 2;
+  StartServer();
+  StartClient();
+  const auto member = Join();
+  recorder_.Release();
+  v1::Command load;
+  load.mutable_load_session()->set_session("model@1");
+  member->Do(load);
+  EXPECT_EQ(recorder_.NicenessFor("model@1"), before);
+  load.mutable_load_session()->set_session("job/1");
+  load.mutable_load_session()->set_training(true);
+  member->Do(load);
+  EXPECT_EQ(recorder_.NicenessFor("job/1"), before + 2);
+  member->Do(Quick(0, "job/2"));
+  EXPECT_EQ(recorder_.NicenessFor("job/2"), before + 2);
+  member->Do(Write(0, "job/3"));  // has a rest, on another thread
+  EXPECT_EQ(recorder_.NicenessFor("job/3"), before + 2);
 }
 
 TEST_F(MemberClientTest, AbortReachesTheRestsOfCommands) {
