@@ -423,7 +423,7 @@ TEST(JobRunnerTest, ADrainEndsTheJobWithACheckpoint) {
   cluster.Watch("demo", [](const auto& p) { return p.step() >= 2; });
   cluster.coordinator().Drain(absl::Minutes(1));
   const v1::DescribeResponse state =
-      cluster.coordinator().Describe(v1::DescribeRequest());
+      cluster.coordinator().Describe(v1::DescribeRequest(), {});
   ASSERT_EQ(state.jobs_size(), 1);
   EXPECT_EQ(state.jobs(0).state(), v1::JOB_STATE_CANCELLED);
   EXPECT_THAT(state.jobs(0).status().message(), HasSubstr("resume"));
