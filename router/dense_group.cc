@@ -1,6 +1,7 @@
 #include "router/dense_group.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -24,7 +25,9 @@ absl::Status Unfit(const absl::Status& status, absl::string_view hint) {
 }
 
 absl::StatusOr<std::unique_ptr<Meeting>> MeetByGloo(
-    const std::string& host, const v1::DenseGroup& group) {
+    const std::string& host, const SecurityOptions& security,
+    const v1::DenseGroup& group) {
+  RETURN_IF_ERROR(ValidateOpenExchange(security, "gloo", host));
   GlooMeetingOptions options;
   options.rank = group.rank();
   options.size = group.owners_size();
@@ -39,12 +42,20 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetByGloo(
 }
 
 absl::StatusOr<std::unique_ptr<Meeting>> MeetByNccl(
-    const v1::DenseGroup& group) {
+    const SecurityOptions& security, const v1::DenseGroup& group) {
 #ifdef GSHARD_NCCL
+  // NCCL listens where it likes, unless its environment says where.
+  const char* const network = std::getenv("NCCL_SOCKET_IFNAME");
+  RETURN_IF_ERROR(ValidateOpenExchange(
+      security, "NCCL",
+      absl::string_view(network == nullptr ? "" : network) == "lo"
+          ? "localhost"
+          : "any interface, as NCCL_SOCKET_IFNAME is not lo"));
   NcclOptions options;
   options.timeout = std::chrono::milliseconds(group.timeout_ms());
   return NcclMeeting::Create(group.rank(), group.owners_size(), options);
 #else
+  (void)security;
   (void)group;
   return absl::FailedPreconditionError(
       "this router was built without NCCL (GSHARD_CUDA=ON builds it in)");
@@ -53,14 +64,15 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetByNccl(
 
 }  // namespace
 
-MeetingFactory MeetOverNetwork(const std::string& host) {
-  return [host](const v1::DenseGroup& group)
+MeetingFactory MeetOverNetwork(const std::string& host,
+                               const SecurityOptions& security) {
+  return [host, security](const v1::DenseGroup& group)
              -> absl::StatusOr<std::unique_ptr<Meeting>> {
     switch (group.transport()) {
       case v1::DenseGroup::GLOO:
-        return MeetByGloo(host, group);
+        return MeetByGloo(host, security, group);
       case v1::DenseGroup::NCCL:
-        return MeetByNccl(group);
+        return MeetByNccl(security, group);
       default:
         return absl::InvalidArgumentError(
             absl::StrCat("dense_group.transport: expected GLOO or NCCL, got ",

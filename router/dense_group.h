@@ -12,6 +12,7 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/dense_shard.h"
 #include "services/collectives/meeting.h"
+#include "services/config/security_options.h"
 #include "services/config/training_job.h"
 
 namespace gshard {
@@ -20,11 +21,14 @@ namespace gshard {
 using MeetingFactory = std::function<absl::StatusOr<std::unique_ptr<Meeting>>(
     const v1::DenseGroup& group)>;
 
-// Over the network: GLOO listens on `host`, a name or address of this machine.
-// Errors of the factory: FailedPrecondition if `host` is none, or for NCCL
-// where it is not built in or there is no GPU; InvalidArgument for another
-// transport.
-MeetingFactory MeetOverNetwork(const std::string& host);
+// Over the network: GLOO listens on `host`, a name or address of this machine;
+// NCCL where it finds a network, or by loopback alone if the environment has
+// NCCL_SOCKET_IFNAME=lo. Neither asks who connects: beyond this machine both
+// need `security.insecure`. Errors of the factory: FailedPrecondition if that
+// is not set, if `host` is none, or for NCCL where it is not built in or there
+// is no GPU; InvalidArgument for another transport.
+MeetingFactory MeetOverNetwork(const std::string& host,
+                               const SecurityOptions& security = {});
 
 // The host on which a router that is reached at `advertised`, an address as in
 // RegisterMember, is reached by other routers.

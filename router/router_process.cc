@@ -80,7 +80,8 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
   flags.Text("reduce_host", &options->reduce_host, "HOST",
              "name or address of this machine on which other routers reach it "
              "when the coordinator has --reduce=gloo, at ports that the system "
-             "chooses; they are not authenticated. Empty: that of its address");
+             "chooses. Whoever reaches them gets in: other than loopback it "
+             "needs --insecure. Empty: that of its address");
 }
 
 // The coordinator's commands, and the router's membership.
@@ -220,7 +221,8 @@ absl::Status RouterProcess::Join() {
   MeetingFactory meet = options_.meet;
   if (meet == nullptr) {
     meet = MeetOverNetwork(options_.reduce_host.empty() ? HostOf(member.address)
-                                                        : options_.reduce_host);
+                                                        : options_.reduce_host,
+                           options_.process.security);
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers), ChannelOptionsOf(options_.process, security_),

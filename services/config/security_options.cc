@@ -48,7 +48,8 @@ void AddClientSecurityFlags(Flags& flags, SecurityOptions* options) {
              "file with the bearer token to send with every call");
   flags.Bool("insecure", &options->insecure,
              "allow what is not safe beyond this machine: to serve there "
-             "without TLS or to unknown callers, to send a token without TLS");
+             "without TLS or to unknown callers, to send a token without TLS, "
+             "to sum gradients by gloo or NCCL");
 }
 
 void AddServerSecurityFlags(Flags& flags, SecurityOptions* options) {
@@ -67,8 +68,12 @@ bool IsUnixAddress(absl::string_view address) {
 
 bool IsLocalAddress(absl::string_view address) {
   if (IsUnixAddress(address)) return true;
-  const absl::string_view host = address.substr(0, address.rfind(':'));
-  return host == "localhost" || host == "[::1]" || IsLoopbackNumber(host);
+  return IsLocalHost(address.substr(0, address.rfind(':')));
+}
+
+bool IsLocalHost(absl::string_view host) {
+  return host == "localhost" || host == "[::1]" || host == "::1" ||
+         IsLoopbackNumber(host);
 }
 
 bool ServesTls(const SecurityOptions& options, absl::string_view address) {
@@ -117,6 +122,17 @@ absl::Status ValidateClientSecurity(const SecurityOptions& options,
         " unencrypted: expected --tls_ca, or --insecure to send it so"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ValidateOpenExchange(const SecurityOptions& options,
+                                  absl::string_view library,
+                                  absl::string_view host) {
+  if (options.insecure || IsLocalHost(host)) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      library, " would listen on '", host,
+      "' for other machines, and neither asks who connects nor encrypts: "
+      "expected a host that only this machine reaches, or --insecure where the "
+      "network is the cluster's own"));
 }
 
 }  // namespace gshard

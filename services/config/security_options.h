@@ -41,7 +41,8 @@ struct SecurityOptions {
   std::string token_file = {};
 
   // Serve beyond this machine without TLS or without knowing the callers; send
-  // a token there without TLS.
+  // a token there without TLS; exchange tensors there by a library without
+  // either.
   bool insecure = false;
 
   bool operator==(const SecurityOptions&) const = default;
@@ -65,6 +66,10 @@ bool IsLocalAddress(absl::string_view address);
 bool ServesTls(const SecurityOptions& options, absl::string_view address);
 bool CallsWithTls(const SecurityOptions& options, absl::string_view address);
 
+// The same of a host alone, with or without the brackets of "[::1]". Of names
+// only localhost counts: others may change what they stand for.
+bool IsLocalHost(absl::string_view host);
+
 // Checks a server's options, without looking at files. Errors: InvalidArgument
 // that names the flag.
 absl::Status ValidateServerSecurity(const SecurityOptions& options,
@@ -73,6 +78,13 @@ absl::Status ValidateServerSecurity(const SecurityOptions& options,
 // The same of what a caller of `address` has.
 absl::Status ValidateClientSecurity(const SecurityOptions& options,
                                     absl::string_view address);
+
+// Whether processes may exchange tensors on `host` by a library that neither
+// asks who connects nor encrypts, as gloo and NCCL: on this machine only,
+// unless it is said to be insecure. Errors: FailedPrecondition.
+absl::Status ValidateOpenExchange(const SecurityOptions& options,
+                                  absl::string_view library,
+                                  absl::string_view host);
 
 }  // namespace gshard
 

@@ -63,6 +63,25 @@ TEST(SecurityOptionsTest, KnowsWhatOnlyThisMachineReaches) {
   }
 }
 
+// Gloo and NCCL take whoever connects, so that they stay on this machine.
+TEST(SecurityOptionsTest, OpenExchangesStayOnThisMachine) {
+  for (const char* local : {"localhost", "127.0.0.1", "127.1.2.3", "::1"}) {
+    EXPECT_OK(ValidateOpenExchange({}, "gloo", local)) << local;
+  }
+  for (const char* remote : {"", "0.0.0.0", "::", "10.0.0.7", "router-1",
+                             "localhost.example.org", "127.example.org"}) {
+    // TLS and tokens are for our own servers: they change nothing.
+    SecurityOptions options = MutualTls();
+    options.auth_file = "/callers";
+    EXPECT_THAT(ValidateOpenExchange(options, "gloo", remote),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("gloo"), HasSubstr("--insecure"))))
+        << remote;
+    options.insecure = true;
+    EXPECT_OK(ValidateOpenExchange(options, "gloo", remote)) << remote;
+  }
+}
+
 TEST(SecurityOptionsTest, TlsIsForTcp) {
   EXPECT_TRUE(ServesTls(MutualTls(), "127.0.0.1:1"));
   EXPECT_TRUE(CallsWithTls(MutualTls(), "127.0.0.1:1"));
