@@ -74,7 +74,9 @@ absl::Status Intake::PrepareNext(Job& job) {
                    job.request.parse(std::exchange(job.request.bytes, {})));
   job.request.deadline = parsed.deadline;
   ASSIGN_OR_RETURN(
-      job.draft, TranslationDraft::Begin(std::move(parsed.request), *models_));
+      job.draft, TranslationDraft::Begin(
+                     std::move(parsed.request),
+                     ModelAccess(models_, job.request.user, Role::kTranslate)));
   return absl::OkStatus();
 }
 

@@ -23,6 +23,7 @@
 #include "router/preparer.h"
 #include "router/router_metrics.h"
 #include "router/translate_answer.h"
+#include "services/rpc/caller.h"
 #include "services/rpc/trace_context.h"
 
 namespace gshard {
@@ -35,6 +36,7 @@ struct ParsedRequest {
 
 struct IncomingRequest {
   grpc::ByteBuffer bytes;
+  Caller user;         // who may use the model
   std::string caller;  // of FairQueue, as the flow; 0: a flow of its own
   uint64_t flow = 0;
   TraceContext trace = {};

@@ -40,7 +40,7 @@ void AddTokens(const std::vector<std::string>& pieces,
 }
 
 absl::StatusOr<v1::ExplainRoutingResponse> ExplainNow(
-    const grpc::ByteBuffer& bytes, const ModelTable& models,
+    const grpc::ByteBuffer& bytes, const ModelAccess& models,
     const BatchRun& run) {
   ASSIGN_OR_RETURN(const v1::ExplainRoutingRequest request,
                    ParseRaw<v1::ExplainRoutingRequest>(bytes));
@@ -113,7 +113,7 @@ void RoutingExplainer::Explain(Call call) {
   thread_ = std::thread([this, call = std::move(call)] {
     const TraceScope scope(call.trace);
     auto response = ExplainNow(
-        call.request, *models_,
+        call.request, ModelAccess(models_, call.user, Role::kAdmin),
         {.deadline = call.deadline, .all_cancelled = call.stop.get()});
     {
       std::lock_guard<std::mutex> running_lock(mutex_);

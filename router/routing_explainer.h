@@ -17,7 +17,8 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
 #include "router/cancellation.h"
-#include "router/model_table.h"
+#include "router/model_access.h"
+#include "services/rpc/caller.h"
 #include "services/rpc/trace_context.h"
 
 namespace gshard {
@@ -29,6 +30,7 @@ class RoutingExplainer {
 
   struct Call {
     grpc::ByteBuffer request;  // an ExplainRoutingRequest
+    Caller user;               // whose right to the model is asked
     std::chrono::steady_clock::time_point deadline;
     TraceContext trace = {};             // for logs and workers; may be empty
     std::shared_ptr<Cancellation> stop;  // set: nobody waits any more

@@ -205,22 +205,21 @@ absl::Status NotFull(const TranslationModel& model) {
 }
 
 absl::StatusOr<TranslationDraft> TranslationDraft::Begin(
-    v1::TranslateRequest request, const ModelTable& models) {
+    v1::TranslateRequest request, const ModelAccess& models) {
   RETURN_IF_ERROR(CheckSentences(request));
   if (request.model().size() > kMaxModelBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("model: expected at most ", kMaxModelBytes, " bytes, got ",
                      request.model().size()));
   }
-  auto model = models.Find(request.model());
-  if (!model.ok()) return Annotate(model.status(), "model");
-  if (request.require_full() && !(*model)->full()) return NotFull(**model);
+  ASSIGN_OR_RETURN(auto model, models.Find(request.model()));
+  if (request.require_full() && !model->full()) return NotFull(*model);
   ASSIGN_OR_RETURN(DecodeOptions options,
-                   CheckOptions(request.options(), (*model)->max_positions()));
+                   CheckOptions(request.options(), model->max_positions()));
   options.require_full = request.require_full();
   TranslationDraft draft(std::move(request));
   draft.options_ = std::move(options);
-  draft.prepared_.model = *std::move(model);
+  draft.prepared_.model = std::move(model);
   return draft;
 }
 
@@ -260,7 +259,7 @@ absl::Status TranslationDraft::PrepareNext() {
 }
 
 absl::StatusOr<PreparedTranslation> PrepareTranslation(
-    v1::TranslateRequest request, const ModelTable& models) {
+    v1::TranslateRequest request, const ModelAccess& models) {
   ASSIGN_OR_RETURN(TranslationDraft draft,
                    TranslationDraft::Begin(std::move(request), models));
   while (draft.next_bytes() > 0) RETURN_IF_ERROR(draft.PrepareNext());

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
-#include "router/model_table.h"
+#include "router/model_access.h"
 #include "router/terminology.h"
 #include "services/decoding/translator.h"
 
@@ -56,9 +56,9 @@ class TranslationDraft {
  public:
   // Checks what is not a sentence's own. Errors, here and below, as
   // translation.proto says: InvalidArgument naming the field, NotFound,
-  // ResourceExhausted, Unavailable.
+  // PermissionDenied, ResourceExhausted, Unavailable.
   static absl::StatusOr<TranslationDraft> Begin(v1::TranslateRequest request,
-                                                const ModelTable& models);
+                                                const ModelAccess& models);
 
   // Bytes of the next sentence's texts; 0 if there is none.
   int64_t next_bytes() const;
@@ -81,7 +81,7 @@ class TranslationDraft {
 
 // All of it at once.
 absl::StatusOr<PreparedTranslation> PrepareTranslation(
-    v1::TranslateRequest request, const ModelTable& models);
+    v1::TranslateRequest request, const ModelAccess& models);
 
 }  // namespace gshard
 

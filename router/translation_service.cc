@@ -50,6 +50,7 @@ class TranslationService::TranslateCall final
         start_ + RemainingTime(context_->deadline(), max_time);
     const absl::Status status = intake.Take(
         {.bytes = request,
+         .user = CallInfoOf(*context_).caller,
          .caller = CallerOf(*context_),
          .trace = CallInfoOf(*context_).trace,
          .deadline = deadline,
@@ -107,6 +108,7 @@ class TranslationService::ExplainCall final : public grpc::ServerUnaryReactor {
     if (!status.ok()) return Finish(ToGrpcStatus(status));
     explainer.Explain(
         {.request = request,
+         .user = CallInfoOf(context).caller,
          .deadline = Clock::now() + RemainingTime(context.deadline(), max_time),
          .trace = CallInfoOf(context).trace,
          .stop = stop_,

@@ -26,6 +26,7 @@ TranslationStream::TranslationStream(TranslationStreamOptions options,
                                      grpc::CallbackServerContext* context)
     : options_(std::move(options)),
       context_(context),
+      user_(CallInfoOf(*context).caller),
       caller_(CallerOf(*context)),
       trace_(CallInfoOf(*context).trace) {}
 
@@ -80,6 +81,7 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
   options_.metrics.requests_in_flight.Add(1);
   const absl::Status status = options_.intake->Take(
       {.bytes = std::move(bytes),
+       .user = user_,
        .caller = caller_,
        .flow = options_.flow,
        .trace = trace_,

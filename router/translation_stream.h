@@ -23,6 +23,7 @@
 #include "router/cancellation.h"
 #include "router/intake.h"
 #include "router/router_metrics.h"
+#include "services/rpc/caller.h"
 #include "services/rpc/trace_context.h"
 
 namespace gshard {
@@ -88,6 +89,7 @@ class TranslationStream final
 
   const TranslationStreamOptions options_;
   grpc::CallbackServerContext* const context_;
+  const Caller user_;
   const std::string caller_;
   const TraceContext trace_;
   grpc::ByteBuffer incoming_;

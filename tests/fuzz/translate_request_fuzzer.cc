@@ -47,7 +47,9 @@ void CheckPrepared(const PreparedTranslation& prepared) {
 }
 
 void Prepare(const v1::TranslateRequest& request) {
-  const auto prepared = PrepareTranslation(request, Models());
+  const ModelAccess models(&Models(), {"anybody", AllGrants()},
+                           Role::kTranslate);
+  const auto prepared = PrepareTranslation(request, models);
   if (Accepted(prepared.status())) CheckPrepared(*prepared);
 }
 

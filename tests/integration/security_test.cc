@@ -157,6 +157,8 @@ TEST_F(SecureClusterTest, TrainsAndTranslates) {
     EXPECT_OK(RunStream(Channel(worker, With("member"))));
     EXPECT_THAT(Translate(Channel(router, With("member"))),
                 StatusIs(kDenied, HasSubstr("translate")));
+    EXPECT_THAT(Translate(Channel(router, With("ops", kTitlesToken))),
+                StatusIs(kDenied, HasSubstr("'names'")));
     EXPECT_THAT(Translate(Channel(router, {})),
                 StatusIs(absl::StatusCode::kUnavailable, _));
     grpc::ClientContext unload_context;

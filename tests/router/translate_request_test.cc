@@ -19,9 +19,11 @@
 namespace gshard {
 namespace {
 
+using ::testing::_;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 void AddTerm(v1::TranslateRequest& request, const std::string& source,
@@ -53,11 +55,17 @@ class TranslateRequestTest : public ::testing::Test {
     return request;
   }
 
+  // As one caller may use them.
+  ModelAccess Of(const std::string& grants) const {
+    return {&models_, {"shop", ParseGrants(grants).value()}, Role::kTranslate};
+  }
+
   ModelTable models_;
+  const ModelAccess access_ = Of("translate");
 };
 
 TEST_F(TranslateRequestTest, DefaultsAreThoseOfTheContract) {
-  const auto prepared = PrepareTranslation(Valid(), models_);
+  const auto prepared = PrepareTranslation(Valid(), access_);
   ASSERT_OK(prepared);
   EXPECT_EQ(prepared->model->id(), "tiny@1");
   ASSERT_EQ(prepared->sentences.size(), 1);
@@ -78,7 +86,7 @@ TEST_F(TranslateRequestTest, OptionsAreTaken) {
   options->set_length_penalty(0);
   options->set_max_length(3);
   options->set_n_best(5);
-  const auto prepared = PrepareTranslation(request, models_);
+  const auto prepared = PrepareTranslation(request, access_);
   ASSERT_OK(prepared);
   const DecodeOptions& decode = prepared->sentences[0].options;
   EXPECT_EQ(decode.beam_size, 5);
@@ -88,7 +96,7 @@ TEST_F(TranslateRequestTest, OptionsAreTaken) {
 
   options->Clear();
   options->set_greedy(true);
-  const auto greedy = PrepareTranslation(request, models_);
+  const auto greedy = PrepareTranslation(request, access_);
   ASSERT_OK(greedy);
   EXPECT_EQ(greedy->sentences[0].options.beam_size, 1);
   EXPECT_EQ(greedy->sentences[0].options.length_penalty, 0);
@@ -233,7 +241,7 @@ TEST_F(TranslateRequestTest, BadFieldsAreNamed) {
   for (const Case& bad : cases) {
     Request request = Valid();
     bad.spoil(request);
-    EXPECT_THAT(PrepareTranslation(request, models_),
+    EXPECT_THAT(PrepareTranslation(request, access_),
                 StatusIs(bad.code, StartsWith(bad.message)));
     messages.push_back(bad.message);
   }
@@ -248,7 +256,7 @@ TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {
   AddTerm(request, "bb", "ff g");
   AddTerm(request, "b", "h");
   Keep(request, 5, 8);
-  const auto prepared = PrepareTranslation(request, models_);
+  const auto prepared = PrepareTranslation(request, access_);
   ASSERT_OK(prepared);
   const DecodeOptions& decode = prepared->sentences[0].options;
   EXPECT_EQ(decode.prefix, (std::vector<int32_t>{14, 11}));
@@ -258,7 +266,7 @@ TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {
 
   request = Valid();
   request.mutable_options()->set_alternatives(true);
-  const auto alternatives = PrepareTranslation(request, models_);
+  const auto alternatives = PrepareTranslation(request, access_);
   ASSERT_OK(alternatives);
   EXPECT_TRUE(alternatives->sentences[0].options.alternatives);
   EXPECT_EQ(alternatives->sentences[0].options.n_best, 4);
@@ -268,7 +276,9 @@ TEST_F(TranslateRequestTest, PrefixAndPhrasesAreTokens) {
 TEST_F(TranslateRequestTest, NoModelIsNotTheCallersFault) {
   v1::TranslateRequest request = Valid();
   request.clear_model();
-  EXPECT_THAT(PrepareTranslation(request, ModelTable()),
+  const ModelTable none;
+  EXPECT_THAT(PrepareTranslation(
+                  request, {&none, {"shop", AllGrants()}, Role::kTranslate}),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("no model is loaded")));
 }
@@ -329,6 +339,33 @@ TEST_F(TranslateRequestTest, BytesThatAreNoMessageAreRefused) {
                                   HasSubstr("not a valid")));
   }
   EXPECT_GT(refused, 20);
+}
+
+// A caller that is limited uses its models, and is not told of others.
+TEST_F(TranslateRequestTest, ModelsAreThoseOfTheCaller) {
+  constexpr auto kDenied = absl::StatusCode::kPermissionDenied;
+  v1::TranslateRequest request = Valid();
+  const auto prepare = [&](const std::string& model,
+                           const std::string& grants) {
+    request.set_model(model);
+    return PrepareTranslation(request, Of(grants)).status();
+  };
+  EXPECT_OK(prepare("tiny", "translate:t*"));
+  EXPECT_OK(prepare("tiny@1", "translate:t*,translate:x"));
+  EXPECT_THAT(prepare("german", "translate:t*"),
+              StatusIs(kDenied, HasSubstr("'german'")));
+  EXPECT_THAT(prepare("german@2", "translate:t*"), StatusIs(kDenied, _));
+  EXPECT_THAT(prepare("absent", "translate:t*"), StatusIs(kDenied, _));
+  EXPECT_THAT(prepare("tiny", "admin"), StatusIs(kDenied, _));
+  for (const char* model : {"", "t", "tiny@9"}) {
+    const absl::Status status = prepare(model, "translate:t*");
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), Not(HasSubstr("german"))) << model;
+  }
+  // The only model, unnamed, may be another's.
+  models_.Remove("tiny@1", /*wait=*/true);
+  EXPECT_THAT(prepare("", "translate:t*"), StatusIs(kDenied, _));
+  EXPECT_OK(prepare("", "translate:german"));
 }
 
 }  // namespace
