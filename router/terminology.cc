@@ -75,23 +75,31 @@ size_t FindWords(absl::string_view text, absl::string_view phrase) {
   return absl::string_view::npos;
 }
 
-TermFinder::TermFinder(const v1::TranslateOptions& options) : suffix_(1) {
-  std::vector<std::pair<int32_t, char>> made = {{0, 0}};  // by prefix
+TermFinder::TermFinder(const v1::TranslateOptions& options) : prefixes_(1) {
+  std::vector<std::pair<int32_t, char>> made = {{0, 0}};  // of which, by which
   std::vector<size_t> lengths = {0};
   for (const v1::Term& term : options.terms()) {
     int32_t prefix = 0;
     for (const char byte : MarkBounds(term.source())) {
-      const auto [next, is_new] = longer_.try_emplace(
-          {prefix, byte}, static_cast<int32_t>(made.size()));
-      if (is_new) {
+      int32_t next = Longer(prefix, byte);
+      if (next == 0) {
+        next = static_cast<int32_t>(prefixes_.size());
+        Prefix& shorter = prefixes_[prefix];
+        if (shorter.longer == 0) {
+          shorter.longer = next;
+          shorter.byte = byte;
+        } else {
+          shorter.branches = true;
+          branches_[{prefix, byte}] = next;
+        }
+        prefixes_.emplace_back();
         made.emplace_back(prefix, byte);
         lengths.push_back(lengths[prefix] + 1);
       }
-      prefix = next->second;
+      prefix = next;
     }
     terms_.push_back(prefix);
   }
-  suffix_.resize(made.size());
   by_length_.resize(made.size());
   std::iota(by_length_.begin(), by_length_.end(), 0);
   std::stable_sort(
@@ -100,17 +108,25 @@ TermFinder::TermFinder(const v1::TranslateOptions& options) : suffix_(1) {
   int64_t steps = 0;
   for (const int32_t prefix : by_length_) {
     const auto& [shorter, byte] = made[prefix];
-    if (shorter != 0) suffix_[prefix] = Follow(suffix_[shorter], byte, &steps);
+    if (shorter == 0) continue;
+    prefixes_[prefix].suffix = Follow(prefixes_[shorter].suffix, byte, &steps);
   }
+}
+
+int32_t TermFinder::Longer(int32_t prefix, char byte) const {
+  const Prefix& shorter = prefixes_[prefix];
+  if (shorter.longer != 0 && shorter.byte == byte) return shorter.longer;
+  if (!shorter.branches) return 0;
+  const auto found = branches_.find({prefix, byte});
+  return found == branches_.end() ? 0 : found->second;
 }
 
 int32_t TermFinder::Follow(int32_t prefix, char byte, int64_t* steps) const {
   while (true) {
     ++*steps;
-    const auto next = longer_.find({prefix, byte});
-    if (next != longer_.end()) return next->second;
-    if (prefix == 0) return 0;
-    prefix = suffix_[prefix];
+    const int32_t longer = Longer(prefix, byte);
+    if (longer != 0 || prefix == 0) return longer;
+    prefix = prefixes_[prefix].suffix;
   }
 }
 
@@ -119,7 +135,7 @@ std::vector<bool> TermFinder::Find(absl::string_view text,
   std::vector<bool> found(terms_.size());
   if (found.empty()) return found;
   int64_t made = 0;
-  std::vector<bool> seen(suffix_.size());
+  std::vector<bool> seen(prefixes_.size());
   int32_t prefix = 0;
   for (const char byte : MarkBounds(text)) {
     prefix = Follow(prefix, byte, &made);
@@ -128,7 +144,7 @@ std::vector<bool> TermFinder::Find(absl::string_view text,
   // What ends with a term has it.
   for (auto longest = by_length_.rbegin(); longest != by_length_.rend();
        ++longest) {
-    if (seen[*longest]) seen[suffix_[*longest]] = true;
+    if (seen[*longest]) seen[prefixes_[*longest].suffix] = true;
   }
   for (size_t i = 0; i < terms_.size(); ++i) found[i] = seen[terms_[i]];
   if (steps != nullptr) *steps += made;

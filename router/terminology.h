@@ -46,12 +46,22 @@ class TermFinder {
                          int64_t* steps = nullptr) const;
 
  private:
+  // A prefix of a term, by number; 0 is the empty one, and none where one would
+  // be longer.
+  struct Prefix {
+    int32_t suffix = 0;     // the longest that it ends with, but itself
+    int32_t longer = 0;     // by the first byte that is known to follow it
+    char byte = 0;          // this
+    bool branches = false;  // others follow it, too: branches_
+  };
+
+  // The prefix that is longer by a byte; 0: there is none.
+  int32_t Longer(int32_t prefix, char byte) const;
   // The longest prefix of a term that `prefix` with `byte` behind it ends with.
   int32_t Follow(int32_t prefix, char byte, int64_t* steps) const;
 
-  // Prefixes of terms by number; 0 is the empty one.
-  absl::flat_hash_map<std::pair<int32_t, char>, int32_t> longer_;  // by a byte
-  std::vector<int32_t> suffix_;  // the longest that a prefix ends with, but it
+  std::vector<Prefix> prefixes_;
+  absl::flat_hash_map<std::pair<int32_t, char>, int32_t> branches_;
   std::vector<int32_t> by_length_;  // the shortest first
   std::vector<int32_t> terms_;      // as prefixes
 };

@@ -102,6 +102,29 @@ absl::Status CheckTexts(absl::string_view request) {
   });
 }
 
+// What is shorter has no more than so many fields, and no other request that is
+// valid.
+constexpr size_t kManyBytes = 65536;
+constexpr int64_t kMaxFields = kManyBytes;
+
+// OK if the encoded request has no more fields with a length than `left`, which
+// it takes off: parsed, tiny ones take many times their bytes and time.
+absl::Status CountFields(absl::string_view request, int64_t& left) {
+  const auto count = [&left](int, const std::string&) {
+    return --left >= 0 ? absl::OkStatus()
+                       : absl::ResourceExhaustedError(
+                             absl::StrCat("the request has more than ",
+                                          kMaxFields, " fields: split it"));
+  };
+  return VisitFields(request, [&](int number, const std::string& bytes) {
+    RETURN_IF_ERROR(count(number, bytes));
+    const bool has_fields =
+        number == v1::TranslateRequest::kSentencesFieldNumber ||
+        number == v1::TranslateRequest::kOptionsFieldNumber;
+    return has_fields ? VisitFields(bytes, count) : absl::OkStatus();
+  });
+}
+
 // An error that begins with a field of sentence i, or of the options.
 absl::Status InSentence(int i, const absl::Status& status) {
   if (status.ok() || absl::StartsWith(status.message(), "options.")) {
@@ -112,17 +135,32 @@ absl::Status InSentence(int i, const absl::Status& status) {
 }
 
 // Parses a message; says which text is not UTF-8 if that is why it cannot.
-template <typename Message, typename Check>
-absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer, const Check& check) {
+// visit_requests(bytes, visit) calls visit(request) for the request, or more,
+// of an encoded message.
+template <typename Message, typename VisitRequests>
+absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer,
+                              const VisitRequests& visit_requests) {
   RETURN_IF_ERROR(CheckRequestBytes(buffer));
+  const auto visit = [&](grpc::ByteBuffer bytes, const auto& check) {
+    grpc::Slice slice;
+    if (!bytes.DumpToSingleSlice(&slice).ok()) return absl::OkStatus();
+    return visit_requests(
+        absl::string_view(reinterpret_cast<const char*>(slice.begin()),
+                          slice.size()),
+        check);
+  };
+  if (buffer.Length() > kManyBytes) {
+    RETURN_IF_ERROR(
+        visit(buffer, [left = kMaxFields](absl::string_view request) mutable {
+          return CountFields(request, left);
+        }));
+  }
   grpc::ByteBuffer copy = buffer;  // shares the bytes
   auto message = ParseRaw<Message>(std::move(buffer));
   if (message.ok()) return message;
-  grpc::Slice slice;
-  if (copy.DumpToSingleSlice(&slice).ok()) {
-    RETURN_IF_ERROR(check(absl::string_view(
-        reinterpret_cast<const char*>(slice.begin()), slice.size())));
-  }
+  RETURN_IF_ERROR(visit(std::move(copy), [](absl::string_view request) {
+    return CheckTexts(request);
+  }));
   return message.status();
 }
 
@@ -159,16 +197,16 @@ absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer) {
   return Parse<v1::TranslateRequest>(
       std::move(buffer),
-      [](absl::string_view message) { return CheckTexts(message); });
+      [](absl::string_view message, auto check) { return check(message); });
 }
 
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
     grpc::ByteBuffer buffer) {
   return Parse<v1::TranslateStreamRequest>(
-      std::move(buffer), [](absl::string_view message) {
-        return VisitFields(message, [](int number, const std::string& bytes) {
+      std::move(buffer), [](absl::string_view message, auto check) {
+        return VisitFields(message, [&](int number, const std::string& bytes) {
           return number == v1::TranslateStreamRequest::kRequestFieldNumber
-                     ? Annotate(CheckTexts(bytes), "request")
+                     ? Annotate(check(bytes), "request")
                      : absl::OkStatus();
         });
       });

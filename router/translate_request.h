@@ -36,7 +36,8 @@ absl::Status CheckRequestBytes(const grpc::ByteBuffer& buffer);
 
 // Parses a message. Protobuf refuses a text that is not UTF-8 without saying
 // which; this says. Errors: InvalidArgument naming the field; those of
-// CheckRequestBytes.
+// CheckRequestBytes; ResourceExhausted for more fields than a valid request may
+// have.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer);
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(

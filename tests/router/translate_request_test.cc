@@ -283,6 +283,31 @@ TEST_F(TranslateRequestTest, NoModelIsNotTheCallersFault) {
                        HasSubstr("no model is loaded")));
 }
 
+TEST_F(TranslateRequestTest, TinyFieldsWithoutNumberAreNotParsed) {
+  v1::TranslateRequest sentences, terms, kept = Valid();
+  for (int i = 0; i < 70'000; ++i) {
+    sentences.add_sentences();
+    terms.mutable_options()->add_terms();
+    kept.mutable_sentences(0)->add_keep();
+  }
+  for (const v1::TranslateRequest& request : {sentences, terms, kept}) {
+    EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("more than 65536 fields")));
+    v1::TranslateStreamRequest message;
+    *message.mutable_request() = request;
+    EXPECT_THAT(ParseTranslateStreamRequest(SerializeRaw(message)),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr("more than 65536 fields")));
+  }
+  // However long its texts are.
+  v1::TranslateRequest large;
+  for (int i = 0; i < 64; ++i) {
+    large.add_sentences()->set_text(std::string(16384, '\n'));
+  }
+  EXPECT_OK(ParseTranslateRequest(SerializeRaw(large)));
+}
+
 TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {
   v1::TranslateRequest request = Valid();
   *request.add_sentences() = request.sentences(0);
