@@ -209,12 +209,8 @@ void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
   const auto patience = std::chrono::steady_clock::now() + options_.timeout;
   std::chrono::milliseconds pause = options_.first_pause;
   int attempts = 0;
-  size_t unknown = 0;  // routers in a row that have no such model
   for (size_t router = first_router;; ++router) {
     call->status = Ask(streams, call, router % streams.size());
-    // One that has just started has none yet, and others may.
-    if (absl::IsNotFound(call->status) && ++unknown < streams.size()) continue;
-    if (!absl::IsNotFound(call->status)) unknown = 0;
     const bool refused = absl::IsResourceExhausted(call->status);
     if (!refused && !absl::IsUnavailable(call->status)) return;
     // One that is told when to come back does so: there was no mishap.

@@ -206,7 +206,7 @@ void WorkerCommands::OnLost() {
   buddies_.clear();
 }
 
-void WorkerCommands::OnAccepted() {
+void WorkerCommands::OnAccepted(const v1::MemberAccepted&) {
   if (on_joined_) on_joined_(true);
 }
 

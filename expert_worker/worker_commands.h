@@ -45,7 +45,7 @@ class WorkerCommands final : public MemberHandler {
   void Interrupt(const std::string& session) override;
   void OnLost() override;
   v1::Heartbeat Load() override;
-  void OnAccepted() override;
+  void OnAccepted(const v1::MemberAccepted& accepted) override;
   void OnRefused(const absl::Status& status) override;
 
  private:

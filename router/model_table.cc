@@ -28,6 +28,12 @@ absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
   return absl::OkStatus();
 }
 
+void ModelTable::Expect(std::set<std::string> names) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  told_ = true;
+  expected_ = std::move(names);
+}
+
 void ModelTable::MakeCurrent(const std::string& id) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = std::find_if(
@@ -51,6 +57,7 @@ void ModelTable::Append(const std::string& name, Entry entry) {
   entry.name = name;
   entries_.push_back(std::move(entry));
   if (name.empty()) return;
+  expected_.erase(name);
   std::erase_if(interrupted_, [&name](const std::string& other) {
     return NameOf(other) == name;
   });
@@ -85,6 +92,14 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
                        " is not ready: a process it needs was "
                        "lost, and it is being loaded again"));
     }
+    if (!told_) {
+      return absl::UnavailableError(
+          "the router has not been told yet which models it is to serve");
+    }
+    if (expected_.contains(NameOf(name))) {
+      return absl::UnavailableError(
+          absl::StrCat("model ", name, " is not ready: it is being loaded"));
+    }
     return absl::NotFoundError(
         absl::StrCat("no model '", name, "' is loaded on this router; ",
                      entries_.empty() ? "none is" : "loaded: " + List()));
@@ -107,7 +122,10 @@ void ModelTable::Remove(const std::string& id, bool wait) {
     const auto entry = std::find_if(
         entries_.begin(), entries_.end(),
         [&id](const Entry& entry) { return entry.model->id() == id; });
-    if (wait) interrupted_.erase(id);
+    if (wait) {
+      interrupted_.erase(id);
+      expected_.erase(NameOf(id));
+    }
     if (entry == entries_.end()) return;
     if (!wait) interrupted_.insert(id);
     uses = entry->uses;

@@ -23,6 +23,11 @@ class ModelTable {
   absl::Status Add(std::shared_ptr<TranslationModel> model,
                    bool standby = false);
 
+  // The coordinator says what is to be served: until it has done so once, what
+  // is not there is Unavailable instead of NotFound, and so are these names
+  // until they are there, or others are expected.
+  void Expect(std::set<std::string> names);
+
   // A standby becomes what its name stands for. Nothing happens to others.
   void MakeCurrent(const std::string& id);
 
@@ -33,8 +38,8 @@ class ModelTable {
   // none. Removing the model waits for those who hold the result.
   //
   // Errors: NotFound, listing the models; InvalidArgument if `name` is empty
-  // and there are several; Unavailable if it is empty and there are none, or
-  // if the model was interrupted and is not back.
+  // and there are several; Unavailable if it is empty and there are none, if
+  // the model was interrupted and is not back, or as Expect() says.
   absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
       const std::string& name) const;
 
@@ -67,6 +72,8 @@ class ModelTable {
   mutable std::mutex mutex_;
   std::vector<Entry> entries_;         // guarded by mutex_; the newest last
   std::set<std::string> interrupted_;  // ids; guarded by mutex_
+  std::set<std::string> expected_;     // names; guarded by mutex_
+  bool told_ = false;                  // Expect() was called; guarded by mutex_
 };
 
 }  // namespace gshard

@@ -115,7 +115,9 @@ class RouterProcess::Commands final : public MemberHandler {
     }
     return load;
   }
-  void OnAccepted() override {
+  void OnAccepted(const v1::MemberAccepted& accepted) override {
+    process_->models_.Expect(
+        {accepted.models().begin(), accepted.models().end()});
     process_->server_.SetReady(true);
     process_->UpdateReadiness();
   }

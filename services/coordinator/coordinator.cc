@@ -23,6 +23,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
       members_(std::make_unique<Members>(
           MembersOptions{.lease = options_.lease,
                          .clock = options_.clock,
+                         .models = [this] { return served_.Names(); },
                          .on_change = [this] { OnMembersChanged(); }})),
       served_(
           members_.get(), &serving_queue_,
@@ -50,6 +51,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
   for (const auto& [name, directory] : options_.models) {
     initial_models_[name] = {name, /*version=*/"", directory};
   }
+  TellAwaited();
   CountMembers();
 }
 

@@ -252,6 +252,10 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     }
     AddJob(job, begun);
   }
+  // Before members can join: routers are told what they are to serve.
+  std::set<std::string> awaited = served_.Names();
+  for (const StoredModel& model : models) awaited.insert(model.name);
+  served_.SetAwaited(std::move(awaited));
   serving_queue_.Post([this, models, previous, placements] {
     for (const auto& [session, placement] : placements) {
       for (const v1::WorkerPlacement& worker : placement.workers()) {

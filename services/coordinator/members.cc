@@ -69,6 +69,12 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
   }
   RETURN_IF_ERROR(
       Annotate(ValidateAddress(request.address()), "register.address"));
+  v1::JoinResponse accepted;
+  if (info.role == MemberRole::kRouter) {
+    for (const std::string& name : options_.models()) {
+      accepted.mutable_accepted()->add_models(name);
+    }
+  }
   std::vector<OnReply> expired;
   MemberKey key;
   {
@@ -82,7 +88,6 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
     if (connections_.count(info.id) > 0) {  // its lease ran out unnoticed
       expired = Drop(info.id, absl::DeadlineExceededError("the lease ran out"));
     }
-    v1::JoinResponse accepted;
     accepted.mutable_accepted()->set_lease_ms(
         absl::ToInt64Milliseconds(options_.lease));
     accepted.mutable_accepted()->set_heartbeat_interval_ms(

@@ -48,6 +48,11 @@ struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
   ProtocolVersions versions = kProtocolVersions;
   std::function<absl::Time()> clock = absl::Now;
+  // Names of the models that a router that joins is to serve; on any thread,
+  // must not block.
+  std::function<std::set<std::string>()> models = [] {
+    return std::set<std::string>();
+  };
   // Called after a member has joined or is lost, but not by Shutdown(); on any
   // thread, without locks; must not block.
   std::function<void()> on_change = [] {};

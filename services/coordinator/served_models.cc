@@ -237,7 +237,10 @@ void ServedModels::Look() {
 
 bool ServedModels::IsNeeded(const MemberKey& member,
                             const std::string& session) const {
-  if (awaited_.count(session.substr(0, session.find('@'))) > 0) return true;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (awaited_.contains(session.substr(0, session.find('@')))) return true;
+  }
   const auto served = sessions_.find(session.substr(0, session.find('#')));
   if (served == sessions_.end()) return false;
   return served->first == session ||
@@ -293,6 +296,20 @@ void ServedModels::Publish() {
   options_.gauges.Set(infos);
   std::lock_guard<std::mutex> lock(mutex_);
   published_ = std::move(infos);
+}
+
+void ServedModels::SetAwaited(std::set<std::string> names) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  awaited_ = std::move(names);
+}
+
+std::set<std::string> ServedModels::Names() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::set<std::string> names = awaited_;
+  for (const v1::SessionInfo& info : published_) {
+    names.insert(info.session().substr(0, info.session().find('@')));
+  }
+  return names;
 }
 
 std::vector<v1::SessionInfo> ServedModels::Describe() const {

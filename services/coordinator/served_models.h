@@ -71,8 +71,8 @@ class ServedModels {
   }
 
   // Names that are to be served as soon as that can be: what members have of
-  // them is not released. On the queue.
-  void SetAwaited(std::set<std::string> names) { awaited_ = std::move(names); }
+  // them is not released. Thread-safe.
+  void SetAwaited(std::set<std::string> names);
 
   // From now on, looks at loads, and releases sessions that members have and
   // that no served model needs: all others that are to be served have been
@@ -94,6 +94,8 @@ class ServedModels {
   // On the queue.
   void OnMembersChanged();
 
+  // Thread-safe: names of what is served, loaded or awaited.
+  std::set<std::string> Names() const;
   // Thread-safe; in order of session.
   std::vector<v1::SessionInfo> Describe() const;
 
@@ -123,7 +125,6 @@ class ServedModels {
   std::map<std::string, v1::Placement> kept_;  // by session
   std::map<std::string, Served> sessions_;
   std::map<std::string, Request> previous_;  // by name
-  std::set<std::string> awaited_;
   int64_t last_number_ = 0;
   bool watching_ = false;
   ModelLoads loads_;
@@ -131,6 +132,7 @@ class ServedModels {
   std::set<std::pair<MemberKey, std::string>> forgotten_;
 
   mutable std::mutex mutex_;
+  std::set<std::string> awaited_;           // guarded by mutex_
   std::vector<v1::SessionInfo> published_;  // guarded by mutex_
 };
 

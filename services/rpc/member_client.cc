@@ -259,7 +259,7 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
   }
   if (!message.has_accepted()) return;
   // Before the commands that follow on this thread.
-  handler_->OnAccepted();
+  handler_->OnAccepted(message.accepted());
   LogInfo("joined the coordinator",
           {{"lease_ms", message.accepted().lease_ms()},
            {"protocol_version", message.accepted().protocol_version()}});

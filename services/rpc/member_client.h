@@ -101,7 +101,9 @@ class MemberHandler {
   virtual v1::Heartbeat Load() = 0;
 
   // The coordinator has accepted the member, again after each OnLost().
-  virtual void OnAccepted() {}
+  virtual void OnAccepted(const v1::MemberAccepted& accepted) {
+    (void)accepted;
+  }
 
   // The coordinator will never accept this member (INVALID_ARGUMENT,
   // FAILED_PRECONDITION: another protocol version). No attempt follows. Must

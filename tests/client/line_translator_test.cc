@@ -166,28 +166,6 @@ TEST(LineTranslatorTest, NamesTheLinesOfAFailedCall) {
   EXPECT_EQ(router.requests()[0].model(), "x");
 }
 
-// As one that has just been started.
-TEST(LineTranslatorTest, ARouterWithoutTheModelIsPassedOver) {
-  FakeRouter started, other;
-  started.Refuse([](int, const v1::TranslateRequest&) {
-    return absl::NotFoundError("no model x");
-  });
-  const LineTranslatorOptions options{
-      .routers = {started.address(), other.address()},
-      .model = "x",
-      .sentences_per_call = 1};
-  const Translated translated = TranslateAll(options, Numbered(4));
-  ASSERT_OK(translated.status);
-  EXPECT_EQ(translated.lines.size(), 4u);
-  EXPECT_EQ(other.requests().size(), 4u);
-  // Until none has it.
-  other.Refuse([](int, const v1::TranslateRequest&) {
-    return absl::NotFoundError("no model x");
-  });
-  EXPECT_THAT(TranslateAll(options, Numbered(1)).status,
-              StatusIs(absl::StatusCode::kNotFound, "line 1: no model x"));
-}
-
 TEST(LineTranslatorTest, RefusesBadTextBehindTheLinesBeforeIt) {
   FakeRouter router;
   const Translated malformed =

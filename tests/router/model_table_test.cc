@@ -20,6 +20,8 @@ using ::testing::HasSubstr;
 
 class ModelTableTest : public ::testing::Test {
  protected:
+  ModelTableTest() { table_.Expect({}); }
+
   void Add(const std::string& id) {
     ASSERT_OK(table_.Add(std::make_shared<FakeModel>(id)));
   }
@@ -72,6 +74,31 @@ TEST_F(ModelTableTest, WithStandbysOnlyNothingHasAName) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));
   EXPECT_THAT(table_.Find("a"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model")));
+}
+
+TEST_F(ModelTableTest, WhatTheRouterWasNotToldYetMayBeThereLater) {
+  ModelTable table;
+  EXPECT_THAT(table.Find("a"), StatusIs(absl::StatusCode::kUnavailable,
+                                        HasSubstr("has not been told yet")));
+  table.Expect({"a"});
+  for (const char* name : {"a", "a@1"}) {
+    EXPECT_THAT(table.Find(name), StatusIs(absl::StatusCode::kUnavailable,
+                                           HasSubstr("is being loaded")));
+  }
+  EXPECT_THAT(table.Find("b"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'b'")));
+  // Then it is as any other.
+  ASSERT_OK(table.Add(std::make_shared<FakeModel>("a@1")));
+  EXPECT_OK(table.Find("a"));
+  EXPECT_THAT(table.Find("a@2"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a@2'")));
+  // Or is not to be served any more.
+  table.Expect({"c", "d"});
+  table.Remove("c@1", /*wait=*/true);
+  EXPECT_THAT(table.Find("c"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'c'")));
+  EXPECT_THAT(table.Find("d"), StatusIs(absl::StatusCode::kUnavailable,
+                                        HasSubstr("is being loaded")));
 }
 
 TEST_F(ModelTableTest, UnknownNamesAreToldWhatThereIs) {

@@ -30,6 +30,7 @@ class RoutingExplainerTest : public ::testing::Test {
       : service_(&models_, &batcher_, {},
                  {.max_request_time = std::chrono::minutes(2),
                   .debug_calls = debug_calls}) {
+    models_.Expect({});
     EXPECT_OK(models_.Add(model_));
     server_.AddService(&service_, v1::TranslationService::service_full_name());
     EXPECT_OK(server_.Start());

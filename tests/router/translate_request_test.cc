@@ -42,6 +42,7 @@ void Keep(v1::TranslateRequest& request, int begin, int end) {
 class TranslateRequestTest : public ::testing::Test {
  protected:
   TranslateRequestTest() {
+    models_.Expect({});
     EXPECT_OK(models_.Add(std::make_shared<FakeModel>("tiny@1")));
     EXPECT_OK(models_.Add(std::make_shared<FakeModel>("german@2", "de")));
   }

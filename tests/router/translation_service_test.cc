@@ -31,6 +31,7 @@ using ::testing::HasSubstr;
 class TranslationServiceTest : public ::testing::Test {
  protected:
   TranslationServiceTest() {
+    models_.Expect({});
     EXPECT_OK(models_.Add(model_));
     server_.AddService(&service_, v1::TranslationService::service_full_name());
     EXPECT_OK(server_.Start());

@@ -84,6 +84,12 @@ void FakeMember::WaitFor(const std::string& command) const {
   });
 }
 
+v1::MemberAccepted FakeMember::accepted() const {
+  std::unique_lock<std::mutex> lock(mutex_);
+  came_.wait(lock, [&] { return accepted_.has_value(); });
+  return *accepted_;
+}
+
 v1::LoadSession FakeMember::last_load() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return last_load_;
@@ -104,6 +110,12 @@ void FakeMember::OnLost() {
   std::erase_if(sessions_, [](const auto& session) {
     return session.second.load.training();
   });
+}
+
+void FakeMember::OnAccepted(const v1::MemberAccepted& accepted) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  accepted_ = accepted;
+  came_.notify_all();
 }
 
 v1::Heartbeat FakeMember::Load() {

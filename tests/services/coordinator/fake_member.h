@@ -45,6 +45,7 @@ class FakeMember : public MemberHandler {
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string&) override {}
   void OnLost() override;
+  void OnAccepted(const v1::MemberAccepted& accepted) override;
   v1::Heartbeat Load() override;
 
   // Commands so far, as "load demo/1", "assign 1/0/0" (step, microbatch,
@@ -54,6 +55,8 @@ class FakeMember : public MemberHandler {
   // Returns once `command` has come.
   void WaitFor(const std::string& command) const;
   v1::LoadSession last_load() const;
+  // What the coordinator said when it took the member; waits for it.
+  v1::MemberAccepted accepted() const;
 
  private:
   struct Session {
@@ -80,11 +83,12 @@ class FakeMember : public MemberHandler {
   const Intercept intercept_;
   mutable std::mutex mutex_;
   mutable std::condition_variable came_;
-  std::vector<std::string> commands_;        // guarded by mutex_
-  std::map<std::string, Session> sessions_;  // guarded by mutex_
-  v1::LoadSession last_load_;                // guarded by mutex_
-  std::optional<v1::TextLoaded> text_;       // guarded by mutex_
-  std::vector<int64_t> rows_;                // a heartbeat; guarded by mutex_
+  std::vector<std::string> commands_;           // guarded by mutex_
+  std::map<std::string, Session> sessions_;     // guarded by mutex_
+  v1::LoadSession last_load_;                   // guarded by mutex_
+  std::optional<v1::MemberAccepted> accepted_;  // guarded by mutex_
+  std::optional<v1::TextLoaded> text_;          // guarded by mutex_
+  std::vector<int64_t> rows_;  // a heartbeat; guarded by mutex_
   std::unique_ptr<MemberClient> client_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -217,6 +218,16 @@ TEST_F(MembersTest, ABrokenStreamFailsTheCommandOnce) {
   EXPECT_THAT(outcomes_, SizeIs(1));
   members_.OnEnd(key, absl::OkStatus());
   EXPECT_THAT(outcomes_, SizeIs(1));
+}
+
+TEST_F(MembersTest, RoutersAreToldWhatTheyAreToServe) {
+  Members members({.models = [] { return std::set<std::string>{"a", "b"}; }});
+  ASSERT_OK(members.Register(Registration(), sender_));
+  EXPECT_THAT(sender_->sent.back().accepted().models(), IsEmpty());
+  v1::RegisterMember router = Registration("r1");
+  router.set_role(v1::MEMBER_ROLE_ROUTER);
+  ASSERT_OK(members.Register(router, sender_));
+  EXPECT_THAT(sender_->sent.back().accepted().models(), ElementsAre("a", "b"));
 }
 
 TEST_F(MembersTest, ShutdownSendsAllAway) {

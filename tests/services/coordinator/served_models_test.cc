@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
   Start(3, 2);
@@ -42,6 +43,14 @@ TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
     EXPECT_EQ(part.session(), workers_[w]->last_load().session());
     EXPECT_GT(part.incarnation(), 0);
   }
+}
+
+TEST_F(ServedModelsTest, ARouterThatJoinsIsToldWhatItIsToServe) {
+  Start(1, 1);
+  EXPECT_THAT(router_->accepted().models(), IsEmpty());
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(cluster_->AddRouter("late").accepted().models(),
+              ElementsAre("m"));
 }
 
 TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {

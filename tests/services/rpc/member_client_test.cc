@@ -75,7 +75,7 @@ class Recorder final : public MemberHandler {
     heartbeat.set_in_flight(running_);
     return heartbeat;
   }
-  void OnAccepted() override {
+  void OnAccepted(const v1::MemberAccepted&) override {
     std::lock_guard<std::mutex> lock(mutex_);
     Add("accepted");
   }
