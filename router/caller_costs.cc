@@ -7,9 +7,6 @@
 namespace gshard {
 namespace {
 
-// Until a caller was observed; many sentences may come before that.
-constexpr double kGuessedRounds = 1;
-
 constexpr double kLatest = 0.05;     // weight of the latest sentence, at least
 constexpr double kHalfLife = 1'000;  // sentences of all callers
 
@@ -33,47 +30,41 @@ void CallerCosts::Observe(const std::string& caller, int64_t source_tokens,
                        static_cast<double>(source_tokens);
   mean.rounds += weight * (ratio - mean.rounds);
   mean.row_cost += weight * (row_cost - mean.row_cost);
+  Summarize();
 }
 
-double CallerCosts::UsualRounds() const {
-  std::vector<double> rounds = {kGuessedRounds};
-  for (const auto& [caller, mean] : callers_) rounds.push_back(mean.rounds);
+void CallerCosts::Summarize() {
+  std::vector<double> rounds = {Mean().rounds};
+  highest_row_cost_ = 1;
+  for (const auto& [caller, mean] : callers_) {
+    rounds.push_back(mean.rounds);
+    highest_row_cost_ = std::max(highest_row_cost_, mean.row_cost);
+  }
   // The lower one of two: one caller alone does not speak for others.
   const auto middle =
       rounds.begin() + static_cast<std::ptrdiff_t>((rounds.size() - 1) / 2);
   std::nth_element(rounds.begin(), middle, rounds.end());
-  return *middle;
+  usual_rounds_ = *middle;
 }
 
-CallerCosts::Mean CallerCosts::Now(const Mean& mean, double usual) const {
+CallerCosts::Mean CallerCosts::Now(const Mean& mean) const {
   const double kept =
       std::exp2(-static_cast<double>(observed_ - mean.last) / kHalfLife);
-  return {.rounds = usual + kept * (mean.rounds - usual),
+  return {.rounds = usual_rounds_ + kept * (mean.rounds - usual_rounds_),
           .row_cost = std::max(1.0, 1 + kept * (mean.row_cost - 1))};
 }
 
 void CallerCosts::Estimate(const std::string& caller,
                            SentenceCost& cost) const {
   const auto found = callers_.find(caller);
-  const double usual = UsualRounds();
-  const Mean mean =
-      Now(found == callers_.end() ? Mean{.rounds = usual, .last = observed_}
-                                  : found->second,
-          usual);
+  const Mean mean = found == callers_.end() ? Mean{.rounds = usual_rounds_}
+                                            : Now(found->second);
   cost.rounds =
       std::max(1.0, mean.rounds * static_cast<double>(cost.source_tokens));
   if (cost.max_rounds > 0) {
     cost.rounds = std::min(cost.rounds, static_cast<double>(cost.max_rounds));
   }
   cost.row_cost = mean.row_cost;
-}
-
-double CallerCosts::HighestRowCost() const {
-  double highest = 1;
-  for (const auto& [caller, mean] : callers_) {
-    highest = std::max(highest, mean.row_cost);
-  }
-  return highest;
 }
 
 }  // namespace gshard

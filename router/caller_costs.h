@@ -31,14 +31,14 @@ class CallerCosts {
   void Estimate(const std::string& caller, SentenceCost& cost) const;
 
   // Rounds for each source token of who is not known: the median of callers.
-  double UsualRounds() const;
+  double UsualRounds() const { return usual_rounds_; }
 
   // The highest of all callers.
-  double HighestRowCost() const;
+  double HighestRowCost() const { return highest_row_cost_; }
 
  private:
   struct Mean {
-    double rounds = 1;  // for each source token
+    double rounds = 1;  // for each source token: a guess until there is one
     double row_cost = 1;
     int64_t sentences = 0;  // that were observed
     int64_t last = 0;       // of all sentences, its latest
@@ -46,10 +46,14 @@ class CallerCosts {
 
   // As it is now: others' sentences make it a thing of the past, so that nobody
   // is refused for ever for what it was once.
-  Mean Now(const Mean& mean, double usual) const;
+  Mean Now(const Mean& mean) const;
+  // Takes what is of all callers from callers_.
+  void Summarize();
 
   int64_t observed_ = 0;  // sentences
   std::map<std::string, Mean> callers_;
+  double usual_rounds_ = Mean().rounds;
+  double highest_row_cost_ = Mean().row_cost;
 };
 
 }  // namespace gshard
