@@ -10,24 +10,26 @@
 namespace gshard {
 namespace {
 
-bool Works(std::vector<std::string> command) {
+bool Works(std::vector<std::string> command, const std::stop_token& stop) {
   command.push_back("--version");
-  const absl::StatusOr<SubprocessResult> result = RunSubprocess(command);
+  const absl::StatusOr<SubprocessResult> result =
+      RunSubprocess(command, {.stop = stop});
   return result.ok() && result->exit_code == 0;
 }
 
 }  // namespace
 
-absl::StatusOr<Sacrebleu> Sacrebleu::Find(const std::string& path) {
+absl::StatusOr<Sacrebleu> Sacrebleu::Find(const std::string& path,
+                                          std::stop_token stop) {
   if (!path.empty()) {
-    if (Works({path})) return Sacrebleu({path});
+    if (Works({path}, stop)) return Sacrebleu({path}, stop);
     return absl::NotFoundError(
         absl::StrCat("no sacrebleu that runs at ", path));
   }
   const std::vector<std::vector<std::string>> commands = {
       {"sacrebleu"}, {"python3", "-m", "sacrebleu"}};
   for (const std::vector<std::string>& command : commands) {
-    if (Works(command)) return Sacrebleu(command);
+    if (Works(command, stop)) return Sacrebleu(command, stop);
   }
   return absl::NotFoundError(
       "sacrebleu is not installed; `pip install sacrebleu` installs it");
@@ -46,7 +48,8 @@ absl::StatusOr<std::vector<Score>> Sacrebleu::Compare(
        {"--metrics", "bleu", "chrf", "--width", "2", "--format", "json"}) {
     command.push_back(argument);
   }
-  ASSIGN_OR_RETURN(const SubprocessResult result, RunSubprocess(command));
+  ASSIGN_OR_RETURN(const SubprocessResult result,
+                   RunSubprocess(command, {.stop = stop_}));
   if (result.exit_code != 0) {
     return absl::InternalError(absl::StrCat(
         "sacrebleu ended with ", result.exit_code, ": ", result.error_output));

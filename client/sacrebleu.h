@@ -4,7 +4,9 @@
 #ifndef CLIENT_SACREBLEU_H_
 #define CLIENT_SACREBLEU_H_
 
+#include <stop_token>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,20 +23,23 @@ struct Score {
 class Sacrebleu {
  public:
   // The program at `path`; if that is empty `sacrebleu` on PATH, else the
-  // Python module. Errors: NotFound if it is not installed.
-  static absl::StatusOr<Sacrebleu> Find(const std::string& path);
+  // Python module. `stop` ends it whenever it runs. Errors: NotFound if it is
+  // not installed.
+  static absl::StatusOr<Sacrebleu> Find(const std::string& path,
+                                        std::stop_token stop = {});
 
   // BLEU and chrF of a file of translations against one of references, a line
-  // each. Errors: Internal with what the program said.
+  // each. Errors: Internal with what the program said; Cancelled.
   absl::StatusOr<std::vector<Score>> Compare(
       const std::string& hypotheses_path,
       const std::string& references_path) const;
 
  private:
-  explicit Sacrebleu(std::vector<std::string> command)
-      : command_(std::move(command)) {}
+  Sacrebleu(std::vector<std::string> command, std::stop_token stop)
+      : command_(std::move(command)), stop_(std::move(stop)) {}
 
   const std::vector<std::string> command_;
+  const std::stop_token stop_;
 };
 
 }  // namespace gshard

@@ -14,6 +14,7 @@
 #include "client/checkpoint_summary.h"
 #include "client/command.h"
 #include "client/commands.h"
+#include "client/interrupt.h"
 #include "client/model_files.h"
 #include "client/table.h"
 #include "services/base/status_macros.h"
@@ -294,15 +295,20 @@ absl::Status CheckpointExportCommand(Arguments arguments, Console& console) {
         absl::StrCat(file, " is there; --overwrite replaces it"));
   }
   ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(path));
-  ASSIGN_OR_RETURN(
-      const Exported exported,
-      ExportCheckpoint(*reader, file, [&](const std::string& name) {
+  const Interrupt interrupt;  // takes away what is written so far
+  const absl::StatusOr<Exported> exported = ExportCheckpoint(
+      *reader, file,
+      [&](const std::string& name) {
         const TensorKind kind = KindOfTensor(name);
         return what == "all" || kind == TensorKind::kDense ||
                (what == "weights" && kind == TensorKind::kExpert);
-      }));
-  *console.out << "wrote " << exported.tensors << " tensors, " << exported.bytes
-               << " bytes, of " << path << " to " << file << "\n";
+      },
+      interrupt.token());
+  RETURN_IF_ERROR(interrupt.status());
+  RETURN_IF_ERROR(exported.status());
+  *console.out << "wrote " << exported->tensors << " tensors, "
+               << exported->bytes << " bytes, of " << path << " to " << file
+               << "\n";
   return absl::OkStatus();
 }
 

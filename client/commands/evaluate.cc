@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <system_error>
@@ -13,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "client/commands.h"
+#include "client/interrupt.h"
 #include "client/line_translator.h"
 #include "client/sacrebleu.h"
 #include "client/table.h"
@@ -203,7 +205,10 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   if (limit > 0 && pairs.size() > static_cast<size_t>(limit)) {
     pairs.resize(limit);
   }
-  ASSIGN_OR_RETURN(const auto directory, OutputDirectory::Create(out));
+  std::unique_ptr<OutputDirectory> directory;
+  if (!out.empty()) {
+    ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
+  }
   ASSIGN_OR_RETURN(const auto translator, translate.Connect());
 
   const auto started = std::chrono::steady_clock::now();
@@ -245,6 +250,10 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
       ++texts.sentences;
     }
   }
+  const Interrupt interrupt;  // from here on a folder may have to go
+  if (directory == nullptr) {
+    ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
+  }
   for (const auto& [name, texts] : sets) {
     RETURN_IF_ERROR(WriteTexts(Prefix(directory->path(), name), texts));
   }
@@ -252,9 +261,12 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   // Over all comes last.
   std::vector<ScoredSet> scored;
   std::string no_scores;
-  const absl::StatusOr<Sacrebleu> sacrebleu = Sacrebleu::Find(sacrebleu_path);
+  const absl::StatusOr<Sacrebleu> sacrebleu =
+      Sacrebleu::Find(sacrebleu_path, interrupt.token());
   if (sacrebleu.ok()) {
-    ASSIGN_OR_RETURN(scored, ScoreAll(*sacrebleu, directory->path(), sets));
+    auto scores = ScoreAll(*sacrebleu, directory->path(), sets);
+    RETURN_IF_ERROR(interrupt.status());
+    ASSIGN_OR_RETURN(scored, std::move(scores));
     std::stable_partition(scored.begin(), scored.end(),
                           [](const ScoredSet& s) { return s.name != "all"; });
   } else {

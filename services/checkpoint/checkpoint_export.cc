@@ -9,7 +9,8 @@ namespace gshard {
 
 absl::StatusOr<Exported> ExportCheckpoint(
     const CheckpointReader& checkpoint, const std::string& path,
-    const std::function<bool(const std::string& name)>& wanted) {
+    const std::function<bool(const std::string& name)>& wanted,
+    std::stop_token stop) {
   const Manifest& manifest = checkpoint.manifest();
   std::vector<TensorSpec> specs;
   for (const TensorEntry& entry : manifest.tensors) {
@@ -30,6 +31,7 @@ absl::StatusOr<Exported> ExportCheckpoint(
                                  {"model_config", manifest.model_config}}));
   Exported exported;
   for (const TensorSpec& spec : specs) {
+    if (stop.stop_requested()) return absl::CancelledError("told to stop");
     ASSIGN_OR_RETURN(const Tensor tensor, checkpoint.Read(spec));
     RETURN_IF_ERROR(writer->Write(spec.name, tensor));
     ++exported.tensors;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,10 +22,12 @@ struct Exported {
 // way; the file is there whole or not at all, and replaces one of its name. Its
 // metadata are "format" ("pt", as readers expect), "step" and "model_config".
 // Holds one tensor at a time. Errors: FailedPrecondition if no tensor is
-// wanted; those of CheckpointReader::Read and SafetensorsWriter.
+// wanted; Cancelled if it is told to stop between two of them; those of
+// CheckpointReader::Read and SafetensorsWriter.
 absl::StatusOr<Exported> ExportCheckpoint(
     const CheckpointReader& checkpoint, const std::string& path,
-    const std::function<bool(const std::string& name)>& wanted);
+    const std::function<bool(const std::string& name)>& wanted,
+    std::stop_token stop = {});
 
 }  // namespace gshard
 

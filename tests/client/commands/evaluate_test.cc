@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "client/commands.h"
@@ -96,6 +99,26 @@ TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   EXPECT_EQ(json["sentences"], 2);
   EXPECT_EQ(json["results"][2]["language"], "all");
   EXPECT_EQ(json["results"][2]["scores"][0]["score"], 2.0);
+}
+
+TEST(EvaluateCommandTest, ASignalWhileScoringLeavesNothingBehind) {
+  FakeRouter router;
+  const ScratchFolder folder, temporary;
+  // The signal comes when there is something to leave behind.
+  const std::string program =
+      folder.Write("sacrebleu",
+                   "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n"
+                   "kill -INT $PPID\nexec sleep 3600\n",
+                   /*executable=*/true);
+  ASSERT_EQ(setenv("TMPDIR", temporary.path().c_str(), 1), 0);
+  const CommandRun run(EvaluateCommand,
+                       {"--test", folder.Write("test.tsv", kTest),
+                        "--sacrebleu", program, "--router", router.address()});
+  unsetenv("TMPDIR");
+  EXPECT_THAT(run.status,
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("interrupted")));
+  EXPECT_EQ(ExitCodeOf(run.status), 128 + SIGINT);
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
 }
 
 TEST(EvaluateCommandTest, NeedsAReadableTest) {
