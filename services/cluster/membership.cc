@@ -71,7 +71,8 @@ Membership::Membership(Options options) : options_(std::move(options)) {
   CHECK(options_.max_members >= 1);
 }
 
-absl::StatusOr<Member> Membership::Join(const MemberInfo& info, absl::Time now,
+absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
+                                        MonotonicTime now,
                                         std::vector<MembershipEvent>* events) {
   RETURN_IF_ERROR(CheckInfo(info));
   const auto old = members_.find(info.id);
@@ -100,7 +101,7 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info, absl::Time now,
 }
 
 absl::Status Membership::Renew(absl::string_view id, int64_t incarnation,
-                               absl::Time now) {
+                               MonotonicTime now) {
   const auto found = members_.find(std::string(id));
   if (found == members_.end()) {
     return NoLease(id, "it never joined, left or expired");
@@ -134,7 +135,7 @@ absl::StatusOr<MembershipEvent> Membership::Leave(absl::string_view id,
   return Remove(found, MembershipEvent::Kind::kLeft);
 }
 
-std::vector<MembershipEvent> Membership::Expire(absl::Time now) {
+std::vector<MembershipEvent> Membership::Expire(MonotonicTime now) {
   std::vector<MembershipEvent> events;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto member = it++;
@@ -145,8 +146,8 @@ std::vector<MembershipEvent> Membership::Expire(absl::Time now) {
   return events;
 }
 
-absl::Time Membership::NextExpiry() const {
-  absl::Time next = absl::InfiniteFuture();
+MonotonicTime Membership::NextExpiry() const {
+  MonotonicTime next = MonotonicTime::InfiniteFuture();
   for (const auto& [id, member] : members_) {
     next = std::min(next, member.lease_expiry);
   }

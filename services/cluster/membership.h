@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "services/base/monotonic_time.h"
 
 namespace gshard {
 
@@ -49,8 +50,8 @@ struct Member {
   // for the one before it.
   int64_t incarnation = 0;
 
-  absl::Time joined;
-  absl::Time lease_expiry;  // expired from this time on
+  MonotonicTime joined;
+  MonotonicTime lease_expiry;  // expired from this time on
 };
 
 struct MembershipEvent {
@@ -82,14 +83,15 @@ class Membership {
   // * AlreadyExists: a member with a running lease has the id. Try again after
   //   it left or expired.
   // * ResourceExhausted: there are max_members already.
-  absl::StatusOr<Member> Join(const MemberInfo& info, absl::Time now,
+  absl::StatusOr<Member> Join(const MemberInfo& info, MonotonicTime now,
                               std::vector<MembershipEvent>* events);
 
   // Extends the lease to `now` plus its length; never shortens it.
   //
   // Errors: NotFound if the member left, expired (noticed or not), or joined
   // again under another incarnation. The process must join anew.
-  absl::Status Renew(absl::string_view id, int64_t incarnation, absl::Time now);
+  absl::Status Renew(absl::string_view id, int64_t incarnation,
+                     MonotonicTime now);
 
   // Removes a member. Errors: NotFound as in Renew, though an unnoticed expiry
   // is no error.
@@ -97,11 +99,11 @@ class Membership {
                                         int64_t incarnation);
 
   // Removes the members whose leases have run out, in order of their ids.
-  std::vector<MembershipEvent> Expire(absl::Time now);
+  std::vector<MembershipEvent> Expire(MonotonicTime now);
 
   // When Expire has something to do next, unless leases are renewed;
-  // InfiniteFuture without members.
-  absl::Time NextExpiry() const;
+  // InfiniteFuture() without members.
+  MonotonicTime NextExpiry() const;
 
   // Members in order of their ids, of one role or of all. Includes expiries not
   // yet noticed.

@@ -32,7 +32,7 @@ namespace gshard {
 
 struct CoordinatorOptions {
   absl::Duration lease = absl::Seconds(5);
-  std::function<absl::Time()> clock = absl::Now;
+  std::function<MonotonicTime()> clock = MonotonicTime::Now;
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null
   GaugeFamily member_counts = {};      // by role; may be unset

@@ -74,7 +74,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   if (request.resume()) RETURN_IF_ERROR(OpenToResume(job).status());
   StoredJob stored{.job = job,
                    .resume = request.resume(),
-                   .submitted_micros = absl::ToUnixMicros(options_.clock()),
+                   .submitted_micros = absl::ToUnixMicros(absl::Now()),
                    .progress = {},
                    .submitter = who};
   stored.progress.set_job(job.name);
@@ -201,7 +201,7 @@ void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
 }
 
 void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
-  Note(progress, absl::ToUnixMicros(options_.clock()));
+  Note(progress, absl::ToUnixMicros(absl::Now()));
   const bool parked = progress.state() == v1::JOB_STATE_QUEUED;
   if (!parked && !IsOver(progress.state())) return;
   // When all is said.
@@ -239,7 +239,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     placement_version_ =
         std::max(placement_version_.load(), placement.version());
   }
-  const int64_t now = absl::ToUnixMicros(options_.clock());
+  const int64_t now = absl::ToUnixMicros(absl::Now());
   for (StoredJob& job : jobs) {
     RETURN_IF_ERROR(JudgeAgain(&job, now));
     const bool begun = job.progress.attempt() > 0;

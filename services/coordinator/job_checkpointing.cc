@@ -112,9 +112,8 @@ absl::Status JobRunner::OnShards(const std::vector<v1::CommandReply>& replies) {
   std::vector<TensorEntry> entries;
   for (size_t i = 0; i < replies.size(); ++i) {
     const auto more = EntriesFromProto(replies[i].checkpoint_written());
-    RETURN_IF_ERROR(
-        Annotate(more.status(),
-                 absl::StrCat("member '", writing_->members[i], "'")));
+    RETURN_IF_ERROR(Annotate(
+        more.status(), absl::StrCat("member '", writing_->members[i], "'")));
     entries.insert(entries.end(), more->begin(), more->end());
   }
   OnShard(std::move(entries));
@@ -146,7 +145,7 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
 void JobRunner::OnCheckpointWritten() {
   checkpoint_path_ = writing_->path;
   checkpoint_step_ = writing_->step;
-  reporter_->OnCheckpoint(writing_->step, checkpoint_path_, env_.clock());
+  reporter_->OnCheckpoint(writing_->step, checkpoint_path_);
   env_.on_checkpoint(reporter_->progress());
   writing_ = nullptr;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/model/parameters.h"
@@ -12,8 +13,9 @@
 namespace gshard {
 namespace {
 
-double UnixSeconds(absl::Time time) {
-  return absl::ToDoubleSeconds(time - absl::UnixEpoch());
+// For people.
+double UnixSeconds() {
+  return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
 }
 
 absl::Status CheckCount(absl::string_view field, int64_t value) {
@@ -143,21 +145,21 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       progress_(feed->Latest()),
       elapsed_before_(progress_.elapsed_seconds()) {}
 
-double JobReporter::Elapsed(absl::Time now) const {
-  if (begin_ == absl::InfinitePast()) return elapsed_before_;
+double JobReporter::Elapsed(MonotonicTime now) const {
+  if (begin_ == MonotonicTime::InfinitePast()) return elapsed_before_;
   return elapsed_before_ + absl::ToDoubleSeconds(now - begin_);
 }
 
-void JobReporter::Begin(int64_t step, absl::Time now) {
+void JobReporter::Begin(int64_t step, MonotonicTime now) {
   last_step_time_ = line_time_ = now;
-  if (begin_ == absl::InfinitePast()) begin_ = now;
+  if (begin_ == MonotonicTime::InfinitePast()) begin_ = now;
   step_rate_.emplace();
   since_line_ = {};
   progress_.set_step(step);
   progress_.set_eta_seconds(-1);
   if (job_.summary_directory.empty() || events_ != nullptr) return;
   auto events =
-      EventFile::Create(job_.summary_directory, job_.name, UnixSeconds(now));
+      EventFile::Create(job_.summary_directory, job_.name, UnixSeconds());
   if (events.ok()) {
     events_ = *std::move(events);
   } else {
@@ -200,8 +202,8 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
   }
 }
 
-void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
-                         bool last) {
+void JobReporter::OnStep(int64_t step, const StepResult& result,
+                         MonotonicTime now, bool last) {
   const StepStatistics& statistics = result.statistics;
   const double seconds = absl::ToDoubleSeconds(now - last_step_time_);
   last_step_time_ = now;
@@ -253,12 +255,11 @@ void JobReporter::OnStep(int64_t step, const StepResult& result, absl::Time now,
                       .tokens_per_second = progress_.tokens_per_second(),
                       .eta_seconds = eta});
   LogInfo("progress", {{"job", job_.name}, {"line", line}});
-  WriteSummary(step, result, now);
+  WriteSummary(step, result);
   feed_->Publish(progress_);
 }
 
-void JobReporter::WriteSummary(int64_t step, const StepResult& result,
-                               absl::Time now) {
+void JobReporter::WriteSummary(int64_t step, const StepResult& result) {
   const auto scalar = [](const char* tag, double value) {
     return Scalar{.tag = tag, .value = static_cast<float>(value)};
   };
@@ -278,13 +279,12 @@ void JobReporter::WriteSummary(int64_t step, const StepResult& result,
     scalars.push_back({absl::StrCat("gate_logit_magnitude/", layers_[l]),
                        static_cast<float>(layer.logit_magnitude)});
   }
-  AddEvents(step, scalars, now);
+  AddEvents(step, scalars);
 }
 
-void JobReporter::AddEvents(int64_t step, const std::vector<Scalar>& scalars,
-                            absl::Time now) {
+void JobReporter::AddEvents(int64_t step, const std::vector<Scalar>& scalars) {
   if (events_ == nullptr) return;
-  const absl::Status status = events_->Add(UnixSeconds(now), step, scalars);
+  const absl::Status status = events_->Add(UnixSeconds(), step, scalars);
   if (!status.ok() && !events_failed_) {
     events_failed_ = true;
     LogWarning("cannot write the event file", {{"status", status}});
@@ -298,7 +298,7 @@ void JobReporter::OnPhase(const char* phase, absl::Duration duration) {
 }
 
 void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,
-                               absl::Time begin, absl::Time end) {
+                               MonotonicTime begin, MonotonicTime end) {
   // It takes time of the job, but none of the steps.
   const absl::Duration spent = end - begin;
   last_step_time_ += spent;
@@ -319,11 +319,9 @@ void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,
                          {"loss", sums.loss()},
                          {"overflow", sums.overflow_share()},
                          {"best_step", progress_.best_validation_step()}});
-  AddEvents(step,
-            {{"validation/loss", static_cast<float>(sums.loss())},
-             {"validation/overflow_ratio",
-              static_cast<float>(sums.overflow_share())}},
-            end);
+  AddEvents(step, {{"validation/loss", static_cast<float>(sums.loss())},
+                   {"validation/overflow_ratio",
+                    static_cast<float>(sums.overflow_share())}});
   feed_->Publish(progress_);
 }
 
@@ -366,9 +364,8 @@ void JobReporter::OnAttempt(int64_t attempt) {
   progress_.set_attempt(attempt);
 }
 
-void JobReporter::OnCheckpoint(int64_t step, const std::string& directory,
-                               absl::Time now) {
-  if (metrics_ != nullptr) metrics_->checkpoint_time.Set(UnixSeconds(now));
+void JobReporter::OnCheckpoint(int64_t step, const std::string& directory) {
+  if (metrics_ != nullptr) metrics_->checkpoint_time.Set(UnixSeconds());
   progress_.set_checkpoint_step(step);
   progress_.set_checkpoint_directory(directory);
   feed_->Update(progress_);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/monotonic_time.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/progress_feed.h"
 #include "services/metrics/metrics.h"
@@ -65,19 +66,19 @@ class JobReporter {
 
   // Steps begin, or begin again, at `now` after `step` that have been made
   // before.
-  void Begin(int64_t step, absl::Time now);
+  void Begin(int64_t step, MonotonicTime now);
 
-  // Training time so far, in seconds: since the first Begin(), and what the feed
-  // said at the start, of coordinators before this one.
-  double Elapsed(absl::Time now) const;
+  // Training time so far, in seconds: since the first Begin(), and what the
+  // feed said at the start, of coordinators before this one.
+  double Elapsed(MonotonicTime now) const;
 
   // A step is committed. Publishes when a progress line is due, or `last`.
-  void OnStep(int64_t step, const StepResult& result, absl::Time now,
+  void OnStep(int64_t step, const StepResult& result, MonotonicTime now,
               bool last);
 
   // The sums over the held-out text after `step`. Publishes.
-  void OnValidation(int64_t step, const StepStatistics& sums, absl::Time begin,
-                    absl::Time end);
+  void OnValidation(int64_t step, const StepStatistics& sums,
+                    MonotonicTime begin, MonotonicTime end);
 
   // `loss` was measured after `step`: it is the best if there is none lower.
   void FindBest(int64_t step, double loss);
@@ -97,7 +98,7 @@ class JobReporter {
 
   // Attempt number `attempt` begins.
   void OnAttempt(int64_t attempt);
-  void OnCheckpoint(int64_t step, const std::string& directory, absl::Time now);
+  void OnCheckpoint(int64_t step, const std::string& directory);
 
   // A change of state, with the reason if there is one, and whether a job that
   // is over may be submitted again. Publish() tells of it.
@@ -110,9 +111,8 @@ class JobReporter {
 
  private:
   void ReportMetrics(int64_t step, const StepResult& result, double seconds);
-  void WriteSummary(int64_t step, const StepResult& result, absl::Time now);
-  void AddEvents(int64_t step, const std::vector<Scalar>& scalars,
-                 absl::Time now);
+  void WriteSummary(int64_t step, const StepResult& result);
+  void AddEvents(int64_t step, const std::vector<Scalar>& scalars);
 
   const TrainingJob job_;
   const std::vector<std::string> layers_;
@@ -121,12 +121,12 @@ class JobReporter {
   v1::JobProgress progress_;
   std::unique_ptr<EventFile> events_;
   bool events_failed_ = false;
-  const double elapsed_before_;              // seconds
-  absl::Time begin_ = absl::InfinitePast();  // of the first attempt
-  absl::Time last_step_time_;
+  const double elapsed_before_;                          // seconds
+  MonotonicTime begin_ = MonotonicTime::InfinitePast();  // of the first attempt
+  MonotonicTime last_step_time_;
   std::optional<SmoothedRate> step_rate_;  // set by Begin
   // Since the last progress line.
-  absl::Time line_time_;
+  MonotonicTime line_time_;
   StepStatistics since_line_;
 };
 

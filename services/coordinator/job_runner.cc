@@ -111,7 +111,7 @@ absl::StatusOr<bool> JobRunner::WasDone() {
   if ((*reader)->manifest().step < job_.steps) return false;
   step_ = (*reader)->manifest().step;
   checkpoint_path_ = (*reader)->path();
-  reporter_->OnCheckpoint(step_, checkpoint_path_, env_.clock());
+  reporter_->OnCheckpoint(step_, checkpoint_path_);
   reporter_->Begin(step_, env_.clock());
   return true;
 }
@@ -330,7 +330,7 @@ void JobRunner::BeginTraining() {
     std::lock_guard<std::mutex> lock(mutex_);
     loaded_ = v1::SessionInfo::READY;
   }
-  const absl::Time now = env_.clock();
+  const MonotonicTime now = env_.clock();
   reporter_->Begin(CommittedStep(), now);
   SetState(v1::JOB_STATE_RUNNING);
   rollback_.reset();

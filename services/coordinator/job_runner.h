@@ -40,6 +40,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "services/base/monotonic_time.h"
 #include "services/coordinator/dense_parameters.h"
 #include "services/coordinator/dense_reduction.h"
 #include "services/coordinator/fan_out.h"
@@ -58,7 +59,7 @@ struct JobEnvironment {
   // Writes checkpoints. Stopped after `queue`, which may wait for it.
   TaskQueue* disk = nullptr;
   TrainingMetrics* metrics = nullptr;  // may be null
-  std::function<absl::Time()> clock = absl::Now;
+  std::function<MonotonicTime()> clock = MonotonicTime::Now;
   // A number that grows with each call.
   std::function<int64_t()> next_placement_version;
   // Called on `queue` when the job's state or attempt has changed, before the
@@ -335,9 +336,9 @@ class JobRunner {
   GradientList gradients_;
   std::vector<SquaredNorm> dense_norms_;
   StepResult result_;
-  absl::Time phase_began_;
+  MonotonicTime phase_began_;
   std::optional<double> validation_loss_;  // with its parameters
-  absl::Time validation_began_;
+  MonotonicTime validation_began_;
   bool last_step_ = false;
   v1::CommitStep commit_;  // of the last step committed, or being so
 

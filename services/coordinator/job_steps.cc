@@ -38,7 +38,7 @@ void JobRunner::BeginMicrobatches(Phase phase, int32_t count) {
 }
 
 void JobRunner::EndPhase(const char* phase) {
-  const absl::Time now = env_.clock();
+  const MonotonicTime now = env_.clock();
   reporter_->OnPhase(phase, now - phase_began_);
   phase_began_ = now;
 }
@@ -298,7 +298,7 @@ void JobRunner::Commit(const StepScale* scale) {
 }
 
 bool JobRunner::CountStep(bool skipped) {
-  const absl::Time now = env_.clock();
+  const MonotonicTime now = env_.clock();
   const bool out_of_time =
       job_.time_limit_seconds > 0 &&
       reporter_->Elapsed(now) >= static_cast<double>(job_.time_limit_seconds);

@@ -82,7 +82,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
     if (stopping_) {
       return absl::UnavailableError("the coordinator is shutting down");
     }
-    const absl::Time now = options_.clock();
+    const MonotonicTime now = options_.clock();
     std::vector<MembershipEvent> events;
     ASSIGN_OR_RETURN(const Member member, membership_.Join(info, now, &events));
     if (connections_.count(info.id) > 0) {  // its lease ran out unnoticed
@@ -125,7 +125,7 @@ absl::Status Members::OnHeartbeat(const MemberKey& key,
                                   const v1::Heartbeat& load) {
   std::lock_guard<std::mutex> lock(mutex_);
   Connection* const connection = Find(key);
-  const absl::Time now = options_.clock();
+  const MonotonicTime now = options_.clock();
   if (connection == nullptr ||
       !membership_.Renew(key.name, key.incarnation, now).ok()) {
     return absl::DeadlineExceededError("the lease ran out");
@@ -142,7 +142,7 @@ absl::Status Members::OnCommandReply(const MemberKey& key,
   {
     std::lock_guard<std::mutex> lock(mutex_);
     Connection* const connection = Find(key);
-    const absl::Time now = options_.clock();
+    const MonotonicTime now = options_.clock();
     if (connection == nullptr ||
         !membership_.Renew(key.name, key.incarnation, now).ok()) {
       return absl::DeadlineExceededError("the lease ran out");
@@ -207,7 +207,7 @@ std::vector<Member> Members::List(std::optional<MemberRole> role) const {
 
 std::vector<v1::Member> Members::Describe() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  const absl::Time now = options_.clock();
+  const MonotonicTime now = options_.clock();
   std::vector<v1::Member> members;
   for (const Member& member : membership_.List()) {
     const Connection& connection = connections_.at(member.info.id);
@@ -272,8 +272,8 @@ void Members::Expire() {
 void Members::WatchLeases() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!stopping_) {
-    const absl::Time next = membership_.NextExpiry();
-    if (next == absl::InfiniteFuture()) {
+    const MonotonicTime next = membership_.NextExpiry();
+    if (next == MonotonicTime::InfiniteFuture()) {
       wake_.wait(lock);
       continue;
     }

@@ -18,9 +18,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/monotonic_time.h"
 #include "services/cluster/membership.h"
 #include "services/cluster/protocol_versions.h"
 #include "services/rpc/stream.h"
@@ -47,7 +47,7 @@ using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
   ProtocolVersions versions = kProtocolVersions;
-  std::function<absl::Time()> clock = absl::Now;
+  std::function<MonotonicTime()> clock = MonotonicTime::Now;
   // Names of the models that a router that joins is to serve; on any thread,
   // must not block.
   std::function<std::set<std::string>()> models = [] {
@@ -83,7 +83,7 @@ class Members {
   void Send(const MemberKey& key, v1::Command command, OnReply on_reply);
 
   // Cuts off those whose lease has run out. A thread of its own calls this in
-  // time; with another clock than absl::Now the test does.
+  // time; with another clock than MonotonicTime::Now the test does.
   void Expire();
 
   // Ends all streams with UNAVAILABLE and refuses new ones.
@@ -94,7 +94,7 @@ class Members {
     int64_t incarnation = 0;
     v1::RegisterMember registered;
     v1::Heartbeat heartbeat;
-    absl::Time last_message;
+    MonotonicTime last_message;
     std::shared_ptr<Sender> sender;
     std::map<uint64_t, OnReply> pending;
   };

@@ -5,7 +5,7 @@
 namespace gshard {
 
 void ModelLoads::Observe(const std::vector<v1::Member>& members,
-                         absl::Time now) {
+                         MonotonicTime now) {
   std::map<std::pair<std::string, std::string>, Counts> counts;
   std::map<std::string, std::vector<double>> rows;  // since the last time
   for (const v1::Member& member : members) {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/monotonic_time.h"
 
 namespace gshard {
 
@@ -24,7 +25,7 @@ class ModelLoads {
 
   // The members' latest heartbeats. Counters that went back, that were below 0
   // or are of another length start anew.
-  void Observe(const std::vector<v1::Member>& members, absl::Time now);
+  void Observe(const std::vector<v1::Member>& members, MonotonicTime now);
 
   // Rows per second of each expert, over all routers; empty if it is not known
   // yet, or if there is less than one row an expert.
@@ -41,7 +42,7 @@ class ModelLoads {
   // By router and session.
   std::map<std::pair<std::string, std::string>, Counts> counts_;
   std::map<std::string, Rate> rates_;
-  absl::Time last_;
+  MonotonicTime last_;
 };
 
 }  // namespace gshard

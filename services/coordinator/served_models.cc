@@ -226,7 +226,7 @@ void ServedModels::Watch() {
 
 void ServedModels::Look() {
   const std::vector<v1::Member> members = environment_.members->Describe();
-  loads_.Observe(members, absl::Now());
+  loads_.Observe(members, MonotonicTime::Now());
   for (const auto& [session, served] : sessions_) {
     served.model->SetLoad(loads_.Of(session));
     if (served.model->loaded()) served.model->Reconcile();

@@ -54,12 +54,22 @@ ProcessCluster::~ProcessCluster() {
   processes_.clear();
 }
 
+void ProcessCluster::SetClock(int64_t seconds) {
+  std::ofstream(Path("shift.new")) << seconds;
+  std::filesystem::rename(Path("shift.new"), Path("shift"));
+}
+
 void ProcessCluster::Start(const std::string& name) {
   std::vector<std::string> argv = {
       absl::StrCat(GSHARD_PROGRAMS, "/", ProgramOf(name)),
       absl::StrCat("--listen=unix:", Path(name)),
       absl::StrCat("--lease_ms=", lease_ms_)};
   if (name == "coordinator") {
+    // The sanitizers' libraries want to be the first.
+    argv.insert(argv.begin(),
+                {"/usr/bin/env", "LD_PRELOAD=" GSHARD_SHIFTED_CLOCK,
+                 "GSHARD_CLOCK_SHIFT_FILE=" + Path("shift"),
+                 "ASAN_OPTIONS=verify_asan_link_order=0"});
     argv.push_back("--state_directory=" + Path("state"));
   } else {
     argv.push_back("--name=" + name);
@@ -113,6 +123,21 @@ bool ProcessCluster::AwaitLog(const std::string& name,
     std::ostringstream log;
     log << std::ifstream(Path(name + ".log")).rdbuf();
     return absl::StrContains(log.str(), text);
+  });
+}
+
+bool ProcessCluster::AwaitHeartbeat(const std::string& name, bool idle) {
+  int64_t silent_ms = -1;  // at the last look
+  return Eventually([&] {
+    const auto state = Describe();
+    if (!state.ok()) return false;
+    for (const v1::Member& member : state->members()) {
+      if (member.name() != name) continue;
+      const bool heard = member.silent_ms() < silent_ms;
+      silent_ms = member.silent_ms();
+      return heard && (!idle || member.heartbeat().in_flight() == 0);
+    }
+    return false;
   });
 }
 

@@ -33,6 +33,9 @@ class ProcessCluster {
   };
 
   explicit ProcessCluster(int64_t lease_ms, Wires wires = Wires::kLinks);
+
+  // Sets the coordinator's wall clock, so many seconds from the true one.
+  void SetClock(int64_t seconds);
   ~ProcessCluster();
 
   // "coordinator", "router-0", "worker-2", ...
@@ -54,6 +57,9 @@ class ProcessCluster {
   bool AwaitStep(int64_t step);
   bool AwaitMember(const std::string& name, bool there);
   bool AwaitLog(const std::string& name, const std::string& text);
+  // For a heartbeat that comes from now on, and says that it has nothing to do
+  // if it is to be `idle`.
+  bool AwaitHeartbeat(const std::string& name, bool idle = false);
 
   // NamesJob() with the state of its checkpoints in this cluster's folder.
   TrainingJob Job() const;

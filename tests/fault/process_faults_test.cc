@@ -176,23 +176,44 @@ TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
   });
 }
 
-// Its socket is full then, and no ping finds that out: what routers send to it
-// stays where it is until it goes on. It never does.
+// What routers send to it fills its socket, and no ping finds that out: all of
+// it stays where it is until the worker goes on, which it never does.
 TEST(FullSocketTest, AWorkerThatStaysPausedIsDoneWithout) {
-  ProcessCluster cluster(kLeaseMs, ProcessCluster::Wires::kSockets);
+  ProcessCluster cluster(/*lease_ms=*/5'000, ProcessCluster::Wires::kSockets);
   TrainingJob job = cluster.Job();
   // Rows of a layer for a worker are more than a socket takes.
-  job.model.model_width = 256;
-  job.tokens_per_microbatch = 512;
+  job.model.model_width = 1024;
+  job.tokens_per_microbatch = 1024;
   job.microbatches_per_step = 2;
   job.steps = 10;
   job.min_workers = 2;
   ASSERT_OK(cluster.Submit(job));
   ASSERT_TRUE(cluster.AwaitStep(2));
+  // When it has answered all calls, so that it is to get more.
+  for (const char* router : {"router-0", "router-1"}) cluster.Pause(router);
+  ASSERT_TRUE(cluster.AwaitHeartbeat("worker-2", /*idle=*/true));
   cluster.Pause("worker-2");
+  for (const char* router : {"router-0", "router-1"}) cluster.GoOn(router);
   ASSERT_OK_AND_ASSIGN(const v1::JobProgress last, cluster.AwaitEnd("names"));
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
-  EXPECT_EQ(last.attempt(), 2);
+  EXPECT_GE(last.attempt(), 2);
+}
+
+TEST(WallClockTest, LosesNobodyWhenItIsSet) {
+  ProcessCluster cluster(/*lease_ms=*/5'000);
+  TrainingJob job = cluster.Job();
+  job.steps = 1'000'000;
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_TRUE(cluster.AwaitStep(5));
+  for (const int64_t seconds : {30, -3600}) {
+    cluster.SetClock(seconds);
+    // All members have sent something by then.
+    ASSERT_OK_AND_ASSIGN(const v1::JobInfo info, cluster.Info("names"));
+    ASSERT_TRUE(cluster.AwaitStep(info.progress().step() + 10));
+  }
+  ASSERT_OK_AND_ASSIGN(const v1::JobInfo info, cluster.Info("names"));
+  EXPECT_EQ(info.progress().state(), v1::JOB_STATE_RUNNING);
+  EXPECT_EQ(info.progress().attempt(), 1);
 }
 
 TEST(TrainingTextTest, ALostFileEndsTheJobByItsName) {

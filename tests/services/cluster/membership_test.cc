@@ -29,8 +29,8 @@ MemberInfo Router(std::string id) {
 // Each test is a story: what happened at which second, and what came of it.
 class MembershipTest : public ::testing::Test {
  protected:
-  static absl::Time At(double seconds) {
-    return absl::UnixEpoch() + absl::Seconds(seconds);
+  static MonotonicTime At(double seconds) {
+    return MonotonicTime() + absl::Seconds(seconds);
   }
 
   absl::StatusOr<Member> Join(const MemberInfo& info, double seconds) {
@@ -97,7 +97,7 @@ TEST_F(MembershipTest, ARenewedLeaseOutlivesASilentOne) {
 
   Expire(16);
   EXPECT_THAT(Events(), ElementsAre("expired busy"));
-  EXPECT_EQ(membership_.NextExpiry(), absl::InfiniteFuture());
+  EXPECT_EQ(membership_.NextExpiry(), MonotonicTime::InfiniteFuture());
 }
 
 TEST_F(MembershipTest, RenewingChangesNoGeneration) {

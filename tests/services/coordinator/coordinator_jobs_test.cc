@@ -209,9 +209,11 @@ TEST(CoordinatorJobsTest, AnOrderlyStopParksTheJob) {
 
 TEST(CoordinatorJobsTest, ARestartKeepsTheTimeThatWasUsed) {
   std::atomic<int64_t> seconds{1000};
-  FakeCluster cluster({.lease = absl::Hours(24),
-                       .clock = [&] { return absl::FromUnixSeconds(seconds); }},
-                      /*keep=*/true);
+  FakeCluster cluster(
+      {.lease = absl::Hours(24),
+       .clock =
+           [&] { return MonotonicTime() + absl::Seconds(seconds.load()); }},
+      /*keep=*/true);
   TrainingJob job = cluster.MakeJob();
   job.steps = 1000;
   job.time_limit_seconds = 60;

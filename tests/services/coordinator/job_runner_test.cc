@@ -354,7 +354,7 @@ TEST(JobRunnerTest, IsCancelled) {
 TEST(JobRunnerTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   std::atomic<int64_t> seconds{1000};
   FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
-                         return absl::FromUnixSeconds(seconds);
+                         return MonotonicTime() + absl::Seconds(seconds.load());
                        }});
   TrainingJob job = cluster.MakeJob();
   job.steps = 1000;

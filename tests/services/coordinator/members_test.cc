@@ -62,7 +62,7 @@ class MembersTest : public ::testing::Test {
                   });
   }
 
-  absl::Time now_ = absl::FromUnixSeconds(1000);
+  MonotonicTime now_ = MonotonicTime() + absl::Seconds(1000);
   int changes_ = 0;
   std::vector<absl::Status> outcomes_;
   std::shared_ptr<RecordingSender> sender_ =

@@ -14,7 +14,7 @@ using ::testing::DoubleNear;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-const absl::Time kStart = absl::UnixEpoch();
+constexpr MonotonicTime kStart;
 
 v1::Member Router(const std::string& name, std::vector<int64_t> rows) {
   v1::Member member;
