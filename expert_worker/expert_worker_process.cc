@@ -43,7 +43,8 @@ void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
                 "MiB of tensors that may wait for a thread, of translations "
                 "and of training each");
   flags.Integer("memory_mib", &options->memory_mib, 0, 1 << 30,
-                "MiB that parameters and their gradients may take; 0 is all "
+                "MiB that parameters, their gradients and what microbatches "
+                "keep while they are run may take; 0 is all "
                 "that the machine or the container has");
 }
 
@@ -69,7 +70,8 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
                             [this] { return sessions_.size(); });
   metrics_.AddCallbackGauge(
       "gshard_worker_session_bytes",
-      "Memory of the sessions' parameters, optimizer state and gradients.",
+      "Memory of the sessions' parameters, optimizer state and gradients, and "
+      "of what microbatches keep while they are run.",
       [this] { return sessions_.memory_bytes_used(); });
   metrics_.AddCallbackGauge("gshard_worker_queue_calls",
                             "Calls that wait for a thread.",

@@ -32,7 +32,7 @@ absl::Status ReplicaUpload::OnMessage(TensorFrame frame) {
   return collector_->Add(std::move(frame));
 }
 
-absl::StatusOr<v1::ReplicateGradientsResponse> ReplicaUpload::OnComplete() {
+absl::StatusOr<v1::ReplicateGradientsResponse> ReplicaUpload::Take() {
   if (collector_ == nullptr) {
     return absl::InvalidArgumentError("expected frames, got none");
   }

@@ -24,9 +24,11 @@ class ReplicaUpload final
   explicit ReplicaUpload(SessionTable* sessions) : sessions_(sessions) {}
 
   absl::Status OnMessage(TensorFrame frame) override;
-  absl::StatusOr<v1::ReplicateGradientsResponse> OnComplete() override;
+  void OnComplete(Done done) override { done(Take()); }
 
  private:
+  absl::StatusOr<v1::ReplicateGradientsResponse> Take();
+
   SessionTable* const sessions_;
   std::unique_ptr<TensorCollector> collector_;  // null before the first frame
   std::string session_;

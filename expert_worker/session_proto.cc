@@ -114,6 +114,7 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
   spec.step = worker.step();
   spec.skipped_steps = worker.skipped_steps();
   spec.microbatches_per_step = worker.microbatches_per_step();
+  spec.microbatch_window = worker.microbatch_window();
   spec.replicated_experts.assign(worker.replicated_experts().begin(),
                                  worker.replicated_experts().end());
   spec.buddy_address = worker.buddy_address();

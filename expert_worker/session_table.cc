@@ -10,23 +10,20 @@ namespace gshard {
 absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
                                            WorkerSessionSpec spec) {
   std::lock_guard<std::mutex> load_lock(load_mutex_);
-  int64_t free = 0;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (sessions_.count(id) > 0) {
       return absl::AlreadyExistsError(
           absl::StrCat("session '", id, "' is loaded already"));
     }
-    free = memory_bytes_ - memory_bytes_used_;
   }
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerSession> session,
-                   WorkerSession::Create(std::move(spec), free));
+                   WorkerSession::Create(std::move(spec), memory_));
   const int64_t bytes = session->memory_bytes();
   auto entry = std::make_shared<Entry>();
   entry->session = std::move(session);
   std::lock_guard<std::mutex> lock(mutex_);
   sessions_.emplace(id, std::move(entry));
-  memory_bytes_used_ += bytes;
   return bytes;
 }
 
@@ -59,11 +56,8 @@ void SessionTable::Unload(const std::string& id) {
   released_.wait(lock, [&] { return entry->leases == 0; });
   // Nobody finds it any more. To give much memory back takes its time, in which
   // others find theirs, and it counts until it is done.
-  const int64_t bytes = entry->session->memory_bytes();
   lock.unlock();
   entry->session = nullptr;
-  lock.lock();
-  memory_bytes_used_ -= bytes;
 }
 
 void SessionTable::Abort(const std::string& id) {
@@ -102,11 +96,6 @@ void SessionTable::ForEach(
 int64_t SessionTable::size() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return static_cast<int64_t>(sessions_.size());
-}
-
-int64_t SessionTable::memory_bytes_used() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return memory_bytes_used_;
 }
 
 }  // namespace gshard

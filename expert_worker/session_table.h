@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "expert_worker/worker_session.h"
+#include "services/base/memory_account.h"
 
 namespace gshard {
 
@@ -42,8 +43,9 @@ class SessionTable {
     std::shared_ptr<void> release_;
   };
 
-  // All sessions together take at most `memory_bytes`.
-  explicit SessionTable(int64_t memory_bytes) : memory_bytes_(memory_bytes) {}
+  // All sessions, and what is run of them, together take at most
+  // `memory_bytes`.
+  explicit SessionTable(int64_t memory_bytes) : memory_(memory_bytes) {}
 
   // Makes a session; slow. Returns its bytes. Errors: AlreadyExists; those of
   // WorkerSession::Create.
@@ -67,7 +69,7 @@ class SessionTable {
                                         WorkerSession& session)>& visit);
 
   int64_t size() const;
-  int64_t memory_bytes_used() const;
+  int64_t memory_bytes_used() const { return memory_.used(); }
 
  private:
   struct Entry {
@@ -78,12 +80,11 @@ class SessionTable {
 
   Lease MakeLease(std::shared_ptr<Entry> entry);  // needs mutex_
 
-  const int64_t memory_bytes_;
+  MemoryAccount memory_;
   std::mutex load_mutex_;  // one load at a time
   mutable std::mutex mutex_;
   std::condition_variable released_;
   std::map<std::string, std::shared_ptr<Entry>> sessions_;  // guarded by mutex_
-  int64_t memory_bytes_used_ = 0;                           // guarded by mutex_
 };
 
 }  // namespace gshard

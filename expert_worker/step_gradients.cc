@@ -7,9 +7,10 @@
 
 namespace gshard {
 
-StepGradients::StepGradients(std::vector<std::string> parameters, int64_t count)
+StepGradients::StepGradients(std::vector<std::string> parameters, int64_t count,
+                             int64_t max_early)
     : parameters_(std::move(parameters)),
-      sum_(count, /*max_pending=*/count),
+      sum_(count, /*max_pending=*/max_early),
       microbatches_(count) {}
 
 absl::StatusOr<std::optional<int32_t>> StepGradients::Enter(int32_t microbatch,
@@ -28,10 +29,18 @@ absl::StatusOr<std::optional<int32_t>> StepGradients::Enter(int32_t microbatch,
         absl::StrCat("microbatch ", microbatch, ": attempt ", attempt,
                      " is superseded by attempt ", known.attempt));
   }
+  if (attempt == known.attempt && known.abandoned) {
+    return absl::AbortedError(
+        absl::StrCat("microbatch ", microbatch, ", attempt ", attempt,
+                     " has made way for an earlier microbatch"));
+  }
   std::optional<int32_t> superseded;
   if (attempt > known.attempt) {
     if (known.attempt >= 0) superseded = known.attempt;
-    known = {.attempt = attempt, .complete = false, .gradients = {}};
+    known = {.attempt = attempt,
+             .complete = false,
+             .abandoned = false,
+             .gradients = {}};
   }
   return superseded;
 }
@@ -72,6 +81,14 @@ void StepGradients::Drop(int32_t microbatch, int32_t attempt) {
   std::lock_guard<std::mutex> lock(mutex_);
   Microbatch& known = microbatches_[microbatch];
   if (known.attempt == attempt) known.gradients.clear();
+}
+
+void StepGradients::Abandon(int32_t microbatch, int32_t attempt) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Microbatch& known = microbatches_[microbatch];
+  if (known.attempt != attempt) return;
+  known.gradients.clear();
+  known.abandoned = true;
 }
 
 absl::StatusOr<GradientList> StepGradients::Take(

@@ -26,24 +26,31 @@ namespace gshard {
 // Thread-safe.
 class StepGradients {
  public:
-  // Gradients of `parameters`, over microbatches 0 .. count - 1.
-  StepGradients(std::vector<std::string> parameters, int64_t count);
+  // Gradients of `parameters`, over microbatches 0 .. count - 1, of which at
+  // most `max_early` complete ones wait for their turn in the sum.
+  StepGradients(std::vector<std::string> parameters, int64_t count,
+                int64_t max_early);
 
   // Attempt `attempt` of `microbatch` makes a call. Returns the attempt that it
   // supersedes, if there is one. Errors: InvalidArgument if there is no such
-  // microbatch or attempt; FailedPrecondition after a higher attempt.
+  // microbatch or attempt; FailedPrecondition after a higher attempt; Aborted
+  // if this one was abandoned.
   absl::StatusOr<std::optional<int32_t>> Enter(int32_t microbatch,
                                                int32_t attempt);
 
   // Keeps what a call made; with `last` the microbatch is complete and goes to
   // the sum. Errors: FailedPrecondition if the attempt was superseded
   // meanwhile; InvalidArgument if a gradient is missing or twice there, or has
-  // another shape than in other microbatches.
+  // another shape than in other microbatches; ResourceExhausted if it is early
+  // and max_early others are.
   absl::Status Add(int32_t microbatch, int32_t attempt, GradientList gradients,
                    bool last);
 
   // Drops the gradients of an attempt that will not be completed.
   void Drop(int32_t microbatch, int32_t attempt);
+
+  // The same, and refuses what comes of it later.
+  void Abandon(int32_t microbatch, int32_t attempt);
 
   // The sums, with attempts[i] for microbatch i. Errors: InvalidArgument if
   // they are not as many as the microbatches; FailedPrecondition if one of
@@ -54,6 +61,7 @@ class StepGradients {
   struct Microbatch {
     int32_t attempt = -1;  // the highest that was seen
     bool complete = false;
+    bool abandoned = false;
     TensorMap gradients;  // until complete
   };
 

@@ -1,5 +1,6 @@
 #include "expert_worker/worker_session.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -26,12 +27,26 @@ absl::Status CheckFinite(double value, absl::string_view name) {
       absl::StrCat(name, ": expected a finite number, got ", value));
 }
 
+// Of a call, for as long as the run is open.
+int64_t BytesKept(const SegmentResult& result) {
+  if (result.run_ended) return 0;
+  int64_t bytes = result.saved_bytes;
+  for (const auto& [parameter, gradient] : result.gradients) {
+    bytes += static_cast<int64_t>(gradient.bytes());
+  }
+  return bytes;
+}
+
 }  // namespace
 
-WorkerSession::WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes)
-    : optimizer_(spec.optimizer),
+WorkerSession::WorkerSession(WorkerSessionSpec spec, MemoryAccount account,
+                             MemoryShare memory)
+    : account_(std::move(account)),
+      memory_(std::move(memory)),
+      optimizer_(spec.optimizer),
       microbatches_(spec.microbatches_per_step),
-      memory_bytes_(memory_bytes),
+      window_(spec.microbatch_window > 0 ? spec.microbatch_window
+                                         : spec.microbatches_per_step + 1),
       host_(std::move(spec.segments)),
       evaluation_host_(std::move(spec.evaluation_segments)),
       step_(spec.step),
@@ -45,18 +60,19 @@ WorkerSession::WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes)
 }
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
-    WorkerSessionSpec spec, int64_t max_bytes) {
+    WorkerSessionSpec spec, MemoryAccount account) {
   ASSIGN_OR_RETURN(const int64_t bytes, CheckWorkerSession(spec));
-  if (bytes > max_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the session takes ",
-                                                     bytes, " bytes, of which ",
-                                                     max_bytes, " are free"));
+  MemoryShare memory(account);
+  if (!memory.Take(bytes)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the session takes ", bytes, " bytes, of which ",
+                     account.free(), " are free"));
   }
   const std::string directory = spec.checkpoint_directory;
   const uint64_t seed = spec.initial_seed;
   const int64_t expected_step = spec.step - spec.skipped_steps;
   std::unique_ptr<WorkerSession> session(
-      new WorkerSession(std::move(spec), bytes));
+      new WorkerSession(std::move(spec), account, std::move(memory)));
   Replica* const replica = session->replica_.get();
   if (directory.empty()) {
     RETURN_IF_ERROR(session->store_.Initialize(seed));
@@ -91,7 +107,7 @@ void WorkerSession::BeginStep() {
   refused_ = absl::OkStatus();
   if (!training()) return;
   gradients_ = std::make_unique<StepGradients>(ParameterNames(store_.specs()),
-                                               microbatches_);
+                                               microbatches_, window_ - 1);
 }
 
 absl::StatusOr<std::vector<Tensor>> WorkerSession::RunSegment(
@@ -118,21 +134,13 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
                      prepared_.has_value() ? ", which is prepared" : "",
                      "; got step ", run.step));
   }
-  ASSIGN_OR_RETURN(const std::optional<int32_t> superseded,
-                   gradients_->Enter(run.microbatch, run.attempt));
-  if (superseded.has_value()) {
-    SegmentRun old = run;
-    old.attempt = *superseded;
-    EndRun(RunName(old));
-  }
   const std::string name = RunName(run);
-  {
-    std::lock_guard<std::mutex> runs_lock(runs_mutex_);
-    runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt});
-  }
+  RETURN_IF_ERROR(EnterRun(run, name));
   absl::StatusOr<SegmentResult> result =
       host_.Run(run.segment, name, std::move(inputs), parameters_);
-  absl::Status status = result.status();
+  absl::Status status =
+      Hold(run, name, result.ok() ? BytesKept(*result) : int64_t{0});
+  if (status.ok()) status = result.status();
   if (status.ok()) {
     status = gradients_->Add(run.microbatch, run.attempt,
                              std::move(result->gradients), result->run_ended);
@@ -143,6 +151,55 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
     return status;
   }
   return std::move(result->replies);
+}
+
+absl::Status WorkerSession::EnterRun(const SegmentRun& run,
+                                     const std::string& name) {
+  std::optional<int32_t> superseded;
+  {
+    std::lock_guard<std::mutex> runs_lock(runs_mutex_);
+    ASSIGN_OR_RETURN(superseded,
+                     gradients_->Enter(run.microbatch, run.attempt));
+    runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt,
+                                    MemoryShare(account_)});
+  }
+  if (superseded.has_value()) {
+    SegmentRun old = run;
+    old.attempt = *superseded;
+    EndRun(RunName(old));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WorkerSession::Hold(const SegmentRun& run, const std::string& name,
+                                 int64_t bytes) {
+  std::vector<std::string> ended;
+  absl::Status status;
+  {
+    std::lock_guard<std::mutex> lock(runs_mutex_);
+    const auto own = runs_.find(name);
+    if (own == runs_.end()) {
+      return absl::AbortedError(
+          absl::StrCat("run ", name, " has ended while a segment of it ran"));
+    }
+    while (!own->second.memory.Take(bytes)) {
+      const auto latest = std::max_element(
+          runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
+            return a.second.microbatch < b.second.microbatch;
+          });
+      if (latest->second.microbatch <= run.microbatch) {
+        status = absl::ResourceExhaustedError(absl::StrCat(
+            "microbatch ", run.microbatch, " has to keep ", bytes,
+            " bytes more, of which ", account_.free(), " are free"));
+        break;
+      }
+      gradients_->Abandon(latest->second.microbatch, latest->second.attempt);
+      ended.push_back(latest->first);
+      runs_.erase(latest);
+    }
+  }
+  for (const std::string& latest : ended) host_.EndRun(latest);
+  return status;
 }
 
 void WorkerSession::EndRun(const std::string& name) {

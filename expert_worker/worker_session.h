@@ -5,6 +5,14 @@
 // A training step: RunSegment of every microbatch, PrepareStep, CommitStep.
 // Everything that a step leaves behind is kept under its number and goes when
 // the step is committed.
+//
+// Memory: parameters, their optimizer state, the sum of gradients and those of
+// microbatches that come early are taken from the account when the session is
+// made. What a microbatch keeps while it is run, rows and gradients, is taken
+// as it comes. If there is not enough, microbatches that are run make way for
+// earlier ones, the latest first (ABORTED), and are run again. So the earliest
+// one gets all that is left of the account, whatever the others have, and a
+// step goes on as long as that is enough for one.
 
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
@@ -27,6 +35,7 @@
 #include "absl/types/span.h"
 #include "expert_worker/replica.h"
 #include "expert_worker/step_gradients.h"
+#include "services/base/memory_account.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/config/model_config.h"
 #include "services/model/parameters.h"
@@ -52,6 +61,7 @@ struct WorkerSessionSpec {
   int64_t step = 0;           // committed already
   int64_t skipped_steps = 0;  // of these, the last, left out by the source
   int64_t microbatches_per_step = 0;
+  int64_t microbatch_window = 0;  // as in proto/gshard/v1/session.proto
   std::vector<Segment> evaluation_segments;  // reply only
 
   // With buddies: experts of another worker that are replicated here, and where
@@ -74,28 +84,30 @@ struct SegmentRun {
 // Most segments of a session.
 inline constexpr size_t kMaxSegments = 16384;
 
-// Bytes of the session's parameters, optimizer state and gradients, and OK, if
-// the parts of `spec` fit together. Errors: InvalidArgument saying which do
-// not.
+// Bytes of the session's parameters, optimizer state, sums and early gradients,
+// and OK, if the parts of `spec` fit together. Errors: InvalidArgument saying
+// which do not.
 absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec);
 
 // Thread-safe: calls of different microbatches run at the same time; the
 // methods that read or change parameters as a whole wait for them.
 class WorkerSession {
  public:
-  // Makes the parameters, of at most `max_bytes`; a session that serves is
+  // Makes the parameters, with memory of `account`; a session that serves is
   // warmed up. Errors: those of
   // CheckWorkerSession; ResourceExhausted; those of CheckpointReader::Open and
   // ParameterStore::Load and SegmentHost::WarmUp; FailedPrecondition if the
   // checkpoint is of another step.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
-      WorkerSessionSpec spec, int64_t max_bytes);
+      WorkerSessionSpec spec, MemoryAccount account);
 
   // Runs a segment; returns its replies in order. `inputs` are named as the
   // segment's. Errors: those of SegmentHost::Run; InvalidArgument for a
   // microbatch that there is not; FailedPrecondition if the session is at
-  // another step or has seen a higher attempt. In training an error ends the
-  // attempt. A call of an evaluation segment leaves nothing behind.
+  // another step or has seen a higher attempt; Aborted if the microbatch has
+  // made way for an earlier one; ResourceExhausted if there is no memory for
+  // what it keeps. In training an error ends the attempt. A call of an
+  // evaluation segment leaves nothing behind.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs);
 
@@ -162,7 +174,8 @@ class WorkerSession {
       ShardTarget target, bool include_replica = false) const;
 
   bool training() const { return optimizer_ != nullptr; }
-  int64_t memory_bytes() const { return memory_bytes_; }
+  // That were taken when it was made.
+  int64_t memory_bytes() const { return memory_.bytes(); }
   int64_t step() const;
   // Runs that have saved something and not ended.
   size_t open_runs() const { return host_.open_runs(); }
@@ -174,6 +187,7 @@ class WorkerSession {
     uint64_t owner;
     int32_t microbatch;
     int32_t attempt;
+    MemoryShare memory;
   };
   struct Prepared {
     std::vector<int32_t> attempts;
@@ -181,18 +195,26 @@ class WorkerSession {
     std::vector<SquaredNorm> norms;
   };
 
-  WorkerSession(WorkerSessionSpec spec, int64_t memory_bytes);
+  WorkerSession(WorkerSessionSpec spec, MemoryAccount account,
+                MemoryShare memory);
 
   absl::StatusOr<std::vector<Tensor>> RunTraining(const SegmentRun& run,
                                                   TensorMap inputs);
   absl::Status CheckTraining() const;
   void BeginStep();
   void TakeParameters();
+  // Notes the run, and that it makes a call.
+  absl::Status EnterRun(const SegmentRun& run, const std::string& name);
+  // Takes memory for what a call of the run has left here.
+  absl::Status Hold(const SegmentRun& run, const std::string& name,
+                    int64_t bytes);
   void EndRun(const std::string& name);
 
+  MemoryAccount account_;
+  const MemoryShare memory_;  // before what it is for, and so after it
   const std::shared_ptr<const Optimizer> optimizer_;
   const int64_t microbatches_;
-  const int64_t memory_bytes_;
+  const int64_t window_;
   SegmentHost host_;
   SegmentHost evaluation_host_;  // without segments unless there is validation
 

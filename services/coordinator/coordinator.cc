@@ -10,6 +10,7 @@
 #include "services/base/check.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
@@ -17,6 +18,14 @@
 #include "services/rpc/status.h"
 
 namespace gshard {
+namespace {
+
+// Percent of a core that sums get where translations, in this process or on
+// this machine, want all of it: as members have it by default.
+constexpr int64_t kTrainingShare = 12;
+
+}  // namespace
+
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
       path_rights_(options_.data_roots),
@@ -52,6 +61,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
     initial_models_[name] = {name, /*version=*/"", directory};
   }
   TellAwaited();
+  sums_queue_.Post([] { BeNice(NicenessOfShare(kTrainingShare)); });
   CountMembers();
 }
 
@@ -394,6 +404,7 @@ void Coordinator::Shutdown() {
   members_->Shutdown();
   jobs_queue_.Stop();
   disk_queue_.Stop();
+  sums_queue_.Stop();
   serving_queue_.Stop();
 }
 

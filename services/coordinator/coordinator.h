@@ -138,6 +138,8 @@ class Coordinator {
       const v1::SubmitJobRequest& request, const Requester& who);
   absl::Status CheckNew(const TrainingJob& job, bool resume,
                         const Caller& caller) const;
+  // Whether it fits the workers that are there, if they are enough for it.
+  absl::Status CheckMemory(const TrainingJob& job) const;
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
@@ -196,6 +198,7 @@ class Coordinator {
 
   // Last: their threads use the others.
   TaskQueue disk_queue_;
+  TaskQueue sums_queue_;
   TaskQueue jobs_queue_;
   TaskQueue serving_queue_;
 };

@@ -6,12 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
+#include "services/base/memory_limit.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/job_files.h"
+#include "services/coordinator/training_memory.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
@@ -46,6 +48,15 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
   return absl::OkStatus();
 }
 
+absl::Status Coordinator::CheckMemory(const TrainingJob& job) const {
+  const std::vector<Member> workers = members_->List(MemberRole::kExpertWorker);
+  // Later ones may have more, or leave less for each.
+  if (static_cast<int64_t>(workers.size()) < job.min_workers) {
+    return absl::OkStatus();
+  }
+  return CheckTrainingMemory(job, workers);
+}
+
 absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     const v1::SubmitJobRequest& request, const Requester& who) {
   if (draining_) {
@@ -64,6 +75,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   // What patterns have found may be links.
   RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
   RETURN_IF_ERROR(CheckNew(job, request.resume(), who.caller));
+  RETURN_IF_ERROR(CheckMemory(job));
   ASSIGN_OR_RETURN(const auto checkpoints,
                    ListCheckpoints(job.checkpoint.directory));
   if (!request.resume() && !checkpoints.empty()) {
@@ -100,6 +112,8 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
   environment.members = members_.get();
   environment.queue = &jobs_queue_;
   environment.disk = &disk_queue_;
+  environment.sums = &sums_queue_;
+  environment.memory_bytes = MemoryLimit();
   environment.checkpoints_in_use = [this] { return ServedCheckpoints(); };
   environment.faults = options_.faults;
   environment.metrics = options_.metrics;

@@ -174,14 +174,17 @@ class GradientsHandler final
     return collector_->Add(std::move(frame));
   }
 
-  absl::StatusOr<v1::PushGradientsResponse> OnComplete() override {
+  void OnComplete(Done done) override {
     if (collector_ == nullptr) {
-      return absl::InvalidArgumentError("expected frames, got none");
+      return done(absl::InvalidArgumentError("expected frames, got none"));
     }
-    ASSIGN_OR_RETURN(NamedTensors gradients, collector_->Take());
-    RETURN_IF_ERROR(
-        dense_->Push(step_, microbatch_, attempt_, std::move(gradients)));
-    return v1::PushGradientsResponse();
+    absl::StatusOr<NamedTensors> gradients = collector_->Take();
+    if (!gradients.ok()) return done(gradients.status());
+    dense_->Push(step_, microbatch_, attempt_, *std::move(gradients),
+                 [done = std::move(done)](const absl::Status& status) {
+                   if (!status.ok()) return done(status);
+                   done(v1::PushGradientsResponse());
+                 });
   }
 
  private:

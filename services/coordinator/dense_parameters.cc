@@ -10,8 +10,11 @@ namespace gshard {
 
 DenseParameters::DenseParameters(std::string session,
                                  std::unique_ptr<ParameterStore> store,
-                                 int64_t step)
-    : session_(std::move(session)), store_(std::move(store)), step_(step) {
+                                 int64_t step, TaskQueue* sums)
+    : session_(std::move(session)),
+      sums_(sums),
+      store_(std::move(store)),
+      step_(step) {
   for (const ParameterSpec& spec : store_->specs()) {
     expected_[spec.name] = {ElementType::kFloat32, spec.dims};
   }
@@ -42,9 +45,12 @@ absl::Status DenseParameters::CheckPushLocked(int64_t step, int32_t microbatch,
                                                    ", got ", microbatch));
   }
   if (attempt != attempts_[microbatch]) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "microbatch ", microbatch, ": expected attempt ", attempts_[microbatch],
-        ", got ", attempt, ": it was handed on"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("microbatch ", microbatch, ": expected ",
+                     attempts_[microbatch] < 0
+                         ? "none, as it has not been handed out"
+                         : absl::StrCat("attempt ", attempts_[microbatch]),
+                     ", got attempt ", attempt, ": it was handed on"));
   }
   return absl::OkStatus();
 }
@@ -55,8 +61,8 @@ absl::Status DenseParameters::CheckPush(int64_t step, int32_t microbatch,
   return CheckPushLocked(step, microbatch, attempt);
 }
 
-absl::Status DenseParameters::Push(int64_t step, int32_t microbatch,
-                                   int32_t attempt, NamedTensors gradients) {
+absl::StatusOr<std::vector<Tensor>> DenseParameters::InOrder(
+    NamedTensors gradients) const {
   if (gradients.size() != expected_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected ", expected_.size(), " gradients, got ", gradients.size()));
@@ -78,7 +84,22 @@ absl::Status DenseParameters::Push(int64_t step, int32_t microbatch,
     }
     values.push_back(std::move(found->second));
   }
-  gradients.clear();
+  return values;
+}
+
+void DenseParameters::Push(int64_t step, int32_t microbatch, int32_t attempt,
+                           NamedTensors gradients,
+                           std::function<void(const absl::Status&)> done) {
+  auto values = InOrder(std::move(gradients));
+  if (!values.ok()) return done(values.status());
+  auto kept = std::make_shared<std::vector<Tensor>>(*std::move(values));
+  sums_->Post([=, this, done = std::move(done)] {
+    done(Add(step, microbatch, attempt, std::move(*kept)));
+  });
+}
+
+absl::Status DenseParameters::Add(int64_t step, int32_t microbatch,
+                                  int32_t attempt, std::vector<Tensor> values) {
   std::shared_ptr<OrderedSum> sum;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -86,19 +107,16 @@ absl::Status DenseParameters::Push(int64_t step, int32_t microbatch,
     if (pushed_[microbatch]) return absl::OkStatus();
     sum = sum_;
   }
-  const absl::Status added = sum->Add(microbatch, std::move(values));
-  // Another push of the same values was quicker.
-  if (!added.ok() && !absl::IsAlreadyExists(added)) return added;
+  RETURN_IF_ERROR(sum->Add(microbatch, std::move(values)));
   std::lock_guard<std::mutex> lock(mutex_);
   if (sum == sum_) pushed_[microbatch] = true;
   return absl::OkStatus();
 }
 
-void DenseParameters::BeginStep(int32_t count) {
+void DenseParameters::BeginStep(int32_t count, int32_t window) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // Microbatches come nearly in order: few are ever kept.
-  sum_ = std::make_shared<OrderedSum>(count, /*max_pending=*/count);
-  attempts_.assign(count, 0);
+  sum_ = std::make_shared<OrderedSum>(count, /*max_pending=*/window - 1);
+  attempts_.assign(count, -1);
   pushed_.assign(count, false);
 }
 

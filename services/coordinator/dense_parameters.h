@@ -1,11 +1,15 @@
 // DenseParameters: the dense side of a training session. Holds the dense
 // parameters, and sums the gradients that routers push in order of their
 // microbatches.
+//
+// Memory of a step: the sum, what comes early, which MicrobatchSchedule's
+// window bounds, and what each router is just pushing.
 
 #ifndef SERVICES_COORDINATOR_DENSE_PARAMETERS_H_
 #define SERVICES_COORDINATOR_DENSE_PARAMETERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -14,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/coordinator/task_queue.h"
 #include "services/rpc/tensor_pieces.h"
 #include "services/train/ordered_sum.h"
 #include "services/train/parameter_store.h"
@@ -23,9 +28,10 @@ namespace gshard {
 // Thread-safe: routers push and pull while the job's thread steps.
 class DenseParameters {
  public:
-  // `store` holds the parameters after `step` updates.
+  // `store` holds the parameters after `step` updates. Sums are made on `sums`,
+  // which outlives this.
   DenseParameters(std::string session, std::unique_ptr<ParameterStore> store,
-                  int64_t step);
+                  int64_t step, TaskQueue* sums);
 
   const std::string& session() const { return session_; }
 
@@ -39,20 +45,24 @@ class DenseParameters {
   absl::StatusOr<NamedTensors> Pull(int64_t version) const;
 
   // Takes the gradients of one microbatch; taking those of an attempt twice, or
-  // of two attempts, is as taking them once, for they are the same.
+  // of two attempts, is as taking them once, for they are the same. `done` is
+  // called once they count, on any thread; this lives until then.
   //
   // Errors: FailedPrecondition for another step or attempt than expected;
   // InvalidArgument if the tensors are not the expected ones.
   absl::Status CheckPush(int64_t step, int32_t microbatch,
                          int32_t attempt) const;
-  absl::Status Push(int64_t step, int32_t microbatch, int32_t attempt,
-                    NamedTensors gradients);
+  void Push(int64_t step, int32_t microbatch, int32_t attempt,
+            NamedTensors gradients,
+            std::function<void(const absl::Status&)> done);
 
   // The rest is for the job's thread.
 
-  // Expects the gradients of `count` microbatches of the next step.
-  void BeginStep(int32_t count);
-  // Nobody but this attempt may push the microbatch from now on.
+  // Expects the gradients of `count` microbatches of the next step, none before
+  // all that are `window` before it.
+  void BeginStep(int32_t count, int32_t window);
+  // The microbatch is handed out: nobody but this attempt may push it from now
+  // on.
   void Expect(int32_t microbatch, int32_t attempt);
   bool HasGradients(int32_t microbatch) const;
 
@@ -71,14 +81,19 @@ class DenseParameters {
  private:
   absl::Status CheckPushLocked(int64_t step, int32_t microbatch,
                                int32_t attempt) const;  // needs mutex_
+  absl::StatusOr<std::vector<Tensor>> InOrder(NamedTensors gradients) const;
+  // On sums_.
+  absl::Status Add(int64_t step, int32_t microbatch, int32_t attempt,
+                   std::vector<Tensor> values);
 
   const std::string session_;
+  TaskQueue* const sums_;
   std::map<std::string, ExpectedTensor> expected_;
   mutable std::mutex mutex_;
   const std::unique_ptr<ParameterStore> store_;  // guarded by mutex_
   int64_t step_;                                 // updates made; by mutex_
   std::shared_ptr<OrderedSum> sum_;              // guarded by mutex_
-  std::vector<int32_t> attempts_;                // guarded by mutex_
+  std::vector<int32_t> attempts_;                // guarded by mutex_; -1: none
   std::vector<bool> pushed_;                     // guarded by mutex_
 };
 

@@ -190,10 +190,19 @@ void JobRunner::TryLoad() {
   Do(loaded);
 }
 
+int64_t JobRunner::NumRouters() const {
+  const size_t routers = env_.members->List(MemberRole::kRouter).size();
+  return std::max(static_cast<int64_t>(routers), job_.min_routers);
+}
+
+int64_t JobRunner::DenseBytes() const {
+  return settings_.reduce == ReduceWay::kCoordinator ? env_.memory_bytes : 0;
+}
+
 absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
   ASSIGN_OR_RETURN(SessionPlan plan,
-                   PlanTraining(session_, job_, start_, workers,
-                                env_.next_placement_version()));
+                   PlanTraining(session_, job_, start_, workers, NumRouters(),
+                                DenseBytes(), env_.next_placement_version()));
   if (settings_.reduce != ReduceWay::kCoordinator) {
     std::vector<MemberKey> routers;
     for (const Member& member : env_.members->List(MemberRole::kRouter)) {
@@ -238,7 +247,7 @@ absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
   checkpoint_ = nullptr;
   std::lock_guard<std::mutex> lock(mutex_);
   dense_ = std::make_shared<DenseParameters>(session_, std::move(store),
-                                             start_.step);
+                                             start_.step, env_.sums);
   return absl::OkStatus();
 }
 

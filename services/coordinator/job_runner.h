@@ -58,7 +58,10 @@ struct JobEnvironment {
   TaskQueue* queue = nullptr;
   // Writes checkpoints. Stopped after `queue`, which may wait for it.
   TaskQueue* disk = nullptr;
+  // Sums gradients; runs as long as calls are served.
+  TaskQueue* sums = nullptr;
   TrainingMetrics* metrics = nullptr;  // may be null
+  int64_t memory_bytes = 0;            // of this process; 0: unknown
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
   // A number that grows with each call.
   std::function<int64_t()> next_placement_version;
@@ -186,6 +189,10 @@ class JobRunner {
   absl::StatusOr<bool> WasDone();
   absl::Status StartFrom(std::unique_ptr<CheckpointReader> checkpoint);
   bool EnoughMembers() const;
+  // That there are, or have to be.
+  int64_t NumRouters() const;
+  // Memory for dense parameters; 0 if they are the routers'.
+  int64_t DenseBytes() const;
   void TryLoad();
   absl::Status LoadWorkers(const std::vector<Member>& workers);
   void LoadRouters();

@@ -1,5 +1,6 @@
 // The steps of a JobRunner, from the first microbatch to the commit.
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <utility>
@@ -22,14 +23,17 @@ void JobRunner::BeginStep() {
   if (reduction_ != nullptr) {
     reduction_->BeginStep(count);
   } else {
-    dense_->BeginStep(count);
+    dense_->BeginStep(count, plan_.microbatch_window);
   }
   BeginMicrobatches(Phase::kMicrobatches, count);
 }
 
 void JobRunner::BeginMicrobatches(Phase phase, int32_t count) {
   phase_ = phase;
-  microbatches_ = std::make_unique<MicrobatchSchedule>(count);
+  // Validation adds up numbers only, when all are there.
+  const int32_t window =
+      phase == Phase::kValidating ? count : plan_.microbatch_window;
+  microbatches_ = std::make_unique<MicrobatchSchedule>(count, window);
   statistics_.assign(count, StepStatistics());
   for (const auto& [router, state] : routers_) {
     if (state == RouterState::kReady) microbatches_->AddRouter(router);
@@ -125,12 +129,18 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
   }
   if (!IsPassing(status)) return Do(described);
   const int32_t attempts = microbatches_->Fail(assignment);
-  if (attempts >= settings_.max_attempts) {
+  // Where there is not memory for all, later ones make way for the oldest, as
+  // often as that takes.
+  const bool makes_way =
+      (absl::IsAborted(status) || absl::IsResourceExhausted(status)) &&
+      assignment.microbatch > microbatches_->oldest();
+  if (attempts >= settings_.max_attempts && !makes_way) {
     return Recover(
         Annotate(described, absl::StrCat("failed ", attempts, " times")));
   }
   const absl::Duration delay =
-      settings_.retry_delay * static_cast<int64_t>(1 << (attempts - 1));
+      settings_.retry_delay *
+      (int64_t{1} << std::min(attempts, settings_.max_attempts) >> 1);
   env_.queue->PostAfter(delay, [this, still, step = step_, phase = phase_,
                                 index = assignment.microbatch] {
     if (!still() || phase != phase_ || step != step_) return;

@@ -26,6 +26,7 @@ std::vector<Assignment> MicrobatchSchedule::Assign() {
     const size_t most = waiting_.size() > routers_.size() ? 2 : 1;
     if (least->second.size() >= most) break;
     const int32_t index = *waiting_.begin();
+    if (index - oldest_ >= window_) break;
     waiting_.erase(waiting_.begin());
     least->second.insert(index);
     Microbatch& microbatch = microbatches_[index];
@@ -51,6 +52,8 @@ void MicrobatchSchedule::Finish(const Assignment& assignment) {
   CHECK(IsCurrent(assignment));
   microbatches_[assignment.microbatch].finished = true;
   ++finished_;
+  const auto count = static_cast<int32_t>(microbatches_.size());
+  while (oldest_ < count && microbatches_[oldest_].finished) ++oldest_;
   routers_[assignment.router].erase(assignment.microbatch);
 }
 

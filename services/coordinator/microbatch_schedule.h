@@ -5,6 +5,20 @@
 // As long as more microbatches wait than there are routers, each router has one
 // queued behind the one that it runs, so that it never waits for the
 // coordinator; the last ones go to routers that are idle.
+//
+// Gradients are summed in order of their microbatches, so whoever sums keeps
+// those that come early. How many that are is bounded by a window: a microbatch
+// is handed out only if it is less than `window` behind the oldest one that is
+// missing, i.e. not finished. As all before that one are in every sum, what is
+// early lies behind it and within the window: fewer than `window`.
+//
+// That gets nobody stuck. The oldest missing microbatch is within the window by
+// itself, on its first attempt as on any later one, and is the first that
+// Assign() looks at when it waits. So as long as there is a router it is either
+// being run, or its Release() is due, or Assign() hands it out when a router
+// has less than its share; and a router gets there, since what it was given
+// before is finished, fails or is lost. Once the oldest is finished the window
+// moves on, to the end of the step.
 
 #ifndef SERVICES_COORDINATOR_MICROBATCH_SCHEDULE_H_
 #define SERVICES_COORDINATOR_MICROBATCH_SCHEDULE_H_
@@ -29,8 +43,9 @@ struct Assignment {
 // Not thread-safe.
 class MicrobatchSchedule {
  public:
-  // REQUIRES: count >= 1.
-  explicit MicrobatchSchedule(int32_t count) : microbatches_(count) {
+  // REQUIRES: count, window >= 1.
+  MicrobatchSchedule(int32_t count, int32_t window)
+      : window_(window), microbatches_(count) {
     for (int32_t i = 0; i < count; ++i) waiting_.insert(i);
   }
 
@@ -54,6 +69,8 @@ class MicrobatchSchedule {
   int32_t Fail(const Assignment& assignment);
   void Release(int32_t microbatch);
 
+  // The oldest that is not finished; their number when complete.
+  int32_t oldest() const { return oldest_; }
   bool complete() const { return finished_ == microbatches_.size(); }
   size_t num_routers() const { return routers_.size(); }
 
@@ -68,7 +85,9 @@ class MicrobatchSchedule {
     MemberKey router;  // if assigned
   };
 
+  const int32_t window_;
   std::vector<Microbatch> microbatches_;
+  int32_t oldest_ = 0;
   std::set<int32_t> waiting_;
   std::map<MemberKey, std::set<int32_t>> routers_;  // with what they run
   size_t finished_ = 0;

@@ -1,5 +1,6 @@
 #include "services/coordinator/session_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,7 @@
 #include "services/cluster/placement.h"
 #include "services/config/model_config_proto.h"
 #include "services/config/training_job_proto.h"
+#include "services/coordinator/training_memory.h"
 #include "services/graph/text.h"
 #include "services/model/transformer.h"
 #include "services/rpc/tensor_frame.h"
@@ -74,22 +76,19 @@ int64_t ExpertBytes(const ModelConfig& model) {
   return bytes;
 }
 
-// Fills in workers and placement. `load` is a worker's, but for its experts.
-absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
-                          const std::vector<Member>& workers,
-                          int64_t placement_version, bool buddies,
-                          SessionPlan* plan) {
+// Fills in workers, placement and window. `load` is a worker's, but for its
+// experts and the window.
+absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
+                          const std::vector<Member>& workers, int64_t routers,
+                          int64_t placement_version, SessionPlan* plan) {
   v1::Placement* const placement =
       plan->router_load.mutable_router()->mutable_placement();
   placement->set_version(placement_version);
-  if (model.experts == 0) return absl::OkStatus();
+  if (job.model.experts == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(
       const Placement placed,
-      Place(static_cast<int32_t>(model.experts),
+      Place(static_cast<int32_t>(job.model.experts),
             static_cast<int32_t>(workers.size()), placement_version));
-  // Training keeps gradients beside the weights; the optimizer's state of a
-  // factored matrix is next to nothing.
-  const int64_t expert_bytes = ExpertBytes(model) * (load.training() ? 2 : 1);
   std::vector<size_t> used;  // of `workers`
   for (size_t w = 0; w < workers.size(); ++w) {
     if (!placed.experts_of_worker[w].empty()) used.push_back(w);
@@ -98,20 +97,19 @@ absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
     const size_t w = used[i];
     const std::vector<int32_t>& experts = placed.experts_of_worker[w];
     std::vector<int32_t> replicated;
-    if (buddies && used.size() > 1) {
+    if (job.recovery.buddies && used.size() > 1) {
       replicated =
           placed.experts_of_worker[used[i > 0 ? i - 1 : used.size() - 1]];
     }
     const MemberInfo& info = workers[w].info;
-    const int64_t held =
-        static_cast<int64_t>(experts.size() + replicated.size());
-    const int64_t bytes = expert_bytes * held;
-    if (info.capacity_bytes > 0 && bytes > info.capacity_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          held, " experts ", replicated.empty() ? "" : "and replicas ", "take ",
-          bytes, " bytes, expert worker '", info.id, "' offers ",
-          info.capacity_bytes));
-    }
+    ASSIGN_OR_RETURN(
+        const int32_t window,
+        LargestWindow(job,
+                      MemoryOfWorker(job, static_cast<int64_t>(experts.size()),
+                                     static_cast<int64_t>(replicated.size())),
+                      routers, info.capacity_bytes,
+                      absl::StrCat("expert worker '", info.id, "'")));
+    plan->microbatch_window = std::min(plan->microbatch_window, window);
     v1::WorkerPlacement* const out = placement->add_workers();
     out->set_name(info.id);
     out->set_address(info.address);
@@ -127,6 +125,9 @@ absl::Status PlaceExperts(const ModelConfig& model, const v1::LoadSession& load,
     }
     plan->workers.push_back(KeyOf(workers[w]));
     plan->worker_loads.push_back(std::move(own));
+  }
+  for (v1::LoadSession& own : plan->worker_loads) {
+    own.mutable_worker()->set_microbatch_window(plan->microbatch_window);
   }
   return absl::OkStatus();
 }
@@ -146,6 +147,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const TrainingJob& job,
                                          const TrainingStart& start,
                                          const std::vector<Member>& workers,
+                                         int64_t routers, int64_t dense_bytes,
                                          int64_t placement_version) {
   SessionPlan plan;
   plan.session = session;
@@ -181,8 +183,11 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   worker->set_skipped_steps(start.skipped_steps);
   worker->set_seed(job.seed);
   worker->set_microbatches_per_step(job.microbatches_per_step);
-  RETURN_IF_ERROR(PlaceExperts(job.model, load, workers, placement_version,
-                               job.recovery.buddies, &plan));
+  ASSIGN_OR_RETURN(plan.microbatch_window,
+                   LargestWindow(job, MemoryOfCoordinator(job), routers,
+                                 dense_bytes, "the coordinator"));
+  RETURN_IF_ERROR(
+      PlaceExperts(job, load, workers, routers, placement_version, &plan));
 
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;

@@ -24,6 +24,9 @@ struct SessionPlan {
   std::vector<MemberKey> workers;
   std::vector<v1::LoadSession> worker_loads;
 
+  // See MicrobatchSchedule: as large as is useful and there is memory for.
+  int32_t microbatch_window = 1;
+
   // The same for every router.
   v1::LoadSession router_load;
 
@@ -40,16 +43,21 @@ struct TrainingStart {
   std::string tokenizer_directory;
 };
 
-// Splits the job's training program and places the experts on `workers`. With
+// Splits the job's training program and places the experts on `workers`, for
+// `routers` routers, at least 1; more that join later do their part, too. With
 // buddies, the experts of each of plan.workers are replicated on the next one,
 // and the last one's on the first, if there are two.
 //
-// Errors: those of building and splitting the program; ResourceExhausted if a
-// worker's experts do not fit the memory that it offers.
+// `dense_bytes` is the memory that the coordinator has for the dense side; 0:
+// it does not have that, or need not look.
+//
+// Errors: those of building and splitting the program; ResourceExhausted if the
+// coordinator or a worker has not got the memory (training_memory.h).
 absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const TrainingJob& job,
                                          const TrainingStart& start,
                                          const std::vector<Member>& workers,
+                                         int64_t routers, int64_t dense_bytes,
                                          int64_t placement_version);
 
 // What members load of a served model, wherever its experts are placed.

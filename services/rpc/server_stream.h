@@ -121,8 +121,8 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServeStream(
 }
 
 // What serves one call of a client-streaming method. Called by gRPC's threads,
-// one at a time; destroyed after OnComplete(), or earlier if the client is lost
-// or after an error.
+// one at a time; destroyed after OnComplete()'s `done`, or earlier if the
+// client is lost or after an error.
 template <typename In, typename Response>
 class UploadHandler {
  public:
@@ -132,8 +132,10 @@ class UploadHandler {
   virtual absl::Status OnMessage(In message) = 0;
 
   // The client has half-closed the call, or was lost: gRPC may not know yet
-  // which. Check that all is there before acting on it.
-  virtual absl::StatusOr<Response> OnComplete() = 0;
+  // which. Check that all is there before acting on it. `done` ends the call;
+  // it is to be called once, from any thread, and this lives until then.
+  using Done = std::function<void(absl::StatusOr<Response>)>;
+  virtual void OnComplete(Done done) = 0;
 };
 
 template <typename In, typename Response>
@@ -157,9 +159,10 @@ class ServerUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
     } else if (context_->IsCancelled()) {
       Finish(grpc::Status::CANCELLED);
     } else {
-      const absl::StatusOr<Response> response = handler_->OnComplete();
-      if (response.ok()) *response_ = SerializeRaw(*response);
-      Finish(ToGrpcStatus(response.status()));
+      handler_->OnComplete([this](absl::StatusOr<Response> response) {
+        if (response.ok()) *response_ = SerializeRaw(*response);
+        Finish(ToGrpcStatus(response.status()));
+      });
     }
   }
 

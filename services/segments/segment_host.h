@@ -2,11 +2,13 @@
 // parameters and what earlier segments of a run saved.
 //
 // Thread-safe: runs go on at the same time; the calls of one run come one
-// after the other, as the router's program makes them.
+// after the other, as the router's program makes them. How many runs are open,
+// and what they save, is for the caller to bound.
 
 #ifndef SERVICES_SEGMENTS_SEGMENT_HOST_H_
 #define SERVICES_SEGMENTS_SEGMENT_HOST_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,14 +29,13 @@ struct SegmentResult {
   std::vector<Tensor> replies;  // in the order of the segment's outputs
   // Gradients by parameter, [E of this host, ...]; empty without training.
   std::vector<std::pair<std::string, Tensor>> gradients;
+  // Of what the call has saved, until the run ends.
+  int64_t saved_bytes = 0;
   bool run_ended = false;  // every segment has been called
 };
 
 class SegmentHost {
  public:
-  // Runs that have saved something and not ended; more are refused.
-  static constexpr size_t kMaxOpenRuns = 256;
-
   // `slice` is the host's place along the axis model (role_split.h).
   explicit SegmentHost(std::vector<Segment> segments, int slice = 0);
 
@@ -46,7 +47,7 @@ class SegmentHost {
   // Errors: NotFound for an unknown segment or a parameter that is missing;
   // InvalidArgument for inputs that the segment does not know, misses or cannot
   // take; FailedPrecondition if a saved value is missing or a segment is called
-  // twice in a run; ResourceExhausted beyond kMaxOpenRuns.
+  // twice in a run.
   absl::StatusOr<SegmentResult> Run(absl::string_view segment,
                                     const std::string& run, TensorMap inputs,
                                     const TensorMap& parameters);
@@ -63,6 +64,7 @@ class SegmentHost {
   // Drops what a run has saved.
   void EndRun(const std::string& run);
 
+  // Runs that have saved something and not ended.
   size_t open_runs() const;
 
   // Name and shape, with E as a symbol, of each parameter of the segments.

@@ -12,19 +12,18 @@
 namespace gshard {
 namespace {
 
-// A logical tensor as optimizers see it: at most a matrix.
+std::string StateName(absl::string_view tensor, absl::string_view state) {
+  return absl::StrCat("optimizer/", tensor, "/", state);
+}
+
+}  // namespace
+
 Dims OptimizerDims(const Dims& dims, int row_dims) {
   if (dims.size() <= 2) return dims;
   const absl::Span<const int64_t> all = dims;
   return {NumElements(all.subspan(0, row_dims)),
           NumElements(all.subspan(row_dims))};
 }
-
-std::string StateName(absl::string_view tensor, absl::string_view state) {
-  return absl::StrCat("optimizer/", tensor, "/", state);
-}
-
-}  // namespace
 
 double TotalSquaredNorm(std::vector<SquaredNorm> norms) {
   std::sort(norms.begin(), norms.end(),

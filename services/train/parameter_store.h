@@ -101,6 +101,10 @@ class ParameterStore {
   std::vector<Logical> logical_;
 };
 
+// The dims of a logical tensor as an optimizer takes it: a matrix at most.
+// `row_dims` as in ParameterSpec.
+Dims OptimizerDims(const Dims& dims, int row_dims);
+
 // The logical tensors of a whole model's checkpoint.
 std::vector<TensorSpec> CheckpointTensors(const ModelConfig& config,
                                           const Optimizer* optimizer);

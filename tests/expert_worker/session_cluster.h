@@ -22,8 +22,10 @@ constexpr int64_t kMemory = int64_t{1} << 30;
 // Coordinator and router of a job, with workers that are sessions.
 class SessionCluster {
  public:
-  // With `buddies`, each session keeps a replica of the one before.
-  SessionCluster(const TrainingJob& job, int workers, bool buddies = false)
+  // With `buddies`, each session keeps a replica of the one before. All take
+  // their memory of one account.
+  SessionCluster(const TrainingJob& job, int workers, bool buddies = false,
+                 const MemoryAccount& memory = kMemory, int64_t window = 0)
       : job_(job),
         buddies_(buddies),
         experts_(DealExperts(static_cast<int32_t>(job.model.experts), workers)),
@@ -36,7 +38,8 @@ class SessionCluster {
     for (int w = 0; w < workers; ++w) {
       WorkerSessionSpec spec = TrainingSpec(job, roles_.segments, experts_[w]);
       if (buddies_) spec.replicated_experts = experts_[Before(w)];
-      auto session = WorkerSession::Create(std::move(spec), kMemory);
+      spec.microbatch_window = window;
+      auto session = WorkerSession::Create(std::move(spec), memory);
       CHECK(session.ok());
       sessions_.push_back(*std::move(session));
     }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -26,6 +27,8 @@ using ::testing::HasSubstr;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
 
 class WorkersTest : public ::testing::TestWithParam<int> {};
 
@@ -102,6 +105,76 @@ TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
                        serial.session(0).PrepareStep(1, serial.attempts()));
   EXPECT_EQ(TotalSquaredNorm(together), TotalSquaredNorm(norms));
   EXPECT_GT(TotalSquaredNorm(norms), 0.0);
+}
+
+// What a microbatch keeps at most while it is run, in the session of one
+// worker.
+int64_t MostKept(int32_t index, int64_t* session_bytes) {
+  const MemoryAccount memory(kMemory);
+  SessionCluster cluster(SmallJob(), 1, /*buddies=*/false, memory);
+  *session_bytes = memory.used();
+  int64_t most = 0;
+  for (int calls = 1;; ++calls) {
+    const absl::Status status = cluster.Run(index, calls, calls);
+    most = std::max(most, memory.used() - *session_bytes);
+    if (status.ok()) break;
+  }
+  EXPECT_EQ(memory.used(), *session_bytes);
+  return most;
+}
+
+TEST(WorkerSessionTest, MicrobatchesMakeWayForEarlierOnes) {
+  const TrainingJob job = SmallJob();
+  int64_t session_bytes = 0, most = 0;
+  for (int32_t i = 0; i < kMicrobatches; ++i) {
+    most = std::max(most, MostKept(i, &session_bytes));
+  }
+  EXPECT_GT(most, 0);
+  // There is memory for one.
+  const MemoryAccount memory(session_bytes + most);
+  SessionCluster cluster(job, 1, /*buddies=*/false, memory);
+  WorkerSession& session = cluster.session(0);
+  const auto half = [&](int32_t index, int32_t attempt) {
+    return cluster.Run(index, attempt, /*calls=*/3);
+  };
+  EXPECT_THAT(half(0, 0), StatusIs(kUnavailable, HasSubstr("died")));
+  // The others wait for it, and it is run again whatever they have.
+  EXPECT_THAT(cluster.Run(1, 0), StatusIs(kExhausted, HasSubstr("are free")));
+  EXPECT_THAT(cluster.Run(2, 0), StatusIs(kExhausted, HasSubstr("are free")));
+  EXPECT_EQ(session.open_runs(), 1u);
+  session.EndRuns(/*owner=*/1);
+  EXPECT_EQ(memory.used(), session_bytes);
+  EXPECT_THAT(half(2, 1), StatusIs(kUnavailable, HasSubstr("died")));
+  ASSERT_OK(cluster.Run(0, 1));
+  EXPECT_EQ(session.open_runs(), 0u);
+  EXPECT_THAT(cluster.Run(2, 1),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("has made way")));
+  EXPECT_EQ(memory.used(), session_bytes);
+  ASSERT_OK(cluster.Run(2, 2));
+  ASSERT_OK(cluster.Run(1, 1));
+  ASSERT_OK(cluster.Commit());
+  EXPECT_EQ(memory.used(), session_bytes);
+  cluster.ExpectEqual(*Reference(job, 1));
+}
+
+TEST(WorkerSessionTest, KeepsNoMoreEarlyMicrobatchesThanItsWindowHas) {
+  const TrainingJob job = SmallJob();
+  const MemoryAccount memory(kMemory);
+  SessionCluster cluster(job, 1, /*buddies=*/false, memory, /*window=*/2);
+  const MemoryAccount other(kMemory);
+  const SessionCluster in_turn(job, 1, /*buddies=*/false, other, /*window=*/1);
+  int64_t gradient = 0;
+  for (const auto& [name, tensor] : cluster.session(0).Parameters()) {
+    gradient += static_cast<int64_t>(tensor.bytes());
+  }
+  EXPECT_EQ(memory.used() - other.used(), gradient);
+  ASSERT_OK(cluster.Run(1, 0));
+  EXPECT_THAT(cluster.Run(2, 0),
+              StatusIs(kExhausted, HasSubstr("wait for microbatch 0")));
+  ASSERT_OK(cluster.Run(0, 0));
+  ASSERT_OK(cluster.Run(2, 1));
+  ASSERT_OK(cluster.Commit());
+  cluster.ExpectEqual(*Reference(job, 1));
 }
 
 TEST(WorkerSessionTest, StepsAreTransactions) {
@@ -292,6 +365,8 @@ TEST_F(RefusalTest, WhatDoesNotFitTogether) {
   ExpectInvalid("a name of its own");
   spec_.microbatches_per_step = 0;
   ExpectInvalid("microbatches_per_step");
+  spec_.microbatch_window = kMicrobatches + 1;
+  ExpectInvalid("microbatch_window: expected 0 to 3");
   spec_.step = -1;
   ExpectInvalid("step: expected at least 0");
   spec_.parameters.push_back(spec_.parameters[0]);

@@ -61,8 +61,9 @@ TEST_F(RouterSessionsTest, RefusesJobsThatAnotherReleaseSplits) {
         .id = "w", .role = MemberRole::kExpertWorker, .address = "unix:/none"};
     TrainingStart start;
     start.tokenizer_directory = "/none";
-    ASSERT_OK_AND_ASSIGN(const SessionPlan plan,
-                         PlanTraining("names/1", job, start, {worker}, 1));
+    ASSERT_OK_AND_ASSIGN(
+        const SessionPlan plan,
+        PlanTraining("names/1", job, start, {worker}, 1, 0, 1));
     ExpectKeyChecked(plan.router_load);
   }
 }

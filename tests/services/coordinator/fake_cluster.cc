@@ -63,9 +63,11 @@ FakeMember& FakeCluster::AddRouter(const std::string& name,
 }
 
 FakeMember& FakeCluster::AddWorker(const std::string& name,
-                                   FakeMember::Intercept intercept) {
-  return *members_.emplace_back(std::make_unique<FakeMember>(
-      channel_, v1::MEMBER_ROLE_EXPERT_WORKER, name, std::move(intercept)));
+                                   FakeMember::Intercept intercept,
+                                   int64_t memory_bytes) {
+  return *members_.emplace_back(
+      std::make_unique<FakeMember>(channel_, v1::MEMBER_ROLE_EXPERT_WORKER,
+                                   name, std::move(intercept), memory_bytes));
 }
 
 absl::Status FakeCluster::Submit(const TrainingJob& job, bool resume) {

@@ -33,8 +33,10 @@ class FakeCluster {
 
   FakeMember& AddRouter(const std::string& name,
                         FakeMember::Intercept intercept = nullptr);
+  // One that offers `memory_bytes`; 0: it does not say.
   FakeMember& AddWorker(const std::string& name,
-                        FakeMember::Intercept intercept = nullptr);
+                        FakeMember::Intercept intercept = nullptr,
+                        int64_t memory_bytes = 0);
 
   v1::CoordinatorService::Stub& stub() { return *stub_; }
   std::shared_ptr<grpc::Channel> channel() { return channel_; }

@@ -60,7 +60,7 @@ std::string Text(const v1::Command& command) {
 
 FakeMember::FakeMember(std::shared_ptr<grpc::Channel> channel,
                        v1::MemberRole role, std::string name,
-                       Intercept intercept)
+                       Intercept intercept, int64_t memory_bytes)
     : channel_(channel), intercept_(std::move(intercept)) {
   MemberOptions options;
   options.channel = std::move(channel);
@@ -68,6 +68,7 @@ FakeMember::FakeMember(std::shared_ptr<grpc::Channel> channel,
   options.name = name;
   options.address = absl::StrCat("unix:/tmp/", name);
   options.build_version = "fake";
+  options.memory_bytes = memory_bytes;
   client_ = std::make_unique<MemberClient>(std::move(options), this);
   CHECK(client_->Start().ok());
 }

@@ -28,7 +28,8 @@ class FakeMember : public MemberHandler {
       std::function<std::optional<v1::CommandReply>(const v1::Command&)>;
 
   FakeMember(std::shared_ptr<grpc::Channel> channel, v1::MemberRole role,
-             std::string name, Intercept intercept = nullptr);
+             std::string name, Intercept intercept = nullptr,
+             int64_t memory_bytes = 0);
   ~FakeMember() override { Leave(); }
 
   void Leave() { client_->Stop(); }

@@ -105,14 +105,16 @@ class TransferService final : public Base {
       }
       return collector_.Add(std::move(frame));
     }
-    absl::StatusOr<v1::PushGradientsResponse> OnComplete() override {
+    void OnComplete(Done done) override { done(Keep()); }
+
+   private:
+    absl::StatusOr<v1::PushGradientsResponse> Keep() {
       ASSIGN_OR_RETURN(NamedTensors pushed, collector_.Take());
       std::lock_guard<std::mutex> lock(service_->mutex_);
       service_->pushed_ = std::move(pushed);
       return v1::PushGradientsResponse();
     }
 
-   private:
     TransferService* const service_;
     TensorCollector collector_;
   };

@@ -160,16 +160,13 @@ TEST_F(SegmentHostTest, SavedValuesAreNotTheCallersToBring) {
   }
 }
 
-TEST_F(SegmentHostTest, RefusesTooManyOpenRuns) {
-  for (size_t i = 0; i < SegmentHost::kMaxOpenRuns; ++i) {
-    ASSERT_OK(Run(0, absl::StrCat(i)));
-  }
-  EXPECT_THAT(Run(0, "more"), StatusIs(absl::StatusCode::kResourceExhausted,
-                                       HasSubstr("at most 256 runs")));
-  // Those that are open go on.
-  EXPECT_OK(Run(1, "0"));
-  host_->EndRun("1");
-  EXPECT_OK(Run(0, "more"));
+TEST_F(SegmentHostTest, SaysWhatARunKeeps) {
+  // Rows, [R, M], and what is between the two products, [R, H].
+  ASSERT_OK_AND_ASSIGN(const SegmentResult first, Run(0, "a"));
+  EXPECT_GT(first.saved_bytes, 0);
+  ASSERT_OK_AND_ASSIGN(const SegmentResult other, Run(0, "b"));
+  EXPECT_EQ(other.saved_bytes, first.saved_bytes);
+  EXPECT_EQ(host_->open_runs(), 2u);
 }
 
 TEST_F(SegmentHostTest, ServingKeepsNothing) {

@@ -1,0 +1,69 @@
+// MemoryAccount: bytes that several users share. Each takes what it needs
+// before it uses it, or is refused, and has it until it lets go of its share.
+//
+//   MemoryAccount account(1 << 30);
+//   MemoryShare share(account);
+//   if (!share.Take(bytes)) return absl::ResourceExhaustedError(...);
+
+#ifndef SERVICES_BASE_MEMORY_ACCOUNT_H_
+#define SERVICES_BASE_MEMORY_ACCOUNT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+namespace gshard {
+
+// A handle: copies are the same account. Thread-safe.
+class MemoryAccount {
+ public:
+  // Implicit: a number of bytes is as good as an account of one's own.
+  MemoryAccount(int64_t bytes) : state_(std::make_shared<State>(bytes)) {}
+
+  int64_t used() const { return state_->used; }
+  int64_t free() const { return state_->bytes - used(); }
+
+ private:
+  friend class MemoryShare;
+  struct State {
+    explicit State(int64_t most) : bytes(most) {}
+    const int64_t bytes;
+    std::atomic<int64_t> used{0};
+  };
+
+  const std::shared_ptr<State> state_;
+};
+
+// What one user has of an account. Not thread-safe.
+class MemoryShare {
+ public:
+  explicit MemoryShare(const MemoryAccount& account) : state_(account.state_) {}
+  ~MemoryShare() { Return(); }
+  MemoryShare(MemoryShare&& other) noexcept
+      : state_(other.state_), bytes_(std::exchange(other.bytes_, 0)) {}
+  MemoryShare& operator=(MemoryShare&&) = delete;
+
+  // `bytes` more; false, and none of them, if fewer are free.
+  bool Take(int64_t bytes) {
+    int64_t used = state_->used;
+    do {
+      if (bytes > state_->bytes - used) return false;
+    } while (!state_->used.compare_exchange_weak(used, used + bytes));
+    bytes_ += bytes;
+    return true;
+  }
+
+  // All of it.
+  void Return() { state_->used -= std::exchange(bytes_, 0); }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<MemoryAccount::State> state_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_BASE_MEMORY_ACCOUNT_H_

@@ -1,0 +1,135 @@
+#include "services/coordinator/training_memory.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/amount_text.h"
+#include "services/base/status_macros.h"
+#include "services/cluster/placement.h"
+#include "services/coordinator/session_plan.h"
+#include "services/model/parameters.h"
+#include "services/train/local_trainer.h"
+#include "services/train/parameter_store.h"
+
+namespace gshard {
+namespace {
+
+constexpr double kFloatBytes = 4;
+constexpr double kChoices = 2;  // experts per token
+
+// Numbers of the parameters, or of one expert's, and of their optimizer state.
+struct Numbers {
+  double weights = 0;
+  double state = 0;
+  double factors = 0;  // of matrix products
+};
+
+double Product(const Dims& dims) {
+  double product = 1;
+  for (const int64_t size : dims) product *= static_cast<double>(size);
+  return product;
+}
+
+Numbers Count(const TrainingJob& job, bool per_expert) {
+  const auto optimizer = MakeOptimizer(job.optimizer);
+  Numbers numbers;
+  for (const ParameterSpec& spec : ParametersOf(job.model, per_expert)) {
+    const Dims dims(spec.dims.begin() + (per_expert ? 1 : 0), spec.dims.end());
+    const double size = Product(dims);
+    numbers.weights += size;
+    if (dims.size() > 1) numbers.factors += size;
+    for (const NamedShape& state :
+         optimizer->StateShapes(OptimizerDims(dims, spec.row_dims))) {
+      numbers.state += Product(state.dims);
+    }
+  }
+  return numbers;
+}
+
+int64_t MostMicrobatches(const TrainingJob& job, int64_t routers) {
+  return std::min(job.microbatches_per_step, 2 * routers);
+}
+
+std::string Text(double bytes) {
+  return BytesText(static_cast<int64_t>(std::min(bytes, 0x1p60)));
+}
+
+}  // namespace
+
+double TrainingMemory::Total(int64_t window, int64_t routers) const {
+  return parameters + sum + static_cast<double>(window - 1) * gradient +
+         static_cast<double>(std::min(window, routers)) * (gradient + rows);
+}
+
+TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
+                              int64_t replicas) {
+  const ModelConfig& model = job.model;
+  const Numbers one = Count(job, /*per_expert=*/true);
+  const auto held = static_cast<double>(experts + replicas);
+  double parameters = kFloatBytes * (one.weights + one.state);
+  if (model.compute_type == ComputeType::kBFloat16) {
+    parameters += kFloatBytes / 2 * one.factors;
+  }
+  // Every layer keeps its rows and hidden activations.
+  const double rows = kChoices *
+                      static_cast<double>(job.tokens_per_microbatch) *
+                      static_cast<double>(experts) /
+                      static_cast<double>(std::max<int64_t>(1, model.experts));
+  return {.parameters = held * parameters,
+          .sum = held * kFloatBytes * one.weights,
+          .gradient = static_cast<double>(experts) * kFloatBytes * one.weights,
+          .rows = rows * kFloatBytes *
+                  static_cast<double>(model.model_width + model.expert_width) *
+                  static_cast<double>(MoeLayerNames(model).size())};
+}
+
+TrainingMemory MemoryOfCoordinator(const TrainingJob& job) {
+  const Numbers dense = Count(job, /*per_expert=*/false);
+  const double gradient = kFloatBytes * dense.weights;
+  return {.parameters = gradient + kFloatBytes * dense.state,
+          .sum = gradient,
+          .gradient = gradient};
+}
+
+absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
+                                      const TrainingMemory& memory,
+                                      int64_t routers, int64_t capacity,
+                                      absl::string_view holder) {
+  for (int64_t window = MostMicrobatches(job, routers); window > 0; --window) {
+    if (capacity > 0 &&
+        memory.Total(window, routers) > static_cast<double>(capacity)) {
+      continue;
+    }
+    return static_cast<int32_t>(window);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "training takes ", Text(memory.Total(1, routers)), " of ", holder,
+      " (parameters and optimizer state ", Text(memory.parameters),
+      ", gradients ", Text(memory.sum + memory.gradient),
+      ", rows of a microbatch ", Text(memory.rows), "), which offers ",
+      Text(static_cast<double>(capacity))));
+}
+
+absl::Status CheckTrainingMemory(const TrainingJob& job,
+                                 const std::vector<Member>& workers) {
+  if (job.model.experts == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Placement placed,
+                   Place(static_cast<int32_t>(job.model.experts),
+                         static_cast<int32_t>(workers.size()), 0));
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const auto experts =
+        static_cast<int64_t>(placed.experts_of_worker[w].size());
+    if (experts == 0) continue;
+    const int64_t replicas =
+        job.recovery.buddies && workers.size() > 1 ? experts : 0;
+    const MemberInfo& info = workers[w].info;
+    RETURN_IF_ERROR(LargestWindow(job, MemoryOfWorker(job, experts, replicas),
+                                  /*routers=*/1, info.capacity_bytes,
+                                  absl::StrCat("expert worker '", info.id, "'"))
+                        .status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

@@ -1,0 +1,50 @@
+#include "services/base/memory_account.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gshard {
+namespace {
+
+TEST(MemoryAccountTest, NobodyGetsWhatOthersHave) {
+  const MemoryAccount account(10);
+  MemoryShare first(account);
+  EXPECT_TRUE(first.Take(4));
+  EXPECT_TRUE(first.Take(2));
+  {
+    const MemoryAccount same = account;
+    MemoryShare second(same);
+    EXPECT_FALSE(second.Take(5));
+    EXPECT_TRUE(second.Take(4));
+    EXPECT_EQ(account.free(), 0);
+    EXPECT_TRUE(second.Take(0));
+    const MemoryShare moved = std::move(second);
+    EXPECT_EQ(moved.bytes(), 4);
+    EXPECT_EQ(account.used(), 10);
+  }
+  EXPECT_EQ(account.used(), 6);
+  first.Return();
+  EXPECT_EQ(account.used(), 0);
+}
+
+TEST(MemoryAccountTest, ThreadsTakeNoMoreThanThereIs) {
+  const MemoryAccount account(3);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&account] {
+      for (int i = 0; i < 1000; ++i) {
+        MemoryShare share(account);
+        (void)share.Take(2);
+        EXPECT_LE(account.used(), 3);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(account.used(), 0);
+}
+
+}  // namespace
+}  // namespace gshard
