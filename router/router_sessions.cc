@@ -117,7 +117,7 @@ absl::Status RouterSessions::DoDense(const v1::Command& command,
 }
 
 absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
-    const v1::LoadSession& load) {
+    const v1::LoadSession& load, std::stop_token stop) {
   if (!load.has_router()) {
     return absl::InvalidArgumentError(
         "load_session.router: required for a router");
@@ -144,7 +144,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .workers = std::move(workers),
                           .dense = std::move(dense),
                           .segments_key = router.segments_key()},
-                         coordinator_, metrics_));
+                         coordinator_, metrics_, stop));
   } else {
     ASSIGN_OR_RETURN(auto replicas,
                      ConnectReplicas(router.placement(), load.session(),
@@ -169,6 +169,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   if (session.empty()) {
     return absl::InvalidArgumentError("load_session.session: required");
   }
+  std::stop_source stop;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = sessions_.find(session);
@@ -182,8 +183,15 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
       return absl::AlreadyExistsError(
           absl::StrCat("session '", session, "' is loaded"));
     }
+    if (load.training()) loading_[session] = stop;
   }
-  ASSIGN_OR_RETURN(Entry entry, Make(load));
+  absl::StatusOr<Entry> made = Make(load, stop.get_token());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    loading_.erase(session);
+  }
+  RETURN_IF_ERROR(made.status());
+  Entry& entry = *made;
   v1::SessionLoaded loaded;
   loaded.set_memory_bytes(entry.training ? entry.training->memory_bytes()
                                          : entry.serving->memory_bytes());
@@ -273,6 +281,11 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
 }
 
 void RouterSessions::Interrupt(const std::string& session) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto loading = loading_.find(session);
+    if (loading != loading_.end()) loading->second.request_stop();
+  }
   const Entry entry = Find(session);
   if (entry.training != nullptr || entry.leaving) Stop(entry);
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -63,7 +64,7 @@ class RouterSessions {
   absl::StatusOr<v1::CommandReply> Do(const v1::Command& command);
   absl::Status Update(const v1::UpdatePlacement& update);
   absl::StatusOr<v1::SessionLoaded> Load(const v1::LoadSession& load);
-  absl::StatusOr<Entry> Make(const v1::LoadSession& load);
+  absl::StatusOr<Entry> Make(const v1::LoadSession& load, std::stop_token stop);
   Entry Find(const std::string& session) const;
   absl::StatusOr<std::shared_ptr<TrainingSession>> FindTraining(
       const std::string& session) const;
@@ -83,6 +84,8 @@ class RouterSessions {
 
   mutable std::mutex mutex_;
   std::map<std::string, Entry> sessions_;  // guarded by mutex_
+  // Sessions of jobs that are being made.
+  std::map<std::string, std::stop_source> loading_;  // guarded by mutex_
 };
 
 }  // namespace gshard

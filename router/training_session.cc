@@ -50,7 +50,7 @@ v1::MicrobatchStats StatsToProto(const StepStatistics& statistics) {
 
 absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
     TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
-    RouterMetrics metrics) {
+    RouterMetrics metrics, std::stop_token stop) {
   const TrainingJob& job = spec.job;
   ASSIGN_OR_RETURN(const Program program,
                    BuildTrainProgram(job.model, MakeLossConfig(job)));
@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
   }
   RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, key));
   ASSIGN_OR_RETURN(auto text,
-                   TrainingText::Open(job, spec.tokenizer_directory));
+                   TrainingText::Open(job, spec.tokenizer_directory, stop));
   return std::unique_ptr<TrainingSession>(
       new TrainingSession(std::move(spec), std::move(roles.router),
                           std::move(evaluation_roles.router), std::move(text),

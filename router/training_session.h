@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -43,11 +44,11 @@ struct TrainingSessionSpec {
 class TrainingSession {
  public:
   // `coordinator` is where parameters come from and gradients go. Errors: those
-  // of TrainingText::Open, and of building the program; Unimplemented if
-  // workers run other segments.
+  // of TrainingText::Open, which ends when it is told to stop, and of building
+  // the program; Unimplemented if workers run other segments.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
-      RouterMetrics metrics = {});
+      RouterMetrics metrics = {}, std::stop_token stop = {});
 
   // Runs one microbatch; blocks. The gradients have been pushed, or kept, when
   // it returns; those of validation have none.

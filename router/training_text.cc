@@ -62,7 +62,8 @@ void WarnOfBadLines(const TrainingJob& job, absl::string_view which,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainingText>> TrainingText::Open(
-    const TrainingJob& job, const std::string& tokenizer_directory) {
+    const TrainingJob& job, const std::string& tokenizer_directory,
+    std::stop_token stop) {
   ASSIGN_OR_RETURN(const TextTokenizers tokenizers,
                    LoadTokenizers(job.model, tokenizer_directory));
   const TextOptions options{.max_length = static_cast<int32_t>(job.max_length)};
@@ -72,8 +73,8 @@ absl::StatusOr<std::unique_ptr<TrainingText>> TrainingText::Open(
 
   std::unique_ptr<TrainingText> text(new TrainingText());
   const std::vector<TextFile> train = TrainFiles(job.data);
-  ASSIGN_OR_RETURN(text->train_,
-                   StreamedText::Open(train, tokenizers, options, directories));
+  ASSIGN_OR_RETURN(text->train_, StreamedText::Open(train, tokenizers, options,
+                                                    directories, stop));
   WarnOfBadLines(job, "training", text->train_->report());
   ASSIGN_OR_RETURN(EpochSampler sampler,
                    EpochSampler::Create(*text->train_, train,
@@ -88,8 +89,8 @@ absl::StatusOr<std::unique_ptr<TrainingText>> TrainingText::Open(
                          std::move(sampler)));
   const std::vector<TextFile> dev = DevFiles(job.data);
   if (dev.empty()) return text;
-  ASSIGN_OR_RETURN(text->dev_,
-                   StreamedText::Open(dev, tokenizers, options, directories));
+  ASSIGN_OR_RETURN(text->dev_, StreamedText::Open(dev, tokenizers, options,
+                                                  directories, stop));
   WarnOfBadLines(job, "held out", text->dev_->report());
   ASSIGN_OR_RETURN(
       text->held_out_,

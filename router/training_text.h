@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,10 +26,12 @@ class TrainingText {
   // can be written there, in the user's cache. `tokenizer_directory` has
   // source.model, and target.model if needed.
   //
-  // Errors: those of loading the tokenizers and of StreamedText::Open;
-  // FailedPrecondition if a vocabulary is not of the model's size.
+  // Errors: those of loading the tokenizers and of StreamedText::Open,
+  // Cancelled if it is told to stop among them; FailedPrecondition if a
+  // vocabulary is not of the model's size.
   static absl::StatusOr<std::unique_ptr<TrainingText>> Open(
-      const TrainingJob& job, const std::string& tokenizer_directory);
+      const TrainingJob& job, const std::string& tokenizer_directory,
+      std::stop_token stop = {});
 
   // Microbatch `index` of `step`, from 1. Errors: those of StreamedText::Read.
   absl::StatusOr<Batch> Read(int64_t step, int32_t index) const;

@@ -21,8 +21,9 @@ constexpr uint64_t kMaxFileBytes = uint64_t{1} << 48;
 // Writes the entries of a text, file by file.
 class Indexer {
  public:
-  Indexer(const PairEncoder& encoder, PairIndexWriter* writer)
-      : encoder_(encoder), writer_(*writer) {}
+  Indexer(const PairEncoder& encoder, PairIndexWriter* writer,
+          std::stop_token stop)
+      : encoder_(encoder), writer_(*writer), stop_(std::move(stop)) {}
 
   absl::Status AddFile(const TextFile& file, const TextVersion& version,
                        uint16_t number) {
@@ -38,6 +39,9 @@ class Indexer {
     });
     std::string part;
     for (uint64_t offset = 0; status_.ok(); offset += part.size()) {
+      if (stop_.stop_requested()) {
+        return absl::CancelledError("told to stop before all was read");
+      }
       RETURN_IF_ERROR(reader->ReadAt(offset, kPartBytes, &part));
       if (part.empty()) break;
       digest_.Append(part);
@@ -121,6 +125,7 @@ class Indexer {
 
   const PairEncoder& encoder_;
   PairIndexWriter& writer_;
+  const std::stop_token stop_;
   PairIndexInfo info_;
   ChainedDigest digest_;
   absl::flat_hash_map<std::string, uint16_t> languages_;
@@ -129,8 +134,9 @@ class Indexer {
 };
 
 absl::Status Build(const VersionedText& text, const PairEncoder& encoder,
-                   const std::string& key, PairIndexWriter* writer) {
-  Indexer indexer(encoder, writer);
+                   const std::string& key, PairIndexWriter* writer,
+                   std::stop_token stop) {
+  Indexer indexer(encoder, writer, std::move(stop));
   for (size_t f = 0; f < text.files.size(); ++f) {
     RETURN_IF_ERROR(Annotate(indexer.AddFile(text.files[f], text.versions[f],
                                              static_cast<uint16_t>(f)),
@@ -168,7 +174,7 @@ std::string PairIndexKey(const VersionedText& text,
 
 absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
     const VersionedText& text, const PairEncoder& encoder,
-    const std::vector<std::string>& directories) {
+    const std::vector<std::string>& directories, std::stop_token stop) {
   const std::string key = PairIndexKey(text, encoder);
   const std::string name = PairIndexName(key);
   for (const std::string& directory : directories) {
@@ -186,7 +192,7 @@ absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
     auto writer = PairIndexWriter::Create(path);
     status = writer.status();
     if (!status.ok()) continue;
-    RETURN_IF_ERROR(Build(text, encoder, key, writer->get()));
+    RETURN_IF_ERROR(Build(text, encoder, key, writer->get(), stop));
     return PairIndex::Open(path, key);
   }
   return Annotate(status, "no place for the index of the text");

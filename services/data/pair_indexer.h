@@ -4,6 +4,7 @@
 #define SERVICES_DATA_PAIR_INDEXER_H_
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -34,11 +35,12 @@ std::string PairIndexKey(const VersionedText& text, const PairEncoder& encoder);
 //
 // Errors: InvalidArgument naming the file, if none of its lines is of use;
 // FailedPrecondition if a file has another version; ResourceExhausted for 2^31
-// pairs or more, or if the disk is full; those of reading the text, and of the
-// last of the directories.
+// pairs or more, or if the disk is full; Cancelled if it is told to stop, which
+// it is within a part of a file; those of reading the text, and of the last of
+// the directories.
 absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
     const VersionedText& text, const PairEncoder& encoder,
-    const std::vector<std::string>& directories);
+    const std::vector<std::string>& directories, std::stop_token stop = {});
 
 }  // namespace gshard
 

@@ -19,11 +19,12 @@ StreamedText::StreamedText(VersionedText text, PairEncoder encoder,
 absl::StatusOr<std::unique_ptr<StreamedText>> StreamedText::Open(
     std::vector<TextFile> files, TextTokenizers tokenizers,
     const TextOptions& options,
-    const std::vector<std::string>& index_directories) {
+    const std::vector<std::string>& index_directories, std::stop_token stop) {
   ASSIGN_OR_RETURN(PairEncoder encoder,
                    PairEncoder::Create(std::move(tokenizers), options));
   ASSIGN_OR_RETURN(VersionedText text, LookAtText(std::move(files)));
-  ASSIGN_OR_RETURN(auto index, OpenPairIndex(text, encoder, index_directories));
+  ASSIGN_OR_RETURN(auto index,
+                   OpenPairIndex(text, encoder, index_directories, stop));
   // What the digest does not tell: that it fits these files.
   const std::vector<uint64_t>& ends = index->file_ends();
   bool fits = ends.size() <= text.files.size();

@@ -8,6 +8,7 @@
 #define SERVICES_DATA_STREAMED_TEXT_H_
 
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,8 @@ class StreamedText final : public TokenizedText {
   static absl::StatusOr<std::unique_ptr<StreamedText>> Open(
       std::vector<TextFile> files, TextTokenizers tokenizers,
       const TextOptions& options,
-      const std::vector<std::string>& index_directories);
+      const std::vector<std::string>& index_directories,
+      std::stop_token stop = {});
 
   int32_t size() const override {
     return static_cast<int32_t>(index_->shapes().size());

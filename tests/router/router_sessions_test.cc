@@ -1,9 +1,14 @@
-// What a router refuses to load.
+// What a router refuses to load, and what it stops loading.
 
 #include "router/router_sessions.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
 
 #include "services/coordinator/session_plan.h"
 #include "services/moe/graph_ops.h"
@@ -11,6 +16,8 @@
 #include "services/rpc/status.h"
 #include "services/segments/call_segment.h"
 #include "tests/integration/names_job.h"
+#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/data/sample_text.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -66,6 +73,34 @@ TEST_F(RouterSessionsTest, RefusesJobsThatAnotherReleaseSplits) {
         PlanTraining("names/1", job, start, {worker}, 1, 0, 1));
     ExpectKeyChecked(plan.router_load);
   }
+}
+
+// A text that takes hours to index, on a disk that need not have room for it.
+TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {
+  const ScratchDirectory scratch;
+  TrainingJob job = NamesJob(scratch / "checkpoints");
+  job.data.train_path = scratch / "train.tsv";
+  Spill(job.data.train_path, SampleLines(100, 1));
+  std::filesystem::resize_file(job.data.train_path, uint64_t{1} << 42);
+  Spill(scratch / "source.model",
+        std::string(SampleTokenizers().source->model_bytes()));
+  Member worker;
+  worker.info = {
+      .id = "w", .role = MemberRole::kExpertWorker, .address = "unix:/none"};
+  TrainingStart start;
+  start.tokenizer_directory = scratch.path();
+  ASSERT_OK_AND_ASSIGN(const SessionPlan plan,
+                       PlanTraining("names/1", job, start, {worker}, 1));
+  std::future<absl::Status> loaded =
+      std::async(std::launch::async, [&] { return Load(plan.router_load); });
+  // As often as it takes, for it may not have begun.
+  do {
+    sessions_.Interrupt("names/1");
+  } while (loaded.wait_for(std::chrono::milliseconds(1)) !=
+           std::future_status::ready);
+  EXPECT_THAT(loaded.get(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("train.tsv")));
+  EXPECT_TRUE(std::filesystem::is_empty(scratch / "checkpoints/text"));
 }
 
 }  // namespace
