@@ -285,8 +285,11 @@ absl::Status CheckpointReader::CheckExactly(
                    Describe("misshapen", misshapen)));
 }
 
-absl::Status CheckpointReader::Verify() const {
+absl::Status CheckpointReader::Verify(std::stop_token stop) const {
   for (const TensorEntry& entry : manifest_.tensors) {
+    if (stop.stop_requested()) {
+      return absl::CancelledError("told to stop before all was verified");
+    }
     RETURN_IF_ERROR(Read(entry.name).status());
   }
   if (!manifest_.tokenizer_file.empty()) {

@@ -31,6 +31,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -130,8 +131,9 @@ class CheckpointReader {
   // names one twice.
   absl::Status CheckExactly(const std::vector<TensorSpec>& expected) const;
 
-  // Reads everything once. Errors: those of Read and ReadTokenizer.
-  absl::Status Verify() const;
+  // Reads everything once, a tensor at a time. Errors: those of Read and
+  // ReadTokenizer; Cancelled if it is told to stop.
+  absl::Status Verify(std::stop_token stop = {}) const;
 
  private:
   explicit CheckpointReader(std::string path) : path_(std::move(path)) {}

@@ -182,8 +182,10 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
-    const std::string& root) {
-  return Newest(root, [](const CheckpointReader& r) { return r.Verify(); });
+    const std::string& root, std::stop_token stop) {
+  return Newest(root, [&](const CheckpointReader& reader) {
+    return reader.Verify(stop);
+  });
 }
 
 absl::StatusOr<std::string> BestCheckpoint(const std::string& root) {

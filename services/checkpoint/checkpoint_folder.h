@@ -5,12 +5,14 @@
 //   ROOT/step-00001400.partial    being written, or abandoned
 //   ROOT/step-00001000.removed    being removed
 //   ROOT/step-00001300.damaged    set aside, to be looked at by a person
+//   ROOT/owner.json, owner.lock   who may change it: folder_claim.h
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -38,9 +40,10 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 
 // The same, opened, after all of it has been read and compared with its
-// checksums. For training on; it costs one pass over the checkpoint.
+// checksums. For training on; it costs one pass over the checkpoint. Errors:
+// also those of CheckpointReader::Verify.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
-    const std::string& root);
+    const std::string& root, std::stop_token stop = {});
 
 // Of the checkpoints that open, the one with the lowest validation loss; the
 // oldest of equal ones. Errors: NotFound if no loss is recorded; as above.
@@ -49,7 +52,9 @@ absl::StatusOr<std::string> BestCheckpoint(const std::string& root);
 // Before a job trains on from `step` (-1: from the start): gives each newer
 // checkpoint, which cannot have been good, the suffix ".damaged", and removes
 // what dead writers left, so that nothing stands where the job will write.
-// REQUIRES: nobody writes to `root`.
+//
+// This and what follows change `root`, which is for its owner: `faults` is the
+// FolderClaim, where others may write there.
 absl::Status ClearAfter(const std::string& root, int64_t step,
                         FaultPoints* faults = nullptr);
 

@@ -1,9 +1,10 @@
 // Every change that a writer makes to a disk, shown before it is made: the
 // points at which a process can die, a disk can be full or a device can fail.
 //
-// Production passes null everywhere. A test passes an object that counts the
-// changes, records their order, and makes one of them fail, or ends the process
-// there (tests/services/checkpoint/faults_test.cc).
+// The owner of a checkpoint folder passes its claim, which refuses all changes
+// once another has the folder (folder_claim.h); others pass null. A test passes
+// an object that counts the changes, records their order, and makes one of them
+// fail, or ends the process there (tests/services/checkpoint/faults_test.cc).
 
 #ifndef SERVICES_CHECKPOINT_FAULT_POINTS_H_
 #define SERVICES_CHECKPOINT_FAULT_POINTS_H_

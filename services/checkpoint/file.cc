@@ -60,13 +60,6 @@ absl::Status Reach(FaultPoints* faults, const DiskChange& change) {
   return faults == nullptr ? absl::OkStatus() : faults->Reach(change);
 }
 
-// Eight digits that no other process has, on any machine.
-std::string RandomSuffix() {
-  uint32_t bits = 0;
-  CHECK(::getrandom(&bits, sizeof(bits), 0) == sizeof(bits));
-  return absl::StrCat(absl::Hex(bits, absl::kZeroPad8));
-}
-
 }  // namespace
 
 absl::Status FileError(int error_number, absl::string_view operation,
@@ -75,6 +68,12 @@ absl::Status FileError(int error_number, absl::string_view operation,
       CodeOf(error_number),
       absl::StrCat(operation, " '", path,
                    "': ", std::generic_category().message(error_number)));
+}
+
+std::string UniqueDigits() {
+  uint32_t bits = 0;
+  CHECK(::getrandom(&bits, sizeof(bits), 0) == sizeof(bits));
+  return absl::StrCat(absl::Hex(bits, absl::kZeroPad8));
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(
@@ -88,7 +87,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::CreateBeside(
     const std::string& path, FaultPoints* faults) {
-  const std::string beside = absl::StrCat(path, ".", RandomSuffix(), ".tmp");
+  const std::string beside = absl::StrCat(path, ".", UniqueDigits(), ".tmp");
   RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kCreate, beside}));
   const int fd =
       ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);

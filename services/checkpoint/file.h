@@ -12,8 +12,8 @@
 //   INVALID_ARGUMENT    a name is longer than any may be
 //   UNAVAILABLE         anything else
 //
-// What changes the disk takes fault points for tests (fault_points.h), null in
-// production; the object outlives what it is passed to.
+// What changes the disk takes an object that is asked before each change
+// (fault_points.h), or null; it outlives what it is passed to.
 
 #ifndef SERVICES_CHECKPOINT_FILE_H_
 #define SERVICES_CHECKPOINT_FILE_H_
@@ -34,6 +34,9 @@ namespace gshard {
 // The status for `error_number`, an errno: "write /a/b: No space left".
 absl::Status FileError(int error_number, absl::string_view operation,
                        absl::string_view path);
+
+// Eight hexadecimal digits that no other process has, on any machine.
+std::string UniqueDigits();
 
 // A file being written. Not thread-safe.
 class OutputFile {

@@ -110,12 +110,19 @@ void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
       Audited<v1::SubmitJobResponse>({"submit", who, request.job().name(),
                                       request.job().checkpoint().directory()},
                                      std::move(done));
-  jobs_queue_.Post([this, request, who, done = std::move(done)] {
-    absl::StatusOr<v1::SubmitJobResponse> response = AcceptJob(request, who);
-    if (!response.ok()) return done(response.status());
-    done(*std::move(response));
-    // On the queue, so that the caller is answered before the long part.
-    jobs_queue_.Post([this] { StartNextJob(); });
+  files_queue_.Post([this, request, who, done = std::move(done)] {
+    // Disks may be slow: meanwhile jobs go on, and are cancelled.
+    const Caller resolved = ResolveFolders(who.caller);
+    absl::StatusOr<TrainingJob> job =
+        draining_ ? absl::UnavailableError("the coordinator is shutting down")
+                  : ReadJob(request, who, resolved);
+    jobs_queue_.Post([this, resume = request.resume(), who, resolved, done,
+                      job = std::move(job)] {
+      const absl::StatusOr<v1::SubmitJobResponse> response =
+          job.ok() ? AcceptJob(*job, resume, who, resolved) : job.status();
+      done(response);
+      if (response.ok()) StartNextJob();
+    });
   });
 }
 
@@ -402,6 +409,7 @@ void Coordinator::Shutdown() {
   draining_ = true;
   HaltJobs();
   members_->Shutdown();
+  files_queue_.Stop();
   jobs_queue_.Stop();
   disk_queue_.Stop();
   sums_queue_.Stop();

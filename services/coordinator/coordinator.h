@@ -133,13 +133,22 @@ class Coordinator {
     bool started = false;  // on jobs_queue_
   };
 
-  // On jobs_queue_.
-  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(
-      const v1::SubmitJobRequest& request, const Requester& who);
+  // The job with its files, as the disk has them now; on files_queue_. The
+  // caller of `who` is `resolved`: see ResolveFolders().
+  absl::StatusOr<TrainingJob> ReadJob(const v1::SubmitJobRequest& request,
+                                      const Requester& who,
+                                      const Caller& resolved) const;
+  // On any thread; what it says holds on jobs_queue_.
   absl::Status CheckNew(const TrainingJob& job, bool resume,
-                        const Caller& caller) const;
+                        const Caller& resolved) const;
   // Whether it fits the workers that are there, if they are enough for it.
   absl::Status CheckMemory(const TrainingJob& job) const;
+
+  // On jobs_queue_.
+  absl::StatusOr<v1::SubmitJobResponse> AcceptJob(const TrainingJob& job,
+                                                  bool resume,
+                                                  const Requester& who,
+                                                  const Caller& resolved);
   void AddJob(const StoredJob& stored, bool restored);
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
@@ -197,7 +206,8 @@ class Coordinator {
   std::function<void()> on_ended_;  // of jobs_queue_; may be null
 
   // Last: their threads use the others.
-  TaskQueue disk_queue_;
+  TaskQueue files_queue_;  // looks for what submitted jobs name
+  TaskQueue disk_queue_;   // of the running job
   TaskQueue sums_queue_;
   TaskQueue jobs_queue_;
   TaskQueue serving_queue_;

@@ -1,15 +1,13 @@
 // The jobs of a Coordinator: which it takes, in what order they run, and what
 // a restart finds of them.
 
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/memory_limit.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/checkpoint_folder.h"
-#include "services/checkpoint/file.h"
+#include "services/checkpoint/folder_claim.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/job_files.h"
@@ -17,11 +15,9 @@
 #include "services/rpc/status.h"
 
 namespace gshard {
-namespace {}  // namespace
 
 absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
-                                   const Caller& caller) const {
-  const Caller resolved = ResolveFolders(caller);
+                                   const Caller& resolved) const {
   std::lock_guard<std::mutex> lock(mutex_);
   const Job* const same = Find(job.name);
   if (same != nullptr) {
@@ -57,11 +53,9 @@ absl::Status Coordinator::CheckMemory(const TrainingJob& job) const {
   return CheckTrainingMemory(job, workers);
 }
 
-absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
-    const v1::SubmitJobRequest& request, const Requester& who) {
-  if (draining_) {
-    return absl::UnavailableError("the coordinator is shutting down");
-  }
+absl::StatusOr<TrainingJob> Coordinator::ReadJob(
+    const v1::SubmitJobRequest& request, const Requester& who,
+    const Caller& resolved) const {
   if (!request.has_job()) {
     return absl::InvalidArgumentError("job: expected one, got nothing");
   }
@@ -74,18 +68,24 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   RETURN_IF_ERROR(FindJobFiles(&job));
   // What patterns have found may be links.
   RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
-  RETURN_IF_ERROR(CheckNew(job, request.resume(), who.caller));
+  RETURN_IF_ERROR(CheckNew(job, request.resume(), resolved));
   RETURN_IF_ERROR(CheckMemory(job));
-  ASSIGN_OR_RETURN(const auto checkpoints,
-                   ListCheckpoints(job.checkpoint.directory));
-  if (!request.resume() && !checkpoints.empty()) {
-    return absl::AlreadyExistsError(absl::StrCat(
-        "checkpoint.directory: expected one without checkpoints, got ",
-        checkpoints.front(), "; choose another folder, or resume"));
+  // First, for what a rival writes comes and goes while it is looked at.
+  RETURN_IF_ERROR(FolderClaim::CheckFree(job.checkpoint.directory));
+  RETURN_IF_ERROR(request.resume() ? CheckToResume(job)
+                                   : CheckWithoutCheckpoints(job));
+  return job;
+}
+
+absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
+    const TrainingJob& job, bool resume, const Requester& who,
+    const Caller& resolved) {
+  if (draining_) {
+    return absl::UnavailableError("the coordinator is shutting down");
   }
-  if (request.resume()) RETURN_IF_ERROR(OpenToResume(job).status());
+  RETURN_IF_ERROR(CheckNew(job, resume, resolved));
   StoredJob stored{.job = job,
-                   .resume = request.resume(),
+                   .resume = resume,
                    .submitted_micros = absl::ToUnixMicros(absl::Now()),
                    .progress = {},
                    .submitter = who};

@@ -168,7 +168,7 @@ MemberCommands DenseReduction::Write(const v1::WriteCheckpoint& write,
         commands.emplace_back(routers_[r], v1::Command())
             .second.mutable_write_checkpoint();
     *own = write;
-    own->set_shard(absl::StrCat("router-", r, "-", attempt));
+    own->set_shard(absl::StrCat(write.shard(), "-router-", r, "-", attempt));
   }
   return commands;
 }

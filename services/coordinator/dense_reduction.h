@@ -78,7 +78,8 @@ class DenseReduction {
   MemberCommands Commit(const v1::CommitStep& commit) const;
   void OnCommitted() { ++step_; }
 
-  // For each router that owns something. `write` lacks the shard's name.
+  // For each router that owns something. `write.shard` is what the shards'
+  // names begin with.
   MemberCommands Write(const v1::WriteCheckpoint& write, int64_t attempt) const;
 
  private:

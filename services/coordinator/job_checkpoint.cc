@@ -58,6 +58,41 @@ absl::Status CheckComplete(const TrainingJob& job,
                    tensors.size()));
 }
 
+// Whether the checkpoint is of the job, that is, of its name. One that says
+// nothing of a job is anybody's.
+absl::Status CheckWrittenBy(const TrainingJob& job,
+                            const CheckpointReader& checkpoint) {
+  const StringMap& metadata = checkpoint.manifest().metadata;
+  const auto text = metadata.find(kJobKey);
+  if (text == metadata.end()) return absl::OkStatus();
+  const auto writer = ParseTrainingJob(text->second, UnknownFields::kIgnored);
+  RETURN_IF_ERROR(Annotate(writer.status(),
+                           absl::StrCat("the job in ", checkpoint.path())));
+  if (writer->name == job.name) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("checkpoint.directory: expected checkpoints of job '",
+                   job.name, "', got ", checkpoint.path(), " of job '",
+                   writer->name, "'; choose another folder"));
+}
+
+// Whether the checkpoint has some, but not all, of the job's steps.
+absl::Status CheckGoesOn(const TrainingJob& job,
+                         const CheckpointReader& checkpoint) {
+  const Manifest& manifest = checkpoint.manifest();
+  const auto seed = manifest.metadata.find(kSeedKey);
+  if (seed == manifest.metadata.end() ||
+      seed->second != absl::StrCat(job.seed)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "seed: expected ",
+        seed == manifest.metadata.end() ? "none" : seed->second,
+        " as in the checkpoint ", checkpoint.path(), ", got ", job.seed));
+  }
+  if (manifest.step < job.steps) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "steps: expected more than the ", manifest.step, " of the checkpoint ",
+      checkpoint.path(), ", got ", job.steps));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CommitJobCheckpoint(
@@ -100,28 +135,41 @@ int64_t RollbackBase(const TrainingJob& job, int64_t step) {
   return every > 0 ? step / every * every : 0;
 }
 
-absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
-    const TrainingJob& job) {
-  auto reader = LatestGoodCheckpoint(job.checkpoint.directory);
+absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
+    const TrainingJob& job, std::stop_token stop) {
+  auto reader = LatestGoodCheckpoint(job.checkpoint.directory, stop);
   if (absl::IsNotFound(reader.status())) return nullptr;
-  if (!reader.ok()) return reader.status();
-  const std::string& path = (*reader)->path();
-  const Manifest& manifest = (*reader)->manifest();
-  const auto seed = manifest.metadata.find(kSeedKey);
-  if (seed == manifest.metadata.end() ||
-      seed->second != absl::StrCat(job.seed)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("seed: expected ",
-                     seed == manifest.metadata.end() ? "none" : seed->second,
-                     " as in the checkpoint ", path, ", got ", job.seed));
-  }
-  if (manifest.step >= job.steps) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("steps: expected more than the ", manifest.step,
-                     " of the checkpoint ", path, ", got ", job.steps));
-  }
-  RETURN_IF_ERROR(ClearAfter(job.checkpoint.directory, manifest.step));
+  RETURN_IF_ERROR(reader.status());
+  RETURN_IF_ERROR(CheckWrittenBy(job, **reader));
   return reader;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
+    const TrainingJob& job, FolderClaim& claim, std::stop_token stop) {
+  ASSIGN_OR_RETURN(auto reader, LatestOfJob(job, stop));
+  if (reader != nullptr) RETURN_IF_ERROR(CheckGoesOn(job, *reader));
+  RETURN_IF_ERROR(ClearAfter(job.checkpoint.directory,
+                             reader == nullptr ? -1 : reader->manifest().step,
+                             &claim));
+  return reader;
+}
+
+absl::Status CheckToResume(const TrainingJob& job) {
+  const auto path = LatestCheckpoint(job.checkpoint.directory);
+  if (absl::IsNotFound(path.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(path.status());
+  ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(*path));
+  RETURN_IF_ERROR(CheckWrittenBy(job, *reader));
+  return CheckGoesOn(job, *reader);
+}
+
+absl::Status CheckWithoutCheckpoints(const TrainingJob& job) {
+  ASSIGN_OR_RETURN(const auto checkpoints,
+                   ListCheckpoints(job.checkpoint.directory));
+  if (checkpoints.empty()) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      "checkpoint.directory: expected one without checkpoints, got ",
+      checkpoints.front(), "; choose another folder, or resume"));
 }
 
 absl::Status CheckResumable(const TrainingJob& job,

@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/training.pb.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/folder_claim.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/job_tokenizers.h"
 
@@ -22,9 +24,10 @@ namespace gshard {
 inline constexpr char kJobKey[] = "job";    // the job in text form
 inline constexpr char kSeedKey[] = "seed";  // decimal
 
-// Makes the shards of `step` a checkpoint, removes those that the job does not
-// keep and that are not `pinned`, and returns its path. `validation_loss`, of
-// the weights of this step, is recorded if it was measured. Errors:
+// Makes the shards of `step` a checkpoint of the job, removes those that the job
+// does not keep and that are not `pinned`, and returns its path. `faults` is the
+// job's claim to the folder. `validation_loss`, of the weights of this step, is
+// recorded if it was measured. Errors:
 // FailedPrecondition if `tensors` are not those of the job's model; those of
 // CommitCheckpoint.
 absl::StatusOr<std::string> CommitJobCheckpoint(
@@ -37,13 +40,25 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
 // last multiple of checkpoint.every_steps, or 0 for the start.
 int64_t RollbackBase(const TrainingJob& job, int64_t step);
 
-// The newest checkpoint of the job to train on from, read and verified in full;
-// null if there is none. Newer ones, which are damaged, are set aside with a
-// warning, since the job will write these steps again.
-// Errors: those of LatestGoodCheckpoint and ClearAfter; FailedPrecondition if
-// it is of another seed, or has all of the job's steps already.
+// The newest checkpoint in the job's folder, read and verified in full; null if
+// there is none. Errors: those of LatestGoodCheckpoint; FailedPrecondition if
+// another job wrote it, as its manifest says.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
+    const TrainingJob& job, std::stop_token stop = {});
+
+// The same, to train on from. Newer ones, which are damaged, are set aside with
+// a warning, since the job will write these steps again, and what dead writers
+// left is removed. Errors: also those of ClearAfter; FailedPrecondition if it
+// is of another seed, or has all of the job's steps already.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
-    const TrainingJob& job);
+    const TrainingJob& job, FolderClaim& claim, std::stop_token stop = {});
+
+// What can be said in a moment, changing nothing, of whether the job can go on
+// from the newest checkpoint that opens. Errors: those of OpenToResume.
+absl::Status CheckToResume(const TrainingJob& job);
+
+// Errors: AlreadyExists naming a checkpoint that is in the job's folder.
+absl::Status CheckWithoutCheckpoints(const TrainingJob& job);
 
 // Whether `checkpoint` has exactly the tensors and the model of the job, whose
 // tokenizers are prepared. Errors: FailedPrecondition naming what differs.

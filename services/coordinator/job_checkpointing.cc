@@ -30,9 +30,13 @@ void JobRunner::OnDisk(
     std::function<absl::StatusOr<Result>()> work,
     std::function<absl::Status(absl::StatusOr<Result>)> done) {
   env_.disk->Post([this, write = writing_, still = StillThisAttempt(),
-                   work = std::move(work), done = std::move(done)]() mutable {
+                   claim = claim_, work = std::move(work),
+                   done = std::move(done)]() mutable {
     if (write->abandoned) return;
     auto result = std::make_shared<absl::StatusOr<Result>>(work());
+    // Whoever has lost the folder may fail by what its new owner does there.
+    const absl::Status owner = result->ok() ? absl::OkStatus() : claim->Check();
+    if (!owner.ok()) *result = owner;
     env_.queue->Post([this, write = std::move(write), still, result,
                       done = std::move(done)] {
       if (!still() || write != writing_) return;
@@ -67,8 +71,8 @@ void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
   MemberCommands commands;
   for (size_t w = 0; w < plan_.workers.size(); ++w) {
     if (lost.count(w) > 0) continue;
-    // A worker of an earlier attempt may write still.
-    write.set_shard(absl::StrCat("worker-", w, "-", attempt_));
+    // A worker of an earlier attempt, or owner of the folder, may write still.
+    write.set_shard(absl::StrCat(claim_->tag(), "-worker-", w, "-", attempt_));
     const size_t before = w > 0 ? w - 1 : plan_.workers.size() - 1;
     write.set_include_replica(lost.count(before) > 0);
     commands.emplace_back(plan_.workers[w], v1::Command());
@@ -76,6 +80,7 @@ void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
   }
   if (reduction_ != nullptr) {
     write.set_include_replica(false);
+    write.set_shard(claim_->tag());
     Append(reduction_->Write(write, attempt_), &commands);
   }
   for (const auto& [member, command] : commands) {
@@ -86,7 +91,13 @@ void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
          [this, writing = writing_, on_shards = std::move(on_shards)](
              absl::StatusOr<std::vector<v1::CommandReply>> replies) {
            // Or it was given up meanwhile.
-           if (writing == writing_) on_shards(std::move(replies));
+           if (writing != writing_) return;
+           if (replies.ok()) return on_shards(std::move(replies));
+           OnDisk<bool>([why = replies.status()] { return why; },
+                        [on_shards](const absl::StatusOr<bool>& failed) {
+                          on_shards(failed.status());
+                          return absl::OkStatus();
+                        });
          });
 }
 
@@ -94,11 +105,12 @@ void JobRunner::WriteDense() {
   writing_->dense = dense_->Snapshot();
   ++writing_->shards_missing;
   OnDisk<std::vector<TensorEntry>>(
-      [write = writing_, root = job_.checkpoint.directory,
-       faults = env_.faults] {
+      [write = writing_, root = job_.checkpoint.directory, claim = claim_] {
         return WriteShard(
-            {.root = root, .step = write->step, .shard = "dense"}, write->dense,
-            [&] { return write->abandoned.load(); }, faults);
+            {.root = root,
+             .step = write->step,
+             .shard = absl::StrCat(claim->tag(), "-dense")},
+            write->dense, [&] { return write->abandoned.load(); }, claim.get());
       },
       [this](absl::StatusOr<std::vector<TensorEntry>> entries) {
         writing_->dense.clear();
@@ -126,10 +138,10 @@ void JobRunner::OnShard(std::vector<TensorEntry> entries) {
   if (--writing_->shards_missing > 0) return;
   OnDisk<std::string>(
       [write = writing_, job = job_, tokenizers = tokenizers_,
-       in_use = env_.checkpoints_in_use, faults = env_.faults] {
+       in_use = env_.checkpoints_in_use, claim = claim_] {
         auto path = CommitJobCheckpoint(
             job, tokenizers, write->step, std::move(write->entries),
-            write->validation_loss, in_use(), faults);
+            write->validation_loss, in_use(), claim.get());
         if (path.ok()) write->path = *path;
         return path;
       },
@@ -162,7 +174,8 @@ void JobRunner::DropCheckpoint() {
   env_.disk->Post([idle = std::move(idle)] { idle->set_value(); });
   is_idle.wait();
   if (!writing_->path.empty()) return OnCheckpointWritten();
-  (void)AbandonCheckpoint(job_.checkpoint.directory, writing_->step);
+  (void)AbandonCheckpoint(job_.checkpoint.directory, writing_->step,
+                          claim_.get());
   writing_ = nullptr;
 }
 

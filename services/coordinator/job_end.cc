@@ -72,14 +72,20 @@ void JobRunner::Forget() {
   gradients_.clear();
 }
 
-void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
-  if (state == v1::JOB_STATE_FAILED) {
-    return Fail(status, IsPassing(status) && !absl::IsNotFound(status));
-  }
+void JobRunner::End() {
+  stop_preparing_.request_stop();
   Tell(*env_.members, Abort());
   DropCheckpoint();
   phase_ = Phase::kEnded;
   Forget();
+  claim_ = nullptr;
+}
+
+void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
+  if (state == v1::JOB_STATE_FAILED) {
+    return Fail(status, IsPassing(status) && !absl::IsNotFound(status));
+  }
+  End();
   LogInfo("job ends", {{"job", job_.name},
                        {"state", v1::JobState_Name(state)},
                        {"checkpoint", checkpoint_path_}});
@@ -88,10 +94,7 @@ void JobRunner::Finish(v1::JobState state, const absl::Status& status) {
 }
 
 void JobRunner::Fail(const absl::Status& status, bool retryable) {
-  Tell(*env_.members, Abort());
-  DropCheckpoint();
-  phase_ = Phase::kEnded;
-  Forget();
+  End();
   LogError("job failed", {{"job", job_.name},
                           {"status", status},
                           {"retryable", retryable ? "yes" : "no"}});

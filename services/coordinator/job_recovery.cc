@@ -14,6 +14,7 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/job_runner.h"
+#include "services/coordinator/slow_work.h"
 
 namespace gshard {
 
@@ -106,7 +107,7 @@ void JobRunner::OnReleased() {
   if (phase_ != Phase::kReleasing) return;
   phase_ = Phase::kWaiting;
   AwaitWorkers(workers_wanted_);
-  TryLoad();
+  FindStart();
 }
 
 void JobRunner::AwaitWorkers(size_t wanted) {
@@ -121,36 +122,33 @@ void JobRunner::AwaitWorkers(size_t wanted) {
                         });
 }
 
-absl::Status JobRunner::LoadAgain() {
-  if (checkpoint_ != nullptr) return absl::OkStatus();  // opened before
-  if (!rollback_.has_value()) {
-    ASSIGN_OR_RETURN(auto checkpoint, OpenToResume(job_));
-    if (checkpoint == nullptr) {
-      RETURN_IF_ERROR(ClearAfter(job_.checkpoint.directory, -1));
-    }
-    return StartFrom(std::move(checkpoint));
+void JobRunner::FindStart() {
+  prepared_ = false;
+  const bool back = rollback_.has_value();
+  const int64_t base = back ? rollback_->step - rollback_->skipped_steps : 0;
+  DoSlowWork<ResumePoint>(
+      *env_.disk, *env_.queue, stop_preparing_.get_token(),
+      [job = job_, claim = claim_, back, base](std::stop_token stop) {
+        if (!back) return FindResumePoint(job, *claim, stop);
+        return FindRollbackPoint(job, base, *claim, stop);
+      },
+      [this, still = StillThisAttempt()](absl::StatusOr<ResumePoint> point) {
+        if (!still()) return;
+        if (!point.ok()) return Do(point.status());
+        OnStartFound(*std::move(point));
+      });
+}
+
+void JobRunner::OnStartFound(ResumePoint point) {
+  // It is made again from an earlier one, and so is all that follows.
+  if (point.lost) {
+    rollback_.reset();
+    return FindStart();
   }
-  std::unique_ptr<CheckpointReader> checkpoint;
-  if (!rollback_->checkpoint_directory.empty()) {
-    const absl::Status opened = [&]() -> absl::Status {
-      ASSIGN_OR_RETURN(checkpoint,
-                       CheckpointReader::Open(rollback_->checkpoint_directory));
-      return checkpoint->Verify();
-    }();
-    if (absl::IsNotFound(opened) || absl::IsDataLoss(opened)) {
-      // It is made again from an earlier one, and so is all that follows.
-      LogWarning("the checkpoint to go back to is lost",
-                 {{"job", job_.name}, {"status", opened}});
-      const int64_t base = rollback_->step - rollback_->skipped_steps;
-      RETURN_IF_ERROR(ClearAfter(job_.checkpoint.directory, base - 1));
-      rollback_.reset();
-      return LoadAgain();
-    }
-    RETURN_IF_ERROR(opened);
-  }
-  RETURN_IF_ERROR(StartFrom(std::move(checkpoint)));
-  start_ = *rollback_;
-  return absl::OkStatus();
+  StartFrom(std::move(point));
+  if (rollback_.has_value()) start_ = *rollback_;
+  prepared_ = true;
+  TryLoad();
 }
 
 }  // namespace gshard

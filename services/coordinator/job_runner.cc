@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/checkpoint_folder.h"
+#include "services/coordinator/slow_work.h"
 
 namespace gshard {
 bool IsPassing(const absl::Status& status) {
@@ -85,14 +85,6 @@ void JobRunner::Start() {
   LogInfo("job begins", {{"job", job_.name}, {"session", session_}});
   SetState(settings_.restored ? v1::JOB_STATE_RECOVERING
                               : v1::JOB_STATE_WAITING);
-  if (settings_.restored) {
-    const absl::StatusOr<bool> done = WasDone();
-    if (!done.ok()) return Do(done.status());
-    if (*done && job_.serve_as.empty()) return Serve();
-    trained_ = prepared_ = *done;
-  }
-  // Members that wait are better used than a tokenizer that waits for them.
-  if (!trained_) Do(Prepare());
   // Not all that were there need to come back.
   if (settings_.restored) {
     if (settings_.reduce != ReduceWay::kCoordinator) {
@@ -100,49 +92,54 @@ void JobRunner::Start() {
     }
     AwaitWorkers(job_.min_workers);
   }
+  // Members that wait are better used than a tokenizer that waits for them.
+  DoSlowWork<PreparedJob>(
+      *env_.disk, *env_.queue, stop_preparing_.get_token(),
+      [job = job_, faults = env_.faults,
+       intent =
+           JobIntent{.resume = settings_.resume,
+                     .restored = settings_.restored}](std::stop_token stop) {
+        return PrepareJob(job, intent, stop, faults);
+      },
+      [this, still = StillThisAttempt()](absl::StatusOr<PreparedJob> prepared) {
+        if (!still()) return;
+        if (!prepared.ok()) return Do(prepared.status());
+        OnJobPrepared(*std::move(prepared));
+      });
+}
+
+void JobRunner::OnJobPrepared(PreparedJob prepared) {
+  claim_ = std::move(prepared.claim);
+  job_ = std::move(prepared.job);
+  tokenizers_ = std::move(prepared.tokenizers);
+  prepared_ = true;
+  trained_ = prepared.trained;
+  if (!trained_) {
+    StartFrom(std::move(prepared.start));
+    return TryLoad();
+  }
+  step_ = prepared.start.checkpoint->manifest().step;
+  checkpoint_path_ = prepared.start.checkpoint->path();
+  reporter_->OnCheckpoint(step_, checkpoint_path_);
+  reporter_->Begin(step_, env_.clock());
+  if (job_.serve_as.empty()) return Serve();
   TryLoad();
 }
 
-absl::StatusOr<bool> JobRunner::WasDone() {
-  const absl::StatusOr<std::unique_ptr<CheckpointReader>> reader =
-      LatestGoodCheckpoint(job_.checkpoint.directory);
-  if (absl::IsNotFound(reader.status())) return false;
-  RETURN_IF_ERROR(reader.status());
-  if ((*reader)->manifest().step < job_.steps) return false;
-  step_ = (*reader)->manifest().step;
-  checkpoint_path_ = (*reader)->path();
-  reporter_->OnCheckpoint(step_, checkpoint_path_);
-  reporter_->Begin(step_, env_.clock());
-  return true;
-}
-
-absl::Status JobRunner::Prepare() {
-  std::unique_ptr<CheckpointReader> checkpoint;
-  if (settings_.resume) {
-    ASSIGN_OR_RETURN(checkpoint, OpenToResume(job_));
-  }
-  ASSIGN_OR_RETURN(tokenizers_, PrepareTokenizers(&job_, checkpoint.get()));
-  RETURN_IF_ERROR(ValidateTrainingJob(job_));
-  RETURN_IF_ERROR(StartFrom(std::move(checkpoint)));
-  prepared_ = true;
-  return absl::OkStatus();
-}
-
-absl::Status JobRunner::StartFrom(
-    std::unique_ptr<CheckpointReader> checkpoint) {
+void JobRunner::StartFrom(ResumePoint point) {
   start_ = {.step = 0,
             .skipped_steps = 0,
             .checkpoint_directory = "",
             .tokenizer_directory = tokenizers_.directory};
-  checkpoint_ = std::move(checkpoint);
+  checkpoint_ = std::move(point.checkpoint);
   checkpoint_step_ = 0;
-  if (checkpoint_ == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckResumable(job_, *checkpoint_));
-  FindBestValidation();
+  if (point.best.has_value()) {
+    reporter_->FindBest(point.best->step, point.best->loss);
+  }
+  if (checkpoint_ == nullptr) return;
   start_.step = checkpoint_->manifest().step;
   start_.checkpoint_directory = checkpoint_path_ = checkpoint_->path();
   checkpoint_step_ = start_.step;
-  return absl::OkStatus();
 }
 
 void JobRunner::OnMembersChanged() {
@@ -177,10 +174,6 @@ void JobRunner::TryLoad() {
             " expert workers are there")));
   }
   if (trained_) return Serve();
-  if (again_) {
-    const absl::Status opened = LoadAgain();
-    if (!opened.ok()) return Do(opened);
-  }
   const absl::Status loaded = LoadWorkers(workers);
   if (again_ && absl::IsResourceExhausted(loaded) &&
       phase_ == Phase::kWaiting) {

@@ -34,6 +34,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,7 @@
 #include "services/coordinator/dense_reduction.h"
 #include "services/coordinator/fan_out.h"
 #include "services/coordinator/job_checkpoint.h"
+#include "services/coordinator/job_preparation.h"
 #include "services/coordinator/job_reporter.h"
 #include "services/coordinator/job_tokenizers.h"
 #include "services/coordinator/microbatch_schedule.h"
@@ -56,7 +58,8 @@ struct JobEnvironment {
   Members* members = nullptr;
   // Runs everything of the job.
   TaskQueue* queue = nullptr;
-  // Writes checkpoints. Stopped after `queue`, which may wait for it.
+  // Does what waits for disks: prepares the job, and writes its checkpoints.
+  // Stopped after `queue`, which may wait for it.
   TaskQueue* disk = nullptr;
   // Sums gradients; runs as long as calls are served.
   TaskQueue* sums = nullptr;
@@ -130,7 +133,10 @@ class JobRunner {
 
   // The coordinator is about to send its members away: that they go is no loss
   // any more, and nothing is noted of the job from here on.
-  void Halt() { halted_ = true; }
+  void Halt() {
+    halted_ = true;
+    stop_preparing_.request_stop();
+  }
 
   // Null unless training is loaded and the coordinator reduces.
   std::shared_ptr<DenseParameters> dense() const;
@@ -185,9 +191,9 @@ class JobRunner {
   void SetState(v1::JobState state, const absl::Status& status = {},
                 bool retryable = false);
 
-  absl::Status Prepare();
-  absl::StatusOr<bool> WasDone();
-  absl::Status StartFrom(std::unique_ptr<CheckpointReader> checkpoint);
+  void OnJobPrepared(PreparedJob prepared);
+  void OnStartFound(ResumePoint point);
+  void StartFrom(ResumePoint point);
   bool EnoughMembers() const;
   // That there are, or have to be.
   int64_t NumRouters() const;
@@ -228,7 +234,8 @@ class JobRunner {
   void OnReleased();
   // Until so many are there, or replacement_wait is over; TryLoad() follows.
   void AwaitWorkers(size_t wanted);
-  absl::Status LoadAgain();
+  // Finds out where the attempt starts; TryLoad() follows.
+  void FindStart();
 
   void BeginStep();
   // What the step did since the last call is over.
@@ -261,8 +268,6 @@ class JobRunner {
   bool ValidationDue(bool over) const;
   void BeginValidation();
   absl::Status OnValidated();
-  // That of the checkpoints that are there.
-  void FindBestValidation();
   // The step, and its validation, are done.
   void AfterStep();
   // Begins to write the last step's checkpoint, and goes on with the next step
@@ -288,6 +293,8 @@ class JobRunner {
   void OnDisk(std::function<absl::StatusOr<Result>()> work,
               std::function<absl::Status(absl::StatusOr<Result>)> done);
   void Serve();
+  // Lets go of all that the job has.
+  void End();
   // Ends the job, or parks it in the state QUEUED.
   void Finish(v1::JobState state, const absl::Status& status = {});
   void Fail(const absl::Status& status, bool retryable);
@@ -309,7 +316,8 @@ class JobRunner {
   std::unique_ptr<JobReporter> reporter_;
 
   Phase phase_ = Phase::kWaiting;
-  bool prepared_ = false;
+  bool prepared_ = false;  // this attempt knows where it starts
+  std::stop_source stop_preparing_;
   bool trained_ = false;  // by an earlier coordinator
   bool stop_ = false;
   std::atomic<bool> halted_{false};
@@ -327,6 +335,7 @@ class JobRunner {
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
   JobTokenizers tokenizers_;
+  std::shared_ptr<FolderClaim> claim_;            // once prepared
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written
   int64_t checkpoint_step_ = 0;                   // its step

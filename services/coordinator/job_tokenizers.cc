@@ -35,10 +35,11 @@ absl::StatusOr<std::string> ReadNamed(absl::string_view field,
 }
 
 absl::Status Train(const TrainingJob& job, bool source_side, bool target_side,
-                   int64_t vocabulary_size, const std::string& path) {
+                   int64_t vocabulary_size, const std::string& path,
+                   std::stop_token stop) {
   ASSIGN_OR_RETURN(const CorpusSample corpus,
                    SampleCorpus(TrainFiles(job.data), kMaxTokenizerPairs,
-                                static_cast<uint64_t>(job.seed)));
+                                static_cast<uint64_t>(job.seed), stop));
   TokenizerOptions options;
   options.vocab_size = static_cast<int32_t>(vocabulary_size);
   options.seed = static_cast<uint32_t>(job.seed);
@@ -55,14 +56,15 @@ absl::Status Train(const TrainingJob& job, bool source_side, bool target_side,
       sentences.push_back(pair.target);
     }
   }
-  RETURN_IF_ERROR(MakeDirectories(TokenizerDirectory(job)));
   return TrainTokenizer(options, sentences, path);
 }
 
 // The bytes of one side's tokenizer; `in_checkpoint` is empty without one.
 absl::StatusOr<std::string> Prepare(const TrainingJob& job,
                                     absl::string_view side,
-                                    const std::string& in_checkpoint) {
+                                    const std::string& in_checkpoint,
+                                    std::stop_token stop, FaultPoints* faults) {
+  RETURN_IF_ERROR(MakeDirectories(TokenizerDirectory(job), faults));
   const bool is_source = side == "source";
   const std::string& named = is_source ? job.data.source_tokenizer_path
                                        : job.data.target_tokenizer_path;
@@ -73,16 +75,17 @@ absl::StatusOr<std::string> Prepare(const TrainingJob& job,
         bytes, ReadNamed(absl::StrCat("data.", side, "_tokenizer_path"), named,
                          in_checkpoint));
   } else if (bytes.empty()) {
+    const std::string trained = absl::StrCat(path, ".", UniqueDigits(), ".tmp");
     RETURN_IF_ERROR(Annotate(
         Train(job, is_source, !is_source || job.model.shared_vocabulary,
               is_source ? job.model.source_vocabulary_size
                         : job.model.target_vocabulary_size,
-              path),
+              trained, stop),
         absl::StrCat(side, " tokenizer")));
-    return ReadFile(path, kMaxTokenizerBytes);
+    ASSIGN_OR_RETURN(bytes, ReadFile(trained, kMaxTokenizerBytes));
+    RETURN_IF_ERROR(RemoveTree(trained, faults));
   }
-  RETURN_IF_ERROR(MakeDirectories(TokenizerDirectory(job)));
-  RETURN_IF_ERROR(WriteFileAtomically(path, bytes));
+  RETURN_IF_ERROR(WriteFileAtomically(path, bytes, faults));
   return bytes;
 }
 
@@ -103,7 +106,8 @@ std::string TokenizerDirectory(const TrainingJob& job) {
 }
 
 absl::StatusOr<JobTokenizers> PrepareTokenizers(
-    TrainingJob* job, const CheckpointReader* checkpoint) {
+    TrainingJob* job, const CheckpointReader* checkpoint, std::stop_token stop,
+    FaultPoints* faults) {
   JobTokenizers tokenizers;
   tokenizers.directory = TokenizerDirectory(*job);
   std::string source_before, target_before;
@@ -113,13 +117,15 @@ absl::StatusOr<JobTokenizers> PrepareTokenizers(
       ASSIGN_OR_RETURN(target_before, checkpoint->ReadTargetTokenizer());
     }
   }
-  ASSIGN_OR_RETURN(tokenizers.source, Prepare(*job, "source", source_before));
+  ASSIGN_OR_RETURN(tokenizers.source,
+                   Prepare(*job, "source", source_before, stop, faults));
   ASSIGN_OR_RETURN(job->model.source_vocabulary_size,
                    VocabularySize(tokenizers.source, "source"));
   if (job->model.shared_vocabulary) {
     job->model.target_vocabulary_size = job->model.source_vocabulary_size;
   } else {
-    ASSIGN_OR_RETURN(tokenizers.target, Prepare(*job, "target", target_before));
+    ASSIGN_OR_RETURN(tokenizers.target,
+                     Prepare(*job, "target", target_before, stop, faults));
     ASSIGN_OR_RETURN(job->model.target_vocabulary_size,
                      VocabularySize(tokenizers.target, "target"));
   }

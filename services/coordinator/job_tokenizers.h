@@ -4,6 +4,7 @@
 #ifndef SERVICES_COORDINATOR_JOB_TOKENIZERS_H_
 #define SERVICES_COORDINATOR_JOB_TOKENIZERS_H_
 
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -26,13 +27,14 @@ std::string TokenizerDirectory(const TrainingJob& job);
 
 // Gets the tokenizers, writes them to TokenizerDirectory, and sets the model's
 // vocabulary sizes to theirs. `checkpoint` is null if training starts anew.
-// Deterministic. Takes seconds to train.
+// Deterministic. Takes seconds to minutes to train. For `faults` see file.h.
 //
 // Errors: those of reading the corpus and of training; InvalidArgument if a
 // file that the job names is no tokenizer; FailedPrecondition if it is not the
-// checkpoint's.
+// checkpoint's; Cancelled if it is told to stop.
 absl::StatusOr<JobTokenizers> PrepareTokenizers(
-    TrainingJob* job, const CheckpointReader* checkpoint);
+    TrainingJob* job, const CheckpointReader* checkpoint, std::stop_token stop,
+    FaultPoints* faults = nullptr);
 
 }  // namespace gshard
 

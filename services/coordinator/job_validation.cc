@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/log.h"
-#include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/job_runner.h"
 
 namespace gshard {
@@ -60,17 +59,6 @@ absl::Status JobRunner::OnValidated() {
   reporter_->OnValidation(step_, sum, validation_began_, env_.clock());
   AfterStep();
   return absl::OkStatus();
-}
-
-void JobRunner::FindBestValidation() {
-  const absl::StatusOr<std::string> path =
-      BestCheckpoint(job_.checkpoint.directory);
-  if (!path.ok()) return;  // none was measured
-  const auto reader = CheckpointReader::Open(*path);
-  if (!reader.ok()) return;
-  const Manifest& manifest = (*reader)->manifest();
-  reporter_->FindBest(manifest.step,
-                      manifest.validation_loss.value_or(std::nan("")));
 }
 
 }  // namespace gshard

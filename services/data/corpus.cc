@@ -100,7 +100,8 @@ struct FileCloser {
 
 // Hands the pairs of a file to `on_pair`; returns the counts.
 absl::StatusOr<Corpus> ScanFile(const std::string& path,
-                                const CorpusOptions& options, OnPair on_pair) {
+                                const CorpusOptions& options, OnPair on_pair,
+                                std::stop_token stop = {}) {
   std::unique_ptr<FILE, FileCloser> file(fopen(path.c_str(), "rbe"));
   if (file == nullptr) {
     return absl::NotFoundError(
@@ -109,6 +110,9 @@ absl::StatusOr<Corpus> ScanFile(const std::string& path,
   PairCounter counter(options, std::move(on_pair));
   std::vector<char> buffer(256 << 10);
   while (true) {
+    if (stop.stop_requested()) {
+      return absl::CancelledError(absl::StrCat("told to stop reading ", path));
+    }
     const size_t n = fread(buffer.data(), 1, buffer.size(), file.get());
     if (n == 0) break;
     counter.Append(absl::string_view(buffer.data(), n));
@@ -177,7 +181,8 @@ absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
 }
 
 absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
-                                          size_t max_pairs, uint64_t seed) {
+                                          size_t max_pairs, uint64_t seed,
+                                          std::stop_token stop) {
   CHECK(max_pairs > 0);
   CorpusSample sample;
   std::set<std::string> languages;
@@ -186,21 +191,19 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
   std::vector<std::pair<uint64_t, SentencePair>> kept;
   uint64_t seen = 0;
   for (const TextFile& file : files) {
+    const auto take = [&](const PairLine& line, int64_t) {
+      languages.emplace(line.language);
+      const uint64_t place = seen++;
+      if (kept.size() < max_pairs) {
+        kept.emplace_back(place, ToSentencePair(line));
+        return;
+      }
+      const uint64_t drawn = RandomBelow(key, place, seen);
+      if (drawn < max_pairs) kept[drawn] = {place, ToSentencePair(line)};
+    };
     ASSIGN_OR_RETURN(
         const Corpus counts,
-        ScanFile(file.path, {.default_language = file.language},
-                 [&](const PairLine& line, int64_t) {
-                   languages.emplace(line.language);
-                   const uint64_t place = seen++;
-                   if (kept.size() < max_pairs) {
-                     kept.emplace_back(place, ToSentencePair(line));
-                     return;
-                   }
-                   const uint64_t drawn = RandomBelow(key, place, seen);
-                   if (drawn < max_pairs) {
-                     kept[drawn] = {place, ToSentencePair(line)};
-                   }
-                 }));
+        ScanFile(file.path, {.default_language = file.language}, take, stop));
     sample.bad_lines += counts.bad_lines;
   }
   std::sort(kept.begin(), kept.end(),

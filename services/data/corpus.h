@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -70,14 +71,16 @@ absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
 // At most `max_pairs` pairs of `files`, in order, and the languages of all of
 // them, sorted. Of more, those that are kept are a function of `seed` and of
 // their number, each pair being as likely as another. Memory grows with
-// `max_pairs`, not with the files. Errors: those of ReadCorpus.
+// `max_pairs`, not with the files. Errors: those of ReadCorpus; Cancelled if it
+// is told to stop.
 struct CorpusSample {
   std::vector<SentencePair> pairs;
   std::vector<std::string> languages;
   int64_t bad_lines = 0;
 };
 absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
-                                          size_t max_pairs, uint64_t seed);
+                                          size_t max_pairs, uint64_t seed,
+                                          std::stop_token stop = {});
 
 // Writes pairs as three columns; the file appears whole or not at all.
 //

@@ -1,10 +1,11 @@
-// Manifests of checkpoints, as they are, and with the seal that their lines
-// would have: nothing else is ever looked into.
+// Manifests of checkpoints and owners of their folders, as they are, and with
+// the seal that their lines would have: nothing else is ever looked into.
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "services/checkpoint/folder_owner.h"
 #include "services/checkpoint/manifest.h"
 #include "services/checkpoint/sealed_lines.h"
 #include "tests/fuzz/fuzzer.h"
@@ -12,7 +13,15 @@
 namespace gshard {
 namespace {
 
+void ParseOwners(absl::string_view text) {
+  const auto owner = ParseOwner(text);
+  if (!Accepted(owner.status())) return;
+  const auto again = ParseOwner(FormatOwner(*owner));
+  CHECK(again.ok() && *again == *owner);
+}
+
 void Parse(absl::string_view text) {
+  ParseOwners(text);
   const auto manifest = ParseManifest(text);
   if (!Accepted(manifest.status())) return;
   CHECK(CheckManifest(*manifest).ok());

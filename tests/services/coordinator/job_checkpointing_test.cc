@@ -224,7 +224,8 @@ TEST(JobCheckpointingTest, AFullDiskIsAClearErrorAndNothingIsLost) {
                   static_cast<int>(absl::StatusCode::kResourceExhausted));
         EXPECT_THAT(last.status().message(),
                     HasSubstr("No space left on device"));
-        EXPECT_THAT(last.status().message(), HasSubstr("checkpoint of step "));
+        EXPECT_THAT(last.status().message(),
+                    HasSubstr(job.checkpoint.directory));
       }
     }
     if (failed) {

@@ -49,8 +49,12 @@ TEST(JobDeathTest, TheCoordinatorDiesAtAnyChangeOfTheDisk) {
       Spill(job.data.train_path, "de\teins\tone\nde\tzwei\ttwo\n");
       cluster.AddRouter("r");
       cluster.AddWorker("w");
-      ASSERT_OK(cluster.Submit(job, /*resume=*/true));
-      EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+      // It may have died when the last checkpoint was made, and only that.
+      if (!IsDirectory(CheckpointPath(job.checkpoint.directory, 5))) {
+        ASSERT_OK(cluster.Submit(job, /*resume=*/true));
+        EXPECT_EQ(cluster.Watch("demo").back().state(),
+                  v1::JOB_STATE_SUCCEEDED);
+      }
       for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
     };
     code = ExitCodeOf([&] {

@@ -1,0 +1,136 @@
+#include "services/checkpoint/folder_claim.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/file.h"
+#include "services/checkpoint/json_text.h"
+
+namespace gshard {
+namespace {
+
+std::string LockPath(const std::string& root) {
+  return absl::StrCat(root, "/owner.lock");
+}
+
+// Of the whole file. Of the open file, not of the process: two jobs of one
+// process keep each other out, too.
+struct flock WriteLock() {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+bool MeansNoLocks(int error_number) {
+  return error_number == ENOLCK || error_number == EOPNOTSUPP ||
+         error_number == EINVAL || error_number == ENOSYS;
+}
+
+absl::Status HeldBy(const std::string& root,
+                    const std::optional<FolderOwner>& owner) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("checkpoint folder ", root, " is in use by ",
+                   owner.has_value() ? Describe(*owner) : "another process",
+                   "; end that job first, or choose another folder"));
+}
+
+// The name of this machine, in printable ASCII.
+std::string HostName() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0) return "unknown";
+  return IsUtf8(name) ? name : "unknown";
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
+    const std::string& root, const std::string& job, FaultPoints* faults) {
+  RETURN_IF_ERROR(MakeDirectories(root, faults));
+  const std::string path = LockPath(root);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return FileError(errno, "open", path);
+  // From here on the destructor closes it.
+  const std::shared_ptr<FolderClaim> claim(new FolderClaim(root, fd, faults));
+  struct flock lock = WriteLock();
+  const bool locked = ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
+  const int error_number = errno;
+  ASSIGN_OR_RETURN(const std::optional<FolderOwner> before, ReadOwner(root));
+  if (!locked && (error_number == EAGAIN || error_number == EACCES)) {
+    return HeldBy(root, before);
+  }
+  if (!locked && !MeansNoLocks(error_number)) {
+    return FileError(error_number, "lock", path);
+  }
+  if (!locked) {
+    LogWarning(
+        "no locks on the disk of a checkpoint folder: nothing keeps "
+        "rivals out, who will only notice each other",
+        {{"path", path}, {"status", FileError(error_number, "lock", path)}});
+  }
+  claim->owner_ = {.job = job,
+                   .epoch = before.has_value() ? before->epoch + 1 : 1,
+                   .host = HostName(),
+                   .process = ::getpid(),
+                   .claim = UniqueDigits()};
+  RETURN_IF_ERROR(
+      WriteFileAtomically(OwnerPath(root), FormatOwner(claim->owner_), faults));
+  // Without locks somebody may have done so in the same moment.
+  RETURN_IF_ERROR(claim->Check());
+  LogInfo("checkpoint folder claimed",
+          {{"path", root}, {"owner", Describe(claim->owner_)}});
+  return claim;
+}
+
+absl::Status FolderClaim::CheckFree(const std::string& root) {
+  const std::string path = LockPath(root);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) {
+    return errno == ENOENT ? absl::OkStatus() : FileError(errno, "open", path);
+  }
+  struct flock lock = WriteLock();
+  // Only asks: a lock that was held for a moment could keep a rival out.
+  const bool held =
+      ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  ::close(fd);
+  ASSIGN_OR_RETURN(const std::optional<FolderOwner> owner, ReadOwner(root));
+  const bool ours = owner.has_value() && owner->process == ::getpid() &&
+                    owner->host == HostName();
+  return held && !ours ? HeldBy(root, owner) : absl::OkStatus();
+}
+
+FolderClaim::~FolderClaim() { ::close(lock_); }
+
+absl::Status FolderClaim::Check() const {
+  ASSIGN_OR_RETURN(const std::optional<FolderOwner> owner, ReadOwner(root_));
+  if (owner == owner_) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint folder ", root_, " is no longer that of ", Describe(owner_),
+      owner.has_value()
+          ? absl::StrCat(": it was taken over by ", Describe(*owner))
+          : ": its owner.json was removed",
+      "; nothing more is changed there"));
+}
+
+absl::Status FolderClaim::Reach(const DiskChange& change) {
+  // Of a file that this owner has made nobody else writes the bytes.
+  const bool of_bytes = change.kind == DiskChange::Kind::kWrite ||
+                        change.kind == DiskChange::Kind::kSync ||
+                        change.kind == DiskChange::Kind::kSyncDirectory;
+  // First, for in tests it may let time pass.
+  if (faults_ != nullptr) RETURN_IF_ERROR(faults_->Reach(change));
+  return of_bytes ? absl::OkStatus() : Check();
+}
+
+std::string FolderClaim::tag() const {
+  return absl::StrCat(owner_.epoch, "-", owner_.claim);
+}
+
+}  // namespace gshard

@@ -1,0 +1,44 @@
+// FolderOwner: who may change a checkpoint folder, as the file owner.json in it
+// says.
+
+#ifndef SERVICES_CHECKPOINT_FOLDER_OWNER_H_
+#define SERVICES_CHECKPOINT_FOLDER_OWNER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+struct FolderOwner {
+  std::string job;      // its name
+  int64_t epoch = 0;    // how many owners there have been, from 1
+  std::string host;     // where it runs
+  int64_t process = 0;  // its number there
+  std::string claim;    // 8 hexadecimal digits that no other owner has
+
+  bool operator==(const FolderOwner&) const = default;
+};
+
+// "job 'demo' (epoch 3, process 4711 on host trainer-2)".
+std::string Describe(const FolderOwner& owner);
+
+// Sealed as a manifest is. REQUIRES: the strings are UTF-8.
+std::string FormatOwner(const FolderOwner& owner);
+
+// Errors: DataLoss for anything but what FormatOwner wrote.
+absl::StatusOr<FolderOwner> ParseOwner(absl::string_view text);
+
+// Of the folder `root`; nothing if nobody has claimed it yet. Errors: DataLoss
+// naming the file; those of file.h.
+absl::StatusOr<std::optional<FolderOwner>> ReadOwner(const std::string& root);
+
+// ROOT/owner.json.
+std::string OwnerPath(const std::string& root);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CHECKPOINT_FOLDER_OWNER_H_

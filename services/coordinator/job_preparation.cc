@@ -1,0 +1,95 @@
+#include "services/coordinator/job_preparation.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/coordinator/job_checkpoint.h"
+
+namespace gshard {
+namespace {
+
+std::optional<ResumePoint::Best> FindBest(const std::string& root) {
+  const absl::StatusOr<std::string> path = BestCheckpoint(root);
+  if (!path.ok()) return std::nullopt;  // none was measured
+  const auto reader = CheckpointReader::Open(*path);
+  if (!reader.ok()) return std::nullopt;
+  const Manifest& manifest = (*reader)->manifest();
+  if (!manifest.validation_loss.has_value()) return std::nullopt;
+  return ResumePoint::Best{manifest.step, *manifest.validation_loss};
+}
+
+absl::StatusOr<ResumePoint> ResumePointAt(
+    const TrainingJob& job, std::unique_ptr<CheckpointReader> checkpoint) {
+  ResumePoint point;
+  if (checkpoint == nullptr) return point;
+  RETURN_IF_ERROR(CheckResumable(job, *checkpoint));
+  point.best = FindBest(job.checkpoint.directory);
+  point.checkpoint = std::move(checkpoint);
+  return point;
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
+                                       std::stop_token stop,
+                                       FaultPoints* faults) {
+  PreparedJob prepared;
+  const std::string& root = job.checkpoint.directory;
+  ASSIGN_OR_RETURN(prepared.claim, FolderClaim::Take(root, job.name, faults));
+  std::unique_ptr<CheckpointReader> checkpoint;
+  if (intent.restored) {
+    ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+    prepared.trained =
+        checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
+  }
+  if (prepared.trained) {
+    prepared.start.checkpoint = std::move(checkpoint);
+    prepared.job = std::move(job);
+    return prepared;
+  }
+  if (intent.resume) {
+    ASSIGN_OR_RETURN(checkpoint, OpenToResume(job, *prepared.claim, stop));
+  } else {
+    RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
+  }
+  ASSIGN_OR_RETURN(
+      prepared.tokenizers,
+      PrepareTokenizers(&job, checkpoint.get(), stop, prepared.claim.get()));
+  RETURN_IF_ERROR(ValidateTrainingJob(job));
+  ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint)));
+  prepared.job = std::move(job);
+  return prepared;
+}
+
+absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
+                                            FolderClaim& claim,
+                                            std::stop_token stop) {
+  ASSIGN_OR_RETURN(auto checkpoint, OpenToResume(job, claim, stop));
+  return ResumePointAt(job, std::move(checkpoint));
+}
+
+absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
+                                              int64_t step, FolderClaim& claim,
+                                              std::stop_token stop) {
+  if (step == 0) return ResumePoint();
+  const std::string& root = job.checkpoint.directory;
+  auto checkpoint = CheckpointReader::Open(CheckpointPath(root, step));
+  absl::Status status = checkpoint.status();
+  if (status.ok()) status = (*checkpoint)->Verify(stop);
+  if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
+    LogWarning("the checkpoint to go back to is lost",
+               {{"job", job.name}, {"status", status}});
+    RETURN_IF_ERROR(ClearAfter(root, step - 1, &claim));
+    ResumePoint point;
+    point.lost = true;
+    return point;
+  }
+  RETURN_IF_ERROR(status);
+  return ResumePointAt(job, *std::move(checkpoint));
+}
+
+}  // namespace gshard
