@@ -2,10 +2,13 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/file.h"
 #include "services/coordinator/progress_feed.h"
+#include "services/rpc/status.h"
 
 namespace gshard {
 namespace {
@@ -60,6 +63,43 @@ absl::Status Upgrade(Database& database, int64_t schema) {
 absl::Status Damaged(const std::string& what) {
   return absl::DataLossError(
       absl::StrCat("the coordinator's state is damaged: ", what));
+}
+
+Requester ReadSubmitter(const DatabaseRow& row) {
+  // A role of a later release is none here.
+  return {.caller = {.name = row.Text(5),
+                     .grants = ParseGrants(row.Text(6)).value_or(Grants())},
+          .request_id = row.Text(7)};
+}
+
+// Of a row of jobs. Errors: DataLoss.
+absl::StatusOr<StoredJob> ReadJob(const DatabaseRow& row) {
+  StoredJob job;
+  auto parsed = ParseTrainingJob(row.Text(1), UnknownFields::kIgnored);
+  if (!parsed.ok()) return Damaged(std::string(parsed.status().message()));
+  job.job = *std::move(parsed);
+  job.resume = row.Integer(2) != 0;
+  job.submitted_micros = row.Integer(3);
+  if (!job.progress.ParseFromString(row.Text(4)) ||
+      job.progress.job() != job.job.name || job.job.name != row.Text(0)) {
+    return Damaged("its progress, or its name");
+  }
+  job.submitter = ReadSubmitter(row);
+  return job;
+}
+
+// What is said of a job that cannot be read.
+StoredJob UnreadableJob(const DatabaseRow& row, const absl::Status& why) {
+  StoredJob job;
+  job.job.name = absl::CHexEscape(row.Text(0));
+  // Its folders are not known: it is for its submitter, and who has no limits.
+  job.job.checkpoint.directory = std::string("/");
+  job.progress.set_job(job.job.name);
+  job.progress.set_state(v1::JOB_STATE_FAILED);
+  *job.progress.mutable_status() =
+      ToProtoStatus(Annotate(why, "the job cannot be read; submit it again"));
+  job.submitter = ReadSubmitter(row);
+  return job;
 }
 
 }  // namespace
@@ -128,7 +168,7 @@ absl::Status JobStore::ForgetOldJobs() {
                      [&](const DatabaseRow& row) {
                        v1::JobProgress progress;
                        const bool known = progress.ParseFromString(row.Text(1));
-                       if (known && IsOver(progress.state()) &&
+                       if ((!known || IsOver(progress.state())) &&
                            static_cast<int64_t>(old.size()) < excess) {
                          old.push_back(row.Text(0));
                        }
@@ -183,28 +223,16 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
   std::vector<StoredJob> jobs;
   RETURN_IF_ERROR(database_->Run(
       "SELECT name, job, resume, submitted_micros, progress, submitter, "
-      "grants, "
-      "request_id FROM jobs ORDER BY place",
-      {}, [&](const DatabaseRow& row) -> absl::Status {
-        StoredJob& job = jobs.emplace_back();
-        auto parsed = ParseTrainingJob(row.Text(1), UnknownFields::kIgnored);
-        if (!parsed.ok()) {
-          return Damaged(absl::StrCat("job '", row.Text(0),
-                                      "': ", parsed.status().message()));
+      "grants, request_id FROM jobs ORDER BY place",
+      {}, [&](const DatabaseRow& row) {
+        absl::StatusOr<StoredJob> job = ReadJob(row);
+        if (!job.ok()) {
+          job = UnreadableJob(row, job.status());
+          LogError("a job cannot be read, and has failed by that",
+                   {{"job", job->job.name},
+                    {"status", job->progress.status().message()}});
         }
-        job.job = *std::move(parsed);
-        job.resume = row.Integer(2) != 0;
-        job.submitted_micros = row.Integer(3);
-        if (!job.progress.ParseFromString(row.Text(4)) ||
-            job.progress.job() != job.job.name) {
-          return Damaged(
-              absl::StrCat("the progress of job '", row.Text(0), "'"));
-        }
-        job.submitter.caller.name = row.Text(5);
-        // A role of a later release is none here.
-        job.submitter.caller.grants =
-            ParseGrants(row.Text(6)).value_or(Grants());
-        job.submitter.request_id = row.Text(7);
+        jobs.push_back(*std::move(job));
         return absl::OkStatus();
       }));
   return jobs;
@@ -214,14 +242,15 @@ absl::StatusOr<std::vector<v1::JobChange>> JobStore::History(
     const std::string& job) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<v1::JobChange> changes;
-  RETURN_IF_ERROR(database_->Run(
-      "SELECT change FROM changes WHERE job = ? ORDER BY number", {job},
-      [&](const DatabaseRow& row) -> absl::Status {
-        if (changes.emplace_back().ParseFromString(row.Text(0))) {
-          return absl::OkStatus();
-        }
-        return Damaged(absl::StrCat("the history of job '", job, "'"));
-      }));
+  RETURN_IF_ERROR(
+      database_->Run("SELECT change FROM changes WHERE job = ? ORDER BY number",
+                     {job}, [&](const DatabaseRow& row) {
+                       v1::JobChange change;
+                       if (change.ParseFromString(row.Text(0))) {
+                         changes.push_back(std::move(change));
+                       }
+                       return absl::OkStatus();
+                     }));
   return changes;
 }
 

@@ -80,10 +80,13 @@ class JobStore {
   // that its state or attempt has changed.
   absl::Status Update(const v1::JobProgress& progress, int64_t time_micros);
 
-  // In the order of their submission. Errors: DataLoss naming the job.
+  // In the order of their submission. One that cannot be read, as a damaged
+  // file or a release with other limits may leave it, has failed: with its name
+  // and DataLoss, and nothing else.
   absl::StatusOr<std::vector<StoredJob>> Jobs();
 
-  // The oldest first; empty for a job that is not known.
+  // The oldest first; empty for a job that is not known. Changes that cannot be
+  // read are left out.
   absl::StatusOr<std::vector<v1::JobChange>> History(const std::string& job);
 
   // Served models, one of a name, and the one that the name served before. That

@@ -257,6 +257,27 @@ TEST(CoordinatorJobsTest, AStateDiskThatVanishesIsAClearError) {
   EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
 }
 
+TEST(CoordinatorJobsTest, AJobThatCannotBeReadKeepsNoCoordinatorFromStarting) {
+  FakeCluster cluster({}, /*keep=*/true);
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("b")));
+  cluster.RestartCoordinator([&] {
+    const auto database =
+        Database::Open(cluster.scratch / "state/coordinator.db");
+    ASSERT_OK(database);
+    ASSERT_OK((*database)->Run(
+        "UPDATE jobs SET job = 'steps: -1' WHERE name = ?", {"a"}));
+  });
+  const v1::JobProgress last = cluster.Watch("a").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(last.status().message(), HasSubstr("submit it again"));
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  EXPECT_EQ(cluster.Watch("b").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_OK(cluster.Submit(cluster.MakeJob("a"), /*resume=*/true));
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
 TEST(CoordinatorJobsTest, ARestartServesWhatWasServed) {
   FakeCluster cluster({}, /*keep=*/true);
   cluster.AddRouter("r");

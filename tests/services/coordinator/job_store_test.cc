@@ -144,6 +144,54 @@ TEST(JobStoreTest, ADamagedFileIsAClearError) {
   EXPECT_OK(JobStore::Open(scratch / "state").status());
 }
 
+// One of more files than there may be, one of another release's limits, one of
+// bits that have changed: the others are there all the same.
+TEST(JobStoreTest, AJobThatCannotBeReadHasFailed) {
+  const ScratchDirectory scratch;
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    for (const char* name : {"a", "files", "limits", "bits", "done", "z"}) {
+      ASSERT_OK(store->Submit(MakeStored(name, 1)));
+    }
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    std::string files;
+    for (int i = 0; i < 70'000; ++i) {
+      absl::StrAppend(&files, "data { train_files { path: \"/", i, "\" } } ");
+    }
+    for (const auto& [name, text] :
+         {std::pair<std::string, std::string>("files", files),
+          {"limits", "steps: -1"}}) {
+      ASSERT_OK(database->Run("UPDATE jobs SET job = job || ? WHERE name = ?",
+                              {" " + text, name}));
+    }
+    ASSERT_OK(database->Run("UPDATE jobs SET progress = ? WHERE name = ?",
+                            {"\xff\xff", "bits"}));
+    ASSERT_OK(database->Run("UPDATE changes SET change = ? WHERE job = ?",
+                            {"\xff\xff", "bits"}));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+  EXPECT_THAT(Names(jobs),
+              ElementsAre("a", "files", "limits", "bits", "done", "z"));
+  for (const StoredJob& job : jobs) {
+    const bool sound = job.job.name.size() == 1 || job.job.name == "done";
+    EXPECT_EQ(job.progress.state(),
+              sound ? v1::JOB_STATE_QUEUED : v1::JOB_STATE_FAILED);
+    EXPECT_EQ(job.progress.job(), job.job.name);
+    if (sound) continue;
+    EXPECT_EQ(job.progress.status().code(),
+              static_cast<int>(absl::StatusCode::kDataLoss));
+    EXPECT_THAT(job.progress.status().message(), HasSubstr("cannot be read"));
+  }
+  EXPECT_THAT(*store->History("bits"), IsEmpty());
+  // It can be submitted anew.
+  ASSERT_OK(store->Submit(MakeStored("bits", 2)));
+  EXPECT_EQ(store->Jobs()->back().job, MakeStored("bits", 2).job);
+}
+
 TEST(JobStoreTest, ForgetsTheOldestChangesOfAJob) {
   ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(/*directory=*/""));
   ASSERT_OK(store->Submit(MakeStored("a", 1)));
