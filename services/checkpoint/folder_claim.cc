@@ -55,7 +55,7 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
     const std::string& root, const std::string& job, FaultPoints* faults) {
   RETURN_IF_ERROR(MakeDirectories(root, faults));
   const std::string path = LockPath(root);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return FileError(errno, "open", path);
   // From here on the destructor closes it.
   const std::shared_ptr<FolderClaim> claim(new FolderClaim(root, fd, faults));
@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
 
 absl::Status FolderClaim::CheckFree(const std::string& root) {
   const std::string path = LockPath(root);
-  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
     return errno == ENOENT ? absl::OkStatus() : FileError(errno, "open", path);
   }

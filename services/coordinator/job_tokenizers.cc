@@ -56,7 +56,7 @@ absl::Status Train(const TrainingJob& job, bool source_side, bool target_side,
       sentences.push_back(pair.target);
     }
   }
-  return TrainTokenizer(options, sentences, path);
+  return TrainTokenizer(options, sentences, path, stop);
 }
 
 // The bytes of one side's tokenizer; `in_checkpoint` is empty without one.

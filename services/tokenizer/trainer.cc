@@ -180,7 +180,7 @@ absl::Status TrainingError(const SubprocessResult& result) {
 
 absl::Status TrainTokenizer(const TokenizerOptions& options,
                             const std::vector<std::string>& sentences,
-                            const std::string& path) {
+                            const std::string& path, std::stop_token stop) {
   RETURN_IF_ERROR(CheckOptions(options));
   TemporaryFolder folder;
   RETURN_IF_ERROR(folder.Make(path));
@@ -188,6 +188,7 @@ absl::Status TrainTokenizer(const TokenizerOptions& options,
   SubprocessOptions run;
   run.working_directory = folder.path();
   run.environment = {"LC_ALL=C.UTF-8"};
+  run.stop = stop;
   absl::StatusOr<SubprocessResult> result =
       RunSubprocess(TrainCommand(options), run);
   if (absl::IsNotFound(result.status())) {

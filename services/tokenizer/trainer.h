@@ -7,6 +7,7 @@
 #define SERVICES_TOKENIZER_TRAINER_H_
 
 #include <cstdint>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -39,11 +40,12 @@ struct TokenizerOptions {
 //
 // Errors: InvalidArgument for an option out of range, text that is not UTF-8,
 // no text, or a vocabulary that the text cannot fill; FailedPrecondition if
-// spm_train is not installed; Internal with its last words if it fails
-// otherwise; those of writing `path`.
+// spm_train is not installed; Cancelled if it is told to stop, which kills
+// spm_train; Internal with its last words if it fails otherwise; those of
+// writing `path`.
 absl::Status TrainTokenizer(const TokenizerOptions& options,
                             const std::vector<std::string>& sentences,
-                            const std::string& path);
+                            const std::string& path, std::stop_token stop = {});
 
 }  // namespace gshard
 
