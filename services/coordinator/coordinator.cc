@@ -31,6 +31,8 @@ Coordinator::Coordinator(CoordinatorOptions options)
       path_rights_(options_.data_roots),
       members_(std::make_unique<Members>(
           MembersOptions{.lease = options_.lease,
+                         .command_timeout = options_.command_timeout,
+                         .load_timeout = options_.load_timeout,
                          .clock = options_.clock,
                          .models = [this] { return served_.Names(); },
                          .on_change = [this] { OnMembersChanged(); }})),

@@ -32,6 +32,8 @@ namespace gshard {
 
 struct CoordinatorOptions {
   absl::Duration lease = absl::Seconds(5);
+  absl::Duration command_timeout = absl::Minutes(10);  // see MembersOptions
+  absl::Duration load_timeout = absl::Hours(2);        // likewise
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null

@@ -37,6 +37,13 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Integer("lease_ms", &options.process.lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
+  flags.Duration("command_timeout", &options.command_timeout,
+                 "how long a member may hold up a step, though it is there: a "
+                 "frozen thread, a disk that hangs; then it is cut off as a "
+                 "silent one");
+  flags.Duration("load_timeout", &options.load_timeout,
+                 "the same for loading a model and for writing a checkpoint, "
+                 "which take as long as the model is large");
   flags.Choice(
       "reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
       "who sums the dense gradients of training jobs: this process, or "
@@ -71,6 +78,8 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       training_metrics_(metrics_, options_.per_expert_metrics) {
   coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
       .lease = absl::Milliseconds(options_.process.lease_ms),
+      .command_timeout = options_.command_timeout,
+      .load_timeout = options_.load_timeout,
       .build_version = kVersion,
       .metrics = &training_metrics_,
       .member_counts = metrics_.AddGaugeFamily(
@@ -168,6 +177,13 @@ int RunCoordinator(const std::vector<std::string>& arguments) {
   Flags flags = DeclareFlags(&values);
   const auto check = [&values]() -> absl::Status {
     ASSIGN_OR_RETURN(values.options.reduce, ReduceWayFromName(values.reduce));
+    for (const absl::Duration limit :
+         {values.options.command_timeout, values.options.load_timeout}) {
+      if (limit >= absl::Seconds(1)) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--command_timeout, --load_timeout: expected at least 1s, got ",
+          absl::FormatDuration(limit)));
+    }
     for (const std::string& model : values.models) {
       ASSIGN_OR_RETURN(const auto parts, ParseModelFlag(model));
       values.options.models.push_back(parts);

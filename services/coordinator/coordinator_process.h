@@ -36,6 +36,11 @@ struct CoordinatorProcessOptions {
   // resolved; none: they may lead anywhere. See PathRights.
   std::vector<std::string> data_roots = {};
 
+  // After which a member that holds up a command is cut off; see
+  // MembersOptions.
+  absl::Duration command_timeout = absl::Minutes(10);
+  absl::Duration load_timeout = absl::Hours(2);
+
   ReduceWay reduce = ReduceWay::kCoordinator;
   // Name and checkpoint of the models to serve from the start, once so many
   // members are there.

@@ -35,6 +35,13 @@ int64_t StepOf(const v1::Command& command) {
   }
 }
 
+// "prepare_step".
+std::string ActionName(const v1::Command& command) {
+  const auto* const field =
+      v1::Command::descriptor()->FindFieldByNumber(command.action_case());
+  return field == nullptr ? "a command" : field->name();
+}
+
 // A member that does not say how old speaks one version only.
 ProtocolVersions VersionsOf(const v1::RegisterMember& member) {
   const int32_t oldest = member.oldest_protocol_version();
@@ -154,7 +161,7 @@ absl::Status Members::OnCommandReply(const MemberKey& key,
           absl::StrCat("reply.command_id: no command ", reply.command_id(),
                        " waits for a reply"));
     }
-    on_reply = std::move(pending->second);
+    on_reply = std::move(pending->second.on_reply);
     connection->pending.erase(pending);
     role = std::string(MemberRoleName(membership_.Find(key.name)->info.role));
   }
@@ -189,8 +196,8 @@ std::vector<OnReply> Members::Drop(const std::string& name,
   Connection& connection = connections_.at(name);
   connection.sender->Finish(end);
   std::vector<OnReply> pending;
-  for (auto& [id, on_reply] : connection.pending) {
-    pending.push_back(std::move(on_reply));
+  for (auto& [id, command] : connection.pending) {
+    pending.push_back(std::move(command.on_reply));
   }
   connections_.erase(name);
   return pending;
@@ -241,7 +248,13 @@ void Members::Send(const MemberKey& key, v1::Command command,
       v1::JoinResponse message;
       *message.mutable_command() = std::move(command);
       // First, for the reply may come before Send() returns.
-      connection->pending[id] = on_reply;
+      const v1::Command& sent = message.command();
+      const absl::Duration time = TimeFor(sent);
+      connection->pending[id] = {
+          .on_reply = on_reply,
+          .what = absl::StrCat(ActionName(sent), " of ", SessionOf(sent)),
+          .time = time,
+          .end = options_.clock() + time};
       status = connection->sender->Send(std::move(message));
       if (!status.ok()) connection->pending.erase(id);
     }
@@ -249,22 +262,56 @@ void Members::Send(const MemberKey& key, v1::Command command,
   if (!status.ok()) on_reply(status);
 }
 
+const Members::Pending* Members::Connection::Overdue(MonotonicTime now) const {
+  for (const auto& [id, command] : pending) {
+    if (now >= command.end) return &command;
+  }
+  return nullptr;
+}
+
+absl::Duration Members::TimeFor(const v1::Command& command) const {
+  if (command.has_load_session() || command.has_write_checkpoint()) {
+    return options_.load_timeout;
+  }
+  // A router has one more queued behind the microbatch that it runs.
+  return options_.command_timeout +
+         2 * absl::Milliseconds(command.assign_microbatch().timeout_ms());
+}
+
 void Members::Expire() {
-  std::vector<OnReply> pending;
-  std::vector<std::pair<Member, std::vector<OnReply>>> expired;
+  struct Expiry {
+    Member member;
+    absl::Status why;
+    std::vector<OnReply> pending;
+  };
+  std::vector<Expiry> expired;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const MembershipEvent& event : membership_.Expire(options_.clock())) {
-      expired.emplace_back(
-          event.member, Drop(event.member.info.id,
-                             absl::DeadlineExceededError("the lease ran out")));
+    const MonotonicTime now = options_.clock();
+    const auto expire = [&](const Member& member, const std::string& why) {
+      const absl::Status end = absl::DeadlineExceededError(why);
+      expired.push_back({member, end, Drop(member.info.id, end)});
+    };
+    for (const MembershipEvent& event : membership_.Expire(now)) {
+      expire(event.member, "the lease ran out");
+    }
+    for (const Member& member : membership_.List()) {
+      const Pending* const overdue =
+          connections_.at(member.info.id).Overdue(now);
+      if (overdue == nullptr) continue;
+      (void)membership_.Leave(member.info.id, member.incarnation);
+      expire(member, absl::StrCat(overdue->what, " has not been done in ",
+                                  absl::FormatDuration(overdue->time)));
     }
   }
-  for (auto& [member, replies] : expired) {
+  for (Expiry& expiry : expired) {
     LogWarning("member expired",
-               {{"member_role", MemberRoleName(member.info.role)},
-                {"name", member.info.id}});
-    Fail(std::move(replies), LostError(member));
+               {{"member_role", MemberRoleName(expiry.member.info.role)},
+                {"name", expiry.member.info.id},
+                {"status", expiry.why}});
+    Fail(std::move(expiry.pending),
+         absl::UnavailableError(absl::StrCat(LostError(expiry.member).message(),
+                                             ": ", expiry.why.message())));
   }
   if (!expired.empty()) options_.on_change();
 }

@@ -46,6 +46,13 @@ using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
+  // How long a member may hold up a command, although its heartbeats come; a
+  // microbatch has its own time besides, and that of one before it. Then the
+  // member is cut off, as one that is silent.
+  absl::Duration command_timeout = absl::Minutes(10);
+  // The same for those that take as long as a model is large: loads and
+  // checkpoints.
+  absl::Duration load_timeout = absl::Hours(2);
   ProtocolVersions versions = kProtocolVersions;
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
   // Names of the models that a router that joins is to serve; on any thread,
@@ -82,21 +89,32 @@ class Members {
   // Sends a command (its id is filled in). `on_reply` is called once.
   void Send(const MemberKey& key, v1::Command command, OnReply on_reply);
 
-  // Cuts off those whose lease has run out. A thread of its own calls this in
-  // time; with another clock than MonotonicTime::Now the test does.
+  // Cuts off those whose lease or time for a command has run out. A thread of
+  // its own calls this in time; with another clock than MonotonicTime::Now the
+  // test does.
   void Expire();
 
   // Ends all streams with UNAVAILABLE and refuses new ones.
   void Shutdown();
 
  private:
+  struct Pending {
+    OnReply on_reply;
+    std::string what;     // for errors: "prepare_step of demo/1"
+    absl::Duration time;  // that it may take
+    MonotonicTime end;    // of that
+  };
+
   struct Connection {
     int64_t incarnation = 0;
     v1::RegisterMember registered;
     v1::Heartbeat heartbeat;
     MonotonicTime last_message;
     std::shared_ptr<Sender> sender;
-    std::map<uint64_t, OnReply> pending;
+    std::map<uint64_t, Pending> pending;
+
+    // The first that takes too long; null if none does.
+    const Pending* Overdue(MonotonicTime now) const;
   };
 
   // Null if the member has been lost.
@@ -104,6 +122,7 @@ class Members {
   // Ends the member's connection; returns what must be called without the lock.
   std::vector<OnReply> Drop(const std::string& name,
                             const absl::Status& end);  // needs mutex_
+  absl::Duration TimeFor(const v1::Command& command) const;
   void Fail(std::vector<OnReply> pending, const absl::Status& why);
   void WatchLeases();
 

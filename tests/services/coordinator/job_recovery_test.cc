@@ -329,5 +329,40 @@ TEST(JobRecoveryTest, StopsWhenAllStepsAreNotFinite) {
   }
 }
 
+// Its heartbeats come, its answer never.
+TEST(JobRecoveryTest, AWorkerThatHoldsUpAStepIsDoneWithout) {
+  std::atomic<int64_t> minutes{0};
+  FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
+                         return MonotonicTime() + absl::Minutes(minutes.load());
+                       }});
+  TrainingJob job = FiveSteps(cluster);
+  cluster.AddRouter("r");
+  cluster.AddWorker("w0");
+  std::promise<void> held, go_on;
+  auto may_go_on = go_on.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddWorker(
+      "w1", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_prepare_step() && command.prepare_step().step() == 4 &&
+            first.exchange(false)) {
+          held.set_value();
+          may_go_on.wait();
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  held.get_future().wait();
+  minutes = 9;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 3);
+  minutes = 10;
+  cluster.coordinator().members().Expire();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
+  go_on.set_value();
+  ExpectTrained(job, 5);
+}
+
 }  // namespace
 }  // namespace gshard

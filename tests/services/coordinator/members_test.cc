@@ -162,6 +162,77 @@ TEST_F(MembersTest, PairsRepliesWithCommands) {
   EXPECT_EQ(outcomes_.back(), absl::OkStatus());
 }
 
+// Its heartbeats come all the time.
+class HeldUpTest : public MembersTest {
+ protected:
+  void Send(const MemberKey& key, v1::Command command) {
+    members_.Send(key, std::move(command),
+                  [this](const absl::StatusOr<v1::CommandReply>& reply) {
+                    outcomes_.push_back(reply.status());
+                  });
+  }
+
+  // A minute and a heartbeat after the other.
+  void Pass(const MemberKey& key, int minutes) {
+    for (int i = 0; i < minutes; ++i) {
+      now_ += absl::Minutes(1);
+      (void)members_.OnHeartbeat(key, v1::Heartbeat());
+      members_.Expire();
+    }
+  }
+
+  void ExpectCutOff(const std::string& why) {
+    ASSERT_THAT(outcomes_, SizeIs(1));
+    EXPECT_THAT(outcomes_[0],
+                StatusIs(absl::StatusCode::kUnavailable,
+                         HasSubstr(absl::StrCat("'w1' was lost: ", why))));
+    EXPECT_THAT(members_.List(), IsEmpty());
+    EXPECT_EQ(changes_, 2);
+    // It may come again.
+    EXPECT_NE(Join().incarnation, 0);
+  }
+};
+
+TEST_F(HeldUpTest, AMemberThatHoldsUpACommandIsCutOff) {
+  const MemberKey key = Join();
+  v1::Command prepare;
+  prepare.mutable_prepare_step()->set_session("demo/1");
+  Send(key, prepare);
+  Pass(key, 9);
+  EXPECT_THAT(outcomes_, IsEmpty());
+  Pass(key, 1);
+  ExpectCutOff("prepare_step of demo/1 has not been done in 10m");
+}
+
+TEST_F(HeldUpTest, AMemberWithoutCommandsIsNot) {
+  const MemberKey key = Join();
+  Pass(key, 100);
+  EXPECT_THAT(members_.List(), SizeIs(1));
+}
+
+TEST_F(HeldUpTest, LoadsAndCheckpointsHaveALongerTime) {
+  const MemberKey key = Join();
+  v1::Command load;
+  load.mutable_load_session()->set_session("demo/1");
+  Send(key, load);
+  Pass(key, 119);
+  EXPECT_THAT(outcomes_, IsEmpty());
+  Pass(key, 1);
+  ExpectCutOff("load_session of demo/1 has not been done in 2h");
+}
+
+TEST_F(HeldUpTest, AMicrobatchHasItsOwnTimeAndThatOfOneBefore) {
+  const MemberKey key = Join();
+  v1::Command assign;
+  assign.mutable_assign_microbatch()->set_session("demo/1");
+  assign.mutable_assign_microbatch()->set_timeout_ms(60'000);
+  Send(key, assign);
+  Pass(key, 11);
+  EXPECT_THAT(outcomes_, IsEmpty());
+  Pass(key, 1);
+  ExpectCutOff("assign_microbatch of demo/1");
+}
+
 TEST_F(MembersTest, ALostMemberFailsItsCommands) {
   const MemberKey key = Join();
   Send(key);
