@@ -1,4 +1,6 @@
-// Feeds files to a fuzzer, without libFuzzer: how the corpora are tests.
+// Feeds files to a fuzzer, without libFuzzer: how the corpora are tests. If the
+// fuzzer knows what its inputs are made of, also some changes of each, the same
+// every time.
 //
 //   fuzz_program_test FILE_OR_FOLDER...
 
@@ -12,7 +14,33 @@
 
 #include "tests/fuzz/fuzzer.h"
 
+extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data,
+                                                                size_t size,
+                                                                size_t max_size,
+                                                                unsigned seed);
+
 namespace {
+
+constexpr unsigned kMutants = 100;  // of an input
+constexpr size_t kMaxBytes = 65536;
+
+void Run(const std::string& bytes) {
+  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()),
+                         bytes.size());
+}
+
+// Each is made of the one before; now and then it begins anew.
+void RunMutants(const std::string& bytes) {
+  std::string mutant;
+  for (unsigned i = 0; i < kMutants; ++i) {
+    if (i % 10 == 0) mutant = bytes;
+    const size_t size = mutant.size();
+    mutant.resize(kMaxBytes);
+    mutant.resize(LLVMFuzzerCustomMutator(
+        reinterpret_cast<uint8_t*>(mutant.data()), size, kMaxBytes, i));
+    Run(mutant);
+  }
+}
 
 std::string Read(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -40,8 +68,10 @@ int main(int argc, char** argv) {
     // Before it is run: the last line names the input that ended the program.
     std::fprintf(stderr, "%s\n", file.c_str());
     const std::string bytes = Read(file);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()),
-                           bytes.size());
+    Run(bytes);
+    if (LLVMFuzzerCustomMutator != nullptr && bytes.size() <= kMaxBytes) {
+      RunMutants(bytes);
+    }
   }
   std::fprintf(stderr, "%zu inputs\n", files.size());
   return files.empty() ? 1 : 0;

@@ -10,9 +10,16 @@
 #include "services/rpc/tensor_frame.h"
 #include "services/rpc/tensor_pieces.h"
 #include "tests/fuzz/fuzzer.h"
+#include "tests/fuzz/message_mutator.h"
 
 namespace gshard {
 namespace {
+
+// Where the next tensor of a payload begins.
+size_t AlignUp(size_t bytes) {
+  return (bytes + kPayloadAlignment - 1) / kPayloadAlignment *
+         kPayloadAlignment;
+}
 
 constexpr FrameLimits kLimits = {
     .max_bytes = 1 << 16, .max_header_bytes = 1 << 12, .max_tensors = 16};
@@ -80,4 +87,31 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gshard::Decode(gshard::Bytes(data + 1, size - 1),
                  std::max<size_t>(1, data[0]));
   return 0;
+}
+
+// Headers that say other things than the payload has, and payloads that have
+// what headers say.
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                          size_t max_size, unsigned seed) {
+  gshard::FuzzRandom random(seed);
+  gshard::v1::ExpertFrame frame;
+  if (size == 0 ||
+      !frame.ParseFromArray(data + 1, static_cast<int>(size - 1))) {
+    return gshard::MutateBytes(random, data, size, max_size);
+  }
+  gshard::MutateMessage(random, frame.mutable_header());
+  size_t payload = 0;
+  for (const auto& tensor : frame.header().tensors()) {
+    const auto bytes = gshard::CheckedTensorBytes(tensor);
+    if (!bytes.ok() || *bytes > max_size) break;
+    payload = gshard::AlignUp(payload) + *bytes;
+  }
+  if (random() % 2 == 0 && payload < max_size) {
+    frame.mutable_payload()->resize(payload);
+  }
+  if (frame.ByteSizeLong() + 1 > max_size) {
+    return gshard::MutateBytes(random, data, size, max_size);
+  }
+  frame.SerializeToArray(data + 1, static_cast<int>(frame.ByteSizeLong()));
+  return frame.ByteSizeLong() + 1;
 }

@@ -7,6 +7,7 @@
 #include "router/decode_request.h"
 #include "router/translate_request.h"
 #include "tests/fuzz/message_input.h"
+#include "tests/fuzz/message_mutator.h"
 #include "tests/router/fake_model.h"
 
 namespace gshard {
@@ -69,4 +70,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto text = gshard::MessageOfText<gshard::v1::TranslateRequest>(bytes);
   if (text.has_value()) gshard::Receive(text->SerializeAsString());
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                          size_t max_size, unsigned seed) {
+  gshard::v1::TranslateRequest message;
+  return gshard::MutateMessageText(data, size, max_size, seed, &message);
 }

@@ -5,6 +5,7 @@
 #include "services/moe/graph_ops.h"
 #include "services/segments/call_segment.h"
 #include "tests/fuzz/message_input.h"
+#include "tests/fuzz/message_mutator.h"
 
 namespace gshard {
 namespace {
@@ -28,4 +29,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gshard::ForEachMessage<gshard::v1::LoadSession>(gshard::Bytes(data, size),
                                                   gshard::Load);
   return 0;
+}
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
+                                          size_t max_size, unsigned seed) {
+  gshard::v1::LoadSession message;
+  return gshard::MutateMessageText(data, size, max_size, seed, &message);
 }
