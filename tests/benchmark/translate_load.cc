@@ -55,6 +55,7 @@ struct LoadFlags {
   int64_t deadline_ms = 10'000;
   int64_t seed = 1;
   bool require_full = false;
+  std::string token_file;
   std::string log;
 };
 
@@ -77,6 +78,8 @@ Flags DeclareFlags(LoadFlags* values) {
   flags.Integer("seed", &values->seed, 0, 1 << 30, "of times and sentences");
   flags.Bool("require_full", &values->require_full,
              "ask for full translations only");
+  flags.Text("token_file", &values->token_file, "FILE",
+             "the token that calls carry; left out: none");
   flags.Text("log", &values->log, "FILE", "where each call is listed");
   flags.Require("routers");
   flags.Example("translate_load --routers=127.0.0.1:7001 --rate=50");
@@ -109,6 +112,7 @@ class Load {
       : flags_(flags),
         stub_(v1::TranslationService::NewStub(Connect(flags.routers))) {
     if (!flags.log.empty()) log_.open(flags.log);
+    std::ifstream(flags.token_file) >> token_;
   }
 
   void Run() {
@@ -167,6 +171,9 @@ class Load {
     // Until the first router serves.
     SetDeadline(call->context, std::chrono::milliseconds(flags_.deadline_ms),
                 /*wait_for_ready=*/true);
+    if (!token_.empty()) {
+      call->context.AddMetadata("authorization", "Bearer " + token_);
+    }
     {
       std::lock_guard<std::mutex> lock(mutex_);
       ++under_way_;
@@ -217,6 +224,7 @@ class Load {
   long degraded_ = 0;
   double seconds_ = 0.0;
   std::ofstream log_;
+  std::string token_;
 };
 
 int Main(int argc, char** argv) {

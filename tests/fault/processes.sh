@@ -1,17 +1,20 @@
 # A coordinator, routers and expert workers as processes of this machine, with
 # a small model trained and served: to be sourced by scripts that load it.
 #
-# Uses `programs`, the folder of the programs, `model_width`
-# and `model_steps`, how long it is trained. Sets `scratch`, a folder that is
-# removed in the end, `pids` and `metrics` (addresses) by name, and `routers`.
+# Uses `programs`, the folder of the programs, `coordinator`, its address,
+# `model_width`, `model_steps`, how long it is trained, `replicas` of its
+# experts, and `environment`, variables of processes by name. Sets `scratch`, a
+# folder that is removed in the end, `pids` and `metrics` (addresses) by name,
+# and `routers`.
 
 scratch=$(mktemp -d)
 declare -A pids=()
 coordinator=unix:$scratch/coordinator.sock
-declare -A metrics=()
+declare -A metrics=() environment=()
 routers=
 model_width=32
 model_steps=30
+replicas=1
 
 cleanup() {
   local pid
@@ -45,32 +48,16 @@ free_ports() {
 start() {
   local name=$1 program=$2
   shift 2
-  "$programs/$program" "$@" >> "$scratch/$name.log" 2>&1 &
+  # shellcheck disable=SC2086
+  env ${environment[$name]-} "$programs/$program" "$@" \
+    >> "$scratch/$name.log" 2>&1 &
   pids[$name]=$!
   disown "$!"
 }
 
-# ROUTERS WORKERS: starts that many, trains and serves a model. Each router has
-# a port for calls and one for its metrics.
-serve() {
-  local i ports
-  start coordinator gshard_coordinator --listen="$coordinator" \
-    --state_directory="$scratch/state"
-  mapfile -t ports < <(free_ports $((2 * $1 + $2)))
-  for ((i = 0; i < $1; ++i)); do
-    metrics[router-$i]=127.0.0.1:${ports[$1 + i]}
-    start "router-$i" gshard_router --listen="127.0.0.1:${ports[i]}" \
-      --name="router-$i" --coordinator="$coordinator" \
-      --metrics_address="${metrics[router-$i]}"
-    routers+=${routers:+,}127.0.0.1:${ports[i]}
-  done
-  for ((i = 0; i < $2; ++i)); do
-    metrics[worker-$i]=127.0.0.1:${ports[2 * $1 + i]}
-    start "worker-$i" gshard_expert_worker --listen="unix:$scratch/worker-$i" \
-      --name="worker-$i" --coordinator="$coordinator" \
-      --metrics_address="${metrics[worker-$i]}"
-  done
-  cat > "$scratch/job.textproto" << TEXT
+# Prints the job that the model is trained by.
+names_job() {
+  cat << TEXT
 name: "names"
 model {
   encoder_layers: 2 decoder_layers: 2 model_width: $model_width
@@ -88,10 +75,37 @@ adam {}
 schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
 checkpoint { directory: "$scratch/checkpoints" }
 TEXT
+}
+
+start_coordinator() {
+  start coordinator gshard_coordinator --listen="$coordinator" \
+    --state_directory="$scratch/state"
+}
+
+# ROUTERS WORKERS: starts that many, trains and serves a model. Each router has
+# a port for calls and one for its metrics.
+serve() {
+  local i ports
+  start_coordinator
+  mapfile -t ports < <(free_ports $((2 * $1 + $2)))
+  for ((i = 0; i < $1; ++i)); do
+    metrics[router-$i]=127.0.0.1:${ports[$1 + i]}
+    start "router-$i" gshard_router --listen="127.0.0.1:${ports[i]}" \
+      --name="router-$i" --coordinator="$coordinator" \
+      --metrics_address="${metrics[router-$i]}"
+    routers+=${routers:+,}127.0.0.1:${ports[i]}
+  done
+  for ((i = 0; i < $2; ++i)); do
+    metrics[worker-$i]=127.0.0.1:${ports[2 * $1 + i]}
+    start "worker-$i" gshard_expert_worker --listen="unix:$scratch/worker-$i" \
+      --name="worker-$i" --coordinator="$coordinator" \
+      --metrics_address="${metrics[worker-$i]}"
+  done
+  names_job > "$scratch/job.textproto"
   client wait --routers="$1" --workers="$2" > /dev/null
   client train "$scratch/job.textproto" --follow > "$scratch/train.log" 2>&1 ||
     give_up "the job failed"
-  client load names "$scratch/checkpoints" --replicas=1 > /dev/null ||
+  client load names "$scratch/checkpoints" --replicas="$replicas" > /dev/null ||
     give_up "the model was not loaded"
 }
 

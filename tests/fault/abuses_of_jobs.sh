@@ -1,0 +1,155 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Sourced by abuse.sh: what those may try who may submit training jobs, and what
+# may become of the disk under them.
+
+abuses_of_jobs=(borrowed_name shared_folder slow_tokenizer cut_index
+  busy_workers)
+
+# NAME FOLDER STEPS LINES...: prints a small job, with more lines of text.
+small_job() {
+  local name=$1 folder=$2 steps=$3
+  shift 3
+  cat << TEXT
+name: "$name"
+model {
+  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
+  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
+  source_vocabulary_size: 300 target_vocabulary_size: 300
+  shared_vocabulary: true
+}
+data { train_path: "${job_text:-$PWD/tests/data/names.tsv}" }
+steps: $steps
+microbatches_per_step: 2
+tokens_per_microbatch: 256
+max_length: 48
+min_workers: ${min_workers:-1}
+progress_every_steps: 1
+adam {}
+schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
+TEXT
+  local checkpoint="directory: \"$folder\"" line
+  for line in "$@"; do
+    if [[ $line == checkpoint\ * ]]; then
+      checkpoint+=" ${line#checkpoint }"
+    else
+      echo "$line"
+    fi
+  done
+  echo "checkpoint { $checkpoint }"
+}
+# CALLER NAME FOLDER STEPS LINES...: submits it.
+submit() {
+  local caller=$1
+  shift
+  small_job "$@" > "$scratch/$1.textproto"
+  as "$caller" train "$scratch/$1.textproto"
+}
+
+# NAME STATE: whether the job is in it.
+job_is() { holds "all[0]['progress']['state'] == 'JOB_STATE_$2'" client jobs "$1"; }
+job_is_over() { holds "all[0]['progress']['state'] in ('JOB_STATE_SUCCEEDED',
+  'JOB_STATE_FAILED', 'JOB_STATE_CANCELLED')" client jobs "$1"; }
+# NAME STEP: whether it has been made.
+job_made() { holds "int(all[0]['progress'].get('step', 0)) >= $2" client jobs "$1"; }
+
+# Who may train only gives a job the name of a model that is served.
+borrowed_name() {
+  expect "a job took the name of a model without the right to it" \
+    refused_with PERMISSION_DENIED \
+    submit trainer borrowed "$scratch/borrowed" 2 'serve_as: "names"'
+}
+
+# Jobs with directories that are one: the first one's checkpoint stays whole.
+shared_folder() {
+  local folder=$scratch/shared way other=0
+  mkdir -p "$folder"
+  ln -sfn "$folder" "$scratch/link"
+  submit trainer first "$folder" 4 'checkpoint every_steps: 2 keep: 1' \
+    > /dev/null
+  await "the first job did not succeed" 60000 job_is first SUCCEEDED
+  for way in "$folder" "$folder/" "$scratch/link" "$scratch/../$(basename \
+      "$scratch")/shared"; do
+    other=$((other + 1))
+    if submit trainer "other-$other" "$way" 2 'checkpoint keep: 1' \
+        > /dev/null 2>&1; then
+      await "job other-$other did not end" 60000 job_is_over "other-$other"
+      expect "job other-$other used a folder that is another's" \
+        job_is "other-$other" FAILED
+    fi
+  done
+  expect "the first job's checkpoint was lost" \
+    "$programs/gshard" checkpoint verify "$folder/step-4"
+}
+
+# A tokenizer that takes minutes, beside others' jobs, which go on; and the end
+# of the coordinator meanwhile.
+slow_tokenizer() {
+  python3 - "$scratch/large.tsv" "$RANDOM" << 'PYTHON'
+import random, sys
+draw = random.Random(int(sys.argv[2]))
+letters = "abcdefghijklmnopqrstuvwxyz"
+words = ["".join(draw.choices(letters, k=draw.randint(3, 12)))
+         for _ in range(300000)]
+with open(sys.argv[1], "w") as file:
+    for _ in range(150000):
+        line = [" ".join(draw.choices(words, k=12)) for _ in range(2)]
+        file.write("de\t" + "\t".join(line) + "\n")
+PYTHON
+  submit trainer steady "$scratch/steady" 100000 > /dev/null
+  await "a job did not run" 60000 job_made steady 1
+  client cancel steady > /dev/null
+  job_text=$scratch/large.tsv submit trainer slow "$scratch/slow" 10 > /dev/null
+  await "no tokenizer was trained" 30000 pgrep -P "${pids[coordinator]}" spm_train
+  expect_within "submission waited for a tokenizer" 2000 \
+    submit trainer beside "$scratch/beside" 10
+  expect_within "jobs waited for a tokenizer" 2000 client jobs
+  expect_within "cancellation waited for a tokenizer" 2000 client cancel beside
+  expect_within "a tokenizer's job was not cancelled at once" 2000 \
+    client cancel slow
+  await "the tokenizer of a cancelled job went on" 2000 \
+    eval '! pgrep -P "${pids[coordinator]}" spm_train'
+  job_text=$scratch/large.tsv submit trainer slower "$scratch/slower" 10 > /dev/null
+  await "no tokenizer was trained" 30000 pgrep -P "${pids[coordinator]}" spm_train
+  local tokenizer
+  tokenizer=$(pgrep -P "${pids[coordinator]}" spm_train || true)
+  kill -TERM "${pids[coordinator]}"
+  await "the coordinator did not stop while a tokenizer was trained" 5000 \
+    eval '! kill -0 "${pids[coordinator]}"'
+  await "a tokenizer outlived its coordinator" 1000 \
+    eval "! kill -0 $tokenizer"
+  kill -KILL "${pids[coordinator]}" 2> /dev/null || true
+  start_coordinator
+  await "no job was found again" 20000 client jobs
+  client cancel slower > /dev/null 2>&1 || true
+  await "the job was not cancelled" 10000 job_is_over slower
+}
+
+# The index of a job's text is cut under it, as by another host on a shared
+# disk: the job fails, and no router does.
+cut_index() {
+  local router=${pids[router-0]} index
+  submit trainer cut "$scratch/cut" 1000000 > /dev/null
+  await "a job did not run" 60000 job_made cut 2
+  while IFS= read -r -d '' index; do truncate --size=4096 "$index"; done \
+    < <(find "$scratch/cut" -name '*.pairs' -print0)
+  await "a cut index went unnoticed" 60000 job_is_over cut
+  expect "the job of a cut index did not fail" job_is cut FAILED
+  expect "a router died of a cut index" kill -0 "$router"
+}
+
+# A job whose steps take far more than a translation, on the same workers.
+busy_workers() {
+  {
+    small_job busy "$scratch/busy" 1000000 |
+      sed 's/model_width: 32/model_width: 512/; s/ffn_width: 48/ffn_width: 2048/
+           s/expert_width: 40/expert_width: 2048/; s/heads: 2/heads: 8/
+           s/head_width: 16/head_width: 64/
+           s/tokens_per_microbatch: 256/tokens_per_microbatch: 2048/'
+  } > "$scratch/busy.textproto"
+  as trainer train "$scratch/busy.textproto" > /dev/null
+  await "the busy job did not run" 120000 job_made busy 1
+  begin=$(now)  # of the time that counts
+  sleep "$seconds"
+  expect_within "the busy job was not cancelled" 5000 client cancel busy
+  await "the busy job did not end" 20000 job_is_over busy
+}
