@@ -156,7 +156,12 @@ TranslationService::TranslationService(const ModelTable* models,
       limits_(limits),
       explainer_(models, limits.debug_calls),
       preparer_(limits.preparer, metrics_),
-      intake_(models, &preparer_, batcher, metrics_) {}
+      intake_(models, &preparer_, batcher, metrics_) {
+  ReadLate(MethodIndex("gshard.v1.TranslationService.Translate"),
+           &TranslationService::Translate);
+  ReadLate(MethodIndex("gshard.v1.TranslationService.ExplainRouting"),
+           &TranslationService::ExplainRouting);
+}
 
 grpc::ServerUnaryReactor* TranslationService::Translate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,

@@ -20,6 +20,7 @@
 #include "router/router_metrics.h"
 #include "router/routing_explainer.h"
 #include "router/translation_stream.h"
+#include "services/rpc/raw_service.h"
 
 namespace gshard {
 
@@ -42,10 +43,10 @@ struct TranslationLimits {
 
 // Thread-safe. Outlives the server that it is registered with.
 class TranslationService final
-    : public v1::TranslationService::WithRawCallbackMethod_Translate<
+    : public RawService<v1::TranslationService::WithRawCallbackMethod_Translate<
           v1::TranslationService::WithRawCallbackMethod_TranslateStream<
               v1::TranslationService::WithRawCallbackMethod_ExplainRouting<
-                  v1::TranslationService::Service>>> {
+                  v1::TranslationService::Service>>>> {
  public:
   // Neither is owned.
   TranslationService(const ModelTable* models, Batcher* batcher,

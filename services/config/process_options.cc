@@ -33,6 +33,15 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
                 "largest message in either direction, in MiB");
   flags.Integer("max_calls", &options->max_calls, 1, 1 << 24,
                 "calls that may be under way; more are refused unread");
+  flags.Integer("max_connections", &options->max_connections, 1, 1 << 20,
+                "TCP connections that may be open; more are closed at once");
+  flags.Integer("max_peer_connections", &options->max_peer_connections, 1,
+                1 << 20,
+                "those from one host; raise it behind a proxy that makes one "
+                "for each client");
+  flags.Integer("max_held_mib", &options->max_held_mib, 1, 1 << 20,
+                "MiB of incomplete messages of all callers but members; who "
+                "sends most of them is disconnected when it is more");
   flags.Integer("drain_seconds", &options->drain_seconds, 0, 86400,
                 "time for calls in progress after SIGTERM");
   flags.Duration("drain_delay", &options->drain_delay,

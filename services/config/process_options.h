@@ -19,11 +19,15 @@ struct ProcessOptions {
   bool reflection = false;
   int64_t max_message_mib = 64;
   int64_t max_calls = 8192;  // see ServerOptions
+  // See MeterLimits.
+  int64_t max_connections = 4096;
+  int64_t max_peer_connections = 256;
+  int64_t max_held_mib = 24;
   int64_t drain_seconds = 30;
   // After SIGTERM: health says NOT_SERVING, calls are still accepted.
   absl::Duration drain_delay = absl::ZeroDuration();
   // Of connections; zero: no limit. See ServerOptions.
-  absl::Duration max_connection_idle = absl::ZeroDuration();
+  absl::Duration max_connection_idle = absl::Minutes(10);
   absl::Duration max_connection_age = absl::ZeroDuration();
   std::string log_level = "info";
   SecurityOptions security = {};
@@ -40,7 +44,8 @@ struct ProcessOptions {
 };
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
-// --max_calls, --drain_seconds, --drain_delay, --max_connection_idle,
+// --max_calls, --max_connections, --max_peer_connections, --max_held_mib,
+// --drain_seconds, --drain_delay, --max_connection_idle,
 // --max_connection_age, --log_level, --probe and the flags of
 // AddServerSecurityFlags.
 // `options` must outlive `flags`.

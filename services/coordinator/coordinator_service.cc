@@ -204,6 +204,23 @@ Requester RequesterOf(const grpc::ServerContextBase& context) {
 
 }  // namespace
 
+CoordinatorServiceImpl::CoordinatorServiceImpl(Coordinator* coordinator,
+                                               FrameLimits limits)
+    : coordinator_(coordinator), limits_(limits) {
+  const auto late = [this](const char* method, auto serve) {
+    ReadLate(MethodIndex(method), serve);
+  };
+  using Impl = CoordinatorServiceImpl;
+  late("gshard.v1.CoordinatorService.SubmitJob", &Impl::SubmitJob);
+  late("gshard.v1.CoordinatorService.WatchJob", &Impl::WatchJob);
+  late("gshard.v1.CoordinatorService.CancelJob", &Impl::CancelJob);
+  late("gshard.v1.CoordinatorService.ListJobs", &Impl::ListJobs);
+  late("gshard.v1.CoordinatorService.Describe", &Impl::Describe);
+  late("gshard.v1.CoordinatorService.LoadModel", &Impl::LoadModel);
+  late("gshard.v1.CoordinatorService.UnloadModel", &Impl::UnloadModel);
+  late("gshard.v1.CoordinatorService.PullParameters", &Impl::PullParameters);
+}
+
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>*
 CoordinatorServiceImpl::Join(grpc::CallbackServerContext* context) {
   return ServeStream<v1::JoinRequest, v1::JoinResponse>(

@@ -7,6 +7,7 @@
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator.h"
+#include "services/rpc/raw_service.h"
 #include "services/rpc/tensor_frame.h"
 
 namespace gshard {
@@ -27,13 +28,12 @@ using JobMethods = v1::CoordinatorService::WithRawCallbackMethod_SubmitJob<
             v1::CoordinatorService::WithRawCallbackMethod_ListJobs<Base>>>>;
 
 class CoordinatorServiceImpl final
-    : public RawTensorMethods<ModelMethods<
+    : public RawService<RawTensorMethods<ModelMethods<
           JobMethods<v1::CoordinatorService::WithRawCallbackMethod_Join<
-              v1::CoordinatorService::Service>>>> {
+              v1::CoordinatorService::Service>>>>> {
  public:
   // `coordinator` outlives the server.
-  CoordinatorServiceImpl(Coordinator* coordinator, FrameLimits limits)
-      : coordinator_(coordinator), limits_(limits) {}
+  CoordinatorServiceImpl(Coordinator* coordinator, FrameLimits limits);
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
       grpc::CallbackServerContext* context) override;

@@ -116,6 +116,7 @@ void Process(void* state, grpc_auth_context* context,
   const std::string id =
       arrival.request_id.empty() ? NewRequestId() : arrival.request_id;
   LogRefusal(arrival, id, status);
+  if (guard.gate->watch != nullptr) guard.gate->watch->Refuse(context);
   done(user_data, nullptr, 0, nullptr, 0,
        static_cast<grpc_status_code>(status.code()),
        absl::StrCat(status.message(), " (request ", id, ")").c_str());

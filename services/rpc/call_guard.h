@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "services/metrics/metrics.h"
+#include "services/rpc/connection_watch.h"
 #include "services/rpc/security.h"
 
 namespace gshard {
@@ -26,11 +27,15 @@ struct CallGate {
   std::atomic<bool> closed = false;
 
   // Calls that are not over, but for open methods: streams from their start,
-  // others once their request has been read. While there are `max_calls` of
-  // them, others that arrive get UNAVAILABLE before gRPC reads their requests.
+  // others from when their request has been read. While there are `max_calls`
+  // of them, others that arrive get UNAVAILABLE before gRPC reads their
+  // requests.
   std::atomic<int64_t> calls = 0;
   int64_t max_calls = INT64_MAX;
   Counter refused;  // for that reason
+
+  // Told of calls from their start. Null: nobody counts what they hold.
+  std::shared_ptr<ConnectionWatch> watch;
 };
 
 // With TLS if `security` has it for `address`.

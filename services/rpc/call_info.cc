@@ -97,9 +97,11 @@ void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
        {"lines_left_out", *left_out}});
 }
 
-bool IsOpen(const char* method) {
+// The guard lets no other method through.
+const MethodAccess& AccessOf(const char* method) {
+  static const MethodAccess& none = *new MethodAccess;
   const MethodAccess* const access = FindMethodAccess(method);
-  return access != nullptr && access->open;
+  return access == nullptr ? none : *access;
 }
 
 // Of one call.
@@ -110,17 +112,22 @@ class Interceptor final : public grpc::experimental::Interceptor {
       : security_(std::move(security)),
         gate_(std::move(gate)),
         rpc_(rpc),
-        open_(IsOpen(rpc->method())) {
-    if (!open_) ++gate_->calls;
+        open_(AccessOf(rpc->method()).open) {
+    if (!AccessOf(rpc->method()).one_message) Count();
   }
   ~Interceptor() override {
-    if (!open_) --gate_->calls;
+    if (counted_) --gate_->calls;
   }
 
   void Intercept(InterceptorBatchMethods* methods) override {
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
       Begin(*methods->GetRecvInitialMetadata());
+    }
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::POST_RECV_MESSAGE) &&
+        methods->GetRecvMessage() != nullptr) {
+      Count();
     }
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
@@ -134,6 +141,11 @@ class Interceptor final : public grpc::experimental::Interceptor {
   }
 
  private:
+  void Count() {
+    if (open_ || std::exchange(counted_, true)) return;
+    ++gate_->calls;
+  }
+
   void Begin(Metadata& metadata) {
     info_ = FromClient(metadata);
     info_.caller = FindCaller(*security_, metadata, *rpc_->server_context());
@@ -159,6 +171,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
   const std::shared_ptr<CallGate> gate_;
   ServerRpcInfo* const rpc_;
   const bool open_;  // to everybody
+  bool counted_ = false;
   const Clock::time_point start_ = Clock::now();
   CallInfo info_;            // the handler's metadata point into it
   std::string grants_;       // likewise

@@ -4,6 +4,7 @@
 #ifndef SERVICES_RPC_METHOD_ROLES_H_
 #define SERVICES_RPC_METHOD_ROLES_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,14 @@ struct MethodAccess {
 
   // What it does to a cluster, for the audit; empty: nothing to audit.
   absl::string_view act = {};
+
+  // Bytes of a message of the client; 0: what the server takes at most, for
+  // members alone. See connection_meter.h.
+  int64_t max_message = 0;
+  bool one_message = true;  // else the client may send any number
+
+  // Who calls it is a router or an expert worker.
+  bool for_members() const { return roles == Roles{Role::kExpert}; }
 };
 
 // Of "/package.Service/Method"; null: no caller may call it. Open are only

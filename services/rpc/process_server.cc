@@ -19,6 +19,9 @@ ServerOptions ServerOptionsOf(const ProcessOptions& options) {
           .reflection = options.reflection,
           .max_message_bytes = MaxMessageBytes(options),
           .max_calls = options.max_calls,
+          .limits = {.connections = options.max_connections,
+                     .peer_connections = options.max_peer_connections,
+                     .held_bytes = options.max_held_mib << 20},
           .silence = Silence(options),
           .max_connection_idle =
               absl::ToChronoMilliseconds(options.max_connection_idle),

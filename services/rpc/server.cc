@@ -4,6 +4,7 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
+#include <grpcpp/resource_quota.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -20,8 +22,12 @@
 #include "absl/strings/strip.h"
 #include "services/base/check.h"
 #include "services/base/log.h"
+#include "services/base/memory_limit.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/call_info.h"
+#include "services/rpc/call_watch.h"
+#include "services/rpc/listening_sockets.h"
+#include "services/rpc/raw_service.h"
 
 namespace gshard {
 namespace {
@@ -30,6 +36,12 @@ using std::chrono::milliseconds;
 
 // Of TLS handshakes, and of the first bytes of a connection without.
 constexpr int kHandshakeTimeoutMs = 20'000;
+
+// What a stream may send before anybody reads it. The window of a message that
+// is being read grows with it, so this costs large ones next to nothing.
+constexpr int kStreamWindow = 64 << 10;
+
+constexpr char kHealthServiceName[] = "grpc.health.v1.Health";
 
 // Between refusing calls and ending the server.
 constexpr milliseconds kSettleTime{20};
@@ -105,6 +117,12 @@ absl::Status Validate(const ServerOptions& options) {
           time.count(), " ms"));
     }
   }
+  if (options.limits.connections < 1 || options.limits.peer_connections < 1 ||
+      options.limits.held_bytes < 64 << 10 ||
+      options.limits.request_time <= milliseconds(0)) {
+    return absl::InvalidArgumentError(
+        "limits must be at least a connection, 64 KiB and more than no time");
+  }
   if (options.address.empty()) return absl::OkStatus();
   return ValidateAddress(options.address, /*lowest_port=*/0);
 }
@@ -131,7 +149,14 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 32 << 20);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES,
+                             kStreamWindow);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // would widen it
+  // The last resort, when members send more than there is memory for: gRPC ends
+  // calls of anybody then, which is better than the end of the process.
+  grpc::ResourceQuota quota("gshard");
+  quota.Resize(static_cast<size_t>(MemoryLimit() / 4 * 3));
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              kHandshakeTimeoutMs);
@@ -172,6 +197,7 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 ServerShell::ServerShell(ServerOptions options) : options_(std::move(options)) {
   KeepGrpcRunning();
   gate_->max_calls = options_.max_calls;
+  gate_->watch = std::make_shared<ConnectionWatch>(options_.limits);
 }
 
 ServerShell::~ServerShell() { Drain(milliseconds(0)); }
@@ -192,6 +218,7 @@ void ServerShell::AddMetrics(Metrics& metrics) {
   gate_->refused = metrics.AddCounter(
       "gshard_server_calls_refused_total",
       "Calls refused unread, for as many were under way as may be.");
+  gate_->watch->AddMetrics(metrics);
 }
 
 void ServerShell::OnDrain(std::function<void()> callback) {
@@ -214,31 +241,58 @@ absl::Status ServerShell::Start() {
   }
 
   // gRPC reads this once, when a server is built.
-  grpc::EnableDefaultHealthCheckService(true);
+  grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<ReflectionOption>(options_.reflection));
   SetArguments(options_, builder);
-  int port = 0;
+  const bool tcp =
+      !options_.address.empty() && !absl::StartsWith(options_.address, "unix:");
+  ListeningSockets sockets = {.descriptors = {}, .port = 0};
   if (!options_.address.empty()) {
-    builder.AddListeningPort(
-        options_.address,
-        GuardedCredentials(security_, gate_, options_.address), &port);
+    const auto credentials =
+        GuardedCredentials(security_, gate_, options_.address);
+    if (tcp) {
+      ASSIGN_OR_RETURN(sockets, ListenAt(options_.address));
+      using grpc::ServerBuilder;
+      acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+          ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+          credentials);
+    } else {
+      builder.AddListeningPort(options_.address, credentials);
+    }
+  }
+  std::set<std::string> raw_services = {kHealthServiceName};
+  builder.RegisterService(&health_);
+  for (size_t i = 0; i < services_.size(); ++i) {
+    builder.RegisterService(services_[i]);
+    if (dynamic_cast<const RawMethods*>(services_[i]) != nullptr) {
+      raw_services.insert(service_names_[i]);
+    }
   }
   std::vector<
       std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
       interceptors;
+  interceptors.push_back(
+      CallWatchFactory(gate_->watch, std::move(raw_services)));
   interceptors.push_back(CallInfoFactory(security_, gate_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
-  for (grpc::Service* service : services_) builder.RegisterService(service);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
+    for (const int descriptor : sockets.descriptors) close(descriptor);
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on \"", options_.address,
-                     "\": the address is in use, or not one of this host"));
+        absl::StrCat("cannot listen on \"", options_.address, "\""));
   }
+  RETURN_IF_ERROR(gate_->watch->Start(
+      std::move(sockets.descriptors), [this](int descriptor) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters
+            connection;
+        connection.fd = descriptor;
+        acceptor_->HandleNewConnection(&connection);
+      }));
   address_ = options_.address;
-  if (!address_.empty() && !absl::StartsWith(address_, "unix:")) {
-    address_ = absl::StrCat(address_.substr(0, address_.rfind(':')), ":", port);
+  if (tcp) {
+    address_ = absl::StrCat(address_.substr(0, address_.rfind(':')), ":",
+                            sockets.port);
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -251,12 +305,9 @@ absl::Status ServerShell::Start() {
 void ServerShell::SetReady(bool ready) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (state_ != kServing) return;
-  grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-  // Without a name gRPC would set those with a readiness of their own, too.
-  health.SetServingStatus("", ready);
+  health_.Set("", ready);
   for (const std::string& name : service_names_) {
-    if (own_readiness_.count(name) > 0) continue;
-    health.SetServingStatus(name, ready);
+    if (own_readiness_.count(name) == 0) health_.Set(name, ready);
   }
 }
 
@@ -265,7 +316,7 @@ void ServerShell::SetServiceReady(absl::string_view service, bool ready) {
   if (state_ != kServing) return;
   const std::string name(service);
   own_readiness_.insert(name);
-  server_->GetHealthCheckService()->SetServingStatus(name, ready);
+  health_.Set(name, ready);
 }
 
 std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
@@ -280,7 +331,7 @@ std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
 void ServerShell::EndReadiness() {
   std::lock_guard<std::mutex> lock(mutex_);
   // Whatever is set after this, health never flips back.
-  if (state_ == kServing) server_->GetHealthCheckService()->Shutdown();
+  if (state_ == kServing) health_.Shutdown();
 }
 
 void ServerShell::Drain(milliseconds grace, milliseconds delay) {
@@ -292,7 +343,7 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
       return;
     }
     state_ = kDraining;
-    server_->GetHealthCheckService()->Shutdown();
+    health_.Shutdown();
   }
   LogInfo("draining", {{"address", address_},
                        {"delay_ms", delay.count()},
@@ -304,7 +355,10 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   gate_->closed = true;
   // Calls that are past the guard have begun by then.
   if (!address_.empty()) std::this_thread::sleep_for(kSettleTime);
+  gate_->watch->StopAccepting();
+  health_.EndWatchers();
   server_->Shutdown(deadline);
+  gate_->watch->Stop();
   std::lock_guard<std::mutex> lock(mutex_);
   state_ = kDrained;
   drained_.notify_all();

@@ -15,6 +15,10 @@
 // until SetReady(true), and for good once Drain() has begun. It is open to
 // everybody; for other methods see method_roles.h, and call_info.h for what
 // handlers and logs are told of a call.
+//
+// What clients make a server hold before anybody has looked at it is bounded,
+// see connection_watch.h; over unix sockets only by calls, windows and the time
+// that a request may take, as their files' permissions say who may use them.
 
 #ifndef SERVICES_RPC_SERVER_H_
 #define SERVICES_RPC_SERVER_H_
@@ -38,6 +42,8 @@
 #include "services/metrics/metrics.h"
 #include "services/rpc/call_guard.h"
 #include "services/rpc/channel.h"
+#include "services/rpc/connection_watch.h"
+#include "services/rpc/health_service.h"
 #include "services/rpc/security.h"
 
 namespace gshard {
@@ -55,20 +61,23 @@ struct ServerOptions {
 
   // Calls that one connection may have open; more wait on the client's side. At
   // least 1.
-  int max_calls_per_connection = 1024;
+  int max_calls_per_connection = 256;
 
   // While so many calls are under way, over all connections, others that arrive
   // get UNAVAILABLE before their requests are read. Those whose requests are
   // being read, and health checks, do not count. At least 1.
   int64_t max_calls = 8192;
 
+  // What may be held for clients, and how long a request may take.
+  MeterLimits limits = {};
+
   // A client that answers nothing for so long is gone, with all its calls. From
   // 100 ms to an hour.
   std::chrono::milliseconds silence = kDefaultSilence;
-  // A connection without calls is closed after `idle`; one that is older than
-  // `age` takes no new calls, and its calls may go on. Zero: no limit; else at
-  // least 1 s.
-  std::chrono::milliseconds max_connection_idle{0};
+  // A connection without calls is closed after `idle`, and clients make another
+  // when they need it; one that is older than `age` takes no new calls, and its
+  // calls may go on. Zero: no limit; else at least 1 s.
+  std::chrono::milliseconds max_connection_idle{600'000};
   std::chrono::milliseconds max_connection_age{0};
 };
 
@@ -84,8 +93,8 @@ class ServerShell {
   ServerShell& operator=(const ServerShell&) = delete;
 
   // `name` is the service's, e.g. v1::TranslationService::service_full_name();
-  // health answers for it. Not owned; must outlive the shell. Call before
-  // Start().
+  // health answers for it. Not owned; must outlive the shell. A RawService
+  // unless it is for a test. Call before Start().
   void AddService(grpc::Service* service, absl::string_view name);
 
   // TLS, and who may call what. Without it callers are anonymous, may call
@@ -146,9 +155,11 @@ class ServerShell {
   const std::shared_ptr<CallGate> gate_ = std::make_shared<CallGate>();
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
+  HealthService health_;
   std::set<std::string> own_readiness_;  // guarded by mutex_
   std::vector<std::function<void()>> drain_callbacks_;
   std::string address_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
 
   std::mutex mutex_;

@@ -122,7 +122,8 @@ absl::StatusOr<std::unique_ptr<RawHttp2>> RawHttp2::Connect(
 
 RawHttp2::RawHttp2(int socket) : socket_(socket) {
   SendBytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-  SendBytes(Frame(kSettings, 0, 0, ""));
+  // No table of headers: the server writes them as they are.
+  SendBytes(Frame(kSettings, 0, 0, BigEndian(1, 2) + BigEndian(0, 4)));
 }
 
 RawHttp2::~RawHttp2() { close(socket_); }
@@ -239,7 +240,6 @@ void RawHttp2::Take(uint8_t type, uint8_t flags, uint32_t id,
              (type == kRstStream || (type <= kHeaders && flags & kEndStream))) {
     stream->second.ended = true;
   }
-  // gRPC writes this field as a literal, its value as it is.
   constexpr absl::string_view kStatus = "grpc-status";
   const size_t found = payload.find(kStatus);
   if (type == kHeaders && stream != streams_.end() &&
