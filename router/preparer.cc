@@ -41,7 +41,9 @@ Preparer::Preparer(const PreparerLimits& limits, RouterMetrics metrics)
 Preparer::~Preparer() {
   Finish(std::chrono::milliseconds(0));
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_lock<std::mutex> lock(mutex_);
+    // Other threads may be giving some up.
+    over_.wait(lock, [this] { return entries_.empty(); });
     stopping_ = true;
     changed_.notify_all();
   }
@@ -109,7 +111,7 @@ bool Preparer::End(Entry& entry, const absl::Status& why) {
     return false;
   }
   queue_.Remove(entry.task.caller, entry.task.flow, entry.id);
-  Remove(entry);
+  entry.running = true;
   return true;
 }
 
@@ -123,7 +125,13 @@ void Preparer::Cancel(uint64_t id) {
     entry = found->second;
     if (!End(*entry, why)) return;
   }
-  entry->task.give_up(why);
+  GiveUp(*entry, why);
+}
+
+void Preparer::GiveUp(const Entry& entry, const absl::Status& why) {
+  entry.task.give_up(why);
+  std::lock_guard<std::mutex> lock(mutex_);
+  Remove(entry);
 }
 
 Preparer::Entries Preparer::TakeExpired() {
@@ -144,7 +152,7 @@ void Preparer::RunThread() {
     const Entries expired = TakeExpired();
     if (!expired.empty()) {
       lock.unlock();
-      for (const auto& entry : expired) entry->task.give_up(TooLate());
+      for (const auto& entry : expired) GiveUp(*entry, TooLate());
       lock.lock();
       continue;
     }
@@ -158,16 +166,17 @@ void Preparer::RunThread() {
       next = entry->task.part();
     }
     lock.lock();
-    entry->running = false;
-    if (next > 0 && entry->end.ok()) {
+    if (next == 0) {
+      Remove(*entry);
+    } else if (entry->end.ok()) {
+      entry->running = false;
       Wait(*entry, next);
-      continue;
+    } else {
+      const absl::Status why = entry->end;
+      lock.unlock();
+      GiveUp(*entry, why);
+      lock.lock();
     }
-    Remove(*entry);
-    if (next == 0) continue;
-    lock.unlock();
-    entry->task.give_up(entry->end);
-    lock.lock();
   }
 }
 
@@ -184,7 +193,7 @@ void Preparer::Finish(std::chrono::milliseconds grace) {
       if (End(*entry, why)) late.push_back(entry);
     }
   }
-  for (const std::shared_ptr<Entry>& entry : late) entry->task.give_up(why);
+  for (const std::shared_ptr<Entry>& entry : late) GiveUp(*entry, why);
 }
 
 int64_t Preparer::bytes() const {

@@ -84,16 +84,18 @@ class Preparer {
   struct Entry {
     uint64_t id = 0;
     Task task;
-    bool running = false;
-    absl::Status end;  // an error: given up after the part that runs
+    bool running = false;  // or being given up
+    absl::Status end;      // an error: given up after the part that runs
   };
   using Entries = std::vector<std::shared_ptr<Entry>>;
 
   void RunThread();
   void Wait(const Entry& entry, int64_t bytes);  // needs mutex_
-  // Takes the task out; or marks it, and returns false, while it runs. Needs
-  // mutex_.
+  // Takes the task out of the queue, for GiveUp(); or marks it, and returns
+  // false, while it runs. Needs mutex_.
   bool End(Entry& entry, const absl::Status& why);
+  // Tells it, and forgets it then: Finish() waits for both. Not under mutex_.
+  void GiveUp(const Entry& entry, const absl::Status& why);
   void Remove(const Entry& entry);  // needs mutex_
   Entries TakeExpired();            // needs mutex_
 
