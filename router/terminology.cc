@@ -171,10 +171,10 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     return absl::OkStatus();
   };
   const std::string& text = sentence.text();
-  if (sentence.keep_size() > static_cast<int64_t>(text.size())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("keep: expected at most one part for each of the text's ",
-                     text.size(), " bytes, got ", sentence.keep_size()));
+  if (sentence.keep_size() > kMaxKept) {
+    return absl::InvalidArgumentError(absl::StrCat("keep: expected at most ",
+                                                   kMaxKept, " parts, got ",
+                                                   sentence.keep_size()));
   }
   for (int i = 0; i < sentence.keep_size(); ++i) {
     const v1::TextSpan& span = sentence.keep(i);

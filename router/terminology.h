@@ -19,6 +19,8 @@ namespace gshard {
 
 inline constexpr int kMaxTerms = 64;  // of one request
 inline constexpr size_t kMaxTermBytes = 256;
+inline constexpr int kMaxKept =
+    16384;  // parts of a sentence, most of them alike
 
 // Errors: InvalidArgument naming the field, "options.terms[3].source: ...".
 absl::Status CheckTerms(const v1::TranslateOptions& options);

@@ -155,15 +155,15 @@ TEST(TerminologyTest, PhrasesAreNoMoreThanCanBeHad) {
                        HasSubstr("terms[0].target: expected at most 32")));
 }
 
-TEST(TerminologyTest, KeptPartsAreNoMoreThanTheTextHasBytes) {
+TEST(TerminologyTest, KeptPartsThatAreAlikeAreCounted) {
   v1::Sentence sentence;
   sentence.set_text("ab");
-  for (int i = 0; i < 2; ++i) sentence.add_keep()->set_end(1);
+  for (int i = 0; i < kMaxKept; ++i) sentence.add_keep()->set_end(1);
   EXPECT_THAT(Texts(sentence, {}), ElementsAre("a"));
   sentence.add_keep()->set_end(1);
   EXPECT_THAT(TargetPhrases(sentence, {}, TermFinder({})),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("keep: expected at most one part")));
+                       HasSubstr("keep: expected at most 16384 parts")));
 }
 
 TEST(TerminologyTest, TermsAreChecked) {

@@ -10,7 +10,6 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/status_macros.h"
@@ -34,9 +33,20 @@ bool Eventually(Condition condition) {
   return true;
 }
 
+// Ends on a thread that works for others, too: not before gRPC knows the call,
+// or it would end it by a thread of its own.
+class BatchedCall final : public grpc::ServerUnaryReactor {
+ public:
+  BatchedCall() { StartSendInitialMetadata(); }
+  void OnSendInitialMetadataDone(bool) override {
+    const TraceScope others({NewTrace(), NewTrace()});
+    Finish(grpc::Status::OK);
+  }
+  void OnDone() override { delete this; }
+};
+
 // Answers with the request's model, which "fail" makes an error; "batched" as a
-// thread does that works for others, too. Keeps what it was told of the last
-// call.
+// BatchedCall. Keeps what it was told of the last call.
 class InfoService final
     : public v1::TranslationService::WithCallbackMethod_Translate<
           v1::TranslationService::Service> {
@@ -52,11 +62,8 @@ class InfoService final
       ++calls_;
     }
     response->set_model(request->model());
+    if (request->model() == "batched") return new BatchedCall();
     auto* const reactor = context->DefaultReactor();
-    const TraceScope scope(request->model() == "batched"
-                               ? std::vector<TraceContext>{NewTrace(),
-                                                           NewTrace()}
-                               : std::vector<TraceContext>());
     reactor->Finish(request->model() == "fail"
                         ? grpc::Status(grpc::StatusCode::NOT_FOUND, "no model")
                         : grpc::Status::OK);
