@@ -22,7 +22,7 @@ struct ProcessOptions {
   // See MeterLimits.
   int64_t max_connections = 4096;
   int64_t max_peer_connections = 256;
-  int64_t max_held_mib = 24;
+  int64_t max_held_mib = 16;
   int64_t drain_seconds = 30;
   // After SIGTERM: health says NOT_SERVING, calls are still accepted.
   absl::Duration drain_delay = absl::ZeroDuration();

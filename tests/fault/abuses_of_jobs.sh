@@ -55,7 +55,7 @@ job_made() { holds "int(all[0]['progress'].get('step', 0)) >= $2" client jobs "$
 # Who may train only gives a job the name of a model that is served.
 borrowed_name() {
   expect "a job took the name of a model without the right to it" \
-    refused_with PERMISSION_DENIED \
+    refused_with permission_denied \
     submit trainer borrowed "$scratch/borrowed" 2 'serve_as: "names"'
 }
 
@@ -78,7 +78,7 @@ shared_folder() {
     fi
   done
   expect "the first job's checkpoint was lost" \
-    "$programs/gshard" checkpoint verify "$folder/step-4"
+    "$programs/gshard" checkpoint verify "$folder/step-00000004"
 }
 
 # A tokenizer that takes minutes, beside others' jobs, which go on; and the end

@@ -9,8 +9,8 @@ abuses_of_processes=(frozen_worker wrong_clock interrupted_system quick_system
 # in a file.
 prepare_clock() {
   echo 0 > "$scratch/clock"
-  environment[coordinator]="LD_PRELOAD=$tools/libshifted_clock.so
-    SHIFTED_CLOCK_FILE=$scratch/clock"
+  environment[coordinator]="LD_PRELOAD=$tools/shifted_clock.so
+    GSHARD_CLOCK_SHIFT_FILE=$scratch/clock"
 }
 
 # A worker stands still in the midst of a step and stays so: the job goes on

@@ -66,7 +66,7 @@ TEST(SecurityOptionsTest, KnowsWhatOnlyThisMachineReaches) {
 // Gloo and NCCL take whoever connects, so that they stay on this machine.
 TEST(SecurityOptionsTest, OpenExchangesStayOnThisMachine) {
   for (const char* local : {"localhost", "127.0.0.1", "127.1.2.3", "::1"}) {
-    EXPECT_OK(ValidateOpenExchange({}, "gloo", local)) << local;
+    EXPECT_OK(ValidateOpenExchange({}, "gloo", local));
   }
   for (const char* remote : {"", "0.0.0.0", "::", "10.0.0.7", "router-1",
                              "localhost.example.org", "127.example.org"}) {
@@ -78,7 +78,7 @@ TEST(SecurityOptionsTest, OpenExchangesStayOnThisMachine) {
                          AllOf(HasSubstr("gloo"), HasSubstr("--insecure"))))
         << remote;
     options.insecure = true;
-    EXPECT_OK(ValidateOpenExchange(options, "gloo", remote)) << remote;
+    EXPECT_OK(ValidateOpenExchange(options, "gloo", remote));
   }
 }
 

@@ -163,9 +163,10 @@ TEST(DenseReductionTest, ThoseWhoOwnSomethingWriteIt) {
   EXPECT_THAT(reduction.GroupOf(0).owners(routers - 1).tensors(), IsEmpty());
   v1::WriteCheckpoint write;
   write.set_step(4);
+  write.set_shard("owner");
   const MemberCommands commands = reduction.Write(write, /*attempt=*/3);
   ASSERT_THAT(commands, SizeIs(tensors));
-  EXPECT_EQ(commands[2].second.write_checkpoint().shard(), "router-2-3");
+  EXPECT_EQ(commands[2].second.write_checkpoint().shard(), "owner-router-2-3");
   EXPECT_EQ(commands[2].second.write_checkpoint().step(), 4);
 }
 

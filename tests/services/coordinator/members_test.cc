@@ -257,18 +257,19 @@ TEST_F(MembersTest, ALostMemberFailsItsCommands) {
 
 TEST_F(MembersTest, ASilentMemberIsCutOff) {
   const MemberKey key = Join();
-  Send(key);
   now_ += absl::Hours(23);
   ASSERT_OK(members_.OnHeartbeat(key, {}));
   now_ += absl::Hours(23);
   members_.Expire();
   EXPECT_THAT(members_.List(), SizeIs(1));
+  Send(key);
   now_ += absl::Hours(1);
   members_.Expire();
   EXPECT_THAT(members_.List(), IsEmpty());
   ASSERT_TRUE(sender_->finished.has_value());
   EXPECT_THAT(*sender_->finished,
-              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("")));
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("the lease ran out")));
   EXPECT_THAT(outcomes_, SizeIs(1));
 }
 
