@@ -267,9 +267,8 @@ TEST_F(MembersTest, ASilentMemberIsCutOff) {
   members_.Expire();
   EXPECT_THAT(members_.List(), IsEmpty());
   ASSERT_TRUE(sender_->finished.has_value());
-  EXPECT_THAT(*sender_->finished,
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("the lease ran out")));
+  EXPECT_THAT(*sender_->finished, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                           HasSubstr("the lease ran out")));
   EXPECT_THAT(outcomes_, SizeIs(1));
 }
 
