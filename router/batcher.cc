@@ -313,6 +313,8 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
         admission_.callers().Observe(outcome.waiting.caller,
                                      outcome.waiting.cost.source_tokens,
                                      outcome.rounds, outcome.row_cost);
+      } else if (!outcome.again) {
+        admission_.GivenUp(outcome.waiting);
       }
       const auto found = requests_.find(outcome.waiting.request);
       if (found == requests_.end()) continue;
@@ -392,6 +394,7 @@ void Batcher::UpdateGauges() {
       static_cast<double>(admission_.running_positions()));
   metrics_.estimated_wait.Set(admission_.EstimatedSeconds());
   metrics_.highest_row_cost.Set(admission_.callers().HighestRowCost());
+  metrics_.highest_rounds.Set(admission_.callers().HighestRounds());
 }
 
 int64_t Batcher::queued_sentences() const {

@@ -45,6 +45,7 @@ void CallerCosts::Summarize() {
       rounds.begin() + static_cast<std::ptrdiff_t>((rounds.size() - 1) / 2);
   std::nth_element(rounds.begin(), middle, rounds.end());
   usual_rounds_ = *middle;
+  highest_rounds_ = *std::max_element(rounds.begin(), rounds.end());
 }
 
 CallerCosts::Mean CallerCosts::Now(const Mean& mean) const {

@@ -33,7 +33,8 @@ class CallerCosts {
   // Rounds for each source token of who is not known: the median of callers.
   double UsualRounds() const { return usual_rounds_; }
 
-  // The highest of all callers.
+  // The highest of all callers; rounds in those of who is not known.
+  double HighestRounds() const { return highest_rounds_ / usual_rounds_; }
   double HighestRowCost() const { return highest_row_cost_; }
 
  private:
@@ -53,6 +54,7 @@ class CallerCosts {
   int64_t observed_ = 0;  // sentences
   std::map<std::string, Mean> callers_;
   double usual_rounds_ = Mean().rounds;
+  double highest_rounds_ = Mean().rounds;
   double highest_row_cost_ = Mean().row_cost;
 };
 

@@ -49,6 +49,10 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
           "gshard_estimated_wait_seconds",
           "Time until all sentences that wait and run are translated, as "
           "admission estimates it.")),
+      highest_rounds(metrics.AddGauge(
+          "gshard_caller_rounds_ratio",
+          "Rounds of a batch for each source token of the caller whose "
+          "translations are longest, in those of the usual caller.")),
       highest_row_cost(
           metrics.AddGauge("gshard_caller_row_cost_ratio",
                            "What a row of the caller whose rows go to the "

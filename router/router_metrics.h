@@ -42,7 +42,8 @@ struct RouterMetrics {
   Gauge batch_positions;       // of the cache, that these may take
   Gauge open_streams;          // TranslateStream calls
   Gauge estimated_wait;        // seconds until all accepted work is done
-  Gauge highest_row_cost;      // of callers: CallerCosts
+  Gauge highest_rounds;        // of callers: CallerCosts
+  Gauge highest_row_cost;      // likewise
   CounterFamily admissions;    // requests, by verdict
   Histogram batch_rows;        // hypotheses of a decoding step
   Histogram tokenize_seconds;  // of a call

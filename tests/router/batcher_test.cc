@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "services/base/retry_delay.h"
+#include "services/metrics/metrics.h"
 #include "services/tensor/buffer.h"
 #include "tests/router/fake_model.h"
 #include "tests/testing/status_matchers.h"
@@ -280,6 +281,36 @@ TEST_F(BatcherTest, DeadlineEndsWaitingAndRunningRequests) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
   EXPECT_EQ(batcher.requests(), 0);
   EXPECT_EQ(batcher.queued_sentences(), 0);
+}
+
+TEST_F(BatcherTest, WhatSentencesHaveCostIsExpectedOfTheirCaller) {
+  Metrics metrics("router", "test");
+  const RouterMetrics gauges(metrics);
+  Batcher batcher({}, gauges);
+  model_->SetSteps(6);
+  model_->SetRowCost(2.5);
+  ASSERT_OK(Add(batcher, {Sentence(1)}).results.get());
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);  // 6 for 3 tokens
+  EXPECT_EQ(gauges.highest_row_cost.Value(), 2.5);
+}
+
+// Also if nobody waits for the end.
+TEST_F(BatcherTest, ASentenceThatIsNotDoneInTheRoundsItShouldTakeIsLonger) {
+  Metrics metrics("router", "test");
+  const RouterMetrics gauges(metrics);
+  Batcher batcher({}, gauges);
+  model_->SetSteps(100);
+  model_->Hold();
+  Call call = Add(batcher, {Sentence(1)});
+  constexpr size_t kRounds = 6;
+  for (size_t i = 1; i <= kRounds; ++i) {
+    model_->WaitForSteps(i);
+    model_->ReleaseStep();
+  }
+  model_->WaitForSteps(kRounds + 1);
+  batcher.Cancel(*call.id);
+  while (batcher.running_sentences() > 0) std::this_thread::yield();
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);
 }
 
 TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {

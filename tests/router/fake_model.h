@@ -71,6 +71,11 @@ class FakeModel final : public TranslationModel {
     Change([&] { steps_needed_ = steps; });
   }
 
+  // What finished sentences say that their rows cost; 1 at first.
+  void SetRowCost(double cost) {
+    Change([&] { row_cost_ = cost; });
+  }
+
   // Returns when `count` steps have begun; or are over.
   void WaitForSteps(size_t count) {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -209,7 +214,8 @@ class FakeModel final : public TranslationModel {
         if (active.steps < active.needed) continue;
         finished.push_back({.id = active.id,
                             .hypotheses = Reversed(active.sentence),
-                            .steps = active.steps});
+                            .steps = active.steps,
+                            .row_cost = model_.row_cost()});
       }
       for (const FinishedSentence& one : finished) Leave(one.id);
       return finished;
@@ -272,6 +278,11 @@ class FakeModel final : public TranslationModel {
     return failure_;
   }
 
+  double row_cost() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return row_cost_;
+  }
+
   template <typename Action>
   void Change(const Action& action) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -289,6 +300,7 @@ class FakeModel final : public TranslationModel {
   bool held_ = false;
   int released_ = 0;
   int64_t steps_needed_ = 1;
+  double row_cost_ = 1;
   size_t room_ = SIZE_MAX;
   absl::Status failure_;
   std::vector<std::vector<int32_t>> steps_;
