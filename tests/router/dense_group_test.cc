@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -10,6 +12,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::DenseGroup GlooGroup() {
   v1::DenseGroup group;
@@ -24,11 +27,16 @@ v1::DenseGroup GlooGroup() {
 TEST(MeetOverNetworkTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
   EXPECT_OK(MeetOverNetwork("127.0.0.1")(GlooGroup()).status());
   EXPECT_OK(MeetOverNetwork("localhost")(GlooGroup()).status());
-  EXPECT_THAT(MeetOverNetwork("0.0.0.0")(GlooGroup()),
+  // For documentation: no machine's, so that gloo would find nothing to listen
+  // on, if it was asked.
+  const std::string beyond = "192.0.2.1";
+  EXPECT_THAT(MeetOverNetwork(beyond)(GlooGroup()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("0.0.0.0"), HasSubstr("--insecure"))));
-  EXPECT_OK(
-      MeetOverNetwork("0.0.0.0", {.insecure = true})(GlooGroup()).status());
+                       AllOf(HasSubstr(beyond), HasSubstr("--insecure"))));
+  EXPECT_THAT(MeetOverNetwork(beyond, {.insecure = true})(GlooGroup()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(beyond), HasSubstr("--reduce_host"),
+                             Not(HasSubstr("--insecure")))));
 }
 
 TEST(MeetOverNetworkTest, HostsAreThoseOfTheAddress) {
