@@ -142,11 +142,13 @@ void Spoil(ByteSource& bytes, Call& call) {
       return;
     default:
       // Sizes that are negative, huge, or of another number of rows.
-      if (const auto sizes = call.inputs.find("call/v2");
-          sizes != call.inputs.end()) {
-        const std::array odd = {-1, 1 << 30, -(1 << 30), 1};
-        sizes->second.i32()[bytes.Take() % kExperts] +=
-            odd[bytes.Take() % odd.size()];
+      const auto sizes = call.inputs.find("call/v2");
+      if (sizes == call.inputs.end()) return;
+      const std::array odd = {-1, 1 << 30, -(1 << 30), 1};
+      const int32_t more = odd[bytes.Take() % odd.size()];
+      sizes->second.i32()[bytes.Take() % kExperts] += more;
+      if (bytes.Take() % 2 == 0) {
+        sizes->second.i32()[bytes.Take() % kExperts] -= more;
       }
   }
 }
