@@ -15,15 +15,6 @@
 namespace gshard {
 namespace {
 
-// Bytes: far from overflow, and beyond any machine.
-constexpr int64_t kMost = int64_t{1} << 50;
-
-absl::Status TooLarge(const ParameterSpec& parameter) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("parameter ", parameter.name, ": ",
-                   DimsToString(parameter.dims), " is too large"));
-}
-
 absl::Status CheckAscending(const char* field,
                             const std::vector<int32_t>& experts,
                             int32_t total) {
@@ -223,12 +214,6 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
   if (IsRounded(spec, parameter.name)) total += static_cast<int64_t>(bytes) / 2;
   if (spec.optimizer == nullptr) return total;
   total += static_cast<int64_t>(bytes);  // the sum of the gradients
-  // Of the worker's own experts, also those that are early.
-  const int64_t own = static_cast<int64_t>(bytes) / dims[0] *
-                      static_cast<int64_t>(spec.experts.size());
-  const int64_t early = std::max<int64_t>(0, spec.microbatch_window - 1);
-  if (early > 0 && own > kMost / early) return TooLarge(parameter);
-  total += own * early;
   const Dims logical(dims.begin() + 1, dims.end());
   for (const NamedShape& state : spec.optimizer->StateShapes(logical)) {
     ASSIGN_OR_RETURN(const uint64_t state_bytes,
@@ -269,6 +254,8 @@ absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
         absl::StrCat("skipped_steps: expected 0 to ", spec.step, ", got ",
                      spec.skipped_steps));
   }
+  // Far from overflow, and beyond any machine.
+  constexpr int64_t kMost = int64_t{1} << 50;
   std::set<absl::string_view> names;
   int64_t total = 0;
   for (const ParameterSpec& parameter : spec.parameters) {
@@ -283,7 +270,9 @@ absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
     }
     ASSIGN_OR_RETURN(const int64_t bytes, ParameterBytes(spec, parameter));
     if (bytes > kMost - total) {
-      return TooLarge(parameter);
+      return absl::ResourceExhaustedError(
+          absl::StrCat("parameter ", parameter.name, ": ",
+                       DimsToString(parameter.dims), " is too large"));
     }
     total += bytes;
   }

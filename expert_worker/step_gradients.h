@@ -52,6 +52,9 @@ class StepGradients {
   // The same, and refuses what comes of it later.
   void Abandon(int32_t microbatch, int32_t attempt);
 
+  // The earliest microbatch that is not in the sum.
+  int64_t next() const { return sum_.next(); }
+
   // The sums, with attempts[i] for microbatch i. Errors: InvalidArgument if
   // they are not as many as the microbatches; FailedPrecondition if one of
   // them is not complete or not the one that counts.

@@ -27,11 +27,9 @@ absl::Status CheckFinite(double value, absl::string_view name) {
       absl::StrCat(name, ": expected a finite number, got ", value));
 }
 
-// Of a call, for as long as the run is open.
-int64_t BytesKept(const SegmentResult& result) {
-  if (result.run_ended) return 0;
-  int64_t bytes = result.saved_bytes;
-  for (const auto& [parameter, gradient] : result.gradients) {
+int64_t BytesOf(const GradientList& gradients) {
+  int64_t bytes = 0;
+  for (const auto& [parameter, gradient] : gradients) {
     bytes += static_cast<int64_t>(gradient.bytes());
   }
   return bytes;
@@ -138,15 +136,17 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
   RETURN_IF_ERROR(EnterRun(run, name));
   absl::StatusOr<SegmentResult> result =
       host_.Run(run.segment, name, std::move(inputs), parameters_);
-  absl::Status status =
-      Hold(run, name, result.ok() ? BytesKept(*result) : int64_t{0});
+  absl::Status status = result.ok() ? Hold(run, name, result->saved_bytes,
+                                           BytesOf(result->gradients))
+                                    : Hold(run, name, 0, 0);
   if (status.ok()) status = result.status();
   if (status.ok()) {
     status = gradients_->Add(run.microbatch, run.attempt,
                              std::move(result->gradients), result->run_ended);
   }
-  if (!status.ok() || result->run_ended) EndRun(name);
+  if (status.ok() && result->run_ended) CompleteRun(run, name);
   if (!status.ok()) {
+    EndRun(name);
     gradients_->Drop(run.microbatch, run.attempt);
     return status;
   }
@@ -161,7 +161,7 @@ absl::Status WorkerSession::EnterRun(const SegmentRun& run,
     ASSIGN_OR_RETURN(superseded,
                      gradients_->Enter(run.microbatch, run.attempt));
     runs_.try_emplace(name, OpenRun{run.owner, run.microbatch, run.attempt,
-                                    MemoryShare(account_)});
+                                    MemoryShare(account_), 0});
   }
   if (superseded.has_value()) {
     SegmentRun old = run;
@@ -172,7 +172,8 @@ absl::Status WorkerSession::EnterRun(const SegmentRun& run,
 }
 
 absl::Status WorkerSession::Hold(const SegmentRun& run, const std::string& name,
-                                 int64_t bytes) {
+                                 int64_t saved_bytes, int64_t gradient_bytes) {
+  const int64_t bytes = saved_bytes + gradient_bytes;
   std::vector<std::string> ended;
   absl::Status status;
   {
@@ -197,9 +198,25 @@ absl::Status WorkerSession::Hold(const SegmentRun& run, const std::string& name,
       ended.push_back(latest->first);
       runs_.erase(latest);
     }
+    own->second.gradient_bytes += gradient_bytes;
   }
   for (const std::string& latest : ended) host_.EndRun(latest);
   return status;
+}
+
+void WorkerSession::CompleteRun(const SegmentRun& run,
+                                const std::string& name) {
+  host_.EndRun(name);
+  const int64_t next = gradients_->next();
+  std::lock_guard<std::mutex> lock(runs_mutex_);
+  early_.erase(early_.begin(), early_.lower_bound(static_cast<int32_t>(next)));
+  const auto own = runs_.find(name);
+  if (own == runs_.end()) return;
+  if (run.microbatch >= next) {
+    own->second.memory.Return(own->second.gradient_bytes);
+    early_.try_emplace(run.microbatch, std::move(own->second.memory));
+  }
+  runs_.erase(own);
 }
 
 void WorkerSession::EndRun(const std::string& name) {
@@ -315,6 +332,7 @@ absl::Status WorkerSession::CommitStep(int64_t step, double gradient_scale,
   {
     std::lock_guard<std::mutex> runs_lock(runs_mutex_);
     left.swap(runs_);
+    early_.clear();
   }
   for (const auto& [name, run] : left) host_.EndRun(name);
   BeginStep();

@@ -6,13 +6,15 @@
 // Everything that a step leaves behind is kept under its number and goes when
 // the step is committed.
 //
-// Memory: parameters, their optimizer state, the sum of gradients and those of
-// microbatches that come early are taken from the account when the session is
-// made. What a microbatch keeps while it is run, rows and gradients, is taken
-// as it comes. If there is not enough, microbatches that are run make way for
-// earlier ones, the latest first (ABORTED), and are run again. So the earliest
-// one gets all that is left of the account, whatever the others have, and a
-// step goes on as long as that is enough for one.
+// Memory: parameters, their optimizer state and the sum of gradients are taken
+// from the account when the session is made. What a microbatch keeps is taken
+// as it comes: rows and gradients while it is run, gradients while it is early,
+// i.e. waits for those before it in the sum. If there is not enough,
+// microbatches that are run make way for earlier ones, the latest first
+// (ABORTED), and are run again. So the earliest gets all that those that are
+// run have. Of early ones there are fewer than the window has, which the
+// coordinator chooses so that there is memory for them and one more: a step
+// always goes on.
 
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
@@ -84,9 +86,8 @@ struct SegmentRun {
 // Most segments of a session.
 inline constexpr size_t kMaxSegments = 16384;
 
-// Bytes of the session's parameters, optimizer state, sums and early gradients,
-// and OK, if the parts of `spec` fit together. Errors: InvalidArgument saying
-// which do not.
+// Bytes of the session's parameters, optimizer state and sums, and OK, if the
+// parts of `spec` fit together. Errors: InvalidArgument saying which do not.
 absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec);
 
 // Thread-safe: calls of different microbatches run at the same time; the
@@ -188,6 +189,7 @@ class WorkerSession {
     int32_t microbatch;
     int32_t attempt;
     MemoryShare memory;
+    int64_t gradient_bytes = 0;  // of them
   };
   struct Prepared {
     std::vector<int32_t> attempts;
@@ -207,8 +209,10 @@ class WorkerSession {
   absl::Status EnterRun(const SegmentRun& run, const std::string& name);
   // Takes memory for what a call of the run has left here.
   absl::Status Hold(const SegmentRun& run, const std::string& name,
-                    int64_t bytes);
+                    int64_t saved_bytes, int64_t gradient_bytes);
   void EndRun(const std::string& name);
+  // The same for one that is complete: what is early stays on the account.
+  void CompleteRun(const SegmentRun& run, const std::string& name);
 
   MemoryAccount account_;
   const MemoryShare memory_;  // before what it is for, and so after it
@@ -233,7 +237,8 @@ class WorkerSession {
   mutable std::atomic<uint64_t> last_shard_ = 0;
 
   std::mutex runs_mutex_;
-  std::map<std::string, OpenRun> runs_;  // guarded by runs_mutex_
+  std::map<std::string, OpenRun> runs_;   // guarded by runs_mutex_
+  std::map<int32_t, MemoryShare> early_;  // guarded by runs_mutex_
 };
 
 }  // namespace gshard

@@ -54,8 +54,10 @@ class MemoryShare {
     return true;
   }
 
-  // All of it.
-  void Return() { state_->used -= std::exchange(bytes_, 0); }
+  // All of it, or what is more than `bytes`.
+  void Return(int64_t bytes = 0) {
+    if (bytes < bytes_) state_->used -= std::exchange(bytes_, bytes) - bytes;
+  }
 
   int64_t bytes() const { return bytes_; }
 

@@ -44,13 +44,14 @@ absl::Status DenseParameters::CheckPushLocked(int64_t step, int32_t microbatch,
                                                    attempts_.size() - 1,
                                                    ", got ", microbatch));
   }
-  if (attempt != attempts_[microbatch]) {
+  if (attempts_[microbatch] < 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("microbatch ", microbatch, ": expected ",
-                     attempts_[microbatch] < 0
-                         ? "none, as it has not been handed out"
-                         : absl::StrCat("attempt ", attempts_[microbatch]),
-                     ", got attempt ", attempt, ": it was handed on"));
+        absl::StrCat("microbatch ", microbatch, " has not been handed out"));
+  }
+  if (attempt != attempts_[microbatch]) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "microbatch ", microbatch, ": expected attempt ", attempts_[microbatch],
+        ", got ", attempt, ": it was handed on"));
   }
   return absl::OkStatus();
 }

@@ -63,8 +63,8 @@ std::string JobRunner::MembersHaveJoined() const {
       static_cast<int64_t>(held) >= job_.model.experts)
     return "";
   // A small worker must not stop a job that runs.
-  const auto plan = PlanTraining(session_, job_, start_, workers, NumRouters(),
-                                 DenseBytes(), plan_.placement().version());
+  const auto plan = PlanTraining(session_, job_, start_, workers, DenseBytes(),
+                                 plan_.placement().version());
   if (!plan.ok()) {
     LogWarning("workers that joined are of no use to the job",
                {{"job", job_.name}, {"status", plan.status()}});

@@ -183,19 +183,14 @@ void JobRunner::TryLoad() {
   Do(loaded);
 }
 
-int64_t JobRunner::NumRouters() const {
-  const size_t routers = env_.members->List(MemberRole::kRouter).size();
-  return std::max(static_cast<int64_t>(routers), job_.min_routers);
-}
-
 int64_t JobRunner::DenseBytes() const {
   return settings_.reduce == ReduceWay::kCoordinator ? env_.memory_bytes : 0;
 }
 
 absl::Status JobRunner::LoadWorkers(const std::vector<Member>& workers) {
   ASSIGN_OR_RETURN(SessionPlan plan,
-                   PlanTraining(session_, job_, start_, workers, NumRouters(),
-                                DenseBytes(), env_.next_placement_version()));
+                   PlanTraining(session_, job_, start_, workers, DenseBytes(),
+                                env_.next_placement_version()));
   if (settings_.reduce != ReduceWay::kCoordinator) {
     std::vector<MemberKey> routers;
     for (const Member& member : env_.members->List(MemberRole::kRouter)) {

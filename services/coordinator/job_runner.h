@@ -195,8 +195,6 @@ class JobRunner {
   void OnStartFound(ResumePoint point);
   void StartFrom(ResumePoint point);
   bool EnoughMembers() const;
-  // That there are, or have to be.
-  int64_t NumRouters() const;
   // Memory for dense parameters; 0 if they are the routers'.
   int64_t DenseBytes() const;
   void TryLoad();

@@ -1,8 +1,16 @@
 #include "services/coordinator/microbatch_schedule.h"
 
+#include <algorithm>
+
 #include "services/base/check.h"
 
 namespace gshard {
+namespace {
+
+// Those that a router has, and as many that are early.
+constexpr int64_t kWindowOfRouter = 4;
+
+}  // namespace
 
 void MicrobatchSchedule::RemoveRouter(const MemberKey& router) {
   const auto found = routers_.find(router);
@@ -18,6 +26,9 @@ void MicrobatchSchedule::RemoveRouter(const MemberKey& router) {
 
 std::vector<Assignment> MicrobatchSchedule::Assign() {
   std::vector<Assignment> assignments;
+  const int64_t window =
+      std::min(int64_t{window_},
+               kWindowOfRouter * static_cast<int64_t>(routers_.size()));
   while (!waiting_.empty() && !routers_.empty()) {
     auto least = routers_.begin();
     for (auto it = routers_.begin(); it != routers_.end(); ++it) {
@@ -26,7 +37,7 @@ std::vector<Assignment> MicrobatchSchedule::Assign() {
     const size_t most = waiting_.size() > routers_.size() ? 2 : 1;
     if (least->second.size() >= most) break;
     const int32_t index = *waiting_.begin();
-    if (index - oldest_ >= window_) break;
+    if (index - oldest_ >= window) break;
     waiting_.erase(waiting_.begin());
     least->second.insert(index);
     Microbatch& microbatch = microbatches_[index];

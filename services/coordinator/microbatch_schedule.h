@@ -10,7 +10,8 @@
 // those that come early. How many that are is bounded by a window: a microbatch
 // is handed out only if it is less than `window` behind the oldest one that is
 // missing, i.e. not finished. As all before that one are in every sum, what is
-// early lies behind it and within the window: fewer than `window`.
+// early lies behind it and within the window: fewer than `window`. Four for
+// each router that is there keep all of them busy, so the window is no larger.
 //
 // That gets nobody stuck. The oldest missing microbatch is within the window by
 // itself, on its first attempt as on any later one, and is the first that
@@ -43,7 +44,7 @@ struct Assignment {
 // Not thread-safe.
 class MicrobatchSchedule {
  public:
-  // REQUIRES: count, window >= 1.
+  // `window` is the largest that there may be. REQUIRES: count, window >= 1.
   MicrobatchSchedule(int32_t count, int32_t window)
       : window_(window), microbatches_(count) {
     for (int32_t i = 0; i < count; ++i) waiting_.insert(i);

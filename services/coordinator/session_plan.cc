@@ -79,7 +79,7 @@ int64_t ExpertBytes(const ModelConfig& model) {
 // Fills in workers, placement and window. `load` is a worker's, but for its
 // experts and the window.
 absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
-                          const std::vector<Member>& workers, int64_t routers,
+                          const std::vector<Member>& workers,
                           int64_t placement_version, SessionPlan* plan) {
   v1::Placement* const placement =
       plan->router_load.mutable_router()->mutable_placement();
@@ -107,7 +107,7 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
         LargestWindow(job,
                       MemoryOfWorker(job, static_cast<int64_t>(experts.size()),
                                      static_cast<int64_t>(replicated.size())),
-                      routers, info.capacity_bytes,
+                      info.capacity_bytes,
                       absl::StrCat("expert worker '", info.id, "'")));
     plan->microbatch_window = std::min(plan->microbatch_window, window);
     v1::WorkerPlacement* const out = placement->add_workers();
@@ -147,7 +147,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const TrainingJob& job,
                                          const TrainingStart& start,
                                          const std::vector<Member>& workers,
-                                         int64_t routers, int64_t dense_bytes,
+                                         int64_t dense_bytes,
                                          int64_t placement_version) {
   SessionPlan plan;
   plan.session = session;
@@ -184,10 +184,9 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   worker->set_seed(job.seed);
   worker->set_microbatches_per_step(job.microbatches_per_step);
   ASSIGN_OR_RETURN(plan.microbatch_window,
-                   LargestWindow(job, MemoryOfCoordinator(job), routers,
-                                 dense_bytes, "the coordinator"));
-  RETURN_IF_ERROR(
-      PlaceExperts(job, load, workers, routers, placement_version, &plan));
+                   LargestWindow(job, MemoryOfCoordinator(job), dense_bytes,
+                                 "the coordinator"));
+  RETURN_IF_ERROR(PlaceExperts(job, load, workers, placement_version, &plan));
 
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;

@@ -24,7 +24,7 @@ struct SessionPlan {
   std::vector<MemberKey> workers;
   std::vector<v1::LoadSession> worker_loads;
 
-  // See MicrobatchSchedule: as large as is useful and there is memory for.
+  // See MicrobatchSchedule: the largest that there is memory for.
   int32_t microbatch_window = 1;
 
   // The same for every router.
@@ -43,8 +43,7 @@ struct TrainingStart {
   std::string tokenizer_directory;
 };
 
-// Splits the job's training program and places the experts on `workers`, for
-// `routers` routers, at least 1; more that join later do their part, too. With
+// Splits the job's training program and places the experts on `workers`. With
 // buddies, the experts of each of plan.workers are replicated on the next one,
 // and the last one's on the first, if there are two.
 //
@@ -57,7 +56,7 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const TrainingJob& job,
                                          const TrainingStart& start,
                                          const std::vector<Member>& workers,
-                                         int64_t routers, int64_t dense_bytes,
+                                         int64_t dense_bytes,
                                          int64_t placement_version);
 
 // What members load of a served model, wherever its experts are placed.

@@ -47,20 +47,11 @@ Numbers Count(const TrainingJob& job, bool per_expert) {
   return numbers;
 }
 
-int64_t MostMicrobatches(const TrainingJob& job, int64_t routers) {
-  return std::min(job.microbatches_per_step, 2 * routers);
-}
-
 std::string Text(double bytes) {
   return BytesText(static_cast<int64_t>(std::min(bytes, 0x1p60)));
 }
 
 }  // namespace
-
-double TrainingMemory::Total(int64_t window, int64_t routers) const {
-  return parameters + sum + static_cast<double>(window - 1) * gradient +
-         static_cast<double>(std::min(window, routers)) * (gradient + rows);
-}
 
 TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
                               int64_t replicas) {
@@ -94,21 +85,20 @@ TrainingMemory MemoryOfCoordinator(const TrainingJob& job) {
 
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       const TrainingMemory& memory,
-                                      int64_t routers, int64_t capacity,
+                                      int64_t capacity,
                                       absl::string_view holder) {
-  for (int64_t window = MostMicrobatches(job, routers); window > 0; --window) {
-    if (capacity > 0 &&
-        memory.Total(window, routers) > static_cast<double>(capacity)) {
-      continue;
-    }
-    return static_cast<int32_t>(window);
+  int64_t window = job.microbatches_per_step;
+  while (capacity > 0 && window > 0 &&
+         memory.Total(window) > static_cast<double>(capacity)) {
+    --window;
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "training takes ", Text(memory.Total(1, routers)), " of ", holder,
-      " (parameters and optimizer state ", Text(memory.parameters),
-      ", gradients ", Text(memory.sum + memory.gradient),
-      ", rows of a microbatch ", Text(memory.rows), "), which offers ",
-      Text(static_cast<double>(capacity))));
+  if (window > 0) return static_cast<int32_t>(window);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("training takes ", Text(memory.Total(1)), " of ", holder,
+                   " (parameters and optimizer state ", Text(memory.parameters),
+                   ", gradients ", Text(memory.sum + memory.gradient),
+                   ", rows of a microbatch ", Text(memory.rows),
+                   "), which offers ", Text(static_cast<double>(capacity))));
 }
 
 absl::Status CheckTrainingMemory(const TrainingJob& job,
@@ -125,7 +115,7 @@ absl::Status CheckTrainingMemory(const TrainingJob& job,
         job.recovery.buddies && workers.size() > 1 ? experts : 0;
     const MemberInfo& info = workers[w].info;
     RETURN_IF_ERROR(LargestWindow(job, MemoryOfWorker(job, experts, replicas),
-                                  /*routers=*/1, info.capacity_bytes,
+                                  info.capacity_bytes,
                                   absl::StrCat("expert worker '", info.id, "'"))
                         .status());
   }

@@ -2,10 +2,9 @@
 // before anything is loaded.
 //
 // A microbatch that has been handed out and is not in the sum yet is run, or is
-// early (MicrobatchSchedule). One that is early keeps its gradient; one that is
-// run also the rows that its backward segments need, and each router runs one.
-// So the window decides how much a step holds: it is two microbatches for each
-// router, which keep all of them busy, or as many as there is memory for.
+// early (MicrobatchSchedule). It keeps its gradient, and while it is run the
+// rows that its backward segments need. So the window decides how much a step
+// holds at most, and is no larger than there is memory for.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_MEMORY_H_
 #define SERVICES_COORDINATOR_TRAINING_MEMORY_H_
@@ -28,7 +27,9 @@ struct TrainingMemory {
   double gradient = 0;    // of a microbatch
   double rows = 0;        // that a microbatch keeps while it is run
 
-  double Total(int64_t window, int64_t routers) const;
+  double Total(int64_t window) const {
+    return parameters + sum + static_cast<double>(window) * (gradient + rows);
+  }
 };
 
 // Of an expert worker that holds so many experts of each layer, and replicas of
@@ -40,12 +41,12 @@ TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
 // vocabularies.
 TrainingMemory MemoryOfCoordinator(const TrainingJob& job);
 
-// The largest window that `capacity` bytes (0: any number) have room for.
-// `holder` is who has them. Errors: ResourceExhausted if there is not room for
-// one microbatch.
+// The largest window that `capacity` bytes (0: any number) have room for, at
+// most a step's microbatches. `holder` is who has them. Errors:
+// ResourceExhausted if there is not room for one microbatch.
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       const TrainingMemory& memory,
-                                      int64_t routers, int64_t capacity,
+                                      int64_t capacity,
                                       absl::string_view holder);
 
 // Whether the job fits the `workers`, spread evenly over them. Errors: those of

@@ -68,9 +68,8 @@ TEST_F(RouterSessionsTest, RefusesJobsThatAnotherReleaseSplits) {
         .id = "w", .role = MemberRole::kExpertWorker, .address = "unix:/none"};
     TrainingStart start;
     start.tokenizer_directory = "/none";
-    ASSERT_OK_AND_ASSIGN(
-        const SessionPlan plan,
-        PlanTraining("names/1", job, start, {worker}, 1, 0, 1));
+    ASSERT_OK_AND_ASSIGN(const SessionPlan plan,
+                         PlanTraining("names/1", job, start, {worker}, 0, 1));
     ExpectKeyChecked(plan.router_load);
   }
 }
@@ -90,7 +89,7 @@ TEST_F(RouterSessionsTest, AJobThatIsCancelledIndexesNoMoreText) {
   TrainingStart start;
   start.tokenizer_directory = scratch.path();
   ASSERT_OK_AND_ASSIGN(const SessionPlan plan,
-                       PlanTraining("names/1", job, start, {worker}, 1, 0, 1));
+                       PlanTraining("names/1", job, start, {worker}, 0, 1));
   std::future<absl::Status> loaded =
       std::async(std::launch::async, [&] { return Load(plan.router_load); });
   // As often as it takes, for it may not have begun.

@@ -26,6 +26,11 @@ TEST(MemoryAccountTest, NobodyGetsWhatOthersHave) {
     EXPECT_EQ(account.used(), 10);
   }
   EXPECT_EQ(account.used(), 6);
+  first.Return(7);
+  EXPECT_EQ(account.used(), 6);
+  first.Return(2);
+  EXPECT_EQ(account.used(), 2);
+  EXPECT_EQ(first.bytes(), 2);
   first.Return();
   EXPECT_EQ(account.used(), 0);
 }

@@ -88,6 +88,27 @@ TEST(MicrobatchScheduleTest, AFailedMicrobatchWaitsForItsRelease) {
   EXPECT_EQ(schedule.Fail({kA, 0, 1}), 2);
 }
 
+TEST(MicrobatchScheduleTest, TheWindowFollowsTheRoutersThatAreThere) {
+  MicrobatchSchedule schedule(9, 9);
+  schedule.AddRouter(kA);
+  EXPECT_THAT(schedule.Assign(),
+              ElementsAre(Assignment{kA, 0, 0}, Assignment{kA, 1, 0}));
+  for (const int32_t next : {2, 3}) {
+    schedule.Finish({kA, next - 1, 0});
+    EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, next, 0}));
+  }
+  schedule.Finish({kA, 3, 0});
+  EXPECT_THAT(schedule.Assign(), IsEmpty());  // 0 is missing
+  schedule.AddRouter(kB);
+  EXPECT_THAT(schedule.Assign(),
+              ElementsAre(Assignment{kB, 4, 0}, Assignment{kA, 5, 0},
+                          Assignment{kB, 6, 0}));
+  for (const int32_t index : {4, 6}) schedule.Finish({kB, index, 0});
+  EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kB, 7, 0}));
+  schedule.Finish({kB, 7, 0});
+  EXPECT_THAT(schedule.Assign(), IsEmpty());
+}
+
 TEST(MicrobatchScheduleTest, RunsAheadOfTheOldestMissingOneByAWindow) {
   MicrobatchSchedule schedule(6, 3);
   schedule.AddRouter(kA);
@@ -115,7 +136,7 @@ class RandomStep {
   explicit RandomStep(uint64_t seed)
       : seed_(seed),
         count_(Between(1, 40)),
-        window_(Between(1, std::min(count_, 9))),
+        window_(Between(1, count_)),
         schedule_(count_, window_) {
     for (int i = 0; i < 3; ++i) sums_.emplace_back(count_, window_ - 1);
     const int routers = Between(1, 5);

@@ -44,12 +44,8 @@ TEST(TrainingMemoryTest, CountsWhatAWorkerHolds) {
   EXPECT_EQ(memory.gradient, 2 * expert);
   // Two rows a token, two thirds of them, in two layers.
   EXPECT_DOUBLE_EQ(memory.rows, 2.0 * 30 * 2 / 3 * 4 * (8 + 4) * 2);
-  // All routers are busy: some microbatches are run, the others early.
-  EXPECT_EQ(memory.Total(1, 4),
-            memory.parameters + memory.sum + memory.gradient + memory.rows);
-  EXPECT_EQ(memory.Total(6, 4), memory.parameters + memory.sum +
-                                    5 * memory.gradient +
-                                    4 * (memory.gradient + memory.rows));
+  EXPECT_EQ(memory.Total(6), memory.parameters + memory.sum +
+                                 6 * (memory.gradient + memory.rows));
 }
 
 TEST(TrainingMemoryTest, CountsWhatTheStoreOfTheCoordinatorHolds) {
@@ -68,19 +64,18 @@ TEST(TrainingMemoryTest, TheWindowIsWhatThereIsMemoryFor) {
   TrainingJob job = Job();
   const TrainingMemory memory = MemoryOfWorker(job, 3, 0);
   const auto window = [&](double capacity) {
-    return LargestWindow(job, memory, /*routers=*/4,
-                         static_cast<int64_t>(capacity), "'w'");
+    return LargestWindow(job, memory, static_cast<int64_t>(capacity), "'w'");
   };
   for (int64_t most = 1; most <= 8; ++most) {
-    ASSERT_OK_AND_ASSIGN(const int32_t exactly, window(memory.Total(most, 4)));
+    ASSERT_OK_AND_ASSIGN(const int32_t exactly, window(memory.Total(most)));
     EXPECT_EQ(exactly, most);
   }
   ASSERT_OK_AND_ASSIGN(const int32_t unknown, window(0));
-  EXPECT_EQ(unknown, 8);  // two for each router
+  EXPECT_EQ(unknown, 12);
   job.microbatches_per_step = 5;
   ASSERT_OK_AND_ASSIGN(const int32_t all, window(1e9));
   EXPECT_EQ(all, 5);
-  EXPECT_THAT(window(memory.Total(1, 4) - 1),
+  EXPECT_THAT(window(memory.Total(1) - 1),
               StatusIs(kExhausted,
                        AllOf(HasSubstr("training takes"), HasSubstr("of 'w'"),
                              HasSubstr("which offers"))));
@@ -89,8 +84,7 @@ TEST(TrainingMemoryTest, TheWindowIsWhatThereIsMemoryFor) {
 TEST(TrainingMemoryTest, AJobForWhichThereIsNotEnoughIsRefusedAtOnce) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
-  const auto needed =
-      static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1, 1));
+  const auto needed = static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1));
   cluster.AddWorker("small", nullptr, needed - 1);
   while (cluster.Describe().members_size() == 0) std::this_thread::yield();
   EXPECT_THAT(cluster.Submit(job),
@@ -120,8 +114,7 @@ TEST(TrainingMemoryTest, WithMemoryForOneMicrobatchTheyRunInTurn) {
         return ReplyWith(absl::UnavailableError("a worker was slow"));
       });
   FakeMember& worker = cluster.AddWorker(
-      "w", nullptr,
-      static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1, 1)));
+      "w", nullptr, static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1)));
   ASSERT_OK(cluster.Submit(job));
   ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_EQ(worker.last_load().worker().microbatch_window(), 1);
