@@ -313,6 +313,27 @@ TEST_F(BatcherTest, ASentenceThatIsNotDoneInTheRoundsItShouldTakeIsLonger) {
   EXPECT_EQ(gauges.highest_rounds.Value(), 2);
 }
 
+TEST_F(BatcherTest, SoItIsIfOthersAreThere) {
+  Metrics metrics("router", "test");
+  const RouterMetrics gauges(metrics);
+  Batcher batcher({}, gauges);
+  model_->SetSteps(100);
+  model_->Hold();
+  Call call = Add(batcher, {Sentence(1)});
+  model_->WaitForSteps(1);
+  Call other = Add(batcher, {Sentence(2)});
+  constexpr size_t kRounds = 6;
+  for (size_t i = 1; i < kRounds; ++i) {
+    model_->ReleaseStep();
+    model_->WaitForSteps(i + 1);
+  }
+  batcher.Cancel(*call.id);
+  model_->ReleaseStep();
+  model_->WaitForSteps(kRounds + 1);
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);
+  model_->Release();
+}
+
 TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {
   Batcher batcher({.batch = {.max_rows = 1}});
   model_->Fail(absl::UnavailableError("worker w0 is lost"));
