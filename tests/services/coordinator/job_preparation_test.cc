@@ -94,6 +94,8 @@ TEST(JobPreparationTest, NoneIsMadeOnceItIsToldToStop) {
   cluster.AddWorker("w");
   ASSERT_OK(cluster.Submit(job));
   ASSERT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+  // Its threads have let the folder go then.
+  cluster.coordinator().Shutdown();
   std::stop_source stop;
   stop.request_stop();
   job.steps = 10;
