@@ -21,8 +21,8 @@
 #   p99       at most three times that of the quiet time before
 #   after     members, served models, calls and sentences in work are as before
 #
-# Attackers run at the lowest priority, for they would have machines of their
-# own. Prints a line for each abuse. Ends with 0 if all held, 1 if not, 2
+# Attackers run at the lowest priority and the honest user at a raised one (nice
+# 19 and -5, which needs root), for they would have machines of their own. Prints a line for each abuse. Ends with 0 if all held, 1 if not, 2
 # without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
