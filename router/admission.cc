@@ -153,18 +153,18 @@ Admission::Decision Admission::DecideInTime(
                                       .work = work,
                                       .longest = request.longest()},
                                      request.now, pace, margin);
-  const double seconds = margin * outlook.seconds;
-  if (seconds > left) {
+  if (outlook.seconds > left) {
     Decision late{
         Verdict::kTooLate,
         absl::ResourceExhaustedError(absl::StrCat(
-            "an answer would take about ", static_cast<int64_t>(1000 * seconds),
-            " ms, there are ", static_cast<int64_t>(1000 * left), " ms"))};
-    late.status = WithRetryDelay(late.status, ToDelay(seconds - left));
+            "an answer would take about ",
+            static_cast<int64_t>(1000 * outlook.seconds), " ms, there are ",
+            static_cast<int64_t>(1000 * left), " ms"))};
+    late.status = WithRetryDelay(late.status, ToDelay(outlook.seconds - left));
     return late;
   }
   if (pace.work_seconds > 0 && outlook.caller_work > 0) {
-    const double free = (left - seconds) / (margin * pace.work_seconds);
+    const double free = (left - outlook.seconds) / (margin * pace.work_seconds);
     const double its = outlook.caller_work + work;
     const double part = outlook.flow_work + work;
     const double excess = std::max(
@@ -205,8 +205,8 @@ double Admission::EstimatedSeconds() const {
                         batches_);
 }
 
-void Admission::Progress(const void* batch, double work_left) {
-  work_.Progress(batch, work_left);
+void Admission::Progress(const void* batch, double work_left, SteadyTime end) {
+  work_.Progress(batch, work_left, end);
 }
 
 void Admission::GivenUp(const WaitingSentence& sentence) {

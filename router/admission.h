@@ -94,8 +94,8 @@ class Admission {
   void Dropped(const WaitingSentence& sentence);
 
   // What is left to do of the sentences in a batch, as
-  // SentenceCost::WorkLeft() has it.
-  void Progress(const void* batch, double work_left);
+  // SentenceCost::WorkLeft() has it, and when the last of them is given up.
+  void Progress(const void* batch, double work_left, SteadyTime end);
 
   // A sentence that left a batch was not done in the rounds that it had: if
   // those were more than expected, its caller's are longer than was thought.

@@ -286,7 +286,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
     round.joining.push_back({++last_id_, std::move(waiting), sentence});
     round.keep.push_back(std::move(request));
   }
-  admission_.Progress(&lane, work_left);
+  admission_.Progress(&lane, work_left, round.deadline);
   UpdateGauges();
   return round;
 }
@@ -335,7 +335,7 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
     }
     if (lane.sentences().empty()) {
       running_.erase(&lane);
-      admission_.Progress(&lane, 0);
+      admission_.Progress(&lane, 0, {});
     } else {
       std::vector<uint64_t>& requests = running_[&lane].requests;
       requests.clear();

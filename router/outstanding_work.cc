@@ -1,6 +1,7 @@
 #include "router/outstanding_work.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "services/base/check.h"
 
@@ -12,6 +13,10 @@ double SecondsLeft(SteadyTime deadline, SteadyTime now) {
 }
 
 }  // namespace
+
+void Backlog::Add(double work, double seconds_left) {
+  busy_ = std::max(busy_, std::min(Seconds(work, 0), seconds_left));
+}
 
 OutstandingWork::Key OutstandingWork::KeyOf(const WaitingSentence& sentence) {
   return {sentence.deadline, sentence.caller, sentence.flow};
@@ -58,15 +63,22 @@ void OutstandingWork::Drop(const WaitingSentence& sentence) {
   Add(sentence.caller, -sentence.cost.tokens());
 }
 
-void OutstandingWork::Progress(const void* batch, double work_left) {
-  left_[batch] = work_left;
+void OutstandingWork::Progress(const void* batch, double work_left,
+                               SteadyTime end) {
+  left_[batch] = {work_left, end};
   if (work_left == 0) left_.erase(batch);
 }
 
-double OutstandingWork::RunningWork() const {
-  double sum = 0;
-  for (const auto& [batch, work] : left_) sum += work;
-  return sum;
+Backlog OutstandingWork::Running(SteadyTime now, const Pace& pace) const {
+  Backlog backlog(pace);
+  double work = 0;
+  SteadyTime end = now;
+  for (const auto& [batch, left] : left_) {
+    work += left.work;
+    end = std::max(end, left.end);
+  }
+  backlog.Add(work, SecondsLeft(end, now));
+  return backlog;
 }
 
 int64_t OutstandingWork::TokensOf(const std::string& caller) const {
@@ -76,45 +88,54 @@ int64_t OutstandingWork::TokensOf(const std::string& caller) const {
 
 Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
                               const Pace& pace, double margin) const {
+  const Pace slow = pace.Times(margin);
   Outlook outlook;
-  double before = RunningWork();
+  Backlog expected = Running(now, pace), at_worst = Running(now, slow);
+  const auto add = [&](const auto& entry) {
+    const double left = SecondsLeft(std::get<SteadyTime>(entry.first), now);
+    expected.Add(entry.second.work, left);
+    at_worst.Add(entry.second.work, left);
+  };
   auto entry = waiting_.begin();
   for (; entry != waiting_.end(); ++entry) {
     const auto& [deadline, caller, flow] = entry->first;
     if (deadline > demand.deadline) break;
-    const double work = entry->second.work;
-    before += work;
+    add(*entry);
     if (caller != demand.caller) continue;
-    outlook.caller_work += work;
-    if (flow == demand.flow) outlook.flow_work += work;
+    outlook.caller_work += entry->second.work;
+    if (flow == demand.flow) outlook.flow_work += entry->second.work;
   }
-  outlook.seconds = pace.Seconds(before + demand.work, demand.longest);
-  const double delay = demand.work * pace.work_seconds;
+  outlook.seconds = at_worst.Seconds(demand.work, demand.longest);
+  const double delay = slow.Seconds(demand.work, 0);
   for (; entry != waiting_.end() && delay > 0; ++entry) {
-    before += entry->second.work;
-    const double seconds = pace.Seconds(before, entry->second.longest);
+    const auto& [work, longest] =
+        std::tie(entry->second.work, entry->second.longest);
     const double left = SecondsLeft(std::get<SteadyTime>(entry->first), now);
-    if (seconds <= left && margin * (seconds + delay) > left) {
+    if (expected.Seconds(work, longest) <= left &&
+        at_worst.Seconds(work, longest) + delay > left) {
       outlook.breaks_promises = true;
       break;
     }
+    add(*entry);
   }
   return outlook;
 }
 
 Slack OutstandingWork::SlackAt(SteadyTime now, const Pace& pace,
                                double margin) const {
-  Slack slack(margin * pace.work_seconds);
-  if (pace.work_seconds == 0) return slack;
-  double before = RunningWork();
+  const Pace slow = pace.Times(margin);
+  Slack slack(slow.work_seconds);
+  if (slow.work_seconds == 0) return slack;
+  Backlog expected = Running(now, pace), at_worst = Running(now, slow);
   for (const auto& [key, entry] : waiting_) {
-    before += entry.work;
-    const double seconds = pace.Seconds(before, entry.longest);
     const double left = SecondsLeft(std::get<SteadyTime>(key), now);
     // Who is late in any case holds up nobody.
-    if (seconds <= left) {
-      slack.Add(std::get<SteadyTime>(key), left - margin * seconds);
+    if (expected.Seconds(entry.work, entry.longest) <= left) {
+      slack.Add(std::get<SteadyTime>(key),
+                left - at_worst.Seconds(entry.work, entry.longest));
     }
+    expected.Add(entry.work, left);
+    at_worst.Add(entry.work, left);
   }
   return slack;
 }

@@ -4,6 +4,9 @@
 // A promise is kept if what waits is done in the order of deadlines, whatever
 // comes later; so whoever asks is told when its work would be done in that
 // order, and whether somebody who was promised earlier would be late by it.
+// What is not done at its deadline is given up, and holds up nobody from then
+// on: so one who asks for more than can be done until then costs others who
+// have more time that much, and no more.
 
 #ifndef ROUTER_OUTSTANDING_WORK_H_
 #define ROUTER_OUTSTANDING_WORK_H_
@@ -22,11 +25,29 @@ namespace gshard {
 
 // What a request would find.
 struct Outlook {
-  double seconds = 0;            // until it is done
+  double seconds = 0;            // until it is done, with the margin
   bool breaks_promises = false;  // somebody who is in time would not be
   // What waits of the caller, and of its flow, and is due no later.
   double caller_work = 0;
   double flow_work = 0;
+};
+
+// What has to be done first, in the order of deadlines.
+class Backlog {
+ public:
+  explicit Backlog(const Pace& pace) : pace_(pace) {}
+
+  // Behind what is there: work that is given up in so many seconds.
+  void Add(double work, double seconds_left);
+
+  // Until all is done, and behind it more work of so many rounds.
+  double Seconds(double work, double rounds) const {
+    return busy_ + pace_.Seconds(work, rounds);
+  }
+
+ private:
+  Pace pace_;
+  double busy_ = 0;  // seconds
 };
 
 // Work that is asked for.
@@ -46,8 +67,9 @@ class OutstandingWork {
   void Finish(const WaitingSentence& sentence);
   // Promised, and never begun.
   void Drop(const WaitingSentence& sentence);
-  // What is left to do of the sentences in a batch.
-  void Progress(const void* batch, double work_left);
+  // What is left to do of the sentences in a batch, which are given up at
+  // `end` at the latest.
+  void Progress(const void* batch, double work_left, SteadyTime end);
 
   // What the caller has been promised and not been given, in tokens.
   int64_t TokensOf(const std::string& caller) const;
@@ -55,8 +77,8 @@ class OutstandingWork {
   double work() const { return waiting_work_ + running_work_; }
   bool empty() const { return callers_.empty(); }
 
-  // At this pace. Estimates count `margin` times where it is decided whether
-  // somebody is late.
+  // At this pace. Who would be in time by it may not be late if all takes
+  // `margin` times as long.
   Outlook Look(const Demand& demand, SteadyTime now, const Pace& pace,
                double margin) const;
 
@@ -69,17 +91,22 @@ class OutstandingWork {
     double work = 0;
     double longest = 0;  // rounds, of those that ever waited together
   };
+  struct Left {
+    double work = 0;
+    SteadyTime end;
+  };
   // By deadline, caller and flow.
   using Key = std::tuple<SteadyTime, std::string, uint64_t>;
 
   static Key KeyOf(const WaitingSentence& sentence);
   void RemoveWaiting(const WaitingSentence& sentence);
   void Add(const std::string& caller, int64_t tokens);
-  double RunningWork() const;
+  // Those that run.
+  Backlog Running(SteadyTime now, const Pace& pace) const;
 
   double waiting_work_ = 0;
   double running_work_ = 0;
-  std::map<const void*, double> left_;      // of batches; none is 0
+  std::map<const void*, Left> left_;        // of batches; no work is 0
   std::map<Key, Waiting> waiting_;          // none is empty
   std::map<std::string, int64_t> callers_;  // tokens; none is 0
 };

@@ -183,9 +183,9 @@ TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
   EXPECT_EQ(Look(20, 10).flow_work, 0);
   EXPECT_EQ(Look(20, 10, 2).flow_work, 50);
   work_.Begin(later);
-  work_.Progress(this, 25);
+  work_.Progress(this, 25, At(20));
   EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 3.5);  // half of what runs is done
-  work_.Progress(this, 0);
+  work_.Progress(this, 0, {});
   EXPECT_EQ(work_.TokensOf("a"), 50);
   work_.Finish(later);
   EXPECT_EQ(work_.TokensOf("a"), 0);
@@ -202,6 +202,21 @@ TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
   // Who is late in any case cannot be made so.
   work_.Promise(Sentence("b", 2, Cost(40), At(11)));
   EXPECT_FALSE(Look(5, 20).breaks_promises);
+}
+
+// One who comes alone is taken, with far more than can be done in its time.
+TEST_F(OutstandingWorkTest, WhatIsGivenUpHoldsUpNobody) {
+  const WaitingSentence endless = Sentence("b", 1, Cost(500), At(2));
+  work_.Promise(endless);
+  work_.Promise(Sentence("b", 2, Cost(10), At(6)));
+  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
+  EXPECT_FALSE(Look(5, 30).breaks_promises);
+  EXPECT_TRUE(Look(5, 31).breaks_promises);
+  EXPECT_TRUE(
+      work_.SlackAt(At(0), {.work_seconds = 0.1}, 1.0).Allows(At(7), 30));
+  work_.Begin(endless);
+  work_.Progress(this, 490, At(2));
+  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
 }
 
 TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
@@ -308,7 +323,7 @@ TEST_F(AdmissionTest, WhoCannotBeAnsweredInTimeIsToldAtOnce) {
   const auto alone = admission.Decide(Request("a", 50, milliseconds(1)));
   EXPECT_OK(alone.status);
   EXPECT_FALSE(alone.promised);
-  admission.Queued(Sentence("bulk", 1, Cost(20), kNow + milliseconds(1000)));
+  admission.Queued(Sentence("bulk", 1, Cost(20), kNow + milliseconds(2100)));
   EXPECT_DOUBLE_EQ(admission.EstimatedSeconds(), 2.0);
   // It and 10 tokens take 3 s, and a little for safety.
   const auto taken = admission.Decide(Request("a", 10, milliseconds(3200)));

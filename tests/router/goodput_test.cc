@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -162,10 +163,12 @@ class Simulation {
       running_.push_back({std::move(sentence), rounds, rounds});
     }
     double left = 0;
+    SteadyTime end = At(now_);
     for (const Running& one : running_) {
       left += one.sentence.cost.WorkLeft(one.rounds - one.left);
+      end = std::max(end, one.sentence.deadline);
     }
-    admission_.Progress(this, left);
+    admission_.Progress(this, left, end);
   }
 
   void Round() {
