@@ -1,6 +1,7 @@
 #include "services/config/flags.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -310,6 +311,19 @@ absl::StatusOr<Flags::Result> Flags::Parse(
     absl::Span<const std::string> arguments) {
   return Parse(arguments,
                [](const char* name) -> const char* { return getenv(name); });
+}
+
+std::optional<int> Flags::ParseForMain(
+    absl::Span<const std::string> arguments) {
+  const absl::StatusOr<Result> parsed = Parse(arguments);
+  if (!parsed.ok()) {
+    std::fprintf(stderr, "%s\n",
+                 std::string(parsed.status().message()).c_str());
+    return 2;
+  }
+  if (!parsed->help) return std::nullopt;
+  std::fputs(Help().c_str(), stdout);
+  return 0;
 }
 
 }  // namespace gshard

@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,10 @@ class Flags {
                                const Environment& environment);
   // With the environment of the process.
   absl::StatusOr<Result> Parse(absl::Span<const std::string> arguments);
+
+  // Parse() for main(): prints what --help asks for, or the error. Returns the
+  // exit code if the program is to end now: 0 or 2.
+  std::optional<int> ParseForMain(absl::Span<const std::string> arguments);
 
   // The page that --help asks for: summary, usage, flags in columns with range,
   // default and environment variable, examples. Lines of at most 80 columns

@@ -22,8 +22,8 @@ namespace gshard {
 // Parses `arguments` by `flags`, which write to `options`, and runs a Process
 // until SIGTERM has drained it. Returns the exit code: 0, 1 if the process
 // could not start or was refused, 2 for wrong flags, which are also what makes
-// Start() fail with INVALID_ARGUMENT: addresses, files of callers. With --probe it runs none
-// and returns 0 if the one that it asks is as wanted, else 1.
+// Start() fail with INVALID_ARGUMENT: addresses, files of callers. With --probe
+// it runs none and returns 0 if the one that it asks is as wanted, else 1.
 //
 // `check` runs once flags are parsed and may still write to `options`; its
 // error is that of a wrong flag. Options has a member `process` of type
@@ -34,16 +34,11 @@ template <typename Process, typename Options>
 int RunProcess(Flags& flags, const Options& options, const char* role,
                const std::vector<std::string>& arguments,
                const std::function<absl::Status()>& check = nullptr) {
-  const absl::StatusOr<Flags::Result> parsed = flags.Parse(arguments);
-  absl::Status status = parsed.status();
-  if (status.ok() && !parsed->help && check) status = check();
+  if (const auto exit_code = flags.ParseForMain(arguments)) return *exit_code;
+  absl::Status status = check ? check() : absl::OkStatus();
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
     return 2;
-  }
-  if (parsed->help) {
-    std::fputs(flags.Help().c_str(), stdout);
-    return 0;
   }
   if (options.process.probe != "no") {
     SetLogThreshold(LogSeverity::kWarning);  // one line of result is enough

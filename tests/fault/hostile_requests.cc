@@ -174,15 +174,9 @@ class Attack {
 int Main(int argc, char** argv) {
   HostileFlags values;
   Flags flags = DeclareFlags(&values);
-  const auto parsed =
-      flags.Parse(std::vector<std::string>(argv + 1, argv + argc));
-  if (!parsed.ok()) {
-    std::cerr << parsed.status().message() << "\n";
-    return 2;
-  }
-  if (parsed->help) {
-    std::cout << flags.Help();
-    return 0;
+  if (const auto exit_code = flags.ParseForMain(
+          std::vector<std::string>(argv + 1, argv + argc))) {
+    return *exit_code;
   }
   auto security = Security::CreateForClient(values.security);
   if (!security.ok()) {

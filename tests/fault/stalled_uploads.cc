@@ -11,7 +11,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -117,15 +116,9 @@ void Run(const UploadFlags& flags) {
 int Main(int argc, char** argv) {
   UploadFlags values;
   Flags flags = DeclareFlags(&values);
-  const auto parsed =
-      flags.Parse(std::vector<std::string>(argv + 1, argv + argc));
-  if (!parsed.ok()) {
-    std::cerr << parsed.status().message() << "\n";
-    return 2;
-  }
-  if (parsed->help) {
-    std::cout << flags.Help();
-    return 0;
+  if (const auto exit_code = flags.ParseForMain(
+          std::vector<std::string>(argv + 1, argv + argc))) {
+    return *exit_code;
   }
   Run(values);
   return 0;

@@ -195,6 +195,17 @@ TEST_F(FlagsTest, TakesNoArgumentsUnlessDeclared) {
                        "expected no arguments but flags, got \"now\""));
 }
 
+TEST_F(FlagsTest, ForMainPrintsWhatEndsIt) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(flags_.ParseForMain({"--listen=localhost:1"}), std::nullopt);
+  EXPECT_EQ(flags_.ParseForMain({"--help"}), 0);
+  EXPECT_EQ(flags_.ParseForMain({"--nonsense"}), 2);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), flags_.Help());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("unknown flag --nonsense"));
+}
+
 TEST_F(FlagsTest, HelpWinsOverMistakes) {
   ASSERT_OK_AND_ASSIGN(const Flags::Result result,
                        Parse({"--nonsense", "--help"}));
