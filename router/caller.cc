@@ -7,7 +7,6 @@
 namespace gshard {
 namespace {
 
-constexpr char kAnonymous[] = "anonymous";
 
 }  // namespace
 

@@ -21,6 +21,13 @@ using grpc::experimental::TlsServerCredentialsOptions;
 
 constexpr int64_t kRefusalLinesPerSecond = 5;
 
+// That one connection may have open: strangers may make them, and a call takes
+// memory as long as its answer is not taken.
+constexpr int64_t kMaxHealthChecks = 16;
+
+// What a client sends of a call before it hears that it is refused.
+constexpr int64_t kRefusedBytes = ConnectionMeter::kStreamWindow + (8 << 10);
+
 absl::string_view View(const grpc_slice& slice) {
   return {reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(slice)),
           GRPC_SLICE_LENGTH(slice)};
@@ -64,20 +71,29 @@ Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
   return arrival;
 }
 
-absl::Status Admit(const Guard& guard, Arrival& arrival) {
+absl::Status Admit(const Guard& guard, const grpc_auth_context* context,
+                   Arrival& arrival) {
+  const CallGate& gate = *guard.gate;
   const MethodAccess* const access = FindMethodAccess(arrival.method);
-  if (access != nullptr && access->open) return absl::OkStatus();
-  if (guard.gate->calls.load(std::memory_order_relaxed) >=
-      guard.gate->max_calls) {
-    guard.gate->refused.Increment();
+  if (access != nullptr && access->open) {
+    if (gate.watch->BriefCalls(context) < kMaxHealthChecks) {
+      return absl::OkStatus();
+    }
     return absl::UnavailableError(
-        absl::StrCat("expected at most ", guard.gate->max_calls,
-                     " calls at a time, got one more; try again later, or go "
-                     "elsewhere"));
+        absl::StrCat("expected at most ", kMaxHealthChecks,
+                     " health checks at a time on a connection, got one more"));
   }
   ASSIGN_OR_RETURN(arrival.caller,
                    guard.security->Identify(arrival.credentials));
-  return CheckAccess(arrival.caller, arrival.method);
+  RETURN_IF_ERROR(CheckAccess(arrival.caller, arrival.method));
+  if (access->for_members() || gate.calls.HasRoom(arrival.caller.name)) {
+    return absl::OkStatus();
+  }
+  gate.refused.Increment();
+  return absl::UnavailableError(absl::StrCat(
+      "expected at most ", gate.calls.most(),
+      " calls at a time, two thirds of them by one caller, got one more; try "
+      "again later, or go elsewhere"));
 }
 
 void LogRefusal(const Arrival& arrival, const std::string& id,
@@ -108,7 +124,7 @@ void Process(void* state, grpc_auth_context* context,
                 "the server is shutting down");
   }
   Arrival arrival = ReadArrival(context, metadata, count);
-  const absl::Status status = Admit(guard, arrival);
+  const absl::Status status = Admit(guard, context, arrival);
   if (status.ok()) {
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
   }
@@ -116,7 +132,9 @@ void Process(void* state, grpc_auth_context* context,
   const std::string id =
       arrival.request_id.empty() ? NewRequestId() : arrival.request_id;
   LogRefusal(arrival, id, status);
-  if (guard.gate->watch != nullptr) guard.gate->watch->Refuse(context);
+  // Strangers would hide other bytes behind such calls.
+  const bool known = !arrival.caller.name.empty();
+  guard.gate->watch->Refuse(context, known ? kRefusedBytes : 0);
   done(user_data, nullptr, 0, nullptr, 0,
        static_cast<grpc_status_code>(status.code()),
        absl::StrCat(status.message(), " (request ", id, ")").c_str());

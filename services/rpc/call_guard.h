@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "services/metrics/metrics.h"
+#include "services/rpc/call_count.h"
 #include "services/rpc/connection_watch.h"
 #include "services/rpc/security.h"
 
@@ -22,20 +23,22 @@ namespace gshard {
 
 // What a server's guard goes by, and its calls, which may outlive it.
 struct CallGate {
+  CallGate(int64_t max_calls, const MeterLimits& limits)
+      : calls(max_calls), watch(std::make_shared<ConnectionWatch>(limits)) {}
+
   // All calls get UNAVAILABLE: after a server's Shutdown() has begun gRPC would
   // say CANCELLED to those on their way, which nobody takes for "go elsewhere".
   std::atomic<bool> closed = false;
 
   // Calls that are not over, but for open methods: streams from their start,
-  // others from when their request has been read. While there are `max_calls`
-  // of them, others that arrive get UNAVAILABLE before gRPC reads their
-  // requests.
-  std::atomic<int64_t> calls = 0;
-  int64_t max_calls = INT64_MAX;
+  // others from when their request has been read. Those of a caller that has no
+  // room for another one get UNAVAILABLE before gRPC reads their requests; what
+  // only members may call has no such limit, for nothing goes on without it.
+  CallCount calls;
   Counter refused;  // for that reason
 
-  // Told of calls from their start. Null: nobody counts what they hold.
-  std::shared_ptr<ConnectionWatch> watch;
+  // Told of calls from their start.
+  const std::shared_ptr<ConnectionWatch> watch;
 };
 
 // With TLS if `security` has it for `address`.

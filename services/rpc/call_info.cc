@@ -35,8 +35,6 @@ constexpr char kCaller[] = "gshard-caller";
 constexpr char kGrants[] = "gshard-grants";
 constexpr char kSpan[] = "gshard-span";
 
-constexpr char kAnonymous[] = "anonymous";
-
 // The value, if there is exactly one.
 std::string One(const Metadata& metadata, const char* key) {
   const auto range = metadata.equal_range(key);
@@ -112,11 +110,9 @@ class Interceptor final : public grpc::experimental::Interceptor {
       : security_(std::move(security)),
         gate_(std::move(gate)),
         rpc_(rpc),
-        open_(AccessOf(rpc->method()).open) {
-    if (!AccessOf(rpc->method()).one_message) Count();
-  }
+        open_(AccessOf(rpc->method()).open) {}
   ~Interceptor() override {
-    if (counted_) --gate_->calls;
+    if (counted_) gate_->calls.End(info_.caller.name);
   }
 
   void Intercept(InterceptorBatchMethods* methods) override {
@@ -143,7 +139,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
  private:
   void Count() {
     if (open_ || std::exchange(counted_, true)) return;
-    ++gate_->calls;
+    gate_->calls.Begin(info_.caller.name);
   }
 
   void Begin(Metadata& metadata) {
@@ -160,6 +156,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
     metadata.emplace(kGrants, grants_);
     metadata.emplace(kRequestId, info_.request_id);
     metadata.emplace(kSpan, traceparent_);
+    if (!AccessOf(rpc_->method()).one_message) Count();
   }
 
   void End(grpc::StatusCode code) {

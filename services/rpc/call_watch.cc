@@ -16,9 +16,10 @@ using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerRpcInfo;
 
-// Bytes that are forgiven for the headers of a known caller's call. Without
-// them, whoever sends nothing but calls would hide other bytes behind them.
-constexpr int64_t kMaxForgiven = 1024;
+// Bytes that are forgiven for the headers of a known caller's call, tokens
+// included. Without a limit, whoever sends nothing but calls would hide other
+// bytes behind them.
+constexpr int64_t kMaxForgiven = 8 << 10;
 
 int64_t HeaderBytes(const grpc::ServerContextBase& context) {
   int64_t bytes = 256;  // of HTTP/2 and gRPC itself
@@ -50,7 +51,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
     }
     if (methods->QueryInterceptionHookPoint(
             InterceptionHookPoints::PRE_SEND_STATUS)) {
-      End();
+      if (call_ != 0) watch_->StopReading(call_);
     }
     methods->Proceed();
   }
@@ -64,20 +65,20 @@ class Interceptor final : public grpc::experimental::Interceptor {
         watch_->Begin(context.peer(),
                       {.max_message = access_->max_message,
                        .header_bytes = access_->open ? 0 : HeaderBytes(context),
-                       .one_message = access_->one_message},
+                       .one_message = access_->one_message,
+                       .brief = access_->open && access_->one_answer},
                       context.c_call());
   }
 
   // Null: the client sends no more.
   void Take(const void* message) {
     if (call_ == 0) return;
-    if (message == nullptr) return End();
+    if (message == nullptr) return watch_->StopReading(call_);
     watch_->Deliver(
         call_,
         raw_ ? static_cast<int64_t>(
                    static_cast<const grpc::ByteBuffer*>(message)->Length())
              : access_->max_message);
-    if (access_->one_message) call_ = 0;
   }
 
   void End() {
@@ -88,7 +89,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
   ServerRpcInfo* const rpc_;
   const MethodAccess* const access_;
   const bool raw_;
-  uint64_t call_ = 0;  // 0: nothing is awaited
+  uint64_t call_ = 0;  // 0: it is not watched
 };
 
 class Factory final

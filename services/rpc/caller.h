@@ -38,8 +38,11 @@ std::string GrantsText(const Grants& grants);
 // All roles, without limits.
 const Grants& AllGrants();
 
+// The name of all whom nobody knows.
+inline constexpr char kAnonymous[] = "anonymous";
+
 struct Caller {
-  std::string name;  // for logs and limits; "anonymous" if unknown
+  std::string name;  // for logs and limits; kAnonymous if unknown
   Grants grants;
 
   bool operator==(const Caller&) const = default;

@@ -34,7 +34,7 @@ struct MeterLimits {
   // Bytes held for all that are metered, and still for those that were ended:
   // gRPC takes its time to let go. When it is more, the connection that holds
   // most ends, of the host that holds most. At least 64 KiB.
-  int64_t held_bytes = int64_t{24} << 20;
+  int64_t held_bytes = int64_t{16} << 20;
 
   // From the start of a call to the end of its request, if that is one message.
   // Above 0.
@@ -55,29 +55,46 @@ class ConnectionMeter {
   static constexpr std::chrono::milliseconds kPatience{500};
   // Forgiven to each connection, for pings and windows.
   static constexpr int64_t kForgivenPerSecond = 1024;
+  // What a stream may send before anybody reads it.
+  static constexpr int64_t kStreamWindow = 64 << 10;
+
+  // For so long after the end of a connection its host's new ones begin one
+  // after another, with a pause between them: what each may send before it is
+  // ended too has to be read.
+  static constexpr std::chrono::milliseconds kMistrust{5'000};
+  static constexpr std::chrono::milliseconds kPause{100};
 
   explicit ConnectionMeter(const MeterLimits& limits) : limits_(limits) {}
 
   // A connection from `host`. Errors: ResourceExhausted if there are too many;
   // it is not counted then.
   absl::Status Open(Id connection, const std::string& host, Time now);
+  // Whether what it sends may be read from now on, if it has not begun yet. One
+  // that waits too long with more than it may send is ended as any other.
+  bool MayBegin(Id connection, Time now);
   void Close(Id connection);
 
   struct Call {
     Id connection = 0;  // one that is not open: its calls have a time only
     int64_t max_message = 0;   // bytes
     int64_t header_bytes = 0;  // to forgive
-    bool one_message = false;  // else any number, at any time
+    // Else any number, at any time: of those that nobody reads yet a window is
+    // not held against it.
+    bool one_message = false;
+    bool brief = false;  // its time is one for all of the call
   };
   // A call has begun, and its first message may come.
   void Begin(Id call, const Call& what, Time now);
   // A message of it was handed on.
   void Deliver(Id call, int64_t bytes);
   // Nothing more will be handed on. May be called more than once.
+  void StopReading(Id call);
+  // It is over, and nothing of it is left. May be called more than once.
   void End(Id call);
 
-  // A call on the connection was refused, and what it sends is not kept.
-  void Refuse(Id connection);
+  // A call on the connection was refused, so what it sends is not kept: so many
+  // bytes of it are forgiven.
+  void Refuse(Id connection, int64_t bytes);
 
   // The connection is a member's.
   void Trust(Id connection);
@@ -100,11 +117,14 @@ class ConnectionMeter {
 
   bool trusted(Id connection) const;
   int64_t held(Id connection) const;
+  // Brief calls that are not over.
+  int64_t brief_calls(Id connection) const;
   int64_t held() const { return held_; }
   int64_t connections() const {
     return static_cast<int64_t>(connections_.size());
   }
-  int64_t awaited_calls() const { return static_cast<int64_t>(calls_.size()); }
+  bool has_time(Id call) const { return begun_.contains(call); }
+  int64_t open_calls() const { return static_cast<int64_t>(calls_.size()); }
 
  private:
   struct Connection {
@@ -115,19 +135,26 @@ class ConnectionMeter {
     int64_t held = 0;    // as of the last look
     int64_t allowed = kSlack;
     std::optional<Time> over_since;  // held more than allowed
-    int64_t awaited = 0;             // calls that may be sending
+    int64_t open = 0;                // calls that are not over
+    int64_t streams = 0;             // of them, that may send any number
+    int64_t brief = 0;               // of them
     bool happened = false;           // since the last look: a call, a message
     bool metered = true;
+  };
+  struct Host {
+    int64_t connections = 0;
+    Time mistrusted_until = {};
+    Time next = {};  // until then, when another may begin
   };
   // A connection that was ended, until its calls are.
   struct Leaving {
     std::string host;
     int64_t held;
-    int64_t awaited;
+    int64_t open;
   };
-  struct Waiting {
+  struct OpenCall {
     Call what;
-    Time begun;
+    bool reading = true;  // messages may come
   };
 
   void SetHeld(Connection& connection, int64_t held);
@@ -138,8 +165,9 @@ class ConnectionMeter {
 
   const MeterLimits limits_;
   std::map<Id, Connection> connections_;
-  std::map<std::string, int64_t> hosts_;  // connections
-  std::map<Id, Waiting> calls_;           // grows with time
+  std::map<std::string, Host> hosts_;
+  std::map<Id, OpenCall> calls_;
+  std::map<Id, Time> begun_;  // of those that have a time; grows with it
   std::map<Id, Leaving> leaving_;
   int64_t held_ = 0;
   int64_t leaving_bytes_ = 0;

@@ -30,12 +30,13 @@ constexpr milliseconds kBusyLookInterval{1};  // while much is held
 // epoll does not tell of what gRPC has read before it is asked; so all
 // connections are looked at now and then for as long as there is news of any.
 constexpr milliseconds kSweepInterval{250};
+constexpr milliseconds kNewcomerInterval{10};  // while some may not begin yet
 constexpr int kIdleSweeps = 8;
 // Looks without news after which a connection is left to epoll.
 constexpr int kQuietLooks = 8;
 // After the end of a connection what it held is given back, a few times: gRPC
 // frees it at its leisure, and malloc would keep it.
-constexpr milliseconds kTrimInterval{20};
+constexpr milliseconds kTrimInterval{100};
 constexpr milliseconds kTrimTime{300};
 constexpr int64_t kLinesPerSecond = 5;
 
@@ -171,9 +172,15 @@ absl::Status ConnectionWatch::Start(std::vector<int> listeners,
 }
 
 void ConnectionWatch::StopAccepting() {
+  std::lock_guard<std::mutex> accept_lock(accept_mutex_);
   std::lock_guard<std::mutex> lock(mutex_);
   for (const int listener : listeners_) close(listener);
   listeners_.clear();
+  for (const auto& [id, descriptor] : newcomers_) {
+    Abort(descriptor);
+    close(descriptor);
+  }
+  newcomers_.clear();
 }
 
 void ConnectionWatch::Stop() {
@@ -208,7 +215,10 @@ uint64_t ConnectionWatch::Begin(const std::string& peer,
     }
   }
   meter_.Begin(id, begun, Clock::now());
-  if (what.one_message) calls_[id] = call;
+  if (what.one_message || what.brief) {
+    grpc_call_ref(call);
+    calls_[id] = call;
+  }
   if (asleep_) {
     asleep_ = false;
     Wake();
@@ -216,16 +226,32 @@ uint64_t ConnectionWatch::Begin(const std::string& peer,
   return id;
 }
 
-void ConnectionWatch::Deliver(uint64_t call, int64_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  calls_.erase(call);
-  meter_.Deliver(call, bytes);
+grpc_call* ConnectionWatch::Release(Id call) {
+  const auto found = calls_.find(call);
+  if (found == calls_.end()) return nullptr;
+  grpc_call* const released = found->second;
+  calls_.erase(found);
+  return released;
 }
 
+void ConnectionWatch::Tell(Id call, const std::function<void()>& news) {
+  grpc_call* without_time = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    news();
+    if (!meter_.has_time(call)) without_time = Release(call);
+  }
+  if (without_time != nullptr) grpc_call_unref(without_time);
+}
+
+void ConnectionWatch::Deliver(uint64_t call, int64_t bytes) {
+  Tell(call, [&] { meter_.Deliver(call, bytes); });
+}
+void ConnectionWatch::StopReading(uint64_t call) {
+  Tell(call, [&] { meter_.StopReading(call); });
+}
 void ConnectionWatch::End(uint64_t call) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  calls_.erase(call);
-  meter_.End(call);
+  Tell(call, [&] { meter_.End(call); });
 }
 
 void ConnectionWatch::Trust(const std::string& peer) {
@@ -236,10 +262,16 @@ void ConnectionWatch::Trust(const std::string& peer) {
   UnlimitBuffer(connections_.at(found->second).descriptor);
 }
 
-void ConnectionWatch::Refuse(const grpc_auth_context* context) {
+void ConnectionWatch::Refuse(const grpc_auth_context* context, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   const auto found = by_context_.find(context);
-  if (found != by_context_.end()) meter_.Refuse(found->second);
+  if (found != by_context_.end()) meter_.Refuse(found->second, bytes);
+}
+
+int64_t ConnectionWatch::BriefCalls(const grpc_auth_context* context) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = by_context_.find(context);
+  return found == by_context_.end() ? 0 : meter_.brief_calls(found->second);
 }
 
 void ConnectionWatch::Run() {
@@ -256,7 +288,7 @@ void ConnectionWatch::Run() {
         (void)!read(wake_, &value, sizeof(value));
       } else if (id < kFirstConnectionId) {
         Accept(id - kFirstListenerId);
-      } else if ((event.events & (EPOLLHUP | EPOLLERR)) != 0) {
+      } else if ((event.events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0) {
         Close(id);
       } else {
         active_[id] = 0;
@@ -268,6 +300,7 @@ void ConnectionWatch::Run() {
       if (stopping_) return;
     }
     const Clock::time_point now = Clock::now();
+    BeginNewcomers(now);
     if (now >= next_look_ && !active_.empty()) Look(now);
     if (now >= next_sweep_) Sweep(now);
     if (now >= trim_at_) {
@@ -281,8 +314,9 @@ void ConnectionWatch::Run() {
 int ConnectionWatch::WaitMillis(Clock::time_point now) {
   std::lock_guard<std::mutex> lock(mutex_);
   Clock::time_point next = trim_at_;
+  if (!newcomers_.empty()) next = std::min(next, now + kNewcomerInterval);
   if (!active_.empty()) next = std::min(next, next_look_);
-  if (idle_sweeps_ < kIdleSweeps || meter_.awaited_calls() > 0) {
+  if (idle_sweeps_ < kIdleSweeps || meter_.open_calls() > 0) {
     next = std::min(next, next_sweep_);
   }
   asleep_ = next == Clock::time_point::max();
@@ -295,6 +329,7 @@ void ConnectionWatch::Accept(size_t index) {
   static LogBudget& budget = *new LogBudget(kLinesPerSecond);
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
+  std::lock_guard<std::mutex> accept_lock(accept_mutex_);
   std::unique_lock<std::mutex> lock(mutex_);
   if (index >= listeners_.size()) return;
   const int accepted =
@@ -314,7 +349,8 @@ void ConnectionWatch::Accept(size_t index) {
   }
   const Peer peer = PeerOf(address);
   const Id id = next_id_++;
-  absl::Status opened = meter_.Open(id, peer.host, Clock::now());
+  const Clock::time_point now = Clock::now();
+  absl::Status opened = meter_.Open(id, peer.host, now);
   const int duplicate = fcntl(accepted, F_DUPFD_CLOEXEC, 0);
   if (opened.ok() && duplicate < 0) {
     opened = absl::ResourceExhaustedError(strerror(errno));
@@ -334,10 +370,26 @@ void ConnectionWatch::Accept(size_t index) {
   }
   connections_[id] = {.descriptor = duplicate, .peer = peer.name};
   by_peer_[peer.name] = id;
-  lock.unlock();
+  const bool begins = meter_.MayBegin(id, now);
+  if (!begins) newcomers_[id] = accepted;
   LimitBuffer(accepted);
   Arm(EPOLL_CTL_ADD, id, duplicate, /*news=*/true);
-  hand_over_(accepted);
+  lock.unlock();
+  if (begins) hand_over_(accepted);
+}
+
+void ConnectionWatch::BeginNewcomers(Clock::time_point now) {
+  std::vector<int> begin;
+  std::lock_guard<std::mutex> accept_lock(accept_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::erase_if(newcomers_, [&](const auto& newcomer) {
+      if (!meter_.MayBegin(newcomer.first, now)) return false;
+      begin.push_back(newcomer.second);
+      return true;
+    });
+  }
+  for (const int descriptor : begin) hand_over_(descriptor);
 }
 
 void ConnectionWatch::Close(Id id) {
@@ -359,6 +411,10 @@ void ConnectionWatch::Close(Id id) {
   }
   close(connection.descriptor);
   connections_.erase(found);
+  const auto newcomer = newcomers_.find(id);
+  if (newcomer == newcomers_.end()) return;
+  close(newcomer->second);
+  newcomers_.erase(newcomer);
 }
 
 bool ConnectionWatch::LookAt(Id id, Clock::time_point now) {
@@ -415,11 +471,8 @@ void ConnectionWatch::Judge(Clock::time_point now) {
       Abort(found->second.descriptor);
     }
     for (const Id call : verdict.late) {
-      const auto found = calls_.find(call);
-      if (found == calls_.end()) continue;
-      grpc_call_ref(found->second);
-      late.push_back(found->second);
-      calls_.erase(found);
+      grpc_call* const ended = Release(call);
+      if (ended != nullptr) late.push_back(ended);
     }
   }
   for (const auto& ended : verdict.connections) {
@@ -437,8 +490,11 @@ void ConnectionWatch::Judge(Clock::time_point now) {
   // Not with the lock: gRPC may tell of the call's end on this thread.
   for (grpc_call* const call : late) {
     late_calls_.Increment();
-    grpc_call_cancel_with_status(call, GRPC_STATUS_DEADLINE_EXCEEDED,
-                                 "the request did not come in time", nullptr);
+    grpc_call_cancel_with_status(
+        call, GRPC_STATUS_DEADLINE_EXCEEDED,
+        "the request did not come, or its answer was not taken, in "
+        "time",
+        nullptr);
     grpc_call_unref(call);
   }
 }
@@ -447,6 +503,7 @@ void ConnectionWatch::Arm(int operation, Id id, int descriptor,
                           bool news) const {
   epoll_event event = {.events = EPOLLONESHOT, .data = {.u64 = id}};
   if (news) event.events |= EPOLLIN;
+  if (newcomers_.contains(id)) event.events |= EPOLLRDHUP;
   epoll_ctl(epoll_, operation, descriptor, &event);
 }
 

@@ -60,15 +60,19 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   // What is told of a call. All know calls by the number that Begin() returns.
 
   // A call came on the connection of `peer`, as gRPC names it, and its first
-  // message may be read now. `call` lives until Deliver() or End().
+  // message may be read now. Keeps a reference to `call` as long as its time
+  // may run out.
   uint64_t Begin(const std::string& peer, const ConnectionMeter::Call& what,
                  grpc_call* call);
   void Deliver(uint64_t call, int64_t bytes);
+  void StopReading(uint64_t call);
   void End(uint64_t call);
   // The peer is a member of the system: it may do what only members may.
   void Trust(const std::string& peer);
   // A call was refused on the connection that has this context.
-  void Refuse(const grpc_auth_context* context);
+  void Refuse(const grpc_auth_context* context, int64_t bytes);
+  // Brief calls that are not over, of that connection.
+  int64_t BriefCalls(const grpc_auth_context* context) const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -85,15 +89,22 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   int WaitMillis(Clock::time_point now);
   void Accept(size_t listener);
   void Close(Id id);
+  // Hands over the newcomers that may begin.
+  void BeginNewcomers(Clock::time_point now);
   // Counters of connections that something came on, or of all.
   void Look(Clock::time_point now);
   void Sweep(Clock::time_point now);
   // Whether there was something new. With the lock.
   bool LookAt(Id id, Clock::time_point now);
   void Judge(Clock::time_point now);
-  // epoll tells once: of news, or of a member's connection its end alone.
+  // epoll tells once: of news, or of a member's connection its end alone. Of
+  // newcomers that the client ends its side too. With the lock.
   void Arm(int operation, Id id, int descriptor, bool news) const;
   void Wake() const;
+  // Of a call; then lets go of it if it has no time any more.
+  void Tell(Id call, const std::function<void()>& news);
+  // With the lock; the reference is the caller's then. Null: there is none.
+  grpc_call* Release(Id call);
 
   const MeterLimits limits_;
   HandOver hand_over_;
@@ -110,6 +121,10 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   Clock::time_point last_end_ = {};
   int idle_sweeps_ = 0;
 
+  // Held while a connection is handed over: none is once this has stopped
+  // accepting.
+  std::mutex accept_mutex_;
+
   Counter refused_connections_;
   Counter ended_connections_;
   Counter late_calls_;
@@ -118,9 +133,11 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   // All below are guarded by mutex_.
   ConnectionMeter meter_;
   std::map<Id, Connection> connections_;
+  // Of connections_, those that have not begun, and gRPC's descriptors of them.
+  std::map<Id, int> newcomers_;
   std::map<std::string, Id> by_peer_;
   std::map<const grpc_auth_context*, Id> by_context_;
-  std::map<Id, grpc_call*> calls_;  // those whose first message may come
+  std::map<Id, grpc_call*> calls_;  // those that have a time; referenced
   Id next_id_;
   bool asleep_ = false;  // without a time to wake up at
   bool stopping_ = false;

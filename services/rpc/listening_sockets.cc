@@ -33,15 +33,19 @@ int PortOf(int descriptor) {
 }
 
 // -1 with errno, or a socket.
-int Listen(const addrinfo& info, bool both_families) {
+int Listen(const addrinfo& info, bool both_families,
+           std::chrono::milliseconds silence) {
   const int descriptor =
       socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -1;
   const int on = 1;
+  const auto timeout = static_cast<unsigned>(silence.count());
   const int only_v6 = both_families ? 0 : 1;
   // Connections have what their listener has.
   setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout,
+             sizeof(timeout));
   if (info.ai_family == AF_INET6) {
     setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &only_v6,
                sizeof(only_v6));
@@ -58,7 +62,8 @@ int Listen(const addrinfo& info, bool both_families) {
 
 }  // namespace
 
-absl::StatusOr<ListeningSockets> ListenAt(const std::string& address) {
+absl::StatusOr<ListeningSockets> ListenAt(const std::string& address,
+                                          std::chrono::milliseconds silence) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) {
     return absl::InvalidArgumentError(
@@ -88,7 +93,7 @@ absl::StatusOr<ListeningSockets> ListenAt(const std::string& address) {
     for (addrinfo* info = addresses.get(); info != nullptr;
          info = info->ai_next) {
       if (sockets.port != 0) SetPort(*info->ai_addr, sockets.port);
-      const int descriptor = Listen(*info, everywhere);
+      const int descriptor = Listen(*info, everywhere, silence);
       if (descriptor < 0) {
         reason = errno;
         continue;

@@ -58,7 +58,10 @@ const std::map<std::string, MethodAccess, std::less<>>& Table() {
           {"/grpc.health.v1.Health/Check",
            {.open = true, .roles = {}, .max_message = kHealth}},
           {"/grpc.health.v1.Health/Watch",
-           {.open = true, .roles = {}, .max_message = kHealth}},
+           {.open = true,
+            .roles = {},
+            .max_message = kHealth,
+            .one_answer = false}},
           // Off unless --reflection.
           {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
            {.roles = {kAdmin}, .max_message = kControl, .one_message = false}},

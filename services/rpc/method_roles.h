@@ -40,6 +40,7 @@ struct MethodAccess {
   // members alone. See connection_meter.h.
   int64_t max_message = 0;
   bool one_message = true;  // else the client may send any number
+  bool one_answer = true;   // else the call lasts as long as the client likes
 
   // Who calls it is a router or an expert worker.
   bool for_members() const { return roles == Roles{Role::kExpert}; }

@@ -109,7 +109,7 @@ absl::StatusOr<Caller> Security::Identify(
   }
   if (table != nullptr) return table->Identify(credentials);
   return Caller{.name = credentials.certificate_names.empty()
-                            ? "anonymous"
+                            ? kAnonymous
                             : credentials.certificate_names.front(),
                 .grants = AllGrants()};
 }

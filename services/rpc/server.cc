@@ -37,10 +37,6 @@ using std::chrono::milliseconds;
 // Of TLS handshakes, and of the first bytes of a connection without.
 constexpr int kHandshakeTimeoutMs = 20'000;
 
-// What a stream may send before anybody reads it. The window of a message that
-// is being read grows with it, so this costs large ones next to nothing.
-constexpr int kStreamWindow = 64 << 10;
-
 constexpr char kHealthServiceName[] = "grpc.health.v1.Health";
 
 // Between refusing calls and ending the server.
@@ -149,8 +145,10 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
+  // The window of a message that is being read grows with it, so this costs
+  // large ones next to nothing.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES,
-                             kStreamWindow);
+                             static_cast<int>(ConnectionMeter::kStreamWindow));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // would widen it
   // The last resort, when members send more than there is memory for: gRPC ends
   // calls of anybody then, which is better than the end of the process.
@@ -194,10 +192,10 @@ class ReflectionOption final : public grpc::ServerBuilderOption {
 
 }  // namespace
 
-ServerShell::ServerShell(ServerOptions options) : options_(std::move(options)) {
+ServerShell::ServerShell(ServerOptions options)
+    : options_(std::move(options)),
+      gate_(std::make_shared<CallGate>(options_.max_calls, options_.limits)) {
   KeepGrpcRunning();
-  gate_->max_calls = options_.max_calls;
-  gate_->watch = std::make_shared<ConnectionWatch>(options_.limits);
 }
 
 ServerShell::~ServerShell() { Drain(milliseconds(0)); }
@@ -214,7 +212,7 @@ void ServerShell::UseSecurity(std::shared_ptr<const Security> security) {
 void ServerShell::AddMetrics(Metrics& metrics) {
   metrics.AddCallbackGauge(
       "gshard_server_calls", "Calls under way, streams included.",
-      [gate = gate_] { return static_cast<double>(gate->calls); });
+      [gate = gate_] { return static_cast<double>(gate->calls.calls()); });
   gate_->refused = metrics.AddCounter(
       "gshard_server_calls_refused_total",
       "Calls refused unread, for as many were under way as may be.");
@@ -252,7 +250,7 @@ absl::Status ServerShell::Start() {
     const auto credentials =
         GuardedCredentials(security_, gate_, options_.address);
     if (tcp) {
-      ASSIGN_OR_RETURN(sockets, ListenAt(options_.address));
+      ASSIGN_OR_RETURN(sockets, ListenAt(options_.address, options_.silence));
       using grpc::ServerBuilder;
       acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
           ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,

@@ -64,8 +64,10 @@ struct ServerOptions {
   int max_calls_per_connection = 256;
 
   // While so many calls are under way, over all connections, others that arrive
-  // get UNAVAILABLE before their requests are read. Those whose requests are
-  // being read, and health checks, do not count. At least 1.
+  // get UNAVAILABLE before their requests are read; so do those of a known
+  // caller that has twice as many as it leaves free, see call_count.h. Those
+  // whose requests are being read, and health checks, do not count, and members
+  // are not refused what only they may call. At least 1.
   int64_t max_calls = 8192;
 
   // What may be held for clients, and how long a request may take.
@@ -152,7 +154,7 @@ class ServerShell {
  private:
   const ServerOptions options_;
   std::shared_ptr<const Security> security_;
-  const std::shared_ptr<CallGate> gate_ = std::make_shared<CallGate>();
+  const std::shared_ptr<CallGate> gate_;
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
   HealthService health_;

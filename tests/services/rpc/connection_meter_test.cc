@@ -38,6 +38,14 @@ class ConnectionMeterTest : public ::testing::Test {
                   .one_message = one_message},
                  now_);
   }
+  void BeginBrief(Id call, Id connection) {
+    meter_.Begin(call,
+                 {.connection = connection,
+                  .max_message = 4096,
+                  .one_message = true,
+                  .brief = true},
+                 now_);
+  }
   // So many more bytes come.
   void Receive(Id connection, int64_t bytes) {
     received_[connection] += bytes;
@@ -80,6 +88,30 @@ TEST_F(ConnectionMeterTest, CountsConnectionsInAllAndFromAHost) {
   Open(6, "a");
 }
 
+// Who was ended may not come back at once, over and over.
+TEST_F(ConnectionMeterTest, AHostThatHadOneEndedBeginsOthersInTurn) {
+  Open(1, "a");
+  EXPECT_TRUE(meter_.MayBegin(1, now_));
+  Begin(10, 1, 4096);
+  Receive(1, kMiB);
+  EXPECT_THAT(Ended(), ElementsAre(1));
+  meter_.End(10);
+  meter_.Close(1);
+  Open(2, "a");
+  Open(3, "a");
+  Open(4, "b");
+  EXPECT_TRUE(meter_.MayBegin(2, now_));
+  EXPECT_FALSE(meter_.MayBegin(3, now_));
+  EXPECT_TRUE(meter_.MayBegin(4, now_));
+  now_ += ConnectionMeter::kPause;
+  EXPECT_TRUE(meter_.MayBegin(3, now_));
+  Open(5, "a");
+  EXPECT_FALSE(meter_.MayBegin(5, now_));
+  now_ += ConnectionMeter::kMistrust;
+  EXPECT_TRUE(meter_.MayBegin(5, now_));
+  EXPECT_TRUE(meter_.MayBegin(5, now_));
+}
+
 TEST_F(ConnectionMeterTest, AStalledHealthCheckHasNoRoomForMoreThanItsMessage) {
   Open(1);
   Begin(10, 1, 4096);
@@ -102,6 +134,7 @@ TEST_F(ConnectionMeterTest, ABurstOfCallsHasTimeToBegin) {
   for (Id call = 10; call < 266; ++call) {
     Begin(call, 1, 4 * kMiB);
     meter_.Deliver(call, 60 << 10);
+    meter_.End(call);
   }
   Receive(1, 0);
   EXPECT_THAT(Ended(), IsEmpty());
@@ -124,11 +157,12 @@ TEST_F(ConnectionMeterTest, WhatIsDeliveredIsNotHeld) {
     // Headers, frames and TLS come on top.
     Receive(1, 200 + kMiB + kMiB / 200);
     meter_.Deliver(call, kMiB);
+    meter_.End(call);
   }
   EXPECT_THAT(Ended(), IsEmpty());
   Receive(1, 0);
   EXPECT_EQ(meter_.held(), 0);
-  EXPECT_EQ(meter_.awaited_calls(), 0);
+  EXPECT_EQ(meter_.open_calls(), 0);
 }
 
 // A stream that is open for a day beside a stalled message: what gRPC, HTTP/2
@@ -158,7 +192,7 @@ TEST_F(ConnectionMeterTest, DeliveriesDoNotPayForWhatComesLater) {
   for (int i = 0; i < 1000; ++i) meter_.Deliver(10, 0);
   Receive(1, 0);
   Receive(1, kMiB);
-  EXPECT_EQ(meter_.held(1), kMiB);
+  EXPECT_EQ(meter_.held(1), kMiB - ConnectionMeter::kStreamWindow);
   // Nor does time that passes before.
   Open(2);
   Begin(20, 2, 4096);
@@ -178,7 +212,7 @@ TEST_F(ConnectionMeterTest, HeadersWithoutEndAreHeldThoughNoCallBegins) {
 TEST_F(ConnectionMeterTest, CallsThatAreRefusedHoldNothing) {
   Open(1);
   for (int i = 0; i < 1000; ++i) {
-    meter_.Refuse(1);
+    meter_.Refuse(1, 0);
     Receive(1, 64 << 10);
     EXPECT_THAT(Ended(), IsEmpty());
   }
@@ -252,10 +286,55 @@ TEST_F(ConnectionMeterTest, ARequestHasATimeAndAStreamHasNone) {
   now_ += milliseconds(1);
   EXPECT_THAT(meter_.Judge(now_).late, ElementsAre(10, 11));
   EXPECT_THAT(meter_.Judge(now_).late, IsEmpty());
-  EXPECT_EQ(meter_.awaited_calls(), 1);
+  EXPECT_EQ(meter_.open_calls(), 2);
   meter_.End(10);  // may come late
   meter_.End(12);
-  EXPECT_EQ(meter_.awaited_calls(), 0);
+  meter_.End(13);
+  EXPECT_EQ(meter_.open_calls(), 0);
+}
+
+// The client lets the server send nothing, and sends on.
+TEST_F(ConnectionMeterTest, ACallWhoseAnswerIsNotTakenHoldsWhatComes) {
+  Open(1);
+  BeginBrief(10, 1);
+  meter_.Deliver(10, 5);
+  meter_.StopReading(10);
+  Receive(1, ConnectionMeter::kSlack + 2048);
+  // Others that are answered hide nothing.
+  BeginBrief(11, 1);
+  meter_.Deliver(11, 5);
+  meter_.End(11);
+  EXPECT_EQ(meter_.brief_calls(1), 1);
+  Receive(1, 0);
+  EXPECT_THAT(Ended(), ElementsAre(1));
+  now_ += seconds(20);
+  EXPECT_THAT(meter_.Judge(now_).late, ElementsAre(10));
+}
+
+// What one may send before the server reads it, which it may put off.
+TEST_F(ConnectionMeterTest, AStreamsWindowIsNotHeldAgainstIt) {
+  Open(1);
+  Begin(10, 1, 4096, /*one_message=*/false);
+  Begin(11, 1, 4096, /*one_message=*/false);
+  Receive(1, 2 * ConnectionMeter::kStreamWindow);
+  EXPECT_EQ(meter_.held(), 0);
+  Receive(1, 512 + 10);
+  EXPECT_EQ(meter_.held(), 10);
+  meter_.End(10);
+  Receive(1, 0);
+  EXPECT_EQ(meter_.held(), 10 + ConnectionMeter::kStreamWindow);
+}
+
+TEST_F(ConnectionMeterTest, RefusedCallsOfKnownCallersAreForgiven) {
+  Open(1);
+  Begin(10, 1, 4096, /*one_message=*/false);
+  for (int i = 0; i < 1000; ++i) {
+    Receive(1, 2048);
+    meter_.Refuse(1, 64 << 10);
+    EXPECT_THAT(EndedAtOnce(), IsEmpty());
+  }
+  Receive(1, 0);
+  EXPECT_EQ(meter_.held(), 0);
 }
 
 TEST_F(ConnectionMeterTest, SaysWhetherThereIsNews) {

@@ -127,6 +127,17 @@ class ConnectionWatchTest : public ::testing::Test {
     return client;
   }
 
+  // Steps until so many streams have ended, or the time is over.
+  static bool EventuallyEnds(RawHttp2& client, int streams, milliseconds most) {
+    const auto end = std::chrono::steady_clock::now() + most;
+    while (std::chrono::steady_clock::now() < end) {
+      if (!client.Step()) return false;
+      if (client.streams_ended() >= streams) return true;
+      client.Wait(milliseconds(10));
+    }
+    return false;
+  }
+
   double Value(const std::string& metric) const {
     const std::string all = metrics_->Serialize();
     const size_t at = all.find(absl::StrCat("\n", metric, " "));
@@ -164,6 +175,26 @@ TEST_F(ConnectionWatchTest, StalledHealthChecksOfStrangersEndTheirConnection) {
       Eventually([&] { return Value("gshard_server_connections") == 1; }));
   EXPECT_EQ(Value("gshard_server_connections_ended_total"), 1);
   EXPECT_EQ(Value("gshard_server_held_bytes"), 0);
+}
+
+TEST_F(ConnectionWatchTest, NewcomersWaitTheirTurnAfterAnEnd) {
+  Start({});
+  const auto client = Stall(kHealth, 1, 60 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return !client->Step(); }));
+  std::vector<std::unique_ptr<RawHttp2>> others;
+  for (int i = 0; i < 40; ++i) others.push_back(Connect());
+  EXPECT_TRUE(Eventually(
+      [&] { return Value("gshard_server_connections") >= others.size(); }));
+  ASSERT_OK_AND_ASSIGN(const auto honest, CreateChannel(server_->address()));
+  // Whoever goes while it waits takes no turn.
+  others.clear();
+  EXPECT_OK(SecureServer::CallOn(honest));
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_connections") == 1; }));
+  // And those that wait when the server ends are let go.
+  for (int i = 0; i < 40; ++i) others.push_back(Connect());
+  EXPECT_TRUE(Eventually(
+      [&] { return Value("gshard_server_connections") > others.size(); }));
 }
 
 TEST_F(ConnectionWatchTest, UploadsThatAreTooLongEndTheirConnection) {
@@ -263,6 +294,29 @@ TEST_F(ConnectionWatchTest, ARequestThatDoesNotComeEndsItsCallAlone) {
     }));
     EXPECT_FALSE(client->ended());
   }
+}
+
+// Answers that a client lets nobody send keep their calls, and memory, open.
+TEST_F(ConnectionWatchTest, HealthChecksWhoseAnswersAreNotTakenAreFewAndEnd) {
+  Start({.limits = {.request_time = std::chrono::milliseconds(300)}},
+        WithCallers());
+  const auto client = Connect();
+  // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+  client->SendBytes(
+      RawHttp2::Frame(4, 0, 0, absl::string_view("\0\x4\0\0\0\0", 6)));
+  std::vector<uint32_t> checks;
+  for (int i = 0; i < 17; ++i) {
+    checks.push_back(client->BeginCall(kHealth));
+    client->SendMessage(checks.back(), 0, 0);
+    // It is known before the next one comes.
+    if (i == 15) {
+      EXPECT_FALSE(EventuallyEnds(*client, 1, milliseconds(50)));
+    }
+  }
+  EXPECT_TRUE(EventuallyEnds(*client, 1, milliseconds(10'000)));
+  EXPECT_EQ(client->status_of(checks[16]), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(EventuallyEnds(*client, 17, milliseconds(10'000)));
+  EXPECT_EQ(Value("gshard_server_calls_late_total"), 16);
 }
 
 TEST_F(ConnectionWatchTest, OneHostHasSoManyConnections) {
