@@ -21,9 +21,13 @@
 #   p99       at most three times that of the quiet time before
 #   after     members, served models, calls and sentences in work are as before
 #
+# The router is set up for short answers, as by somebody who serves several
+# callers: a batch of 16 rows, not of as many as there are, so that who fills it
+# does not make a step of others take many times as long.
+#
 # Attackers run at the lowest priority and the honest user at a raised one (nice
-# 19 and -5, which needs root), for they would have machines of their own. Prints a line for each abuse. Ends with 0 if all held, 1 if not, 2
-# without result.
+# 19 and -5, which needs root), for they would have machines of their own. Prints
+# a line for each abuse. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -219,11 +223,17 @@ add_caller operator train,admin
 add_caller honest translate
 add_caller greedy translate
 add_caller trainer train
+add_caller titles 'translate:titles-*'
+team=$scratch/team  # a folder, and who may train in it
+mkdir "$team"
+add_caller team "train:$team"
 export GSHARD_AUTH_FILE=$scratch/callers GSHARD_TOKEN_FILE=$scratch/tokens/member
 export TMPDIR=$scratch/temporary
 mkdir "$TMPDIR"
 mapfile -t ports < <(free_ports 1)
 coordinator=127.0.0.1:${ports[0]}
+export GSHARD_MAX_BATCH_ROWS=16 GSHARD_MAX_ENCODE_TOKENS=64  # the router's
+export GSHARD_DATA_ROOTS=$scratch,$PWD  # the coordinator's
 replicas=2
 # So that a translation takes tens of milliseconds.
 model_width=256

@@ -5,29 +5,15 @@
 abuses_of_callers=(stalled_uploads hostile_terms one_expert endless_output
   log_lines)
 
-# NAME: notes the process's greatest resident memory, in KiB, until `sampling`
-# is gone.
-sample_memory() {
-  local kib most=0
-  while [[ -e $scratch/sampling ]]; do
-    kib=$(resident "$1")
-    ((kib <= most)) || most=$kib
-    echo "$most" > "$scratch/most-$1"
-    pause 20
-  done
-}
-
 # Messages of 60 MiB without an end: health checks by nobody in particular, and
 # translations. The server's memory stays within 64 MiB of what it was, and
 # comes back there.
 stalled_uploads() {
-  local name address kib samplers=()
+  local name address kib
   local -A idle=()
-  : > "$scratch/sampling"
   for name in coordinator router-0; do
     idle[$name]=$(resident "$name")
-    sample_memory "$name" &
-    samplers+=($!)
+    forget_peak "$name"
   done
   for address in "$coordinator" "$routers"; do
     attack "$tools/stalled_uploads" --address="$address" --connections=1 \
@@ -40,10 +26,8 @@ stalled_uploads() {
     --method=/gshard.v1.TranslationService/Translate \
     --seconds=$((seconds / 3)) --again >> "$scratch/uploads" 2>&1
   pause 2000
-  rm "$scratch/sampling"
-  wait "${samplers[@]}"
   for name in coordinator router-0; do
-    kib=$(cat "$scratch/most-$name")
+    kib=$(resident_peak "$name")
     ((kib <= idle[$name] + 65536)) ||
       failures+=("$name took $((kib - idle[$name])) KiB for messages unread")
     kib=$(resident "$name")
@@ -66,7 +50,7 @@ send_hostile() {
     expect_within "the router's health did not answer" 1000 \
       "$programs/gshard_router" --listen="$routers" --probe=live \
       --coordinator="$coordinator"
-    pause 200
+    pause 1000
   done
   wait "$hostile" || failures+=("$(tail -n 1 "$scratch/hostile-$kind")")
 }

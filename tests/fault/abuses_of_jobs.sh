@@ -2,8 +2,8 @@
 # Sourced by abuse.sh: what those may try who may submit training jobs, and what
 # may become of the disk under them.
 
-abuses_of_jobs=(borrowed_name shared_folder slow_tokenizer cut_index
-  busy_workers)
+abuses_of_jobs=(borrowed_name borrowed_rights shared_folder slow_tokenizer
+  cut_index early_microbatches busy_workers)
 
 # NAME FOLDER STEPS LINES...: prints a small job, with more lines of text.
 small_job() {
@@ -57,6 +57,33 @@ borrowed_name() {
   expect "a job took the name of a model without the right to it" \
     refused_with permission_denied \
     submit trainer borrowed "$scratch/borrowed" 2 'serve_as: "names"'
+}
+
+# Who may translate with some models only, or train in some folder, reaches for
+# others; who may train anywhere, for what is outside of --data_roots.
+borrowed_rights() {
+  local outside=/var/tmp/gshard-abuse-$$ folder
+  expect "a caller translated with another's model" \
+    refused_with permission_denied \
+    as titles translate --model=names --from=de --to=en Haus
+  cp tests/data/names.tsv "$team/names.tsv"
+  ln -sfn "$scratch" "$team/link"
+  expect "a job read text outside of its caller's folder" \
+    refused_with permission_denied submit team theirs "$team/theirs" 2
+  for folder in "$scratch/team-2" "$team/../team-2" "$team/link/team-2"; do
+    expect "a job wrote to $folder, outside of its caller's" \
+      eval 'job_text=$team/names.tsv refused_with permission_denied \
+        submit team theirs "$folder" 2'
+  done
+  expect "a folder was made for a refused job" test ! -e "$scratch/team-2"
+  expect "a job wrote outside of the data roots" \
+    refused_with permission_denied submit trainer theirs "$outside" 2
+  expect "a folder was made outside of the data roots" test ! -e "$outside"
+  expect "who may only train loaded a model" refused_with permission_denied \
+    as trainer load theirs "$scratch/checkpoints"
+  # What they may do they can.
+  job_text=$team/names.tsv submit team own "$team/own" 2 > /dev/null
+  await "a job in its caller's folder did not succeed" 60000 job_is own SUCCEEDED
 }
 
 # Jobs with directories that are one: the first one's checkpoint stays whole.
@@ -135,6 +162,41 @@ cut_index() {
   await "a cut index went unnoticed" 60000 job_is_over cut
   expect "the job of a cut index did not fail" job_is cut FAILED
   expect "a router died of a cut index" kill -0 "$router"
+}
+
+# A router stands still in the midst of a step of very many microbatches, so
+# that the gradients of all others are early: workers keep few of them.
+early_microbatches() {
+  local name least most
+  local -A idle=()
+  mapfile -t ports < <(free_ports 1)
+  start router-1 gshard_router --listen="127.0.0.1:${ports[0]}" \
+    --name=router-1 --coordinator="$coordinator"
+  client wait --routers=2 > /dev/null
+  small_job ahead "$scratch/ahead" 1000000 |
+    sed 's/model_width: 32/model_width: 256/; s/expert_width: 40/expert_width: 1024/
+         s/microbatches_per_step: 2/microbatches_per_step: 400/
+         s/tokens_per_microbatch: 256/tokens_per_microbatch: 64/' \
+    > "$scratch/ahead.textproto"
+  as trainer train "$scratch/ahead.textproto" > /dev/null
+  await "a job did not run" 60000 job_made ahead 1
+  for name in worker-0 worker-1 worker-2; do
+    idle[$name]=$(resident "$name")
+    forget_peak "$name"
+  done
+  kill -STOP "${pids[router-1]}"
+  pause 15000
+  kill -CONT "${pids[router-1]}"
+  for name in worker-0 worker-1 worker-2; do
+    most=$(resident_peak "$name") least=${idle[$name]}
+    ((most <= least + 131072)) ||
+      failures+=("$name took $((most - least)) KiB for early microbatches")
+  done
+  client cancel ahead > /dev/null
+  await "the job did not end" 20000 job_is_over ahead
+  kill -TERM "${pids[router-1]}"
+  await "the other router did not stop" 20000 eval '! kill -0 "${pids[router-1]}"'
+  unset 'pids[router-1]'
 }
 
 # A job whose steps take far more than a translation, on the same workers.

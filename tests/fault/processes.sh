@@ -114,6 +114,12 @@ resident() {
   awk '$1 == "VmRSS:" { print $2 }' "/proc/${pids[$1]}/status"
 }
 
+# NAME: prints the most that it was, in KiB, since forget_peak.
+resident_peak() {
+  awk '$1 == "VmHWM:" { print $2 }' "/proc/${pids[$1]}/status"
+}
+forget_peak() { echo 5 > "/proc/${pids[$1]}/clear_refs"; }
+
 # NAME: prints how many files and sockets the process has open.
 open_files() { find "/proc/${pids[$1]}/fd" -mindepth 1 | wc -l; }
 
