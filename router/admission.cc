@@ -192,7 +192,7 @@ Admission::Decision Admission::DecideInTime(
 }
 
 double Admission::BatchRows() const {
-  const auto rows = static_cast<double>(batch_.max_rows);
+  const auto rows = static_cast<double>(RowsOfOneCaller(batch_));
   if (positions_ == 0) return rows;
   return std::clamp(static_cast<double>(batch_.max_positions) *
                         static_cast<double>(rows_) /

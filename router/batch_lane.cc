@@ -38,9 +38,7 @@ WaitingSentence BatchLane::Remove(uint64_t id) {
   CHECK(found != sentences_.end());
   WaitingSentence waiting = std::move(found->second);
   sentences_.erase(found);
-  --load_.sentences;
-  load_.rows -= waiting.cost.rows;
-  load_.positions -= waiting.cost.positions;
+  load_.Remove(waiting);
   return waiting;
 }
 
@@ -77,9 +75,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
     return Fail(std::move(failed), status, /*joined=*/false, result);
   }
   for (JoiningItem& item : joining) {
-    ++load_.sentences;
-    load_.rows += item.waiting.cost.rows;
-    load_.positions += item.waiting.cost.positions;
+    load_.Add(item.waiting);
     sentences_[item.id] = std::move(item.waiting);
   }
 }

@@ -223,10 +223,7 @@ std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
   if (queue == queues_.end()) return {};
   BatchLoad load = lane.load();
   for (const auto& [id, waiting] : lane.sentences()) {
-    if (requests_.contains(waiting.request)) continue;
-    --load.sentences;
-    load.rows -= waiting.cost.rows;
-    load.positions -= waiting.cost.positions;
+    if (!requests_.contains(waiting.request)) load.Remove(waiting);
   }
   const Clock::time_point now = Clock::now();
   std::vector<WaitingSentence> joining =

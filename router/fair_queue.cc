@@ -37,12 +37,13 @@ const FairQueue::Flow& FairQueue::NextOf(const Caller& caller) {
       ->second;
 }
 
-const WaitingSentence* FairQueue::Next() const {
+const WaitingSentence* FairQueue::Next(const Filter& may) const {
   const WaitingSentence* next = nullptr;
   std::tuple<double, uint64_t> best;
   for (const auto& [name, caller] : callers_) {
     const auto& [ticket, sentence] = NextOf(caller).waiting.front();
     const auto rank = std::make_tuple(caller.clock, ticket);
+    if (may != nullptr && !may(sentence)) continue;
     if (next == nullptr || rank < best) {
       next = &sentence;
       best = rank;

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -62,8 +63,11 @@ class FairQueue {
  public:
   void Add(WaitingSentence sentence);
 
-  // Whose turn it is; null if nobody waits. Until the next change.
-  const WaitingSentence* Next() const;
+  // Who may be next; a caller whose turn may not be is left out.
+  using Filter = std::function<bool(const WaitingSentence&)>;
+
+  // Whose turn it is; null if nobody waits who may. Until the next change.
+  const WaitingSentence* Next(const Filter& may = nullptr) const;
 
   // Whose deadline is first, and not before `from`, of those at the head of
   // their flow; null if there is none. Until the next change.

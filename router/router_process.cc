@@ -66,8 +66,8 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
   flags.Bool("enable_debug_calls", &options->enable_debug_calls,
              "answer ExplainRouting");
   flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
-                "hypotheses that a batch decodes together; one sentence's beam "
-                "may be larger");
+                "hypotheses that a batch decodes together; one caller's at most "
+                "seven eighths of many; one sentence's beam may be larger");
   flags.Integer("max_cached_positions", &options->max_cached_positions, 1,
                 int64_t{1} << 30,
                 "source and target positions, times the hypotheses, that a "

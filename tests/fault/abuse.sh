@@ -18,11 +18,11 @@
 # hold, besides what is printed for each abuse:
 #
 #   failed    none of its requests
-#   p99       at most three times that of the quiet time before
+#   p99       at most three times that of all quiet times until then
 #   after     members, served models, calls and sentences in work are as before
 #
 # The router is set up for short answers, as by somebody who serves several
-# callers: a batch of 16 rows, not of as many as there are, so that who fills it
+# callers: a batch of 32 rows, not of as many as there are, so that who fills it
 # does not make a step of others take many times as long.
 #
 # Attackers run at the lowest priority and the honest user at a raised one (nice
@@ -158,11 +158,14 @@ end_user() {
   kill -TERM "$user"
   wait "$user" || give_up "the user's calls failed: $(tail -n 1 "$1.load")"
 }
-# FILE BEGIN END: prints calls, failures and p99 of those under way then.
-user_saw() {
+# FILE BEGIN END: prints the calls that were under way then.
+calls_of() {
   awk -v begin="$2" -v until="$3" '
-    NF == 4 && $1 >= begin && $1 - $2 <= until { print $2, $3 }' "$1" |
-    sort -n | awk '{ took[NR] = $1; failed += $2 != 0 }
+    NF == 4 && $1 >= begin && $1 - $2 <= until { print $2, $3 }' "$1"
+}
+# Prints how many calls, failures and p99.
+summary_of() {
+  sort -n | awk '{ took[NR] = $1; failed += $2 != 0 }
       END { printf "%d %d %.1f\n", NR, failed, took[int(NR * 0.99) + (NR > 0)] }'
 }
 
@@ -195,8 +198,8 @@ run() {
   begin=$(now)
   sleep "$seconds"
   until=$(now)
-  read -r calls failed quiet_p99 \
-    < <(user_saw "$scratch/user-$name" "$begin" "$until")
+  calls_of "$scratch/user-$name" "$begin" "$until" >> "$scratch/quiet"
+  read -r calls failed quiet_p99 < <(summary_of < "$scratch/quiet")
   [[ $failed == 0 ]] || give_up "$failed of $calls calls failed in quiet times"
   begin=$(now)
   "$name" || failures+=("it was not tried to its end")
@@ -204,7 +207,7 @@ run() {
   until=$(now)
   end_user "$scratch/user-$name"
   read -r calls failed p99 \
-    < <(user_saw "$scratch/user-$name" "$begin" "$until")
+    < <(calls_of "$scratch/user-$name" "$begin" "$until" | summary_of)
   ((failed == 0)) || failures+=("$failed of the user's calls failed: $(
     grep -m 1 '^failed' "$scratch/user-$name.load" | cut -c -160)")
   awk -v a="$p99" -v b="$quiet_p99" 'BEGIN { exit !(a <= 3 * b) }' ||
@@ -232,7 +235,7 @@ export TMPDIR=$scratch/temporary
 mkdir "$TMPDIR"
 mapfile -t ports < <(free_ports 1)
 coordinator=127.0.0.1:${ports[0]}
-export GSHARD_MAX_BATCH_ROWS=16 GSHARD_MAX_ENCODE_TOKENS=64  # the router's
+export GSHARD_MAX_BATCH_ROWS=32 GSHARD_MAX_ENCODE_TOKENS=64  # the router's
 export GSHARD_DATA_ROOTS=$scratch,$PWD  # the coordinator's
 replicas=2
 # So that a translation takes tens of milliseconds.

@@ -111,7 +111,7 @@ shared_folder() {
 # A tokenizer that takes minutes, beside others' jobs, which go on; and the end
 # of the coordinator meanwhile.
 slow_tokenizer() {
-  python3 - "$scratch/large.tsv" "$RANDOM" << 'PYTHON'
+  attack python3 - "$scratch/large.tsv" "$RANDOM" << 'PYTHON'
 import random, sys
 draw = random.Random(int(sys.argv[2]))
 letters = "abcdefghijklmnopqrstuvwxyz"

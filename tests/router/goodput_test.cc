@@ -140,11 +140,7 @@ class Simulation {
 
   BatchLoad Load() const {
     BatchLoad load;
-    for (const Running& one : running_) {
-      ++load.sentences;
-      load.rows += one.sentence.cost.rows;
-      load.positions += one.sentence.cost.positions;
-    }
+    for (const Running& one : running_) load.Add(one.sentence);
     return load;
   }
 
