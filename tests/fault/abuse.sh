@@ -22,7 +22,7 @@
 #   after     members, served models, calls and sentences in work are as before
 #
 # The router is set up for short answers, as by somebody who serves several
-# callers: a batch of 32 rows, not of as many as there are, so that who fills it
+# callers: a batch of 16 rows, not of as many as there are, so that who fills it
 # does not make a step of others take many times as long.
 #
 # Attackers run at the lowest priority and the honest user at a raised one (nice
@@ -235,7 +235,7 @@ export TMPDIR=$scratch/temporary
 mkdir "$TMPDIR"
 mapfile -t ports < <(free_ports 1)
 coordinator=127.0.0.1:${ports[0]}
-export GSHARD_MAX_BATCH_ROWS=32 GSHARD_MAX_ENCODE_TOKENS=64  # the router's
+export GSHARD_MAX_BATCH_ROWS=16 GSHARD_MAX_ENCODE_TOKENS=64  # the router's
 export GSHARD_DATA_ROOTS=$scratch,$PWD  # the coordinator's
 replicas=2
 # So that a translation takes tens of milliseconds.
