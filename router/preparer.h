@@ -54,7 +54,8 @@ class Preparer {
     // none. Called by one thread at a time.
     std::function<int64_t()> part;
     // Called once, on any thread but not inside of Add(), if there are parts
-    // left that nobody does: DeadlineExceeded, Cancelled, Unavailable.
+    // left that nobody does: DeadlineExceeded, Cancelled (inside of Cancel()
+    // unless a part runs), Unavailable.
     std::function<void(const absl::Status&)> give_up;
   };
 
