@@ -79,8 +79,6 @@ class Preparer {
   // those that wait then are given up.
   void Finish(std::chrono::milliseconds grace);
 
-  int64_t bytes() const;  // of tasks that are not over
-
  private:
   struct Entry {
     uint64_t id = 0;
@@ -103,7 +101,7 @@ class Preparer {
   const PreparerLimits limits_;
   const RouterMetrics metrics_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   // All below are guarded by mutex_.
   std::condition_variable changed_;  // queue_, stopping_
   std::condition_variable over_;     // tasks have ended
