@@ -6,6 +6,15 @@
 #include "services/base/status_macros.h"
 
 namespace gshard {
+namespace {
+
+absl::Status Abandoned(int32_t microbatch, int32_t attempt) {
+  return absl::AbortedError(absl::StrCat(
+      "microbatch ", microbatch, ", attempt ", attempt,
+      " has made way for an earlier microbatch, or its router was lost"));
+}
+
+}  // namespace
 
 StepGradients::StepGradients(std::vector<std::string> parameters, int64_t count,
                              int64_t max_early)
@@ -30,9 +39,7 @@ absl::StatusOr<std::optional<int32_t>> StepGradients::Enter(int32_t microbatch,
                      " is superseded by attempt ", known.attempt));
   }
   if (attempt == known.attempt && known.abandoned) {
-    return absl::AbortedError(
-        absl::StrCat("microbatch ", microbatch, ", attempt ", attempt,
-                     " has made way for an earlier microbatch"));
+    return Abandoned(microbatch, attempt);
   }
   std::optional<int32_t> superseded;
   if (attempt > known.attempt) {
@@ -54,6 +61,8 @@ absl::Status StepGradients::Add(int32_t microbatch, int32_t attempt,
         absl::StrCat("microbatch ", microbatch, ", attempt ", attempt,
                      " was superseded or completed meanwhile"));
   }
+  // What earlier segments brought is gone, and nobody has memory for this.
+  if (known.abandoned) return Abandoned(microbatch, attempt);
   for (auto& [parameter, gradient] : gradients) {
     if (!known.gradients.emplace(parameter, std::move(gradient)).second) {
       return absl::InvalidArgumentError(
@@ -83,12 +92,14 @@ void StepGradients::Drop(int32_t microbatch, int32_t attempt) {
   if (known.attempt == attempt) known.gradients.clear();
 }
 
-void StepGradients::Abandon(int32_t microbatch, int32_t attempt) {
+bool StepGradients::Abandon(int32_t microbatch, int32_t attempt) {
   std::lock_guard<std::mutex> lock(mutex_);
   Microbatch& known = microbatches_[microbatch];
-  if (known.attempt != attempt) return;
+  if (known.attempt != attempt) return true;  // nothing of it is left
+  if (known.complete) return false;
   known.gradients.clear();
   known.abandoned = true;
+  return true;
 }
 
 absl::StatusOr<GradientList> StepGradients::Take(

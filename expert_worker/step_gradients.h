@@ -40,17 +40,18 @@ class StepGradients {
 
   // Keeps what a call made; with `last` the microbatch is complete and goes to
   // the sum. Errors: FailedPrecondition if the attempt was superseded
-  // meanwhile; InvalidArgument if a gradient is missing or twice there, or has
-  // another shape than in other microbatches; ResourceExhausted if it is early
-  // and max_early others are.
+  // meanwhile, Aborted if it was abandoned; InvalidArgument if a gradient is
+  // missing or twice there, or has another shape than in other microbatches;
+  // ResourceExhausted if it is early and max_early others are.
   absl::Status Add(int32_t microbatch, int32_t attempt, GradientList gradients,
                    bool last);
 
   // Drops the gradients of an attempt that will not be completed.
   void Drop(int32_t microbatch, int32_t attempt);
 
-  // The same, and refuses what comes of it later.
-  void Abandon(int32_t microbatch, int32_t attempt);
+  // The same, and refuses what comes of it later. False, without effect, if it
+  // is complete.
+  bool Abandon(int32_t microbatch, int32_t attempt);
 
   // The earliest microbatch that is not in the sum.
   int64_t next() const { return sum_.next(); }

@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<Tensor>> WorkerSession::RunTraining(
     status = gradients_->Add(run.microbatch, run.attempt,
                              std::move(result->gradients), result->run_ended);
   }
-  if (status.ok() && result->run_ended) CompleteRun(run, name);
+  if (status.ok() && result->run_ended) CompleteRun(name);
   if (!status.ok()) {
     EndRun(name);
     gradients_->Drop(run.microbatch, run.attempt);
@@ -183,6 +183,8 @@ absl::Status WorkerSession::Hold(const SegmentRun& run, const std::string& name,
       return absl::AbortedError(
           absl::StrCat("run ", name, " has ended while a segment of it ran"));
     }
+    // Whoever has brought the sum further may not have come to this yet.
+    DropSummed();
     while (!own->second.memory.Take(bytes)) {
       const auto latest = std::max_element(
           runs_.begin(), runs_.end(), [](const auto& a, const auto& b) {
@@ -194,9 +196,8 @@ absl::Status WorkerSession::Hold(const SegmentRun& run, const std::string& name,
             " bytes more, of which ", account_.free(), " are free"));
         break;
       }
-      gradients_->Abandon(latest->second.microbatch, latest->second.attempt);
       ended.push_back(latest->first);
-      runs_.erase(latest);
+      LetGo(latest);
     }
     own->second.gradient_bytes += gradient_bytes;
   }
@@ -204,19 +205,27 @@ absl::Status WorkerSession::Hold(const SegmentRun& run, const std::string& name,
   return status;
 }
 
-void WorkerSession::CompleteRun(const SegmentRun& run,
-                                const std::string& name) {
+void WorkerSession::CompleteRun(const std::string& name) {
   host_.EndRun(name);
-  const int64_t next = gradients_->next();
   std::lock_guard<std::mutex> lock(runs_mutex_);
-  early_.erase(early_.begin(), early_.lower_bound(static_cast<int32_t>(next)));
   const auto own = runs_.find(name);
-  if (own == runs_.end()) return;
-  if (run.microbatch >= next) {
-    own->second.memory.Return(own->second.gradient_bytes);
-    early_.try_emplace(run.microbatch, std::move(own->second.memory));
+  if (own != runs_.end()) LetGo(own);
+  DropSummed();
+}
+
+void WorkerSession::DropSummed() {
+  const auto next = static_cast<int32_t>(gradients_->next());
+  early_.erase(early_.begin(), early_.lower_bound(next));
+}
+
+void WorkerSession::LetGo(std::map<std::string, OpenRun>::iterator run) {
+  OpenRun& open = run->second;
+  const bool complete = !gradients_->Abandon(open.microbatch, open.attempt);
+  if (complete && open.microbatch >= gradients_->next()) {
+    open.memory.Return(open.gradient_bytes);
+    early_.try_emplace(open.microbatch, std::move(open.memory));
   }
-  runs_.erase(own);
+  runs_.erase(run);
 }
 
 void WorkerSession::EndRun(const std::string& name) {
@@ -227,18 +236,17 @@ void WorkerSession::EndRun(const std::string& name) {
 
 void WorkerSession::EndRuns(uint64_t owner) {
   std::shared_lock<std::shared_mutex> lock(step_mutex_);
-  std::map<std::string, OpenRun> ended;
+  std::vector<std::string> ended;
   {
     std::lock_guard<std::mutex> runs_lock(runs_mutex_);
     for (auto it = runs_.begin(); it != runs_.end();) {
       const auto run = it++;
-      if (run->second.owner == owner) ended.insert(runs_.extract(run));
+      if (run->second.owner != owner) continue;
+      ended.push_back(run->first);
+      LetGo(run);
     }
   }
-  for (const auto& [name, run] : ended) {
-    host_.EndRun(name);
-    gradients_->Drop(run.microbatch, run.attempt);
-  }
+  for (const std::string& name : ended) host_.EndRun(name);
 }
 
 absl::Status WorkerSession::CheckTraining() const {

@@ -212,7 +212,12 @@ class WorkerSession {
                     int64_t saved_bytes, int64_t gradient_bytes);
   void EndRun(const std::string& name);
   // The same for one that is complete: what is early stays on the account.
-  void CompleteRun(const SegmentRun& run, const std::string& name);
+  void CompleteRun(const std::string& name);
+  // Takes a run, given up unless it is complete, from runs_. Its saved rows are
+  // the host's to end. Needs runs_mutex_.
+  void LetGo(std::map<std::string, OpenRun>::iterator run);
+  // Gives back what was early and is in the sum. Needs runs_mutex_.
+  void DropSummed();
 
   MemoryAccount account_;
   const MemoryShare memory_;  // before what it is for, and so after it

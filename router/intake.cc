@@ -16,6 +16,13 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// The preparer knows the deadline of the call or stream that brought a request;
+// the request's own may be earlier.
+absl::Status CheckTime(Clock::time_point deadline) {
+  if (Clock::now() < deadline) return absl::OkStatus();
+  return absl::DeadlineExceededError("the request was not prepared in time");
+}
+
 }  // namespace
 
 struct Intake::Job {
@@ -69,6 +76,7 @@ int64_t Intake::Prepare(const std::shared_ptr<Job>& job) {
 }
 
 absl::Status Intake::PrepareNext(Job& job) {
+  RETURN_IF_ERROR(CheckTime(job.request.deadline));
   if (job.draft.has_value()) return job.draft->PrepareNext();
   ASSIGN_OR_RETURN(ParsedRequest parsed,
                    job.request.parse(std::exchange(job.request.bytes, {})));
@@ -81,6 +89,7 @@ absl::Status Intake::PrepareNext(Job& job) {
 }
 
 absl::Status Intake::Queue(const std::shared_ptr<Job>& job) {
+  RETURN_IF_ERROR(CheckTime(job->request.deadline));
   PreparedTranslation prepared = std::move(*job->draft).Take();
   job->draft.reset();
   AnswerContext answer(prepared);

@@ -46,7 +46,7 @@ struct IncomingRequest {
   // Parses the bytes, on a thread that may compute.
   std::function<absl::StatusOr<ParsedRequest>(grpc::ByteBuffer bytes)> parse;
 
-  // Called once, on any thread but not inside of Take().
+  // Called once, on any thread; inside of Take() if `stop` is set then.
   std::function<void(absl::StatusOr<v1::TranslateResponse>)> done;
 };
 

@@ -196,9 +196,4 @@ void Preparer::Finish(std::chrono::milliseconds grace) {
   for (const std::shared_ptr<Entry>& entry : late) GiveUp(*entry, why);
 }
 
-int64_t Preparer::bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return bytes_;
-}
-
 }  // namespace gshard

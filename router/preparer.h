@@ -54,7 +54,8 @@ class Preparer {
     // none. Called by one thread at a time.
     std::function<int64_t()> part;
     // Called once, on any thread but not inside of Add(), if there are parts
-    // left that nobody does: DeadlineExceeded, Cancelled, Unavailable.
+    // left that nobody does: DeadlineExceeded, Cancelled (inside of Cancel()
+    // unless a part runs), Unavailable.
     std::function<void(const absl::Status&)> give_up;
   };
 
@@ -78,8 +79,6 @@ class Preparer {
   // those that wait then are given up.
   void Finish(std::chrono::milliseconds grace);
 
-  int64_t bytes() const;  // of tasks that are not over
-
  private:
   struct Entry {
     uint64_t id = 0;
@@ -102,7 +101,7 @@ class Preparer {
   const PreparerLimits limits_;
   const RouterMetrics metrics_;
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   // All below are guarded by mutex_.
   std::condition_variable changed_;  // queue_, stopping_
   std::condition_variable over_;     // tasks have ended

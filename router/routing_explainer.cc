@@ -8,7 +8,6 @@
 #include "router/translate_request.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/raw_message.h"
 #include "services/rpc/trace_scope.h"
 
 namespace gshard {
@@ -43,7 +42,7 @@ absl::StatusOr<v1::ExplainRoutingResponse> ExplainNow(
     const grpc::ByteBuffer& bytes, const ModelAccess& models,
     const BatchRun& run) {
   ASSIGN_OR_RETURN(const v1::ExplainRoutingRequest request,
-                   ParseRaw<v1::ExplainRoutingRequest>(bytes));
+                   ParseExplainRoutingRequest(bytes));
   const v1::Sentence& sentence = request.sentence();
   if (!sentence.target_prefix().empty() || sentence.keep_size() > 0) {
     return absl::InvalidArgumentError(

@@ -1,5 +1,6 @@
 #include "router/translate_request.h"
 
+#include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/proto_buffer_reader.h>
@@ -107,22 +108,40 @@ absl::Status CheckTexts(absl::string_view request) {
 constexpr size_t kManyBytes = 65536;
 constexpr int64_t kMaxFields = kManyBytes;
 
-// OK if the encoded request has no more fields with a length than `left`, which
-// it takes off: parsed, tiny ones take many times their bytes and time.
-absl::Status CountFields(absl::string_view request, int64_t& left) {
-  const auto count = [&left](int, const std::string&) {
-    return --left >= 0 ? absl::OkStatus()
-                       : absl::ResourceExhaustedError(
-                             absl::StrCat("the request has more than ",
-                                          kMaxFields, " fields: split it"));
-  };
-  return VisitFields(request, [&](int number, const std::string& bytes) {
-    RETURN_IF_ERROR(count(number, bytes));
-    const bool has_fields =
-        number == v1::TranslateRequest::kSentencesFieldNumber ||
-        number == v1::TranslateRequest::kOptionsFieldNumber;
-    return has_fields ? VisitFields(bytes, count) : absl::OkStatus();
-  });
+// OK if the encoded message and those in it have no more fields than `left`,
+// which it takes off: parsed, tiny ones take many times their bytes and time,
+// unknown ones as well. A group counts as what it has. What is malformed is the
+// parser's to refuse, which reads no further either.
+absl::Status CountFields(absl::string_view message,
+                         const google::protobuf::Descriptor& type,
+                         int64_t& left) {
+  CodedInputStream input(reinterpret_cast<const uint8_t*>(message.data()),
+                         static_cast<int>(message.size()));
+  while (const uint32_t tag = input.ReadTag()) {
+    if (--left < 0) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "the request has more than ", kMaxFields, " fields: split it"));
+    }
+    const auto wire_type = WireFormatLite::GetTagWireType(tag);
+    if (wire_type == WireFormatLite::WIRETYPE_START_GROUP ||
+        wire_type == WireFormatLite::WIRETYPE_END_GROUP) {
+      continue;
+    }
+    if (wire_type != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      if (!WireFormatLite::SkipField(&input, tag)) break;
+      continue;
+    }
+    int length = 0;
+    if (!input.ReadVarintSizeAsInt(&length)) break;
+    const int begin = input.CurrentPosition();
+    if (!input.Skip(length)) break;
+    const google::protobuf::FieldDescriptor* const field =
+        type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (field == nullptr || field->message_type() == nullptr) continue;
+    RETURN_IF_ERROR(CountFields(message.substr(begin, length),
+                                *field->message_type(), left));
+  }
+  return absl::OkStatus();
 }
 
 // An error that begins with a field of sentence i, or of the options.
@@ -134,33 +153,30 @@ absl::Status InSentence(int i, const absl::Status& status) {
                       absl::StrCat("sentences[", i, "].", status.message()));
 }
 
-// Parses a message; says which text is not UTF-8 if that is why it cannot.
-// visit_requests(bytes, visit) calls visit(request) for the request, or more,
-// of an encoded message.
-template <typename Message, typename VisitRequests>
+// Calls visit(bytes) for all of a buffer.
+template <typename Visit>
+absl::Status VisitBytes(const grpc::ByteBuffer& buffer, const Visit& visit) {
+  grpc::Slice slice;
+  if (!buffer.DumpToSingleSlice(&slice).ok()) return absl::OkStatus();
+  return visit(absl::string_view(reinterpret_cast<const char*>(slice.begin()),
+                                 slice.size()));
+}
+
+// Parses a message. check_texts(bytes) says which text is not UTF-8 if that is
+// why it cannot.
+template <typename Message, typename CheckTexts>
 absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer,
-                              const VisitRequests& visit_requests) {
+                              const CheckTexts& check_texts) {
   RETURN_IF_ERROR(CheckRequestBytes(buffer));
-  const auto visit = [&](grpc::ByteBuffer bytes, const auto& check) {
-    grpc::Slice slice;
-    if (!bytes.DumpToSingleSlice(&slice).ok()) return absl::OkStatus();
-    return visit_requests(
-        absl::string_view(reinterpret_cast<const char*>(slice.begin()),
-                          slice.size()),
-        check);
-  };
   if (buffer.Length() > kManyBytes) {
-    RETURN_IF_ERROR(
-        visit(buffer, [left = kMaxFields](absl::string_view request) mutable {
-          return CountFields(request, left);
-        }));
+    RETURN_IF_ERROR(VisitBytes(buffer, [](absl::string_view bytes) {
+      int64_t left = kMaxFields;
+      return CountFields(bytes, *Message::descriptor(), left);
+    }));
   }
-  grpc::ByteBuffer copy = buffer;  // shares the bytes
-  auto message = ParseRaw<Message>(std::move(buffer));
+  auto message = ParseRaw<Message>(buffer);  // shares the bytes
   if (message.ok()) return message;
-  RETURN_IF_ERROR(visit(std::move(copy), [](absl::string_view request) {
-    return CheckTexts(request);
-  }));
+  RETURN_IF_ERROR(VisitBytes(buffer, check_texts));
   return message.status();
 }
 
@@ -197,19 +213,25 @@ absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer) {
   return Parse<v1::TranslateRequest>(
       std::move(buffer),
-      [](absl::string_view message, auto check) { return check(message); });
+      [](absl::string_view bytes) { return CheckTexts(bytes); });
 }
 
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
     grpc::ByteBuffer buffer) {
   return Parse<v1::TranslateStreamRequest>(
-      std::move(buffer), [](absl::string_view message, auto check) {
-        return VisitFields(message, [&](int number, const std::string& bytes) {
+      std::move(buffer), [](absl::string_view message) {
+        return VisitFields(message, [](int number, const std::string& bytes) {
           return number == v1::TranslateStreamRequest::kRequestFieldNumber
-                     ? Annotate(check(bytes), "request")
+                     ? Annotate(CheckTexts(bytes), "request")
                      : absl::OkStatus();
         });
       });
+}
+
+absl::StatusOr<v1::ExplainRoutingRequest> ParseExplainRoutingRequest(
+    grpc::ByteBuffer buffer) {
+  return Parse<v1::ExplainRoutingRequest>(
+      std::move(buffer), [](absl::string_view) { return absl::OkStatus(); });
 }
 
 uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer) {

@@ -35,12 +35,14 @@ struct PreparedTranslation {
 absl::Status CheckRequestBytes(const grpc::ByteBuffer& buffer);
 
 // Parses a message. Protobuf refuses a text that is not UTF-8 without saying
-// which; this says. Errors: InvalidArgument naming the field; those of
-// CheckRequestBytes; ResourceExhausted for more fields than a valid request may
-// have.
+// which; this says of what is to be translated. Errors: InvalidArgument naming
+// the field; ResourceExhausted for more bytes, or more fields in all, unknown
+// ones included, than a valid request may have.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer);
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
+    grpc::ByteBuffer buffer);
+absl::StatusOr<v1::ExplainRoutingRequest> ParseExplainRoutingRequest(
     grpc::ByteBuffer buffer);
 
 // The id of a message that is not parsed, if it is where all writers put it:

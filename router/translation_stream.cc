@@ -100,6 +100,9 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
 absl::StatusOr<ParsedRequest> TranslationStream::Parse(Message& message,
                                                        grpc::ByteBuffer bytes) {
   auto parsed = ParseTranslateStreamRequest(std::move(bytes));
+  if (absl::IsResourceExhausted(parsed.status())) {
+    return parsed.status();  // too large to be parsed, and no more is known
+  }
   if (!parsed.ok()) {
     message.malformed = true;
     Stop(parsed.status());

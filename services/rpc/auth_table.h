@@ -1,12 +1,11 @@
 // AuthTable: the callers that a server knows, from the file of --auth_file:
 //
-//   # who       kind         what                               roles
-//   webshop     token        9f86d081884c7d65...d15d6c15b0f00a08 translate
-//   ops         token        60303ae22b998861...7d72ab5ba6c5bd2b train,admin
-//   member      certificate  worker.gshard                       expert
-//   titles      token        2c26b46b68ffc68f...9b64e0ffd7a9e7c3
-//   translate:titles-* team-a      token fcde2b2edba56bf4...a9a7c9ee6e6b0b4a
-//   train:/data/team-a
+//   # who       kind         what                 roles
+//   webshop     token        9f86d081...b0f00a08  translate
+//   ops         token        60303ae2...a6c5bd2b  train,admin
+//   member      certificate  worker.gshard        expert
+//   titles      token        2c26b46b...d7a9e7c3  translate:titles-*
+//   team-a      token        fcde2b2e...6e6b0b4a  train:/data/team-a
 //
 // One caller a line, in four words. A token stands there as its SHA-256
 // (`printf %s "$token" | sha256sum`), never itself; a certificate by one of its

@@ -187,6 +187,36 @@ TEST(WorkerSessionTest, KeepsNoMoreEarlyMicrobatchesThanItsWindowHas) {
   cluster.ExpectEqual(*Reference(job, 1));
 }
 
+// However the last calls of microbatches fall together, of which one brings the
+// sum further and others find themselves in it.
+TEST(WorkerSessionTest, WhatIsInTheSumIsNobodysMemory) {
+  const TrainingJob job = SmallJob();
+  const MemoryAccount memory(kMemory);
+  SessionCluster cluster(job, 1, /*buddies=*/false, memory);
+  WorkerSession& session = cluster.session(0);
+  const int64_t session_bytes = memory.used();
+  const MicrobatchRunner runner(job.model, cluster.roles().router);
+  ParameterStore dense(SpecsOf(job.model, false), {}, nullptr);
+  ASSERT_OK(dense.Initialize(job.seed));
+  for (int64_t step = 1; step <= 100; ++step) {
+    std::vector<std::thread> routers;
+    for (int32_t i = 0; i < kMicrobatches; ++i) {
+      routers.emplace_back([&, i] {
+        SegmentRun run;
+        run.step = step;
+        run.microbatch = i;
+        SessionSegments segments(DealExperts(5, 1), {&session}, run);
+        EXPECT_OK(runner.Run(RandomBatch(1, i), job.seed, step, i,
+                             dense.tensors(), &segments));
+      });
+    }
+    for (std::thread& router : routers) router.join();
+    ASSERT_EQ(memory.used(), session_bytes) << "step " << step;
+    ASSERT_OK(session.PrepareStep(step, {0, 0, 0}));
+    ASSERT_OK(session.CommitStep(step, 1.0, 0.0, /*skip=*/true));
+  }
+}
+
 TEST(WorkerSessionTest, StepsAreTransactions) {
   SessionCluster cluster(SmallJob(), 1);
   WorkerSession& session = cluster.session(0);

@@ -59,6 +59,7 @@ void Receive(absl::string_view bytes) {
   if (Accepted(request.status())) Prepare(*request);
   const auto streamed = ParseTranslateStreamRequest(Buffer(bytes));
   if (Accepted(streamed.status())) Prepare(streamed->request());
+  (void)Accepted(ParseExplainRoutingRequest(Buffer(bytes)).status());
 }
 
 }  // namespace

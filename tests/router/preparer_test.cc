@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "services/base/retry_delay.h"
+#include "services/metrics/metrics.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -93,10 +94,12 @@ class PreparerTest : public ::testing::Test {
                               }});
   }
 
+  Metrics registry_{"router", "test"};
+  const RouterMetrics metrics_{registry_};
   Diary diary_;
   std::promise<void> begun_, release_;
   bool released_ = false;
-  Preparer preparer_{{.threads = 1, .max_bytes = kBytes + 1}};
+  Preparer preparer_{{.threads = 1, .max_bytes = kBytes + 1}, metrics_};
 };
 
 TEST_F(PreparerTest, CallersTakeTurnsAfterEachPart) {
@@ -106,7 +109,7 @@ TEST_F(PreparerTest, CallersTakeTurnsAfterEachPart) {
   EXPECT_THAT(diary_.lines(), IsEmpty());
   EXPECT_THAT(ReleaseAndFinish(),
               ElementsAre("much", "little", "less", "much", "less", "much"));
-  EXPECT_EQ(preparer_.bytes(), 0);
+  EXPECT_EQ(metrics_.preparing_bytes.Value(), 0);
 }
 
 TEST_F(PreparerTest, WhatWaitsIsBoundedAndShared) {
@@ -152,7 +155,7 @@ TEST_F(PreparerTest, WhoWaitsIsCancelledAtOnce) {
   ASSERT_OK_AND_ASSIGN(const uint64_t waits, Add("waits", 1));
   preparer_.Cancel(waits);
   EXPECT_THAT(diary_.lines(), ElementsAre("waits CANCELLED"));
-  EXPECT_EQ(preparer_.bytes(), 1);
+  EXPECT_EQ(metrics_.preparing_bytes.Value(), 1);
   preparer_.Cancel(waits);  // it is over
   EXPECT_THAT(ReleaseAndFinish(), ElementsAre("waits CANCELLED"));
 }

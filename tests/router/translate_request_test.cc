@@ -284,22 +284,62 @@ TEST_F(TranslateRequestTest, NoModelIsNotTheCallersFault) {
                        HasSubstr("no model is loaded")));
 }
 
+std::string Times(int count, absl::string_view bytes) {
+  std::string all;
+  for (int i = 0; i < count; ++i) absl::StrAppend(&all, bytes);
+  return all;
+}
+
+grpc::ByteBuffer Buffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// A field of bytes.
+std::string Field(int number, const std::string& bytes) {
+  const auto length = static_cast<uint32_t>(bytes.size());
+  std::string encoded(1, static_cast<char>(number << 3 | 2));
+  for (uint32_t left = length;; left >>= 7) {
+    encoded.push_back(static_cast<char>(left < 128 ? left : left | 128));
+    if (left < 128) return encoded + bytes;
+  }
+}
+
 TEST_F(TranslateRequestTest, TinyFieldsWithoutNumberAreNotParsed) {
+  constexpr int kMany = 70'000;
+  const auto expect_refused = [](const auto& parsed, const std::string& what) {
+    EXPECT_THAT(parsed, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("more than 65536 fields")))
+        << what;
+  };
+  // Of any message, and unknown ones: of no bytes, numbers and in a group.
+  for (const char* tiny : {"\x7A", "\x78", "\x7B\x78"}) {
+    std::string fields = Times(kMany, std::string(tiny) + '\0');
+    if (tiny[0] == '\x7B') fields += Times(kMany, "\x7C");
+    const std::string sentences = Field(1, fields), keep = Field(4, fields);
+    const std::string options = Field(3, fields), term = Field(6, fields);
+    for (const std::string& request :
+         {fields, sentences, Field(1, keep), options, Field(3, term)}) {
+      expect_refused(ParseTranslateRequest(Buffer(request)), tiny);
+      expect_refused(ParseTranslateStreamRequest(Buffer(Field(2, request))),
+                     tiny);
+    }
+    expect_refused(ParseTranslateStreamRequest(Buffer(fields)), tiny);
+    expect_refused(ParseExplainRoutingRequest(Buffer(fields)), tiny);
+    expect_refused(ParseExplainRoutingRequest(Buffer(Field(2, keep))), tiny);
+  }
+  // Known ones.
   v1::TranslateRequest sentences, terms, kept = Valid();
-  for (int i = 0; i < 70'000; ++i) {
+  for (int i = 0; i < kMany; ++i) {
     sentences.add_sentences();
     terms.mutable_options()->add_terms();
     kept.mutable_sentences(0)->add_keep();
   }
   for (const v1::TranslateRequest& request : {sentences, terms, kept}) {
-    EXPECT_THAT(ParseTranslateRequest(SerializeRaw(request)),
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("more than 65536 fields")));
+    expect_refused(ParseTranslateRequest(SerializeRaw(request)), "known");
     v1::TranslateStreamRequest message;
     *message.mutable_request() = request;
-    EXPECT_THAT(ParseTranslateStreamRequest(SerializeRaw(message)),
-                StatusIs(absl::StatusCode::kResourceExhausted,
-                         HasSubstr("more than 65536 fields")));
+    expect_refused(ParseTranslateStreamRequest(SerializeRaw(message)), "known");
   }
   // However long its texts are.
   v1::TranslateRequest large;
@@ -307,6 +347,19 @@ TEST_F(TranslateRequestTest, TinyFieldsWithoutNumberAreNotParsed) {
     large.add_sentences()->set_text(std::string(16384, '\n'));
   }
   EXPECT_OK(ParseTranslateRequest(SerializeRaw(large)));
+  // However much it says of each of them.
+  v1::TranslateRequest full;
+  for (int i = 0; i < 64; ++i) {
+    AddTerm(full, std::string(256, 's'), std::string(256, 't'));
+    *full.add_sentences() = Valid().sentences(0);
+    full.mutable_sentences(i)->set_target_prefix(std::string(4096, 'p'));
+    for (int k = 1; k <= 32; ++k) {
+      v1::TextSpan* const span = full.mutable_sentences(i)->add_keep();
+      span->set_begin(k);
+      span->set_end(k + 1);
+    }
+  }
+  EXPECT_OK(ParseTranslateRequest(SerializeRaw(full)));
 }
 
 TEST_F(TranslateRequestTest, BytesThatAreNotUtf8AreNamed) {

@@ -306,6 +306,7 @@ TEST_F(TranslationServiceTest, ACallersRequestsAreRefusedByTheirBytes) {
   model_->WaitForEncodings(1);
   // Another one of the caller leaves nothing to others.
   grpc::ClientContext context;
+  SetDeadline(context, std::chrono::seconds(30));
   v1::TranslateResponse response;
   const absl::Status refused =
       FromGrpcStatus(stub->Translate(&context, request, &response));
@@ -314,6 +315,7 @@ TEST_F(TranslationServiceTest, ACallersRequestsAreRefusedByTheirBytes) {
   EXPECT_TRUE(RetryDelay(refused).has_value());
   // A stream's request is refused alone.
   grpc::ClientContext stream_context;
+  SetDeadline(stream_context, std::chrono::seconds(30));
   const auto stream = stub->TranslateStream(&stream_context);
   v1::TranslateStreamRequest message;
   *message.mutable_request() = request;

@@ -261,6 +261,30 @@ TEST_F(TranslationStreamTest, NobodyGetsMoreTimeThanTheRouterGives) {
   server.Drain(std::chrono::seconds(30));
 }
 
+TEST_F(TranslationStreamTest, WhatIsTooLargeIsAnsweredByItself) {
+  v1::TranslateStreamRequest bytes = Message(2, std::string(5 << 20, 'a'));
+  v1::TranslateStreamRequest fields = Message(3, "a");
+  for (int i = 0; i < 70'000; ++i) {
+    fields.mutable_request()->mutable_sentences(0)->add_keep();
+  }
+  model_->Hold();
+  grpc::ClientContext context;
+  const auto stream = stub_->TranslateStream(&context);
+  EXPECT_TRUE(stream->Write(Message(1, "a")));
+  EXPECT_TRUE(stream->Write(bytes));
+  EXPECT_EQ(Next(*stream), "2: RESOURCE_EXHAUSTED");
+  EXPECT_TRUE(stream->Write(fields));
+  EXPECT_EQ(Next(*stream), "3: RESOURCE_EXHAUSTED");
+  model_->Release();
+  EXPECT_EQ(Next(*stream), "1: 11");
+  EXPECT_TRUE(stream->Write(Message(4, "a")));
+  EXPECT_EQ(Next(*stream), "4: 11");
+  EXPECT_TRUE(stream->WritesDone());
+  EXPECT_EQ(Next(*stream), "end");
+  EXPECT_TRUE(stream->Finish().ok());
+  WaitUntilNoCallLives();
+}
+
 TEST_F(TranslationStreamTest, WhatCannotBeDecodedEndsTheStream) {
   for (const auto& [bytes, message] :
        std::vector<std::pair<std::string, std::string>>{
