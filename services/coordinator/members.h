@@ -47,8 +47,9 @@ using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
   // How long a member may hold up a command, although its heartbeats come; a
-  // microbatch has its own time besides, and that of one before it. Then the
-  // member is cut off, as one that is silent.
+  // microbatch has its own time besides, and that of one before it, and what
+  // is behind the load of its session that of the load. Then the member is cut
+  // off, as one that is silent.
   absl::Duration command_timeout = absl::Minutes(10);
   // The same for those that take as long as a model is large: loads and
   // checkpoints.
@@ -101,6 +102,7 @@ class Members {
   struct Pending {
     OnReply on_reply;
     std::string what;     // for errors: "prepare_step of demo/1"
+    std::string loads;    // the session, if it is a LoadSession
     absl::Duration time;  // that it may take
     MonotonicTime end;    // of that
   };
@@ -115,6 +117,10 @@ class Members {
 
     // The first that takes too long; null if none does.
     const Pending* Overdue(MonotonicTime now) const;
+    // When members begin with the next command of `session`, at the latest:
+    // they finish a load first.
+    MonotonicTime EndOfLoad(const std::string& session,
+                            MonotonicTime now) const;
   };
 
   // Null if the member has been lost.
