@@ -1,10 +1,13 @@
 #include "services/coordinator/job_preparation.h"
 
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "services/base/log.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/job_checkpoint.h"
@@ -32,14 +35,48 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   return point;
 }
 
+// Whether `taken` was refused for the sake of the same job.
+bool IsItsOwn(const TrainingJob& job, const absl::Status& taken) {
+  if (!absl::IsFailedPrecondition(taken)) return false;
+  const auto owner = ReadOwner(job.checkpoint.directory);
+  return owner.ok() && owner->has_value() && (*owner)->job == job.name;
+}
+
+// False if it is told to stop meanwhile.
+bool Pause(std::stop_token stop, absl::Duration pause) {
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock<std::mutex> lock(mutex);
+  stopped.wait_for(lock, stop, absl::ToChronoNanoseconds(pause),
+                   [] { return false; });
+  return !stop.stop_requested();
+}
+
+absl::StatusOr<std::shared_ptr<FolderClaim>> TakeFolder(const TrainingJob& job,
+                                                        const JobIntent& intent,
+                                                        std::stop_token stop,
+                                                        FaultPoints* faults) {
+  const std::string& root = job.checkpoint.directory;
+  auto claim = FolderClaim::Take(root, job.name, faults);
+  if (!intent.restored || !IsItsOwn(job, claim.status())) return claim;
+  intent.on_wait(claim.status());
+  const MonotonicTime end = MonotonicTime::Now() + kClaimWait;
+  while (IsItsOwn(job, claim.status()) && MonotonicTime::Now() < end) {
+    if (!Pause(stop, absl::Seconds(1))) {
+      return absl::CancelledError("told to stop while it waits for its folder");
+    }
+    claim = FolderClaim::Take(root, job.name, faults);
+  }
+  return claim;
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        std::stop_token stop,
                                        FaultPoints* faults) {
   PreparedJob prepared;
-  const std::string& root = job.checkpoint.directory;
-  ASSIGN_OR_RETURN(prepared.claim, FolderClaim::Take(root, job.name, faults));
+  ASSIGN_OR_RETURN(prepared.claim, TakeFolder(job, intent, stop, faults));
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {
     ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));

@@ -92,13 +92,20 @@ void JobRunner::Start() {
     }
     AwaitWorkers(job_.min_workers);
   }
+  const auto on_wait = [this, still = StillThisAttempt()](absl::Status why) {
+    env_.queue->Post([this, still, why = std::move(why)] {
+      if (!still()) return;
+      SetState(v1::JOB_STATE_RECOVERING,
+               absl::UnavailableError(absl::StrCat("waits: ", why.message())));
+    });
+  };
   // Members that wait are better used than a tokenizer that waits for them.
   DoSlowWork<PreparedJob>(
       *env_.disk, *env_.queue, stop_preparing_.get_token(),
       [job = job_, faults = env_.faults,
-       intent =
-           JobIntent{.resume = settings_.resume,
-                     .restored = settings_.restored}](std::stop_token stop) {
+       intent = JobIntent{.resume = settings_.resume,
+                          .restored = settings_.restored,
+                          .on_wait = on_wait}](std::stop_token stop) {
         return PrepareJob(job, intent, stop, faults);
       },
       [this, still = StillThisAttempt()](absl::StatusOr<PreparedJob> prepared) {
