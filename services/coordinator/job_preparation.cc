@@ -11,6 +11,7 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/coordinator/job_checkpoint.h"
+#include "services/coordinator/job_files.h"
 
 namespace gshard {
 namespace {
@@ -98,6 +99,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
       PrepareTokenizers(&job, checkpoint.get(), stop, prepared.claim.get()));
   RETURN_IF_ERROR(ValidateTrainingJob(job));
   ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint)));
+  prepared.time_to_index = TimeToIndex(job.data);
   prepared.job = std::move(job);
   return prepared;
 }

@@ -39,6 +39,7 @@ struct PreparedJob {
   // As it was, with the sizes of the tokenizers' vocabularies.
   TrainingJob job;
   JobTokenizers tokenizers;
+  absl::Duration time_to_index;  // of routers; see job_files.h
   ResumePoint start;
   // Nothing is left to train: `start` has all steps, and there are no
   // tokenizers.

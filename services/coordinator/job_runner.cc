@@ -119,6 +119,7 @@ void JobRunner::OnJobPrepared(PreparedJob prepared) {
   claim_ = std::move(prepared.claim);
   job_ = std::move(prepared.job);
   tokenizers_ = std::move(prepared.tokenizers);
+  time_to_index_ = prepared.time_to_index;
   prepared_ = true;
   trained_ = prepared.trained;
   if (!trained_) {
@@ -268,7 +269,8 @@ void JobRunner::LoadRouters() {
           env_.queue->Post([this, key, still, reply = std::move(reply)] {
             if (still()) OnRouterLoaded(key, reply);
           });
-        });
+        },
+        time_to_index_);
   }
 }
 

@@ -333,6 +333,7 @@ class JobRunner {
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
   JobTokenizers tokenizers_;
+  absl::Duration time_to_index_;
   std::shared_ptr<FolderClaim> claim_;            // once prepared
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written

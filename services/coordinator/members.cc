@@ -230,8 +230,8 @@ std::vector<v1::Member> Members::Describe() const {
   return members;
 }
 
-void Members::Send(const MemberKey& key, v1::Command command,
-                   OnReply on_reply) {
+void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
+                   absl::Duration more) {
   absl::Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -251,7 +251,7 @@ void Members::Send(const MemberKey& key, v1::Command command,
       const v1::Command& sent = message.command();
       const MonotonicTime now = options_.clock();
       const MonotonicTime end =
-          connection->EndOfLoad(SessionOf(sent), now) + TimeFor(sent);
+          connection->EndOfLoad(SessionOf(sent), now) + TimeFor(sent) + more;
       connection->pending[id] = {
           .on_reply = on_reply,
           .what = absl::StrCat(ActionName(sent), " of ", SessionOf(sent)),

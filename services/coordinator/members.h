@@ -52,7 +52,7 @@ struct MembersOptions {
   // off, as one that is silent.
   absl::Duration command_timeout = absl::Minutes(10);
   // The same for those that take as long as a model is large: loads and
-  // checkpoints.
+  // checkpoints. Routers that index the text of a job have more.
   absl::Duration load_timeout = absl::Hours(2);
   ProtocolVersions versions = kProtocolVersions;
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
@@ -87,8 +87,10 @@ class Members {
   std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
   std::vector<v1::Member> Describe() const;
 
-  // Sends a command (its id is filled in). `on_reply` is called once.
-  void Send(const MemberKey& key, v1::Command command, OnReply on_reply);
+  // Sends a command (its id is filled in). `on_reply` is called once. `more` is
+  // time that it has besides that of all commands of its kind.
+  void Send(const MemberKey& key, v1::Command command, OnReply on_reply,
+            absl::Duration more = absl::ZeroDuration());
 
   // Cuts off those whose lease or time for a command has run out. A thread of
   // its own calls this in time; with another clock than MonotonicTime::Now the

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <future>
 #include <limits>
 #include <string>
@@ -16,6 +17,7 @@
 #include "services/tokenizer/tokenizer.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/fake_gradients.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -372,6 +374,32 @@ TEST(JobRunnerTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   EXPECT_EQ(last.elapsed_seconds(), 75);
   EXPECT_EQ(last.eta_seconds(), 0);
   ExpectTrained(job, 3);
+}
+
+// Who makes the index of a large text takes longer than any model to load.
+TEST(JobRunnerTest, RoutersHaveTimeToIndexTheText) {
+  std::atomic<int64_t> hours{0};
+  FakeCluster cluster({.lease = absl::Hours(1000), .clock = [&] {
+                         return MonotonicTime() + absl::Hours(hours.load());
+                       }});
+  const TrainingJob job = cluster.MakeJob();
+  // Ten hours by the pace of job_files.h, and all of it a hole.
+  std::filesystem::resize_file(job.data.train_path, int64_t{36'000} << 18);
+  Hold hold;
+  cluster.AddRouter("r", hold.At([](const v1::Command& command) {
+    return command.has_load_session();
+  }));
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  hours = 11;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 2);
+  hours = 13;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 1);
+  hold.Release();
+  ASSERT_OK(cluster.Cancel("demo"));
 }
 
 TEST(JobRunnerTest, WaitsForMembers) {
