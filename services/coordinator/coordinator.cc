@@ -28,7 +28,7 @@ constexpr int64_t kTrainingShare = 12;
 
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
-      path_rights_(options_.data_roots),
+      path_rights_(options_.data_roots, options_.resolve),
       members_(std::make_unique<Members>(
           MembersOptions{.lease = options_.lease,
                          .command_timeout = options_.command_timeout,

@@ -64,6 +64,7 @@ struct CoordinatorOptions {
 
   // Where jobs' files and checkpoints to load may lie; see PathRights.
   std::vector<std::string> data_roots = {};
+  PathResolver resolve = CanonicalPath;
   // There are callers that may not do everything. A job that an earlier release
   // took, which did not note who submitted it, then gets no name to serve.
   bool asks_callers = false;

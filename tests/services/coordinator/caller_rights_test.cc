@@ -366,5 +366,20 @@ TEST_F(CallerRightsTest, ARestartJudgesAgain) {
   EXPECT_THAT(stolen.status().message(), HasSubstr("needs the role admin"));
 }
 
+// As where a mount comes after the coordinator.
+TEST_F(CallerRightsTest, AFolderThatIsNotThereYetFailsNoJob) {
+  fs::create_symlink("home", At("home"));
+  StoredJob job{.job = Job("good", "team-a"), .progress = {}};
+  job.progress.set_job("good");
+  job.progress.set_state(v1::JOB_STATE_QUEUED);
+  job.submitter = As("a", "train:" + At("home"));
+  cluster_.RestartCoordinator([&] {
+    ASSERT_OK_AND_ASSIGN(const auto store,
+                         JobStore::Open(cluster_.scratch / "state"));
+    ASSERT_OK(store->Submit(job));
+  });
+  EXPECT_EQ(cluster_.Watch("good").back().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
 }  // namespace
 }  // namespace gshard
