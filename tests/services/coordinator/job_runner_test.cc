@@ -218,6 +218,34 @@ TEST(JobRunnerTest, APassingFailureIsTriedAgain) {
   EXPECT_THAT(worker.commands(), Contains("commit 3"));
 }
 
+// It makes way for the first one as often as all may fail, and then fails.
+TEST(JobRunnerTest, ToMakeWayIsNoFailure) {
+  FakeCluster cluster({.retry_delay = absl::Milliseconds(1)});
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> failed;
+  auto has_failed = failed.get_future().share();
+  const auto intercept =
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (!command.has_assign_microbatch()) return std::nullopt;
+    const auto& assign = command.assign_microbatch();
+    if (assign.step() != 2) return std::nullopt;
+    if (assign.microbatch() == 0) has_failed.wait();
+    if (assign.microbatch() != 3 || assign.attempt() > 8) return std::nullopt;
+    if (assign.attempt() < 8) return ReplyWith(absl::AbortedError("full"));
+    failed.set_value();
+    return ReplyWith(absl::UnavailableError("a worker is slow to come"));
+  };
+  cluster.AddRouter("r0", intercept);
+  cluster.AddRouter("r1", intercept);
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 3);
+}
+
 struct FailureCase {
   std::string name;
   FakeMember::Intercept router;
