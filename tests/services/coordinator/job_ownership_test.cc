@@ -14,6 +14,8 @@
 #include "absl/strings/match.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/folder_claim.h"
+#include "services/checkpoint/manifest.h"
+#include "services/coordinator/job_checkpoint.h"
 #include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
@@ -161,6 +163,32 @@ TEST(JobOwnershipTest, TheNextCoordinatorIsTheNextOwner) {
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   EXPECT_EQ(EpochOf(job), 2);
   ExpectTrained(job, 5);
+}
+
+// Of a release with other limits, which took the job as it was.
+TEST(JobOwnershipTest, ACheckpointIsOfAJobThatWouldBeRefusedNow) {
+  FakeCluster cluster;
+  TrainingJob job = FiveSteps(cluster, "a");
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+  const auto say = [&](const std::string& text) {
+    const std::string path = CheckpointPath(job.checkpoint.directory, 5);
+    ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
+    Manifest manifest = reader->manifest();
+    manifest.metadata[kJobKey] = text;
+    ASSERT_OK_AND_ASSIGN(const std::string bytes, FormatManifest(manifest));
+    Spill(path + "/manifest.json", bytes);
+  };
+  job.steps = 7;
+  TrainingJob other = job;
+  other.name = "b";
+  say("name: 'a' steps: -1");
+  EXPECT_THAT(CheckToResume(other), StatusIs(kRefused, HasSubstr("job 'a'")));
+  EXPECT_OK(CheckToResume(job));
+  say("}");
+  EXPECT_OK(CheckToResume(other));
 }
 
 // As where the host of the coordinator before has died: the file server keeps
