@@ -109,8 +109,7 @@ absl::Status GiveName(const std::string& path, const std::string& name) {
                        RENAME_NOREPLACE);
   }
   if (result != 0) return FileError(errno, "make", name);
-  return SyncDirectory(
-      std::filesystem::absolute(name).parent_path().string());
+  return SyncDirectory(std::filesystem::absolute(name).parent_path().string());
 }
 
 }  // namespace
@@ -261,9 +260,8 @@ absl::Status PairIndexWriter::Finish(const PairIndexInfo& info) {
   if (absl::IsAlreadyExists(status)) {
     status = PairIndex::Open(path_, info.key).status();
     if (!absl::IsDataLoss(status)) return status;  // another was faster
-    RETURN_IF_ERROR(RemoveTree(path_));
-    status = GiveName(file_->path(), path_);
-    if (absl::IsAlreadyExists(status)) return absl::OkStatus();
+    // Others may do the same now: one sound file takes the place of another.
+    return RenamePath(file_->path(), path_);
   }
   return status;
 }

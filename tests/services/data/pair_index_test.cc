@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -195,6 +198,21 @@ TEST(PairIndexTest, WhatIsDamagedIsReplaced) {
   EXPECT_THAT(writer->Finish(Info(0)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("regular file")));
+}
+
+// Where others repair it at the same time, what is there may be sound by now.
+TEST(PairIndexTest, WhatIsDamagedIsNotRemovedFirst) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "index";
+  Spill(path, "no index");
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watch, scratch.path().c_str(), IN_DELETE), 0);
+  Write(path, Entries(), Info(3));
+  EXPECT_OK(PairIndex::Open(path, "the key"));
+  char event;
+  EXPECT_EQ(read(watch, &event, 1), -1);
+  EXPECT_EQ(errno, EAGAIN);  // none
+  close(watch);
 }
 
 // A mapping would end the process by SIGBUS.
