@@ -281,6 +281,12 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
   if (absl::IsUnavailable(reply.status())) {  // lost, or leaving
     if (reduction_ != nullptr) return OnMemberFailed(reply.status());
     routers_.erase(found);
+    LogWarning("a router has not loaded the job; it is asked again if it stays",
+               {{"job", job_.name}, {"status", reply.status()}});
+    env_.queue->PostAfter(settings_.reload_delay,
+                          [this, still = StillThisAttempt()] {
+                            if (still()) ReconcileMembers();
+                          });
     return;
   }
   if (absl::IsUnimplemented(reply.status()) && reduction_ == nullptr) {

@@ -404,6 +404,23 @@ TEST(JobRunnerTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   ExpectTrained(job, 3);
 }
 
+// One that is about to leave says so, but may be all there is.
+TEST(JobRunnerTest, ARouterThatIsUnavailableIsAskedAgain) {
+  FakeCluster cluster;
+  std::atomic<int> loads{0};
+  cluster.AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() || ++loads > 2) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("its disk is away"));
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(cluster.MakeJob()));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  EXPECT_EQ(loads, 3);
+}
+
 // Who makes the index of a large text takes longer than any model to load.
 TEST(JobRunnerTest, RoutersHaveTimeToIndexTheText) {
   std::atomic<int64_t> hours{0};
