@@ -7,6 +7,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/coordinator/slow_work.h"
+#include "services/coordinator/training_memory.h"
 
 namespace gshard {
 bool IsPassing(const absl::Status& status) {
@@ -182,6 +183,11 @@ void JobRunner::TryLoad() {
             " expert workers are there")));
   }
   if (trained_) return Serve();
+  // Workers may come that have more memory; this process has what it has.
+  Do(LargestWindow(job_, MemoryOfCoordinator(job_), DenseBytes(),
+                   "the coordinator")
+         .status());
+  if (phase_ != Phase::kWaiting) return;
   const absl::Status loaded = LoadWorkers(workers);
   if (again_ && absl::IsResourceExhausted(loaded) &&
       phase_ == Phase::kWaiting) {

@@ -404,6 +404,48 @@ TEST(JobRunnerTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   ExpectTrained(job, 3);
 }
 
+class NoSender final : public StreamSender<v1::JoinResponse> {
+ public:
+  absl::Status Send(v1::JoinResponse) override { return absl::OkStatus(); }
+  void Finish(const absl::Status&) override {}
+  void Cancel() override {}
+};
+
+// It was put on a smaller machine.
+TEST(JobRunnerTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  Members members({.lease = absl::Hours(24)});
+  v1::RegisterMember member;
+  member.set_address("unix:/tmp/x");
+  member.set_protocol_version(1);
+  for (const auto role :
+       {v1::MEMBER_ROLE_ROUTER, v1::MEMBER_ROLE_EXPERT_WORKER}) {
+    member.set_name(v1::MemberRole_Name(role));
+    member.set_role(role);
+    ASSERT_OK(members.Register(member, std::make_shared<NoSender>()).status());
+  }
+  TaskQueue queue, disk, sums;
+  ProgressFeed feed((v1::JobProgress()));
+  JobEnvironment environment;
+  environment.members = &members;
+  environment.queue = &queue;
+  environment.disk = &disk;
+  environment.sums = &sums;
+  environment.memory_bytes = 1;
+  environment.next_placement_version = [] { return 1; };
+  JobRunner runner({.job = job, .resume = true, .restored = true}, environment,
+                   &feed);
+  queue.Post([&] { runner.Start(); });
+  while (!absl::StrContains(feed.Latest().status().message(), "coordinator")) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(feed.Latest().state(), v1::JOB_STATE_FAILED)
+      << feed.Latest().status().message();
+  disk.Stop();
+  queue.Stop();
+}
+
 // One that is about to leave says so, but may be all there is.
 TEST(JobRunnerTest, ARouterThatIsUnavailableIsAskedAgain) {
   FakeCluster cluster;
