@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 StoredJob MakeStored(const std::string& name, int64_t time) {
   StoredJob stored;
@@ -186,7 +187,12 @@ TEST(JobStoreTest, AJobThatCannotBeReadHasFailed) {
               static_cast<int>(absl::StatusCode::kDataLoss));
     EXPECT_THAT(job.progress.status().message(), HasSubstr("cannot be read"));
   }
-  EXPECT_THAT(*store->History("bits"), IsEmpty());
+  // It is so from now on, and was said once.
+  ASSERT_OK(store->Jobs());
+  ASSERT_THAT(*store->History("bits"), SizeIs(1));
+  EXPECT_EQ(store->History("bits")->back().state(), v1::JOB_STATE_FAILED);
+  ASSERT_THAT(*store->History("limits"), SizeIs(2));
+  EXPECT_EQ(store->History("limits")->back().state(), v1::JOB_STATE_FAILED);
   // It can be submitted anew.
   ASSERT_OK(store->Submit(MakeStored("bits", 2)));
   EXPECT_EQ(store->Jobs()->back().job, MakeStored("bits", 2).job);
