@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/base/log.h"
@@ -69,10 +70,15 @@ absl::Status Damaged(const std::string& what) {
 }
 
 Requester ReadSubmitter(const DatabaseRow& row) {
-  // A role of a later release is none here.
-  return {.caller = {.name = row.Text(5),
-                     .grants = ParseGrants(row.Text(6)).value_or(Grants())},
-          .request_id = row.Text(7)};
+  Requester who = {.caller = {.name = row.Text(5), .grants = {}},
+                   .request_id = row.Text(7)};
+  const std::string grants = row.Text(6);
+  for (const absl::string_view word : absl::StrSplit(grants, ',')) {
+    // A role of a later release is none here, and takes nothing from others.
+    const Grants one = ParseGrants(word).value_or(Grants());
+    who.caller.grants.insert(who.caller.grants.end(), one.begin(), one.end());
+  }
+  return who;
 }
 
 // Of a row of jobs. Errors: DataLoss.

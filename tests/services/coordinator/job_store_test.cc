@@ -290,6 +290,24 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
   EXPECT_EQ(jobs[0].submitter.caller, Caller());
 }
 
+TEST(JobStoreTest, ARoleThatIsNotKnownTakesNoOther) {
+  const ScratchDirectory scratch;
+  StoredJob job = MakeStored("a", 1);
+  job.submitter = {{"shop", {{Role::kTrain, "/data"}, {Role::kAdmin}}}, "id-1"};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK(store->Submit(job));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    ASSERT_OK(database->Run("UPDATE jobs SET grants = 'audit:x,' || grants"));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+  EXPECT_EQ(jobs[0].submitter.caller, job.submitter.caller);
+}
+
 // The next release was here, and the one before is put back.
 TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
   const ScratchDirectory scratch;
