@@ -6,10 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/file.h"
 #include "services/coordinator/job_checkpoint.h"
 #include "services/coordinator/job_files.h"
 
@@ -34,6 +37,31 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   point.best = FindBest(job.checkpoint.directory);
   point.checkpoint = std::move(checkpoint);
   return point;
+}
+
+// Files that coordinators were writing when they were killed; nobody else
+// writes there while the job has its folder.
+void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
+  const auto remove = [&](const std::string& directory,
+                          absl::string_view prefix) {
+    const auto names = ListDirectory(directory);
+    if (!names.ok()) return;  // not made yet
+    for (const std::string& name : *names) {
+      if (!absl::StartsWith(name, prefix) ||
+          !(absl::EndsWith(name, ".tmp") ||
+            absl::StrContains(name, ".training-"))) {
+        continue;
+      }
+      const absl::Status removed =
+          RemoveTree(absl::StrCat(directory, "/", name), claim);
+      if (!removed.ok()) {
+        LogWarning("what a coordinator left half written stays",
+                   {{"job", job.name}, {"status", removed}});
+      }
+    }
+  };
+  remove(job.checkpoint.directory, "owner.json.");
+  remove(TokenizerDirectory(job), "");
 }
 
 // Whether `taken` was refused for the sake of the same job.
@@ -78,6 +106,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        FaultPoints* faults) {
   PreparedJob prepared;
   ASSIGN_OR_RETURN(prepared.claim, TakeFolder(job, intent, stop, faults));
+  RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {
     ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
