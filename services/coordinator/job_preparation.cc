@@ -39,6 +39,14 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   return point;
 }
 
+// Of the newest checkpoint that opens; its elements may be damaged.
+bool SaysThatAllIsDone(const TrainingJob& job) {
+  const auto path = LatestCheckpoint(job.checkpoint.directory);
+  if (!path.ok()) return false;
+  const auto reader = CheckpointReader::Open(*path);
+  return reader.ok() && (*reader)->manifest().step >= job.steps;
+}
+
 // Files that coordinators were writing when they were killed; nobody else
 // writes there while the job has its folder.
 void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
@@ -109,7 +117,10 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {
-    ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+    // What goes on is read in full below, and should not be twice.
+    if (SaysThatAllIsDone(job)) {
+      ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+    }
     prepared.trained =
         checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
   }
