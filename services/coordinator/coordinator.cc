@@ -13,19 +13,12 @@
 #include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
+#include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/visible_models.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
-namespace {
-
-// Percent of a core that sums get where translations, in this process or on
-// this machine, want all of it: as members have it by default.
-constexpr int64_t kTrainingShare = 12;
-
-}  // namespace
-
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
       path_rights_(options_.data_roots, options_.resolve),
@@ -64,7 +57,10 @@ Coordinator::Coordinator(CoordinatorOptions options)
     initial_models_[name] = {name, /*version=*/"", directory};
   }
   TellAwaited();
-  sums_queue_.Post([] { BeNice(NicenessOfShare(kTrainingShare)); });
+  // Where translations, in this process or on this machine, want the whole
+  // core, sums have what members have by default.
+  sums_queue_.Post(
+      [] { BeNice(NicenessOfShare(ProcessOptions().training_share)); });
   CountMembers();
 }
 
