@@ -263,6 +263,8 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
   std::string no_scores;
   const absl::StatusOr<Sacrebleu> sacrebleu =
       Sacrebleu::Find(sacrebleu_path, interrupt.token());
+  // None is found by who is told to stop.
+  RETURN_IF_ERROR(interrupt.status());
   if (sacrebleu.ok()) {
     auto scores = ScoreAll(*sacrebleu, directory->path(), sets);
     RETURN_IF_ERROR(interrupt.status());

@@ -13,22 +13,16 @@
 #include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
+#include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/visible_models.h"
 #include "services/rpc/status.h"
 
 namespace gshard {
-namespace {
-
-// Percent of a core that sums get where translations, in this process or on
-// this machine, want all of it: as members have it by default.
-constexpr int64_t kTrainingShare = 12;
-
-}  // namespace
-
 Coordinator::Coordinator(CoordinatorOptions options)
     : options_(std::move(options)),
-      path_rights_(options_.data_roots),
+      path_rights_(options_.data_roots, options_.resolve),
+      folder_limits_(options_.resolve),
       members_(std::make_unique<Members>(
           MembersOptions{.lease = options_.lease,
                          .command_timeout = options_.command_timeout,
@@ -63,7 +57,10 @@ Coordinator::Coordinator(CoordinatorOptions options)
     initial_models_[name] = {name, /*version=*/"", directory};
   }
   TellAwaited();
-  sums_queue_.Post([] { BeNice(NicenessOfShare(kTrainingShare)); });
+  // Where translations, in this process or on this machine, want the whole
+  // core, sums have what members have by default.
+  sums_queue_.Post(
+      [] { BeNice(NicenessOfShare(ProcessOptions().training_share)); });
   CountMembers();
 }
 
@@ -114,7 +111,7 @@ void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
                                      std::move(done));
   files_queue_.Post([this, request, who, done = std::move(done)] {
     // Disks may be slow: meanwhile jobs go on, and are cancelled.
-    const Caller resolved = ResolveFolders(who.caller);
+    const Caller resolved = ResolveFolders(who.caller, options_.resolve);
     absl::StatusOr<TrainingJob> job =
         draining_ ? absl::UnavailableError("the coordinator is shutting down")
                   : ReadJob(request, who, resolved);
@@ -134,7 +131,7 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
   done = Audited<v1::CancelJobResponse>({"cancel", who, request.job()},
                                         std::move(done));
   jobs_queue_.Post([this, name = request.job(),
-                    caller = ResolveFolders(who.caller),
+                    caller = folder_limits_.Resolve(who.caller),
                     done = std::move(done)] {
     const auto job = [&]() -> absl::StatusOr<Job*> {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -149,20 +146,28 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
 void Coordinator::LoadModel(const v1::LoadModelRequest& request,
                             const Requester& who,
                             Done<v1::LoadModelResponse> done) {
-  std::string directory = request.checkpoint_directory();
-  done = Audited<v1::LoadModelResponse>(
-      {"load", who, request.name(), directory}, std::move(done));
+  const std::string& named = request.checkpoint_directory();
+  done = Audited<v1::LoadModelResponse>({"load", who, request.name(), named},
+                                        std::move(done));
   absl::Status status = CheckModel(who.caller, Role::kAdmin, request.name());
-  if (status.ok() && !directory.empty()) {
-    status = Annotate(path_rights_.Admit(&directory), "checkpoint_directory");
-  }
-  if (request.rollback() &&
-      !(request.version().empty() && request.checkpoint_directory().empty() &&
-        request.replicas() == 0)) {
+  if (request.rollback() && !(request.version().empty() && named.empty() &&
+                              request.replicas() == 0)) {
     status = absl::InvalidArgumentError(
         "rollback: expected nothing but a name beside it");
   }
   if (!status.ok()) return done(status);
+  if (named.empty()) return LoadFrom("", request, std::move(done));
+  files_queue_.Post([this, request, done = std::move(done)] {
+    std::string directory = request.checkpoint_directory();
+    const absl::Status may = path_rights_.Admit(&directory);
+    if (!may.ok()) return done(Annotate(may, "checkpoint_directory"));
+    LoadFrom(directory, request, done);
+  });
+}
+
+void Coordinator::LoadFrom(const std::string& directory,
+                           const v1::LoadModelRequest& request,
+                           Done<v1::LoadModelResponse> done) {
   serving_queue_.Post([this, request, directory, done = std::move(done)] {
     ServedModels::Request model{.name = request.name(),
                                 .version = request.version(),
@@ -298,7 +303,7 @@ void Coordinator::TellAwaited() {
 
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
     const v1::ListJobsRequest& request, const Caller& caller) const {
-  const Caller resolved = ResolveFolders(caller);
+  const Caller resolved = folder_limits_.Resolve(caller);
   v1::ListJobsResponse response;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -325,7 +330,7 @@ absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
 
 v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
                                            const Caller& caller) const {
-  const Caller resolved = ResolveFolders(caller);
+  const Caller resolved = folder_limits_.Resolve(caller);
   v1::DescribeResponse response;
   response.set_build_version(options_.build_version);
   for (v1::Member& member : members_->Describe()) {
@@ -360,7 +365,7 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
 
 absl::StatusOr<ProgressFeed*> Coordinator::WatchJob(
     const std::string& job, const Caller& caller) const {
-  const Caller resolved = ResolveFolders(caller);
+  const Caller resolved = folder_limits_.Resolve(caller);
   std::lock_guard<std::mutex> lock(mutex_);
   ASSIGN_OR_RETURN(const Job* const found, FindFor(resolved, job));
   return found->feed.get();
@@ -411,6 +416,7 @@ void Coordinator::Shutdown() {
   draining_ = true;
   HaltJobs();
   members_->Shutdown();
+  folder_limits_.Stop();
   files_queue_.Stop();
   jobs_queue_.Stop();
   disk_queue_.Stop();

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/coordinator/folder_limits.h"
 #include "services/coordinator/job_runner.h"
 #include "services/coordinator/job_store.h"
 #include "services/coordinator/members.h"
@@ -64,6 +65,7 @@ struct CoordinatorOptions {
 
   // Where jobs' files and checkpoints to load may lie; see PathRights.
   std::vector<std::string> data_roots = {};
+  PathResolver resolve = CanonicalPath;
   // There are callers that may not do everything. A job that an earlier release
   // took, which did not note who submitted it, then gets no name to serve.
   bool asks_callers = false;
@@ -177,6 +179,10 @@ class Coordinator {
   void OnMembersChanged();
   void CountMembers();
 
+  // From a folder that is judged; a rollback has none.
+  void LoadFrom(const std::string& directory,
+                const v1::LoadModelRequest& request,
+                Done<v1::LoadModelResponse> done);
   // On serving_queue_. A model is kept in the store once it is served.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   void ServeInitialModels();
@@ -190,6 +196,7 @@ class Coordinator {
 
   const CoordinatorOptions options_;
   const PathRights path_rights_;
+  mutable FolderLimits folder_limits_;  // for gRPC's threads
   std::unique_ptr<JobStore> store_;
   bool durable_ = false;  // store_ outlives the process
   std::atomic<int64_t> placement_version_{0};
@@ -208,7 +215,7 @@ class Coordinator {
   std::function<void()> on_ended_;  // of jobs_queue_; may be null
 
   // Last: their threads use the others.
-  TaskQueue files_queue_;  // looks for what submitted jobs name
+  TaskQueue files_queue_;  // looks for what callers name
   TaskQueue disk_queue_;   // of the running job
   TaskQueue sums_queue_;
   TaskQueue jobs_queue_;

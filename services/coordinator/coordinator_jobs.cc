@@ -233,7 +233,15 @@ absl::Status Coordinator::JudgeAgain(StoredJob* job, int64_t now_micros) {
   // A disk that is not there yet is no reason to give a job up.
   const absl::Status may = path_rights_.Admit(
       known ? submitter : Caller{.name = "", .grants = AllGrants()}, &job->job);
-  if (!absl::IsPermissionDenied(may)) return absl::OkStatus();
+  if (!absl::IsPermissionDenied(may)) {
+    if (!may.ok()) {
+      LogWarning(
+          "the paths of a job cannot be judged yet; it goes on with what "
+          "was judged before",
+          {{"job", job->job.name}, {"status", may}});
+    }
+    return absl::OkStatus();
+  }
   LogError("a job is given up", {{"job", job->job.name}, {"status", may}});
   job->progress.set_state(v1::JOB_STATE_FAILED);
   *job->progress.mutable_status() = ToProtoStatus(may);

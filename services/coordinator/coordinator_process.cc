@@ -41,9 +41,12 @@ Flags DeclareFlags(CoordinatorFlags* values) {
                  "how long a member may hold up a step, though it is there: a "
                  "frozen thread, a disk that hangs; then it is cut off as a "
                  "silent one");
-  flags.Duration("load_timeout", &options.load_timeout,
-                 "the same for loading a model and for writing a checkpoint, "
-                 "which take as long as the model is large");
+  flags.Duration(
+      "load_timeout", &options.load_timeout,
+      "the same for loading a model and for writing a checkpoint, "
+      "which take as long as the model is large; routers that load a "
+      "job have a second more for each 256 KiB of its text, which "
+      "they index");
   flags.Choice(
       "reduce", &values->reduce, {"coordinator", "gloo", "nccl"},
       "who sums the dense gradients of training jobs: this process, or "

@@ -10,6 +10,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/config/text_proto.h"
 #include "services/rpc/tensor_frame.h"
 #include "services/train/local_trainer.h"
 
@@ -59,20 +60,26 @@ absl::Status CheckComplete(const TrainingJob& job,
 }
 
 // Whether the checkpoint is of the job, that is, of its name. One that says
-// nothing of a job is anybody's.
+// nothing of a job, or nothing that can be read, is anybody's.
 absl::Status CheckWrittenBy(const TrainingJob& job,
                             const CheckpointReader& checkpoint) {
   const StringMap& metadata = checkpoint.manifest().metadata;
   const auto text = metadata.find(kJobKey);
   if (text == metadata.end()) return absl::OkStatus();
-  const auto writer = ParseTrainingJob(text->second, UnknownFields::kIgnored);
-  RETURN_IF_ERROR(Annotate(writer.status(),
-                           absl::StrCat("the job in ", checkpoint.path())));
-  if (writer->name == job.name) return absl::OkStatus();
+  // Its name only: what else it says may have been right in another release.
+  v1::TrainingJob writer;
+  const absl::Status read =
+      ParseTextProto(text->second, &writer, UnknownFields::kIgnored);
+  if (!read.ok()) {
+    LogWarning("a checkpoint does not say whose it is",
+               {{"path", checkpoint.path()}, {"status", read}});
+    return absl::OkStatus();
+  }
+  if (writer.name() == job.name) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("checkpoint.directory: expected checkpoints of job '",
                    job.name, "', got ", checkpoint.path(), " of job '",
-                   writer->name, "'; choose another folder"));
+                   writer.name(), "'; choose another folder"));
 }
 
 // Whether the checkpoint has some, but not all, of the job's steps.

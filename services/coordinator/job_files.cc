@@ -3,7 +3,10 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -76,6 +79,19 @@ absl::Status FindJobFiles(TrainingJob* job) {
   RETURN_IF_ERROR(Expand("data.train_files", &data.train_files));
   RETURN_IF_ERROR(Expand("data.dev_files", &data.dev_files));
   return ValidateTrainingJob(*job);
+}
+
+absl::Duration TimeToIndex(const TrainingData& data) {
+  constexpr double kBytesPerSecond = 256 << 10;
+  double bytes = 0;
+  for (const auto& files : {TrainFiles(data), DevFiles(data)}) {
+    for (const TextFile& file : files) {
+      std::error_code error;
+      const uintmax_t size = std::filesystem::file_size(file.path, error);
+      if (!error) bytes += static_cast<double>(size);
+    }
+  }
+  return absl::Seconds(bytes / kBytesPerSecond);
 }
 
 }  // namespace gshard

@@ -4,6 +4,7 @@
 #define SERVICES_COORDINATOR_JOB_FILES_H_
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "services/config/training_job.h"
 
 namespace gshard {
@@ -15,6 +16,11 @@ namespace gshard {
 // Errors: InvalidArgument naming the field, if a file is not there or cannot be
 // read, or nothing matches; those of ValidateTrainingJob.
 absl::Status FindJobFiles(TrainingJob* job);
+
+// How long a router may take to index the texts of a job, which grows with
+// their sizes: a pace that a router with one slow core and a slow disk exceeds
+// several times. A file that cannot be looked at counts as empty.
+absl::Duration TimeToIndex(const TrainingData& data);
 
 }  // namespace gshard
 

@@ -1,13 +1,20 @@
 #include "services/coordinator/job_preparation.h"
 
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "services/base/log.h"
+#include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/file.h"
 #include "services/coordinator/job_checkpoint.h"
+#include "services/coordinator/job_files.h"
 
 namespace gshard {
 namespace {
@@ -32,17 +39,88 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   return point;
 }
 
+// Of the newest checkpoint that opens; its elements may be damaged.
+bool SaysThatAllIsDone(const TrainingJob& job) {
+  const auto path = LatestCheckpoint(job.checkpoint.directory);
+  if (!path.ok()) return false;
+  const auto reader = CheckpointReader::Open(*path);
+  return reader.ok() && (*reader)->manifest().step >= job.steps;
+}
+
+// Files that coordinators were writing when they were killed; nobody else
+// writes there while the job has its folder.
+void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
+  const auto remove = [&](const std::string& directory,
+                          absl::string_view prefix) {
+    const auto names = ListDirectory(directory);
+    if (!names.ok()) return;  // not made yet
+    for (const std::string& name : *names) {
+      if (!absl::StartsWith(name, prefix) ||
+          !(absl::EndsWith(name, ".tmp") ||
+            absl::StrContains(name, ".training-"))) {
+        continue;
+      }
+      const absl::Status removed =
+          RemoveTree(absl::StrCat(directory, "/", name), claim);
+      if (!removed.ok()) {
+        LogWarning("what a coordinator left half written stays",
+                   {{"job", job.name}, {"status", removed}});
+      }
+    }
+  };
+  remove(job.checkpoint.directory, "owner.json.");
+  remove(TokenizerDirectory(job), "");
+}
+
+// Whether `taken` was refused for the sake of the same job.
+bool IsItsOwn(const TrainingJob& job, const absl::Status& taken) {
+  if (!absl::IsFailedPrecondition(taken)) return false;
+  const auto owner = ReadOwner(job.checkpoint.directory);
+  return owner.ok() && owner->has_value() && (*owner)->job == job.name;
+}
+
+// False if it is told to stop meanwhile.
+bool Pause(std::stop_token stop, absl::Duration pause) {
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock<std::mutex> lock(mutex);
+  stopped.wait_for(lock, stop, absl::ToChronoNanoseconds(pause),
+                   [] { return false; });
+  return !stop.stop_requested();
+}
+
+absl::StatusOr<std::shared_ptr<FolderClaim>> TakeFolder(const TrainingJob& job,
+                                                        const JobIntent& intent,
+                                                        std::stop_token stop,
+                                                        FaultPoints* faults) {
+  const std::string& root = job.checkpoint.directory;
+  auto claim = FolderClaim::Take(root, job.name, faults);
+  if (!intent.restored || !IsItsOwn(job, claim.status())) return claim;
+  intent.on_wait(claim.status());
+  const MonotonicTime end = MonotonicTime::Now() + kClaimWait;
+  while (IsItsOwn(job, claim.status()) && MonotonicTime::Now() < end) {
+    if (!Pause(stop, absl::Seconds(1))) {
+      return absl::CancelledError("told to stop while it waits for its folder");
+    }
+    claim = FolderClaim::Take(root, job.name, faults);
+  }
+  return claim;
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        std::stop_token stop,
                                        FaultPoints* faults) {
   PreparedJob prepared;
-  const std::string& root = job.checkpoint.directory;
-  ASSIGN_OR_RETURN(prepared.claim, FolderClaim::Take(root, job.name, faults));
+  ASSIGN_OR_RETURN(prepared.claim, TakeFolder(job, intent, stop, faults));
+  RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {
-    ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+    // What goes on is read in full below, and should not be twice.
+    if (SaysThatAllIsDone(job)) {
+      ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+    }
     prepared.trained =
         checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
   }
@@ -61,6 +139,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
       PrepareTokenizers(&job, checkpoint.get(), stop, prepared.claim.get()));
   RETURN_IF_ERROR(ValidateTrainingJob(job));
   ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint)));
+  prepared.time_to_index = TimeToIndex(job.data);
   prepared.job = std::move(job);
   return prepared;
 }

@@ -6,12 +6,14 @@
 #define SERVICES_COORDINATOR_JOB_PREPARATION_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/folder_claim.h"
 #include "services/config/training_job.h"
@@ -37,6 +39,7 @@ struct PreparedJob {
   // As it was, with the sizes of the tokenizers' vocabularies.
   TrainingJob job;
   JobTokenizers tokenizers;
+  absl::Duration time_to_index;  // of routers; see job_files.h
   ResumePoint start;
   // Nothing is left to train: `start` has all steps, and there are no
   // tokenizers.
@@ -47,7 +50,15 @@ struct JobIntent {
   bool resume = false;
   // It was running when an earlier coordinator ended, and may be trained.
   bool restored = false;
+  // Called once, by PrepareJob(), if a restored job's folder is still its own
+  // of before: where the host of that coordinator has died, the lock stays
+  // until the file server's lease is over. With why; it goes on in time.
+  std::function<void(const absl::Status&)> on_wait = [](const absl::Status&) {};
 };
+
+// How long a restored job waits for its folder: more than what file servers
+// give a client that does not come back.
+inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
 // Errors: those of FolderClaim::Take, OpenToResume, PrepareTokenizers and
 // CheckResumable; AlreadyExists if there are checkpoints, and the job is not to

@@ -7,6 +7,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/coordinator/slow_work.h"
+#include "services/coordinator/training_memory.h"
 
 namespace gshard {
 bool IsPassing(const absl::Status& status) {
@@ -92,13 +93,20 @@ void JobRunner::Start() {
     }
     AwaitWorkers(job_.min_workers);
   }
+  const auto on_wait = [this, still = StillThisAttempt()](absl::Status why) {
+    env_.queue->Post([this, still, why = std::move(why)] {
+      if (!still()) return;
+      SetState(v1::JOB_STATE_RECOVERING,
+               absl::UnavailableError(absl::StrCat("waits: ", why.message())));
+    });
+  };
   // Members that wait are better used than a tokenizer that waits for them.
   DoSlowWork<PreparedJob>(
       *env_.disk, *env_.queue, stop_preparing_.get_token(),
       [job = job_, faults = env_.faults,
-       intent =
-           JobIntent{.resume = settings_.resume,
-                     .restored = settings_.restored}](std::stop_token stop) {
+       intent = JobIntent{.resume = settings_.resume,
+                          .restored = settings_.restored,
+                          .on_wait = on_wait}](std::stop_token stop) {
         return PrepareJob(job, intent, stop, faults);
       },
       [this, still = StillThisAttempt()](absl::StatusOr<PreparedJob> prepared) {
@@ -112,6 +120,7 @@ void JobRunner::OnJobPrepared(PreparedJob prepared) {
   claim_ = std::move(prepared.claim);
   job_ = std::move(prepared.job);
   tokenizers_ = std::move(prepared.tokenizers);
+  time_to_index_ = prepared.time_to_index;
   prepared_ = true;
   trained_ = prepared.trained;
   if (!trained_) {
@@ -174,6 +183,11 @@ void JobRunner::TryLoad() {
             " expert workers are there")));
   }
   if (trained_) return Serve();
+  // Workers may come that have more memory; this process has what it has.
+  Do(LargestWindow(job_, MemoryOfCoordinator(job_), DenseBytes(),
+                   "the coordinator")
+         .status());
+  if (phase_ != Phase::kWaiting) return;
   const absl::Status loaded = LoadWorkers(workers);
   if (again_ && absl::IsResourceExhausted(loaded) &&
       phase_ == Phase::kWaiting) {
@@ -261,7 +275,8 @@ void JobRunner::LoadRouters() {
           env_.queue->Post([this, key, still, reply = std::move(reply)] {
             if (still()) OnRouterLoaded(key, reply);
           });
-        });
+        },
+        time_to_index_);
   }
 }
 
@@ -272,6 +287,12 @@ void JobRunner::OnRouterLoaded(const MemberKey& router,
   if (absl::IsUnavailable(reply.status())) {  // lost, or leaving
     if (reduction_ != nullptr) return OnMemberFailed(reply.status());
     routers_.erase(found);
+    LogWarning("a router has not loaded the job; it is asked again if it stays",
+               {{"job", job_.name}, {"status", reply.status()}});
+    env_.queue->PostAfter(settings_.reload_delay,
+                          [this, still = StillThisAttempt()] {
+                            if (still()) ReconcileMembers();
+                          });
     return;
   }
   if (absl::IsUnimplemented(reply.status()) && reduction_ == nullptr) {

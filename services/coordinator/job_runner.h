@@ -106,6 +106,8 @@ struct JobSettings {
   // Before a microbatch that failed is run again; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
+  // Before a router that could not load the job, and is there, is asked again.
+  absl::Duration reload_delay = absl::Seconds(1);
 };
 
 // Whether doing the same again may help: somebody was lost or too slow.
@@ -333,6 +335,7 @@ class JobRunner {
   std::optional<TrainingStart> rollback_;  // where it starts, if chosen
   TrainingStart start_;
   JobTokenizers tokenizers_;
+  absl::Duration time_to_index_;
   std::shared_ptr<FolderClaim> claim_;            // once prepared
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::string checkpoint_path_;                   // the last one written

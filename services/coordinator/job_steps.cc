@@ -128,16 +128,19 @@ void JobRunner::OnMicrobatchFailed(const Assignment& assignment,
     return;
   }
   if (!IsPassing(status)) return Do(described);
-  const int32_t attempts = microbatches_->Fail(assignment);
   // Where there is not memory for all, later ones make way for the oldest, as
   // often as that takes.
   const bool makes_way =
       (absl::IsAborted(status) || absl::IsResourceExhausted(status)) &&
       assignment.microbatch > microbatches_->oldest();
-  if (attempts >= settings_.max_attempts && !makes_way) {
+  if (makes_way) {
+    microbatches_->MadeWay(assignment);
+  } else if (const int32_t failures = microbatches_->Failed(assignment);
+             failures >= settings_.max_attempts) {
     return Recover(
-        Annotate(described, absl::StrCat("failed ", attempts, " times")));
+        Annotate(described, absl::StrCat("failed ", failures, " times")));
   }
+  const int32_t attempts = assignment.attempt + 1;
   const absl::Duration delay =
       settings_.retry_delay *
       (int64_t{1} << std::min(attempts, settings_.max_attempts) >> 1);

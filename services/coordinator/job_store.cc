@@ -1,9 +1,13 @@
 #include "services/coordinator/job_store.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/file.h"
@@ -66,10 +70,15 @@ absl::Status Damaged(const std::string& what) {
 }
 
 Requester ReadSubmitter(const DatabaseRow& row) {
-  // A role of a later release is none here.
-  return {.caller = {.name = row.Text(5),
-                     .grants = ParseGrants(row.Text(6)).value_or(Grants())},
-          .request_id = row.Text(7)};
+  Requester who = {.caller = {.name = row.Text(5), .grants = {}},
+                   .request_id = row.Text(7)};
+  const std::string grants = row.Text(6);
+  for (const absl::string_view word : absl::StrSplit(grants, ',')) {
+    // A role of a later release is none here, and takes nothing from others.
+    const Grants one = ParseGrants(word).value_or(Grants());
+    who.caller.grants.insert(who.caller.grants.end(), one.begin(), one.end());
+  }
+  return who;
 }
 
 // Of a row of jobs. Errors: DataLoss.
@@ -91,6 +100,8 @@ absl::StatusOr<StoredJob> ReadJob(const DatabaseRow& row) {
 // What is said of a job that cannot be read.
 StoredJob UnreadableJob(const DatabaseRow& row, const absl::Status& why) {
   StoredJob job;
+  // Its attempt, for one, counts when it is submitted again.
+  if (!job.progress.ParseFromString(row.Text(4))) job.progress.Clear();
   job.job.name = absl::CHexEscape(row.Text(0));
   // Its folders are not known: it is for its submitter, and who has no limits.
   job.job.checkpoint.directory = std::string("/");
@@ -221,13 +232,18 @@ absl::Status JobStore::Update(const v1::JobProgress& progress,
 absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<StoredJob> jobs;
+  std::map<std::string, v1::JobProgress> failed;  // by that
   RETURN_IF_ERROR(database_->Run(
       "SELECT name, job, resume, submitted_micros, progress, submitter, "
       "grants, request_id FROM jobs ORDER BY place",
       {}, [&](const DatabaseRow& row) {
         absl::StatusOr<StoredJob> job = ReadJob(row);
         if (!job.ok()) {
+          v1::JobProgress before;
+          const bool over =
+              before.ParseFromString(row.Text(4)) && IsOver(before.state());
           job = UnreadableJob(row, job.status());
+          if (!over) failed[row.Text(0)] = job->progress;
           LogError("a job cannot be read, and has failed by that",
                    {{"job", job->job.name},
                     {"status", job->progress.status().message()}});
@@ -235,6 +251,17 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
         jobs.push_back(*std::move(job));
         return absl::OkStatus();
       }));
+  // What people are told, the next coordinator must not have forgotten.
+  const int64_t now = absl::ToUnixMicros(absl::Now());
+  RETURN_IF_ERROR(database_->Transact([&]() -> absl::Status {
+    for (const auto& [name, progress] : failed) {
+      RETURN_IF_ERROR(
+          database_->Run("UPDATE jobs SET progress = ? WHERE name = ?",
+                         {progress.SerializeAsString(), name}));
+      RETURN_IF_ERROR(AppendChange(progress, now));
+    }
+    return absl::OkStatus();
+  }));
   return jobs;
 }
 

@@ -82,8 +82,9 @@ absl::StatusOr<std::string> Prepare(const TrainingJob& job,
                         : job.model.target_vocabulary_size,
               trained, stop),
         absl::StrCat(side, " tokenizer")));
-    ASSIGN_OR_RETURN(bytes, ReadFile(trained, kMaxTokenizerBytes));
+    const auto read = ReadFile(trained, kMaxTokenizerBytes);
     RETURN_IF_ERROR(RemoveTree(trained, faults));
+    ASSIGN_OR_RETURN(bytes, read);
   }
   RETURN_IF_ERROR(WriteFileAtomically(path, bytes, faults));
   return bytes;

@@ -230,8 +230,8 @@ std::vector<v1::Member> Members::Describe() const {
   return members;
 }
 
-void Members::Send(const MemberKey& key, v1::Command command,
-                   OnReply on_reply) {
+void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
+                   absl::Duration more) {
   absl::Status status;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -249,12 +249,15 @@ void Members::Send(const MemberKey& key, v1::Command command,
       *message.mutable_command() = std::move(command);
       // First, for the reply may come before Send() returns.
       const v1::Command& sent = message.command();
-      const absl::Duration time = TimeFor(sent);
+      const MonotonicTime now = options_.clock();
+      const MonotonicTime end =
+          connection->EndOfLoad(SessionOf(sent), now) + TimeFor(sent) + more;
       connection->pending[id] = {
           .on_reply = on_reply,
           .what = absl::StrCat(ActionName(sent), " of ", SessionOf(sent)),
-          .time = time,
-          .end = options_.clock() + time};
+          .loads = sent.load_session().session(),
+          .time = end - now,
+          .end = end};
       status = connection->sender->Send(std::move(message));
       if (!status.ok()) connection->pending.erase(id);
     }
@@ -267,6 +270,17 @@ const Members::Pending* Members::Connection::Overdue(MonotonicTime now) const {
     if (now >= command.end) return &command;
   }
   return nullptr;
+}
+
+MonotonicTime Members::Connection::EndOfLoad(const std::string& session,
+                                             MonotonicTime now) const {
+  MonotonicTime end = now;
+  for (const auto& [id, command] : pending) {
+    if (!session.empty() && command.loads == session) {
+      end = std::max(end, command.end);
+    }
+  }
+  return end;
 }
 
 absl::Duration Members::TimeFor(const v1::Command& command) const {

@@ -47,11 +47,12 @@ using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
   // How long a member may hold up a command, although its heartbeats come; a
-  // microbatch has its own time besides, and that of one before it. Then the
-  // member is cut off, as one that is silent.
+  // microbatch has its own time besides, and that of one before it, and what
+  // is behind the load of its session that of the load. Then the member is cut
+  // off, as one that is silent.
   absl::Duration command_timeout = absl::Minutes(10);
   // The same for those that take as long as a model is large: loads and
-  // checkpoints.
+  // checkpoints. Routers that index the text of a job have more.
   absl::Duration load_timeout = absl::Hours(2);
   ProtocolVersions versions = kProtocolVersions;
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
@@ -86,8 +87,10 @@ class Members {
   std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
   std::vector<v1::Member> Describe() const;
 
-  // Sends a command (its id is filled in). `on_reply` is called once.
-  void Send(const MemberKey& key, v1::Command command, OnReply on_reply);
+  // Sends a command (its id is filled in). `on_reply` is called once. `more` is
+  // time that it has besides that of all commands of its kind.
+  void Send(const MemberKey& key, v1::Command command, OnReply on_reply,
+            absl::Duration more = absl::ZeroDuration());
 
   // Cuts off those whose lease or time for a command has run out. A thread of
   // its own calls this in time; with another clock than MonotonicTime::Now the
@@ -101,6 +104,7 @@ class Members {
   struct Pending {
     OnReply on_reply;
     std::string what;     // for errors: "prepare_step of demo/1"
+    std::string loads;    // the session, if it is a LoadSession
     absl::Duration time;  // that it may take
     MonotonicTime end;    // of that
   };
@@ -115,6 +119,10 @@ class Members {
 
     // The first that takes too long; null if none does.
     const Pending* Overdue(MonotonicTime now) const;
+    // When members begin with the next command of `session`, at the latest:
+    // they finish a load first.
+    MonotonicTime EndOfLoad(const std::string& session,
+                            MonotonicTime now) const;
   };
 
   // Null if the member has been lost.

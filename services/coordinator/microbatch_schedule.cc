@@ -68,12 +68,17 @@ void MicrobatchSchedule::Finish(const Assignment& assignment) {
   routers_[assignment.router].erase(assignment.microbatch);
 }
 
-int32_t MicrobatchSchedule::Fail(const Assignment& assignment) {
+int32_t MicrobatchSchedule::Failed(const Assignment& assignment) {
+  MadeWay(assignment);
+  return ++microbatches_[assignment.microbatch].failures;
+}
+
+void MicrobatchSchedule::MadeWay(const Assignment& assignment) {
   CHECK(IsCurrent(assignment));
   Microbatch& microbatch = microbatches_[assignment.microbatch];
   microbatch.assigned = false;
   routers_[assignment.router].erase(assignment.microbatch);
-  return ++microbatch.attempt;
+  ++microbatch.attempt;
 }
 
 void MicrobatchSchedule::Release(int32_t microbatch) {

@@ -65,9 +65,11 @@ class MicrobatchSchedule {
   // It is finished. REQUIRES: IsCurrent.
   void Finish(const Assignment& assignment);
 
-  // It failed and must run again, not before Release(). Returns how often this
-  // microbatch has been handed out. REQUIRES: IsCurrent.
-  int32_t Fail(const Assignment& assignment);
+  // It must run again, not before Release(), as the next attempt. Failed()
+  // returns how often this microbatch has; one that made way for others has
+  // not. REQUIRES: IsCurrent.
+  int32_t Failed(const Assignment& assignment);
+  void MadeWay(const Assignment& assignment);
   void Release(int32_t microbatch);
 
   // The oldest that is not finished; their number when complete.
@@ -81,6 +83,7 @@ class MicrobatchSchedule {
  private:
   struct Microbatch {
     int32_t attempt = 0;
+    int32_t failures = 0;
     bool assigned = false;
     bool finished = false;
     MemberKey router;  // if assigned

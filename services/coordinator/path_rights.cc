@@ -13,21 +13,34 @@
 namespace gshard {
 namespace {
 
-// As it is if it cannot be resolved.
-std::string Resolve(const std::string& folder) {
-  return CanonicalPath(folder).value_or(folder);
+// Whether canonical `path` is in one of `folders`. Errors: Unavailable if it is
+// in none that can be resolved, and one cannot.
+absl::StatusOr<bool> IsWithinOne(const std::string& path,
+                                 const std::vector<std::string>& folders,
+                                 const PathResolver& resolve) {
+  absl::Status unknown;
+  for (const std::string& folder : folders) {
+    const absl::StatusOr<std::string> there = resolve(folder);
+    if (there.ok() && IsWithin(path, *there)) return true;
+    if (!there.ok()) {
+      unknown = absl::UnavailableError(
+          absl::StrCat("whether '", path, "' is in '", folder,
+                       "' cannot be told: ", there.status().message()));
+    }
+  }
+  RETURN_IF_ERROR(unknown);
+  return false;
 }
 
-std::vector<std::string> Resolve(std::vector<std::string> folders) {
-  for (std::string& folder : folders) folder = Resolve(folder);
+// Where the caller may train; nothing if anywhere.
+std::vector<std::string> TrainingFolders(const Caller& caller) {
+  std::vector<std::string> folders;
+  for (const Grant& grant : caller.grants) {
+    if (grant.role != Role::kTrain) continue;
+    if (grant.limit.empty()) return {};
+    folders.push_back(grant.limit);
+  }
   return folders;
-}
-
-bool IsWithinOne(const std::string& path,
-                 const std::vector<std::string>& folders) {
-  return std::any_of(
-      folders.begin(), folders.end(),
-      [&](const std::string& folder) { return IsWithin(path, folder); });
 }
 
 std::string FolderList(const Caller& caller) {
@@ -42,10 +55,15 @@ std::string FolderList(const Caller& caller) {
 
 absl::Status PathRights::Admit(std::string* path) const {
   const std::string written = *path;
-  ASSIGN_OR_RETURN(*path, CanonicalPath(written));
-  if (roots_.empty() || IsWithinOne(*path, Resolve(roots_))) {
-    return absl::OkStatus();
+  const absl::StatusOr<std::string> there = resolve_(written);
+  // What the processes may not look at is not what the caller may not name.
+  if (absl::IsPermissionDenied(there.status())) {
+    return absl::UnavailableError(there.status().message());
   }
+  ASSIGN_OR_RETURN(*path, there);
+  if (roots_.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const bool within, IsWithinOne(*path, roots_, resolve_));
+  if (within) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("'", written,
                    "' is not in the coordinator's --data_roots: expected a "
@@ -54,12 +72,14 @@ absl::Status PathRights::Admit(std::string* path) const {
 }
 
 absl::Status PathRights::Admit(const Caller& caller, TrainingJob* job) const {
-  const Caller resolved = ResolveFolders(caller);
+  const Caller resolved = ResolveFolders(caller, resolve_);
   for (std::string* path : PathsOf(job)) {
     if (path->empty()) continue;
     const std::string written = *path;
     RETURN_IF_ERROR(Admit(path));
     if (MayTrainIn(resolved, *path)) continue;
+    RETURN_IF_ERROR(
+        IsWithinOne(*path, TrainingFolders(caller), resolve_).status());
     return absl::PermissionDeniedError(
         absl::StrCat("'", written, "' is not where caller '", caller.name,
                      "' may train: expected a path in ", FolderList(caller)));
@@ -80,10 +100,10 @@ JobOwnership OwnershipOf(const std::string& submitter, TrainingJob job) {
   return {submitter, {folders.begin(), folders.end()}};
 }
 
-Caller ResolveFolders(Caller caller) {
+Caller ResolveFolders(Caller caller, const PathResolver& resolve) {
   for (Grant& grant : caller.grants) {
     if (grant.role != Role::kTrain || grant.limit.empty()) continue;
-    grant.limit = Resolve(grant.limit);
+    grant.limit = resolve(grant.limit).value_or(grant.limit);
   }
   return caller;
 }

@@ -99,18 +99,29 @@ bool InfoFromText(absl::string_view text, PairIndexInfo* info) {
   return true;
 }
 
+// Of a system call, whatever a disk or kernel that has none says.
+bool MeansNotThere(int error_number) {
+  return error_number == EPERM || error_number == EOPNOTSUPP ||
+         error_number == ENOSYS || error_number == EINVAL;
+}
+
 // Makes `name` another name of the file at `path`. Errors: AlreadyExists if
 // there is a file of that name; others of file.h.
 absl::Status GiveName(const std::string& path, const std::string& name) {
   int result = link(path.c_str(), name.c_str());
   // Where files have one name only.
-  if (result != 0 && (errno == EPERM || errno == EOPNOTSUPP)) {
+  if (result != 0 && MeansNotThere(errno)) {
     result = renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, name.c_str(),
                        RENAME_NOREPLACE);
   }
+  // Where names are replaced only. Another file may come after the look; then
+  // one sound file takes the place of another.
+  if (result != 0 && MeansNotThere(errno)) {
+    if (access(name.c_str(), F_OK) == 0) return FileError(EEXIST, "make", name);
+    result = rename(path.c_str(), name.c_str());
+  }
   if (result != 0) return FileError(errno, "make", name);
-  return SyncDirectory(
-      std::filesystem::absolute(name).parent_path().string());
+  return SyncDirectory(std::filesystem::absolute(name).parent_path().string());
 }
 
 }  // namespace
@@ -261,9 +272,8 @@ absl::Status PairIndexWriter::Finish(const PairIndexInfo& info) {
   if (absl::IsAlreadyExists(status)) {
     status = PairIndex::Open(path_, info.key).status();
     if (!absl::IsDataLoss(status)) return status;  // another was faster
-    RETURN_IF_ERROR(RemoveTree(path_));
-    status = GiveName(file_->path(), path_);
-    if (absl::IsAlreadyExists(status)) return absl::OkStatus();
+    // Others may do the same now: one sound file takes the place of another.
+    return RenamePath(file_->path(), path_);
   }
   return status;
 }

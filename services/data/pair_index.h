@@ -107,8 +107,9 @@ class PairIndex {
 };
 
 // Writes an index aside, then puts it in its place, unless there is one by
-// then: of several processes that make the same the first gives it to all, and
-// no file that others may have open is replaced. Not thread-safe.
+// then: of several processes that make the same the first gives it to all. Only
+// a damaged one is replaced, by rename, so that there always is one; who has
+// the old file open goes on reading that. Not thread-safe.
 class PairIndexWriter {
  public:
   // Errors: those of file.h.

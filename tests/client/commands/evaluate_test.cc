@@ -101,15 +101,19 @@ TEST(EvaluateCommandTest, PrintsScoresByLanguageAndOverAll) {
   EXPECT_EQ(json["results"][2]["scores"][0]["score"], 2.0);
 }
 
-TEST(EvaluateCommandTest, ASignalWhileScoringLeavesNothingBehind) {
+// The signal comes when there is something to leave behind: while sacrebleu is
+// looked for, or when it runs.
+class InterruptedEvaluationTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(InterruptedEvaluationTest, LeavesNothingBehindAndSaysSo) {
   FakeRouter router;
   const ScratchFolder folder, temporary;
-  // The signal comes when there is something to leave behind.
-  const std::string program =
-      folder.Write("sacrebleu",
-                   "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\n"
-                   "kill -INT $PPID\nexec sleep 3600\n",
-                   /*executable=*/true);
+  const std::string program = folder.Write(
+      "sacrebleu",
+      std::string("#!/bin/sh\n") +
+          (GetParam() ? "" : "[ \"$1\" = --version ] && exit 0\n") +
+          "kill -INT $PPID\nexec sleep 3600\n",
+      /*executable=*/true);
   ASSERT_EQ(setenv("TMPDIR", temporary.path().c_str(), 1), 0);
   const CommandRun run(EvaluateCommand,
                        {"--test", folder.Write("test.tsv", kTest),
@@ -120,6 +124,9 @@ TEST(EvaluateCommandTest, ASignalWhileScoringLeavesNothingBehind) {
   EXPECT_EQ(ExitCodeOf(run.status), 128 + SIGINT);
   EXPECT_TRUE(std::filesystem::is_empty(temporary.path()));
 }
+
+INSTANTIATE_TEST_SUITE_P(WhileItIsLookedFor, InterruptedEvaluationTest,
+                         ::testing::Bool());
 
 TEST(EvaluateCommandTest, NeedsAReadableTest) {
   EXPECT_TRUE(IsUsageError(CommandRun(EvaluateCommand, {}).status));

@@ -366,5 +366,52 @@ TEST_F(CallerRightsTest, ARestartJudgesAgain) {
   EXPECT_THAT(stolen.status().message(), HasSubstr("needs the role admin"));
 }
 
+// A mount hangs: whoever names a path there waits, and nobody else does, nor
+// gRPC's threads.
+TEST(HungDiskTest, OnlyWhoNamesAPathThereWaits) {
+  std::promise<void> reached, mounted;
+  auto is_mounted = mounted.get_future().share();
+  FakeCluster cluster(
+      {.resolve = [&](absl::string_view path) -> absl::StatusOr<std::string> {
+        if (path == "/hung/m") reached.set_value();
+        if (absl::StartsWith(path, "/hung")) is_mounted.wait();
+        return std::string(path);
+      }});
+  Coordinator& coordinator = cluster.coordinator();
+  v1::LoadModelRequest load;
+  load.set_name("m");
+  load.set_checkpoint_directory("/hung/m");
+  std::promise<void> loaded;
+  coordinator.LoadModel(load, As("boss", "admin"),
+                        [&](const auto&) { loaded.set_value(); });
+  reached.get_future().wait();
+  const Requester team = As("a", "train:/hung/a");
+  EXPECT_TRUE(coordinator.ListJobs({}, team.caller).ok());
+  EXPECT_EQ(coordinator.Describe({}, team.caller).jobs_size(), 0);
+  EXPECT_THAT(coordinator.WatchJob("a", team.caller),
+              StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(Cancel(cluster, "a", team),
+              StatusIs(absl::StatusCode::kNotFound, _));
+  EXPECT_THAT(Unload(cluster, "x", As("boss", "admin")),
+              StatusIs(absl::StatusCode::kNotFound, _));
+  mounted.set_value();
+  loaded.get_future().wait();
+}
+
+// As where a mount comes after the coordinator.
+TEST_F(CallerRightsTest, AFolderThatIsNotThereYetFailsNoJob) {
+  fs::create_symlink("home", At("home"));
+  StoredJob job{.job = Job("good", "team-a"), .progress = {}};
+  job.progress.set_job("good");
+  job.progress.set_state(v1::JOB_STATE_QUEUED);
+  job.submitter = As("a", "train:" + At("home"));
+  cluster_.RestartCoordinator([&] {
+    ASSERT_OK_AND_ASSIGN(const auto store,
+                         JobStore::Open(cluster_.scratch / "state"));
+    ASSERT_OK(store->Submit(job));
+  });
+  EXPECT_EQ(cluster_.Watch("good").back().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
 }  // namespace
 }  // namespace gshard

@@ -11,8 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/folder_claim.h"
+#include "services/checkpoint/manifest.h"
+#include "services/coordinator/job_checkpoint.h"
 #include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
@@ -160,6 +163,91 @@ TEST(JobOwnershipTest, TheNextCoordinatorIsTheNextOwner) {
   ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
   EXPECT_EQ(EpochOf(job), 2);
   ExpectTrained(job, 5);
+}
+
+// Of a release with other limits, which took the job as it was.
+TEST(JobOwnershipTest, ACheckpointIsOfAJobThatWouldBeRefusedNow) {
+  FakeCluster cluster;
+  TrainingJob job = FiveSteps(cluster, "a");
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+  const auto say = [&](const std::string& text) {
+    const std::string path = CheckpointPath(job.checkpoint.directory, 5);
+    ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
+    Manifest manifest = reader->manifest();
+    manifest.metadata[kJobKey] = text;
+    ASSERT_OK_AND_ASSIGN(const std::string bytes, FormatManifest(manifest));
+    Spill(path + "/manifest.json", bytes);
+  };
+  job.steps = 7;
+  TrainingJob other = job;
+  other.name = "b";
+  say("name: 'a' steps: -1");
+  EXPECT_THAT(CheckToResume(other), StatusIs(kRefused, HasSubstr("job 'a'")));
+  EXPECT_OK(CheckToResume(job));
+  say("}");
+  EXPECT_OK(CheckToResume(other));
+}
+
+// As where the host of the coordinator before has died: the file server keeps
+// its lock until a lease is over.
+class OldLockTest : public ::testing::Test {
+ protected:
+  // Restarts the coordinator at step 4; the folder is locked, by `owner`.
+  void RestartWithLockOf(const std::string& owner) {
+    cluster_.AddRouter("r");
+    cluster_.AddWorker("w", hold_.At([](const v1::Command& c) {
+      return c.has_prepare_step() && c.prepare_step().step() == 4;
+    }));
+    ASSERT_OK(cluster_.Submit(job_));
+    hold_.WaitUntilHeld();
+    cluster_.RestartCoordinator([&] {
+      ASSERT_OK_AND_ASSIGN(lock_,
+                           FolderClaim::Take(job_.checkpoint.directory, owner));
+    });
+    hold_.Release();
+  }
+  void WatchUntilItWaits() {
+    const std::vector<v1::JobProgress> seen =
+        cluster_.Watch("a", [](const v1::JobProgress& progress) {
+          return absl::StrContains(progress.status().message(), "in use by");
+        });
+    EXPECT_EQ(seen.back().state(), v1::JOB_STATE_RECOVERING)
+        << seen.back().status().message();
+  }
+
+  FakeCluster cluster_{{}, /*keep=*/true};
+  const TrainingJob job_ = FiveSteps(cluster_, "a");
+  Hold hold_;
+  std::shared_ptr<FolderClaim> lock_;
+};
+
+TEST_F(OldLockTest, ARestoredJobWaitsForItsOwn) {
+  RestartWithLockOf("a");
+  WatchUntilItWaits();
+  lock_ = nullptr;
+  const v1::JobProgress last = cluster_.Watch("a").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job_, 5);
+}
+
+TEST_F(OldLockTest, AJobThatWaitsIsCancelledAtOnce) {
+  RestartWithLockOf("a");
+  WatchUntilItWaits();
+  ASSERT_OK(cluster_.Cancel("a"));
+  EXPECT_EQ(cluster_.Watch("a").back().state(), v1::JOB_STATE_CANCELLED);
+  TrainingJob next = FiveSteps(cluster_, "next");  // needs the disk's thread
+  ASSERT_OK(cluster_.Submit(next));
+  EXPECT_EQ(cluster_.Watch("next").back().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST_F(OldLockTest, AnothersIsNotWaitedFor) {
+  RestartWithLockOf("b");
+  const v1::JobProgress last = cluster_.Watch("a").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(last.status().message(), HasSubstr("in use by job 'b'"));
 }
 
 // Another coordinator, which knows nothing of the job, goes on with it.

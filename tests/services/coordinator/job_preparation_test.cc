@@ -59,6 +59,25 @@ class SlowTrainer {
   pid_t process_ = 0;
 };
 
+TEST(JobPreparationTest, RemovesWhatAKilledCoordinatorLeft) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  const std::string root = job.checkpoint.directory;
+  std::filesystem::create_directories(root + "/tokenizer");
+  for (const char* name :
+       {"/owner.json.1f09a2c4.tmp", "/tokenizer/source.model.1f09a2c4.tmp",
+        "/tokenizer/source.model.1f09a2c4.tmp.training-Xb3d"}) {
+    Spill(root + name, "half");
+  }
+  Spill(root + "/mine.tmp", "a person's");
+  ASSERT_OK(PrepareJob(job, {}, {}).status());
+  EXPECT_THAT(*ListDirectory(root),
+              ::testing::UnorderedElementsAre("mine.tmp", "owner.json",
+                                              "owner.lock", "tokenizer"));
+  EXPECT_THAT(*ListDirectory(root + "/tokenizer"),
+              ::testing::ElementsAre("source.model"));
+}
+
 TEST(JobPreparationTest, OthersAreHeardWhileATokenizerTrains) {
   SlowTrainer trainer;
   FakeCluster cluster;

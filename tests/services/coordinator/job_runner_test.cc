@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <future>
 #include <limits>
 #include <string>
@@ -16,6 +17,7 @@
 #include "services/tokenizer/tokenizer.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/fake_gradients.h"
+#include "tests/services/coordinator/hold.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -216,6 +218,34 @@ TEST(JobRunnerTest, APassingFailureIsTriedAgain) {
   EXPECT_THAT(worker.commands(), Contains("commit 3"));
 }
 
+// It makes way for the first one as often as all may fail, and then fails.
+TEST(JobRunnerTest, ToMakeWayIsNoFailure) {
+  FakeCluster cluster({.retry_delay = absl::Milliseconds(1)});
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> failed;
+  auto has_failed = failed.get_future().share();
+  const auto intercept =
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (!command.has_assign_microbatch()) return std::nullopt;
+    const auto& assign = command.assign_microbatch();
+    if (assign.step() != 2) return std::nullopt;
+    if (assign.microbatch() == 0) has_failed.wait();
+    if (assign.microbatch() != 3 || assign.attempt() > 8) return std::nullopt;
+    if (assign.attempt() < 8) return ReplyWith(absl::AbortedError("full"));
+    failed.set_value();
+    return ReplyWith(absl::UnavailableError("a worker is slow to come"));
+  };
+  cluster.AddRouter("r0", intercept);
+  cluster.AddRouter("r1", intercept);
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 3);
+}
+
 struct FailureCase {
   std::string name;
   FakeMember::Intercept router;
@@ -372,6 +402,91 @@ TEST(JobRunnerTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   EXPECT_EQ(last.elapsed_seconds(), 75);
   EXPECT_EQ(last.eta_seconds(), 0);
   ExpectTrained(job, 3);
+}
+
+class NoSender final : public StreamSender<v1::JoinResponse> {
+ public:
+  absl::Status Send(v1::JoinResponse) override { return absl::OkStatus(); }
+  void Finish(const absl::Status&) override {}
+  void Cancel() override {}
+};
+
+// It was put on a smaller machine.
+TEST(JobRunnerTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  Members members({.lease = absl::Hours(24)});
+  v1::RegisterMember member;
+  member.set_address("unix:/tmp/x");
+  member.set_protocol_version(1);
+  for (const auto role :
+       {v1::MEMBER_ROLE_ROUTER, v1::MEMBER_ROLE_EXPERT_WORKER}) {
+    member.set_name(v1::MemberRole_Name(role));
+    member.set_role(role);
+    ASSERT_OK(members.Register(member, std::make_shared<NoSender>()).status());
+  }
+  TaskQueue queue, disk, sums;
+  ProgressFeed feed((v1::JobProgress()));
+  JobEnvironment environment;
+  environment.members = &members;
+  environment.queue = &queue;
+  environment.disk = &disk;
+  environment.sums = &sums;
+  environment.memory_bytes = 1;
+  environment.next_placement_version = [] { return 1; };
+  JobRunner runner({.job = job, .resume = true, .restored = true}, environment,
+                   &feed);
+  queue.Post([&] { runner.Start(); });
+  while (!absl::StrContains(feed.Latest().status().message(), "coordinator")) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(feed.Latest().state(), v1::JOB_STATE_FAILED)
+      << feed.Latest().status().message();
+  disk.Stop();
+  queue.Stop();
+}
+
+// One that is about to leave says so, but may be all there is.
+TEST(JobRunnerTest, ARouterThatIsUnavailableIsAskedAgain) {
+  FakeCluster cluster;
+  std::atomic<int> loads{0};
+  cluster.AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() || ++loads > 2) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("its disk is away"));
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(cluster.MakeJob()));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  EXPECT_EQ(loads, 3);
+}
+
+// Who makes the index of a large text takes longer than any model to load.
+TEST(JobRunnerTest, RoutersHaveTimeToIndexTheText) {
+  std::atomic<int64_t> hours{0};
+  FakeCluster cluster({.lease = absl::Hours(1000), .clock = [&] {
+                         return MonotonicTime() + absl::Hours(hours.load());
+                       }});
+  const TrainingJob job = cluster.MakeJob();
+  // Ten hours by the pace of job_files.h, and all of it a hole.
+  std::filesystem::resize_file(job.data.train_path, int64_t{36'000} << 18);
+  Hold hold;
+  cluster.AddRouter("r", hold.At([](const v1::Command& command) {
+    return command.has_load_session();
+  }));
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  hours = 11;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 2);
+  hours = 13;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 1);
+  hold.Release();
+  ASSERT_OK(cluster.Cancel("demo"));
 }
 
 TEST(JobRunnerTest, WaitsForMembers) {

@@ -16,6 +16,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 StoredJob MakeStored(const std::string& name, int64_t time) {
   StoredJob stored;
@@ -186,7 +187,12 @@ TEST(JobStoreTest, AJobThatCannotBeReadHasFailed) {
               static_cast<int>(absl::StatusCode::kDataLoss));
     EXPECT_THAT(job.progress.status().message(), HasSubstr("cannot be read"));
   }
-  EXPECT_THAT(*store->History("bits"), IsEmpty());
+  // It is so from now on, and was said once.
+  ASSERT_OK(store->Jobs());
+  ASSERT_THAT(*store->History("bits"), SizeIs(1));
+  EXPECT_EQ(store->History("bits")->back().state(), v1::JOB_STATE_FAILED);
+  ASSERT_THAT(*store->History("limits"), SizeIs(2));
+  EXPECT_EQ(store->History("limits")->back().state(), v1::JOB_STATE_FAILED);
   // It can be submitted anew.
   ASSERT_OK(store->Submit(MakeStored("bits", 2)));
   EXPECT_EQ(store->Jobs()->back().job, MakeStored("bits", 2).job);
@@ -282,6 +288,24 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
   ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
   EXPECT_THAT(Names(jobs), ElementsAre("a"));
   EXPECT_EQ(jobs[0].submitter.caller, Caller());
+}
+
+TEST(JobStoreTest, ARoleThatIsNotKnownTakesNoOther) {
+  const ScratchDirectory scratch;
+  StoredJob job = MakeStored("a", 1);
+  job.submitter = {{"shop", {{Role::kTrain, "/data"}, {Role::kAdmin}}}, "id-1"};
+  {
+    ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+    ASSERT_OK(store->Submit(job));
+  }
+  {
+    ASSERT_OK_AND_ASSIGN(const auto database,
+                         Database::Open(scratch / "state/coordinator.db"));
+    ASSERT_OK(database->Run("UPDATE jobs SET grants = 'audit:x,' || grants"));
+  }
+  ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));
+  ASSERT_OK_AND_ASSIGN(const auto jobs, store->Jobs());
+  EXPECT_EQ(jobs[0].submitter.caller, job.submitter.caller);
 }
 
 // The next release was here, and the one before is put back.

@@ -221,6 +221,40 @@ TEST_F(HeldUpTest, LoadsAndCheckpointsHaveALongerTime) {
   ExpectCutOff("load_session of demo/1 has not been done in 2h");
 }
 
+// Members finish a load before they drop its session.
+TEST_F(HeldUpTest, WhatComesBehindALoadHasItsTimeBesides) {
+  const MemberKey key = Join();
+  v1::Command load, abort;
+  load.mutable_load_session()->set_session("demo/1");
+  abort.mutable_abort_session()->set_session("demo/1");
+  Send(key, load);
+  Send(key, abort);
+  Pass(key, 119);
+  EXPECT_THAT(outcomes_, IsEmpty());
+  v1::CommandReply loaded;
+  loaded.set_command_id(sender_->sent[1].command().command_id());
+  ASSERT_OK(members_.OnCommandReply(key, loaded));
+  ASSERT_THAT(outcomes_, ElementsAre(absl::OkStatus()));
+  outcomes_.clear();
+  Pass(key, 10);
+  EXPECT_THAT(outcomes_, IsEmpty());
+  Pass(key, 1);
+  ExpectCutOff("abort_session of demo/1 has not been done in 2h10m");
+}
+
+TEST_F(HeldUpTest, TheLoadOfAnotherSessionIsNoExcuse) {
+  const MemberKey key = Join();
+  v1::Command load, abort;
+  load.mutable_load_session()->set_session("demo/2");
+  abort.mutable_abort_session()->set_session("demo/1");
+  Send(key, load);
+  Send(key, abort);
+  Pass(key, 9);
+  EXPECT_THAT(members_.List(), SizeIs(1));
+  Pass(key, 1);
+  EXPECT_THAT(members_.List(), IsEmpty());
+}
+
 TEST_F(HeldUpTest, AMicrobatchHasItsOwnTimeAndThatOfOneBefore) {
   const MemberKey key = Join();
   v1::Command assign;

@@ -81,11 +81,11 @@ TEST(MicrobatchScheduleTest, AFailedMicrobatchWaitsForItsRelease) {
   MicrobatchSchedule schedule(1, 1);
   schedule.AddRouter(kA);
   ASSERT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, 0, 0}));
-  EXPECT_EQ(schedule.Fail({kA, 0, 0}), 1);
+  EXPECT_EQ(schedule.Failed({kA, 0, 0}), 1);
   EXPECT_THAT(schedule.Assign(), IsEmpty());
   schedule.Release(0);
   EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, 0, 1}));
-  EXPECT_EQ(schedule.Fail({kA, 0, 1}), 2);
+  EXPECT_EQ(schedule.Failed({kA, 0, 1}), 2);
 }
 
 TEST(MicrobatchScheduleTest, TheWindowFollowsTheRoutersThatAreThere) {
@@ -120,7 +120,7 @@ TEST(MicrobatchScheduleTest, RunsAheadOfTheOldestMissingOneByAWindow) {
   schedule.Finish({kA, 2, 0});
   EXPECT_EQ(schedule.oldest(), 0);
   EXPECT_THAT(schedule.Assign(), IsEmpty());  // 0 is missing
-  EXPECT_EQ(schedule.Fail({kA, 0, 0}), 1);
+  EXPECT_EQ(schedule.Failed({kA, 0, 0}), 1);
   EXPECT_THAT(schedule.Assign(), IsEmpty());
   schedule.Release(0);
   EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, 0, 1}));
@@ -195,7 +195,7 @@ class RandomStep {
     }
     if (!schedule_.IsCurrent(assignment)) return;
     if (!fails) return schedule_.Finish(assignment);
-    schedule_.Fail(assignment);
+    schedule_.Failed(assignment);
     After(Between(0, 300),
           [this, index = assignment.microbatch] { schedule_.Release(index); });
   }

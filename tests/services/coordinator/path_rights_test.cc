@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
@@ -49,8 +50,7 @@ class PathRightsTest : public ::testing::Test {
 TEST_F(PathRightsTest, AdmitsWhatLiesInTheFolders) {
   TrainingJob job = Job();
   job.checkpoint.directory = At("mount/team-a/exit/../team-a/runs/2/");
-  job.data.train_files.emplace_back().path =
-      At("data/team-a/new/../train.tsv");
+  job.data.train_files.emplace_back().path = At("data/team-a/new/../train.tsv");
   ASSERT_OK(PathRights({At("mount")}).Admit(TeamA(), &job));
   EXPECT_EQ(job.checkpoint.directory, At("data/team-a/runs/2"));
   EXPECT_EQ(job.data.train_files[0].path, At("data/team-a/train.tsv"));
@@ -94,11 +94,33 @@ TEST_F(PathRightsTest, WithoutRootsPathsLeadAnywhere) {
   EXPECT_EQ(path, At("data/team-b"));
   // A root that cannot be resolved holds nothing.
   fs::create_symlink("loop", scratch_ / "loop");
-  EXPECT_THAT(PathRights({At("loop")}).Admit(&path), StatusIs(kDenied, _));
+  EXPECT_FALSE(PathRights({At("loop")}).Admit(&path).ok());
   path = At("loop/x");
   EXPECT_FALSE(PathRights({At("loop")}).Admit(&path).ok());
   EXPECT_FALSE(MayTrainIn(ResolveFolders({"a", {{Role::kTrain, At("loop")}}}),
                           At("data")));
+}
+
+// A disk that has not been mounted yet takes no rights away.
+TEST_F(PathRightsTest, WhatCannotBeResolvedIsNoDenial) {
+  fs::create_symlink("loop", scratch_ / "loop");
+  const auto unknown =
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr("cannot be told"), HasSubstr(At("loop"))));
+  std::string path = At("data/team-a");
+  EXPECT_THAT(PathRights({At("loop")}).Admit(&path), unknown);
+  EXPECT_OK(PathRights({At("loop"), At("data")}).Admit(&path));
+  TrainingJob job = Job();
+  const Caller away = {"a", {{Role::kTrain, At("loop")}}};
+  EXPECT_THAT(PathRights().Admit(away, &job), unknown);
+  const Caller both = {
+      "a", {{Role::kTrain, At("loop")}, {Role::kTrain, At("data")}}};
+  EXPECT_OK(PathRights().Admit(both, &job));
+  const PathRights closed({}, [](absl::string_view path) {
+    return absl::PermissionDeniedError(absl::StrCat("resolve ", path));
+  });
+  EXPECT_THAT(closed.Admit(&path),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("team-a")));
 }
 
 TEST_F(PathRightsTest, JobsAreFollowedByTheirTeams) {

@@ -2,8 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/inotify.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 
@@ -195,6 +204,56 @@ TEST(PairIndexTest, WhatIsDamagedIsReplaced) {
   EXPECT_THAT(writer->Finish(Info(0)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("regular file")));
+}
+
+// From here on this process has no such system calls.
+void Refuse(const std::vector<uint32_t>& calls, uint32_t error_number) {
+  std::vector<sock_filter> program = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  for (const uint32_t call : calls) {
+    program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
+    program.push_back(
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error_number));
+  }
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog filter = {.len = static_cast<uint16_t>(program.size()),
+                             .filter = program.data()};
+  CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+// As on disks without links, under kernels and servers that know no rename
+// without replacement.
+TEST(PairIndexDeathTest, NeedsNeitherLinksNorRenamesThatReplaceNothing) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "index";
+  for (const uint32_t error_number : {EPERM, EINVAL, ENOSYS, EOPNOTSUPP}) {
+    const auto write_twice = [&] {
+      Refuse({SYS_link, SYS_linkat, SYS_renameat2}, error_number);
+      Write(path, Entries(), Info(3));
+      const ino_t first = Inode(path);
+      Write(path, Entries(), Info(3));
+      _exit(!::testing::Test::HasFailure() && Inode(path) == first ? 0 : 1);
+    };
+    EXPECT_EXIT(write_twice(), ::testing::ExitedWithCode(0), "");
+    EXPECT_OK(PairIndex::Open(path, "the key"));
+    std::filesystem::remove(path);
+  }
+}
+
+// Where others repair it at the same time, what is there may be sound by now.
+TEST(PairIndexTest, WhatIsDamagedIsNotRemovedFirst) {
+  const ScratchDirectory scratch;
+  const std::string path = scratch / "index";
+  Spill(path, "no index");
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watch, scratch.path().c_str(), IN_DELETE), 0);
+  Write(path, Entries(), Info(3));
+  EXPECT_OK(PairIndex::Open(path, "the key"));
+  char event;
+  EXPECT_EQ(read(watch, &event, 1), -1);
+  EXPECT_EQ(errno, EAGAIN);  // none
+  close(watch);
 }
 
 // A mapping would end the process by SIGBUS.
