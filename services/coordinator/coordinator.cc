@@ -58,9 +58,12 @@ Coordinator::Coordinator(CoordinatorOptions options)
   }
   TellAwaited();
   // Where translations, in this process or on this machine, want the whole
-  // core, sums have what members have by default.
-  sums_queue_.Post(
-      [] { BeNice(NicenessOfShare(ProcessOptions().training_share)); });
+  // core, sums, checkpoints and the training of tokenizers have what members
+  // have by default. A program is as nice as the thread that starts it.
+  for (TaskQueue* const queue : {&sums_queue_, &disk_queue_}) {
+    queue->Post(
+        [] { BeNice(NicenessOfShare(ProcessOptions().training_share)); });
+  }
   CountMembers();
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -48,6 +50,9 @@ class SlowTrainer {
     }
     std::ifstream(scratch_ / "pid") >> process_;
     ASSERT_GT(process_, 0);
+  }
+  int niceness() const {
+    return ::getpriority(PRIO_PROCESS, static_cast<id_t>(process_));
   }
   void WaitUntilItIsGone() const {
     while (::kill(process_, 0) == 0) std::this_thread::yield();
@@ -100,6 +105,7 @@ TEST(JobPreparationTest, ACoordinatorThatStopsWaitsForNoTokenizer) {
   FakeCluster cluster({}, /*keep=*/true);
   ASSERT_OK(cluster.Submit(SlowTrainer::Needing(cluster.MakeJob("slow"))));
   trainer.WaitUntilItRuns();
+  EXPECT_GT(trainer.niceness(), ThreadNiceness());
   cluster.coordinator().Drain(absl::Hours(1));
   EXPECT_EQ(cluster.Describe().jobs(0).state(), v1::JOB_STATE_QUEUED);
   cluster.coordinator().Shutdown();
