@@ -39,6 +39,14 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   return point;
 }
 
+// What is in the folder of a job that has lost it is the other's, and no word on
+// this one, whatever was found.
+absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
+                                    absl::StatusOr<ResumePoint> found) {
+  RETURN_IF_ERROR(claim.Check());
+  return found;
+}
+
 // Of the newest checkpoint that opens; its elements may be damaged.
 bool SaysThatAllIsDone(const TrainingJob& job) {
   const auto path = LatestCheckpoint(job.checkpoint.directory);
@@ -147,8 +155,9 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
                                             std::stop_token stop) {
-  ASSIGN_OR_RETURN(auto checkpoint, OpenToResume(job, claim, stop));
-  return ResumePointAt(job, std::move(checkpoint));
+  auto checkpoint = OpenToResume(job, claim, stop);
+  if (!checkpoint.ok()) return OfOwner(claim, checkpoint.status());
+  return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
 }
 
 absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
@@ -167,8 +176,8 @@ absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
     point.lost = true;
     return point;
   }
-  RETURN_IF_ERROR(status);
-  return ResumePointAt(job, *std::move(checkpoint));
+  if (!status.ok()) return OfOwner(claim, status);
+  return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
 }
 
 }  // namespace gshard

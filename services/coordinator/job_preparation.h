@@ -68,7 +68,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        FaultPoints* faults = nullptr);
 
 // Where the job that has `claim` goes on after it was interrupted. Errors:
-// those of OpenToResume and CheckResumable.
+// those of FolderClaim::Check, before those of OpenToResume and CheckResumable.
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
                                             std::stop_token stop);

@@ -16,6 +16,7 @@
 #include "services/checkpoint/folder_claim.h"
 #include "services/checkpoint/manifest.h"
 #include "services/coordinator/job_checkpoint.h"
+#include "services/coordinator/job_preparation.h"
 #include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
@@ -144,6 +145,30 @@ TEST(JobOwnershipTest, AJobWhoseFolderWasTakenOverFailsAndDeletesNothing) {
   EXPECT_TRUE(IsDirectory(PartialCheckpointPath(root, 4)));
   ExpectTrained(job, 2);
   EXPECT_OK(rival->Check());
+}
+
+// A rival may have a job of the same name, and have trained all of it while this
+// one was paused.
+TEST(JobOwnershipTest, WhatARivalHasMadeIsNoWordOnWhoLostTheFolder) {
+  FakeCluster cluster;
+  const TrainingJob job = FiveSteps(cluster, "a");
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+  const std::string& root = job.checkpoint.directory;
+  const auto take = [&] {
+    std::filesystem::remove(root + "/owner.lock");
+    return FolderClaim::Take(root, job.name);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto loser, take());
+  EXPECT_THAT(FindResumePoint(job, *loser, {}),
+              StatusIs(kRefused, HasSubstr("expected more than the 5")));
+  ASSERT_OK_AND_ASSIGN(const auto winner, take());
+  EXPECT_THAT(FindResumePoint(job, *loser, {}),
+              StatusIs(kRefused, HasSubstr("epoch 3")));
+  EXPECT_THAT(FindRollbackPoint(job, 5, *loser, {}),
+              StatusIs(kRefused, HasSubstr("epoch 3")));
 }
 
 TEST(JobOwnershipTest, TheNextCoordinatorIsTheNextOwner) {
