@@ -95,7 +95,8 @@ failures=()
 expect() {
   local what=$1
   shift
-  "$@" > "$scratch/expect.out" 2>&1 || failures+=("$what")
+  "$@" > "$scratch/expect.out" 2>&1 ||
+    failures+=("$what; $(tail -n 1 "$scratch/expect.out" | cut -c -160)")
 }
 # WHAT MILLISECONDS COMMAND...: the command succeeds, within the time.
 expect_within() {
@@ -126,11 +127,15 @@ await() {
     pause 50
   done
 }
-# Whether COMMAND fails with TEXT in what it prints.
+# Whether COMMAND fails with TEXT in what it prints; prints it.
 refused_with() {
   local words=$1 output
   shift
-  output=$("$@" 2>&1) && return 1
+  if output=$("$@" 2>&1); then
+    echo "it was not refused"
+    return 1
+  fi
+  echo "$output"
   [[ $output == *"$words"* ]]
 }
 # Of the client's JSON, by a Python expression of `all`, a list of objects.
