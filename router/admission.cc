@@ -15,8 +15,9 @@ using std::chrono::milliseconds;
 // Nobody is told to come back sooner, or later.
 constexpr double kShortestDelay = 0.01, kLongestDelay = 60.0;  // seconds
 
-// What a caller may have waiting, in multiples of what it leaves free.
-constexpr double kShare = 2.0;
+// What a caller may have waiting, in multiples of what it leaves free; and one
+// of whom nothing is known, whose sentences may take many times the usual work.
+constexpr double kShare = 2.0, kShareOfStranger = 0.25;
 
 // Estimates are for who is taken; the rest is for what is not known.
 constexpr double kMargin = 1.05;
@@ -165,11 +166,13 @@ Admission::Decision Admission::DecideInTime(
   }
   if (pace.work_seconds > 0 && outlook.caller_work > 0) {
     const double free = (left - outlook.seconds) / (margin * pace.work_seconds);
+    const double share =
+        callers_.Knows(request.caller) ? kShare : kShareOfStranger;
     const double its = outlook.caller_work + work;
     const double part = outlook.flow_work + work;
     const double excess = std::max(
-        its - kShare * free,
-        outlook.flow_work == 0 ? 0.0 : part - kShare * (kShare * free - its));
+        its - share * free,
+        outlook.flow_work == 0 ? 0.0 : part - share * (share * free - its));
     if (excess > 0) {
       const auto ms = [&](double of) {
         return static_cast<int64_t>(1000 * of * pace.work_seconds);

@@ -26,6 +26,10 @@ class CallerCosts {
   void Observe(const std::string& caller, int64_t source_tokens, int64_t rounds,
                double row_cost);
 
+  // Whether so many of its sentences were observed that an estimate is more
+  // than what is usual.
+  bool Knows(const std::string& caller) const;
+
   // What is to be expected of a sentence: sets `rounds` and `row_cost` by the
   // rest. Rows are never expected to cost less than others'.
   void Estimate(const std::string& caller, SentenceCost& cost) const;

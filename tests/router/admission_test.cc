@@ -236,6 +236,12 @@ TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
 
 class AdmissionTest : public ::testing::Test {
  protected:
+  // The caller's sentences cost what they should.
+  static void Know(Admission& admission, const std::string& caller) {
+    while (!admission.callers().Knows(caller)) {
+      admission.callers().Observe(caller, 10, 10, 1);
+    }
+  }
   static AdmissionRequest Request(std::string caller, int64_t tokens,
                                   milliseconds time_left = milliseconds(9999),
                                   uint64_t flow = 7) {
@@ -354,6 +360,7 @@ TEST_F(AdmissionTest, WhoWasTakenIsNotMadeLateByOthers) {
 TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
+  Know(admission, "a");
   const SteadyTime deadline = kNow + milliseconds(10'500);  // 100 tokens
   admission.Queued(Sentence("a", 1, Cost(60), deadline));
   EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500))).status);
@@ -365,6 +372,19 @@ TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
   EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500), 2)).status);
   EXPECT_EQ(admission.Decide(Request("a", 1, milliseconds(10'500), 1)).verdict,
             Verdict::kOverShare);
+}
+
+// Its sentences may be of the costly kind.
+TEST_F(AdmissionTest, AStrangerTakesLittleUntilItIsKnown) {
+  Admission admission({}, {.max_rows = 1}, 1);
+  admission.times().ObserveRound(1, 0.1);
+  admission.Queued(Sentence("a", 1, Cost(10), kNow + milliseconds(10'500)));
+  EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(10'500))).status);
+  const auto decision =
+      admission.Decide(Request("a", 11, milliseconds(10'500)));
+  EXPECT_EQ(decision.verdict, Verdict::kOverShare);
+  Know(admission, "a");
+  EXPECT_OK(admission.Decide(Request("a", 50, milliseconds(10'500))).status);
 }
 
 TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {
