@@ -106,11 +106,14 @@ class ClientStream final
     const absl::Status end =
         decode_error_.ok() ? FromGrpcStatus(status) : decode_error_;
     const std::unique_ptr<StreamHandler<In>> handler = end_->Take();
-    // An owner that was told before need not have kept the channel.
-    if (handler == nullptr) ReapChannel(channel_);
+    // An owner that was told before need not have kept the channel: the last
+    // reference is this one then, and must not go before that of `this`.
+    std::shared_ptr<grpc::Channel> last =
+        handler == nullptr ? channel_ : nullptr;
     // The call and the channel go before the owner is told: it may end the
     // process next.
     delete this;
+    if (last != nullptr) ReapChannel(std::move(last));
     if (handler != nullptr) handler->OnEnd(end);
   }
 
