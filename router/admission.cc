@@ -15,8 +15,9 @@ using std::chrono::milliseconds;
 // Nobody is told to come back sooner, or later.
 constexpr double kShortestDelay = 0.01, kLongestDelay = 60.0;  // seconds
 
-// What a caller may have waiting, in multiples of what it leaves free; and one
-// of whom nothing is known, whose sentences may take many times the usual work.
+// What a caller may have waiting, in multiples of what it leaves free; and,
+// where there are others, one of whom nothing is known, whose sentences may
+// take many times the usual work.
 constexpr double kShare = 2.0, kShareOfStranger = 0.25;
 
 // Estimates are for who is taken; the rest is for what is not known.
@@ -166,8 +167,9 @@ Admission::Decision Admission::DecideInTime(
   }
   if (pace.work_seconds > 0 && outlook.caller_work > 0) {
     const double free = (left - outlook.seconds) / (margin * pace.work_seconds);
-    const double share =
-        callers_.Knows(request.caller) ? kShare : kShareOfStranger;
+    const bool stranger =
+        !callers_.Knows(request.caller) && work_.HasOthers(request.caller);
+    const double share = stranger ? kShareOfStranger : kShare;
     const double its = outlook.caller_work + work;
     const double part = outlook.flow_work + work;
     const double excess = std::max(

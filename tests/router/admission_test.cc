@@ -379,6 +379,9 @@ TEST_F(AdmissionTest, AStrangerTakesLittleUntilItIsKnown) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
   admission.Queued(Sentence("a", 1, Cost(10), kNow + milliseconds(10'500)));
+  // By itself it may have what all may.
+  EXPECT_OK(admission.Decide(Request("a", 50, milliseconds(10'500))).status);
+  admission.Queued(Sentence("b", 2, Cost(1), kNow + milliseconds(30'000)));
   EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(10'500))).status);
   const auto decision =
       admission.Decide(Request("a", 11, milliseconds(10'500)));
