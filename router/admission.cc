@@ -168,7 +168,7 @@ Admission::Decision Admission::DecideInTime(
   if (pace.work_seconds > 0 && outlook.caller_work > 0) {
     const double free = (left - outlook.seconds) / (margin * pace.work_seconds);
     const bool stranger =
-        !callers_.Knows(request.caller) && work_.HasOthers(request.caller);
+        !callers_.Knows(request.caller) && callers_.KnowsOthers(request.caller);
     const double share = stranger ? kShareOfStranger : kShare;
     const double its = outlook.caller_work + work;
     const double part = outlook.flow_work + work;

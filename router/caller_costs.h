@@ -29,6 +29,10 @@ class CallerCosts {
   // Whether so many of its sentences were observed that an estimate is more
   // than what is usual.
   bool Knows(const std::string& caller) const;
+  // Whether sentences of somebody else were.
+  bool KnowsOthers(const std::string& caller) const {
+    return callers_.size() > callers_.count(caller);
+  }
 
   // What is to be expected of a sentence: sets `rounds` and `row_cost` by the
   // rest. Rows are never expected to cost less than others'.

@@ -76,10 +76,6 @@ class OutstandingWork {
   // Of all, those that run as if they had just begun.
   double work() const { return waiting_work_ + running_work_; }
   bool empty() const { return callers_.empty(); }
-  // Somebody else has been promised something, and not been given it.
-  bool HasOthers(const std::string& caller) const {
-    return callers_.size() > callers_.count(caller);
-  }
 
   // At this pace. Who would be in time by it may not be late if all takes
   // `margin` times as long.

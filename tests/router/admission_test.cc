@@ -381,7 +381,7 @@ TEST_F(AdmissionTest, AStrangerTakesLittleUntilItIsKnown) {
   admission.Queued(Sentence("a", 1, Cost(10), kNow + milliseconds(10'500)));
   // By itself it may have what all may.
   EXPECT_OK(admission.Decide(Request("a", 50, milliseconds(10'500))).status);
-  admission.Queued(Sentence("b", 2, Cost(1), kNow + milliseconds(30'000)));
+  Know(admission, "b");
   EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(10'500))).status);
   const auto decision =
       admission.Decide(Request("a", 11, milliseconds(10'500)));
