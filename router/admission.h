@@ -10,8 +10,8 @@
 // waiting may have twice as much as it leaves free: one caller gets two thirds,
 // two get two fifths each, and there is always room for another one. The same
 // holds for the flows of a caller, in what it may have. A caller of whom
-// nothing was measured yet may have a quarter of what it leaves free, as what
-// it sends may take many times as long as is usual.
+// nothing was measured yet may have a quarter of what it leaves free, where
+// others are known: what it sends may take many times as long as is usual.
 
 #ifndef ROUTER_ADMISSION_H_
 #define ROUTER_ADMISSION_H_
