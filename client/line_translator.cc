@@ -17,11 +17,11 @@
 #include "router/terminology.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/checkpoint/file.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/security.h"
 #include "services/rpc/status.h"
-#include "services/tokenizer/utf8.h"
 
 namespace gshard {
 namespace {

@@ -16,8 +16,8 @@
 #include "router/decode_request.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/rpc/server_stream.h"
-#include "services/tokenizer/utf8.h"
 
 namespace gshard {
 namespace {

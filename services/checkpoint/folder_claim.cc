@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/checkpoint/file.h"
 #include "services/checkpoint/json_text.h"
 

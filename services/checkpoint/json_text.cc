@@ -138,25 +138,4 @@ absl::StatusOr<int64_t> JsonCount(const json& object, const std::string& key) {
   return found->get<int64_t>();
 }
 
-bool IsUtf8(absl::string_view text) {
-  size_t i = 0;
-  while (i < text.size()) {
-    const unsigned char lead = text[i++];
-    if (lead < 0x80) continue;
-    const int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
-    if (lead < 0xC2 || lead > 0xF4) return false;
-    uint32_t point = lead & (0x3F >> more);
-    for (int k = 0; k < more; ++k, ++i) {
-      if (i >= text.size() || (text[i] & 0xC0) != 0x80) return false;
-      point = point << 6 | (text[i] & 0x3F);
-    }
-    // Overlong forms, surrogates, and what lies beyond Unicode.
-    if ((more == 2 && point < 0x800) || (more == 3 && point < 0x10000) ||
-        (point >= 0xD800 && point < 0xE000) || point > 0x10FFFF) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace gshard

@@ -35,8 +35,6 @@ absl::StatusOr<std::string> JsonString(const nlohmann::json& object,
 absl::StatusOr<int64_t> JsonCount(const nlohmann::json& object,
                                   const std::string& key);
 
-bool IsUtf8(absl::string_view text);
-
 }  // namespace gshard
 
 #endif  // SERVICES_CHECKPOINT_JSON_TEXT_H_

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/checkpoint/json_text.h"
 #include "services/checkpoint/sealed_lines.h"
 #include "services/checkpoint/sha256.h"

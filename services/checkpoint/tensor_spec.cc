@@ -2,7 +2,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "services/checkpoint/json_text.h"
+#include "services/base/utf8.h"
 
 namespace gshard {
 

@@ -88,10 +88,8 @@ void Coordinator::OnMembersChanged() {
 }
 
 Coordinator::Job* Coordinator::Find(const std::string& job) const {
-  for (size_t i = jobs_.size(); i > 0; --i) {
-    if (jobs_[i - 1]->name == job) return jobs_[i - 1].get();
-  }
-  return nullptr;
+  const auto found = by_name_.find(job);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 absl::StatusOr<Coordinator::Job*> Coordinator::FindFor(
@@ -366,12 +364,12 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
   return response;
 }
 
-absl::StatusOr<ProgressFeed*> Coordinator::WatchJob(
+absl::StatusOr<std::shared_ptr<ProgressFeed>> Coordinator::WatchJob(
     const std::string& job, const Caller& caller) const {
   const Caller resolved = folder_limits_.Resolve(caller);
   std::lock_guard<std::mutex> lock(mutex_);
   ASSIGN_OR_RETURN(const Job* const found, FindFor(resolved, job));
-  return found->feed.get();
+  return found->feed;
 }
 
 absl::StatusOr<std::shared_ptr<DenseParameters>> Coordinator::FindTraining(

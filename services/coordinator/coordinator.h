@@ -56,6 +56,10 @@ struct CoordinatorOptions {
   // models that were to be served from the start, but could not be, are tried.
   absl::Duration serving_retry = kServingRetryPause;
 
+  // That are not over, 1 to kMaxJobs. A submitter that has some may have twice
+  // as many as it leaves free.
+  int64_t max_jobs = 256;
+
   // Of jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
@@ -111,9 +115,8 @@ class Coordinator {
   v1::DescribeResponse Describe(const v1::DescribeRequest& request,
                                 const Caller& caller) const;
 
-  // Valid as long as this.
-  absl::StatusOr<ProgressFeed*> WatchJob(const std::string& job,
-                                         const Caller& caller) const;
+  absl::StatusOr<std::shared_ptr<ProgressFeed>> WatchJob(
+      const std::string& job, const Caller& caller) const;
 
   // The dense side of a training session.
   absl::StatusOr<std::shared_ptr<DenseParameters>> FindTraining(
@@ -131,8 +134,8 @@ class Coordinator {
     std::string name;
     int64_t submitted_micros = 0;
     JobOwnership ownership;
-    std::unique_ptr<ProgressFeed> feed;
-    // Null if it was over when this coordinator started.
+    std::shared_ptr<ProgressFeed> feed;
+    // Null if it was over when this coordinator started, or is so for long.
     std::unique_ptr<JobRunner> runner;
     bool started = false;  // on jobs_queue_
   };
@@ -153,7 +156,11 @@ class Coordinator {
                                                   bool resume,
                                                   const Requester& who,
                                                   const Caller& resolved);
+  // Whether one more job of the submitter's may wait.
+  absl::Status CheckQueue(const std::string& submitter) const;
   void AddJob(const StoredJob& stored, bool restored);
+  // Of those that are over the last are kept, as by JobStore.
+  void ForgetOldJobs();
   void StartNextJob();
   void OnJobChanged(const v1::JobProgress& progress);
   // In the store; the job goes on without, if that fails. See JobStore::Update.
@@ -211,6 +218,7 @@ class Coordinator {
   mutable std::mutex mutex_;
   // In order of submission. A job that is run again has the last entry.
   std::vector<std::unique_ptr<Job>> jobs_;  // guarded by mutex_
+  std::map<std::string, Job*> by_name_;     // the last ones; likewise
   Job* running_ = nullptr;  // or ended; changed on jobs_queue_ under mutex_
   std::function<void()> on_ended_;  // of jobs_queue_; may be null
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/memory_limit.h"
+#include "services/base/share.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/folder_claim.h"
 #include "services/config/training_job_proto.h"
@@ -77,6 +78,23 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
   return job;
 }
 
+absl::Status Coordinator::CheckQueue(const std::string& submitter) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t all = 0, its = 0;
+  for (const auto& job : jobs_) {
+    if (IsOver(job->feed->Latest().state())) continue;
+    ++all;
+    its += job->ownership.submitter == submitter;
+  }
+  if (IsWithinShare(its, 1, options_.max_jobs - all - 1)) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "expected at most ", options_.max_jobs,
+      " jobs that are not over, two thirds of them of one caller; there are ",
+      all, ", of which ", its, " are the caller's: wait, or cancel some"));
+}
+
 absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     const TrainingJob& job, bool resume, const Requester& who,
     const Caller& resolved) {
@@ -84,6 +102,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
     return absl::UnavailableError("the coordinator is shutting down");
   }
   RETURN_IF_ERROR(CheckNew(job, resume, resolved));
+  RETURN_IF_ERROR(CheckQueue(who.caller.name));
   StoredJob stored{.job = job,
                    .resume = resume,
                    .submitted_micros = absl::ToUnixMicros(absl::Now()),
@@ -188,7 +207,26 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
         MakeEnvironment(stored), job->feed.get());
   }
   std::lock_guard<std::mutex> lock(mutex_);
+  by_name_[job->name] = job.get();
   jobs_.push_back(std::move(job));
+}
+
+void Coordinator::ForgetOldJobs() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t over = 0;
+  for (size_t i = jobs_.size(); i-- > 0;) {
+    Job* const job = jobs_[i].get();
+    if (!IsOver(job->feed->Latest().state())) continue;
+    if (job != running_ && job->runner != nullptr && job->runner->idle()) {
+      job->runner = nullptr;
+    }
+    const bool last = Find(job->name) == job;
+    const bool kept = last && ++over <= kMaxJobs;
+    if (kept || job->runner != nullptr) continue;
+    if (last) by_name_.erase(job->name);
+    jobs_[i] = nullptr;
+  }
+  std::erase(jobs_, nullptr);
 }
 
 void Coordinator::StartNextJob() {
@@ -221,6 +259,7 @@ void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
   // When all is said.
   jobs_queue_.Post([this] {
     if (on_ended_) on_ended_();
+    ForgetOldJobs();
     StartNextJob();
   });
 }

@@ -30,6 +30,8 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Text("state_directory", &options.state_directory, "DIR",
              "keeps jobs and served models, so that a restarted coordinator "
              "goes on with them; empty: they are forgotten");
+  flags.Integer("max_jobs", &options.max_jobs, 1, kMaxJobs,
+                "jobs that run or wait; two thirds of them by one caller");
   flags.List("data_roots", &options.data_roots, "DIR",
              "folders that all files and folders of jobs and of models to load "
              "must lie in, links resolved; empty: they may lie anywhere that "
@@ -92,6 +94,7 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
       .replicas = options_.replicas,
+      .max_jobs = options_.max_jobs,
       .reduce = options_.reduce,
       .data_roots = options_.data_roots,
       .asks_callers = !options_.process.security.auth_file.empty()});

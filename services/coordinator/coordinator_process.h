@@ -36,6 +36,8 @@ struct CoordinatorProcessOptions {
   // resolved; none: they may lead anywhere. See PathRights.
   std::vector<std::string> data_roots = {};
 
+  int64_t max_jobs = CoordinatorOptions().max_jobs;
+
   // After which a member that holds up a command is cut off; see
   // MembersOptions.
   absl::Duration command_timeout = absl::Minutes(10);

@@ -70,7 +70,8 @@ class JoinHandler final : public StreamHandler<v1::JoinRequest> {
 // One reader of a job's progress.
 class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  explicit WatchReactor(ProgressFeed* feed) : feed_(feed) {
+  explicit WatchReactor(std::shared_ptr<ProgressFeed> feed)
+      : feed_(std::move(feed)) {
     id_ = feed_->Listen(
         [this](const v1::JobProgress* progress) { OnProgress(progress); });
   }
@@ -129,7 +130,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     }
   }
 
-  ProgressFeed* const feed_;
+  const std::shared_ptr<ProgressFeed> feed_;
   int64_t id_ = 0;
   std::mutex mutex_;
   std::deque<v1::JobProgress> waiting_;  // guarded by mutex_
@@ -293,7 +294,7 @@ grpc::ServerUnaryReactor* CoordinatorServiceImpl::UnloadModel(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CoordinatorServiceImpl::WatchJob(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto feed = [&]() -> absl::StatusOr<ProgressFeed*> {
+  const auto feed = [&]() -> absl::StatusOr<std::shared_ptr<ProgressFeed>> {
     ASSIGN_OR_RETURN(const v1::WatchJobRequest watch,
                      ParseRaw<v1::WatchJobRequest>(*request));
     return coordinator_->WatchJob(watch.job(), CallInfoOf(*context).caller);

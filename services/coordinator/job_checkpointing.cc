@@ -88,10 +88,11 @@ void JobRunner::BeginCheckpoint(int64_t step, const std::set<size_t>& lost,
   }
   if (dense_ != nullptr) WriteDense();
   FanOut(*env_.members, *env_.queue, std::move(commands),
-         [this, writing = writing_, on_shards = std::move(on_shards)](
+         [this, still = StillThisAttempt(), writing = writing_,
+          on_shards = std::move(on_shards)](
              absl::StatusOr<std::vector<v1::CommandReply>> replies) {
            // Or it was given up meanwhile.
-           if (writing != writing_) return;
+           if (!still() || writing != writing_) return;
            if (replies.ok()) return on_shards(std::move(replies));
            OnDisk<bool>([why = replies.status()] { return why; },
                         [on_shards](const absl::StatusOr<bool>& failed) {

@@ -20,13 +20,14 @@ void JobRunner::Serve() {
   }
   Tell(*env_.members, std::move(unload));
   Forget();
-  env_.serve(checkpoint_path_, [this](const absl::Status& s) {
-    if (phase_ == Phase::kEnded) return;
+  const auto done = [this, still = StillThisAttempt()](const absl::Status& s) {
+    if (!still()) return;
     if (s.ok()) return Finish(v1::JOB_STATE_SUCCEEDED);
     Finish(v1::JOB_STATE_FAILED,
            Annotate(s, absl::StrCat("trained to ", checkpoint_path_,
                                     ", but it cannot be served")));
-  });
+  };
+  env_.serve(checkpoint_path_, done);
 }
 
 void JobRunner::Cancel() {

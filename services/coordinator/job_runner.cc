@@ -27,9 +27,16 @@ JobRunner::JobRunner(JobSettings settings, JobEnvironment environment,
       session_(absl::StrCat(job_.name, "/", attempt_)) {}
 
 std::function<bool()> JobRunner::StillThisAttempt() const {
-  return [this, attempt = attempt_] {
+  return [this, attempt = attempt_, held = held_] {
     return phase_ != Phase::kEnded && attempt == attempt_ && !halted_;
   };
+}
+
+bool JobRunner::idle() const {
+  if (!ended() || held_.use_count() > 1) return false;
+  // Others let go on their threads: what they did comes before this.
+  std::shared_ptr<const bool>(held_).reset();
+  return true;
 }
 
 OnReplies JobRunner::OnQueue(

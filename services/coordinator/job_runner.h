@@ -130,6 +130,8 @@ class JobRunner {
   void Stop();
   // Nothing more comes of it: it is over or parked.
   bool ended() const { return phase_ == Phase::kEnded; }
+  // It is over, and nobody calls it back any more: it may go.
+  bool idle() const;
 
   // On any thread:
 
@@ -188,7 +190,8 @@ class JobRunner {
   void Do(const absl::Status& status);  // fails the job unless OK
   // Of a member, in this attempt: begins another, or fails the job.
   void OnMemberFailed(const absl::Status& status);
-  // Whether the attempt goes on that was there at the time of the call.
+  // Whether the attempt goes on that was there at the time of the call. Whoever
+  // may call back holds one.
   std::function<bool()> StillThisAttempt() const;
   void SetState(v1::JobState state, const absl::Status& status = {},
                 bool retryable = false);
@@ -322,6 +325,7 @@ class JobRunner {
   bool stop_ = false;
   std::atomic<bool> halted_{false};
   int64_t attempt_;
+  std::shared_ptr<const bool> held_ = std::make_shared<bool>();  // see idle()
 
   // Of recovery; see job_recovery.cc.
   int64_t recoveries_ = 0;                 // in a row without progress

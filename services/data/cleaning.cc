@@ -8,7 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "services/base/random.h"
-#include "services/tokenizer/utf8.h"
+#include "services/base/utf8.h"
 
 namespace gshard {
 namespace {

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "services/base/utf8.h"
 #include "services/tokenizer/language_name.h"
-#include "services/tokenizer/utf8.h"
 
 namespace gshard {
 

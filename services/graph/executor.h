@@ -27,7 +27,7 @@ struct RunOptions {
   DeviceGroups* devices = nullptr;
   // Uses the operators' slow references where they have one.
   bool reference = false;
-  // Called before each node with its index; true stops the run with CANCELLED.
+  // Called before each node; true stops the run with CANCELLED.
   std::function<bool()> cancelled = nullptr;
 };
 

@@ -111,12 +111,6 @@ const std::vector<double>& SizeBuckets() {
   return buckets;
 }
 
-const std::vector<double>& RatioBuckets() {
-  static const std::vector<double>& buckets = *new std::vector<double>{
-      0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1};
-  return buckets;
-}
-
 std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
   std::vector<prometheus::MetricFamily> families = registry.Collect();
   {

@@ -97,10 +97,9 @@ using HistogramFamily = MetricFamily<Histogram>;
 inline constexpr size_t kMaxSeries = 4096;
 
 // Upper bounds of buckets. Durations in seconds: 0.5 ms to 60 s; rows, tokens
-// or bytes: 1 to 2^30 by factors of 8; ratios: 0 to 1.
+// or bytes: 1 to 2^30 by factors of 8.
 const std::vector<double>& DurationBuckets();
 const std::vector<double>& SizeBuckets();
-const std::vector<double>& RatioBuckets();
 
 class MetricsServer;
 

@@ -1,15 +1,15 @@
 #include "services/rpc/call_count.h"
 
+#include "services/base/share.h"
 #include "services/rpc/caller.h"
 
 namespace gshard {
 
 bool CallCount::HasRoom(const std::string& caller) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (calls_ >= most_) return false;
-  const auto its = by_caller_.find(caller);
-  if (its == by_caller_.end() || caller == kAnonymous) return true;
-  return its->second + 1 <= 2 * (most_ - calls_ - 1);
+  const auto found = by_caller_.find(caller);
+  const bool has_some = found != by_caller_.end() && caller != kAnonymous;
+  return IsWithinShare(has_some ? found->second : 0, 1, most_ - calls_ - 1);
 }
 
 void CallCount::Begin(const std::string& caller) {

@@ -16,9 +16,9 @@ class CallCount {
  public:
   explicit CallCount(int64_t most) : most_(most) {}
 
-  // All of them together may be `most`. A known caller that has some may have
-  // at most twice as many as it leaves free; who nobody knows by name shares
-  // one name with others, and so has no share of its own.
+  // All of them together may be `most`, those of a known caller its share
+  // (services/base/share.h); who nobody knows by name shares one name with
+  // others, and so has no share of its own.
   bool HasRoom(const std::string& caller) const;
 
   // Counts, whether there is room or not.

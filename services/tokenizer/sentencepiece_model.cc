@@ -8,7 +8,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/tokenizer/utf8.h"
+#include "services/base/utf8.h"
 
 namespace gshard {
 namespace {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/tokenizer/isolated_library.h"
-#include "services/tokenizer/utf8.h"
 
 namespace gshard {
 namespace {

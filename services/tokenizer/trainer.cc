@@ -16,9 +16,9 @@
 #include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"
 #include "services/base/subprocess.h"
+#include "services/base/utf8.h"
 #include "services/tokenizer/language_name.h"
 #include "services/tokenizer/tokenizer.h"
-#include "services/tokenizer/utf8.h"
 
 namespace gshard {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "services/base/utf8.h"
 #include "services/tokenizer/tokenizer.h"
-#include "services/tokenizer/utf8.h"
 #include "tests/fuzz/fuzzer.h"
 
 namespace gshard {

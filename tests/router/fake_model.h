@@ -19,7 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "router/translation_model.h"
 #include "services/base/check.h"
-#include "services/tokenizer/utf8.h"
+#include "services/base/utf8.h"
 
 namespace gshard {
 

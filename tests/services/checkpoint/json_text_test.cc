@@ -81,18 +81,5 @@ TEST(JsonTextTest, MembersNameTheirKey) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("got nothing")));
 }
 
-TEST(JsonTextTest, KnowsUtf8) {
-  for (const char* text : {"", "a", "\u00e9", "\u20ac", "\U0001F600",
-                           "\xef\xbf\xbf", "\xf4\x8f\xbf\xbf"}) {
-    EXPECT_TRUE(IsUtf8(text)) << text;
-  }
-  for (const char* text :
-       {"\x80", "\xc3", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80",
-        "\xf0\x80\x80\x80", "\xf4\x90\x80\x80", "\xff", "\xe2\x82",
-        "\xe2\x28\xa1"}) {
-    EXPECT_FALSE(IsUtf8(text)) << text;
-  }
-}
-
 }  // namespace
 }  // namespace gshard

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "services/config/training_job_proto.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -163,6 +164,25 @@ TEST_F(CallerRightsTest, AJobServesOnlyWhatItsSubmitterMayLoad) {
   ASSERT_OK(Submit(cluster_, job, As("shop", "train,admin:trans*")));
   EXPECT_EQ(cluster_.Watch("mine").back().state(), v1::JOB_STATE_SUCCEEDED);
   EXPECT_THAT(Sessions(cluster_.Describe()), ElementsAre("translator@4"));
+}
+
+TEST(JobQueueTest, OneCallersJobsLeaveRoomForOthers) {
+  FakeCluster cluster({.max_jobs = 4});  // where no job can begin
+  int made = 0;
+  const auto submit = [&](const std::string& who) {
+    return Submit(cluster, cluster.MakeJob(absl::StrCat("job-", ++made)),
+                  As(who, "train"));
+  };
+  const auto refused = StatusIs(absl::StatusCode::kResourceExhausted,
+                                HasSubstr("at most 4 jobs"));
+  EXPECT_OK(submit("greedy"));
+  EXPECT_OK(submit("greedy"));
+  EXPECT_THAT(submit("greedy"), refused);
+  EXPECT_OK(submit("second"));
+  EXPECT_OK(submit("third"));
+  EXPECT_THAT(submit("fourth"), refused);
+  EXPECT_OK(Cancel(cluster, "job-2", As("greedy", "train")));
+  EXPECT_OK(submit("fourth"));
 }
 
 TEST_F(CallerRightsTest, ModelsAreThoseOfTheRole) {

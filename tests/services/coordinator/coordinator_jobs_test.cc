@@ -84,6 +84,25 @@ TEST(CoordinatorJobsTest, JobsQueueInOrder) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'x'")));
 }
 
+// Though they began, as one does that finds no other, and however many.
+TEST(CoordinatorJobsTest, OldJobsAreForgotten) {
+  FakeCluster cluster;
+  const auto name = [](int64_t i) { return absl::StrCat("job-", i); };
+  std::weak_ptr<ProgressFeed> first;
+  for (int64_t i = 0; i < kMaxJobs + 3; ++i) {
+    ASSERT_OK(cluster.Submit(cluster.MakeJob(name(i))));
+    if (i == 0) first = *cluster.coordinator().WatchJob(name(0), {});
+    ASSERT_OK(cluster.Cancel(name(i)));
+  }
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("last")));
+  ASSERT_OK_AND_ASSIGN(const v1::ListJobsResponse jobs, List(cluster));
+  EXPECT_EQ(jobs.jobs_size(), kMaxJobs + 1);
+  EXPECT_EQ(jobs.jobs(jobs.jobs_size() - 1).progress().job(), "last");
+  EXPECT_TRUE(first.expired());
+  EXPECT_THAT(List(cluster, name(0)),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("job-0")));
+}
+
 TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {
   FakeCluster cluster({}, /*keep=*/true);
   TrainingJob job = cluster.MakeJob();

@@ -17,8 +17,8 @@
 #include "absl/strings/str_split.h"
 #include "services/base/random.h"
 #include "services/base/subprocess.h"
+#include "services/base/utf8.h"
 #include "services/tokenizer/trainer.h"
-#include "services/tokenizer/utf8.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

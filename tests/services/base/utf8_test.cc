@@ -1,4 +1,4 @@
-#include "services/tokenizer/utf8.h"
+#include "services/base/utf8.h"
 
 #include <gtest/gtest.h>
 
@@ -24,9 +24,11 @@ TEST(Utf8Test, ReadsWhatItWrites) {
 TEST(Utf8Test, RefusesMalformedBytes) {
   EXPECT_TRUE(IsUtf8(""));
   EXPECT_TRUE(IsUtf8("Grüße 東京 🙂"));
+  EXPECT_TRUE(IsUtf8("\uFFFF\U0010FFFF"));
   for (const char* bad :
-       {"\x80", "\xC3", "\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80",
-        "\xF4\x90\x80\x80", "\xF8\x88\x80", "\xFF", "\xE2\x82", "\xC3("}) {
+       {"\x80", "\xC3", "\xC0\x80", "\xC0\xAF", "\xE0\x80\x80", "\xE0\x80\xAF",
+        "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF8\x88\x80",
+        "\xFF", "\xE2\x82", "\xE2\x28\xA1", "\xC3("}) {
     EXPECT_EQ(FirstMalformedByte(bad), 0u) << bad;
     EXPECT_EQ(FirstMalformedByte(std::string("ab") + bad), 2u) << bad;
   }

@@ -1,7 +1,7 @@
 // UTF-8: the only encoding of text here.
 
-#ifndef SERVICES_TOKENIZER_UTF8_H_
-#define SERVICES_TOKENIZER_UTF8_H_
+#ifndef SERVICES_BASE_UTF8_H_
+#define SERVICES_BASE_UTF8_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -38,4 +38,4 @@ std::string Lowercase(absl::string_view text);
 
 }  // namespace gshard
 
-#endif  // SERVICES_TOKENIZER_UTF8_H_
+#endif  // SERVICES_BASE_UTF8_H_
