@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +16,11 @@ using std::chrono::milliseconds;
 // Nobody is told to come back sooner, or later.
 constexpr double kShortestDelay = 0.01, kLongestDelay = 60.0;  // seconds
 
-// What a caller may have waiting, in multiples of what it leaves free; and,
-// where there are others, one of whom nothing is known, whose sentences may
-// take many times the usual work.
-constexpr double kShare = 2.0, kShareOfStranger = 0.25;
+// What a caller may have waiting, and be promised, in multiples of what it
+// leaves free: by itself, and where there are others. The latter makes
+// estimates that are wrong by several times do no harm: what was promised is
+// done in time by fair turns.
+constexpr double kShare = 2.0, kShareBesideOthers = 0.25;
 
 // Estimates are for who is taken; the rest is for what is not known.
 constexpr double kMargin = 1.05;
@@ -134,8 +136,6 @@ Admission::Decision Admission::Decide(const AdmissionRequest& request) const {
                      " more; at most ", limits_.max_caller_tokens, " may be"),
         UsualWork(std::min(its, its + tokens - limits_.max_caller_tokens)));
   }
-  // Who finds nobody is taken: nothing new would be measured otherwise.
-  if (work_.empty()) return {};
   return DecideInTime(request);
 }
 
@@ -149,13 +149,24 @@ Admission::Decision Admission::DecideInTime(
   const Pace pace = times_.PaceOf(static_cast<double>(rows_ + request.rows()),
                                   BatchRows(), batches_);
   const double work = request.work();
-  const Outlook outlook = work_.Look({.caller = request.caller,
-                                      .flow = request.flow,
-                                      .deadline = request.deadline,
-                                      .work = work,
-                                      .longest = request.longest()},
-                                     request.now, pace, margin);
+  const double share =
+      callers_.KnowsOthers(request.caller) ? kShareBesideOthers : kShare;
+  Demand demand{.caller = request.caller,
+                .flow = request.flow,
+                .deadline = request.deadline,
+                .work = work,
+                .longest = request.longest()};
+  const Waits waits = work_.WaitsOf(demand);
+  const double its = waits.caller + work;
+  // What would be more than a share though nobody else had asked for anything.
+  const Pace full = times_.PaceOf(std::numeric_limits<double>::infinity(),
+                                  BatchRows(), batches_);
+  demand.promised =
+      its * margin * full.work_seconds <= share / (1 + share) * left;
+  const Outlook outlook = work_.Look(demand, request.now, pace, margin);
   if (outlook.seconds > left) {
+    // Who finds nobody is taken: nothing new would be measured otherwise.
+    if (work_.empty()) return Decision();
     Decision late{
         Verdict::kTooLate,
         absl::ResourceExhaustedError(absl::StrCat(
@@ -165,22 +176,18 @@ Admission::Decision Admission::DecideInTime(
     late.status = WithRetryDelay(late.status, ToDelay(outlook.seconds - left));
     return late;
   }
-  if (pace.work_seconds > 0 && outlook.caller_work > 0) {
+  if (pace.work_seconds > 0 && waits.caller > 0) {
     const double free = (left - outlook.seconds) / (margin * pace.work_seconds);
-    const bool stranger =
-        !callers_.Knows(request.caller) && callers_.KnowsOthers(request.caller);
-    const double share = stranger ? kShareOfStranger : kShare;
-    const double its = outlook.caller_work + work;
-    const double part = outlook.flow_work + work;
-    const double excess = std::max(
-        its - share * free,
-        outlook.flow_work == 0 ? 0.0 : part - share * (share * free - its));
+    const double part = waits.flow + work;
+    const double excess =
+        std::max(its - share * free,
+                 waits.flow == 0 ? 0.0 : part - kShare * (share * free - its));
     if (excess > 0) {
       const auto ms = [&](double of) {
         return static_cast<int64_t>(1000 * of * pace.work_seconds);
       };
       return Refuse(Verdict::kOverShare,
-                    absl::StrCat("the caller has ", ms(outlook.caller_work),
+                    absl::StrCat("the caller has ", ms(waits.caller),
                                  " ms of work waiting, and asks for ", ms(work),
                                  " ms more: the rest is for others"),
                     excess);
@@ -192,7 +199,7 @@ Admission::Decision Admission::DecideInTime(
                   work);
   }
   Decision taken;
-  taken.promised = times_.RoundSeconds(1) > 0;
+  taken.promised = demand.promised && times_.RoundSeconds(1) > 0;
   return taken;
 }
 
@@ -240,7 +247,7 @@ void Admission::Broken() {
 }
 
 void Admission::Queued(const WaitingSentence& sentence) {
-  work_.Promise(sentence);
+  work_.Take(sentence);
   queued_tokens_ += sentence.cost.tokens();
   ++queued_sentences_;
   rows_ += sentence.cost.rows;

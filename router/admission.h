@@ -6,12 +6,18 @@
 // corrected by how many were late. Not thread-safe; no clock.
 //
 // Shares are fair at this place. Of the work that can be done until a request's
-// deadline, what is not taken yet is free, and a caller that has something
-// waiting may have twice as much as it leaves free: one caller gets two thirds,
-// two get two fifths each, and there is always room for another one. The same
-// holds for the flows of a caller, in what it may have. A caller of whom
-// nothing was measured yet may have a quarter of what it leaves free, where
-// others are known: what it sends may take many times as long as is usual.
+// deadline, what is not taken yet is free. A caller that has something waiting
+// may have twice as much as it leaves free if no other one was ever seen, and a
+// quarter otherwise: two callers get a sixth each, and there is always room for
+// another one. That is a limit of what waits, not of what is done: who comes
+// again as its sentences end keeps the batch full. It is low so that turns can
+// be fair: if more was promised, what is due soon would have to go before the
+// turns of others whenever it takes longer than was expected. A flow may have
+// twice as much as it leaves of what its caller may have.
+//
+// Who has nothing waiting may ask for more than its share, as long as it can be
+// done in time. It is not promised that: it waits for its turns, and others
+// wait for nothing of it but what runs.
 
 #ifndef ROUTER_ADMISSION_H_
 #define ROUTER_ADMISSION_H_

@@ -76,6 +76,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   }
   for (JoiningItem& item : joining) {
     load_.Add(item.waiting);
+    load_.Encode(item.waiting);
     sentences_[item.id] = std::move(item.waiting);
   }
 }
@@ -110,6 +111,7 @@ void BatchLane::Step(const BatchRun& run, RoundResult& result) {
     return Fail(std::move(failed), status, /*joined=*/true, result);
   }
   result.rows = rows;
+  load_.Step(limits_);
   for (auto& [id, waiting] : sentences_) ++waiting.rounds;
   for (FinishedSentence& finished : batch_->TakeFinished()) {
     result.outcomes.push_back({Remove(finished.id),

@@ -71,7 +71,9 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
         {.source_tokens = static_cast<int64_t>(sentence.ids.size()),
          .rows = std::max(1, sentence.options.beam_size),
          .positions = call.model->CachedPositions(sentence),
-         .max_rounds = sentence.options.max_length});
+         .max_rounds = sentence.options.max_length,
+         .encode_work = EncodeWork(static_cast<int64_t>(sentence.ids.size()),
+                                   options_.batch)});
   }
   auto request = std::make_shared<Request>();
   request->results.resize(call.sentences.size());
@@ -100,7 +102,8 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
                              .sentence = i,
                              .cost = asked.costs[i],
                              .arrival = now,
-                             .deadline = asked.deadline};
+                             .deadline = asked.deadline,
+                             .promised = decision.promised};
     admission_.Queued(sentence);
     queue.Add(std::move(sentence));
   }

@@ -8,7 +8,6 @@ namespace gshard {
 namespace {
 
 constexpr double kLatest = 0.05;     // weight of the latest sentence, at least
-constexpr int64_t kKnown = 8;        // sentences of a caller
 constexpr double kHalfLife = 1'000;  // sentences of all callers
 
 }  // namespace
@@ -32,11 +31,6 @@ void CallerCosts::Observe(const std::string& caller, int64_t source_tokens,
   mean.rounds += weight * (ratio - mean.rounds);
   mean.row_cost += weight * (row_cost - mean.row_cost);
   Summarize();
-}
-
-bool CallerCosts::Knows(const std::string& caller) const {
-  const auto found = callers_.find(caller);
-  return found != callers_.end() && found->second.sentences >= kKnown;
 }
 
 void CallerCosts::Summarize() {

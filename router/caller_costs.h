@@ -26,10 +26,7 @@ class CallerCosts {
   void Observe(const std::string& caller, int64_t source_tokens, int64_t rounds,
                double row_cost);
 
-  // Whether so many of its sentences were observed that an estimate is more
-  // than what is usual.
-  bool Knows(const std::string& caller) const;
-  // Whether sentences of somebody else were.
+  // Whether sentences of somebody else were observed.
   bool KnowsOthers(const std::string& caller) const {
     return callers_.size() > callers_.count(caller);
   }

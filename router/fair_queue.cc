@@ -53,13 +53,14 @@ const WaitingSentence* FairQueue::Next(const Filter& may) const {
 }
 
 const WaitingSentence* FairQueue::MostUrgent(
-    std::chrono::steady_clock::time_point from) const {
+    std::chrono::steady_clock::time_point from, const Filter& may) const {
   const WaitingSentence* urgent = nullptr;
   uint64_t earliest = 0;  // its ticket
   for (const auto& [name, caller] : callers_) {
     for (const auto& [id, flow] : caller.flows) {
       const auto& [ticket, sentence] = flow.waiting.front();
-      if (sentence.deadline < from) continue;
+      if (!sentence.promised || sentence.deadline < from) continue;
+      if (may != nullptr && !may(sentence)) continue;
       if (urgent == nullptr || std::tie(sentence.deadline, ticket) <
                                    std::tie(urgent->deadline, earliest)) {
         urgent = &sentence;

@@ -12,6 +12,7 @@
 #ifndef ROUTER_FAIR_QUEUE_H_
 #define ROUTER_FAIR_QUEUE_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -36,11 +37,16 @@ struct SentenceCost {
   double rounds = 0;
   double row_cost = 1;
 
+  // The work of the steps that make up for its encoding: see EncodeWork().
+  double encode_work = 0;
+
   // The unit of limits.
   int64_t tokens() const { return source_tokens * rows; }
 
   // The unit of turns, shares and promises: rounds of a row.
-  double work() const { return static_cast<double>(rows) * rounds * row_cost; }
+  double work() const {
+    return std::max(static_cast<double>(rows) * rounds * row_cost, encode_work);
+  }
   // What is left after so many rounds. Who takes longer than expected is
   // expected to be late by as much again.
   double WorkLeft(int64_t rounds_had) const;
@@ -56,7 +62,8 @@ struct WaitingSentence {
   // When the answer is of no use any more.
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::time_point::max();
-  int64_t rounds = 0;  // of a batch, that it has had
+  bool promised = true;  // an answer in time, by Admission
+  int64_t rounds = 0;    // of a batch, that it has had
 };
 
 class FairQueue {
@@ -69,10 +76,11 @@ class FairQueue {
   // Whose turn it is; null if nobody waits who may. Until the next change.
   const WaitingSentence* Next(const Filter& may = nullptr) const;
 
-  // Whose deadline is first, and not before `from`, of those at the head of
-  // their flow; null if there is none. Until the next change.
-  const WaitingSentence* MostUrgent(
-      std::chrono::steady_clock::time_point from) const;
+  // Whose deadline is first, and not before `from`, of those that are promised
+  // an answer, at the head of their flow, and may be next; null if there is
+  // none. Until the next change.
+  const WaitingSentence* MostUrgent(std::chrono::steady_clock::time_point from,
+                                    const Filter& may = nullptr) const;
 
   // Takes out Next(), or MostUrgent(). REQUIRES: it is one of them.
   WaitingSentence Take() { return Take(Next()); }

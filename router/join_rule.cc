@@ -6,14 +6,40 @@ namespace gshard {
 
 namespace {
 
-constexpr int64_t kShare = 7;  // in multiples of the rows that are left free
+constexpr int64_t kShare = 2;  // in multiples of the rows that are left free
+
+double CostOfRows(const WaitingSentence& sentence) {
+  return static_cast<double>(sentence.cost.rows) * sentence.cost.row_cost;
+}
 
 bool LeavesRoom(const WaitingSentence& sentence, const BatchLoad& load,
                 const BatchLimits& limits) {
-  const auto its = load.caller_rows.find(sentence.caller);
-  if (its == load.caller_rows.end()) return true;
+  const auto its = load.callers.find(sentence.caller);
+  if (its == load.callers.end()) return true;
   const int64_t free = limits.max_rows - load.rows - sentence.cost.rows;
-  return its->second + sentence.cost.rows <= kShare * (free + 1);
+  return its->second.rows + CostOfRows(sentence) <=
+         static_cast<double>(kShare * (free + 1));
+}
+
+// Whether nobody else's steps wait for its encoding.
+bool DelaysNobody(const WaitingSentence& sentence, const BatchLoad& load) {
+  return load.callers.size() == load.callers.count(sentence.caller);
+}
+
+bool IsMadeUpFor(const WaitingSentence& sentence, const BatchLoad& load) {
+  return !load.encoded.contains(sentence.caller);
+}
+
+// A caller whose last sentences are not made up for gives way to all others.
+const WaitingSentence* NextInTurn(const FairQueue& queue, const BatchLoad& load,
+                                  const BatchLimits& limits) {
+  const auto next = [&](const auto& may) {
+    return queue.Next([&](const WaitingSentence& sentence) {
+      return LeavesRoom(sentence, load, limits) && may(sentence, load);
+    });
+  };
+  const WaitingSentence* const first = next(IsMadeUpFor);
+  return first != nullptr ? first : next(DelaysNobody);
 }
 
 }  // namespace
@@ -22,20 +48,37 @@ int64_t RowsOfOneCaller(const BatchLimits& limits) {
   return std::max<int64_t>(1, kShare * (limits.max_rows + 1) / (kShare + 1));
 }
 
+double EncodeWork(int64_t source_tokens, const BatchLimits& limits) {
+  return static_cast<double>(RowsOfOneCaller(limits)) *
+         static_cast<double>(source_tokens) /
+         static_cast<double>(limits.max_encode_tokens);
+}
+
 void BatchLoad::Add(const WaitingSentence& sentence) {
   ++sentences;
   rows += sentence.cost.rows;
   positions += sentence.cost.positions;
-  caller_rows[sentence.caller] += sentence.cost.rows;
+  Share& its = callers[sentence.caller];
+  ++its.sentences;
+  its.rows += CostOfRows(sentence);
 }
 
 void BatchLoad::Remove(const WaitingSentence& sentence) {
   --sentences;
   rows -= sentence.cost.rows;
   positions -= sentence.cost.positions;
-  const auto its = caller_rows.find(sentence.caller);
-  its->second -= sentence.cost.rows;
-  if (its->second == 0) caller_rows.erase(its);
+  const auto its = callers.find(sentence.caller);
+  its->second.rows -= CostOfRows(sentence);
+  if (--its->second.sentences == 0) callers.erase(its);
+}
+
+void BatchLoad::Encode(const WaitingSentence& sentence) {
+  encoded[sentence.caller] += sentence.cost.source_tokens;
+}
+
+void BatchLoad::Step(const BatchLimits& limits) {
+  for (auto& [caller, tokens] : encoded) tokens -= limits.max_encode_tokens;
+  std::erase_if(encoded, [](const auto& its) { return its.second <= 0; });
 }
 
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
@@ -43,12 +86,12 @@ std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
                                          Slack slack) {
   std::vector<WaitingSentence> joining;
   int64_t longest = 0;
-  const auto may = [&](const WaitingSentence& sentence) {
-    return LeavesRoom(sentence, load, limits);
-  };
-  while (const WaitingSentence* next = queue.Next(may)) {
+  while (const WaitingSentence* next = NextInTurn(queue, load, limits)) {
     if (!slack.Allows(next->deadline, next->cost.work())) {
-      const WaitingSentence* const urgent = queue.MostUrgent(slack.first());
+      const WaitingSentence* const urgent =
+          queue.MostUrgent(slack.first(), [&](const WaitingSentence& sentence) {
+            return IsMadeUpFor(sentence, load);
+          });
       if (urgent != nullptr) next = urgent;
     }
     const SentenceCost& cost = next->cost;

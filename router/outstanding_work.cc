@@ -19,7 +19,7 @@ void Backlog::Add(double work, double seconds_left) {
 }
 
 OutstandingWork::Key OutstandingWork::KeyOf(const WaitingSentence& sentence) {
-  return {sentence.deadline, sentence.caller, sentence.flow};
+  return {sentence.deadline, sentence.caller, sentence.flow, sentence.promised};
 }
 
 void OutstandingWork::Add(const std::string& caller, int64_t tokens) {
@@ -31,7 +31,7 @@ void OutstandingWork::Add(const std::string& caller, int64_t tokens) {
   if (callers_.empty()) waiting_work_ = running_work_ = 0;
 }
 
-void OutstandingWork::Promise(const WaitingSentence& sentence) {
+void OutstandingWork::Take(const WaitingSentence& sentence) {
   Waiting& entry = waiting_[KeyOf(sentence)];
   ++entry.sentences;
   entry.work += sentence.cost.work();
@@ -86,32 +86,44 @@ int64_t OutstandingWork::TokensOf(const std::string& caller) const {
   return found == callers_.end() ? 0 : found->second;
 }
 
+Waits OutstandingWork::WaitsOf(const Demand& demand) const {
+  Waits waits;
+  for (const auto& [key, entry] : waiting_) {
+    const auto& [deadline, caller, flow, promised] = key;
+    if (caller != demand.caller) continue;
+    if (promised && deadline > demand.deadline) continue;
+    waits.caller += entry.work;
+    if (flow == demand.flow) waits.flow += entry.work;
+  }
+  return waits;
+}
+
 Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
                               const Pace& pace, double margin) const {
   const Pace slow = pace.Times(margin);
   Outlook outlook;
   Backlog expected = Running(now, pace), at_worst = Running(now, slow);
   const auto add = [&](const auto& entry) {
-    const double left = SecondsLeft(std::get<SteadyTime>(entry.first), now);
+    const auto& [deadline, caller, flow, promised] = entry.first;
+    if (demand.promised && !promised) return;
+    const double left = SecondsLeft(deadline, now);
     expected.Add(entry.second.work, left);
     at_worst.Add(entry.second.work, left);
   };
   auto entry = waiting_.begin();
   for (; entry != waiting_.end(); ++entry) {
-    const auto& [deadline, caller, flow] = entry->first;
-    if (deadline > demand.deadline) break;
+    if (std::get<SteadyTime>(entry->first) > demand.deadline) break;
     add(*entry);
-    if (caller != demand.caller) continue;
-    outlook.caller_work += entry->second.work;
-    if (flow == demand.flow) outlook.flow_work += entry->second.work;
   }
   outlook.seconds = at_worst.Seconds(demand.work, demand.longest);
   const double delay = slow.Seconds(demand.work, 0);
   for (; entry != waiting_.end() && delay > 0; ++entry) {
     const auto& [work, longest] =
         std::tie(entry->second.work, entry->second.longest);
-    const double left = SecondsLeft(std::get<SteadyTime>(entry->first), now);
-    if (expected.Seconds(work, longest) <= left &&
+    const auto& [deadline, caller, flow, promised] = entry->first;
+    const double left = SecondsLeft(deadline, now);
+    if ((promised || !demand.promised) &&
+        expected.Seconds(work, longest) <= left &&
         at_worst.Seconds(work, longest) + delay > left) {
       outlook.breaks_promises = true;
       break;
@@ -128,11 +140,12 @@ Slack OutstandingWork::SlackAt(SteadyTime now, const Pace& pace,
   if (slow.work_seconds == 0) return slack;
   Backlog expected = Running(now, pace), at_worst = Running(now, slow);
   for (const auto& [key, entry] : waiting_) {
-    const double left = SecondsLeft(std::get<SteadyTime>(key), now);
+    const auto& [deadline, caller, flow, promised] = key;
+    if (!promised) continue;
+    const double left = SecondsLeft(deadline, now);
     // Who is late in any case holds up nobody.
     if (expected.Seconds(entry.work, entry.longest) <= left) {
-      slack.Add(std::get<SteadyTime>(key),
-                left - at_worst.Seconds(entry.work, entry.longest));
+      slack.Add(deadline, left - at_worst.Seconds(entry.work, entry.longest));
     }
     expected.Add(entry.work, left);
     at_worst.Add(entry.work, left);

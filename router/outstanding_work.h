@@ -1,5 +1,7 @@
-// OutstandingWork: what callers have been promised and not been given, by the
-// time at which it is due, as SentenceCost::work() and in tokens.
+// OutstandingWork: what was taken of callers and is not done, by the time at
+// which it is due, as SentenceCost::work() and in tokens. Most of it they were
+// promised in time; the rest is done as turns come, and no promise waits for
+// it.
 //
 // A promise is kept if what waits is done in the order of deadlines, whatever
 // comes later; so whoever asks is told when its work would be done in that
@@ -27,9 +29,12 @@ namespace gshard {
 struct Outlook {
   double seconds = 0;            // until it is done, with the margin
   bool breaks_promises = false;  // somebody who is in time would not be
-  // What waits of the caller, and of its flow, and is due no later.
-  double caller_work = 0;
-  double flow_work = 0;
+};
+
+// What waits of a caller, and of its flow, and is due no later or may be late.
+struct Waits {
+  double caller = 0;
+  double flow = 0;
 };
 
 // What has to be done first, in the order of deadlines.
@@ -56,33 +61,37 @@ struct Demand {
   uint64_t flow = 0;
   SteadyTime deadline;
   double work = 0;
-  double longest = 0;  // rounds of a sentence
+  double longest = 0;    // rounds of a sentence
+  bool promised = true;  // or it waits for what is not, too
 };
 
 class OutstandingWork {
  public:
-  // A sentence is promised; begun; done.
-  void Promise(const WaitingSentence& sentence);
+  // A sentence is taken; begun; done.
+  void Take(const WaitingSentence& sentence);
   void Begin(const WaitingSentence& sentence);
   void Finish(const WaitingSentence& sentence);
-  // Promised, and never begun.
+  // Taken, and never begun.
   void Drop(const WaitingSentence& sentence);
   // What is left to do of the sentences in a batch, which are given up at
   // `end` at the latest.
   void Progress(const void* batch, double work_left, SteadyTime end);
 
-  // What the caller has been promised and not been given, in tokens.
+  // What was taken of the caller and is not done, in tokens.
   int64_t TokensOf(const std::string& caller) const;
   // Of all, those that run as if they had just begun.
   double work() const { return waiting_work_ + running_work_; }
   bool empty() const { return callers_.empty(); }
+
+  Waits WaitsOf(const Demand& demand) const;
 
   // At this pace. Who would be in time by it may not be late if all takes
   // `margin` times as long.
   Outlook Look(const Demand& demand, SteadyTime now, const Pace& pace,
                double margin) const;
 
-  // How long those that wait can be held up by others that are due later.
+  // How long those that wait with a promise can be held up by others that are
+  // due later.
   Slack SlackAt(SteadyTime now, const Pace& pace, double margin) const;
 
  private:
@@ -95,8 +104,8 @@ class OutstandingWork {
     double work = 0;
     SteadyTime end;
   };
-  // By deadline, caller and flow.
-  using Key = std::tuple<SteadyTime, std::string, uint64_t>;
+  // By deadline, caller, flow, and whether it is promised.
+  using Key = std::tuple<SteadyTime, std::string, uint64_t, bool>;
 
   static Key KeyOf(const WaitingSentence& sentence);
   void RemoveWaiting(const WaitingSentence& sentence);

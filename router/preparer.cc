@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/retry_delay.h"
+#include "services/base/share.h"
+#include "services/base/thread_priority.h"
 #include "services/rpc/trace_scope.h"
 
 namespace gshard {
@@ -14,8 +16,9 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// What a caller may have, in multiples of what it leaves free.
-constexpr int64_t kShare = 2;
+// Of a core that a batch wants all of: text of many requests, most of which may
+// be refused, holds up nobody's translation.
+constexpr int64_t kPercentOfCore = 25;
 
 // All that may wait is prepared in less, unless the machine is busy.
 constexpr std::chrono::milliseconds kRetryDelay{1'000};
@@ -67,7 +70,7 @@ absl::StatusOr<uint64_t> Preparer::Add(Task task) {
                                 "; at most ", limits_.max_bytes, " may"));
   }
   const auto its = callers_.find(entry->task.caller);
-  if (its != callers_.end() && its->second + bytes > kShare * free) {
+  if (its != callers_.end() && !IsWithinShare(its->second, bytes, free)) {
     metrics_.CountAdmission(Verdict::kOverShare);
     return Refused(absl::StrCat("the caller has requests of ", its->second,
                                 " bytes waiting, and this has ", bytes,
@@ -145,6 +148,7 @@ Preparer::Entries Preparer::TakeExpired() {
 }
 
 void Preparer::RunThread() {
+  BeNice(NicenessOfShare(kPercentOfCore));
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });

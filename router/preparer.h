@@ -1,6 +1,6 @@
 // Preparer: the threads that turn requests into tokens, and the requests that
 // wait for them. gRPC's threads must not do it: health and heartbeats are
-// theirs, too.
+// theirs, too. The threads are nice (thread_priority.h).
 //
 // A request is prepared in parts, a sentence each. Turns are fair by bytes, as
 // those of the batch are by tokens (fair_queue.h): who sends much text gives

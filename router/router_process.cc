@@ -65,9 +65,10 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 30, "streams that a caller may have open");
   flags.Bool("enable_debug_calls", &options->enable_debug_calls,
              "answer ExplainRouting");
-  flags.Integer("max_batch_rows", &options->max_batch_rows, 1, 65536,
-                "hypotheses that a batch decodes together; one caller's at most "
-                "seven eighths of many; one sentence's beam may be larger");
+  flags.Integer(
+      "max_batch_rows", &options->max_batch_rows, 1, 65536,
+      "hypotheses that a batch decodes together; one caller's at most "
+      "two thirds of many; one sentence's beam may be larger");
   flags.Integer("max_cached_positions", &options->max_cached_positions, 1,
                 int64_t{1} << 30,
                 "source and target positions, times the hypotheses, that a "
@@ -76,7 +77,7 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
   flags.Integer("max_encode_tokens", &options->max_encode_tokens, 1,
                 int64_t{1} << 30,
                 "source tokens of joining sentences that running ones wait for "
-                "between two steps");
+                "between two steps, on average if a sentence has more");
   flags.Text("reduce_host", &options->reduce_host, "HOST",
              "name or address of this machine on which other routers reach it "
              "when the coordinator has --reduce=gloo, at ports that the system "

@@ -159,13 +159,19 @@ class OutstandingWorkTest : public ::testing::Test {
   static SteadyTime At(int64_t s) {
     return SteadyTime() + std::chrono::seconds(s);
   }
-  Outlook Look(int64_t deadline, double work, uint64_t flow = 9) {
-    return work_.Look({.caller = "a",
-                       .flow = flow,
-                       .deadline = At(deadline),
-                       .work = work,
-                       .longest = work},
-                      At(0), {.work_seconds = 0.1}, 1.0);
+  static Demand Asks(int64_t deadline, double work, bool promised = true) {
+    return {.caller = "a",
+            .flow = 2,
+            .deadline = At(deadline),
+            .work = work,
+            .longest = work,
+            .promised = promised};
+  }
+  Outlook Look(const Demand& demand) const {
+    return work_.Look(demand, At(0), {.work_seconds = 0.1}, 1.0);
+  }
+  Outlook Look(int64_t deadline, double work) const {
+    return Look(Asks(deadline, work));
   }
   OutstandingWork work_;
 };
@@ -173,15 +179,14 @@ class OutstandingWorkTest : public ::testing::Test {
 TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
   const WaitingSentence soon = Sentence("b", 1, Cost(30), At(10));
   const WaitingSentence later = Sentence("a", 2, Cost(50), At(20));
-  work_.Promise(soon);
-  work_.Promise(later);
+  work_.Take(soon);
+  work_.Take(later);
   EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 1.0);
   EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
   EXPECT_DOUBLE_EQ(Look(20, 10).seconds, 9.0);
-  EXPECT_EQ(Look(19, 10).caller_work, 0);
-  EXPECT_EQ(Look(20, 10).caller_work, 50);
-  EXPECT_EQ(Look(20, 10).flow_work, 0);
-  EXPECT_EQ(Look(20, 10, 2).flow_work, 50);
+  EXPECT_EQ(work_.WaitsOf(Asks(19, 10)).caller, 0);
+  EXPECT_EQ(work_.WaitsOf(Asks(20, 10)).caller, 50);
+  EXPECT_EQ(work_.WaitsOf(Asks(20, 10)).flow, 50);
   work_.Begin(later);
   work_.Progress(this, 25, At(20));
   EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 3.5);  // half of what runs is done
@@ -195,20 +200,20 @@ TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
 }
 
 TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
-  work_.Promise(Sentence("b", 1, Cost(80), At(10)));
+  work_.Take(Sentence("b", 1, Cost(80), At(10)));
   EXPECT_FALSE(Look(5, 20).breaks_promises);
   EXPECT_TRUE(Look(5, 21).breaks_promises);
   EXPECT_FALSE(Look(10, 21).breaks_promises);  // that comes after it
   // Who is late in any case cannot be made so.
-  work_.Promise(Sentence("b", 2, Cost(40), At(11)));
+  work_.Take(Sentence("b", 2, Cost(40), At(11)));
   EXPECT_FALSE(Look(5, 20).breaks_promises);
 }
 
 // One who comes alone is taken, with far more than can be done in its time.
 TEST_F(OutstandingWorkTest, WhatIsGivenUpHoldsUpNobody) {
   const WaitingSentence endless = Sentence("b", 1, Cost(500), At(2));
-  work_.Promise(endless);
-  work_.Promise(Sentence("b", 2, Cost(10), At(6)));
+  work_.Take(endless);
+  work_.Take(Sentence("b", 2, Cost(10), At(6)));
   EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
   EXPECT_FALSE(Look(5, 30).breaks_promises);
   EXPECT_TRUE(Look(5, 31).breaks_promises);
@@ -219,9 +224,31 @@ TEST_F(OutstandingWorkTest, WhatIsGivenUpHoldsUpNobody) {
   EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
 }
 
+// It waits for its turns, before nobody who was promised to be in time.
+TEST_F(OutstandingWorkTest, NoPromiseWaitsForWhatIsNotPromised) {
+  WaitingSentence unpromised = Sentence("a", 1, Cost(50), At(6));
+  unpromised.promised = false;
+  work_.Take(unpromised);
+  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 1.0);
+  EXPECT_DOUBLE_EQ(Look(Asks(10, 10, false)).seconds, 6.0);
+  EXPECT_FALSE(Look(5, 20).breaks_promises);
+  EXPECT_TRUE(Look(Asks(5, 20, false)).breaks_promises);
+  // It counts for its caller, whenever it is due.
+  EXPECT_EQ(work_.WaitsOf(Asks(3, 10)).caller, 50);
+  EXPECT_EQ(work_.WaitsOf(Asks(3, 10)).flow, 0);
+  const auto allows_all = [&] {
+    return work_.SlackAt(At(0), {.work_seconds = 0.1}, 1.0).Allows(At(20), 1e6);
+  };
+  EXPECT_TRUE(allows_all());
+  work_.Take(Sentence("b", 2, Cost(10), At(8)));
+  EXPECT_FALSE(allows_all());
+  work_.Drop(unpromised);
+  EXPECT_DOUBLE_EQ(Look(Asks(10, 10, false)).seconds, 2.0);
+}
+
 TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
-  work_.Promise(Sentence("b", 1, Cost(80), At(10)));
-  work_.Promise(Sentence("b", 2, Cost(10), At(12)));
+  work_.Take(Sentence("b", 1, Cost(80), At(10)));
+  work_.Take(Sentence("b", 2, Cost(10), At(12)));
   Slack slack = work_.SlackAt(At(0), {.work_seconds = 0.1}, 1.0);
   EXPECT_EQ(slack.first(), At(10));
   EXPECT_TRUE(slack.Allows(At(10), 1000));  // nobody is due before it
@@ -236,12 +263,6 @@ TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
 
 class AdmissionTest : public ::testing::Test {
  protected:
-  // The caller's sentences cost what they should.
-  static void Know(Admission& admission, const std::string& caller) {
-    while (!admission.callers().Knows(caller)) {
-      admission.callers().Observe(caller, 10, 10, 1);
-    }
-  }
   static AdmissionRequest Request(std::string caller, int64_t tokens,
                                   milliseconds time_left = milliseconds(9999),
                                   uint64_t flow = 7) {
@@ -360,7 +381,6 @@ TEST_F(AdmissionTest, WhoWasTakenIsNotMadeLateByOthers) {
 TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
-  Know(admission, "a");
   const SteadyTime deadline = kNow + milliseconds(10'500);  // 100 tokens
   admission.Queued(Sentence("a", 1, Cost(60), deadline));
   EXPECT_OK(admission.Decide(Request("a", 6, milliseconds(10'500))).status);
@@ -374,20 +394,46 @@ TEST_F(AdmissionTest, ThereIsAlwaysRoomForAnotherCaller) {
             Verdict::kOverShare);
 }
 
-// Its sentences may be of the costly kind.
-TEST_F(AdmissionTest, AStrangerTakesLittleUntilItIsKnown) {
+TEST_F(AdmissionTest, WhereThereAreOthersLittleOfACallerWaits) {
   Admission admission({}, {.max_rows = 1}, 1);
   admission.times().ObserveRound(1, 0.1);
+  const auto ask = [&](int64_t tokens, uint64_t flow = 7) {
+    return admission.Decide(Request("a", tokens, milliseconds(10'500), flow))
+        .verdict;
+  };
   admission.Queued(Sentence("a", 1, Cost(10), kNow + milliseconds(10'500)));
-  // By itself it may have what all may.
-  EXPECT_OK(admission.Decide(Request("a", 50, milliseconds(10'500))).status);
-  Know(admission, "b");
-  EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(10'500))).status);
-  const auto decision =
-      admission.Decide(Request("a", 11, milliseconds(10'500)));
-  EXPECT_EQ(decision.verdict, Verdict::kOverShare);
-  Know(admission, "a");
-  EXPECT_OK(admission.Decide(Request("a", 50, milliseconds(10'500))).status);
+  admission.callers().Observe("a", 10, 10, 1);
+  EXPECT_EQ(ask(56), Verdict::kAdmitted);
+  EXPECT_EQ(ask(57), Verdict::kOverShare);
+  admission.callers().Observe("b", 10, 10, 1);
+  EXPECT_EQ(ask(10), Verdict::kAdmitted);
+  EXPECT_EQ(ask(11), Verdict::kOverShare);
+  EXPECT_EQ(ask(4, 1), Verdict::kAdmitted);
+  EXPECT_EQ(ask(5, 1), Verdict::kOverShare);
+}
+
+// A share is two thirds of all with nobody else, and a fifth beside others.
+TEST_F(AdmissionTest, WhatIsMoreThanAShareIsNotPromised) {
+  Admission admission({}, {.max_rows = 1}, 1);
+  admission.times().ObserveRound(1, 0.1);
+  const auto ask = [&](const char* caller, int64_t tokens) {
+    return admission.Decide(Request(caller, tokens, milliseconds(10'500)));
+  };
+  for (const bool others : {false, true}) {
+    SCOPED_TRACE(others);
+    if (others) admission.callers().Observe("b", 10, 10, 1);
+    const int64_t share = others ? 20 : 66;
+    EXPECT_TRUE(ask("a", share).promised);
+    EXPECT_FALSE(ask("a", share + 1).promised);
+    EXPECT_OK(ask("a", share + 1).status);
+  }
+  // And no promise waits for it.
+  WaitingSentence unpromised =
+      Sentence("a", 1, Cost(80), kNow + milliseconds(10'000));
+  unpromised.promised = false;
+  admission.Queued(unpromised);
+  EXPECT_TRUE(ask("b", 60).promised);
+  EXPECT_EQ(ask("b", 70).verdict, Verdict::kTooLate);
 }
 
 TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {

@@ -79,7 +79,7 @@ TEST_F(BatcherTest, AnswersInTheOrderOfTheRequestsSentences) {
 TEST_F(BatcherTest, SentencesJoinWhatRunsBetweenSteps) {
   model_->SetSteps(3);
   model_->Hold();
-  Batcher batcher({.batch = {.max_rows = 3}});
+  Batcher batcher({.batch = {.max_rows = 4}});  // a caller's: 3
   Call first = Add(batcher, {Sentence(10)});
   model_->WaitForSteps(1);
   Call second = Add(batcher, {Sentence(20), Sentence(21)});

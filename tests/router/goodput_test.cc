@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "router/admission.h"
@@ -29,6 +30,7 @@ constexpr double kSeconds = 60;
 struct Arrival {
   std::string caller = "a";
   uint64_t flow = 0;
+  size_t sentences = 1;
   int64_t source_tokens = 20;
   int64_t rows = 1;
   double time_left = 2;  // seconds
@@ -36,9 +38,11 @@ struct Arrival {
   double load = 1;  // of the experts that its rows go to
 };
 
+// Sentences, and requests that were refused.
 struct Outcome {
   int64_t in_time = 0, late = 0, refused = 0;
-  double tokens = 0;  // in time
+  double tokens = 0;         // in time
+  std::vector<double> took;  // seconds, of those in time
 };
 
 struct Scenario {
@@ -48,6 +52,8 @@ struct Scenario {
   // Rounds that a sentence takes, for each source token.
   std::function<double(uint64_t i)> ratio = [](uint64_t) { return 1.0; };
   double measured = 1;  // of the seconds that a round takes
+  BatchLimits limits = kLimits;
+  double encode_seconds = 0;  // of a source token
 };
 
 struct Running {
@@ -60,12 +66,14 @@ SteadyTime At(double seconds) {
          duration_cast<steady_clock::duration>(duration<double>(seconds));
 }
 
-// Rounds take 4 ms and, for each row, 1 ms times the load of its experts. Late
-// ones are dropped at their deadline, as
-// the batcher does it.
+// Rounds take 4 ms and, for each row, 1 ms times the load of its experts, and
+// what encoding takes of those who join. Late ones are dropped at their
+// deadline, as the batcher does it.
 class Simulation {
  public:
-  explicit Simulation(Scenario scenario) : scenario_(std::move(scenario)) {}
+  explicit Simulation(Scenario scenario)
+      : scenario_(std::move(scenario)),
+        admission_({}, scenario_.limits, /*batches=*/1) {}
 
   std::map<std::string, Outcome> Run() {
     while (now_ < kSeconds) {
@@ -84,38 +92,43 @@ class Simulation {
  private:
   void Arrive() {
     const Arrival one = scenario_.arrival(count_);
-    SentenceCost cost{.source_tokens = one.source_tokens,
-                      .rows = one.rows,
-                      .positions = one.source_tokens * (1 + 2 * one.rows),
-                      .max_rounds = one.max_rounds};
+    SentenceCost cost{
+        .source_tokens = one.source_tokens,
+        .rows = one.rows,
+        .positions = one.source_tokens * (1 + 2 * one.rows),
+        .max_rounds = one.max_rounds,
+        .encode_work = EncodeWork(one.source_tokens, scenario_.limits)};
     admission_.callers().Estimate(one.caller, cost);
     loads_[count_] = one.load;
-    const WaitingSentence sentence{.caller = one.caller,
-                                   .flow = one.flow,
-                                   .request = count_,
-                                   .sentence = 0,
-                                   .cost = cost,
-                                   .arrival = At(next_),
-                                   .deadline = At(next_ + one.time_left)};
-    const auto decision = admission_.Decide({.caller = one.caller,
-                                             .flow = one.flow,
-                                             .costs = {cost},
-                                             .now = At(next_),
-                                             .deadline = sentence.deadline});
+    WaitingSentence sentence{.caller = one.caller,
+                             .flow = one.flow,
+                             .request = count_,
+                             .sentence = 0,
+                             .cost = cost,
+                             .arrival = At(next_),
+                             .deadline = At(next_ + one.time_left)};
+    const auto decision =
+        admission_.Decide({.caller = one.caller,
+                           .flow = one.flow,
+                           .costs = std::vector(one.sentences, cost),
+                           .now = At(next_),
+                           .deadline = sentence.deadline});
+    sentence.promised = decision.promised;
     next_ += -std::log(1 - RandomUniform(1, count_)) / scenario_.rate;
     if (!decision.status.ok()) {
       ++outcomes_[one.caller].refused;
       return;
     }
-    promised_[count_] = decision.promised;
-    admission_.Queued(sentence);
     waiting_.emplace(sentence.deadline, sentence);
-    queue_.Add(sentence);
+    for (; sentence.sentence < one.sentences; ++sentence.sentence) {
+      admission_.Queued(sentence);
+      queue_.Add(sentence);
+    }
   }
 
   void Late(const WaitingSentence& sentence) {
     ++outcomes_[sentence.caller].late;
-    if (promised_[sentence.request]) admission_.Broken();
+    if (sentence.promised) admission_.Broken();
   }
 
   void Drop() {
@@ -130,6 +143,7 @@ class Simulation {
     }
     std::erase_if(running_, [&](Running& one) {
       if (one.sentence.deadline >= At(now_)) return false;
+      load_.Remove(one.sentence);
       admission_.Left(one.sentence);
       one.sentence.rounds = one.rounds - one.left;
       admission_.GivenUp(one.sentence);
@@ -138,15 +152,9 @@ class Simulation {
     });
   }
 
-  BatchLoad Load() const {
-    BatchLoad load;
-    for (const Running& one : running_) load.Add(one.sentence);
-    return load;
-  }
-
   void Join() {
-    for (WaitingSentence& sentence :
-         TakeJoining(queue_, Load(), kLimits, admission_.SlackAt(At(now_)))) {
+    for (WaitingSentence& sentence : TakeJoining(
+             queue_, load_, scenario_.limits, admission_.SlackAt(At(now_)))) {
       admission_.Joined(sentence);
       if (admission_.Hopeless(sentence, At(now_))) {
         admission_.Left(sentence);
@@ -156,6 +164,10 @@ class Simulation {
       const auto rounds = static_cast<int64_t>(
           std::ceil(static_cast<double>(sentence.cost.source_tokens) *
                     scenario_.ratio(sentence.request)));
+      load_.Add(sentence);
+      load_.Encode(sentence);
+      encoding_ += scenario_.encode_seconds *
+                   static_cast<double>(sentence.cost.source_tokens);
       running_.push_back({std::move(sentence), rounds, rounds});
     }
     double left = 0;
@@ -168,17 +180,19 @@ class Simulation {
   }
 
   void Round() {
-    const int64_t rows = Load().rows;
+    const int64_t rows = load_.rows;
     double loads = 0;
     for (const Running& one : running_) {
       loads += loads_[one.sentence.request] *
                static_cast<double>(one.sentence.cost.rows);
     }
-    const double seconds = 0.004 + 0.001 * loads;
+    const double seconds = std::exchange(encoding_, 0) + 0.004 + 0.001 * loads;
     admission_.times().ObserveRound(rows, scenario_.measured * seconds);
     now_ += seconds;
+    load_.Step(scenario_.limits);
     std::erase_if(running_, [&](Running& one) {
       if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
+      load_.Remove(one.sentence);
       admission_.Left(one.sentence);
       // What its rows cost in those of all that were beside them.
       admission_.callers().Observe(
@@ -186,21 +200,23 @@ class Simulation {
           loads_[one.sentence.request] * static_cast<double>(rows) / loads);
       Outcome& outcome = outcomes_[one.sentence.caller];
       ++outcome.in_time;
+      outcome.took.push_back(
+          duration<double>(At(now_) - one.sentence.arrival).count());
       outcome.tokens += static_cast<double>(one.sentence.cost.tokens());
-      if (promised_[one.sentence.request]) admission_.Kept();
+      if (one.sentence.promised) admission_.Kept();
       return true;
     });
   }
 
   const Scenario scenario_;
-  Admission admission_{{}, kLimits, 1};
+  Admission admission_;
   FairQueue queue_;
+  BatchLoad load_;
   std::vector<Running> running_;
   std::multimap<SteadyTime, WaitingSentence> waiting_;
-  std::map<uint64_t, bool> promised_;
   std::map<uint64_t, double> loads_;  // of the experts of a request's rows
   std::map<std::string, Outcome> outcomes_;
-  double now_ = 0, next_ = 0;
+  double now_ = 0, next_ = 0, encoding_ = 0;  // seconds
   uint64_t count_ = 0;
 };
 
@@ -384,6 +400,76 @@ TEST(GoodputSharesTest, TranslationsThatDoNotEndAreTheirCallersMatter) {
 TEST(GoodputSharesTest, RowsForOneExpertAreTheirCallersMatter) {
   ExpectModestOnesAreServed({.caller = "hot", .time_left = 8, .load = 4},
                             /*ratio=*/1);
+}
+
+// Who sends a tenth of what can be done joins the batch at once: it waits for
+// the end of nobody's sentence, though others are due sooner and take longer
+// than was thought.
+TEST(GoodputSharesTest, AModestCallerWaitsForNobodysEnd) {
+  for (const double time_left : {1.0, 2.0, 8.0}) {
+    SCOPED_TRACE(time_left);
+    const auto attacks = [](uint64_t i) { return i % 10 != 0; };
+    auto outcomes =
+        Simulation({.arrival =
+                        [&](uint64_t i) {
+                          if (!attacks(i)) {
+                            return Arrival{
+                                .caller = "modest", .flow = i, .time_left = 10};
+                          }
+                          return Arrival{.caller = "greedy",
+                                         .flow = i,
+                                         .source_tokens = 2,
+                                         .time_left = time_left,
+                                         .max_rounds = 60};
+                        },
+                    .rate = kCapacity,
+                    .ratio = [&](uint64_t i) { return attacks(i) ? 30 : 1; },
+                    .measured = 0.7})
+            .Run();
+    Outcome& modest = outcomes["modest"];
+    EXPECT_EQ(modest.refused, 0);
+    EXPECT_EQ(modest.late, 0);
+    std::sort(modest.took.begin(), modest.took.end());
+    // Rounds with a full batch.
+    EXPECT_LT(modest.took[modest.took.size() * 99 / 100], 1.2 * 20 * 0.036);
+    EXPECT_GT(outcomes["greedy"].in_time, 100);
+  }
+}
+
+// Nor for one who asks at once for as much as can just be done until its
+// deadline, of sentences that are each longer than may be encoded at a time.
+TEST(GoodputSharesTest, AModestCallerWaitsForNobodysLongRequest) {
+  const auto attacks = [](uint64_t i) { return i % 10 != 0; };
+  for (const double time_left : {2.0, 4.0, 8.0}) {
+    SCOPED_TRACE(time_left);
+    auto outcomes =
+        Simulation({.arrival =
+                        [&](uint64_t i) {
+                          if (!attacks(i)) {
+                            return Arrival{.caller = "modest",
+                                           .flow = i,
+                                           .source_tokens = 10,
+                                           .time_left = 10};
+                          }
+                          return Arrival{.caller = "greedy",
+                                         .flow = i,
+                                         .sentences = 64,
+                                         .source_tokens = 72,
+                                         .time_left = time_left};
+                        },
+                    .rate = 50,
+                    .measured = 0.7,
+                    .limits = {.max_rows = 16, .max_encode_tokens = 64},
+                    .encode_seconds = 0.0002})
+            .Run();
+    Outcome& modest = outcomes["modest"];
+    EXPECT_EQ(modest.refused, 0);
+    EXPECT_EQ(modest.late, 0);
+    std::sort(modest.took.begin(), modest.took.end());
+    // Rounds with a full batch, of which each encodes.
+    EXPECT_LT(modest.took[modest.took.size() * 99 / 100], 1.2 * 10 * 0.0344);
+    EXPECT_GT(outcomes["greedy"].in_time, 100);
+  }
 }
 
 // Shares are of time, not of sentences.
