@@ -58,6 +58,29 @@ Batcher::~Batcher() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+absl::Status Batcher::Check(const std::string& caller, uint64_t flow,
+                            size_t sentences, int64_t source_tokens,
+                            const DecodeOptions& options,
+                            Clock::time_point deadline) {
+  SentenceCost cost{.source_tokens = source_tokens,
+                    .rows = std::max(1, options.beam_size),
+                    .max_rounds = options.max_length};
+  std::lock_guard<std::mutex> lock(mutex_);
+  admission_.callers().Estimate(caller, cost);
+  const Admission::Decision decision =
+      admission_.Decide({.caller = caller,
+                         .flow = flow,
+                         .costs = std::vector(sentences, cost),
+                         .now = Clock::now(),
+                         .deadline = deadline});
+  // Whose size is at fault is told it as it is.
+  if (decision.status.ok() || decision.verdict == Verdict::kTooLarge) {
+    return absl::OkStatus();
+  }
+  metrics_.CountAdmission(decision.verdict);
+  return decision.status;
+}
+
 absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   CHECK(!call.sentences.empty());
   const Clock::time_point now = Clock::now();
@@ -111,6 +134,11 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   changed_.notify_all();
   if (deadlines_.begin()->second == request->id) timer_.notify_all();
   return request->id;
+}
+
+bool Batcher::HasWorkOf(const std::string& caller) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return admission_.work().TokensOf(caller) > 0;
 }
 
 uint64_t Batcher::NewFlow() {

@@ -76,6 +76,15 @@ class Batcher {
   // decides; Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(TranslationRequest request);
 
+  // OK unless Add() would refuse requests of so many sentences now, even if
+  // each had only so many tokens: so that they need not be counted.
+  absl::Status Check(const std::string& caller, uint64_t flow, size_t sentences,
+                     int64_t source_tokens, const DecodeOptions& options,
+                     std::chrono::steady_clock::time_point deadline);
+
+  // Whether any of the caller's sentences waits or runs.
+  bool HasWorkOf(const std::string& caller) const;
+
   // A number for TranslationRequest::flow that nobody else has.
   uint64_t NewFlow();
 

@@ -1,16 +1,23 @@
 #include "router/intake.h"
 
+#include <grpcpp/alarm.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "router/translate_request.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// How long a refusal is held back of the delay that it tells.
+constexpr std::chrono::milliseconds kMaxHold{100};
+constexpr int64_t kBytesPerMs = int64_t{10} << 10;  // of the request
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -27,6 +34,7 @@ absl::Status CheckTime(Clock::time_point deadline) {
 
 struct Intake::Job {
   IncomingRequest request;
+  int64_t bytes = 0;
   std::optional<TranslationDraft> draft;  // once it is parsed
   double seconds = 0;                     // of preparation
 };
@@ -43,20 +51,21 @@ absl::Status Intake::Take(IncomingRequest request) {
   if (request.flow == 0) request.flow = batcher_->NewFlow();
   const std::shared_ptr<Cancellation> stop = request.stop;
   auto job = std::make_shared<Job>();
+  job->bytes = static_cast<int64_t>(request.bytes.Length());
   job->request = std::move(request);
-  ASSIGN_OR_RETURN(
-      const uint64_t id,
-      preparer_->Add(
-          {.caller = job->request.caller,
-           .flow = job->request.flow,
-           .bytes = std::max<int64_t>(
-               1, static_cast<int64_t>(job->request.bytes.Length())),
-           .deadline = job->request.deadline,
-           .trace = job->request.trace,
-           .part = [this, job] { return Prepare(job); },
-           .give_up =
-               [job](const absl::Status& why) { job->request.done(why); }}));
-  stop->OnCancel([preparer = preparer_, id] { preparer->Cancel(id); });
+  const auto id = preparer_->Add(
+      {.caller = job->request.caller,
+       .flow = job->request.flow,
+       .bytes = std::max<int64_t>(1, job->bytes),
+       .deadline = job->request.deadline,
+       .trace = job->request.trace,
+       .part = [this, job] { return Prepare(job); },
+       .give_up = [job](const absl::Status& why) { job->request.done(why); }});
+  if (!id.ok()) {
+    Refuse(job, id.status());
+    return absl::OkStatus();
+  }
+  stop->OnCancel([preparer = preparer_, id = *id] { preparer->Cancel(id); });
   return absl::OkStatus();
 }
 
@@ -71,8 +80,27 @@ int64_t Intake::Prepare(const std::shared_ptr<Job>& job) {
     status = Queue(job);
   }
   // Otherwise the batcher ends it, or has already.
-  if (!status.ok()) job->request.done(status);
+  if (!status.ok()) Refuse(job, status);
   return 0;
+}
+
+void Intake::Refuse(const std::shared_ptr<Job>& job,
+                    const absl::Status& status) {
+  job->request.bytes.Clear();
+  job->draft.reset();
+  const auto delay = RetryDelay(status).value_or(std::chrono::milliseconds(0));
+  const auto hold = std::min(
+      {delay, kMaxHold, std::chrono::milliseconds(job->bytes / kBytesPerMs)});
+  if (hold.count() == 0 || !absl::IsResourceExhausted(status) ||
+      !batcher_->HasWorkOf(job->request.caller)) {
+    return job->request.done(status);
+  }
+  auto* const alarm = new grpc::Alarm;
+  alarm->Set(std::chrono::system_clock::now() + hold,
+             [job, alarm, why = WithRetryDelay(status, delay - hold)](bool) {
+               job->request.done(why);
+               delete alarm;
+             });
 }
 
 absl::Status Intake::PrepareNext(Job& job) {
@@ -85,7 +113,9 @@ absl::Status Intake::PrepareNext(Job& job) {
       job.draft, TranslationDraft::Begin(
                      std::move(parsed.request),
                      ModelAccess(models_, job.request.user, Role::kTranslate)));
-  return absl::OkStatus();
+  return batcher_->Check(job.request.caller, job.request.flow,
+                         job.draft->sentences(), kMinSourceTokens,
+                         job.draft->options(), job.request.deadline);
 }
 
 absl::Status Intake::Queue(const std::shared_ptr<Job>& job) {

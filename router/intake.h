@@ -1,6 +1,12 @@
 // Intake: a request's way from its bytes to its answer. It is parsed and
 // prepared on the preparer's threads and translated by the batcher; whoever
-// brings it does nothing but wait.
+// brings it does nothing but wait. What the batcher would refuse however short
+// its sentences are is not made tokens of.
+//
+// A caller that has work at the batcher and is refused a large request is told
+// so when a part of the delay has passed after which it may come again, a tenth
+// of a second at most: one that does not wait would take more time by what it
+// is refused than by what it is given.
 
 #ifndef ROUTER_INTAKE_H_
 #define ROUTER_INTAKE_H_
@@ -46,7 +52,8 @@ struct IncomingRequest {
   // Parses the bytes, on a thread that may compute.
   std::function<absl::StatusOr<ParsedRequest>(grpc::ByteBuffer bytes)> parse;
 
-  // Called once, on any thread; inside of Take() if `stop` is set then.
+  // Called once, on any thread, perhaps inside of Take(): it is if `stop` is
+  // set then.
   std::function<void(absl::StatusOr<v1::TranslateResponse>)> done;
 };
 
@@ -57,9 +64,8 @@ class Intake {
   Intake(const ModelTable* models, Preparer* preparer, Batcher* batcher,
          RouterMetrics metrics);
 
-  // Takes what is not too large, if the caller has not too much waiting, and
-  // returns at once. Errors, `done` is then not called: ResourceExhausted,
-  // Unavailable. `done` gets those of parse(), TranslationDraft, Preparer,
+  // Returns at once. Errors, `done` is then not called: ResourceExhausted if it
+  // is too large. `done` gets those of parse(), TranslationDraft, Preparer,
   // Batcher and MakeAnswer().
   absl::Status Take(IncomingRequest request);
 
@@ -69,6 +75,8 @@ class Intake {
   // A part of it, as Preparer::Task::part.
   int64_t Prepare(const std::shared_ptr<Job>& job);
   absl::Status PrepareNext(Job& job);
+  // Ends it with an error, soon.
+  void Refuse(const std::shared_ptr<Job>& job, const absl::Status& status);
   absl::Status Queue(const std::shared_ptr<Job>& job);
   absl::StatusOr<v1::TranslateResponse> Answer(
       const AnswerContext& context,

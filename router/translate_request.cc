@@ -302,7 +302,7 @@ absl::Status TranslationDraft::PrepareNext() {
   auto ids = model.Encode(sentence.text(), language);
   if (!ids.ok()) return InSentence(i, ids.status());
   const auto length = static_cast<int64_t>(ids->size());
-  if (length <= 2) {
+  if (length < kMinSourceTokens) {
     return absl::InvalidArgumentError(absl::StrCat(
         "sentences[", i, "].text: expected text, got white space only"));
   }

@@ -20,6 +20,7 @@ namespace gshard {
 
 inline constexpr int kMaxSentences = 64;  // of one call
 inline constexpr size_t kMaxTextBytes = 16384;
+inline constexpr int64_t kMinSourceTokens = 3;  // language, text and end
 
 // Of an encoded request: more than its fields may have together. What is
 // longer is not parsed, for tiny messages take many times their bytes.
@@ -63,6 +64,11 @@ class TranslationDraft {
   static absl::StatusOr<TranslationDraft> Begin(v1::TranslateRequest request,
                                                 const ModelAccess& models);
 
+  size_t sentences() const {
+    return static_cast<size_t>(request_.sentences_size());
+  }
+  const DecodeOptions& options() const { return options_; }  // of all sentences
+
   // Bytes of the next sentence's texts; 0 if there is none.
   int64_t next_bytes() const;
 
@@ -78,7 +84,7 @@ class TranslationDraft {
 
   v1::TranslateRequest request_;
   TermFinder terms_;
-  DecodeOptions options_;  // of all sentences
+  DecodeOptions options_;
   PreparedTranslation prepared_;
 };
 

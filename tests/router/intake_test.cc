@@ -9,9 +9,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "router/translate_request.h"
+#include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/raw_message.h"
 #include "tests/router/fake_model.h"
@@ -24,6 +26,7 @@ using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 using Response = absl::StatusOr<v1::TranslateResponse>;
 
+constexpr int kMaxWaiting = 4;  // sentences
 constexpr auto kLate = absl::StatusCode::kDeadlineExceeded;
 
 class IntakeTest : public ::testing::Test {
@@ -32,18 +35,20 @@ class IntakeTest : public ::testing::Test {
 
   // A request whose own deadline, which it tells when it is parsed, is
   // `deadline`, on a stream that has time.
-  std::future<Response> Take(int sentences, Clock::time_point deadline) {
+  std::future<Response> Take(int sentences, Clock::time_point deadline,
+                             const std::string& caller = "shop",
+                             const std::string& text = "a") {
     v1::TranslateRequest request;
     for (int i = 0; i < sentences; ++i) {
       v1::Sentence* const sentence = request.add_sentences();
-      sentence->set_text("a");
+      sentence->set_text(text);
       sentence->set_source_language("de");
     }
     auto done = std::make_shared<std::promise<Response>>();
     EXPECT_OK(intake_.Take(
         {.bytes = SerializeRaw(request),
-         .user = {"shop", AllGrants()},
-         .caller = "shop",
+         .user = {caller, AllGrants()},
+         .caller = caller,
          .deadline = Clock::now() + std::chrono::hours(1),
          .stop = stop_,
          .parse = [deadline](
@@ -60,7 +65,7 @@ class IntakeTest : public ::testing::Test {
       std::make_shared<FakeModel>("tiny@1");
   const std::shared_ptr<Cancellation> stop_ = std::make_shared<Cancellation>();
   ModelTable models_;
-  Batcher batcher_{{}};
+  Batcher batcher_{{.admission = {.max_queued_sentences = kMaxWaiting}}};
   Preparer preparer_{{}};
   Intake intake_{&models_, &preparer_, &batcher_, {}};
 };
@@ -84,6 +89,35 @@ TEST_F(IntakeTest, ARequestWhoseTimePassesIsPreparedNoFurther) {
     EXPECT_LE(model_->encodings(), before + 1);
   }
   EXPECT_OK(Take(2, Clock::now() + std::chrono::hours(1)).get());
+}
+
+// And who has work here is told so after a part of the delay, if it is large.
+TEST_F(IntakeTest, WhatWouldBeRefusedIsNotMadeTokensOf) {
+  const auto never = Clock::now() + std::chrono::hours(1);
+  model_->Hold();
+  auto runs = Take(1, never);
+  model_->WaitForSteps(1);
+  auto waits = Take(kMaxWaiting, never);
+  while (batcher_.queued_sentences() < kMaxWaiting) std::this_thread::yield();
+  const size_t encodings = model_->encodings();
+  const std::string large(kMaxTextBytes, 'a'), small = "a";
+  for (const auto& [caller, text, told_ms] : {std::tuple("shop", large, 4),
+                                              {"shop", small, 10},
+                                              {"new", large, 10}}) {
+    SCOPED_TRACE(caller);
+    const auto start = Clock::now();
+    const Response refused = Take(kMaxWaiting, never, caller, text).get();
+    EXPECT_THAT(refused, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("the queue is full")));
+    const std::chrono::milliseconds told(told_ms);
+    EXPECT_EQ(RetryDelay(refused.status()), told);
+    EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(10) - told);
+  }
+  EXPECT_EQ(model_->encodings(), encodings);
+  model_->Release();
+  EXPECT_OK(runs.get());
+  EXPECT_OK(waits.get());
+  EXPECT_OK(Take(kMaxWaiting, never).get());
 }
 
 TEST_F(IntakeTest, WhatNobodyWaitsForAnyMoreIsDoneInsideOfTake) {
