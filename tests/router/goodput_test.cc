@@ -402,73 +402,55 @@ TEST(GoodputSharesTest, RowsForOneExpertAreTheirCallersMatter) {
                             /*ratio=*/1);
 }
 
-// Who sends a tenth of what can be done joins the batch at once: it waits for
-// the end of nobody's sentence, though others are due sooner and take longer
-// than was thought.
+// Who sends a tenth of all requests, with time left, is done in less than
+// `seconds`, but for one in a hundred, beside one who sends the others.
+void ExpectAModestOneJoinsAtOnce(const Arrival& modest, const Arrival& greedy,
+                                 Scenario scenario, double seconds) {
+  scenario.arrival = [&](uint64_t i) {
+    Arrival arrival = i % 10 == 0 ? modest : greedy;
+    arrival.caller = i % 10 == 0 ? "modest" : "greedy";
+    arrival.flow = i;
+    return arrival;
+  };
+  auto outcomes = Simulation(std::move(scenario)).Run();
+  Outcome& outcome = outcomes["modest"];
+  EXPECT_EQ(outcome.refused, 0);
+  EXPECT_EQ(outcome.late, 0);
+  std::sort(outcome.took.begin(), outcome.took.end());
+  EXPECT_LT(outcome.took[outcome.took.size() * 99 / 100], seconds);
+  EXPECT_GT(outcomes["greedy"].in_time, 100);
+}
+
+// It waits for the end of nobody's sentence, though others are due sooner and
+// take longer than was thought.
 TEST(GoodputSharesTest, AModestCallerWaitsForNobodysEnd) {
   for (const double time_left : {1.0, 2.0, 8.0}) {
     SCOPED_TRACE(time_left);
-    const auto attacks = [](uint64_t i) { return i % 10 != 0; };
-    auto outcomes =
-        Simulation({.arrival =
-                        [&](uint64_t i) {
-                          if (!attacks(i)) {
-                            return Arrival{
-                                .caller = "modest", .flow = i, .time_left = 10};
-                          }
-                          return Arrival{.caller = "greedy",
-                                         .flow = i,
-                                         .source_tokens = 2,
-                                         .time_left = time_left,
-                                         .max_rounds = 60};
-                        },
-                    .rate = kCapacity,
-                    .ratio = [&](uint64_t i) { return attacks(i) ? 30 : 1; },
-                    .measured = 0.7})
-            .Run();
-    Outcome& modest = outcomes["modest"];
-    EXPECT_EQ(modest.refused, 0);
-    EXPECT_EQ(modest.late, 0);
-    std::sort(modest.took.begin(), modest.took.end());
-    // Rounds with a full batch.
-    EXPECT_LT(modest.took[modest.took.size() * 99 / 100], 1.2 * 20 * 0.036);
-    EXPECT_GT(outcomes["greedy"].in_time, 100);
+    ExpectAModestOneJoinsAtOnce(
+        {.time_left = 10},
+        {.source_tokens = 2, .time_left = time_left, .max_rounds = 60},
+        {.arrival = {},
+         .rate = kCapacity,
+         .ratio = [](uint64_t i) { return i % 10 == 0 ? 1 : 30; },
+         .measured = 0.7},
+        1.2 * 20 * 0.036);  // rounds with a full batch
   }
 }
 
 // Nor for one who asks at once for as much as can just be done until its
 // deadline, of sentences that are each longer than may be encoded at a time.
 TEST(GoodputSharesTest, AModestCallerWaitsForNobodysLongRequest) {
-  const auto attacks = [](uint64_t i) { return i % 10 != 0; };
   for (const double time_left : {2.0, 4.0, 8.0}) {
     SCOPED_TRACE(time_left);
-    auto outcomes =
-        Simulation({.arrival =
-                        [&](uint64_t i) {
-                          if (!attacks(i)) {
-                            return Arrival{.caller = "modest",
-                                           .flow = i,
-                                           .source_tokens = 10,
-                                           .time_left = 10};
-                          }
-                          return Arrival{.caller = "greedy",
-                                         .flow = i,
-                                         .sentences = 64,
-                                         .source_tokens = 72,
-                                         .time_left = time_left};
-                        },
-                    .rate = 50,
-                    .measured = 0.7,
-                    .limits = {.max_rows = 16, .max_encode_tokens = 64},
-                    .encode_seconds = 0.0002})
-            .Run();
-    Outcome& modest = outcomes["modest"];
-    EXPECT_EQ(modest.refused, 0);
-    EXPECT_EQ(modest.late, 0);
-    std::sort(modest.took.begin(), modest.took.end());
-    // Rounds with a full batch, of which each encodes.
-    EXPECT_LT(modest.took[modest.took.size() * 99 / 100], 1.2 * 10 * 0.0344);
-    EXPECT_GT(outcomes["greedy"].in_time, 100);
+    ExpectAModestOneJoinsAtOnce(
+        {.source_tokens = 10, .time_left = 10},
+        {.sentences = 64, .source_tokens = 72, .time_left = time_left},
+        {.arrival = {},
+         .rate = 50,
+         .measured = 0.7,
+         .limits = {.max_rows = 16, .max_encode_tokens = 64},
+         .encode_seconds = 0.0002},
+        1.2 * 10 * 0.0344);  // rounds with a full batch, of which each encodes
   }
 }
 
