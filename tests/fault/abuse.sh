@@ -127,6 +127,12 @@ await() {
     pause 50
   done
 }
+# NAME: stops a process.
+end() {
+  kill -TERM "${pids[$1]}"
+  await "$1 did not stop" 20000 eval "! kill -0 ${pids[$1]}"
+  unset "pids[$1]"
+}
 # Whether COMMAND fails with TEXT in what it prints; prints it.
 refused_with() {
   local words=$1 output

@@ -2,8 +2,8 @@
 # Sourced by abuse.sh: what those may try who may submit training jobs, and what
 # may become of the disk under them.
 
-abuses_of_jobs=(borrowed_name borrowed_rights shared_folder slow_tokenizer
-  cut_index early_microbatches busy_workers)
+abuses_of_jobs=(borrowed_name borrowed_rights open_exchange shared_folder
+  slow_tokenizer cut_index early_microbatches busy_workers)
 
 # NAME FOLDER STEPS LINES...: prints a small job, with more lines of text.
 small_job() {
@@ -84,6 +84,38 @@ borrowed_rights() {
   # What they may do they can.
   job_text=$team/names.tsv submit team own "$team/own" 2 > /dev/null
   await "a job in its caller's folder did not succeed" 60000 job_is own SUCCEEDED
+}
+
+# In a system of its own routers are to sum gradients by gloo, which asks nobody
+# who connects: on an address that others reach the job fails, unless the router
+# was told that the network is its own.
+open_exchange() {
+  local address name
+  address=$(hostname -I | cut -d' ' -f1)
+  [[ -n $address ]] || give_up "this machine has no address but loopback"
+  mapfile -t ports < <(free_ports 3)
+  local coordinator=127.0.0.1:${ports[0]}
+  start coordinator-gloo gshard_coordinator --listen="$coordinator" \
+    --reduce=gloo
+  start worker-gloo gshard_expert_worker --listen="unix:$scratch/worker-gloo" \
+    --name=worker-gloo --coordinator="$coordinator"
+  start router-gloo gshard_router --listen="127.0.0.1:${ports[1]}" \
+    --name=router-gloo --coordinator="$coordinator" --reduce_host="$address"
+  client wait --routers=1 --workers=1 > /dev/null
+  submit trainer exposed "$scratch/exposed" 2 > /dev/null
+  await "a job that listens for anybody did not end" 30000 job_is_over exposed
+  expect "a job listened for anybody" job_is exposed FAILED
+  expect "a job that was refused does not say --insecure" \
+    holds "'--insecure' in str(all[0])" client jobs exposed
+  end router-gloo
+  start router-gloo gshard_router --listen="127.0.0.1:${ports[2]}" \
+    --name=router-gloo --coordinator="$coordinator" --reduce_host="$address" \
+    --insecure
+  client wait --routers=1 --workers=1 > /dev/null
+  submit trainer trusted "$scratch/trusted" 2 > /dev/null
+  await "a job over the cluster's own network did not succeed" 60000 \
+    job_is trusted SUCCEEDED
+  for name in router-gloo worker-gloo coordinator-gloo; do end "$name"; done
 }
 
 # Jobs with directories that are one: the first one's checkpoint stays whole.
@@ -194,9 +226,7 @@ early_microbatches() {
   done
   client cancel ahead > /dev/null
   await "the job did not end" 20000 job_is_over ahead
-  kill -TERM "${pids[router-1]}"
-  await "the other router did not stop" 20000 eval '! kill -0 "${pids[router-1]}"'
-  unset 'pids[router-1]'
+  end router-1
 }
 
 # A job whose steps take far more than a translation, on the same workers.
