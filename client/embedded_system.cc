@@ -6,6 +6,8 @@
 #include "client/local_system.h"
 #include "expert_worker/expert_worker_process.h"
 #include "router/router_process.h"
+#include "services/base/machine_limits.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/coordinator/coordinator_process.h"
 
@@ -19,6 +21,8 @@ class EmbeddedSystem final : public LocalSystem {
   ~EmbeddedSystem() override { Stop(); }
 
   absl::Status Start() override {
+    SetComputeThreads(options_.threads > 0 ? static_cast<int>(options_.threads)
+                                           : CpuLimit());
     const std::vector<LocalMember> members = LocalMembers(options_);
     for (const LocalMember& member : members) {
       ProcessOptions process;

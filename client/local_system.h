@@ -28,6 +28,10 @@ struct LocalSystemOptions {
   // empty: they are forgotten.
   std::string state_directory = {};
 
+  // Of each process, or of the only one: see ProcessOptions. 0: a share of the
+  // CPUs.
+  int64_t threads = 0;
+
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 

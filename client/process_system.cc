@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <system_error>
@@ -11,6 +12,7 @@
 #include "client/child_process.h"
 #include "client/local_system.h"
 #include "services/base/log.h"
+#include "services/base/machine_limits.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -98,6 +100,7 @@ class ProcessSystem final : public LocalSystem {
         absl::StrCat("--listen=", member.address),
         absl::StrCat("--metrics_address=", member.metrics_address),
         absl::StrCat("--drain_seconds=", options_.drain_seconds),
+        absl::StrCat("--threads=", Threads()),
         absl::StrCat("--log_level=", options_.log_level)};
     if (member.role == LocalMember::Role::kRouter &&
         options_.enable_debug_calls) {
@@ -115,6 +118,13 @@ class ProcessSystem final : public LocalSystem {
       }
     }
     return argv;
+  }
+
+  // Routers and workers compute at the same time.
+  int64_t Threads() const {
+    if (options_.threads > 0) return options_.threads;
+    return std::max<int64_t>(
+        1, CpuLimit() / (options_.routers + options_.workers));
   }
 
   const LocalSystemOptions options_;

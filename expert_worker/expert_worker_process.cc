@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "services/base/log.h"
-#include "services/base/memory_limit.h"
+#include "services/base/machine_limits.h"
 #include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
 #include "services/moe/graph_ops.h"
@@ -20,7 +20,7 @@ int64_t MemoryBytes(const ExpertWorkerOptions& options) {
 
 ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
   ExpertServiceOptions service;
-  service.queue.threads = static_cast<int>(options.threads);
+  service.queue.threads = static_cast<int>(options.segments);
   service.queue.niceness = NicenessOfShare(options.process.training_share);
   service.queue.max_calls = static_cast<size_t>(options.queue_calls);
   service.queue.max_bytes = static_cast<size_t>(options.queue_mib) << 20;
@@ -33,9 +33,10 @@ ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
 void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
   AddMemberFlags(flags, &options->process);
   AddProcessFlags(flags, &options->process);
-  flags.Integer("threads", &options->threads, 1, 1024,
-                "segments of translations that run at the same time, a thread "
-                "each; and as many of training, which make way for them");
+  flags.Integer("segments", &options->segments, 1, 1024,
+                "segments of translations that run at the same time, each by a "
+                "thread that the --threads help; and as many of training, "
+                "which make way for them");
   flags.Integer("queue_calls", &options->queue_calls, 1, 1 << 20,
                 "calls that may wait for a thread, of translations and of "
                 "training each");

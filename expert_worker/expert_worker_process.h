@@ -34,7 +34,7 @@ struct ExpertWorkerOptions {
   ProcessOptions process;
 
   // Segments of translations that run at the same time, and of training.
-  int64_t threads = 1;
+  int64_t segments = 1;
 
   // What may wait for a thread, of each of the two.
   int64_t queue_calls = 1024;

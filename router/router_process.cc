@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kReadinessInterval{200};
 
 BatcherOptions BatchingOptions(const RouterOptions& options) {
   return {
-      .threads = static_cast<int>(options.threads),
+      .threads = static_cast<int>(options.batches),
       .admission = {.max_queued_tokens = options.max_queued_tokens,
                     .max_queued_sentences = options.max_queued_sentences,
                     .max_caller_tokens = options.max_caller_tokens,
@@ -34,8 +34,9 @@ BatcherOptions BatchingOptions(const RouterOptions& options) {
 void AddRouterFlags(Flags& flags, RouterOptions* options) {
   AddMemberFlags(flags, &options->process);
   AddProcessFlags(flags, &options->process);
-  flags.Integer("threads", &options->threads, 1, 1024,
-                "batches that are translated at the same time, a thread each");
+  flags.Integer("batches", &options->batches, 1, 1024,
+                "batches that are translated at the same time, each by a "
+                "thread that the --threads help");
   flags.Integer("preparation_threads", &options->preparation_threads, 1, 1024,
                 "requests that are turned into tokens at the same time, a "
                 "thread each");

@@ -41,7 +41,7 @@ struct RouterOptions {
   int64_t preparation_threads = PreparerLimits().threads;
   int64_t max_preparing_mib = PreparerLimits().max_bytes >> 20;
   // See BatcherOptions.
-  int64_t threads = 1;
+  int64_t batches = 1;
   int64_t max_queued_tokens = AdmissionLimits().max_queued_tokens;
   int64_t max_queued_sentences = AdmissionLimits().max_queued_sentences;
   int64_t max_caller_tokens = AdmissionLimits().max_caller_tokens;

@@ -187,6 +187,9 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   flags.Text("state_directory", &options.state_directory, "DIR",
              "keeps jobs and served models, so that the next `gshard up` goes "
              "on with them; left out: they are forgotten");
+  flags.Integer("threads", &options.threads, 0, 1024,
+                "threads that compute a kernel together; with --processes, of "
+                "each; 0: the CPUs, shared among processes");
   flags.Integer("drain_seconds", &options.drain_seconds, 0, 86400,
                 "time for calls in progress when stopping");
   flags.Choice("log_level", &options.log_level,

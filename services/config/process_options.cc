@@ -52,6 +52,9 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
   flags.Duration("max_connection_age", &options->max_connection_age,
                  "takes no new calls on a connection after this time, so that "
                  "clients connect again; 0: no limit");
+  flags.Integer("threads", &options->threads, 0, 1024,
+                "threads that compute a kernel together; 0: as many as CPUs "
+                "that the process may use. Results do not depend on it");
   flags.Choice("log_level", &options->log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");

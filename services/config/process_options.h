@@ -29,6 +29,7 @@ struct ProcessOptions {
   // Of connections; zero: no limit. See ServerOptions.
   absl::Duration max_connection_idle = absl::Minutes(10);
   absl::Duration max_connection_age = absl::ZeroDuration();
+  int64_t threads = 0;  // that compute, see parallel.h; 0: CpuLimit()
   std::string log_level = "info";
   SecurityOptions security = {};
   // "no": the process serves. Otherwise it asks the one that was started with
@@ -46,7 +47,7 @@ struct ProcessOptions {
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --max_calls, --max_connections, --max_peer_connections, --max_held_mib,
 // --drain_seconds, --drain_delay, --max_connection_idle,
-// --max_connection_age, --log_level, --probe and the flags of
+// --max_connection_age, --threads, --log_level, --probe and the flags of
 // AddServerSecurityFlags.
 // `options` must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
-#include "services/base/memory_limit.h"
+#include "services/base/machine_limits.h"
 #include "services/base/share.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/folder_claim.h"

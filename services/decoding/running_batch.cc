@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/model/inputs.h"
 
@@ -205,20 +206,35 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
 
 absl::Status RunningBatch::Advance(const Tensor& logits) {
   const int64_t V = logits.dim(1);
-  int64_t row = 0;
+  std::vector<std::pair<const Active*, int>> hypotheses;  // of each row
+  for (const Active& active : active_) {
+    for (int k = 0; k < active.search.num_live(); ++k) {
+      hypotheses.emplace_back(&active, k);
+    }
+  }
+  std::vector<std::vector<TokenScore>> candidates(hypotheses.size());
+  ParallelForParts(static_cast<int64_t>(hypotheses.size()), PartOf(8 * V),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t row = begin; row < end; ++row) {
+                       const auto [active, k] = hypotheses[row];
+                       candidates[row] =
+                           TopTokens(logits.span<float>().subspan(row * V, V),
+                                     active->search.candidates_wanted(),
+                                     translator_.never(active->allow_unknown),
+                                     active->search.tokens_wanted(k));
+                     }
+                   });
+  for (const std::vector<TokenScore>& of_row : candidates) {
+    if (of_row.empty()) {
+      return absl::InternalError("the model's logits are not numbers");
+    }
+  }
+  absl::Span<const std::vector<TokenScore>> left = candidates;
   std::vector<Active> running;
   for (Active& active : active_) {
-    std::vector<std::vector<TokenScore>> candidates;
-    for (int k = 0; k < active.search.num_live(); ++k, ++row) {
-      candidates.push_back(TopTokens(logits.span<float>().subspan(row * V, V),
-                                     active.search.candidates_wanted(),
-                                     translator_.never(active.allow_unknown),
-                                     active.search.tokens_wanted(k)));
-      if (candidates.back().empty()) {
-        return absl::InternalError("the model's logits are not numbers");
-      }
-    }
-    active.search.Advance(candidates);
+    const size_t live = active.search.num_live();
+    active.search.Advance(left.subspan(0, live));
+    left.remove_prefix(live);
     ++active.position;
     if (active.require_full && active.choices.lost > 0) {
       GiveUp(active);

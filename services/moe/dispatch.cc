@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/ops/cast.h"
 #include "services/ops/simd.h"
@@ -89,24 +90,26 @@ Tensor SumRows(const Tensor& rows, const std::vector<int32_t>& row_of_choice,
   const int64_t tokens = static_cast<int64_t>(row_of_choice.size()) / 2;
   const int64_t width = rows.dim(1);
   Tensor y(ElementType::kFloat32, {tokens, width});
-  std::vector<float> first_row, second_row;
-  for (int64_t t = 0; t < tokens; ++t) {
-    float* out = y.f32() + t * width;
-    const int32_t r0 = row_of_choice[2 * t], r1 = row_of_choice[2 * t + 1];
-    const float w0 = weight == nullptr ? 1.0f : weight[2 * t];
-    const float w1 = weight == nullptr ? 1.0f : weight[2 * t + 1];
-    const float* first = r0 < 0 ? nullptr : RowOf(rows, r0, first_row);
-    const float* second = r1 < 0 ? nullptr : RowOf(rows, r1, second_row);
-    if (r0 >= 0 && r1 >= 0) {
-      WeightedSum(first, w0, second, w1, width, out);
-    } else if (r0 >= 0) {
-      WeightedRow(first, w0, width, out);
-    } else if (r1 >= 0) {
-      WeightedRow(second, w1, width, out);
-    } else {
-      std::fill_n(out, width, 0.0f);
+  ParallelForParts(tokens, PartOf(2 * width), [&](int64_t begin, int64_t end) {
+    std::vector<float> first_row, second_row;
+    for (int64_t t = begin; t < end; ++t) {
+      float* out = y.f32() + t * width;
+      const int32_t r0 = row_of_choice[2 * t], r1 = row_of_choice[2 * t + 1];
+      const float w0 = weight == nullptr ? 1.0f : weight[2 * t];
+      const float w1 = weight == nullptr ? 1.0f : weight[2 * t + 1];
+      const float* first = r0 < 0 ? nullptr : RowOf(rows, r0, first_row);
+      const float* second = r1 < 0 ? nullptr : RowOf(rows, r1, second_row);
+      if (r0 >= 0 && r1 >= 0) {
+        WeightedSum(first, w0, second, w1, width, out);
+      } else if (r0 >= 0) {
+        WeightedRow(first, w0, width, out);
+      } else if (r1 >= 0) {
+        WeightedRow(second, w1, width, out);
+      } else {
+        std::fill_n(out, width, 0.0f);
+      }
     }
-  }
+  });
   return y;
 }
 
@@ -194,13 +197,17 @@ absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
           absl::StrCat("dispatch: expected row sources in [0, ", 2 * x.dim(0),
                        "), got ", row_source.i32()[r], " in row ", r));
     }
-    const float* const from = x.f32() + token * width;
-    if (type == ElementType::kFloat32) {
-      std::memcpy(rows.f32() + r * width, from, width * sizeof(float));
-    } else {
-      CastRow(from, rows.data<BFloat16>() + r * width, width);
-    }
   }
+  ParallelForParts(num_rows, PartOf(width), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* const from = x.f32() + (row_source.i32()[r] >> 1) * width;
+      if (type == ElementType::kFloat32) {
+        std::memcpy(rows.f32() + r * width, from, width * sizeof(float));
+      } else {
+        CastRow(from, rows.data<BFloat16>() + r * width, width);
+      }
+    }
+  });
   return rows;
 }
 
@@ -253,18 +260,21 @@ absl::StatusOr<CombineGradients> CombineGradient(const Tensor& dy,
       .d_rows = Tensor(rows.type(), rows.dims()),
       .d_weight = Tensor::Zeros(ElementType::kFloat32, weight.dims())};
   const bool narrow = rows.type() == ElementType::kBFloat16;
-  std::vector<float> row, d_row(narrow ? width : 0);
-  for (int64_t r = 0; r < rows.dim(0); ++r) {
-    const int32_t source = row_source.i32()[r];
-    gradients.d_weight.f32()[source] =
-        ScaleAndDot(dy.f32() + (source >> 1) * width, RowOf(rows, r, row),
-                    weight.f32()[source], width,
-                    narrow ? d_row.data() : gradients.d_rows.f32() + r * width);
-    if (narrow) {
-      CastRow(d_row.data(), gradients.d_rows.data<BFloat16>() + r * width,
-              width);
-    }
-  }
+  ParallelForParts(
+      rows.dim(0), PartOf(2 * width), [&](int64_t begin, int64_t end) {
+        std::vector<float> row, d_row(narrow ? width : 0);
+        for (int64_t r = begin; r < end; ++r) {
+          const int32_t source = row_source.i32()[r];
+          gradients.d_weight.f32()[source] = ScaleAndDot(
+              dy.f32() + (source >> 1) * width, RowOf(rows, r, row),
+              weight.f32()[source], width,
+              narrow ? d_row.data() : gradients.d_rows.f32() + r * width);
+          if (narrow) {
+            CastRow(d_row.data(), gradients.d_rows.data<BFloat16>() + r * width,
+                    width);
+          }
+        }
+      });
   return gradients;
 }
 

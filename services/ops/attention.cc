@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/ops/dropout_mask.h"
 #include "services/ops/exp.h"
@@ -200,12 +201,27 @@ void CheckSizes(const Tensor& q, const Tensor& k, const Tensor& v,
 
 // Buffers of one head, kept by the thread: small, and needed again at once.
 struct Workspace {
-  std::vector<float> transposed, scores, dropped, dscores, rows, out;
+  std::vector<float> transposed, scores, dropped, rows, out;
 };
 
-Workspace& ThreadWorkspace() {
+Workspace& ThreadWorkspace(const Sizes& sizes) {
   thread_local Workspace workspace;
+  workspace.transposed.resize(sizes.width * sizes.padded_keys);
+  workspace.scores.resize(sizes.queries * sizes.padded_keys);
   return workspace;
+}
+
+// Calls body(sentence, head) for all of them; `products` are those of the
+// queries' number, the keys' and the width.
+template <typename Body>
+void ForEachHead(const Sizes& sizes, int64_t products, const Body& body) {
+  const int64_t work = products * sizes.queries * sizes.keys * sizes.width;
+  ParallelForParts(sizes.batch * sizes.heads, PartOf(work / 8),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       body(i / sizes.heads, i % sizes.heads);
+                     }
+                   });
 }
 
 }  // namespace
@@ -223,39 +239,35 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v,
         Tensor(ElementType::kFloat32,
                {sizes.batch, sizes.heads, sizes.queries, sizes.keys});
   }
-  Workspace& work = ThreadWorkspace();
-  work.transposed.resize(sizes.width * sizes.padded_keys);
-  work.scores.resize(sizes.queries * sizes.padded_keys);
-  float* const scores = work.scores.data();
-  for (int64_t b = 0; b < sizes.batch; ++b) {
+  ForEachHead(sizes, 2, [&](int64_t b, int64_t n) {
     const int64_t length = key_lengths.i32()[b];
     const int64_t padded = PadToTile(length);
-    for (int64_t n = 0; n < sizes.heads; ++n) {
-      PackTransposed(k.f32() + sizes.Key(b, n), length, sizes.stride,
-                     sizes.width, padded, work.transposed.data());
-      TileMatmul(sizes.queries, padded, sizes.width,
-                 {q.f32() + sizes.Query(b, n), sizes.stride, 1},
-                 work.transposed.data(), padded, scores, padded);
-      for (int64_t i = 0; i < sizes.queries; ++i) {
-        float* const row = scores + i * padded;
-        const int64_t visible = VisibleKeys(sizes, options, length, i);
-        SoftmaxRow(row, visible, padded, options.scale);
-        if (keep_probabilities) {
-          float* const kept =
-              result.probabilities.f32() +
-              ((b * sizes.heads + n) * sizes.queries + i) * sizes.keys;
-          std::copy_n(row, length, kept);
-          std::fill(kept + length, kept + sizes.keys, 0.0f);
-        }
-        if (options.dropout_rate > 0.0f) {
-          DropRow(row, row, visible, MaskOfRow(options, b, n, i));
-        }
+    Workspace& work = ThreadWorkspace(sizes);
+    float* const scores = work.scores.data();
+    PackTransposed(k.f32() + sizes.Key(b, n), length, sizes.stride, sizes.width,
+                   padded, work.transposed.data());
+    TileMatmul(sizes.queries, padded, sizes.width,
+               {q.f32() + sizes.Query(b, n), sizes.stride, 1},
+               work.transposed.data(), padded, scores, padded);
+    for (int64_t i = 0; i < sizes.queries; ++i) {
+      float* const row = scores + i * padded;
+      const int64_t visible = VisibleKeys(sizes, options, length, i);
+      SoftmaxRow(row, visible, padded, options.scale);
+      if (keep_probabilities) {
+        float* const kept =
+            result.probabilities.f32() +
+            ((b * sizes.heads + n) * sizes.queries + i) * sizes.keys;
+        std::copy_n(row, length, kept);
+        std::fill(kept + length, kept + sizes.keys, 0.0f);
       }
-      const Rows values(v.f32() + sizes.Key(b, n), length, sizes, work.rows);
-      MatmulToRows(sizes.queries, length, {scores, padded, 1}, values, sizes,
-                   work.out, result.out.f32() + sizes.Query(b, n));
+      if (options.dropout_rate > 0.0f) {
+        DropRow(row, row, visible, MaskOfRow(options, b, n, i));
+      }
     }
-  }
+    const Rows values(v.f32() + sizes.Key(b, n), length, sizes, work.rows);
+    MatmulToRows(sizes.queries, length, {scores, padded, 1}, values, sizes,
+                 work.out, result.out.f32() + sizes.Query(b, n));
+  });
   return result;
 }
 
@@ -273,55 +285,54 @@ AttentionGradients AttentionGradient(const Tensor& q, const Tensor& k,
   gradients.dq = Tensor(ElementType::kFloat32, q.dims());
   gradients.dk = Tensor(ElementType::kFloat32, k.dims());
   gradients.dv = Tensor(ElementType::kFloat32, k.dims());
-  Workspace& work = ThreadWorkspace();
-  work.transposed.resize(sizes.width * sizes.padded_keys);
-  work.dscores.resize(sizes.queries * sizes.padded_keys);
-  work.dropped.resize(sizes.queries * sizes.padded_keys);
-  float* const dscores = work.dscores.data();
-  float* const dropped = work.dropped.data();
-  for (int64_t b = 0; b < sizes.batch; ++b) {
+  ForEachHead(sizes, 5, [&](int64_t b, int64_t n) {
     const int64_t length = key_lengths.i32()[b];
     const int64_t padded = PadToTile(length);
-    for (int64_t n = 0; n < sizes.heads; ++n) {
-      const int64_t query = sizes.Query(b, n), key = sizes.Key(b, n);
-      const float* const kept = probabilities.f32() + (b * sizes.heads + n) *
-                                                          sizes.queries *
-                                                          sizes.keys;
+    Workspace& work = ThreadWorkspace(sizes);
+    work.dropped.resize(sizes.queries * sizes.padded_keys);
+    float* const dscores = work.scores.data();
+    float* const dropped = work.dropped.data();
+    const int64_t query = sizes.Query(b, n), key = sizes.Key(b, n);
+    const float* const kept = probabilities.f32() + (b * sizes.heads + n) *
+                                                        sizes.queries *
+                                                        sizes.keys;
 
-      // dprobabilities = dout v^T, then dlogits in place.
-      PackTransposed(v.f32() + key, length, sizes.stride, sizes.width, padded,
-                     work.transposed.data());
-      TileMatmul(sizes.queries, padded, sizes.width,
-                 {dout.f32() + query, sizes.stride, 1}, work.transposed.data(),
-                 padded, dscores, padded);
-      for (int64_t i = 0; i < sizes.queries; ++i) {
-        const int64_t visible = VisibleKeys(sizes, options, length, i);
-        const float* const p = kept + i * sizes.keys;
-        float* const d = dscores + i * padded;
-        if (options.dropout_rate > 0.0f) {
-          const DropoutMask mask = MaskOfRow(options, b, n, i);
-          DropRow(d, d, visible, mask);
-          DropRow(p, dropped + i * padded, visible, mask);
-          std::fill(dropped + i * padded + visible, dropped + (i + 1) * padded,
-                    0.0f);
-        }
-        SoftmaxGradientRow(p, d, visible, padded, options.scale);
+    // dprobabilities = dout v^T, then dlogits in place.
+    PackTransposed(v.f32() + key, length, sizes.stride, sizes.width, padded,
+                   work.transposed.data());
+    TileMatmul(sizes.queries, padded, sizes.width,
+               {dout.f32() + query, sizes.stride, 1}, work.transposed.data(),
+               padded, dscores, padded);
+    for (int64_t i = 0; i < sizes.queries; ++i) {
+      const int64_t visible = VisibleKeys(sizes, options, length, i);
+      const float* const p = kept + i * sizes.keys;
+      float* const d = dscores + i * padded;
+      if (options.dropout_rate > 0.0f) {
+        const DropoutMask mask = MaskOfRow(options, b, n, i);
+        DropRow(d, d, visible, mask);
+        DropRow(p, dropped + i * padded, visible, mask);
+        std::fill(dropped + i * padded + visible, dropped + (i + 1) * padded,
+                  0.0f);
       }
-
-      // dv = dropped^T dout, dk = dlogits^T q, dq = dlogits k.
-      const TileOperand transposed_probabilities =
-          options.dropout_rate > 0.0f ? TileOperand{dropped, 1, padded}
-                                      : TileOperand{kept, 1, sizes.keys};
-      MatmulToRows(length, sizes.queries, transposed_probabilities,
-                   Rows(dout.f32() + query, sizes.queries, sizes, work.rows),
-                   sizes, work.out, gradients.dv.f32() + key);
-      MatmulToRows(length, sizes.queries, {dscores, 1, padded},
-                   Rows(q.f32() + query, sizes.queries, sizes, work.rows),
-                   sizes, work.out, gradients.dk.f32() + key);
-      MatmulToRows(sizes.queries, length, {dscores, padded, 1},
-                   Rows(k.f32() + key, length, sizes, work.rows), sizes,
-                   work.out, gradients.dq.f32() + query);
+      SoftmaxGradientRow(p, d, visible, padded, options.scale);
     }
+
+    // dv = dropped^T dout, dk = dlogits^T q, dq = dlogits k.
+    const TileOperand transposed_probabilities =
+        options.dropout_rate > 0.0f ? TileOperand{dropped, 1, padded}
+                                    : TileOperand{kept, 1, sizes.keys};
+    MatmulToRows(length, sizes.queries, transposed_probabilities,
+                 Rows(dout.f32() + query, sizes.queries, sizes, work.rows),
+                 sizes, work.out, gradients.dv.f32() + key);
+    MatmulToRows(length, sizes.queries, {dscores, 1, padded},
+                 Rows(q.f32() + query, sizes.queries, sizes, work.rows), sizes,
+                 work.out, gradients.dk.f32() + key);
+    MatmulToRows(sizes.queries, length, {dscores, padded, 1},
+                 Rows(k.f32() + key, length, sizes, work.rows), sizes, work.out,
+                 gradients.dq.f32() + query);
+  });
+  for (int64_t b = 0; b < sizes.batch; ++b) {
+    const int64_t length = key_lengths.i32()[b];
     const int64_t first_pad = sizes.Key(b, 0) + length * sizes.stride;
     const int64_t end = sizes.Key(b, 0) + sizes.keys * sizes.stride;
     for (Tensor* gradient : {&gradients.dk, &gradients.dv}) {

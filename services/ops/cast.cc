@@ -1,6 +1,7 @@
 #include "services/ops/cast.h"
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/simd.h"
 
 namespace gshard {
@@ -18,12 +19,14 @@ GSHARD_SIMD void CastRow(const BFloat16* x, float* out, int64_t size) {
 Tensor Cast(const Tensor& x, ElementType type) {
   if (x.type() == type) return x;
   Tensor out(type, x.dims());
-  if (type == ElementType::kBFloat16) {
-    CastRow(x.f32(), out.data<BFloat16>(), x.size());
-  } else {
-    CHECK(type == ElementType::kFloat32);
-    CastRow(x.data<BFloat16>(), out.f32(), x.size());
-  }
+  ParallelForParts(x.size(), PartOf(1), [&](int64_t begin, int64_t end) {
+    if (type == ElementType::kBFloat16) {
+      CastRow(x.f32() + begin, out.data<BFloat16>() + begin, end - begin);
+    } else {
+      CHECK(type == ElementType::kFloat32);
+      CastRow(x.data<BFloat16>() + begin, out.f32() + begin, end - begin);
+    }
+  });
   return out;
 }
 

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <vector>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/exp.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"
@@ -49,22 +52,25 @@ CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& labels,
   CHECK(labels.size() == n);
   const float off = options.smoothing / static_cast<float>(v);
   Tensor log_sum_exp(ElementType::kFloat32, {n});
-  double loss_sum = 0.0;
-  for (int64_t r = 0; r < n; ++r) {
-    const int32_t label = labels.i32()[r];
-    CHECK(label < v);
-    if (label < 0) {
-      log_sum_exp.f32()[r] = 0.0f;
-      continue;
+  std::vector<double> losses(n, 0.0);
+  ParallelForParts(n, PartOf(8 * v), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int32_t label = labels.i32()[r];
+      CHECK(label < v);
+      if (label < 0) {
+        log_sum_exp.f32()[r] = 0.0f;
+        continue;
+      }
+      const float* row = logits.f32() + r * v;
+      const RowSums sums = SumRow(row, v);
+      log_sum_exp.f32()[r] = sums.log_sum_exp;
+      const double lse = sums.log_sum_exp;
+      losses[r] = lse - (1.0 - options.smoothing) * row[label] -
+                  static_cast<double>(off) * sums.logits +
+                  options.z_loss * lse * lse;
     }
-    const float* row = logits.f32() + r * v;
-    const RowSums sums = SumRow(row, v);
-    log_sum_exp.f32()[r] = sums.log_sum_exp;
-    const double lse = sums.log_sum_exp;
-    loss_sum += lse - (1.0 - options.smoothing) * row[label] -
-                static_cast<double>(off) * sums.logits +
-                options.z_loss * lse * lse;
-  }
+  });
+  const double loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
   return {Tensor::Scalar(static_cast<float>(loss_sum)), log_sum_exp};
 }
 
@@ -77,19 +83,22 @@ Tensor CrossEntropyGradient(Tensor logits, const Tensor& labels,
   const float upstream = dloss_sum.f32()[0];
   const float off = upstream * options.smoothing / static_cast<float>(v);
   Tensor dlogits = ReuseOrAllocate(logits);
-  for (int64_t r = 0; r < n; ++r) {
-    float* drow = dlogits.f32() + r * v;
-    const int32_t label = labels.i32()[r];
-    CHECK(label < v);
-    if (label < 0) {
-      std::fill_n(drow, v, 0.0f);
-      continue;
+  ParallelForParts(n, PartOf(8 * v), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      float* drow = dlogits.f32() + r * v;
+      const int32_t label = labels.i32()[r];
+      CHECK(label < v);
+      if (label < 0) {
+        std::fill_n(drow, v, 0.0f);
+        continue;
+      }
+      const float lse = log_sum_exp.f32()[r];
+      GradientRow(logits.f32() + r * v, lse,
+                  upstream * (1.0f + 2.0f * options.z_loss * lse), off, drow,
+                  v);
+      drow[label] -= upstream * (1.0f - options.smoothing);
     }
-    const float lse = log_sum_exp.f32()[r];
-    GradientRow(logits.f32() + r * v, lse,
-                upstream * (1.0f + 2.0f * options.z_loss * lse), off, drow, v);
-    drow[label] -= upstream * (1.0f - options.smoothing);
-  }
+  });
   return dlogits;
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/ops/dropout_mask.h"
 #include "services/ops/reuse.h"
@@ -24,7 +25,10 @@ Tensor Dropout(Tensor x, float rate, uint64_t key) {
   CHECK(rate >= 0.0f && rate < 1.0f);
   if (rate == 0.0f) return x;
   Tensor out = ReuseOrAllocate(x);
-  DropoutRow(x.f32(), out.f32(), x.size(), /*start=*/0, DropoutMask(rate, key));
+  const DropoutMask mask(rate, key);
+  ParallelForParts(x.size(), PartOf(4), [&](int64_t begin, int64_t end) {
+    DropoutRow(x.f32() + begin, out.f32() + begin, end - begin, begin, mask);
+  });
   return out;
 }
 
@@ -69,11 +73,13 @@ Tensor DropoutRowsPart(Tensor x, const Tensor& rows, int64_t first_column,
   Tensor out = ReuseOrAllocate(x);
   const DropoutMask mask(rate, key);
   const int64_t H = x.dim(1);
-  for (int64_t r = 0; r < x.dim(0); ++r) {
-    DropoutRow(x.f32() + r * H, out.f32() + r * H, H,
-               static_cast<uint64_t>(rows.i32()[r]) * columns + first_column,
-               mask);
-  }
+  ParallelForParts(x.dim(0), PartOf(4 * H), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      DropoutRow(x.f32() + r * H, out.f32() + r * H, H,
+                 static_cast<uint64_t>(rows.i32()[r]) * columns + first_column,
+                 mask);
+    }
+  });
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/exp.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"
@@ -94,6 +95,15 @@ GSHARD_SIMD float SumRow(const float* x, int64_t size) {
   return sum;
 }
 
+// Calls body(first, size) for parts of x's elements. Parts begin where a vector
+// register does.
+template <typename Body>
+void ForElements(const Tensor& x, const Body& body) {
+  ParallelForParts(x.size(), PartOf(1), [&](int64_t begin, int64_t end) {
+    body(begin, end - begin);
+  });
+}
+
 using RowFunction = void (*)(const float*, const float*, float*, int64_t);
 using ConstantFunction = void (*)(const float*, float, float*, int64_t);
 
@@ -106,14 +116,22 @@ Tensor ApplySuffix(Tensor a, Tensor b, RowFunction row,
   } else {
     out = ReuseOrAllocate(a);
   }
+  const float *x = a.f32(), *y = b.f32();
+  float* const z = out.f32();
   if (b.size() == a.size()) {
-    row(a.f32(), b.f32(), out.f32(), a.size());
+    ForElements(
+        a, [=](int64_t i, int64_t size) { row(x + i, y + i, z + i, size); });
   } else if (b.size() == 1) {
-    constant(a.f32(), b.f32()[0], out.f32(), a.size());
-  } else {
-    for (int64_t i = 0; i < a.size(); i += b.size()) {
-      row(a.f32() + i, b.f32(), out.f32() + i, b.size());
-    }
+    ForElements(
+        a, [=](int64_t i, int64_t size) { constant(x + i, *y, z + i, size); });
+  } else if (b.size() > 0) {
+    const int64_t columns = b.size();
+    ParallelForParts(a.size() / columns, PartOf(columns),
+                     [=](int64_t begin, int64_t end) {
+                       for (int64_t r = begin; r < end; ++r) {
+                         row(x + r * columns, y, z + r * columns, columns);
+                       }
+                     });
   }
   return out;
 }
@@ -149,45 +167,55 @@ Tensor Multiply(Tensor a, Tensor b) {
 
 Tensor Scale(Tensor x, float factor) {
   Tensor out = ReuseOrAllocate(x);
-  MultiplyConstant(x.f32(), factor, out.f32(), x.size());
+  ForElements(x, [&](int64_t i, int64_t size) {
+    MultiplyConstant(x.f32() + i, factor, out.f32() + i, size);
+  });
   return out;
 }
 
 Tensor Exp(Tensor x) {
   Tensor out = ReuseOrAllocate(x);
-  float block[kExpBlock] = {};
-  float powers[kExpBlock];
-  for (int64_t i = 0; i < x.size(); i += kExpBlock) {
-    const int64_t count = std::min(kExpBlock, x.size() - i);
-    std::copy_n(x.f32() + i, count, block);
-    ExpBlock(block, powers);
-    for (int64_t j = 0; j < count; ++j) {
-      // Where exp.h stops short.
-      const bool extreme = block[j] > 88.0f || block[j] < -87.0f;
-      out.f32()[i + j] = extreme ? std::exp(block[j]) : powers[j];
+  ForElements(x, [&](int64_t first, int64_t size) {
+    float block[kExpBlock] = {};
+    float powers[kExpBlock];
+    for (int64_t i = first; i < first + size; i += kExpBlock) {
+      const int64_t count = std::min(kExpBlock, first + size - i);
+      std::copy_n(x.f32() + i, count, block);
+      ExpBlock(block, powers);
+      for (int64_t j = 0; j < count; ++j) {
+        // Where exp.h stops short.
+        const bool extreme = block[j] > 88.0f || block[j] < -87.0f;
+        out.f32()[i + j] = extreme ? std::exp(block[j]) : powers[j];
+      }
     }
-  }
+  });
   return out;
 }
 
 Tensor Relu(Tensor x) {
   Tensor out = ReuseOrAllocate(x);
-  if (x.type() == ElementType::kBFloat16) {
-    ReluRow(std::as_const(x).data<BFloat16>(), out.data<BFloat16>(), x.size());
-  } else {
-    ReluRow(x.f32(), out.f32(), x.size());
-  }
+  ForElements(x, [&](int64_t i, int64_t size) {
+    if (x.type() == ElementType::kBFloat16) {
+      ReluRow(std::as_const(x).data<BFloat16>() + i, out.data<BFloat16>() + i,
+              size);
+    } else {
+      ReluRow(x.f32() + i, out.f32() + i, size);
+    }
+  });
   return out;
 }
 
 Tensor ReluGradient(const Tensor& y, Tensor dy) {
   CHECK(y.size() == dy.size());
   Tensor out = ReuseOrAllocate(dy);
-  if (y.type() == ElementType::kBFloat16) {
-    ReluGradientRow(y.data<BFloat16>(), dy.f32(), out.f32(), dy.size());
-  } else {
-    ReluGradientRow(y.f32(), dy.f32(), out.f32(), dy.size());
-  }
+  ForElements(dy, [&](int64_t i, int64_t size) {
+    if (y.type() == ElementType::kBFloat16) {
+      ReluGradientRow(y.data<BFloat16>() + i, dy.f32() + i, out.f32() + i,
+                      size);
+    } else {
+      ReluGradientRow(y.f32() + i, dy.f32() + i, out.f32() + i, size);
+    }
+  });
   return out;
 }
 
@@ -199,9 +227,16 @@ Tensor SumToSuffix(const Tensor& x, const Dims& dims) {
     sum.f32()[0] = SumRow(x.f32(), x.size());
     return sum;
   }
-  for (int64_t i = 0; i < x.size(); i += sum.size()) {
-    AddRow(sum.f32(), x.f32() + i, sum.f32(), sum.size());
-  }
+  if (sum.size() == 0) return sum;
+  // By columns: each is summed in the order of rows.
+  const int64_t rows = x.size() / sum.size();
+  ParallelForParts(
+      sum.size(), ColumnsOf(rows), [&](int64_t begin, int64_t end) {
+        for (int64_t r = 0; r < rows; ++r) {
+          AddRow(sum.f32() + begin, x.f32() + r * sum.size() + begin,
+                 sum.f32() + begin, end - begin);
+        }
+      });
   return sum;
 }
 

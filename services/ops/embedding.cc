@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
 
@@ -27,15 +28,17 @@ Tensor Embedding(const Tensor& table, const Tensor& ids) {
   dims.push_back(m);
   Tensor result(ElementType::kFloat32, dims);
   const int32_t* id = ids.i32();
-  for (int64_t i = 0; i < ids.size(); ++i) {
-    CHECK(id[i] >= 0 && id[i] < vocabulary);
-    float* const row = result.f32() + i * m;
-    if (table.type() == ElementType::kBFloat16) {
-      CastRow(table.data<BFloat16>() + id[i] * m, row, m);
-    } else {
-      std::memcpy(row, table.f32() + id[i] * m, m * sizeof(float));
+  ParallelForParts(ids.size(), PartOf(m), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      CHECK(id[i] >= 0 && id[i] < vocabulary);
+      float* const row = result.f32() + i * m;
+      if (table.type() == ElementType::kBFloat16) {
+        CastRow(table.data<BFloat16>() + id[i] * m, row, m);
+      } else {
+        std::memcpy(row, table.f32() + id[i] * m, m * sizeof(float));
+      }
     }
-  }
+  });
   return result;
 }
 
@@ -45,11 +48,14 @@ Tensor EmbeddingGradient(const Tensor& dresult, const Tensor& ids,
   CHECK(dresult.size() == ids.size() * m);
   Tensor dtable = Tensor::Zeros(ElementType::kFloat32, {vocabulary, m});
   const int32_t* id = ids.i32();
-  for (int64_t i = 0; i < ids.size(); ++i) {
-    CHECK(id[i] >= 0 && id[i] < vocabulary);
-    float* row = dtable.f32() + id[i] * m;
-    AddRow(row, dresult.f32() + i * m, row, m);
-  }
+  // By columns: the rows of an id are added in their order.
+  ParallelForParts(m, ColumnsOf(ids.size()), [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < ids.size(); ++i) {
+      CHECK(id[i] >= 0 && id[i] < vocabulary);
+      float* row = dtable.f32() + id[i] * m + begin;
+      AddRow(row, dresult.f32() + i * m + begin, row, end - begin);
+    }
+  });
   return dtable;
 }
 

@@ -1,13 +1,20 @@
 #include "services/ops/layer_norm.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
+#include "services/ops/elementwise.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"
 
 namespace gshard {
 namespace {
+
+// The gradients of the parameters are summed over so many rows, and then these
+// sums in their order.
+constexpr int64_t kRowsOfSum = 64;
 
 GSHARD_SIMD void Forward(const float* x, const float* scale, const float* bias,
                          float epsilon, int64_t rows, int64_t m, float* y,
@@ -70,8 +77,10 @@ LayerNormResult LayerNorm(Tensor x, const Tensor& scale, const Tensor& bias,
   Tensor mean(ElementType::kFloat32, row_dims);
   Tensor inverse_std(ElementType::kFloat32, row_dims);
   Tensor y = ReuseOrAllocate(x);
-  Forward(x.f32(), scale.f32(), bias.f32(), epsilon, mean.size(), m, y.f32(),
-          mean.f32(), inverse_std.f32());
+  ParallelForParts(mean.size(), PartOf(4 * m), [&](int64_t r, int64_t end) {
+    Forward(x.f32() + r * m, scale.f32(), bias.f32(), epsilon, end - r, m,
+            y.f32() + r * m, mean.f32() + r, inverse_std.f32() + r);
+  });
   return {y, mean, inverse_std};
 }
 
@@ -81,11 +90,20 @@ LayerNormGradients LayerNormGradient(const Tensor& x, const Tensor& scale,
   const int64_t m = x.dims().back();
   CHECK(x.size() == dy.size() && mean.size() * m == x.size() &&
         inverse_std.size() == mean.size());
-  Tensor dscale = Tensor::Zeros(ElementType::kFloat32, {m});
-  Tensor dbias = Tensor::Zeros(ElementType::kFloat32, {m});
+  const int64_t rows = mean.size();
+  const int64_t parts = (rows + kRowsOfSum - 1) / kRowsOfSum;
+  Tensor sums = Tensor::Zeros(ElementType::kFloat32, {parts, 2 * m});
   Tensor dx = ReuseOrAllocate(dy);
-  Backward(x.f32(), scale.f32(), mean.f32(), inverse_std.f32(), dy.f32(),
-           mean.size(), m, dx.f32(), dscale.f32(), dbias.f32());
+  ParallelForParts(rows, kRowsOfSum, [&](int64_t r, int64_t end) {
+    float* const sum = sums.f32() + r / kRowsOfSum * 2 * m;
+    Backward(x.f32() + r * m, scale.f32(), mean.f32() + r,
+             inverse_std.f32() + r, dy.f32() + r * m, end - r, m,
+             dx.f32() + r * m, sum, sum + m);
+  });
+  const Tensor sum = SumToSuffix(sums, {2 * m});
+  Tensor dscale(ElementType::kFloat32, {m}), dbias(ElementType::kFloat32, {m});
+  std::copy_n(sum.f32(), m, dscale.f32());
+  std::copy_n(sum.f32() + m, m, dbias.f32());
   return {dx, dscale, dbias};
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/cast.h"
 #include "services/tensor/buffer.h"
 
@@ -149,40 +150,95 @@ PrimitiveCache& ThreadCache() {
   return cache;
 }
 
+// A block of a product: its shape, and how far apart the rows of the three
+// matrices are, as they are stored.
+struct Block {
+  MatmulShape shape;
+  int64_t a_stride, b_stride, c_stride;
+  bool accumulate;
+};
+
 // oneDNN has two ways to multiply. Where b is stored as [k, n], gemm packs it
 // at less cost than the matmul primitive: with few rows on weights that come
-// from memory, as experts have them, it is a fifth faster. Weights stored the
-// other way are the primitive's strength.
+// from memory, as experts have them, it is a fifth faster. Nor has it to be
+// compiled for a number of rows. Weights stored the other way are the
+// primitive's strength.
 bool UseGemm(const MatmulShape& shape) {
   // Gemm gives a matrix of one column to a matrix-vector kernel, whose sums
   // depend on m; so must this choice not.
-  return !shape.transpose_a && !shape.transpose_b && shape.n > 1;
+  return !shape.transpose_b && shape.n > 1;
 }
 
 // Gemm cuts a deep k into blocks by rules that look at m, so that the order of
 // a sum would depend on the rows beside it. Up to this depth it has one block.
 constexpr int64_t kGemmDepth = 256;
 
-void Gemm(int64_t m, int64_t n, int64_t k, const float* a, const float* b,
-          float* c, bool accumulate) {
+void Gemm(const Block& block, const float* a, const float* b, float* c) {
+  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
   for (int64_t begin = 0; begin < k; begin += kGemmDepth) {
-    const float beta = begin > 0 || accumulate ? 1.0f : 0.0f;
-    CHECK(dnnl_sgemm('N', 'N', m, n, std::min(kGemmDepth, k - begin), 1.0f,
-                     a + begin, k, b + begin * n, n, beta, c,
-                     n) == dnnl_success);
+    const float beta = begin > 0 || block.accumulate ? 1.0f : 0.0f;
+    CHECK(dnnl_sgemm(transpose_a ? 'T' : 'N', 'N', m, n,
+                     std::min(kGemmDepth, k - begin), 1.0f,
+                     a + begin * (transpose_a ? block.a_stride : 1),
+                     block.a_stride, b + begin * block.b_stride, block.b_stride,
+                     beta, c, block.c_stride) == dnnl_success);
+  }
+}
+
+template <typename T>
+void CopyRows(int64_t rows, int64_t size, const T* from, int64_t from_stride,
+              T* to, int64_t to_stride) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::copy_n(from + r * from_stride, size, to + r * to_stride);
   }
 }
 
 // One row alone would go to the matrix-vector kernel: it gets a second one.
-void GemmRow(int64_t n, int64_t k, const float* a, const float* b, float* c,
-             bool accumulate) {
+void GemmRow(const Block& block, const float* a, const float* b, float* c) {
+  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
   thread_local std::vector<float> rows, results;
   rows.assign(2 * k, 0.0f);
   results.assign(2 * n, 0.0f);
-  std::copy_n(a, k, rows.data());
-  if (accumulate) std::copy_n(c, n, results.data());
-  Gemm(2, n, k, rows.data(), b, results.data(), accumulate);
+  CopyRows(transpose_a ? k : 1, transpose_a ? 1 : k, a, block.a_stride,
+           rows.data(), transpose_a ? 1 : k);
+  if (block.accumulate) std::copy_n(c, n, results.data());
+  Gemm({.shape = {.m = 2, .n = n, .k = k},
+        .a_stride = k,
+        .b_stride = block.b_stride,
+        .c_stride = n,
+        .accumulate = block.accumulate},
+       rows.data(), b, results.data());
   std::copy_n(results.data(), n, c);
+}
+
+// Stored rows that follow each other: the matrix itself, or a copy in `buffer`.
+template <typename T>
+const T* Dense(int64_t rows, int64_t size, const T* from, int64_t stride,
+               std::vector<T>& buffer) {
+  if (stride == size) return from;
+  buffer.resize(rows * size);
+  CopyRows(rows, size, from, stride, buffer.data(), size);
+  return buffer.data();
+}
+
+// The primitive has its better kernels for dense matrices only.
+template <typename T>
+void Execute(const Block& block, const T* a, const T* b, float* c) {
+  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  thread_local std::vector<T> dense_a, dense_b;
+  thread_local std::vector<float> dense_c;
+  a = Dense(transpose_a ? k : m, transpose_a ? m : k, a, block.a_stride,
+            dense_a);
+  b = Dense(transpose_b ? n : k, transpose_b ? k : n, b, block.b_stride,
+            dense_b);
+  PrimitiveCache& cache = ThreadCache();
+  if (block.c_stride == n) {
+    return cache.Execute(block.shape, a, b, c, block.accumulate);
+  }
+  dense_c.resize(m * n);
+  if (block.accumulate) CopyRows(m, n, c, block.c_stride, dense_c.data(), n);
+  cache.Execute(block.shape, a, b, dense_c.data(), block.accumulate);
+  CopyRows(m, n, dense_c.data(), n, c, block.c_stride);
 }
 
 // Without the instructions oneDNN has no products of bfloat16, or slow ones.
@@ -195,54 +251,137 @@ bool HasBFloat16() {
   return has;
 }
 
-// Whether there is something to add up; if not, c is set.
-bool HasSums(const MatmulShape& shape, float* c, bool accumulate) {
-  CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
-  if (shape.m == 0 || shape.n == 0) return false;
-  if (shape.k > 0) return true;
-  if (!accumulate) std::fill_n(c, shape.m * shape.n, 0.0f);
-  return false;
+void Multiply(const Block& block, const float* a, const float* b, float* c) {
+  ThreadCache();  // sets the thread count
+  if (!UseGemm(block.shape)) {
+    Execute(block, a, b, c);
+  } else if (block.shape.m == 1) {
+    GemmRow(block, a, b, c);
+  } else {
+    Gemm(block, a, b, c);
+  }
+}
+
+void Widen(int64_t rows, int64_t size, const BFloat16* from, int64_t stride,
+           std::vector<float>& to) {
+  to.resize(rows * size);
+  for (int64_t r = 0; r < rows; ++r) {
+    CastRow(from + r * stride, to.data() + r * size, size);
+  }
+}
+
+void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
+              float* c) {
+  if (HasBFloat16()) return Execute(block, a, b, c);
+  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  thread_local std::vector<float> wide_a, wide_b;
+  Block wide = block;
+  wide.a_stride = transpose_a ? m : k;
+  wide.b_stride = transpose_b ? k : n;
+  Widen(transpose_a ? k : m, wide.a_stride, a, block.a_stride, wide_a);
+  Widen(transpose_b ? n : k, wide.b_stride, b, block.b_stride, wide_b);
+  Multiply(wide, wide_a.data(), wide_b.data(), c);
+}
+
+// A tile has about so many elements of b and no fewer columns: so much work
+// that neither handing it over nor oneDNN's preparation of a call matters, even
+// where there are few rows. oneDNN's kernels take 48 columns at a time.
+constexpr int64_t kTileWeights = 128 << 10;
+constexpr int64_t kLeastColumns = 240;
+constexpr int64_t kColumnStep = 48;
+
+// Rows of a tile, and of those of a product that has few tiles with much work.
+constexpr int64_t kMostRows = 256;
+constexpr int64_t kLeastRows = 64;
+constexpr int64_t kManyTiles = 8;
+constexpr int64_t kMuchWork = 8 << 20;  // multiplications
+
+// The grid of a product's tiles.
+struct Grid {
+  int64_t columns;  // of a tile; the last one may have one more
+  int64_t rows = kMostRows;
+  int64_t across, down;
+
+  explicit Grid(const MatmulShape& shape) {
+    const int64_t parts = std::max<int64_t>(
+        1, std::min(shape.n * shape.k / kTileWeights, shape.n / kLeastColumns));
+    columns = (shape.n / parts + kColumnStep - 1) / kColumnStep * kColumnStep;
+    // No column is alone, as it would be multiplied in another way.
+    across = std::max<int64_t>(1, (shape.n + columns - 2) / columns);
+    while (rows > kLeastRows && shape.m * across < kManyTiles * rows &&
+           rows * columns * shape.k > kMuchWork) {
+      rows /= 2;
+    }
+    down = (shape.m + rows - 1) / rows;
+  }
+};
+
+template <typename T>
+void MultiplyTile(const MatmulShape& shape, int64_t tile, const T* a,
+                  const T* b, float* c, bool accumulate) {
+  const Grid grid(shape);
+  const int64_t row = tile / grid.across * grid.rows;
+  const int64_t column = tile % grid.across * grid.columns;
+  const bool is_last = tile % grid.across == grid.across - 1;
+  Block block{.shape = shape,
+              .a_stride = shape.transpose_a ? shape.m : shape.k,
+              .b_stride = shape.transpose_b ? shape.k : shape.n,
+              .c_stride = shape.n,
+              .accumulate = accumulate};
+  const int64_t m = std::min(grid.rows, shape.m - row);
+  const int64_t n = is_last ? shape.n - column : grid.columns;
+  block.shape.m = m;
+  block.shape.n = n;
+  float* const to = c + row * shape.n + column;
+  if (shape.k > 0) {
+    Multiply(block, a + row * (shape.transpose_a ? 1 : shape.k),
+             b + column * (shape.transpose_b ? shape.k : 1), to);
+  } else if (!accumulate) {
+    for (int64_t r = 0; r < m; ++r) std::fill_n(to + r * shape.n, n, 0.0f);
+  }
 }
 
 template <typename T>
 void MultiplyBatch(const MatmulShape& shape, int64_t batch, const T* a,
                    const T* b, float* c, bool accumulate) {
-  for (int64_t i = 0; i < batch; ++i) {
-    Matmul(shape, a + i * shape.m * shape.k, b + i * shape.k * shape.n,
-           c + i * shape.m * shape.n, accumulate);
-  }
+  const int64_t tiles = MatmulTiles(shape);
+  ParallelFor(batch * tiles, [&](int64_t i) {
+    const int64_t product = i / tiles;
+    MultiplyTile(shape, i % tiles, a + product * shape.m * shape.k,
+                 b + product * shape.k * shape.n,
+                 c + product * shape.m * shape.n, accumulate);
+  });
 }
 
 }  // namespace
 
 void InitCompute() { ThreadCache(); }
 
-void Matmul(const MatmulShape& shape, const BFloat16* a, const BFloat16* b,
-            float* c, bool accumulate) {
-  if (!HasSums(shape, c, accumulate)) return;
-  if (HasBFloat16()) {
-    ThreadCache().Execute(shape, a, b, c, accumulate);
-    return;
-  }
-  thread_local std::vector<float> wide_a, wide_b;
-  wide_a.resize(shape.m * shape.k);
-  wide_b.resize(shape.k * shape.n);
-  CastRow(a, wide_a.data(), shape.m * shape.k);
-  CastRow(b, wide_b.data(), shape.k * shape.n);
-  Matmul(shape, wide_a.data(), wide_b.data(), c, accumulate);
+int64_t MatmulTiles(const MatmulShape& shape) {
+  CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
+  if (shape.m == 0 || shape.n == 0) return 0;
+  const Grid grid(shape);
+  return grid.across * grid.down;
+}
+
+void MatmulTile(const MatmulShape& shape, int64_t tile, const float* a,
+                const float* b, float* c, bool accumulate) {
+  MultiplyTile(shape, tile, a, b, c, accumulate);
+}
+
+void MatmulTile(const MatmulShape& shape, int64_t tile, const BFloat16* a,
+                const BFloat16* b, float* c, bool accumulate) {
+  MultiplyTile(shape, tile, a, b, c, accumulate);
 }
 
 void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
             bool accumulate) {
-  if (!HasSums(shape, c, accumulate)) return;
-  PrimitiveCache& cache = ThreadCache();  // also sets the thread count
-  if (!UseGemm(shape)) {
-    cache.Execute(shape, a, b, c, accumulate);
-  } else if (shape.m == 1) {
-    GemmRow(shape.n, shape.k, a, b, c, accumulate);
-  } else {
-    Gemm(shape.m, shape.n, shape.k, a, b, c, accumulate);
-  }
+  MultiplyBatch(shape, 1, a, b, c, accumulate);
+}
+
+void Matmul(const MatmulShape& shape, const BFloat16* a, const BFloat16* b,
+            float* c, bool accumulate) {
+  MultiplyBatch(shape, 1, a, b, c, accumulate);
 }
 
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,

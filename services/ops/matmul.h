@@ -1,5 +1,5 @@
-// Dense matrix products on one thread, by oneDNN: of float32, and of bfloat16
-// with sums in float32.
+// Dense matrix products by oneDNN: of float32, and of bfloat16 with sums in
+// float32.
 //
 // On CPUs without instructions for bfloat16 its products are those of the
 // numbers as float32: as exact, not as fast. The instructions take numbers
@@ -8,6 +8,11 @@
 // A row of the result has the same bits whatever the number of rows beside it
 // (tests/services/ops/matmul_test.cc holds oneDNN to this); serving and
 // partitioned execution rely on it.
+//
+// Products are parted into tiles for ParallelFor (parallel.h), blocks of rows
+// and columns of the result. How depends on the shape alone, and for columns on
+// n and k alone, so that neither threads nor rows beside it change a row's
+// bits.
 //
 // Thread-safe: each thread has its own cache of compiled primitives.
 
@@ -42,7 +47,15 @@ void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
 void Matmul(const MatmulShape& shape, const BFloat16* a, const BFloat16* b,
             float* c, bool accumulate = false);
 
-// The same for `batch` products whose operands follow each other in memory.
+// The tiles of Matmul(), for kernels that have many products at once: how many
+// there are, and one of them. All tiles together are the product.
+int64_t MatmulTiles(const MatmulShape& shape);
+void MatmulTile(const MatmulShape& shape, int64_t tile, const float* a,
+                const float* b, float* c, bool accumulate = false);
+void MatmulTile(const MatmulShape& shape, int64_t tile, const BFloat16* a,
+                const BFloat16* b, float* c, bool accumulate = false);
+
+// Matmul() for `batch` products whose operands follow each other in memory.
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
                  const float* b, float* c, bool accumulate = false);
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const BFloat16* a,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/attention.h"
 
 namespace gshard {
@@ -68,22 +69,33 @@ Tensor PagedAttention(const Tensor& q, const Tensor& keys, const Tensor& values,
   const int64_t R = q.dim(0), N = q.dim(2), D = q.dim(3);
   const int64_t P = keys.dim(1), T = pages.dim(1);
   Tensor out(ElementType::kFloat32, q.dims());
-  std::vector<float> key_buffer, value_buffer;
+  // The hypotheses of a sentence see the same keys, and pack them once.
+  std::vector<int64_t> firsts;
+  int64_t most = 0;  // keys of a row
   for (int64_t first = 0, end; first < R; first = end) {
     const int32_t* const table = pages.i32() + first * T;
     const int64_t length = lengths.i32()[first];
-    const int64_t count = PagesFor(length, P);
-    // The hypotheses of a sentence see the same keys, and pack them once.
     end = first + 1;
-    while (end < R && lengths.i32()[end] == length &&
-           std::equal(table, table + count, pages.i32() + end * T)) {
+    while (
+        end < R && lengths.i32()[end] == length &&
+        std::equal(table, table + PagesFor(length, P), pages.i32() + end * T)) {
       ++end;
     }
+    firsts.push_back(first);
+    most = std::max(most, length);
+  }
+  const int64_t count = static_cast<int64_t>(firsts.size());
+  firsts.push_back(R);
+  const auto attend = [&](int64_t i) {
+    const int64_t first = firsts[i], end = firsts[i + 1];
+    const int32_t* const table = pages.i32() + first * T;
+    const int64_t length = lengths.i32()[first];
     float* const to = out.f32() + first * N * D;
     if (length == 0) {
       std::fill_n(to, (end - first) * N * D, 0.0f);
-      continue;
+      return;
     }
+    thread_local std::vector<float> key_buffer, value_buffer;
     const AttentionResult result = Attention(
         View(q.f32() + first * N * D, {1, end - first, N, D}),
         View(InOnePiece(keys, table, length, key_buffer), {1, length, N, D}),
@@ -92,7 +104,11 @@ Tensor PagedAttention(const Tensor& q, const Tensor& keys, const Tensor& values,
         Tensor::Ints({1}, {static_cast<int32_t>(length)}), {.scale = scale},
         /*keep_probabilities=*/false);
     std::memcpy(to, result.out.f32(), result.out.bytes());
-  }
+  };
+  ParallelForParts(count, PartOf(N * D * most / 2),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) attend(i);
+                   });
   return out;
 }
 

@@ -1,37 +1,57 @@
 #include "services/ops/ragged_dot.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/matmul.h"
 
 namespace gshard {
 namespace {
 
-// Calls `visit(group, first row, number of rows)` for each group with rows.
+// Calls `visit(group, first row, number of rows)` for each group.
 template <typename Visit>
 void ForEachGroup(const Tensor& group_sizes, int64_t num_rows, Visit visit) {
   int64_t begin = 0;
   for (int64_t e = 0; e < group_sizes.size(); ++e) {
     const int64_t size = group_sizes.i32()[e];
     CHECK(size >= 0 && begin + size <= num_rows);
-    if (size > 0) visit(e, begin, size);
+    visit(e, begin, size);
     begin += size;
   }
   CHECK(begin == num_rows);
 }
 
-// op(a) op(b) of elements of either type, from element `i` of a and `j` of b.
-void MatmulFrom(const MatmulShape& shape, const Tensor& a, int64_t i,
-                const Tensor& b, int64_t j, float* c) {
+// One group's product: its shape, and the elements of a, b and the result that
+// it begins at.
+struct Product {
+  MatmulShape shape;
+  int64_t a, b, c;
+};
+
+// All tiles of all products, of elements of either type.
+void MultiplyAll(const std::vector<Product>& products, const Tensor& a,
+                 const Tensor& b, float* c) {
   CHECK(a.type() == b.type());
-  if (a.type() == ElementType::kBFloat16) {
-    Matmul(shape, a.data<BFloat16>() + i, b.data<BFloat16>() + j, c);
-  } else {
-    Matmul(shape, a.f32() + i, b.f32() + j, c);
+  std::vector<std::pair<const Product*, int64_t>> tiles;
+  for (const Product& product : products) {
+    const int64_t count = MatmulTiles(product.shape);
+    for (int64_t i = 0; i < count; ++i) tiles.emplace_back(&product, i);
   }
+  ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
+    const auto [product, tile] = tiles[i];
+    if (a.type() == ElementType::kBFloat16) {
+      MatmulTile(product->shape, tile, a.data<BFloat16>() + product->a,
+                 b.data<BFloat16>() + product->b, c + product->c);
+    } else {
+      MatmulTile(product->shape, tile, a.f32() + product->a,
+                 b.f32() + product->b, c + product->c);
+    }
+  });
 }
 
 }  // namespace
@@ -58,11 +78,15 @@ Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = weights.dim(2);
   CHECK(weights.dim(1) == m && weights.dim(0) == group_sizes.size());
   Tensor result(ElementType::kFloat32, {num_rows, h});
+  std::vector<Product> products;
   ForEachGroup(group_sizes, num_rows,
                [&](int64_t e, int64_t begin, int64_t size) {
-                 MatmulFrom({.m = size, .n = h, .k = m}, rows, begin * m,
-                            weights, e * m * h, result.f32() + begin * h);
+                 products.push_back({.shape = {.m = size, .n = h, .k = m},
+                                     .a = begin * m,
+                                     .b = e * m * h,
+                                     .c = begin * h});
                });
+  MultiplyAll(products, rows, weights, result.f32());
   return result;
 }
 
@@ -72,11 +96,16 @@ Tensor RaggedDotRowsGradient(const Tensor& dresult, const Tensor& weights,
   const int64_t m = weights.dim(1), h = weights.dim(2);
   CHECK(dresult.dim(1) == h && weights.dim(0) == group_sizes.size());
   Tensor drows(ElementType::kFloat32, {num_rows, m});
-  ForEachGroup(
-      group_sizes, num_rows, [&](int64_t e, int64_t begin, int64_t size) {
-        MatmulFrom({.m = size, .n = m, .k = h, .transpose_b = true}, dresult,
-                   begin * h, weights, e * m * h, drows.f32() + begin * m);
-      });
+  std::vector<Product> products;
+  ForEachGroup(group_sizes, num_rows,
+               [&](int64_t e, int64_t begin, int64_t size) {
+                 products.push_back(
+                     {.shape = {.m = size, .n = m, .k = h, .transpose_b = true},
+                      .a = begin * h,
+                      .b = e * m * h,
+                      .c = begin * m});
+               });
+  MultiplyAll(products, dresult, weights, drows.f32());
   return drows;
 }
 
@@ -85,16 +114,16 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = dresult.dim(1);
   CHECK(dresult.dim(0) == num_rows);
   Tensor dweights(ElementType::kFloat32, {group_sizes.size(), m, h});
-  for (int64_t e = 0; e < group_sizes.size(); ++e) {
-    if (group_sizes.i32()[e] == 0) {
-      std::fill_n(dweights.f32() + e * m * h, m * h, 0.0f);
-    }
-  }
-  ForEachGroup(
-      group_sizes, num_rows, [&](int64_t e, int64_t begin, int64_t size) {
-        MatmulFrom({.m = m, .n = h, .k = size, .transpose_a = true}, rows,
-                   begin * m, dresult, begin * h, dweights.f32() + e * m * h);
-      });
+  std::vector<Product> products;
+  ForEachGroup(group_sizes, num_rows,
+               [&](int64_t e, int64_t begin, int64_t size) {
+                 products.push_back(
+                     {.shape = {.m = m, .n = h, .k = size, .transpose_a = true},
+                      .a = begin * m,
+                      .b = begin * h,
+                      .c = e * m * h});
+               });
+  MultiplyAll(products, rows, dresult, dweights.f32());
   return dweights;
 }
 
@@ -103,26 +132,34 @@ Tensor RaggedBiasAdd(Tensor rows, const Tensor& bias,
   const int64_t num_rows = rows.dim(0), h = rows.dim(1);
   CHECK(bias.dim(0) == group_sizes.size() && bias.dim(1) == h);
   Tensor result = rows.unique() ? rows : Tensor(rows.type(), rows.dims());
+  std::vector<int64_t> group_of_row(num_rows);
   ForEachGroup(group_sizes, num_rows,
                [&](int64_t e, int64_t begin, int64_t size) {
-                 for (int64_t r = begin; r < begin + size; ++r) {
-                   AddRow(rows.f32() + r * h, bias.f32() + e * h,
-                          result.f32() + r * h, h);
-                 }
+                 std::fill_n(group_of_row.begin() + begin, size, e);
                });
+  ParallelForParts(num_rows, PartOf(h), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      AddRow(rows.f32() + r * h, bias.f32() + group_of_row[r] * h,
+             result.f32() + r * h, h);
+    }
+  });
   return result;
 }
 
 Tensor RaggedBiasGradient(const Tensor& dresult, const Tensor& group_sizes) {
   const int64_t num_rows = dresult.dim(0), h = dresult.dim(1);
   Tensor dbias = Tensor::Zeros(ElementType::kFloat32, {group_sizes.size(), h});
+  std::vector<int64_t> ends;
   ForEachGroup(group_sizes, num_rows,
-               [&](int64_t e, int64_t begin, int64_t size) {
-                 float* sum = dbias.f32() + e * h;
-                 for (int64_t r = begin; r < begin + size; ++r) {
-                   AddRow(sum, dresult.f32() + r * h, sum, h);
-                 }
+               [&](int64_t, int64_t begin, int64_t size) {
+                 ends.push_back(begin + size);
                });
+  ParallelFor(group_sizes.size(), [&](int64_t e) {
+    float* const sum = dbias.f32() + e * h;
+    for (int64_t r = e == 0 ? 0 : ends[e - 1]; r < ends[e]; ++r) {
+      AddRow(sum, dresult.f32() + r * h, sum, h);
+    }
+  });
   return dbias;
 }
 

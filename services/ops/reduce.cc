@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/simd.h"
 #include "services/ops/transpose.h"
@@ -77,7 +78,10 @@ Tensor ReduceSum(const Tensor& x, absl::Span<const int> dims) {
   const int64_t rows = NumElements(kept_dims);
   if (!kept.empty() && kept.back() < reduced.front() && rows > 0) {
     Tensor sums(ElementType::kFloat32, kept_dims);
-    SumRows(x.f32(), rows, x.size() / rows, sums.f32());
+    const int64_t size = x.size() / rows;
+    ParallelForParts(rows, PartOf(size), [&](int64_t r, int64_t end) {
+      SumRows(x.f32() + r * size, end - r, size, sums.f32() + r);
+    });
     return sums;
   }
   std::vector<int> permutation = reduced;

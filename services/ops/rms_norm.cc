@@ -3,11 +3,17 @@
 #include <cmath>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
+#include "services/ops/elementwise.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"
 
 namespace gshard {
 namespace {
+
+// The gradient of the scale is summed over so many rows, and then these sums in
+// their order.
+constexpr int64_t kRowsOfSum = 64;
 
 GSHARD_SIMD void Forward(const float* x, const float* scale, float epsilon,
                          int64_t rows, int64_t m, float* y,
@@ -53,8 +59,11 @@ RmsNormResult RmsNorm(Tensor x, const Tensor& scale, float epsilon) {
   Dims row_dims(x.dims().begin(), x.dims().end() - 1);
   Tensor inverse_rms(ElementType::kFloat32, row_dims);
   Tensor y = ReuseOrAllocate(x);
-  Forward(x.f32(), scale.f32(), epsilon, inverse_rms.size(), m, y.f32(),
-          inverse_rms.f32());
+  const int64_t rows = inverse_rms.size();
+  ParallelForParts(rows, PartOf(2 * m), [&](int64_t r, int64_t end) {
+    Forward(x.f32() + r * m, scale.f32(), epsilon, end - r, m, y.f32() + r * m,
+            inverse_rms.f32() + r);
+  });
   return {y, inverse_rms};
 }
 
@@ -62,10 +71,16 @@ RmsNormGradients RmsNormGradient(const Tensor& x, const Tensor& scale,
                                  const Tensor& inverse_rms, Tensor dy) {
   const int64_t m = x.dims().back();
   CHECK(x.size() == dy.size() && inverse_rms.size() * m == x.size());
-  Tensor dscale = Tensor::Zeros(ElementType::kFloat32, {m});
+  const int64_t rows = inverse_rms.size();
+  const int64_t parts = (rows + kRowsOfSum - 1) / kRowsOfSum;
+  Tensor sums = Tensor::Zeros(ElementType::kFloat32, {parts, m});
   Tensor dx = ReuseOrAllocate(dy);
-  Backward(x.f32(), scale.f32(), inverse_rms.f32(), dy.f32(),
-           inverse_rms.size(), m, dx.f32(), dscale.f32());
+  ParallelForParts(rows, kRowsOfSum, [&](int64_t r, int64_t end) {
+    Backward(x.f32() + r * m, scale.f32(), inverse_rms.f32() + r,
+             dy.f32() + r * m, end - r, m, dx.f32() + r * m,
+             sums.f32() + r / kRowsOfSum * m);
+  });
+  const Tensor dscale = SumToSuffix(sums, {m});
   return {dx, dscale};
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/exp.h"
 #include "services/ops/reuse.h"
 #include "services/ops/simd.h"
@@ -49,14 +50,21 @@ int64_t Rows(const Tensor& x) {
 
 Tensor Softmax(Tensor x) {
   Tensor y = ReuseOrAllocate(x);
-  SoftmaxRows(x.f32(), y.f32(), Rows(x), x.dims().back());
+  const int64_t size = x.dims().back();
+  ParallelForParts(Rows(x), PartOf(8 * size), [&](int64_t r, int64_t end) {
+    SoftmaxRows(x.f32() + r * size, y.f32() + r * size, end - r, size);
+  });
   return y;
 }
 
 Tensor SoftmaxGradient(const Tensor& y, Tensor dy) {
   CHECK(y.size() == dy.size());
   Tensor dx = ReuseOrAllocate(dy);
-  SoftmaxGradientRows(y.f32(), dy.f32(), dx.f32(), Rows(dy), dy.dims().back());
+  const int64_t size = dy.dims().back();
+  ParallelForParts(Rows(dy), PartOf(2 * size), [&](int64_t r, int64_t end) {
+    SoftmaxGradientRows(y.f32() + r * size, dy.f32() + r * size,
+                        dx.f32() + r * size, end - r, size);
+  });
   return dx;
 }
 

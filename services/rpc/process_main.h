@@ -11,6 +11,8 @@
 
 #include "absl/status/status.h"
 #include "services/base/log.h"
+#include "services/base/machine_limits.h"
+#include "services/base/parallel.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
 #include "services/rpc/channel.h"
@@ -50,6 +52,8 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
   ApplyLogLevel(options.process);
   SetLogField({"role", role});
   KeepGrpcRunning();
+  const int64_t threads = options.process.threads;
+  SetComputeThreads(threads > 0 ? static_cast<int>(threads) : CpuLimit());
 
   Process process(options);
   const std::chrono::seconds grace(options.process.drain_seconds);

@@ -22,7 +22,7 @@
 #include "absl/strings/strip.h"
 #include "services/base/check.h"
 #include "services/base/log.h"
-#include "services/base/memory_limit.h"
+#include "services/base/machine_limits.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/call_info.h"
 #include "services/rpc/call_watch.h"

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/simd.h"
 
 namespace gshard {
@@ -23,14 +24,21 @@ GSHARD_SIMD void AddTo(const int64_t* value, int64_t size, int64_t* sum) {
   for (int64_t i = 0; i < size; ++i) sum[i] += value[i];
 }
 
+template <typename T>
+void AddElements(const Tensor& value, Tensor& sum) {
+  ParallelForParts(sum.size(), PartOf(1), [&](int64_t begin, int64_t end) {
+    AddTo(value.data<T>() + begin, end - begin, sum.data<T>() + begin);
+  });
+}
+
 void AddTensor(const Tensor& value, Tensor& sum) {
   switch (sum.type()) {
     case ElementType::kFloat32:
-      return AddTo(value.data<float>(), value.size(), sum.data<float>());
+      return AddElements<float>(value, sum);
     case ElementType::kFloat64:
-      return AddTo(value.data<double>(), value.size(), sum.data<double>());
+      return AddElements<double>(value, sum);
     case ElementType::kInt64:
-      return AddTo(value.data<int64_t>(), value.size(), sum.data<int64_t>());
+      return AddElements<int64_t>(value, sum);
     default:
       CHECK(false);
   }

@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/train/gradient_norm.h"
 
@@ -134,28 +135,29 @@ absl::Status ParameterStore::CheckGradients(
 
 std::vector<SquaredNorm> ParameterStore::SquaredNorms(
     const GradientList& gradients) const {
-  TensorMap by_name(gradients.begin(), gradients.end());
-  std::vector<SquaredNorm> norms;
-  for (const Logical& logical : logical_) {
-    const Tensor gradient = View(logical, by_name[logical.parameter]);
-    norms.push_back({.tensor = logical.name,
-                     .value = SumOfSquares(gradient.span<float>())});
-  }
+  const TensorMap by_name(gradients.begin(), gradients.end());
+  std::vector<SquaredNorm> norms(logical_.size());
+  ParallelFor(static_cast<int64_t>(logical_.size()), [&](int64_t i) {
+    const Logical& logical = logical_[i];
+    const Tensor gradient = View(logical, by_name.at(logical.parameter));
+    norms[i] = {.tensor = logical.name,
+                .value = SumOfSquares(gradient.span<float>())};
+  });
   return norms;
 }
 
 void ParameterStore::Update(const GradientList& gradients,
                             double gradient_scale, int64_t step,
                             double learning_rate) {
-  TensorMap by_name(gradients.begin(), gradients.end());
+  const TensorMap by_name(gradients.begin(), gradients.end());
   for (auto& [name, tensor] : tensors_) {
     if (!tensor.unique()) tensor = tensor.Clone();
   }
-  std::vector<absl::Span<float>> state;
-  for (Logical& logical : logical_) {
-    Tensor weight = View(logical, tensors_[logical.parameter]);
-    const Tensor gradient = View(logical, by_name[logical.parameter]);
-    state.clear();
+  ParallelFor(static_cast<int64_t>(logical_.size()), [&](int64_t i) {
+    Logical& logical = logical_[i];
+    Tensor weight = View(logical, tensors_.at(logical.parameter));
+    const Tensor gradient = View(logical, by_name.at(logical.parameter));
+    std::vector<absl::Span<float>> state;
     for (Tensor& tensor : logical.state) {
       if (!tensor.unique()) tensor = tensor.Clone();
       state.push_back(tensor.span<float>());
@@ -163,7 +165,7 @@ void ParameterStore::Update(const GradientList& gradients,
     optimizer_->Update(logical.matrix, weight.span<float>(),
                        gradient.span<float>(), gradient_scale, state, step,
                        learning_rate);
-  }
+  });
 }
 
 std::vector<TensorSpec> ParameterStore::TensorSpecs() const {

@@ -1,19 +1,22 @@
-#include "services/base/memory_limit.h"
+#include "services/base/machine_limits.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <string>
 
 namespace gshard {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 // The files of a made-up system.
-class MemoryLimitTest : public ::testing::Test {
+class MachineLimitsTest : public ::testing::Test {
  protected:
-  ~MemoryLimitTest() override { std::filesystem::remove_all(root_); }
+  ~MachineLimitsTest() override { std::filesystem::remove_all(root_); }
 
   void Write(const std::string& path, const std::string& text) {
     const std::filesystem::path file = root_ + path;
@@ -21,12 +24,13 @@ class MemoryLimitTest : public ::testing::Test {
     std::ofstream(file) << text << "\n";
   }
   int64_t Limit() const { return ControlGroupMemoryLimit(root_); }
+  double Cpus() const { return ControlGroupCpuLimit(root_); }
 
   const std::string root_ =
-      testing::TempDir() + "memory_limit_" + std::to_string(getpid());
+      testing::TempDir() + "machine_limits_" + std::to_string(getpid());
 };
 
-TEST_F(MemoryLimitTest, IsTheLeastOfTheGroupsAround) {
+TEST_F(MachineLimitsTest, MemoryIsTheLeastOfTheGroupsAround) {
   Write("/proc/self/cgroup", "0::/pods/this");
   EXPECT_EQ(Limit(), INT64_MAX);
   Write("/sys/fs/cgroup/pods/memory.max", "3000");
@@ -39,7 +43,7 @@ TEST_F(MemoryLimitTest, IsTheLeastOfTheGroupsAround) {
 }
 
 // A container may see the path that the machine knows, or none.
-TEST_F(MemoryLimitTest, AContainersGroupIsItsRoot) {
+TEST_F(MachineLimitsTest, AContainersGroupIsItsRoot) {
   Write("/sys/fs/cgroup/memory.max", "2000");
   Write("/proc/self/cgroup", "0::/");
   EXPECT_EQ(Limit(), 2000);
@@ -47,7 +51,7 @@ TEST_F(MemoryLimitTest, AContainersGroupIsItsRoot) {
   EXPECT_EQ(Limit(), 2000);
 }
 
-TEST_F(MemoryLimitTest, TheFirstVersionHasAFolderForMemory) {
+TEST_F(MachineLimitsTest, TheFirstVersionHasAFolderOfEachController) {
   Write("/proc/self/cgroup", "5:cpu,cpuacct:/a\n4:hugetlb,memory:/b\n0::/");
   Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000");
   EXPECT_EQ(Limit(), INT64_MAX);
@@ -55,7 +59,23 @@ TEST_F(MemoryLimitTest, TheFirstVersionHasAFolderForMemory) {
   EXPECT_EQ(Limit(), 2000);
 }
 
-TEST_F(MemoryLimitTest, NonsenseIsNoLimit) {
+TEST_F(MachineLimitsTest, CpusAreTheLeastShareOfTheGroupsAround) {
+  Write("/proc/self/cgroup", "0::/pods/this");
+  EXPECT_EQ(Cpus(), kInfinity);
+  Write("/sys/fs/cgroup/pods/cpu.max", "150000 100000");
+  Write("/sys/fs/cgroup/pods/this/cpu.max", "max 100000");
+  EXPECT_EQ(Cpus(), 1.5);
+  Write("/sys/fs/cgroup/pods/this/cpu.max", "50000 100000");
+  EXPECT_EQ(Cpus(), 0.5);
+  Write("/proc/self/cgroup", "5:cpu,cpuacct:/a\n0::/");
+  Write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1");
+  Write("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000");
+  EXPECT_EQ(Cpus(), kInfinity);
+  Write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "200000");
+  EXPECT_EQ(Cpus(), 2.0);
+}
+
+TEST_F(MachineLimitsTest, NonsenseIsNoLimit) {
   EXPECT_EQ(Limit(), INT64_MAX);  // no file at all
   for (const char* groups : {"", "0", "0::", "0::b", "::/", "memory"}) {
     Write("/proc/self/cgroup", groups);
@@ -67,12 +87,18 @@ TEST_F(MemoryLimitTest, NonsenseIsNoLimit) {
     Write("/sys/fs/cgroup/memory.max", limit);
     EXPECT_EQ(Limit(), INT64_MAX) << limit;
   }
+  for (const char* limit : {"", "1000", "0 100", "1 0", "-1 100", "1 2 3"}) {
+    Write("/sys/fs/cgroup/cpu.max", limit);
+    EXPECT_EQ(Cpus(), kInfinity) << limit;
+  }
 }
 
-TEST_F(MemoryLimitTest, IsNoMoreThanTheMachineHas) {
+TEST_F(MachineLimitsTest, AreNoMoreThanTheMachineHas) {
   EXPECT_GT(MemoryLimit(), 1 << 20);
-  EXPECT_LE(MemoryLimit(), int64_t{sysconf(_SC_PHYS_PAGES)} *
-                               sysconf(_SC_PAGESIZE));
+  EXPECT_LE(MemoryLimit(),
+            int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE));
+  EXPECT_GE(CpuLimit(), 1);
+  EXPECT_LE(CpuLimit(), sysconf(_SC_NPROCESSORS_CONF));
 }
 
 }  // namespace

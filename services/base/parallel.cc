@@ -1,0 +1,194 @@
+#include "services/base/parallel.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+#include "services/base/check.h"
+#include "services/base/thread_priority.h"
+
+namespace gshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long a thread looks for work, or for the end of the others' tiles, before
+// it sleeps. Kernels follow each other within microseconds, and to wake a
+// thread takes tens of them.
+constexpr std::chrono::microseconds kSpin{100};
+
+// Whether `done` within that. Others may have the core.
+template <typename Done>
+bool SpinUntil(const Done& done) {
+  const Clock::time_point end = Clock::now() + kSpin;
+  while (!done()) {
+    if (Clock::now() >= end) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+// One loop, on the stack of who called it.
+struct Loop {
+  const int64_t tiles;
+  const absl::FunctionRef<void(int64_t)> body;
+  std::atomic<int64_t> next = 0;
+  std::atomic<int> helpers = 0;  // changed under the pool's mutex
+  std::atomic<bool> no_memory = false;
+
+  // Takes tiles until there are none.
+  void Run() {
+    for (int64_t i;
+         (i = next.fetch_add(1, std::memory_order_relaxed)) < tiles;) {
+      try {
+        body(i);
+      } catch (const std::bad_alloc&) {
+        no_memory = true;
+      }
+    }
+  }
+};
+
+thread_local bool in_body = false;
+
+class Pool {
+ public:
+  Pool(int helpers, int niceness) {
+    for (int i = 0; i < helpers; ++i) {
+      threads_.emplace_back([this, niceness] {
+        BeNice(niceness);
+        in_body = true;
+        Help();
+      });
+    }
+  }
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopping_ = true;
+      came_.notify_all();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void Run(Loop& loop) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      loops_.push_back(&loop);
+      open_.fetch_add(1, std::memory_order_relaxed);
+      if (sleeping_ > 0) came_.notify_all();
+    }
+    in_body = true;
+    loop.Run();
+    in_body = false;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      Close(loop);  // nobody comes any more
+    }
+    const auto alone = [&loop] { return loop.helpers == 0; };
+    if (SpinUntil(alone)) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_.wait(lock, alone);
+  }
+
+ private:
+  void Help() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (true) {
+      if (loops_.empty() && !stopping_) {
+        lock.unlock();
+        SpinUntil([this] { return open_.load(std::memory_order_relaxed) > 0; });
+        lock.lock();
+        ++sleeping_;
+        came_.wait(lock, [this] { return stopping_ || !loops_.empty(); });
+        --sleeping_;
+      }
+      if (stopping_) return;
+      Loop& loop = *loops_[turn_++ % loops_.size()];
+      ++loop.helpers;
+      lock.unlock();
+      loop.Run();
+      lock.lock();
+      Close(loop);
+      // Where the last one has left the loop may be gone.
+      if (--loop.helpers == 0) left_.notify_all();
+    }
+  }
+
+  // Needs mutex_.
+  void Close(const Loop& loop) {
+    const auto found = std::find(loops_.begin(), loops_.end(), &loop);
+    if (found == loops_.end()) return;
+    loops_.erase(found);
+    open_.fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  std::mutex mutex_;
+  // All below but the threads are guarded by mutex_.
+  std::condition_variable came_;  // loops_, stopping_
+  std::condition_variable left_;  // helpers of loops
+  std::vector<Loop*> loops_;      // with tiles that nobody has taken
+  std::atomic<size_t> open_ = 0;  // of loops_, for those who only look
+  size_t turn_ = 0;
+  int sleeping_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+class Pools {
+ public:
+  static Pools& Get() {
+    static Pools pools;
+    return pools;
+  }
+
+  int threads() const { return threads_; }
+
+  void Set(int threads) {
+    CHECK(threads >= 1);
+    std::lock_guard<std::mutex> lock(mutex_);
+    pools_.clear();
+    threads_ = threads;
+  }
+
+  // For the calling thread.
+  Pool& Mine() {
+    const int niceness = ThreadNiceness();
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::unique_ptr<Pool>& pool = pools_[niceness];
+    if (pool == nullptr) pool = std::make_unique<Pool>(threads_ - 1, niceness);
+    return *pool;
+  }
+
+ private:
+  std::atomic<int> threads_ = 1;
+  std::mutex mutex_;
+  std::map<int, std::unique_ptr<Pool>> pools_;  // guarded by mutex_
+};
+
+}  // namespace
+
+void SetComputeThreads(int threads) { Pools::Get().Set(threads); }
+
+int ComputeThreads() { return Pools::Get().threads(); }
+
+void ParallelFor(int64_t tiles, absl::FunctionRef<void(int64_t)> body) {
+  if (tiles <= 1 || in_body || ComputeThreads() == 1) {
+    for (int64_t i = 0; i < tiles; ++i) body(i);
+    return;
+  }
+  Loop loop{.tiles = tiles, .body = body};
+  Pools::Get().Mine().Run(loop);
+  if (loop.no_memory) throw std::bad_alloc();
+}
+
+}  // namespace gshard
