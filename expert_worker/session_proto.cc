@@ -7,7 +7,7 @@
 #include "services/base/status_macros.h"
 #include "services/config/training_job_proto.h"
 #include "services/graph/text.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 
 namespace gshard {
 namespace {

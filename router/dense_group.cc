@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/gloo_meeting.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 #ifdef GSHARD_NCCL
 #include "services/collectives/nccl_meeting.h"
 #endif

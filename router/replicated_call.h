@@ -21,6 +21,7 @@
 #include "router/replica_set.h"
 #include "services/segments/call_segment.h"
 #include "services/segments/expert_rows.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 

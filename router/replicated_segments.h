@@ -18,6 +18,7 @@
 #include "router/cancellation.h"
 #include "router/replica_set.h"
 #include "services/graph/op.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 

@@ -12,7 +12,8 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/config/text_proto.h"
 #include "services/rpc/tensor_frame.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
+#include "services/train/parameter_store.h"
 
 namespace gshard {
 namespace {

@@ -18,8 +18,8 @@
 #include "services/coordinator/progress_feed.h"
 #include "services/metrics/metrics.h"
 #include "services/train/event_file.h"
-#include "services/train/local_trainer.h"
 #include "services/train/progress.h"
+#include "services/train/step_statistics.h"
 
 namespace gshard {
 

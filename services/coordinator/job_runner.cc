@@ -8,6 +8,7 @@
 #include "services/base/status_macros.h"
 #include "services/coordinator/slow_work.h"
 #include "services/coordinator/training_memory.h"
+#include "services/train/job_options.h"
 
 namespace gshard {
 bool IsPassing(const absl::Status& status) {

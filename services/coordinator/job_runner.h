@@ -51,6 +51,8 @@
 #include "services/coordinator/job_tokenizers.h"
 #include "services/coordinator/microbatch_schedule.h"
 #include "services/coordinator/session_plan.h"
+#include "services/train/schedule.h"
+#include "services/train/step_scale.h"
 
 namespace gshard {
 

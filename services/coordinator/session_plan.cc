@@ -14,7 +14,7 @@
 #include "services/rpc/tensor_frame.h"
 #include "services/segments/role_split.h"
 #include "services/segments/segments_key.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 
 namespace gshard {
 namespace {

@@ -9,7 +9,7 @@
 #include "services/cluster/placement.h"
 #include "services/coordinator/session_plan.h"
 #include "services/model/parameters.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {

@@ -61,7 +61,8 @@ absl::StatusOr<RoutingTrace> RoutingTracer::Trace(
   inputs["key"] = KeyInput(0);
   ASSIGN_OR_RETURN(
       std::vector<Tensor> encoded,
-      encode_.Run(std::move(inputs), parameters, {.segments = segments}));
+      encode_.Run(std::move(inputs), parameters,
+                  {.context = RunContext().With<SegmentRunner>(segments)}));
   const TensorMap memory = ByName(encode_.program(), std::move(encoded));
   AddRouting(encode_.program(), memory, trace.source);
 
@@ -87,7 +88,8 @@ absl::StatusOr<RoutingTrace> RoutingTracer::Trace(
     cache.MoveTo(step);
     ASSIGN_OR_RETURN(
         std::vector<Tensor> decoded,
-        decode_.Run(std::move(step), parameters, {.segments = segments}));
+        decode_.Run(std::move(step), parameters,
+                    {.context = RunContext().With<SegmentRunner>(segments)}));
     TensorMap outputs = ByName(decode_.program(), std::move(decoded));
     AddRouting(decode_.program(), outputs, trace.target);
     for (auto& [name, tensor] : outputs) cache.TakeBack(name, tensor);

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/graph/executor.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 

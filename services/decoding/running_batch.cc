@@ -84,7 +84,8 @@ absl::StatusOr<TensorMap> RunningBatch::Encode(
   const Executor& encode = translator_.encode();
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
-      encode.Run(std::move(inputs), parameters_, {.segments = segments}));
+      encode.Run(std::move(inputs), parameters_,
+                 {.context = RunContext().With<SegmentRunner>(segments)}));
   AddLayerLoads(encode.program(), outputs, statistics);
   std::vector<int32_t> sentence_of_token(B * Ls, -1);
   for (int64_t b = 0; b < B; ++b) {
@@ -173,7 +174,8 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
   const Executor& decode = translator_.decode();
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
-      decode.Run(DecoderInputs(), parameters_, {.segments = segments}));
+      decode.Run(DecoderInputs(), parameters_,
+                 {.context = RunContext().With<SegmentRunner>(segments)}));
   AddLayerLoads(decode.program(), outputs, statistics);
   if (statistics != nullptr) {
     ++statistics->steps;

@@ -22,9 +22,10 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "services/decoding/beam_search.h"
-#include "services/decoding/decoder_cache.h"
 #include "services/decoding/choice_count.h"
+#include "services/decoding/decoder_cache.h"
 #include "services/decoding/translator.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 
@@ -65,10 +66,10 @@ class RunningBatch {
   // free at once.
   void Leave(uint64_t id);
 
-  // One position of every sentence. A sentence whose options require all experts
-  // ends when choices of its were lost, with one hypothesis that has no tokens
-  // but the share of them. After an error, one of the segments' runner, the
-  // batch is of no use any more. Does nothing without sentences.
+  // One position of every sentence. A sentence whose options require all
+  // experts ends when choices of its were lost, with one hypothesis that has no
+  // tokens but the share of them. After an error, one of the segments' runner,
+  // the batch is of no use any more. Does nothing without sentences.
   absl::Status Step(SegmentRunner* segments, DecodeStatistics* statistics);
 
   // What has finished since it was last asked; it is not in the batch any more.

@@ -18,6 +18,7 @@
 #include "services/decoding/beam_search.h"
 #include "services/decoding/decode_statistics.h"
 #include "services/graph/executor.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 

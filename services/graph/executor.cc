@@ -10,36 +10,34 @@
 namespace gshard {
 namespace {
 
-// Operands that the caller feeds: inputs and parameters.
-absl::StatusOr<Tensor> Feed(const Node& node, ElementType type,
-                            TensorMap& inputs, const TensorMap& parameters) {
-  const std::string& name = StringAttribute(node.attributes, "name");
-  if (node.op->name == "input") {
-    const auto found = inputs.find(name);
-    if (found != inputs.end()) return std::move(found->second);
-    return absl::NotFoundError(absl::StrCat("input '", name, "' is missing"));
-  }
-  const auto found = parameters.find(name);
-  if (found != parameters.end()) {
-    const bool narrow = type == ElementType::kBFloat16 &&
-                        found->second.type() == ElementType::kFloat32;
-    return narrow ? Cast(found->second, type) : found->second;
-  }
-  return absl::NotFoundError(absl::StrCat("parameter '", name, "' is missing"));
+absl::StatusOr<Tensor> FeedInput(const std::string& name, TensorMap& inputs) {
+  const auto found = inputs.find(name);
+  if (found != inputs.end()) return std::move(found->second);
+  return absl::NotFoundError(absl::StrCat("input '", name, "' is missing"));
 }
 
-// Runs one node's kernel. A program from the wire may ask for tensors of any
-// size: those whose size is known are checked before, and memory that the
-// system does not have is an error of the run.
-absl::Status RunKernel(KernelContext& context, bool reference) {
+absl::StatusOr<Tensor> FeedParameter(const std::string& name, ElementType type,
+                                     const TensorMap& parameters) {
+  const auto found = parameters.find(name);
+  if (found == parameters.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("parameter '", name, "' is missing"));
+  }
+  const bool is_wide = type == ElementType::kBFloat16 &&
+                       found->second.type() == ElementType::kFloat32;
+  return is_wide ? Cast(found->second, type) : found->second;
+}
+
+// A program from the wire may ask for tensors of any size: those whose size is
+// known are checked before, and memory that the system does not have is an
+// error of the run.
+absl::Status RunKernel(const Kernel& kernel, KernelContext& context) {
   for (const ValueType& type : context.result_types) {
     const absl::Status known = context.bindings.Resolve(type.shape).status();
     if (absl::IsResourceExhausted(known)) return known;
   }
-  const OpDef& op = *context.node.op;
   try {
-    return reference && op.reference != nullptr ? op.reference(context)
-                                                : op.kernel(context);
+    return kernel(context);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("there is no memory for the results");
   }
@@ -57,100 +55,112 @@ absl::Status CheckResult(const ValueType& expected, const Tensor& result,
 
 }  // namespace
 
-Executor::Executor(Program program) : program_(std::move(program)) {
+Executor::Executor(Program program, Backend backend)
+    : program_(std::move(program)), backend_(backend) {
+  const int32_t end = static_cast<int32_t>(program_.nodes.size());
   std::vector<int32_t> last(program_.values.size(), -1);
-  for (size_t n = 0; n < program_.nodes.size(); ++n) {
+  for (int32_t n = 0; n < end; ++n) {
     const Node& node = program_.nodes[n];
     for (const ValueId input : node.inputs) last[input] = n;
     for (const ValueId output : node.outputs) last[output] = n;
   }
-  for (const auto& [name, value] : program_.outputs) {
-    last[value] = program_.nodes.size();
-  }
-  dead_after_.resize(program_.nodes.size());
+  for (const auto& [name, value] : program_.outputs) last[value] = end;
+  steps_.resize(end);
   for (size_t v = 0; v < last.size(); ++v) {
-    if (last[v] < static_cast<int32_t>(program_.nodes.size())) {
-      dead_after_[last[v]].push_back(v);
-    }
+    if (last[v] < end) steps_[last[v]].dead.push_back(v);
   }
-  for (size_t n = 0; n < program_.nodes.size(); ++n) {
-    const std::vector<ValueId>& inputs = program_.nodes[n].inputs;
-    std::vector<bool> moved;
-    for (const ValueId input : inputs) {
-      moved.push_back(last[input] == static_cast<int32_t>(n) &&
-                      std::count(inputs.begin(), inputs.end(), input) == 1);
+  for (int32_t n = 0; n < end; ++n) {
+    const Node& node = program_.nodes[n];
+    Step& step = steps_[n];
+    for (const ValueId output : node.outputs) {
+      step.result_types.push_back(program_.type(output));
     }
-    last_use_.push_back(std::move(moved));
+    for (const ValueId input : node.inputs) {
+      step.takes.push_back(
+          last[input] == n &&
+          std::count(node.inputs.begin(), node.inputs.end(), input) == 1);
+    }
+    if (node.op->name == "input" || node.op->name == "parameter") {
+      step.source =
+          node.op->name == "input" ? Source::kInput : Source::kParameter;
+      step.name = StringAttribute(node.attributes, "name");
+      continue;
+    }
+    step.kernel = FindKernel(node.op->name, backend);
+    if (step.kernel == nullptr) {
+      status_.Update(absl::UnimplementedError(
+          absl::StrCat("the back end '", BackendName(backend),
+                       "' has no kernel for '", node.op->name, "'")));
+    }
   }
 }
 
 void Executor::RoundParameters(TensorMap& parameters) const {
-  for (const Node& node : program_.nodes) {
-    if (node.op->name != "parameter" ||
-        program_.type(node.outputs[0]).type != ElementType::kBFloat16) {
+  for (const Step& step : steps_) {
+    if (step.source != Source::kParameter ||
+        step.result_types[0].type != ElementType::kBFloat16) {
       continue;
     }
-    const auto found =
-        parameters.find(StringAttribute(node.attributes, "name"));
+    const auto found = parameters.find(step.name);
     if (found == parameters.end()) continue;
     found->second = Cast(found->second, ElementType::kBFloat16);
   }
 }
 
+std::string Executor::Where(size_t node) const {
+  const Step& step = steps_[node];
+  const std::string& op = program_.nodes[node].op->name;
+  if (step.source != Source::kKernel) {
+    return absl::StrCat(op, " '", step.name, "'");
+  }
+  return absl::StrCat("program '", program_.name, "', node ", node, " (", op,
+                      ")");
+}
+
 absl::StatusOr<std::vector<Tensor>> Executor::Run(
     TensorMap inputs, const TensorMap& parameters,
     const RunOptions& options) const {
+  RETURN_IF_ERROR(status_);
   std::vector<Tensor> values(program_.values.size());
   std::vector<Tensor> operands, results;
-  std::vector<ValueType> result_types;
   Bindings bindings;
-  for (size_t n = 0; n < program_.nodes.size(); ++n) {
+  for (size_t n = 0; n < steps_.size(); ++n) {
     if (options.cancelled && options.cancelled()) {
       return absl::CancelledError(
           absl::StrCat("program '", program_.name, "' was cancelled"));
     }
     const Node& node = program_.nodes[n];
-    const auto where = [&] {
-      return absl::StrCat("program '", program_.name, "', node ", n, " (",
-                          node.op->name, ")");
-    };
-    result_types.clear();
-    for (const ValueId output : node.outputs) {
-      result_types.push_back(program_.type(output));
-    }
+    const Step& step = steps_[n];
     results.assign(node.outputs.size(), Tensor());
-    if (node.op->kernel == nullptr) {
-      ASSIGN_OR_RETURN(results[0],
-                       Feed(node, result_types[0].type, inputs, parameters));
+    if (step.source == Source::kInput) {
+      ASSIGN_OR_RETURN(results[0], FeedInput(step.name, inputs));
+    } else if (step.source == Source::kParameter) {
+      ASSIGN_OR_RETURN(
+          results[0],
+          FeedParameter(step.name, step.result_types[0].type, parameters));
     } else {
       operands.clear();
       for (size_t i = 0; i < node.inputs.size(); ++i) {
         Tensor& value = values[node.inputs[i]];
-        operands.push_back(last_use_[n][i] ? std::move(value) : value);
+        operands.push_back(step.takes[i] ? std::move(value) : value);
       }
       KernelContext context{.node = node,
                             .bindings = bindings,
-                            .result_types = result_types,
+                            .result_types = step.result_types,
                             .operands = absl::MakeSpan(operands),
                             .results = absl::MakeSpan(results),
-                            .segments = options.segments,
-                            .devices = options.devices};
-      const absl::Status status = RunKernel(context, options.reference);
-      if (!status.ok()) return Annotate(status, where());
+                            .run = options.context,
+                            .backend = backend_};
+      const absl::Status status = RunKernel(*step.kernel, context);
+      if (!status.ok()) return Annotate(status, Where(n));
     }
     for (size_t i = 0; i < results.size(); ++i) {
       const absl::Status status =
-          CheckResult(result_types[i], results[i], bindings);
-      if (!status.ok()) {
-        if (node.op->kernel != nullptr) return Annotate(status, where());
-        return Annotate(
-            status,
-            absl::StrCat(node.op->name, " '",
-                         StringAttribute(node.attributes, "name"), "'"));
-      }
+          CheckResult(step.result_types[i], results[i], bindings);
+      if (!status.ok()) return Annotate(status, Where(n));
       values[node.outputs[i]] = std::move(results[i]);
     }
-    for (const ValueId value : dead_after_[n]) values[value] = Tensor();
+    for (const ValueId value : step.dead) values[value] = Tensor();
   }
   std::vector<Tensor> outputs;
   for (const auto& [name, value] : program_.outputs) {

@@ -1,8 +1,9 @@
-// Executor: runs a program.
+// Executor: runs a program on a back end.
 //
-// Nodes run in the program's order on the calling thread; a buffer is freed or
-// handed to the next kernel at its last use. An executor is immutable after
-// construction and may be run from several threads at once.
+// Kernels, names and last uses are looked up when it is made. Nodes run in the
+// program's order on the calling thread; a buffer is freed or handed to the
+// next kernel at its last use. An executor is immutable after construction and
+// may be run from several threads at once.
 
 #ifndef SERVICES_GRAPH_EXECUTOR_H_
 #define SERVICES_GRAPH_EXECUTOR_H_
@@ -12,28 +13,29 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/graph/op.h"
 #include "services/graph/program.h"
+#include "services/graph/run_context.h"
 
 namespace gshard {
 
 using TensorMap = absl::flat_hash_map<std::string, Tensor>;
 
 struct RunOptions {
-  // For programs with call_segment nodes. Not owned.
-  SegmentRunner* segments = nullptr;
-  // For programs with collectives. Not owned.
-  DeviceGroups* devices = nullptr;
-  // Uses the operators' slow references where they have one.
-  bool reference = false;
+  RunContext context = {};
   // Called before each node; true stops the run with CANCELLED.
   std::function<bool()> cancelled = nullptr;
 };
 
 class Executor {
  public:
-  explicit Executor(Program program);
+  explicit Executor(Program program, Backend backend = Backend::kCpu);
+
+  // Unimplemented, with the names of the operator and the back end, if that has
+  // no kernel for one of the program's operators; Run() then fails so, too.
+  const absl::Status& status() const { return status_; }
 
   // Runs the program once. `inputs` and `parameters` hold at least what the
   // program names. A tensor that somebody else still holds is never
@@ -45,10 +47,10 @@ class Executor {
   //
   // Returns the outputs in the program's order.
   //
-  // Errors: NotFound for an input or parameter that is missing;
-  // InvalidArgument for one of the wrong type or shape; ResourceExhausted for
-  // results that memory cannot hold; whatever a kernel reports, with the node's
-  // number and operator in front.
+  // Errors: that of status(); NotFound for an input or parameter that is
+  // missing; InvalidArgument for one of the wrong type or shape;
+  // ResourceExhausted for results that memory cannot hold; whatever a kernel
+  // reports, with the node's number and operator in front.
   absl::StatusOr<std::vector<Tensor>> Run(TensorMap inputs,
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
@@ -59,11 +61,25 @@ class Executor {
   const Program& program() const { return program_; }
 
  private:
+  enum class Source { kKernel, kInput, kParameter };
+
+  // One node, as it runs.
+  struct Step {
+    Source source = Source::kKernel;
+    const Kernel* kernel = nullptr;       // of Source::kKernel
+    std::string name;                     // of what is fed
+    std::vector<ValueType> result_types;  // as the program states them
+    std::vector<bool> takes;              // operands that nothing else needs
+    std::vector<ValueId> dead;            // values that nothing needs after it
+  };
+
+  // What a node is called in errors.
+  std::string Where(size_t node) const;
+
   Program program_;
-  // For each node, the values that are dead after it.
-  std::vector<std::vector<ValueId>> dead_after_;
-  // For each node, the operands whose last use it is and that stand once.
-  std::vector<std::vector<bool>> last_use_;
+  Backend backend_;
+  absl::Status status_;
+  std::vector<Step> steps_;  // of each node
 };
 
 }  // namespace gshard

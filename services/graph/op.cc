@@ -14,10 +14,14 @@ namespace {
 struct Registry {
   std::mutex mutex;
   std::map<std::string, OpDef, std::less<>> ops;
+  std::map<Backend, std::map<std::string, Kernel, std::less<>>> kernels;
 
   void Add(std::vector<OpDef> defs) {
     for (OpDef& def : defs) {
       std::string name = def.name;
+      if (def.kernel != nullptr) {
+        kernels[Backend::kCpu].emplace(name, def.kernel);
+      }
       ops.emplace(std::move(name), std::move(def));
     }
   }
@@ -46,15 +50,25 @@ Registry& GetRegistry() {
 template <typename T>
 absl::string_view AttributeKind();
 template <>
-absl::string_view AttributeKind<int64_t>() { return "an integer"; }
+absl::string_view AttributeKind<int64_t>() {
+  return "an integer";
+}
 template <>
-absl::string_view AttributeKind<double>() { return "a number"; }
+absl::string_view AttributeKind<double>() {
+  return "a number";
+}
 template <>
-absl::string_view AttributeKind<std::string>() { return "a string"; }
+absl::string_view AttributeKind<std::string>() {
+  return "a string";
+}
 template <>
-absl::string_view AttributeKind<std::vector<int64_t>>() { return "integers"; }
+absl::string_view AttributeKind<std::vector<int64_t>>() {
+  return "integers";
+}
 template <>
-absl::string_view AttributeKind<Shape>() { return "a shape"; }
+absl::string_view AttributeKind<Shape>() {
+  return "a shape";
+}
 
 }  // namespace
 
@@ -71,6 +85,32 @@ const OpDef* FindOp(absl::string_view name) {
   return found == registry.ops.end() ? nullptr : &found->second;
 }
 
+void RegisterKernels(Backend backend, std::map<std::string, Kernel> kernels) {
+  Registry& registry = GetRegistry();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  registry.kernels[backend].insert(kernels.begin(), kernels.end());
+}
+
+const Kernel* FindKernel(absl::string_view op, Backend backend) {
+  Registry& registry = GetRegistry();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  const auto& kernels = registry.kernels[backend];
+  const auto found = kernels.find(op);
+  return found == kernels.end() ? nullptr : &found->second;
+}
+
+absl::string_view BackendName(Backend backend) {
+  switch (backend) {
+    case Backend::kCpu:
+      return "cpu";
+    case Backend::kReference:
+      return "reference";
+    case Backend::kCuda:
+      return "cuda";
+  }
+  return "unknown";
+}
+
 std::vector<std::string> OpNames() {
   Registry& registry = GetRegistry();
   std::lock_guard<std::mutex> lock(registry.mutex);
@@ -82,8 +122,8 @@ std::vector<std::string> OpNames() {
 absl::Status ExpectOperands(absl::Span<const ValueType> operands,
                             size_t count) {
   if (operands.size() == count) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "expected ", count, " operands, got ", operands.size()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected ", count, " operands, got ", operands.size()));
 }
 
 absl::Status ExpectFloat(absl::Span<const ValueType> operands, int i) {
@@ -115,14 +155,13 @@ absl::Status ExpectInt(absl::Span<const ValueType> operands, int i) {
       "operand ", i, " must be i32, got ", operands[i].ToString()));
 }
 
-absl::Status ExpectRank(absl::Span<const ValueType> operands, int i,
-                        int rank) {
+absl::Status ExpectRank(absl::Span<const ValueType> operands, int i, int rank) {
   if (static_cast<int>(operands[i].shape.size()) == rank) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("operand ", i, " must have ", rank, " dimensions, got ",
-                   operands[i].ToString()));
+  return absl::InvalidArgumentError(absl::StrCat("operand ", i, " must have ",
+                                                 rank, " dimensions, got ",
+                                                 operands[i].ToString()));
 }
 
 absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,

@@ -1,15 +1,16 @@
-// Operators: what each kind of node means.
+// Operators: what each kind of node means, and who computes it.
 //
 // An operator is one OpDef: how it checks its operands and derives the types
-// of its results, how it computes, and how it is differentiated. Rooms add
-// their operators to one registry; nothing else in this room knows any
-// operator by name.
+// of its results, how a CPU computes it, and how it is differentiated. Rooms
+// add their operators, and other back ends' kernels for them, to one registry;
+// nothing else in this room knows any operator by name.
 
 #ifndef SERVICES_GRAPH_OP_H_
 #define SERVICES_GRAPH_OP_H_
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,37 +18,22 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "services/collectives/device_groups.h"
 #include "services/graph/dim.h"
 #include "services/graph/program.h"
+#include "services/graph/run_context.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
 
 class Builder;
 
-// Rows [begin, end).
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  bool operator==(const RowRange&) const = default;
+// Who computes a program's kernels.
+enum class Backend {
+  kCpu,
+  kReference,  // slow and plain, for tests: tests/reference
+  kCuda,
 };
-
-// Runs the segments of a partitioned program that live elsewhere.
-class SegmentRunner {
- public:
-  virtual ~SegmentRunner() = default;
-
-  // Calls `node` (a call_segment, see services/segments) with its operands and
-  // returns its results in the order of its outputs.
-  virtual absl::StatusOr<std::vector<Tensor>> Call(
-      const Node& node, absl::Span<const Tensor> operands) = 0;
-
-  // Rows of the latest Call()'s results that nobody was there to compute, and
-  // that hold zeros: ascending and disjoint. Most runners fail instead.
-  virtual absl::Span<const RowRange> lost_rows() const { return {}; }
-};
+absl::string_view BackendName(Backend backend);
 
 // What a kernel sees of one execution of its node.
 struct KernelContext {
@@ -60,9 +46,8 @@ struct KernelContext {
   absl::Span<Tensor> operands;
   // To be set, one per output.
   absl::Span<Tensor> results;
-  SegmentRunner* segments = nullptr;
-  // The other devices of a partitioned program; null outside of one.
-  DeviceGroups* devices = nullptr;
+  const RunContext& run;
+  Backend backend = Backend::kCpu;
 
   Tensor Take(int i) { return std::move(operands[i]); }
   const Attributes& attributes() const { return node.attributes; }
@@ -70,6 +55,10 @@ struct KernelContext {
     return bindings.Resolve(result_types[i].shape);
   }
 };
+
+// Computes the results. Element types and shapes of the operands have been
+// checked against the program; values (ids, lengths) have not.
+using Kernel = std::function<absl::Status(KernelContext&)>;
 
 struct OpDef {
   std::string name;
@@ -81,13 +70,9 @@ struct OpDef {
       absl::Span<const ValueType> operands, const Attributes& attributes)>
       infer;
 
-  // Computes the results. Element types and shapes of the operands have been
-  // checked against the program; values (ids, lengths) have not.
-  std::function<absl::Status(KernelContext&)> kernel;
-
-  // A second, slow and plain implementation for tests; absent where the kernel
-  // only moves data.
-  std::function<absl::Status(KernelContext&)> reference = nullptr;
+  // The CPU's kernel; those of other back ends are registered apart. Absent for
+  // inputs and parameters, which the executor feeds.
+  Kernel kernel;
 
   // Adds to the builder's program the gradients of the operands, given those
   // of the results (kNoValue where nothing depends on a result), and returns
@@ -106,6 +91,13 @@ void RegisterOps(std::vector<OpDef> ops);
 
 // Null if there is none. The operators of this room are always there.
 const OpDef* FindOp(absl::string_view name);
+
+// Adds a back end's kernels, by the names of their operators; adding one again
+// does nothing. From any thread.
+void RegisterKernels(Backend backend, std::map<std::string, Kernel> kernels);
+
+// Null if there is none; else it stays where it is.
+const Kernel* FindKernel(absl::string_view op, Backend backend);
 
 // All names, sorted.
 std::vector<std::string> OpNames();

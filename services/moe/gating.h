@@ -13,7 +13,7 @@
 //   - weights are normalised before the capacity check and not again after;
 //   - padding takes no slot and enters no loss.
 //
-// services/moe/reference_gating.h defines the same in plain loops; tests hold
+// tests/reference/gating.h defines the same in plain loops; tests hold
 // the two equal. All functions are pure: same arguments, same bits.
 
 #ifndef SERVICES_MOE_GATING_H_

@@ -4,7 +4,6 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/moe/dispatch.h"
-#include "services/moe/reference_gating.h"
 #include "services/moe/settle_choices.h"
 #include "services/moe/sharding_rules.h"
 
@@ -111,31 +110,6 @@ Types InferGating(absl::Span<const ValueType> operands,
     results.push_back(Float({T}));
   }
   return results;
-}
-
-template <typename Function>
-absl::Status RunGating(KernelContext& c, Function gate) {
-  ASSIGN_OR_RETURN(const GatingOptions options, FromAttributes(c.attributes()));
-  GatingNoise noise;
-  noise.key = FoldIn(static_cast<uint64_t>(*c.operands[2].data<int64_t>()),
-                     IntAttribute(c.attributes(), "salt"));
-  if (c.operands.size() > 3) {
-    noise.first_token = *c.operands[3].data<int64_t>();
-  }
-  ASSIGN_OR_RETURN(Routing routing,
-                   gate(c.operands[0], c.operands[1], options, noise));
-  c.results[0] = std::move(routing.expert);
-  c.results[1] = std::move(routing.slot);
-  c.results[2] = std::move(routing.weight);
-  c.results[3] = std::move(routing.kept_count);
-  c.results[4] = std::move(routing.overflow_count);
-  if (options.losses) {
-    c.results[5] = std::move(routing.balance_loss);
-    c.results[6] = std::move(routing.z_loss);
-    c.results[7] = std::move(routing.choice_count);
-    c.results[8] = std::move(routing.log_sum);
-  }
-  return absl::OkStatus();
 }
 
 // Gradients flow to the logits, through weights and losses.
@@ -269,18 +243,10 @@ Types InferCombineGradient(absl::Span<const ValueType> operands,
 
 std::vector<OpDef> MoeOps() {
   std::vector<OpDef> ops;
-  ops.push_back(
-      {.name = "top2_gating",
-       .infer = InferGating,
-       .kernel = [](KernelContext& c) { return RunGating(c, Top2Gating); },
-       .reference =
-           [](KernelContext& c) {
-             return RunGating(
-                 c, [](const auto&... arguments) -> absl::StatusOr<Routing> {
-                   return reference::Top2Gating(arguments...);
-                 });
-           },
-       .gradient = GatingGradientRule});
+  ops.push_back({.name = "top2_gating",
+                 .infer = InferGating,
+                 .kernel = GatingKernel(Top2Gating),
+                 .gradient = GatingGradientRule});
   ops.push_back({.name = "top2_gating_gradient",
                  .infer = InferGatingGradient,
                  .kernel = GatingGradientKernel});
@@ -351,6 +317,33 @@ std::vector<OpDef> MoeOps() {
 }
 
 }  // namespace
+
+Kernel GatingKernel(GateFunction gate) {
+  return [gate = std::move(gate)](KernelContext& c) -> absl::Status {
+    ASSIGN_OR_RETURN(const GatingOptions options,
+                     FromAttributes(c.attributes()));
+    GatingNoise noise;
+    noise.key = FoldIn(static_cast<uint64_t>(*c.operands[2].data<int64_t>()),
+                       IntAttribute(c.attributes(), "salt"));
+    if (c.operands.size() > 3) {
+      noise.first_token = *c.operands[3].data<int64_t>();
+    }
+    ASSIGN_OR_RETURN(Routing routing,
+                     gate(c.operands[0], c.operands[1], options, noise));
+    c.results[0] = std::move(routing.expert);
+    c.results[1] = std::move(routing.slot);
+    c.results[2] = std::move(routing.weight);
+    c.results[3] = std::move(routing.kept_count);
+    c.results[4] = std::move(routing.overflow_count);
+    if (options.losses) {
+      c.results[5] = std::move(routing.balance_loss);
+      c.results[6] = std::move(routing.z_loss);
+      c.results[7] = std::move(routing.choice_count);
+      c.results[8] = std::move(routing.log_sum);
+    }
+    return absl::OkStatus();
+  };
+}
 
 void RegisterMoeOps() {
   RegisterOps(MoeOps());

@@ -20,6 +20,12 @@ namespace gshard {
 // calling again does nothing.
 void RegisterMoeOps();
 
+// The kernel of top2_gating by Top2Gating(), or by one that does the same.
+using GateFunction = std::function<absl::StatusOr<Routing>(
+    const Tensor& logits, const Tensor& valid, const GatingOptions& options,
+    const GatingNoise& noise)>;
+Kernel GatingKernel(GateFunction gate);
+
 // Results of GateTokens as values of the program.
 struct GateValues {
   ValueId expert = kNoValue;          // i32[T, 2]

@@ -36,19 +36,6 @@ absl::Status CheckArguments(const Tensor& row_source, const Tensor& weight,
   return absl::OkStatus();
 }
 
-using Settle = absl::StatusOr<SettledChoices> (*)(const Tensor&, const Tensor&,
-                                                  absl::Span<const RowRange>);
-
-absl::Status RunSettle(KernelContext& c, Settle settle) {
-  absl::Span<const RowRange> lost_rows;
-  if (c.segments != nullptr) lost_rows = c.segments->lost_rows();
-  ASSIGN_OR_RETURN(SettledChoices settled,
-                   settle(c.operands[1], c.operands[2], lost_rows));
-  c.results[0] = std::move(settled.weight);
-  c.results[1] = std::move(settled.lost);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<ValueType>> InferSettle(
     absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
@@ -90,33 +77,17 @@ absl::StatusOr<SettledChoices> SettleChoices(
   return settled;
 }
 
-absl::StatusOr<SettledChoices> reference::SettleChoices(
-    const Tensor& row_source, const Tensor& weight,
-    absl::Span<const RowRange> lost_rows) {
-  RETURN_IF_ERROR(CheckArguments(row_source, weight, lost_rows));
-  SettledChoices settled{
-      .weight = Tensor::Zeros(ElementType::kFloat32, weight.dims()),
-      .lost = Tensor::Zeros(ElementType::kInt32, {weight.dim(0)})};
-  const auto is_lost = [&](int64_t choice) {
-    for (const RowRange& range : lost_rows) {
-      for (int64_t r = range.begin; r < range.end; ++r) {
-        if (row_source.i32()[r] == choice) return true;
-      }
-    }
-    return false;
+Kernel SettleKernel(SettleFunction settle) {
+  return [settle](KernelContext& c) -> absl::Status {
+    absl::Span<const RowRange> lost_rows;
+    const auto* const segments = c.run.Get<SegmentRunner>();
+    if (segments != nullptr) lost_rows = segments->lost_rows();
+    ASSIGN_OR_RETURN(SettledChoices settled,
+                     settle(c.operands[1], c.operands[2], lost_rows));
+    c.results[0] = std::move(settled.weight);
+    c.results[1] = std::move(settled.lost);
+    return absl::OkStatus();
   };
-  for (int64_t t = 0; t < weight.dim(0); ++t) {
-    const float* const before = weight.f32() + 2 * t;
-    const bool lost[2] = {is_lost(2 * t), is_lost(2 * t + 1)};
-    settled.lost.i32()[t] = lost[0] + lost[1];
-    for (int k = 0; k < 2; ++k) {
-      if (lost[k]) continue;
-      const bool takes_over = lost[1 - k] && before[k] > 0.0f;
-      settled.weight.f32()[2 * t + k] =
-          takes_over ? before[0] + before[1] : before[k];
-    }
-  }
-  return settled;
 }
 
 SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
@@ -127,19 +98,14 @@ SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
 }
 
 std::vector<OpDef> SettleOps() {
-  return {
-      {.name = "settle_choices",
-       .infer = InferSettle,
-       .kernel = [](KernelContext& c) { return RunSettle(c, SettleChoices); },
-       .reference =
-           [](KernelContext& c) {
-             return RunSettle(c, reference::SettleChoices);
-           },
-       // Whoever trains has all rows.
-       .gradient = [](Builder&, const Node&, absl::Span<const ValueId> dy)
-           -> absl::StatusOr<std::vector<ValueId>> {
-         return std::vector<ValueId>{kNoValue, kNoValue, dy[0]};
-       }}};
+  return {{.name = "settle_choices",
+           .infer = InferSettle,
+           .kernel = SettleKernel(SettleChoices),
+           // Whoever trains has all rows.
+           .gradient = [](Builder&, const Node&, absl::Span<const ValueId> dy)
+               -> absl::StatusOr<std::vector<ValueId>> {
+             return std::vector<ValueId>{kNoValue, kNoValue, dy[0]};
+           }}};
 }
 
 }  // namespace gshard

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "services/graph/builder.h"
 #include "services/graph/op.h"
+#include "services/segments/segment_runner.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -30,24 +31,23 @@ absl::StatusOr<SettledChoices> SettleChoices(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows);
 
-namespace reference {
-// The same by the definition, in O(T * R).
-absl::StatusOr<SettledChoices> SettleChoices(
-    const Tensor& row_source, const Tensor& weight,
-    absl::Span<const RowRange> lost_rows);
-}  // namespace reference
-
-// The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R], weight
-// [T, 2] -> weight [T, 2], lost i32[T]. Which rows are lost it asks the runner
-// of the segment call that has brought them (SegmentRunner::lost_rows), none
-// without one. For training, which does not go on without experts, it is the
-// identity on weights.
+// The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R],
+// weight [T, 2] -> weight [T, 2], lost i32[T]. Which rows are lost it asks the
+// runner of the segment call that has brought them (SegmentRunner::lost_rows),
+// none without one. For training, which does not go on without experts, it is
+// the identity on weights.
 struct SettledValues {
   ValueId weight = kNoValue;
   ValueId lost = kNoValue;
 };
 SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
                          ValueId weight);
+
+// Its kernel by SettleChoices(), or by one that does the same.
+using SettleFunction = absl::StatusOr<SettledChoices> (*)(
+    const Tensor& row_source, const Tensor& weight,
+    absl::Span<const RowRange> lost_rows);
+Kernel SettleKernel(SettleFunction settle);
 
 // For RegisterMoeOps().
 std::vector<OpDef> SettleOps();

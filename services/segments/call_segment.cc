@@ -7,6 +7,7 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/graph/op.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 namespace {
@@ -70,10 +71,11 @@ absl::StatusOr<std::vector<ValueType>> InferCall(
   return ReplyTypes(attributes);
 }
 absl::Status CallKernel(KernelContext& context) {
-  if (context.segments == nullptr) {
+  auto* const segments = context.run.Get<SegmentRunner>();
+  if (segments == nullptr) {
     return absl::FailedPreconditionError("there is nobody to call segments of");
   }
-  auto results = context.segments->Call(context.node, context.operands);
+  auto results = segments->Call(context.node, context.operands);
   if (!results.ok()) return results.status();
   if (results->size() != context.results.size()) {
     return absl::InternalError(absl::StrCat("expected ", context.results.size(),

@@ -19,6 +19,7 @@
 #include "services/graph/op.h"
 #include "services/segments/expert_rows.h"
 #include "services/segments/role_split.h"
+#include "services/segments/segment_runner.h"
 
 namespace gshard {
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/graph/op.h"
+#include "services/segments/segment_runner.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {

@@ -64,7 +64,8 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
   }
 
   auto outputs = hosted.executor->Run(
-      std::move(inputs), parameters, {.segments = nullptr, .devices = &slice_});
+      std::move(inputs), parameters,
+      {.context = RunContext().With<DeviceGroups>(&slice_)});
   if (!outputs.ok()) {
     // As if it had not been called.
     if (has_saves_) ForgetCall(found->first, run);

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/collectives/device_groups.h"
 #include "services/graph/executor.h"
 #include "services/segments/role_split.h"
 

@@ -172,9 +172,9 @@ absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdafactor(
   RETURN_IF_ERROR(CheckOption(
       options.decay_exponent > 0 && options.decay_exponent <= 1,
       "adafactor decay_exponent", "(0, 1]", options.decay_exponent));
-  RETURN_IF_ERROR(CheckOption(options.epsilon1 >= 1e-37 && options.epsilon1 <= 1,
-                              "adafactor epsilon1", "[1e-37, 1]",
-                              options.epsilon1));
+  RETURN_IF_ERROR(
+      CheckOption(options.epsilon1 >= 1e-37 && options.epsilon1 <= 1,
+                  "adafactor epsilon1", "[1e-37, 1]", options.epsilon1));
   RETURN_IF_ERROR(CheckOption(options.epsilon2 >= 0 && options.epsilon2 <= 1,
                               "adafactor epsilon2", "[0, 1]",
                               options.epsilon2));
@@ -187,67 +187,4 @@ absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdafactor(
   return std::make_unique<Adafactor>(options);
 }
 
-namespace reference {
-
-void AdafactorUpdate(const AdafactorOptions& options,
-                     absl::Span<const int64_t> dims, absl::Span<float> weight,
-                     absl::Span<const float> gradient, double gradient_scale,
-                     absl::Span<const absl::Span<float>> state, int64_t step,
-                     double learning_rate) {
-  const size_t size = weight.size();
-  if (size == 0) return;
-  const double b = 1.0 - std::pow(step, -options.decay_exponent);
-  std::vector<double> g(size), squares(size), u(size);
-  for (size_t k = 0; k < size; ++k) {
-    g[k] = gradient[k] * gradient_scale;
-    squares[k] = g[k] * g[k] + options.epsilon1;
-  }
-  const bool is_factored = dims.size() == 2 &&
-                           dims[0] >= options.min_dim_size_to_factor &&
-                           dims[1] >= options.min_dim_size_to_factor;
-  if (is_factored) {
-    const int64_t n = dims[0], m = dims[1];
-    const absl::Span<float> R = state[0], C = state[1];
-    double R_mean = 0.0;
-    for (int64_t i = 0; i < n; ++i) {
-      double mean = 0.0;
-      for (int64_t j = 0; j < m; ++j) mean += squares[i * m + j] / m;
-      R[i] = static_cast<float>(b * R[i] + (1.0 - b) * mean);
-      R_mean += R[i] / static_cast<double>(n);
-    }
-    for (int64_t j = 0; j < m; ++j) {
-      double mean = 0.0;
-      for (int64_t i = 0; i < n; ++i) mean += squares[i * m + j] / n;
-      C[j] = static_cast<float>(b * C[j] + (1.0 - b) * mean);
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < m; ++j) {
-        u[i * m + j] = g[i * m + j] / std::sqrt(double{R[i]} * C[j] / R_mean);
-      }
-    }
-  } else {
-    const absl::Span<float> V = state[0];
-    for (size_t k = 0; k < size; ++k) {
-      V[k] = static_cast<float>(b * V[k] + (1.0 - b) * squares[k]);
-      u[k] = g[k] / std::sqrt(double{V[k]});
-    }
-  }
-  double u_squares = 0.0, w_squares = 0.0;
-  for (size_t k = 0; k < size; ++k) {
-    u_squares += u[k] * u[k];
-    w_squares += double{weight[k]} * weight[k];
-  }
-  double rate = learning_rate;
-  if (options.clip_threshold > 0) {
-    rate /= std::max(1.0, std::sqrt(u_squares / size) / options.clip_threshold);
-  }
-  if (options.multiply_by_parameter_scale) {
-    rate *= std::max(options.epsilon2, std::sqrt(w_squares / size));
-  }
-  for (size_t k = 0; k < size; ++k) {
-    weight[k] = static_cast<float>(weight[k] - rate * u[k]);
-  }
-}
-
-}  // namespace reference
 }  // namespace gshard

@@ -90,26 +90,4 @@ absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdam(
   return std::make_unique<Adam>(options);
 }
 
-namespace reference {
-
-void AdamUpdate(const AdamOptions& options, absl::Span<float> weight,
-                absl::Span<const float> gradient, double gradient_scale,
-                absl::Span<const absl::Span<float>> state, int64_t step,
-                double learning_rate) {
-  const absl::Span<float> first = state[0], second = state[1];
-  for (size_t k = 0; k < weight.size(); ++k) {
-    const double g = gradient[k] * gradient_scale;
-    const double m = options.beta1 * first[k] + (1.0 - options.beta1) * g;
-    const double v = options.beta2 * second[k] + (1.0 - options.beta2) * g * g;
-    const double m_hat = m / (1.0 - std::pow(options.beta1, step));
-    const double v_hat = v / (1.0 - std::pow(options.beta2, step));
-    weight[k] = static_cast<float>(
-        weight[k] - learning_rate * options.weight_decay * weight[k] -
-        learning_rate * m_hat / (std::sqrt(v_hat) + options.epsilon));
-    first[k] = static_cast<float>(m);
-    second[k] = static_cast<float>(v);
-  }
-}
-
-}  // namespace reference
 }  // namespace gshard

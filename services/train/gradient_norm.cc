@@ -40,13 +40,4 @@ absl::StatusOr<double> GlobalNormScale(double sum_of_squares, double max_norm) {
   return max_norm / norm;
 }
 
-namespace reference {
-
-double SumOfSquares(absl::Span<const float> values) {
-  double sum = 0.0;
-  for (const float value : values) sum += double{value} * value;
-  return sum;
-}
-
-}  // namespace reference
 }  // namespace gshard

@@ -24,9 +24,6 @@ double SumOfSquares(absl::Span<const float> values);
 // InvalidArgument if `max_norm` is negative or not finite.
 absl::StatusOr<double> GlobalNormScale(double sum_of_squares, double max_norm);
 
-namespace reference {
-double SumOfSquares(absl::Span<const float> values);
-}  // namespace reference
 }  // namespace gshard
 
 #endif  // SERVICES_TRAIN_GRADIENT_NORM_H_

@@ -62,7 +62,8 @@ absl::StatusOr<MicrobatchResult> MicrobatchRunner::RunKeyed(
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
       executor_.Run(std::move(inputs), parameters,
-                    {.segments = segments, .cancelled = std::move(cancelled)}));
+                    {.context = RunContext().With<SegmentRunner>(segments),
+                     .cancelled = std::move(cancelled)}));
 
   MicrobatchResult result;
   StepStatistics& statistics = result.statistics;

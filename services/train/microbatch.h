@@ -17,6 +17,7 @@
 #include "services/data/batch.h"
 #include "services/graph/executor.h"
 #include "services/model/transformer.h"
+#include "services/segments/segment_runner.h"
 #include "services/train/parameter_store.h"
 #include "services/train/step_statistics.h"
 

@@ -47,9 +47,9 @@ struct AdafactorOptions {
 // Adam (arXiv:1412.6980) with bias correction, and weight decay decoupled from
 // the gradient (arXiv:1711.05101): W = W - learning_rate * weight_decay * W.
 struct AdamOptions {
-  double beta1 = 0.9;     // [0, 1)
-  double beta2 = 0.98;    // [0, 1)
-  double epsilon = 1e-9;  // (0, 1]
+  double beta1 = 0.9;         // [0, 1)
+  double beta2 = 0.98;        // [0, 1)
+  double epsilon = 1e-9;      // (0, 1]
   double weight_decay = 0.0;  // [0, 1]
 };
 
@@ -96,21 +96,6 @@ class Optimizer {
 std::vector<Tensor> InitialState(const Optimizer& optimizer,
                                  absl::Span<const int64_t> dims);
 
-namespace reference {
-
-// Slow twins, in plain loops and double throughout (state is still rounded to
-// float32 between steps). Arguments as Optimizer::Update.
-void AdafactorUpdate(const AdafactorOptions& options,
-                     absl::Span<const int64_t> dims, absl::Span<float> weight,
-                     absl::Span<const float> gradient, double gradient_scale,
-                     absl::Span<const absl::Span<float>> state, int64_t step,
-                     double learning_rate);
-void AdamUpdate(const AdamOptions& options, absl::Span<float> weight,
-                absl::Span<const float> gradient, double gradient_scale,
-                absl::Span<const absl::Span<float>> state, int64_t step,
-                double learning_rate);
-
-}  // namespace reference
 }  // namespace gshard
 
 #endif  // SERVICES_TRAIN_OPTIMIZER_H_

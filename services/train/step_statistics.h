@@ -33,7 +33,7 @@ struct LayerStatistics {
 struct StepStatistics {
   int64_t target_tokens = 0;
   int64_t sentences = 0;
-  double loss_sum = 0.0;  // nats, over target tokens
+  double loss_sum = 0.0;         // nats, over target tokens
   double logit_magnitude = 0.0;  // largest |logsumexp| of a token's logits
   std::vector<LayerStatistics> layers;
 
@@ -46,6 +46,13 @@ struct StepStatistics {
   double overflow_share() const;  // [0, 1], over all layers; 0 without choices
   double max_imbalance() const;   // of the worst layer
   double gate_logit_magnitude() const;  // of the layer with the largest
+};
+
+// What became of a step.
+struct StepResult {
+  StepStatistics statistics;
+  double gradient_norm = 0.0;  // of the mean loss, before clipping
+  double learning_rate = 0.0;
 };
 
 }  // namespace gshard

@@ -137,7 +137,7 @@ absl::Status PrintRunning() {
       const absl::Status status =
           executor
               .Run(inputs, parameters,
-                   {.segments = nullptr, .devices = &devices})
+                   {.context = RunContext().With<DeviceGroups>(&devices)})
               .status();
       seconds->push_back(SecondsSince(begin));
       return status;

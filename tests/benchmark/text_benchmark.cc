@@ -19,9 +19,9 @@
 #include "services/base/random.h"
 #include "services/data/batch.h"
 #include "services/data/batch_order.h"
-#include "services/data/dataset.h"
 #include "services/data/streamed_text.h"
 #include "services/tokenizer/trainer.h"
+#include "tests/reference/dataset.h"
 
 namespace gshard {
 namespace {

@@ -12,7 +12,7 @@
 #include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/ops/matmul.h"
-#include "services/train/local_trainer.h"
+#include "tests/reference/local_trainer.h"
 
 namespace gshard {
 namespace {

@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "services/config/training_job.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
+#include "services/train/parameter_store.h"
 
 namespace gshard {
 namespace {

@@ -16,6 +16,7 @@
 #include "services/graph/text.h"
 #include "services/rpc/client_stream.h"
 #include "services/rpc/status.h"
+#include "services/train/step_scale.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/services/rpc/fake_coordinator.h"
 #include "tests/testing/status_matchers.h"

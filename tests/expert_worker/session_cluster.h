@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/train/step_scale.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -17,8 +17,9 @@
 #include "services/moe/graph_ops.h"
 #include "services/segments/exchange.h"
 #include "services/segments/role_split.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 #include "services/train/microbatch.h"
+#include "tests/reference/local_trainer.h"
 
 namespace gshard {
 

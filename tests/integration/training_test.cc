@@ -6,11 +6,11 @@
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/data/batch_order.h"
-#include "services/data/dataset.h"
 #include "services/tokenizer/tokenizer.h"
-#include "services/train/local_trainer.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
+#include "tests/reference/dataset.h"
+#include "tests/reference/local_trainer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -35,9 +35,9 @@ void RunOnCluster(const TrainingJob& job, int routers, int workers,
     if (step > 0) outcome->losses[step] = line.loss();
   }
   // Whatever their type.
-  EXPECT_THAT(cluster.worker(0).Metrics(),
-              ::testing::Not(
-                  ::testing::HasSubstr("gshard_expert_rows_total 0\n")));
+  EXPECT_THAT(
+      cluster.worker(0).Metrics(),
+      ::testing::Not(::testing::HasSubstr("gshard_expert_rows_total 0\n")));
   ASSERT_OK_AND_ASSIGN(const std::string path,
                        LatestCheckpoint(job.checkpoint.directory));
   ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));

@@ -10,12 +10,12 @@
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/data/batch_order.h"
-#include "services/data/dataset.h"
 #include "services/data/held_out.h"
 #include "services/tokenizer/tokenizer.h"
-#include "services/train/local_trainer.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
+#include "tests/reference/dataset.h"
+#include "tests/reference/local_trainer.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

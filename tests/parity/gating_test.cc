@@ -8,9 +8,9 @@
 
 #include <numeric>
 
-#include "services/moe/reference_gating.h"
 #include "tests/parity/fixture.h"
 #include "tests/parity/implementations.h"
+#include "tests/reference/gating.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

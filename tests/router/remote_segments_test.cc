@@ -72,8 +72,10 @@ class RemoteSegmentsTest : public ::testing::Test {
                              .attempt = 1,
                              .deadline = Clock::now() + timeout},
                             cancellation_);
-    auto outputs = Executor(roles_.router)
-                       .Run(inputs_, parameters_, {.segments = &segments});
+    auto outputs =
+        Executor(roles_.router)
+            .Run(inputs_, parameters_,
+                 {.context = RunContext().With<SegmentRunner>(&segments)});
     exchange_bytes_ = segments.exchange_bytes();
     if (!outputs.ok()) return outputs.status();
     return NamedOutputs(roles_.router, *outputs);
@@ -131,8 +133,10 @@ TEST_F(RemoteSegmentsTest, RunsShareTheStream) {
                                .step = 3,
                                .deadline = Clock::now() + hours(1)},
                               cancellation_);
-      auto outputs = Executor(roles_.router)
-                         .Run(inputs_, parameters_, {.segments = &segments});
+      auto outputs =
+          Executor(roles_.router)
+              .Run(inputs_, parameters_,
+                   {.context = RunContext().With<SegmentRunner>(&segments)});
       if (!outputs.ok()) return absl::StatusOr<TensorMap>(outputs.status());
       return absl::StatusOr<TensorMap>(NamedOutputs(roles_.router, *outputs));
     }));

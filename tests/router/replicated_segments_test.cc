@@ -101,8 +101,10 @@ class ReplicatedSegmentsTest : public ::testing::Test {
   absl::StatusOr<TensorMap> Run(Clock::duration timeout = hours(1)) {
     ReplicatedSegments segments(*replicas_, Clock::now() + timeout,
                                 cancellation_);
-    auto outputs = Executor(roles_.router)
-                       .Run(inputs_, parameters_, {.segments = &segments});
+    auto outputs =
+        Executor(roles_.router)
+            .Run(inputs_, parameters_,
+                 {.context = RunContext().With<SegmentRunner>(&segments)});
     if (!outputs.ok()) return outputs.status();
     return NamedOutputs(roles_.router, *outputs);
   }
@@ -115,8 +117,10 @@ class ReplicatedSegmentsTest : public ::testing::Test {
       return *whole;
     }
     LossySegments segments(roles_, parameters_, std::move(lost));
-    auto outputs = Executor(roles_.router)
-                       .Run(inputs_, parameters_, {.segments = &segments});
+    auto outputs =
+        Executor(roles_.router)
+            .Run(inputs_, parameters_,
+                 {.context = RunContext().With<SegmentRunner>(&segments)});
     EXPECT_OK(outputs);
     return NamedOutputs(roles_.router, *outputs);
   }

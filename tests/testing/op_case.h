@@ -20,6 +20,7 @@
 #include "services/graph/executor.h"
 #include "services/graph/gradient.h"
 #include "services/graph/text.h"
+#include "tests/reference/kernels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -91,13 +92,13 @@ class OpProgram {
     return feeds;
   }
 
-  absl::StatusOr<std::vector<Tensor>> Run(bool reference) const {
-    return Executor(program_).Run(Feeds(), Feeds(), {.reference = reference});
+  absl::StatusOr<std::vector<Tensor>> Run(Backend backend) const {
+    return Executor(program_, backend).Run(Feeds(), Feeds());
   }
 
   // Gradients of the differentiated inputs.
   absl::StatusOr<std::vector<Tensor>> RunGradients(
-      const std::vector<Tensor>& weights, bool reference) const {
+      const std::vector<Tensor>& weights, Backend backend) const {
     Builder b("gradients");
     const std::vector<ValueId> inputs = Inputs(b);
     const std::vector<ValueId> results = case_.build(b, inputs);
@@ -122,8 +123,7 @@ class OpProgram {
     }
     auto program = std::move(b).Finish();
     if (!program.ok()) return program.status();
-    return Executor(*std::move(program))
-        .Run(feeds, feeds, {.reference = reference});
+    return Executor(*std::move(program), backend).Run(feeds, feeds);
   }
 
  private:
@@ -156,9 +156,12 @@ inline void CheckText(const OpCase& c) {
 
 // Kernel and reference agree.
 inline void CheckAgainstReference(const OpCase& c) {
+  RegisterReferenceKernels();
   const OpProgram program(c);
-  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast, program.Run(false));
-  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow, program.Run(true));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast,
+                       program.Run(Backend::kCpu));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow,
+                       program.Run(Backend::kReference));
   ASSERT_EQ(fast.size(), slow.size());
   for (size_t i = 0; i < fast.size(); ++i) {
     EXPECT_TRUE(fast[i].type() == ElementType::kFloat32
@@ -170,8 +173,10 @@ inline void CheckAgainstReference(const OpCase& c) {
 
 // Gradients, fast and slow, agree with differences of the slow reference.
 inline void CheckGradients(const OpCase& c) {
+  RegisterReferenceKernels();
   const OpProgram program(c);
-  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> results, program.Run(true));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> results,
+                       program.Run(Backend::kReference));
   std::vector<Tensor> weights;
   for (size_t i = 0; i < results.size(); ++i) {
     weights.push_back(results[i].type() == ElementType::kFloat32
@@ -179,9 +184,9 @@ inline void CheckGradients(const OpCase& c) {
                           : Tensor());
   }
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast,
-                       program.RunGradients(weights, false));
+                       program.RunGradients(weights, Backend::kCpu));
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow,
-                       program.RunGradients(weights, true));
+                       program.RunGradients(weights, Backend::kReference));
   for (size_t g = 0; g < c.differentiated.size(); ++g) {
     EXPECT_TRUE(TensorNear(fast[g], slow[g], 1e-5f)) << "gradient " << g;
     const int input = c.differentiated[g];
@@ -196,7 +201,7 @@ inline void CheckGradients(const OpCase& c) {
         x.f32()[i] += side == 0 ? -c.step : c.step;
         at[side] = x.f32()[i];
         ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
-                             OpProgram(moved).Run(true));
+                             OpProgram(moved).Run(Backend::kReference));
         loss[side] = 0.0;
         for (size_t r = 0; r < y.size(); ++r) {
           if (weights[r].empty()) continue;

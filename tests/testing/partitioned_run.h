@@ -94,9 +94,10 @@ inline absl::StatusOr<std::vector<Tensor>> RunPartitioned(
                      TilesOfDevice(partitioned, mesh, world.rank(), inputs,
                                    parameters, row_sizes));
     MeshDevices groups(mesh, world);
-    ASSIGN_OR_RETURN(outputs[world.rank()],
-                     executor.Run(std::move(local.inputs), local.parameters,
-                                  {.segments = nullptr, .devices = &groups}));
+    ASSIGN_OR_RETURN(
+        outputs[world.rank()],
+        executor.Run(std::move(local.inputs), local.parameters,
+                     {.context = RunContext().With<DeviceGroups>(&groups)}));
     return absl::OkStatus();
   }));
   return JoinOutputs(partitioned, mesh, outputs, inputs, whole, row_sizes);

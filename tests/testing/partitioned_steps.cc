@@ -100,7 +100,7 @@ absl::StatusOr<StepOutputs> RunStepsOfDevice(
                                  run.parameters, run.row_sizes));
   MeshDevices groups(mesh, world);
   RunOptions options;
-  options.devices = &groups;
+  options.context = RunContext().With<DeviceGroups>(&groups);
   options.cancelled = cancelled;
   return RunSteps(partitioned.program, run.steps, local.inputs,
                   std::move(local.parameters), options);

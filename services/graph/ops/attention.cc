@@ -6,21 +6,16 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/cache.h"
 #include "services/ops/cast.h"
 #include "services/ops/paged_attention.h"
-#include "services/ops/reference/attention.h"
-#include "services/ops/reference/paged_attention.h"
 
 namespace gshard {
 namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
-
-bool HasKey(const Attributes& attributes) {
-  return FloatAttribute(attributes, "dropout_rate") > 0.0;
-}
 
 absl::Status ExpectOptions(const Attributes& attributes) {
   for (const char* name : {"causal", "salt", "keep_weights"}) {
@@ -70,9 +65,9 @@ ValueType WeightsType(absl::Span<const ValueType> operands) {
 Types InferAttention(absl::Span<const ValueType> operands,
                      const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOptions(attributes));
-  RETURN_IF_ERROR(ExpectOperands(operands, HasKey(attributes) ? 5 : 4));
+  RETURN_IF_ERROR(ExpectOperands(operands, HasDropoutKey(attributes) ? 5 : 4));
   RETURN_IF_ERROR(ExpectAttention(operands));
-  if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
+  if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[4]));
   std::vector<ValueType> results = {AsFloat(operands[0])};
   if (IntAttribute(attributes, "keep_weights") != 0) {
     results.push_back(WeightsType(operands));
@@ -84,81 +79,15 @@ Types InferAttention(absl::Span<const ValueType> operands,
 Types InferAttentionGradient(absl::Span<const ValueType> operands,
                              const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOptions(attributes));
-  RETURN_IF_ERROR(ExpectOperands(operands, HasKey(attributes) ? 7 : 6));
+  RETURN_IF_ERROR(ExpectOperands(operands, HasDropoutKey(attributes) ? 7 : 6));
   RETURN_IF_ERROR(ExpectAttention(operands));
   RETURN_IF_ERROR(ExpectFloat(operands, 4));
   RETURN_IF_ERROR(ExpectShape(operands, 4, WeightsType(operands).shape));
   RETURN_IF_ERROR(ExpectFloat(operands, 5));
   RETURN_IF_ERROR(ExpectShape(operands, 5, operands[0].shape));
-  if (HasKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
+  if (HasDropoutKey(attributes)) RETURN_IF_ERROR(ExpectKey(operands[6]));
   return std::vector<ValueType>{AsFloat(operands[0]), AsFloat(operands[1]),
                                 AsFloat(operands[2])};
-}
-
-absl::Status CheckLengths(const Tensor& lengths, int64_t keys) {
-  for (const int32_t length : lengths.span<int32_t>()) {
-    if (length < 0 || length > keys) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "key lengths must lie in [0, ", keys, "], got ", length));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Attributes that only a part of a larger attention has (services/sharding).
-int64_t PartAttribute(const Attributes& attributes, absl::string_view name) {
-  return attributes.contains(name) ? IntAttribute(attributes, name) : 0;
-}
-
-AttentionOptions Options(const KernelContext& context, int key_operand) {
-  const Attributes& attributes = context.attributes();
-  AttentionOptions options;
-  options.causal = IntAttribute(attributes, "causal") != 0;
-  options.scale = static_cast<float>(FloatAttribute(attributes, "scale"));
-  options.dropout_rate =
-      static_cast<float>(FloatAttribute(attributes, "dropout_rate"));
-  options.first_sentence = PartAttribute(attributes, "first_sentence");
-  options.first_head = PartAttribute(attributes, "first_head");
-  options.first_query = PartAttribute(attributes, "first_query");
-  options.all_queries = PartAttribute(attributes, "all_queries");
-  if (HasKey(attributes)) {
-    options.dropout_key = FoldIn(
-        static_cast<uint64_t>(*context.operands[key_operand].data<int64_t>()),
-        IntAttribute(attributes, "salt"));
-  }
-  return options;
-}
-
-// q, k and v as the kernels take them.
-void WidenFactors(KernelContext& c) {
-  for (const int i : {0, 1, 2}) {
-    c.operands[i] = Cast(c.operands[i], ElementType::kFloat32);
-  }
-}
-
-template <typename Function>
-absl::Status RunAttention(KernelContext& c, Function function) {
-  RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
-  WidenFactors(c);
-  AttentionResult result =
-      function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
-               Options(c, 4), c.results.size() > 1);
-  c.results[0] = std::move(result.out);
-  if (c.results.size() > 1) c.results[1] = std::move(result.probabilities);
-  return absl::OkStatus();
-}
-
-template <typename Function>
-absl::Status RunGradient(KernelContext& c, Function function) {
-  RETURN_IF_ERROR(CheckLengths(c.operands[3], c.operands[1].dim(1)));
-  WidenFactors(c);
-  AttentionGradients gradients =
-      function(c.operands[0], c.operands[1], c.operands[2], c.operands[3],
-               Options(c, 6), c.operands[4], c.operands[5]);
-  c.results[0] = std::move(gradients.dq);
-  c.results[1] = std::move(gradients.dk);
-  c.results[2] = std::move(gradients.dv);
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
@@ -194,21 +123,9 @@ Types InferPagedAttention(absl::Span<const ValueType> operands,
   const Shape& keys = operands[1].shape;
   RETURN_IF_ERROR(ExpectShape(operands, 0, {q[0], 1, keys[2], keys[3]}));
   RETURN_IF_ERROR(ExpectShape(operands, 2, keys));
-  RETURN_IF_ERROR(
-      ExpectShape(operands, 3, {q[0], operands[3].shape[1]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 3, {q[0], operands[3].shape[1]}));
   RETURN_IF_ERROR(ExpectShape(operands, 4, {q[0]}));
   return std::vector<ValueType>{operands[0]};
-}
-
-template <typename Function>
-absl::Status RunPagedAttention(KernelContext& c, Function function) {
-  const Tensor& keys = c.operands[1];
-  RETURN_IF_ERROR(
-      CheckPages(c.operands[3], c.operands[4], keys.dim(0), keys.dim(1)));
-  c.results[0] =
-      function(c.operands[0], keys, c.operands[2], c.operands[3], c.operands[4],
-               static_cast<float>(FloatAttribute(c.attributes(), "scale")));
-  return absl::OkStatus();
 }
 
 // cache [S, P, N, D], entry [R, 1, N, D], slots i32[R] -> cache.
@@ -240,34 +157,19 @@ std::vector<OpDef> AttentionOps() {
   return {
       {.name = "attention",
        .infer = InferAttention,
-       .kernel =
-           [](KernelContext& c) { return RunAttention(c, Attention); },
-       .reference =
-           [](KernelContext& c) {
-             return RunAttention(c, [](const Tensor& q, const Tensor& k,
-                                       const Tensor& v, const Tensor& lengths,
-                                       const AttentionOptions& options, bool) {
-               return reference::Attention(q, k, v, lengths, options);
-             });
-           },
+       .kernel = [](KernelContext& c) { return CallAttention(c, Attention); },
        .gradient = Gradient},
       {.name = "attention_gradient",
        .infer = InferAttentionGradient,
        .kernel =
-           [](KernelContext& c) { return RunGradient(c, AttentionGradient); },
-       .reference =
            [](KernelContext& c) {
-             return RunGradient(c, reference::AttentionGradient);
+             return CallAttentionGradient(c, AttentionGradient);
            }},
       {.name = "paged_attention",
        .infer = InferPagedAttention,
        .kernel =
            [](KernelContext& c) {
-             return RunPagedAttention(c, PagedAttention);
-           },
-       .reference =
-           [](KernelContext& c) {
-             return RunPagedAttention(c, reference::PagedAttention);
+             return CallPagedAttention(c, PagedAttention);
            }},
       {.name = "update_cache",
        .infer = InferUpdateCache,

@@ -3,9 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/einsum.h"
-#include "services/ops/reference/einsum.h"
 
 namespace gshard {
 namespace {
@@ -16,13 +16,12 @@ absl::Status BindLetters(absl::string_view letters,
                          std::map<char, Dim>& sizes) {
   RETURN_IF_ERROR(ExpectRank(operands, i, letters.size()));
   for (size_t d = 0; d < letters.size(); ++d) {
-    const auto [found, added] =
-        sizes.emplace(letters[d], operands[i].shape[d]);
+    const auto [found, added] = sizes.emplace(letters[d], operands[i].shape[d]);
     if (!added && !(found->second == operands[i].shape[d])) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "'", std::string(1, letters[d]), "' is ", found->second.ToString(),
-          " in operand 0 and ", operands[i].shape[d].ToString(),
-          " in operand 1"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", std::string(1, letters[d]), "' is ",
+                       found->second.ToString(), " in operand 0 and ",
+                       operands[i].shape[d].ToString(), " in operand 1"));
     }
   }
   return absl::OkStatus();
@@ -45,23 +44,6 @@ absl::StatusOr<std::vector<ValueType>> InferEinsum(
   return std::vector<ValueType>{{ElementType::kFloat32, std::move(shape)}};
 }
 
-absl::Status EinsumKernel(KernelContext& context) {
-  ASSIGN_OR_RETURN(
-      const EinsumSpec spec,
-      ParseEinsum(StringAttribute(context.attributes(), "equation")));
-  context.results[0] = Einsum(spec, context.operands[0], context.operands[1]);
-  return absl::OkStatus();
-}
-
-absl::Status EinsumReference(KernelContext& context) {
-  ASSIGN_OR_RETURN(
-      const EinsumSpec spec,
-      ParseEinsum(StringAttribute(context.attributes(), "equation")));
-  context.results[0] =
-      reference::Einsum(spec, context.operands[0], context.operands[1]);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<ValueId>> EinsumGradient(
     Builder& b, const Node& node, absl::Span<const ValueId> dy) {
   ASSIGN_OR_RETURN(const EinsumSpec spec,
@@ -77,8 +59,7 @@ absl::StatusOr<std::vector<ValueId>> EinsumGradient(
 std::vector<OpDef> ContractionOps() {
   return {{.name = "einsum",
            .infer = InferEinsum,
-           .kernel = EinsumKernel,
-           .reference = EinsumReference,
+           .kernel = [](KernelContext& c) { return CallEinsum(c, Einsum); },
            .gradient = EinsumGradient}};
 }
 

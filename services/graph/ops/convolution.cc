@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
-#include "services/ops/reference/convolution.h"
 
 namespace gshard {
 namespace {
@@ -14,35 +14,10 @@ namespace {
 using Types = absl::StatusOr<std::vector<ValueType>>;
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
 
-struct WindowField {
-  const char* name;
-  int64_t Window::*member;
-};
-constexpr WindowField kFields[] = {
-    {"stride", &Window::stride},
-    {"pad_low", &Window::pad_low},
-    {"pad_high", &Window::pad_high},
-    {"base_dilation", &Window::base_dilation},
-    {"window_dilation", &Window::window_dilation},
-};
-
-// The windows of a node whose attributes have been checked.
-std::vector<Window> Windows(absl::Span<const int64_t> sizes,
-                            const Attributes& attributes) {
-  std::vector<Window> windows(sizes.size());
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    windows[d].size = sizes[d];
-    for (const WindowField& field : kFields) {
-      windows[d].*field.member = IntsAttribute(attributes, field.name)[d];
-    }
-  }
-  return windows;
-}
-
-// The same as attributes, without the sizes.
+// Windows as attributes, without the sizes.
 Attributes ToAttributes(absl::Span<const Window> windows) {
   Attributes attributes;
-  for (const WindowField& field : kFields) {
+  for (const WindowField& field : kWindowFields) {
     std::vector<int64_t> list;
     for (const Window& window : windows) list.push_back(window.*field.member);
     attributes[field.name] = std::move(list);
@@ -88,7 +63,7 @@ absl::StatusOr<ValueType> ResultType(const ValueType& x, const Dim& outputs,
                                      const std::vector<int64_t>& sizes,
                                      const Attributes& attributes) {
   const int spatial = sizes.size();
-  for (const WindowField& field : kFields) {
+  for (const WindowField& field : kWindowFields) {
     RETURN_IF_ERROR(
         ExpectAttribute<std::vector<int64_t>>(attributes, field.name));
     const size_t length = IntsAttribute(attributes, field.name).size();
@@ -102,7 +77,7 @@ absl::StatusOr<ValueType> ResultType(const ValueType& x, const Dim& outputs,
   }
   ASSIGN_OR_RETURN(const std::vector<int64_t> bases,
                    SpatialSizes(x, 1, spatial));
-  const std::vector<Window> windows = Windows(sizes, attributes);
+  const std::vector<Window> windows = WindowsOf(sizes, attributes);
   ValueType y = x;
   for (int d = 0; d < spatial; ++d) {
     RETURN_IF_ERROR(Annotate(CheckWindow(bases[d], windows[d]),
@@ -148,16 +123,6 @@ Types InferKernelGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{ElementType::kFloat32, std::move(kernel)}};
 }
 
-std::vector<Window> WindowsOf(const KernelContext& c) {
-  const Dims& kernel = c.operands[1].dims();
-  return Windows(absl::MakeConstSpan(kernel).first(kernel.size() - 2),
-                 c.attributes());
-}
-
-std::vector<Window> WindowsOfKernelGradient(const KernelContext& c) {
-  return Windows(IntsAttribute(c.attributes(), "kernel"), c.attributes());
-}
-
 // Sizes of the spatial dimensions of x and of the windows of a node of either
 // operator.
 struct Sizes {
@@ -169,7 +134,7 @@ struct Sizes {
 // kernel is reversed and has inputs and outputs exchanged.
 ValueId InputGradient(Builder& b, ValueId dy, ValueId kernel,
                       const Sizes& sizes, const Attributes& attributes) {
-  std::vector<Window> windows = Windows(sizes.window, attributes);
+  std::vector<Window> windows = WindowsOf(sizes.window, attributes);
   std::vector<int64_t> spatial, permutation;
   for (size_t d = 0; d < windows.size(); ++d) {
     windows[d] = InputGradientWindow(sizes.base[d], windows[d]);
@@ -223,24 +188,12 @@ std::vector<OpDef> ConvolutionOps() {
                      Convolution(c.operands[0], c.operands[1], WindowsOf(c));
                  return absl::OkStatus();
                },
-           .reference =
-               [](KernelContext& c) {
-                 c.results[0] = reference::Convolution(
-                     c.operands[0], c.operands[1], WindowsOf(c));
-                 return absl::OkStatus();
-               },
            .gradient = ConvolutionGradient},
           {.name = "convolution_kernel_gradient",
            .infer = InferKernelGradient,
            .kernel =
                [](KernelContext& c) {
                  c.results[0] = ConvolutionKernelGradient(
-                     c.operands[0], c.operands[1], WindowsOfKernelGradient(c));
-                 return absl::OkStatus();
-               },
-           .reference =
-               [](KernelContext& c) {
-                 c.results[0] = reference::ConvolutionKernelGradient(
                      c.operands[0], c.operands[1], WindowsOfKernelGradient(c));
                  return absl::OkStatus();
                },

@@ -9,11 +9,10 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/cast.h"
 #include "services/ops/dropout.h"
-#include "services/ops/reference/cast.h"
-#include "services/ops/reference/elementwise.h"
 
 namespace gshard {
 namespace {
@@ -79,8 +78,8 @@ absl::StatusOr<std::vector<ValueType>> InferDropout(
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   if (operands[1] != ValueType{ElementType::kInt64, {}}) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the key must be i64[], got ", operands[1].ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the key must be i64[], got ", operands[1].ToString()));
   }
   RETURN_IF_ERROR(ExpectAttribute<double>(attributes, "rate"));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "salt"));
@@ -114,110 +113,72 @@ ValueId SumToOperand(Builder& b, ValueId gradient, ValueId operand) {
   return b.ReduceSum(gradient, dims);
 }
 
-float Factor(const KernelContext& context) {
-  return static_cast<float>(FloatAttribute(context.attributes(), "factor"));
-}
-
-// The key is the last operand.
-uint64_t DropoutKey(const KernelContext& context) {
-  return FoldIn(static_cast<uint64_t>(*context.operands.back().data<int64_t>()),
-                IntAttribute(context.attributes(), "salt"));
-}
-
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
 
 }  // namespace
 
 std::vector<OpDef> ElementwiseOps() {
   std::vector<OpDef> ops;
-  ops.push_back(
-      {.name = "add",
-       .infer = InferBinary,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = Add(c.Take(0), c.Take(1));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Add(c.operands[0], c.operands[1]);
-             return absl::OkStatus();
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         return std::vector<ValueId>{dy[0],
-                                     SumToOperand(b, dy[0], node.inputs[1])};
-       }});
-  ops.push_back(
-      {.name = "subtract",
-       .infer = InferBinary,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = Subtract(c.Take(0), c.Take(1));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Subtract(c.operands[0], c.operands[1]);
-             return absl::OkStatus();
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         return std::vector<ValueId>{
-             dy[0],
-             b.Scale(SumToOperand(b, dy[0], node.inputs[1]), -1.0)};
-       }});
+  ops.push_back({.name = "add",
+                 .infer = InferBinary,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Add(c.Take(0), c.Take(1));
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       dy[0], SumToOperand(b, dy[0], node.inputs[1])};
+                 }});
+  ops.push_back({.name = "subtract",
+                 .infer = InferBinary,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Subtract(c.Take(0), c.Take(1));
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       dy[0],
+                       b.Scale(SumToOperand(b, dy[0], node.inputs[1]), -1.0)};
+                 }});
   // With y = a / b: da = dy / b, db = -da y.
-  ops.push_back(
-      {.name = "divide",
-       .infer = InferBinary,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = Divide(c.Take(0), c.Take(1));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Divide(c.operands[0], c.operands[1]);
-             return absl::OkStatus();
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         const ValueId da = b.Divide(dy[0], node.inputs[1]);
-         const ValueId product = b.Multiply(da, node.outputs[0]);
-         return std::vector<ValueId>{
-             da, b.Scale(SumToOperand(b, product, node.inputs[1]), -1.0)};
-       }});
-  ops.push_back(
-      {.name = "multiply",
-       .infer = InferBinary,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = Multiply(c.Take(0), c.Take(1));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Multiply(c.operands[0], c.operands[1]);
-             return absl::OkStatus();
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         return std::vector<ValueId>{
-             b.Multiply(dy[0], node.inputs[1]),
-             SumToOperand(b, b.Multiply(dy[0], node.inputs[0]),
-                          node.inputs[1])};
-       }});
+  ops.push_back({.name = "divide",
+                 .infer = InferBinary,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Divide(c.Take(0), c.Take(1));
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   const ValueId da = b.Divide(dy[0], node.inputs[1]);
+                   const ValueId product = b.Multiply(da, node.outputs[0]);
+                   return std::vector<ValueId>{
+                       da,
+                       b.Scale(SumToOperand(b, product, node.inputs[1]), -1.0)};
+                 }});
+  ops.push_back({.name = "multiply",
+                 .infer = InferBinary,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Multiply(c.Take(0), c.Take(1));
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{
+                       b.Multiply(dy[0], node.inputs[1]),
+                       SumToOperand(b, b.Multiply(dy[0], node.inputs[0]),
+                                    node.inputs[1])};
+                 }});
   ops.push_back({.name = "scale",
                  .infer = InferScale,
                  .kernel =
                      [](KernelContext& c) {
-                       c.results[0] = Scale(c.Take(0), Factor(c));
-                       return absl::OkStatus();
-                     },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::Scale(c.operands[0], Factor(c));
+                       c.results[0] = Scale(c.Take(0), FactorOf(c));
                        return absl::OkStatus();
                      },
                  .gradient = [](Builder& b, const Node& node,
@@ -230,11 +191,6 @@ std::vector<OpDef> ElementwiseOps() {
                  .kernel =
                      [](KernelContext& c) {
                        c.results[0] = Exp(c.Take(0));
-                       return absl::OkStatus();
-                     },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::Exp(c.operands[0]);
                        return absl::OkStatus();
                      },
                  .gradient = [](Builder& b, const Node& node,
@@ -251,12 +207,6 @@ std::vector<OpDef> ElementwiseOps() {
                            Cast(c.operands[0], c.result_types[0].type);
                        return absl::OkStatus();
                      },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::Cast(c.operands[0],
-                                                      c.result_types[0].type);
-                       return absl::OkStatus();
-                     },
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
@@ -270,11 +220,6 @@ std::vector<OpDef> ElementwiseOps() {
              c.results[0] = Relu(c.Take(0));
              return absl::OkStatus();
            },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Relu(c.operands[0]);
-             return absl::OkStatus();
-           },
        .gradient = [](Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) -> Gradients {
          return std::vector<ValueId>{
@@ -283,17 +228,10 @@ std::vector<OpDef> ElementwiseOps() {
        }});
   ops.push_back({.name = "relu_gradient",
                  .infer = InferReluGradient,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = ReluGradient(c.Take(0), c.Take(1));
-                       return absl::OkStatus();
-                     },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::ReluGradient(c.operands[0],
-                                                              c.operands[1]);
-                       return absl::OkStatus();
-                     }});
+                 .kernel = [](KernelContext& c) {
+                   c.results[0] = ReluGradient(c.Take(0), c.Take(1));
+                   return absl::OkStatus();
+                 }});
   // The mask depends on key and salt alone, so the gradient is the same
   // operator on the gradient.
   ops.push_back(
@@ -301,16 +239,9 @@ std::vector<OpDef> ElementwiseOps() {
        .infer = InferDropout,
        .kernel =
            [](KernelContext& c) {
-             c.results[0] = Dropout(c.Take(0),
-                                    FloatAttribute(c.attributes(), "rate"),
-                                    DropoutKey(c));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Dropout(
-                 c.operands[0], FloatAttribute(c.attributes(), "rate"),
-                 DropoutKey(c));
+             c.results[0] =
+                 Dropout(c.Take(0), FloatAttribute(c.attributes(), "rate"),
+                         DropoutKeyOf(c));
              return absl::OkStatus();
            },
        .gradient = [](Builder& b, const Node& node,
@@ -323,7 +254,8 @@ std::vector<OpDef> ElementwiseOps() {
       {.name = "dropout_rows",
        .infer = InferDropoutRows,
        .kernel = [](KernelContext& c) -> absl::Status {
-         for (const int32_t row : std::as_const(c.operands[1]).span<int32_t>()) {
+         for (const int32_t row :
+              std::as_const(c.operands[1]).span<int32_t>()) {
            if (row < 0) {
              return absl::InvalidArgumentError(
                  absl::StrCat("rows must not be negative, got ", row));
@@ -331,14 +263,13 @@ std::vector<OpDef> ElementwiseOps() {
          }
          c.results[0] = DropoutRows(c.Take(0), c.operands[1],
                                     FloatAttribute(c.attributes(), "rate"),
-                                    DropoutKey(c));
+                                    DropoutKeyOf(c));
          return absl::OkStatus();
        },
        .gradient = [](Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) -> Gradients {
          return std::vector<ValueId>{
-             b.AddOne("dropout_rows",
-                      {dy[0], node.inputs[1], node.inputs[2]},
+             b.AddOne("dropout_rows", {dy[0], node.inputs[1], node.inputs[2]},
                       node.attributes),
              kNoValue, kNoValue};
        }});

@@ -64,22 +64,22 @@ int64_t Vocabulary(const KernelContext& context) {
 
 std::vector<OpDef> LookupOps() {
   std::vector<OpDef> ops;
-  ops.push_back(
-      {.name = "embedding",
-       .infer = InferEmbedding,
-       .kernel = [](KernelContext& c) -> absl::Status {
-         RETURN_IF_ERROR(CheckIds(c.operands[1], c.operands[0].dim(0)));
-         c.results[0] = Embedding(c.operands[0], c.operands[1]);
-         return absl::OkStatus();
-       },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy)
-           -> absl::StatusOr<std::vector<ValueId>> {
-         return std::vector<ValueId>{
-             b.AddOne("embedding_gradient", {dy[0], node.inputs[1]},
-                      {{"shape", b.type(node.inputs[0]).shape}}),
-             kNoValue};
-       }});
+  ops.push_back({.name = "embedding",
+                 .infer = InferEmbedding,
+                 .kernel = [](KernelContext& c) -> absl::Status {
+                   RETURN_IF_ERROR(
+                       CheckIds(c.operands[1], c.operands[0].dim(0)));
+                   c.results[0] = Embedding(c.operands[0], c.operands[1]);
+                   return absl::OkStatus();
+                 },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy)
+                     -> absl::StatusOr<std::vector<ValueId>> {
+                   return std::vector<ValueId>{
+                       b.AddOne("embedding_gradient", {dy[0], node.inputs[1]},
+                                {{"shape", b.type(node.inputs[0]).shape}}),
+                       kNoValue};
+                 }});
   ops.push_back({.name = "embedding_gradient",
                  .infer = InferEmbeddingGradient,
                  .kernel = [](KernelContext& c) -> absl::Status {
@@ -90,13 +90,11 @@ std::vector<OpDef> LookupOps() {
                  }});
   ops.push_back({.name = "sinusoidal_positions",
                  .infer = InferPositions,
-                 .kernel =
-                     [](KernelContext& c) {
-                       c.results[0] = SinusoidalPositions(
-                           c.operands[0],
-                           IntAttribute(c.attributes(), "width"));
-                       return absl::OkStatus();
-                     }});
+                 .kernel = [](KernelContext& c) {
+                   c.results[0] = SinusoidalPositions(
+                       c.operands[0], IntAttribute(c.attributes(), "width"));
+                   return absl::OkStatus();
+                 }});
   return ops;
 }
 

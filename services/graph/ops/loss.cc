@@ -3,9 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/cross_entropy.h"
-#include "services/ops/reference/cross_entropy.h"
 
 namespace gshard {
 namespace {
@@ -44,44 +44,6 @@ Types InferGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0]};
 }
 
-absl::Status CheckLabels(const KernelContext& c) {
-  const int64_t vocabulary = c.operands[0].dim(1);
-  for (const int32_t label : c.operands[1].span<int32_t>()) {
-    if (label >= vocabulary) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "labels must lie below ", vocabulary, ", got ", label));
-    }
-  }
-  return absl::OkStatus();
-}
-
-CrossEntropyOptions Options(const KernelContext& c) {
-  CrossEntropyOptions options;
-  options.smoothing =
-      static_cast<float>(FloatAttribute(c.attributes(), "smoothing"));
-  options.z_loss = static_cast<float>(FloatAttribute(c.attributes(), "z_loss"));
-  return options;
-}
-
-template <typename Function>
-absl::Status RunLoss(KernelContext& c, Function function) {
-  RETURN_IF_ERROR(CheckLabels(c));
-  CrossEntropyResult result =
-      function(c.operands[0], c.operands[1], Options(c));
-  c.results[0] = std::move(result.loss_sum);
-  c.results[1] = std::move(result.log_sum_exp);
-  return absl::OkStatus();
-}
-
-template <typename Function>
-absl::Status RunGradient(KernelContext& c, Function function) {
-  RETURN_IF_ERROR(CheckLabels(c));
-  const CrossEntropyOptions options = Options(c);
-  c.results[0] = function(c.Take(0), c.operands[1], c.operands[2], options,
-                          c.operands[3]);
-  return absl::OkStatus();
-}
-
 absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
                                               absl::Span<const ValueId> dy) {
   if (dy[1] != kNoValue) {
@@ -98,30 +60,17 @@ absl::StatusOr<std::vector<ValueId>> Gradient(Builder& b, const Node& node,
 }  // namespace
 
 std::vector<OpDef> LossOps() {
-  return {{.name = "cross_entropy",
-           .infer = InferCrossEntropy,
-           .kernel = [](KernelContext& c) { return RunLoss(c, CrossEntropy); },
-           .reference =
-               [](KernelContext& c) {
-                 return RunLoss(c, reference::CrossEntropy);
-               },
-           .gradient = Gradient},
-          {.name = "cross_entropy_gradient",
-           .infer = InferGradient,
-           .kernel =
-               [](KernelContext& c) {
-                 return RunGradient(c, CrossEntropyGradient);
-               },
-           .reference =
-               [](KernelContext& c) {
-                 return RunGradient(
-                     c, [](const Tensor& logits, const Tensor& labels,
-                           const Tensor&, const CrossEntropyOptions& options,
-                           const Tensor& dloss) {
-                       return reference::CrossEntropyGradient(logits, labels,
-                                                              options, dloss);
-                     });
-               }}};
+  return {
+      {.name = "cross_entropy",
+       .infer = InferCrossEntropy,
+       .kernel =
+           [](KernelContext& c) { return CallCrossEntropy(c, CrossEntropy); },
+       .gradient = Gradient},
+      {.name = "cross_entropy_gradient",
+       .infer = InferGradient,
+       .kernel = [](KernelContext& c) {
+         return CallCrossEntropyGradient(c, CrossEntropyGradient);
+       }}};
 }
 
 }  // namespace gshard

@@ -3,11 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/layer_norm.h"
-#include "services/ops/reference/layer_norm.h"
-#include "services/ops/reference/rms_norm.h"
-#include "services/ops/reference/softmax.h"
 #include "services/ops/rms_norm.h"
 #include "services/ops/softmax.h"
 
@@ -96,25 +94,6 @@ Types InferLayerNormGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{operands[0], operands[1], operands[1]};
 }
 
-float Epsilon(const KernelContext& context) {
-  return static_cast<float>(FloatAttribute(context.attributes(), "epsilon"));
-}
-
-template <typename Result>
-absl::Status SetRms(KernelContext& c, Result result) {
-  c.results[0] = std::move(result.y);
-  c.results[1] = std::move(result.inverse_rms);
-  return absl::OkStatus();
-}
-
-template <typename Result>
-absl::Status SetLayer(KernelContext& c, Result result) {
-  c.results[0] = std::move(result.y);
-  c.results[1] = std::move(result.mean);
-  c.results[2] = std::move(result.inverse_std);
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 std::vector<OpDef> NormOps() {
@@ -126,11 +105,6 @@ std::vector<OpDef> NormOps() {
                        c.results[0] = Softmax(c.Take(0));
                        return absl::OkStatus();
                      },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::Softmax(c.operands[0]);
-                       return absl::OkStatus();
-                     },
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    return std::vector<ValueId>{
@@ -138,108 +112,67 @@ std::vector<OpDef> NormOps() {
                  }});
   ops.push_back({.name = "softmax_gradient",
                  .infer = InferSoftmaxGradient,
+                 .kernel = [](KernelContext& c) {
+                   c.results[0] = SoftmaxGradient(c.operands[0], c.Take(1));
+                   return absl::OkStatus();
+                 }});
+  ops.push_back({.name = "rms_norm",
+                 .infer = InferRmsNorm,
                  .kernel =
                      [](KernelContext& c) {
-                       c.results[0] = SoftmaxGradient(c.operands[0], c.Take(1));
-                       return absl::OkStatus();
+                       return SetRmsNorm(
+                           c, RmsNorm(c.Take(0), c.operands[1], EpsilonOf(c)));
                      },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::SoftmaxGradient(c.operands[0],
-                                                                 c.operands[1]);
-                       return absl::OkStatus();
-                     }});
-  ops.push_back(
-      {.name = "rms_norm",
-       .infer = InferRmsNorm,
-       .kernel =
-           [](KernelContext& c) {
-             return SetRms(c, RmsNorm(c.Take(0), c.operands[1], Epsilon(c)));
-           },
-       .reference =
-           [](KernelContext& c) {
-             return SetRms(c, reference::RmsNorm(c.operands[0], c.operands[1],
-                                                 Epsilon(c)));
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         if (dy[1] != kNoValue) {
-           return absl::UnimplementedError(
-               "rms_norm: inverse_rms has no gradient");
-         }
-         return b.AddNode("rms_norm_gradient",
-                          {node.inputs[0], node.inputs[1], node.outputs[1],
-                           dy[0]},
-                          {});
-       }});
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   if (dy[1] != kNoValue) {
+                     return absl::UnimplementedError(
+                         "rms_norm: inverse_rms has no gradient");
+                   }
+                   return b.AddNode(
+                       "rms_norm_gradient",
+                       {node.inputs[0], node.inputs[1], node.outputs[1], dy[0]},
+                       {});
+                 }});
   ops.push_back({.name = "rms_norm_gradient",
                  .infer = InferRmsNormGradient,
+                 .kernel = [](KernelContext& c) {
+                   RmsNormGradients g = RmsNormGradient(
+                       c.operands[0], c.operands[1], c.operands[2], c.Take(3));
+                   c.results[0] = std::move(g.dx);
+                   c.results[1] = std::move(g.dscale);
+                   return absl::OkStatus();
+                 }});
+  ops.push_back({.name = "layer_norm",
+                 .infer = InferLayerNorm,
                  .kernel =
                      [](KernelContext& c) {
-                       RmsNormGradients g =
-                           RmsNormGradient(c.operands[0], c.operands[1],
-                                           c.operands[2], c.Take(3));
-                       c.results[0] = std::move(g.dx);
-                       c.results[1] = std::move(g.dscale);
-                       return absl::OkStatus();
+                       return SetLayerNorm(
+                           c, LayerNorm(c.Take(0), c.operands[1], c.operands[2],
+                                        EpsilonOf(c)));
                      },
-                 .reference =
-                     [](KernelContext& c) {
-                       RmsNormGradients g = reference::RmsNormGradient(
-                           c.operands[0], c.operands[1], c.operands[2],
-                           c.operands[3]);
-                       c.results[0] = std::move(g.dx);
-                       c.results[1] = std::move(g.dscale);
-                       return absl::OkStatus();
-                     }});
-  ops.push_back(
-      {.name = "layer_norm",
-       .infer = InferLayerNorm,
-       .kernel =
-           [](KernelContext& c) {
-             return SetLayer(c, LayerNorm(c.Take(0), c.operands[1],
-                                          c.operands[2], Epsilon(c)));
-           },
-       .reference =
-           [](KernelContext& c) {
-             return SetLayer(c, reference::LayerNorm(c.operands[0],
-                                                     c.operands[1],
-                                                     c.operands[2],
-                                                     Epsilon(c)));
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         if (dy[1] != kNoValue || dy[2] != kNoValue) {
-           return absl::UnimplementedError(
-               "layer_norm: mean and inverse_std have no gradient");
-         }
-         return b.AddNode("layer_norm_gradient",
-                          {node.inputs[0], node.inputs[1], node.outputs[1],
-                           node.outputs[2], dy[0]},
-                          {});
-       }});
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   if (dy[1] != kNoValue || dy[2] != kNoValue) {
+                     return absl::UnimplementedError(
+                         "layer_norm: mean and inverse_std have no gradient");
+                   }
+                   return b.AddNode("layer_norm_gradient",
+                                    {node.inputs[0], node.inputs[1],
+                                     node.outputs[1], node.outputs[2], dy[0]},
+                                    {});
+                 }});
   ops.push_back({.name = "layer_norm_gradient",
                  .infer = InferLayerNormGradient,
-                 .kernel =
-                     [](KernelContext& c) {
-                       LayerNormGradients g = LayerNormGradient(
-                           c.operands[0], c.operands[1], c.operands[2],
-                           c.operands[3], c.Take(4));
-                       c.results[0] = std::move(g.dx);
-                       c.results[1] = std::move(g.dscale);
-                       c.results[2] = std::move(g.dbias);
-                       return absl::OkStatus();
-                     },
-                 .reference =
-                     [](KernelContext& c) {
-                       LayerNormGradients g = reference::LayerNormGradient(
-                           c.operands[0], c.operands[1], c.operands[2],
-                           c.operands[3], c.operands[4]);
-                       c.results[0] = std::move(g.dx);
-                       c.results[1] = std::move(g.dscale);
-                       c.results[2] = std::move(g.dbias);
-                       return absl::OkStatus();
-                     }});
+                 .kernel = [](KernelContext& c) {
+                   LayerNormGradients g = LayerNormGradient(
+                       c.operands[0], c.operands[1], c.operands[2],
+                       c.operands[3], c.Take(4));
+                   c.results[0] = std::move(g.dx);
+                   c.results[1] = std::move(g.dscale);
+                   c.results[2] = std::move(g.dbias);
+                   return absl::OkStatus();
+                 }});
   return ops;
 }
 

@@ -7,11 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/dims.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/concat.h"
 #include "services/ops/fill.h"
-#include "services/ops/reference/padding.h"
 #include "services/ops/reverse.h"
 #include "services/ops/window.h"
 
@@ -38,16 +38,6 @@ absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "operand ", i, " must be i64[], got ", operands[i].ToString()));
-}
-
-std::vector<Padding> Paddings(const Attributes& attributes) {
-  std::vector<Padding> paddings;
-  for (size_t d = 0; d < IntsAttribute(attributes, "low").size(); ++d) {
-    paddings.push_back({.low = IntsAttribute(attributes, "low")[d],
-                        .high = IntsAttribute(attributes, "high")[d],
-                        .interior = IntsAttribute(attributes, "interior")[d]});
-  }
-  return paddings;
 }
 
 // The size of dimension `d` with its padding.
@@ -89,7 +79,7 @@ Types InferPad(absl::Span<const ValueType> operands,
     }
   }
   RETURN_IF_ERROR(ExpectValue(attributes, result.type));
-  const std::vector<Padding> paddings = Paddings(attributes);
+  const std::vector<Padding> paddings = PaddingsOf(attributes);
   for (size_t d = 0; d < paddings.size(); ++d) {
     ASSIGN_OR_RETURN(result.shape[d], PaddedDim(operands[0], d, paddings[d]));
   }
@@ -103,7 +93,7 @@ Gradients PadGradient(Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) {
   const Shape x = b.type(node.inputs[0]).shape;
   Ints low, high;
-  const std::vector<Padding> paddings = Paddings(node.attributes);
+  const std::vector<Padding> paddings = PaddingsOf(node.attributes);
   for (size_t d = 0; d < paddings.size(); ++d) {
     const bool folds = paddings[d].interior > 0 && x[d] != Dim(0);
     low.push_back(-paddings[d].low);
@@ -172,15 +162,10 @@ Types InferDynamicSlice(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{std::move(result)};
 }
 
-// Operand 1.
-int64_t Index(const KernelContext& context) {
-  return *std::as_const(context.operands[1]).data<int64_t>();
-}
-
 absl::Status DynamicSliceKernel(KernelContext& c) {
   const int dim = IntAttribute(c.attributes(), "dim");
   const int64_t size = IntAttribute(c.attributes(), "size");
-  const int64_t start = Index(c);
+  const int64_t start = IndexOf(c);
   const int64_t last = c.operands[0].dim(dim) - size;
   if (start < 0 || start > last) {
     return absl::OutOfRangeError(
@@ -201,15 +186,8 @@ std::vector<OpDef> PaddingOps() {
                  .kernel =
                      [](KernelContext& c) {
                        c.results[0] =
-                           Pad(c.operands[0], Paddings(c.attributes()),
+                           Pad(c.operands[0], PaddingsOf(c.attributes()),
                                FloatAttribute(c.attributes(), "value"));
-                       return absl::OkStatus();
-                     },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::Pad(
-                           c.operands[0], Paddings(c.attributes()),
-                           FloatAttribute(c.attributes(), "value"));
                        return absl::OkStatus();
                      },
                  .gradient = PadGradient});
@@ -217,40 +195,25 @@ std::vector<OpDef> PaddingOps() {
                  .infer = InferMaskTail,
                  .kernel =
                      [](KernelContext& c) {
-                       const int64_t limit = Index(c);
+                       const int64_t limit = IndexOf(c);
                        c.results[0] = MaskTail(
                            c.Take(0), IntAttribute(c.attributes(), "dim"),
                            limit, FloatAttribute(c.attributes(), "value"));
                        return absl::OkStatus();
                      },
-                 .reference =
+                 .gradient = MaskTailGradient});
+  ops.push_back({.name = "reverse",
+                 .infer = InferReverse,
+                 .kernel =
                      [](KernelContext& c) {
-                       c.results[0] = reference::MaskTail(
-                           c.operands[0], IntAttribute(c.attributes(), "dim"),
-                           Index(c), FloatAttribute(c.attributes(), "value"));
+                       c.results[0] = Reverse(c.operands[0], DimsOf(c));
                        return absl::OkStatus();
                      },
-                 .gradient = MaskTailGradient});
-  ops.push_back(
-      {.name = "reverse",
-       .infer = InferReverse,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = Reverse(
-                 c.operands[0], ToInts(IntsAttribute(c.attributes(), "dims")));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::Reverse(
-                 c.operands[0], ToInts(IntsAttribute(c.attributes(), "dims")));
-             return absl::OkStatus();
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         return std::vector<ValueId>{
-             b.Reverse(dy[0], IntsAttribute(node.attributes, "dims"))};
-       }});
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   return std::vector<ValueId>{b.Reverse(
+                       dy[0], IntsAttribute(node.attributes, "dims"))};
+                 }});
   ops.push_back({.name = "dynamic_slice",
                  .infer = InferDynamicSlice,
                  .kernel = DynamicSliceKernel});

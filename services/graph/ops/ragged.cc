@@ -3,9 +3,9 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/ragged_dot.h"
-#include "services/ops/reference/ragged_dot.h"
 
 namespace gshard {
 namespace {
@@ -38,8 +38,7 @@ absl::Status ExpectGroupSizes(absl::Span<const ValueType> operands,
 Types InferDot(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectProduct(operands, 2, 3));
   const Shape& weights = operands[1].shape;
-  RETURN_IF_ERROR(
-      ExpectShape(operands, 0, {operands[0].shape[0], weights[1]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 0, {operands[0].shape[0], weights[1]}));
   RETURN_IF_ERROR(ExpectGroupSizes(operands, weights[0]));
   return std::vector<ValueType>{
       {ElementType::kFloat32, {operands[0].shape[0], weights[2]}}};
@@ -50,8 +49,7 @@ Types InferRowsGradient(absl::Span<const ValueType> operands,
                         const Attributes&) {
   RETURN_IF_ERROR(ExpectProduct(operands, 2, 3));
   const Shape& weights = operands[1].shape;
-  RETURN_IF_ERROR(
-      ExpectShape(operands, 0, {operands[0].shape[0], weights[2]}));
+  RETURN_IF_ERROR(ExpectShape(operands, 0, {operands[0].shape[0], weights[2]}));
   RETURN_IF_ERROR(ExpectGroupSizes(operands, weights[0]));
   return std::vector<ValueType>{
       {ElementType::kFloat32, {operands[0].shape[0], weights[1]}}};
@@ -61,8 +59,8 @@ Types InferRowsGradient(absl::Span<const ValueType> operands,
 Types InferWeightsGradient(absl::Span<const ValueType> operands,
                            const Attributes&) {
   RETURN_IF_ERROR(ExpectProduct(operands, 2, 2));
-  RETURN_IF_ERROR(ExpectShape(
-      operands, 1, {operands[0].shape[0], operands[1].shape[1]}));
+  RETURN_IF_ERROR(
+      ExpectShape(operands, 1, {operands[0].shape[0], operands[1].shape[1]}));
   RETURN_IF_ERROR(ExpectInt(operands, 2));
   RETURN_IF_ERROR(ExpectRank(operands, 2, 1));
   return std::vector<ValueType>{
@@ -75,8 +73,8 @@ Types InferBiasAdd(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFloats(operands, 0, 2));
   RETURN_IF_ERROR(ExpectFloats(operands, 1, 2));
-  RETURN_IF_ERROR(ExpectShape(
-      operands, 1, {operands[1].shape[0], operands[0].shape[1]}));
+  RETURN_IF_ERROR(
+      ExpectShape(operands, 1, {operands[1].shape[0], operands[0].shape[1]}));
   RETURN_IF_ERROR(ExpectGroupSizes(operands, operands[1].shape[0]));
   return std::vector<ValueType>{operands[0]};
 }
@@ -89,28 +87,7 @@ Types InferBiasGradient(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectInt(operands, 1));
   RETURN_IF_ERROR(ExpectRank(operands, 1, 1));
   return std::vector<ValueType>{
-      {ElementType::kFloat32,
-       {operands[1].shape[0], operands[0].shape[1]}}};
-}
-
-// A kernel of `function`(a, b, group_sizes).
-template <typename Function>
-std::function<absl::Status(KernelContext&)> Kernel(Function function) {
-  return [function](KernelContext& c) -> absl::Status {
-    RETURN_IF_ERROR(CheckGroupSizes(c.operands[2], c.operands[0].dim(0)));
-    c.results[0] = function(c.operands[0], c.operands[1], c.operands[2]);
-    return absl::OkStatus();
-  };
-}
-
-template <typename Function>
-std::function<absl::Status(KernelContext&)> BiasGradientKernel(
-    Function function) {
-  return [function](KernelContext& c) -> absl::Status {
-    RETURN_IF_ERROR(CheckGroupSizes(c.operands[1], c.operands[0].dim(0)));
-    c.results[0] = function(c.operands[0], c.operands[1]);
-    return absl::OkStatus();
-  };
+      {ElementType::kFloat32, {operands[1].shape[0], operands[0].shape[1]}}};
 }
 
 }  // namespace
@@ -119,8 +96,7 @@ std::vector<OpDef> RaggedOps() {
   std::vector<OpDef> ops;
   ops.push_back({.name = "ragged_dot",
                  .infer = InferDot,
-                 .kernel = Kernel(RaggedDot),
-                 .reference = Kernel(reference::RaggedDot),
+                 .kernel = RaggedKernel(RaggedDot),
                  .gradient = [](Builder& b, const Node& node,
                                 absl::Span<const ValueId> dy) -> Gradients {
                    const ValueId factor =
@@ -134,34 +110,27 @@ std::vector<OpDef> RaggedOps() {
                  }});
   ops.push_back({.name = "ragged_dot_rows_gradient",
                  .infer = InferRowsGradient,
-                 .kernel = Kernel(RaggedDotRowsGradient),
-                 .reference = Kernel(reference::RaggedDotRowsGradient)});
+                 .kernel = RaggedKernel(RaggedDotRowsGradient)});
   ops.push_back({.name = "ragged_dot_weights_gradient",
                  .infer = InferWeightsGradient,
-                 .kernel = Kernel(RaggedDotWeightsGradient),
-                 .reference = Kernel(reference::RaggedDotWeightsGradient)});
+                 .kernel = RaggedKernel(RaggedDotWeightsGradient)});
   ops.push_back(
       {.name = "ragged_bias_add",
        .infer = InferBiasAdd,
        .kernel = [](KernelContext& c) -> absl::Status {
          RETURN_IF_ERROR(CheckGroupSizes(c.operands[2], c.operands[0].dim(0)));
-         c.results[0] =
-             RaggedBiasAdd(c.Take(0), c.operands[1], c.operands[2]);
+         c.results[0] = RaggedBiasAdd(c.Take(0), c.operands[1], c.operands[2]);
          return absl::OkStatus();
        },
-       .reference = Kernel(reference::RaggedBiasAdd),
        .gradient = [](Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) -> Gradients {
          return std::vector<ValueId>{
-             dy[0],
-             b.AddOne("ragged_bias_gradient", {dy[0], node.inputs[2]}),
+             dy[0], b.AddOne("ragged_bias_gradient", {dy[0], node.inputs[2]}),
              kNoValue};
        }});
   ops.push_back({.name = "ragged_bias_gradient",
                  .infer = InferBiasGradient,
-                 .kernel = BiasGradientKernel(RaggedBiasGradient),
-                 .reference =
-                     BiasGradientKernel(reference::RaggedBiasGradient)});
+                 .kernel = RaggedBiasGradientKernel(RaggedBiasGradient)});
   return ops;
 }
 

@@ -4,19 +4,15 @@
 
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/dims.h"
 #include "services/graph/ops/standard_ops.h"
-#include "services/ops/reference/reduce_max.h"
 
 namespace gshard {
 namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
-
-std::vector<int> ReducedDims(const KernelContext& context) {
-  return ToInts(IntsAttribute(context.attributes(), "dims"));
-}
 
 Types InferReduceMax(absl::Span<const ValueType> operands,
                      const Attributes& attributes) {
@@ -52,32 +48,19 @@ Gradients GradientOfReduceMax(Builder& b, const Node& node,
 }  // namespace
 
 std::vector<OpDef> ReduceMaxOps() {
-  return {
-      {.name = "reduce_max",
-       .infer = InferReduceMax,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] = ReduceMax(c.operands[0], ReducedDims(c));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::ReduceMax(c.operands[0], ReducedDims(c));
-             return absl::OkStatus();
-           },
-       .gradient = GradientOfReduceMax},
-      {.name = "reduce_max_gradient",
-       .infer = InferReduceMaxGradient,
-       .kernel =
-           [](KernelContext& c) {
+  return {{.name = "reduce_max",
+           .infer = InferReduceMax,
+           .kernel =
+               [](KernelContext& c) {
+                 c.results[0] = ReduceMax(c.operands[0], DimsOf(c));
+                 return absl::OkStatus();
+               },
+           .gradient = GradientOfReduceMax},
+          {.name = "reduce_max_gradient",
+           .infer = InferReduceMaxGradient,
+           .kernel = [](KernelContext& c) {
              c.results[0] = ReduceMaxGradient(c.operands[0], c.operands[1],
-                                              c.operands[2], ReducedDims(c));
-             return absl::OkStatus();
-           },
-       .reference =
-           [](KernelContext& c) {
-             c.results[0] = reference::ReduceMaxGradient(
-                 c.operands[0], c.operands[1], c.operands[2], ReducedDims(c));
+                                              c.operands[2], DimsOf(c));
              return absl::OkStatus();
            }}};
 }

@@ -3,11 +3,11 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/kernel_calls.h"
 #include "services/graph/ops/dims.h"
 #include "services/graph/ops/standard_ops.h"
 #include "services/ops/concat.h"
 #include "services/ops/reduce.h"
-#include "services/ops/reference/shape.h"
 #include "services/ops/transpose.h"
 
 namespace gshard {
@@ -53,9 +53,9 @@ Types InferTranspose(absl::Span<const ValueType> operands,
     result.push_back(shape[dim]);
   }
   if (result.size() != shape.size() || permutation.size() != shape.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'permutation' must name each dimension of ", operands[0].ToString(),
-        " once"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'permutation' must name each dimension of ",
+                     operands[0].ToString(), " once"));
   }
   return std::vector<ValueType>{{operands[0].type, std::move(result)}};
 }
@@ -99,9 +99,9 @@ Types InferBroadcast(absl::Span<const ValueType> operands,
   ASSIGN_OR_RETURN(const std::vector<ValueType> source,
                    InferReduceSum(target, attributes));
   if (source[0].shape != operands[0].shape) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'shape' without 'dims' must be the operand's, ",
-        operands[0].ToString(), ", got ", source[0].ToString()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("'shape' without 'dims' must be the operand's, ",
+                     operands[0].ToString(), ", got ", source[0].ToString()));
   }
   return target;
 }
@@ -170,10 +170,9 @@ absl::Status ExpectRange(const Attributes& attributes, const ValueType& x) {
   if (dim < 0 || dim >= static_cast<int64_t>(x.shape.size()) ||
       !x.shape[dim].is_static() || begin < 0 || begin > end ||
       end > x.shape[dim].size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'begin' and 'end' must lie within a static dimension of ",
-                     x.ToString(), ", got [", begin, ", ", end,
-                     ") of dimension ", dim));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'begin' and 'end' must lie within a static dimension of ",
+        x.ToString(), ", got [", begin, ", ", end, ") of dimension ", dim));
   }
   return absl::OkStatus();
 }
@@ -226,9 +225,8 @@ std::vector<OpDef> ShapeOps() {
                  .kernel =
                      [](KernelContext& c) {
                        c.results[0] = Transpose(
-                           c.operands[0],
-                           ToInts(IntsAttribute(c.attributes(),
-                                                "permutation")));
+                           c.operands[0], ToInts(IntsAttribute(c.attributes(),
+                                                               "permutation")));
                        return absl::OkStatus();
                      },
                  .gradient = TransposeGradient});
@@ -236,17 +234,7 @@ std::vector<OpDef> ShapeOps() {
                  .infer = InferReduceSum,
                  .kernel =
                      [](KernelContext& c) {
-                       c.results[0] =
-                           ReduceSum(c.operands[0],
-                                     ToInts(IntsAttribute(c.attributes(),
-                                                          "dims")));
-                       return absl::OkStatus();
-                     },
-                 .reference =
-                     [](KernelContext& c) {
-                       c.results[0] = reference::ReduceSum(
-                           c.operands[0],
-                           ToInts(IntsAttribute(c.attributes(), "dims")));
+                       c.results[0] = ReduceSum(c.operands[0], DimsOf(c));
                        return absl::OkStatus();
                      },
                  .gradient = ReduceSumGradient});
@@ -267,27 +255,26 @@ std::vector<OpDef> ShapeOps() {
                        return absl::OkStatus();
                      },
                  .gradient = ConcatGradient});
-  ops.push_back(
-      {.name = "slice",
-       .infer = InferSlice,
-       .kernel =
-           [](KernelContext& c) {
-             c.results[0] =
-                 Slice(c.operands[0], IntAttribute(c.attributes(), "dim"),
-                       IntAttribute(c.attributes(), "begin"),
-                       IntAttribute(c.attributes(), "end"));
-             return absl::OkStatus();
-           },
-       .gradient = [](Builder& b, const Node& node,
-                      absl::Span<const ValueId> dy) -> Gradients {
-         Attributes attributes = node.attributes;
-         attributes["size"] =
-             b.type(node.inputs[0])
-                 .shape[IntAttribute(node.attributes, "dim")]
-                 .size();
-         return std::vector<ValueId>{
-             b.AddOne("slice_gradient", {dy[0]}, std::move(attributes))};
-       }});
+  ops.push_back({.name = "slice",
+                 .infer = InferSlice,
+                 .kernel =
+                     [](KernelContext& c) {
+                       c.results[0] = Slice(
+                           c.operands[0], IntAttribute(c.attributes(), "dim"),
+                           IntAttribute(c.attributes(), "begin"),
+                           IntAttribute(c.attributes(), "end"));
+                       return absl::OkStatus();
+                     },
+                 .gradient = [](Builder& b, const Node& node,
+                                absl::Span<const ValueId> dy) -> Gradients {
+                   Attributes attributes = node.attributes;
+                   attributes["size"] =
+                       b.type(node.inputs[0])
+                           .shape[IntAttribute(node.attributes, "dim")]
+                           .size();
+                   return std::vector<ValueId>{b.AddOne(
+                       "slice_gradient", {dy[0]}, std::move(attributes))};
+                 }});
   ops.push_back({.name = "slice_gradient",
                  .infer = InferSliceGradient,
                  .kernel =

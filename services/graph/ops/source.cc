@@ -40,8 +40,9 @@ absl::StatusOr<std::vector<ValueType>> InferConstant(
 absl::Status ConstantKernel(KernelContext& context) {
   ASSIGN_OR_RETURN(const Dims dims, context.ResultDims(0));
   Tensor filled(ElementType::kFloat32, dims);
-  std::fill_n(filled.f32(), filled.size(),
-              static_cast<float>(FloatAttribute(context.attributes(), "value")));
+  std::fill_n(
+      filled.f32(), filled.size(),
+      static_cast<float>(FloatAttribute(context.attributes(), "value")));
   context.results[0] = std::move(filled);
   return absl::OkStatus();
 }
@@ -50,11 +51,10 @@ absl::Status ConstantKernel(KernelContext& context) {
 
 std::vector<OpDef> SourceOps() {
   // Input and parameter have no kernel: the executor feeds them.
-  return {{.name = "input", .infer = InferInput, .kernel = nullptr},
-          {.name = "parameter", .infer = InferParameter, .kernel = nullptr},
-          {.name = "constant",
-           .infer = InferConstant,
-           .kernel = ConstantKernel}};
+  return {
+      {.name = "input", .infer = InferInput, .kernel = nullptr},
+      {.name = "parameter", .infer = InferParameter, .kernel = nullptr},
+      {.name = "constant", .infer = InferConstant, .kernel = ConstantKernel}};
 }
 
 }  // namespace gshard

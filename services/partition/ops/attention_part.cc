@@ -1,5 +1,6 @@
 // attention_part, attention_gradient_part.
 
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/partition/ops/part_ops.h"
 #include "services/partition/ops/part_position.h"
@@ -33,9 +34,11 @@ OpDef PartOf(const char* whole, const char* name) {
                           .result_types = c.result_types,
                           .operands = c.operands,
                           .results = c.results,
-                          .segments = c.segments,
-                          .devices = c.devices};
-    return node.op->kernel(context);
+                          .run = c.run,
+                          .backend = c.backend};
+    const Kernel* const kernel = FindKernel(whole, c.backend);
+    CHECK(kernel != nullptr);
+    return (*kernel)(context);
   };
   return op;
 }

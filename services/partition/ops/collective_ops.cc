@@ -11,6 +11,7 @@
 #include "services/ops/concat.h"
 #include "services/partition/ops/local_part_ops.h"
 #include "services/partition/ops/part_ops.h"
+#include "services/partition/ops/part_position.h"
 
 namespace gshard {
 namespace {
@@ -40,12 +41,9 @@ absl::Status ExpectDim(const Attributes& attributes, absl::string_view name,
 
 // The communicator along the node's axes.
 absl::StatusOr<Communicator*> Comm(KernelContext& c) {
-  if (c.devices == nullptr) {
-    return absl::FailedPreconditionError(
-        "a partitioned program runs on devices of a mesh");
-  }
+  ASSIGN_OR_RETURN(DeviceGroups* const devices, DevicesOf(c));
   ASSIGN_OR_RETURN(Communicator* const comm,
-                   c.devices->Along(StringAttribute(c.attributes(), "axes")));
+                   devices->Along(StringAttribute(c.attributes(), "axes")));
   const int64_t parts = IntAttribute(c.attributes(), "parts");
   if (comm->size() != parts) {
     return absl::FailedPreconditionError(absl::StrCat(

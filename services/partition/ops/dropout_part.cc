@@ -34,7 +34,7 @@ uint64_t Key(const KernelContext& c) {
                 IntAttribute(c.attributes(), "salt"));
 }
 
-absl::Status Kernel(KernelContext& c) {
+absl::Status RunDropout(KernelContext& c) {
   ASSIGN_OR_RETURN(const PartPosition at,
                    FindPosition(c, c.operands[0].dims()));
   c.results[0] = DropoutPart(c.Take(0), at.begin, at.whole, Rate(c), Key(c));
@@ -59,7 +59,7 @@ absl::Status RowsKernel(KernelContext& c) {
 }  // namespace
 
 std::vector<OpDef> DropoutPartOps() {
-  return {{.name = "dropout_part", .infer = Infer<false>, .kernel = Kernel},
+  return {{.name = "dropout_part", .infer = Infer<false>, .kernel = RunDropout},
           {.name = "dropout_rows_part",
            .infer = Infer<true>,
            .kernel = RowsKernel}};

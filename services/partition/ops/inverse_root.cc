@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<ValueType>> Infer(
   return std::vector<ValueType>{operands[0]};
 }
 
-absl::Status Kernel(KernelContext& c) {
+absl::Status RunInverseRoot(KernelContext& c) {
   const auto factor =
       static_cast<float>(FloatAttribute(c.attributes(), "factor"));
   const auto epsilon =
@@ -36,7 +36,7 @@ absl::Status Kernel(KernelContext& c) {
 }  // namespace
 
 std::vector<OpDef> InverseRootOps() {
-  return {{.name = "inverse_root", .infer = Infer, .kernel = Kernel}};
+  return {{.name = "inverse_root", .infer = Infer, .kernel = RunInverseRoot}};
 }
 
 }  // namespace gshard

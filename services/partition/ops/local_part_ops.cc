@@ -6,6 +6,7 @@
 #include "services/base/status_macros.h"
 #include "services/collectives/ragged_exchange.h"
 #include "services/ops/concat.h"
+#include "services/partition/ops/part_position.h"
 
 namespace gshard {
 namespace {
@@ -20,14 +21,6 @@ absl::Status ExpectDim(const Attributes& attributes, const ValueType& x) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "'dim' must be a dimension of ", x.ToString(), ", got ", dim));
-}
-
-absl::StatusOr<int64_t> DeviceIndex(KernelContext& c) {
-  if (c.devices == nullptr) {
-    return absl::FailedPreconditionError(
-        "a partitioned program runs on devices of a mesh");
-  }
-  return c.devices->Index(StringAttribute(c.attributes(), "axes"));
 }
 
 Types InferPart(absl::Span<const ValueType> operands,

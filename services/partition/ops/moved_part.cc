@@ -9,6 +9,7 @@
 #include "services/ops/padding.h"
 #include "services/partition/halo.h"
 #include "services/partition/ops/part_ops.h"
+#include "services/partition/ops/part_position.h"
 
 namespace gshard {
 namespace {
@@ -33,14 +34,6 @@ absl::Status ExpectIndices(absl::Span<const ValueType> operands, size_t first) {
         "operand ", i, " must be i64[], got ", operands[i].ToString()));
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<int64_t> DeviceIndex(const KernelContext& c) {
-  if (c.devices == nullptr) {
-    return absl::FailedPreconditionError(
-        "a partitioned program runs on devices of a mesh");
-  }
-  return c.devices->Index(StringAttribute(c.attributes(), "axes"));
 }
 
 Tensor Int64(int64_t value) {

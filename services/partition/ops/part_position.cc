@@ -46,19 +46,28 @@ absl::Status ExpectPosition(const Attributes& attributes, size_t rank) {
       StringAttribute(attributes, "axes"), "'"));
 }
 
+absl::StatusOr<DeviceGroups*> DevicesOf(const KernelContext& context) {
+  auto* const devices = context.run.Get<DeviceGroups>();
+  if (devices != nullptr) return devices;
+  return absl::FailedPreconditionError(
+      "a partitioned program runs on devices of a mesh");
+}
+
+absl::StatusOr<int64_t> DeviceIndex(const KernelContext& context) {
+  ASSIGN_OR_RETURN(DeviceGroups* const devices, DevicesOf(context));
+  return devices->Index(StringAttribute(context.attributes(), "axes"));
+}
+
 absl::StatusOr<PartPosition> FindPosition(const KernelContext& context,
                                           const Dims& local) {
-  if (context.devices == nullptr) {
-    return absl::FailedPreconditionError(
-        "a partitioned program runs on devices of a mesh");
-  }
+  ASSIGN_OR_RETURN(DeviceGroups* const devices, DevicesOf(context));
   const Attributes& attributes = context.attributes();
   const std::vector<absl::string_view> axes = AxesOf(attributes);
   PartPosition position;
   for (size_t d = 0; d < local.size(); ++d) {
     int64_t index = 0;
     if (!axes[d].empty()) {
-      ASSIGN_OR_RETURN(index, context.devices->Index(axes[d]));
+      ASSIGN_OR_RETURN(index, devices->Index(axes[d]));
     }
     const int64_t size = IntsAttribute(attributes, "sizes")[d];
     position.begin.push_back(index * local[d]);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/collectives/device_groups.h"
 #include "services/graph/op.h"
 #include "services/sharding/sharding.h"
 
@@ -30,10 +31,15 @@ Attributes PositionAttributes(const Shape& shape, const Sharding& sharding,
 // Whether the attributes are there, for `rank` dimensions. For `infer`.
 absl::Status ExpectPosition(const Attributes& attributes, size_t rank);
 
+// The devices of the run, and the one's number along the node's "axes". Errors:
+// FailedPrecondition outside of a partitioned program; those of
+// DeviceGroups::Index.
+absl::StatusOr<DeviceGroups*> DevicesOf(const KernelContext& context);
+absl::StatusOr<int64_t> DeviceIndex(const KernelContext& context);
+
 // On a device, of a part with the sizes `local`.
 //
-// Errors: FailedPrecondition outside of a partitioned program; those of
-// DeviceGroups::Index.
+// Errors: those of DevicesOf() and DeviceGroups::Index.
 absl::StatusOr<PartPosition> FindPosition(const KernelContext& context,
                                           const Dims& local);
 

@@ -12,6 +12,7 @@
 #include "services/ops/einsum.h"
 #include "services/ops/elementwise.h"
 #include "services/partition/ops/part_ops.h"
+#include "services/partition/ops/part_position.h"
 
 namespace gshard {
 namespace {
@@ -83,14 +84,11 @@ void Write(const Tensor& slice, int dim, int64_t begin, Tensor& x) {
   }
 }
 
-absl::Status Kernel(KernelContext& c) {
+absl::Status RunEinsum(KernelContext& c) {
   ASSIGN_OR_RETURN(const Window window, ParseWindow(c.attributes()));
-  if (c.devices == nullptr) {
-    return absl::FailedPreconditionError(
-        "a partitioned program runs on devices of a mesh");
-  }
+  ASSIGN_OR_RETURN(DeviceGroups* const devices, DevicesOf(c));
   ASSIGN_OR_RETURN(Communicator* const comm,
-                   c.devices->Along(StringAttribute(c.attributes(), "axes")));
+                   devices->Along(StringAttribute(c.attributes(), "axes")));
   const int n = comm->size();
   if (n != IntAttribute(c.attributes(), "parts")) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -141,7 +139,7 @@ absl::Status Kernel(KernelContext& c) {
 }  // namespace
 
 std::vector<OpDef> WindowedEinsumOps() {
-  return {{.name = "windowed_einsum", .infer = Infer, .kernel = Kernel}};
+  return {{.name = "windowed_einsum", .infer = Infer, .kernel = RunEinsum}};
 }
 
 }  // namespace gshard

@@ -1,7 +1,6 @@
 #include "tests/services/coordinator/fake_gradients.h"
 
 #include "services/model/parameters.h"
-#include "services/train/local_trainer.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

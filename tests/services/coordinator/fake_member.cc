@@ -12,7 +12,7 @@
 #include "services/coordinator/session_plan.h"
 #include "services/model/parameters.h"
 #include "services/rpc/tensor_transfer.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 #include "tests/services/coordinator/fake_gradients.h"
 
 namespace gshard {

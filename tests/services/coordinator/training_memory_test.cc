@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "services/coordinator/session_plan.h"
-#include "services/train/local_trainer.h"
+#include "services/train/job_options.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "services/data/dataset.h"
 #include "services/tokenizer/trainer.h"
+#include "tests/reference/dataset.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

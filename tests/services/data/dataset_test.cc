@@ -1,4 +1,4 @@
-#include "services/data/dataset.h"
+#include "tests/reference/dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "services/data/dataset.h"
+#include "tests/reference/dataset.h"
 #include "tests/services/data/sample_text.h"
 #include "tests/testing/status_matchers.h"
 

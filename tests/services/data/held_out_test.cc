@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "services/data/dataset.h"
+#include "tests/reference/dataset.h"
 #include "tests/services/data/sample_text.h"
 #include "tests/testing/status_matchers.h"
 

@@ -12,8 +12,8 @@
 
 #include "services/data/batch.h"
 #include "services/data/batch_order.h"
-#include "services/data/dataset.h"
 #include "services/data/streamed_text.h"
+#include "tests/reference/dataset.h"
 #include "tests/services/data/sample_text.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -211,6 +211,23 @@ TEST(ExecutorTest, ResultsThatMemoryCannotHoldAreErrors) {
   }
 }
 
+// Inputs and parameters need none.
+TEST(ExecutorTest, ABackEndThatLacksAKernelIsAnError) {
+  Builder b("p");
+  const ValueId x = b.Input("x", {ElementType::kFloat32, {2}});
+  b.Output("y", b.Exp(b.Add(x, b.Parameter("w", {2}))));
+  const Program program = *std::move(b).Finish();
+  const Executor on_cpu(program);
+  EXPECT_OK(on_cpu.status());
+  const Tensor two = Tensor::Floats({2}, {1.0f, 2.0f});
+  RegisterKernels(Backend::kCuda, {{"add", *FindKernel("add", Backend::kCpu)}});
+  const Executor executor(program, Backend::kCuda);
+  const auto lacks_it = StatusIs(absl::StatusCode::kUnimplemented,
+                                 HasSubstr("'cuda' has no kernel for 'exp'"));
+  EXPECT_THAT(executor.status(), lacks_it);
+  EXPECT_THAT(executor.Run({{"x", two}}, {{"w", two}}), lacks_it);
+}
+
 TEST(ExecutorTest, RunsOnSeveralThreadsAtOnce) {
   const Executor executor(Chain(3));
   const Tensor w = RandomTensor({64}, 2);

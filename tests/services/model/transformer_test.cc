@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/graph/text.h"
 #include "services/model/plan.h"
+#include "tests/reference/kernels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 
@@ -18,12 +19,11 @@ namespace {
 using ::testing::Contains;
 
 TensorMap RunTraining(const ModelConfig& config, const TensorMap& parameters,
-                      TensorMap inputs, bool reference = false) {
+                      TensorMap inputs, Backend backend = Backend::kCpu) {
   auto program = BuildTrainProgram(config, LossConfig());
   CHECK(program.ok());
-  const Executor executor(*std::move(program));
-  auto outputs =
-      executor.Run(std::move(inputs), parameters, {.reference = reference});
+  const Executor executor(*std::move(program), backend);
+  auto outputs = executor.Run(std::move(inputs), parameters);
   CHECK(outputs.ok());
   return NamedOutputs(executor.program(), *outputs);
 }
@@ -47,7 +47,9 @@ TEST(TrainProgramTest, GradientsAgreeWithDifferences) {
   const TensorMap inputs = TrainInputs(config, TinyPairs());
   const float tokens = *inputs.at("target_tokens").f32();
   const TensorMap outputs = RunTraining(config, parameters, inputs);
-  const TensorMap slow = RunTraining(config, parameters, inputs, true);
+  RegisterReferenceKernels();
+  const TensorMap slow =
+      RunTraining(config, parameters, inputs, Backend::kReference);
   ASSERT_OK_AND_ASSIGN(const Program program,
                        BuildTrainProgram(config, LossConfig()));
   const Executor executor(program);
@@ -169,7 +171,8 @@ TEST(TrainProgramTest, BFloat16StaysNearFloat32) {
       EXPECT_NEAR(*outputs.at("loss").f32(), loss, 2e-3 * loss);
       EXPECT_LT(Distance(outputs, whole), compute ? 0.03 : 0.01);
       EXPECT_GT(Distance(outputs, whole), 1e-4);  // it does round
-      const TensorMap slow = RunTraining(low, parameters, inputs, true);
+      const TensorMap slow =
+          RunTraining(low, parameters, inputs, Backend::kReference);
       EXPECT_LT(Distance(outputs, slow), 1e-3);
       for (const auto& [name, value] : whole) {
         EXPECT_EQ(outputs.at(name).TypeString(), value.TypeString()) << name;

@@ -12,7 +12,7 @@
 
 #include "services/base/random.h"
 #include "services/moe/gating.h"
-#include "services/moe/reference_gating.h"
+#include "tests/reference/gating.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "services/moe/reference_gating.h"
+#include "tests/reference/gating.h"
 #include "tests/services/moe/kept_choices.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

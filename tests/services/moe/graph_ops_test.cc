@@ -264,7 +264,7 @@ TEST(GateTokensTest, GradientNeedsLosses) {
         GateTokens(b, x[0], x[1], x[2], options, 3).weight};
   };
   const Tensor weights = RandomTensor({kTokens, 2}, 1);
-  EXPECT_THAT(OpProgram(c).RunGradients({weights}, false),
+  EXPECT_THAT(OpProgram(c).RunGradients({weights}, Backend::kCpu),
               StatusIs(absl::StatusCode::kUnimplemented,
                        HasSubstr("the gradient needs 'losses'")));
 }

@@ -8,6 +8,7 @@
 #include "services/base/random.h"
 #include "services/moe/dispatch.h"
 #include "services/moe/gating.h"
+#include "tests/reference/settle_choices.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

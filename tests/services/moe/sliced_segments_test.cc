@@ -96,7 +96,9 @@ void CheckSlices(const MoeLayer& layer, int slices,
       slices);
   ASSERT_OK_AND_ASSIGN(
       const std::vector<Tensor> results,
-      Executor(roles.router).Run(inputs, parameters, {.segments = &segments}));
+      Executor(roles.router)
+          .Run(inputs, parameters,
+               {.context = RunContext().With<SegmentRunner>(&segments)}));
   for (size_t i = 0; i < results.size(); ++i) {
     outputs[roles.router.outputs[i].first] = results[i];
   }

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "services/ops/concat.h"
-#include "services/ops/reference/attention.h"
+#include "tests/reference/attention.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

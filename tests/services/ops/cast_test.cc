@@ -5,7 +5,7 @@
 #include <bit>
 #include <vector>
 
-#include "services/ops/reference/cast.h"
+#include "tests/reference/cast.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "services/ops/reference/shape.h"
+#include "tests/reference/shape.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

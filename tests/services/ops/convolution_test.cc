@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/random.h"
-#include "services/ops/reference/convolution.h"
 #include "services/ops/reverse.h"
 #include "services/ops/transpose.h"
+#include "tests/reference/convolution.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

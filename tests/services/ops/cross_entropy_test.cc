@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "services/ops/reference/cross_entropy.h"
+#include "tests/reference/cross_entropy.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

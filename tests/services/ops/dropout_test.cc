@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "services/ops/reference/elementwise.h"
+#include "tests/reference/elementwise.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
@@ -32,15 +32,14 @@ TEST(DropoutTest, DropsTheRateAndKeepsTheMean) {
 }
 
 TEST(DropoutTest, MaskGoesWithTheRowWhereverItIs) {
-  const Tensor ones =
-      Tensor::Floats({6, 17}, std::vector<float>(6 * 17, 1.0f));
+  const Tensor ones = Tensor::Floats({6, 17}, std::vector<float>(6 * 17, 1.0f));
   const Tensor in_order = Dropout(ones, 0.4f, 9);
   const std::vector<int32_t> rows = {4, 0, 5, 5};
-  const Tensor sent = DropoutRows(ones.Rows(0, 4).Clone(),
-                                  Tensor::Ints({4}, rows), 0.4f, 9);
+  const Tensor sent =
+      DropoutRows(ones.Rows(0, 4).Clone(), Tensor::Ints({4}, rows), 0.4f, 9);
   for (size_t r = 0; r < rows.size(); ++r) {
-    EXPECT_TRUE(TensorEqual(sent.Rows(r, r + 1),
-                            in_order.Rows(rows[r], rows[r] + 1)));
+    EXPECT_TRUE(
+        TensorEqual(sent.Rows(r, r + 1), in_order.Rows(rows[r], rows[r] + 1)));
   }
 }
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "services/ops/cast.h"
-#include "services/ops/reference/einsum.h"
+#include "tests/reference/einsum.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "services/ops/reference/elementwise.h"
+#include "tests/reference/elementwise.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "services/ops/cast.h"
-#include "services/ops/reference/shape.h"
+#include "tests/reference/shape.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

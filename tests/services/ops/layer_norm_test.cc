@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "services/ops/reference/layer_norm.h"
+#include "tests/reference/layer_norm.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/ops/cast.h"
-#include "services/ops/reference/matmul.h"
+#include "tests/reference/matmul.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

@@ -8,8 +8,8 @@
 
 #include "services/base/random.h"
 #include "services/ops/fill.h"
-#include "services/ops/reference/padding.h"
 #include "services/ops/reverse.h"
+#include "tests/reference/padding.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

@@ -7,7 +7,7 @@
 
 #include "services/base/random.h"
 #include "services/ops/attention.h"
-#include "services/ops/reference/paged_attention.h"
+#include "tests/reference/paged_attention.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "services/ops/cast.h"
-#include "services/ops/reference/ragged_dot.h"
+#include "tests/reference/ragged_dot.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

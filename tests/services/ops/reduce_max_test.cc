@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "services/ops/reference/reduce_max.h"
+#include "tests/reference/reduce_max.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

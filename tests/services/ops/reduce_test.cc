@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "services/ops/reference/shape.h"
+#include "tests/reference/shape.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

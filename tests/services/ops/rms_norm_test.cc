@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "services/ops/reference/rms_norm.h"
+#include "tests/reference/rms_norm.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "services/ops/reference/softmax.h"
+#include "tests/reference/softmax.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/tensors.h"
 

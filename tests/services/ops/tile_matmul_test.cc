@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "services/ops/reference/matmul.h"
+#include "tests/reference/matmul.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

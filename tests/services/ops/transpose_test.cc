@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/ops/cast.h"
-#include "services/ops/reference/shape.h"
+#include "tests/reference/shape.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {

@@ -167,7 +167,9 @@ TEST(ReshardTest, RandomPairsMoveTheWholeTensor) {
       MeshDevices groups(mesh, world);
       ASSIGN_OR_RETURN(
           std::vector<Tensor> y,
-          Executor(program).Run(std::move(inputs), {}, {.devices = &groups}));
+          Executor(program).Run(
+              std::move(inputs), {},
+              {.context = RunContext().With<DeviceGroups>(&groups)}));
       tiles[world.rank()] = std::move(y[0]);
       return absl::OkStatus();
     }));

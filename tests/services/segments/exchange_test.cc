@@ -229,7 +229,7 @@ absl::StatusOr<std::vector<Tensor>> RunCall(Recorder& recorder,
   if (!program.ok()) return program.status();
   return Executor(*std::move(program))
       .Run({{"sizes", Sizes()}, {"rows", NumberedRows(6)}}, {},
-           {.segments = &recorder});
+           {.context = RunContext().With<SegmentRunner>(&recorder)});
 }
 
 TEST(CallSegmentTest, RefusesWrongAttributes) {

@@ -129,9 +129,11 @@ TEST(LocalSegmentsTest, ServingSkipsIdleWorkers) {
   for (const ExpertsOfWorkers& workers : Placements()) {
     LocalSegments segments(roles.segments, workers,
                            ShareParameters(roles, workers, parameters));
-    ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> outputs,
-                         Executor(roles.router)
-                             .Run(inputs, parameters, {.segments = &segments}));
+    ASSERT_OK_AND_ASSIGN(
+        const std::vector<Tensor> outputs,
+        Executor(roles.router)
+            .Run(inputs, parameters,
+                 {.context = RunContext().With<SegmentRunner>(&segments)}));
     ExpectSameOutputs(whole, NamedOutputs(roles.router, outputs));
   }
 }

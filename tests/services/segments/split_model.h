@@ -72,7 +72,9 @@ inline absl::StatusOr<TensorMap> RunSplit(const RolePrograms& roles,
         ScatterExperts(gradient, workers[w], whole);
       });
   auto results =
-      Executor(roles.router).Run(inputs, parameters, {.segments = &segments});
+      Executor(roles.router)
+          .Run(inputs, parameters,
+               {.context = RunContext().With<SegmentRunner>(&segments)});
   if (!results.ok()) return results.status();
   for (auto& [name, value] : NamedOutputs(roles.router, *results)) {
     outputs[name] = value;

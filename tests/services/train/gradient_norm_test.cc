@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "tests/reference/optimizer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

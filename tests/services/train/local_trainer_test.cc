@@ -1,4 +1,4 @@
-#include "services/train/local_trainer.h"
+#include "tests/reference/local_trainer.h"
 
 #include <gtest/gtest.h>
 

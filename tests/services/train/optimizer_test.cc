@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/reference/optimizer.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -225,8 +226,9 @@ TEST(AdamTest, AgreesWithTheReference) {
     for (int64_t step = 1; step <= 5; ++step) {
       const Tensor gradient = RandomTensor(dims, 10 + step, 1e-2f);
       stepper.Step(gradient, 0.05, 3.0);
-      reference::AdamUpdate(options, weight.span<float>(), gradient.span<float>(),
-                            3.0, Spans(state), step, 0.05);
+      reference::AdamUpdate(options, weight.span<float>(),
+                            gradient.span<float>(), 3.0, Spans(state), step,
+                            0.05);
       ASSERT_TRUE(TensorNear(stepper.weight(), weight, 2e-6f));
       ASSERT_TRUE(TensorNear(stepper.state()[0], state[0], 1e-6f));
       ASSERT_TRUE(TensorNear(stepper.state()[1], state[1], 1e-6f));

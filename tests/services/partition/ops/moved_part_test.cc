@@ -32,7 +32,8 @@ class MovedPartTest : public ::testing::Test {
       MeshDevices groups(mesh, world);
       ASSIGN_OR_RETURN(
           outputs[world.rank()],
-          executor.Run(inputs, {}, {.segments = nullptr, .devices = &groups}));
+          executor.Run(inputs, {},
+                       {.context = RunContext().With<DeviceGroups>(&groups)}));
       return absl::OkStatus();
     }));
     return outputs;

@@ -1,0 +1,38 @@
+#include "tests/reference/settle_choices.h"
+
+#include "services/base/status_macros.h"
+
+namespace gshard::reference {
+
+absl::StatusOr<SettledChoices> SettleChoices(
+    const Tensor& row_source, const Tensor& weight,
+    absl::Span<const RowRange> lost_rows) {
+  // Its checks are those of the fast one.
+  RETURN_IF_ERROR(
+      gshard::SettleChoices(row_source, weight, lost_rows).status());
+  SettledChoices settled{
+      .weight = Tensor::Zeros(ElementType::kFloat32, weight.dims()),
+      .lost = Tensor::Zeros(ElementType::kInt32, {weight.dim(0)})};
+  const auto is_lost = [&](int64_t choice) {
+    for (const RowRange& range : lost_rows) {
+      for (int64_t r = range.begin; r < range.end; ++r) {
+        if (row_source.i32()[r] == choice) return true;
+      }
+    }
+    return false;
+  };
+  for (int64_t t = 0; t < weight.dim(0); ++t) {
+    const float* const before = weight.f32() + 2 * t;
+    const bool lost[2] = {is_lost(2 * t), is_lost(2 * t + 1)};
+    settled.lost.i32()[t] = lost[0] + lost[1];
+    for (int k = 0; k < 2; ++k) {
+      if (lost[k]) continue;
+      const bool takes_over = lost[1 - k] && before[k] > 0.0f;
+      settled.weight.f32()[2 * t + k] =
+          takes_over ? before[0] + before[1] : before[k];
+    }
+  }
+  return settled;
+}
+
+}  // namespace gshard::reference
