@@ -30,7 +30,8 @@ endfunction()
 # gshard_test(NAME [SRCS file...] [DEPS target...] [TIMEOUT seconds])
 #
 # Adds the GoogleTest program NAME and registers it with CTest. It runs in the
-# project root, so that tests name their data as "tests/...".
+# project root, so that tests name their data as "tests/...". Its label is
+# "integration" or "fault" if the name begins so, else "fast".
 function(gshard_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -42,7 +43,12 @@ function(gshard_test name)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name}
            WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  string(REGEX MATCH "^(integration|fault)" label ${name})
+  if(NOT label)
+    set(label fast)
+  endif()
+  set_tests_properties(${name} PROPERTIES
+    TIMEOUT ${ARG_TIMEOUT} LABELS ${label})
 endfunction()
 
 # gshard_benchmark(NAME [SRCS file...] [DEPS target...])
