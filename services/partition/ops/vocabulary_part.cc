@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/graph/kernel_calls.h"
 #include "services/ops/embedding.h"
 #include "services/partition/ops/part_ops.h"
 #include "services/partition/ops/part_position.h"
@@ -104,18 +105,10 @@ Types InferOfSums(absl::Span<const ValueType> operands,
                                 {ElementType::kFloat32, {rows}}};
 }
 
-CrossEntropyOptions Options(const KernelContext& c) {
-  CrossEntropyOptions options;
-  options.smoothing =
-      static_cast<float>(FloatAttribute(c.attributes(), "smoothing"));
-  options.z_loss = static_cast<float>(FloatAttribute(c.attributes(), "z_loss"));
-  return options;
-}
-
 absl::Status OfSumsKernel(KernelContext& c) {
-  CrossEntropyResult result =
-      CrossEntropyOfSums(c.operands[0], c.operands[1], c.operands[2],
-                         IntAttribute(c.attributes(), "words"), Options(c));
+  CrossEntropyResult result = CrossEntropyOfSums(
+      c.operands[0], c.operands[1], c.operands[2],
+      IntAttribute(c.attributes(), "words"), CrossEntropyOptionsOf(c));
   c.results[0] = std::move(result.loss_sum);
   c.results[1] = std::move(result.log_sum_exp);
   return absl::OkStatus();
@@ -125,7 +118,7 @@ absl::Status GradientKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(const VocabularyPart part,
                    Words(c, c.operands[0].dims(), 1));
   RETURN_IF_ERROR(CheckLabels(c.operands[1], part.size));
-  const CrossEntropyOptions options = Options(c);
+  const CrossEntropyOptions options = CrossEntropyOptionsOf(c);
   c.results[0] = CrossEntropyPartGradient(
       c.Take(0), c.operands[1], c.operands[2], options, c.operands[3], part);
   return absl::OkStatus();
