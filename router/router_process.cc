@@ -2,14 +2,10 @@
 
 #include <utility>
 
-#include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/base/thread_priority.h"
 #include "services/moe/graph_ops.h"
 #include "services/rpc/channel.h"
-#include "services/rpc/process_server.h"
 #include "services/segments/role_split.h"
-#include "services/tensor/buffer.h"
 
 namespace gshard {
 namespace {
@@ -102,7 +98,7 @@ class RouterProcess::Commands final : public MemberHandler {
   void OnLost() override {
     process_->sessions_->DropTraining();
     // Clients need no coordinator.
-    process_->server_.SetReady(process_->sessions_->ready());
+    process_->server().SetReady(process_->sessions_->ready());
     process_->UpdateReadiness();
   }
   v1::Heartbeat Load() override {
@@ -120,23 +116,19 @@ class RouterProcess::Commands final : public MemberHandler {
   void OnAccepted(const v1::MemberAccepted& accepted) override {
     process_->models_.Expect(
         {accepted.models().begin(), accepted.models().end()});
-    process_->server_.SetReady(true);
+    process_->server().SetReady(true);
     process_->UpdateReadiness();
   }
-  void OnRefused(const absl::Status& status) override {
-    std::lock_guard<std::mutex> lock(process_->mutex_);
-    process_->refused_ = status;
-    process_->ended_.notify_all();
-  }
+  void OnRefused(const absl::Status& status) override { process_->End(status); }
 
  private:
   RouterProcess* const process_;
 };
 
 RouterProcess::RouterProcess(RouterOptions options)
-    : options_(std::move(options)),
-      metrics_("router", GSHARD_VERSION),
-      router_metrics_(metrics_),
+    : ProcessShell(options.process, "router", GSHARD_VERSION),
+      options_(std::move(options)),
+      router_metrics_(metrics()),
       batcher_(BatchingOptions(options_), router_metrics_),
       service_(&models_, &batcher_, router_metrics_,
                {.max_request_time =
@@ -146,20 +138,17 @@ RouterProcess::RouterProcess(RouterOptions options)
                 .preparer = {.threads =
                                  static_cast<int>(options_.preparation_threads),
                              .max_bytes = options_.max_preparing_mib << 20},
-                .debug_calls = options_.enable_debug_calls}),
-      server_(ServerOptionsOf(options_.process)) {
+                .debug_calls = options_.enable_debug_calls}) {
   // Before any program is built.
   RegisterMoeOps();
   RegisterShardingOps();
-  metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
-                            [] { return GetBufferUsage().live_bytes; });
-  metrics_.AddCallbackGauge("gshard_tensor_cached_bytes",
-                            "Memory that is kept for tensors to come.",
-                            [] { return GetBufferUsage().cached_bytes; });
-  server_.AddMetrics(metrics_);
-  server_.AddService(&service_, Service());
-  server_.OnDrain(
-      [this] { service_.Finish(std::chrono::milliseconds(grace_ms_.load())); });
+  server().AddService(&service_, Service());
+}
+
+RouterProcess::~RouterProcess() {
+  Drain(std::chrono::milliseconds(0));
+  if (readiness_thread_.joinable()) readiness_thread_.join();
+  Close();
 }
 
 void RouterProcess::UpdateReadiness() {
@@ -167,107 +156,45 @@ void RouterProcess::UpdateReadiness() {
   const bool ready = sessions_->ready();
   if (ready_ == ready) return;
   ready_ = ready;
-  server_.SetServiceReady(Service(), ready);
+  server().SetServiceReady(Service(), ready);
 }
 
 void RouterProcess::WatchReadiness() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!ended_.wait_for(lock, kReadinessInterval,
-                          [this] { return drained_ || !refused_.ok(); })) {
-    lock.unlock();
-    UpdateReadiness();
-    lock.lock();
-  }
+  while (!EndsWithin(kReadinessInterval)) UpdateReadiness();
 }
 
-RouterProcess::~RouterProcess() {
-  Drain(std::chrono::milliseconds(0));
-  if (readiness_thread_.joinable()) readiness_thread_.join();
-}
-
-absl::Status RouterProcess::Start() {
-  std::lock_guard<std::mutex> drain_lock(drain_mutex_);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (drained_) return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(security_,
-                   Security::CreateForServer(options_.process.security,
-                                             options_.process.listen));
-  security_->AddMetrics(metrics_);
-  server_.UseSecurity(security_);
-  RETURN_IF_ERROR(server_.Start());
-  server_.SetServiceReady(Service(), false);
-  if (!options_.process.metrics_address.empty()) {
-    ASSIGN_OR_RETURN(
-        metrics_server_,
-        MetricsServer::Start(options_.process.metrics_address, metrics_));
-  }
-  return Join();
-}
-
-absl::Status RouterProcess::Join() {
+absl::Status RouterProcess::Serve() {
+  server().SetServiceReady(Service(), false);
   // Parameters and gradients do not hold up commands and heartbeats.
   std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
   if (transfers == nullptr) {
-    ChannelOptions bulk = ChannelOptionsOf(options_.process, security_);
+    ChannelOptions bulk = ToOthers();
     bulk.bulk = true;
     ASSIGN_OR_RETURN(transfers,
                      CreateChannel(options_.process.coordinator, bulk));
   }
-  MemberOptions member;
-  member.coordinator = options_.process.coordinator;
-  member.channel = options_.coordinator_channel;
-  member.silence = Silence(options_.process);
-  member.security = security_;
-  member.role = v1::MEMBER_ROLE_ROUTER;
-  member.address = AdvertisedAddress(options_.process, server_.address());
   MeetingFactory meet = options_.meet;
   if (meet == nullptr) {
-    meet = MeetOverNetwork(options_.reduce_host.empty() ? HostOf(member.address)
-                                                        : options_.reduce_host,
+    meet = MeetOverNetwork(options_.reduce_host.empty()
+                               ? HostOf(AdvertisedAddress())
+                               : options_.reduce_host,
                            options_.process.security);
   }
-  sessions_ = std::make_unique<RouterSessions>(
-      std::move(transfers), ChannelOptionsOf(options_.process, security_),
-      &models_, router_metrics_, std::move(meet));
+  sessions_ = std::make_unique<RouterSessions>(std::move(transfers), ToOthers(),
+                                               &models_, router_metrics_,
+                                               std::move(meet));
   commands_ = std::make_unique<Commands>(this);
-  member.name = MemberName(options_.process, "router", member.address);
-  member.build_version = GSHARD_VERSION;
-  member.training_niceness = NicenessOfShare(options_.process.training_share);
-  LogInfo("router serves", {{"address", server_.address()},
-                            {"advertised", member.address},
-                            {"name", member.name}});
-  member_ = std::make_unique<MemberClient>(std::move(member), commands_.get());
   readiness_thread_ = std::thread([this] { WatchReadiness(); });
-  return member_->Start();
+  return Join(v1::MEMBER_ROLE_ROUTER, options_.coordinator_channel,
+              /*memory_bytes=*/0, commands_.get());
 }
 
-std::string RouterProcess::metrics_address() const {
-  return metrics_server_ == nullptr ? "" : metrics_server_->address();
-}
-
-void RouterProcess::Drain(std::chrono::milliseconds grace,
-                          std::chrono::milliseconds delay) {
-  std::lock_guard<std::mutex> drain_lock(drain_mutex_);
-  // At once: leaving may wait for the coordinator.
-  server_.EndReadiness();
-  if (member_ != nullptr) member_->Stop();
-  grace_ms_ = grace.count();
-  server_.Drain(grace, delay);
-  std::lock_guard<std::mutex> lock(mutex_);
-  drained_ = true;
-  ended_.notify_all();
+void RouterProcess::Finish(std::chrono::milliseconds grace) {
+  service_.Finish(grace);
 }
 
 absl::string_view RouterProcess::Service() {
   return v1::TranslationService::service_full_name();
-}
-
-absl::Status RouterProcess::Wait() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  ended_.wait(lock, [this] { return drained_ || !refused_.ok(); });
-  return refused_;
 }
 
 }  // namespace gshard

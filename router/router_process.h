@@ -1,15 +1,12 @@
-// RouterProcess: a router, whole: sessions, batching, service, server,
-// membership and metrics. `gshard_router` is one; several may live in one
-// process.
+// RouterProcess: a router, whole: sessions, batching, service, and the shell
+// around them. `gshard_router` is one.
 
 #ifndef ROUTER_ROUTER_PROCESS_H_
 #define ROUTER_ROUTER_PROCESS_H_
 
 #include <grpcpp/channel.h>
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -26,11 +23,7 @@
 #include "router/translation_service.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
-#include "services/metrics/metrics.h"
-#include "services/metrics/metrics_server.h"
-#include "services/rpc/member_client.h"
-#include "services/rpc/security.h"
-#include "services/rpc/server.h"
+#include "services/rpc/process_shell.h"
 
 namespace gshard {
 
@@ -68,46 +61,10 @@ struct RouterOptions {
 // Declares the flags of a router. `options` must outlive `flags`.
 void AddRouterFlags(Flags& flags, RouterOptions* options);
 
-// Thread-safe.
-class RouterProcess {
+class RouterProcess final : public ProcessShell {
  public:
   explicit RouterProcess(RouterOptions options);
-  // Drains with no grace if nobody has.
-  ~RouterProcess();
-
-  RouterProcess(const RouterProcess&) = delete;
-  RouterProcess& operator=(const RouterProcess&) = delete;
-
-  // Serves, and begins to join the coordinator; health turns to SERVING when
-  // it has, that of the translation service when also every model that is to be
-  // served was reached in full once: experts that are lost later are told in
-  // answers, since taking all routers away would make an outage of it. A router
-  // that loses the coordinator serves its models on. Does nothing after
-  // Drain(). Errors: those of ServerShell::Start, MetricsServer::Start,
-  // MemberClient::Start and Security::CreateForServer.
-  absl::Status Start();
-
-  // Where it listens, with the port that was bound.
-  const std::string& address() const { return server_.address(); }
-  // Empty if there are no metrics.
-  std::string metrics_address() const;
-  std::string Metrics() const { return metrics_.Serialize(); }
-
-  // Tests reach the server without sockets by this if it listens nowhere.
-  std::shared_ptr<grpc::Channel> InProcessChannel() {
-    return server_.InProcessChannel();
-  }
-
-  // Turns health to NOT_SERVING, leaves the coordinator, takes calls for
-  // another `delay`, finishes those that were accepted, within `grace`, and
-  // ends the server. A microbatch that runs is given up: the coordinator hands
-  // it to another router.
-  void Drain(std::chrono::milliseconds grace,
-             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
-
-  // Returns OK after Drain(), or earlier with the reason why the coordinator
-  // will never accept this router.
-  absl::Status Wait();
+  ~RouterProcess() override;
 
   // The name of the service that it is there for.
   static absl::string_view Service();
@@ -115,34 +72,33 @@ class RouterProcess {
  private:
   class Commands;
 
-  absl::Status Join();
+  // Begins to join the coordinator; health turns to SERVING when it has, that
+  // of the translation service when also every model that is to be served was
+  // reached in full once: experts that are lost later are told in answers,
+  // since taking all routers away would make an outage of it. A router that
+  // loses the coordinator serves its models on. Errors: InvalidArgument if the
+  // coordinator's address is not one.
+  absl::Status Serve() override;
+  // A microbatch that runs is given up: the coordinator hands it to another
+  // router.
+  void Finish(std::chrono::milliseconds grace) override;
+
   // Health of the translation service follows the models that are served, and
   // the workers that can be reached.
   void UpdateReadiness();
   void WatchReadiness();
 
   const RouterOptions options_;
-  std::shared_ptr<Security> security_;  // set by Start()
-  gshard::Metrics metrics_;
   const RouterMetrics router_metrics_;
   ModelTable models_;
   Batcher batcher_;
   TranslationService service_;
-  std::atomic<int64_t> grace_ms_ = 0;
-  ServerShell server_;
 
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool drained_ = false;    // guarded by mutex_
-  absl::Status refused_;    // guarded by mutex_
-  std::mutex drain_mutex_;  // one Start() or Drain() at a time
   std::mutex readiness_mutex_;
   bool ready_ = false;  // as health was told; guarded by readiness_mutex_
 
   std::unique_ptr<RouterSessions> sessions_;
   std::unique_ptr<Commands> commands_;
-  std::unique_ptr<MemberClient> member_;
-  std::unique_ptr<MetricsServer> metrics_server_;
   std::thread readiness_thread_;  // WatchReadiness()
 };
 

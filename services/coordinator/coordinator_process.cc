@@ -4,16 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/config/flags.h"
 #include "services/rpc/process_main.h"
-#include "services/rpc/process_server.h"
 
 namespace gshard {
 namespace {
-
-constexpr char kVersion[] = GSHARD_VERSION;
 
 struct CoordinatorFlags {
   CoordinatorProcessOptions options;
@@ -78,18 +74,18 @@ Flags DeclareFlags(CoordinatorFlags* values) {
 }  // namespace
 
 CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
-    : options_(std::move(options)),
-      metrics_("coordinator", kVersion),
-      training_metrics_(metrics_, options_.per_expert_metrics) {
+    : ProcessShell(options.process, "coordinator", GSHARD_VERSION),
+      options_(std::move(options)),
+      training_metrics_(metrics(), options_.per_expert_metrics) {
   coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
       .lease = absl::Milliseconds(options_.process.lease_ms),
       .command_timeout = options_.command_timeout,
       .load_timeout = options_.load_timeout,
-      .build_version = kVersion,
+      .build_version = GSHARD_VERSION,
       .metrics = &training_metrics_,
-      .member_counts = metrics_.AddGaugeFamily(
+      .member_counts = metrics().AddGaugeFamily(
           "gshard_members", "Members with a lease.", {"role"}),
-      .serving_gauges = ServingGauges(metrics_),
+      .serving_gauges = ServingGauges(metrics()),
       .models = options_.models,
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
@@ -102,69 +98,30 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
   limits.max_bytes = MaxMessageBytes(options_.process);
   service_ =
       std::make_unique<CoordinatorServiceImpl>(coordinator_.get(), limits);
-  server_ = std::make_unique<ServerShell>(ServerOptionsOf(options_.process));
-  server_->AddMetrics(metrics_);
-  server_->AddService(service_.get(), Service());
-  server_->OnDrain(
-      [this] { coordinator_->Drain(absl::Milliseconds(grace_ms_.load())); });
+  server().AddService(service_.get(), Service());
 }
 
 CoordinatorProcess::~CoordinatorProcess() {
-  metrics_server_ = nullptr;
-  server_ = nullptr;
+  Close();
   coordinator_->Shutdown();
 }
 
-absl::Status CoordinatorProcess::Start() {
-  std::lock_guard<std::mutex> lock(start_mutex_);
-  if (stopped_) return absl::OkStatus();
-  const ProcessOptions& process = options_.process;
-  ASSIGN_OR_RETURN(security_,
-                   Security::CreateForServer(process.security, process.listen));
-  security_->AddMetrics(metrics_);
-  server_->UseSecurity(security_);
-  if (!process.metrics_address.empty()) {
-    ASSIGN_OR_RETURN(metrics_server_,
-                     MetricsServer::Start(process.metrics_address, metrics_));
-  }
-  if (!options_.state_directory.empty()) {
-    RETURN_IF_ERROR(coordinator_->Restore(options_.state_directory));
-  }
-  RETURN_IF_ERROR(server_->Start());
-  serving_ = true;
-  server_->SetReady(true);
-  LogInfo("coordinator serves", {{"address", address()},
-                                 {"metrics", metrics_address()},
-                                 {"version", kVersion}});
+absl::Status CoordinatorProcess::Prepare() {
+  if (options_.state_directory.empty()) return absl::OkStatus();
+  return coordinator_->Restore(options_.state_directory);
+}
+
+absl::Status CoordinatorProcess::Serve() {
+  server().SetReady(true);
   return absl::OkStatus();
 }
 
-std::string CoordinatorProcess::metrics_address() const {
-  return metrics_server_ == nullptr ? "" : metrics_server_->address();
-}
-
-void CoordinatorProcess::Drain(std::chrono::milliseconds grace,
-                               std::chrono::milliseconds delay) {
-  grace_ms_ = grace.count();
-  {
-    std::lock_guard<std::mutex> lock(start_mutex_);
-    stopped_ = true;
-    if (!serving_) return;
-  }
-  server_->Drain(grace, delay);
+void CoordinatorProcess::Finish(std::chrono::milliseconds grace) {
+  coordinator_->Drain(absl::FromChrono(grace));
 }
 
 absl::string_view CoordinatorProcess::Service() {
   return v1::CoordinatorService::service_full_name();
-}
-
-absl::Status CoordinatorProcess::Wait() {
-  {
-    std::lock_guard<std::mutex> lock(start_mutex_);
-    if (!serving_) return absl::OkStatus();
-  }
-  server_->Wait();
-  return absl::OkStatus();
 }
 
 absl::StatusOr<std::pair<std::string, std::string>> ParseModelFlag(

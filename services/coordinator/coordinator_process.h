@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +16,7 @@
 #include "services/config/process_options.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
-#include "services/metrics/metrics_server.h"
-#include "services/rpc/security.h"
-#include "services/rpc/server.h"
+#include "services/rpc/process_shell.h"
 
 namespace gshard {
 
@@ -56,52 +53,27 @@ struct CoordinatorProcessOptions {
   bool per_expert_metrics = false;
 };
 
-// Thread-safe after Start().
-class CoordinatorProcess {
+class CoordinatorProcess final : public ProcessShell {
  public:
   explicit CoordinatorProcess(CoordinatorProcessOptions options);
-  ~CoordinatorProcess();
-
-  // Does nothing after Drain(). Errors: those of Coordinator::Restore,
-  // ServerShell::Start, MetricsServer::Start and Security::CreateForServer.
-  absl::Status Start();
-
-  // Where members and clients reach it.
-  const std::string& address() const { return server_->address(); }
-  // Empty without.
-  std::string metrics_address() const;
-  std::string Metrics() const { return metrics_.Serialize(); }
-
-  std::shared_ptr<grpc::Channel> InProcessChannel() {
-    return server_->InProcessChannel();
-  }
-
-  // Health turns to NOT_SERVING; for `delay` all goes on; then it refuses new
-  // work; a running job ends with a checkpoint after the step that
-  // it is at; then members are sent away. Returns when no call is left.
-  void Drain(std::chrono::milliseconds grace,
-             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
-
-  // Returns after Drain(), and OK; after Start() only.
-  absl::Status Wait();
+  ~CoordinatorProcess() override;
 
   // The name of the service that it is there for.
   static absl::string_view Service();
 
  private:
+  // Goes on with the jobs and models of the coordinator before. Errors: those
+  // of Coordinator::Restore.
+  absl::Status Prepare() override;
+  absl::Status Serve() override;
+  // A running job ends with a checkpoint after the step that it is at; then
+  // members are sent away.
+  void Finish(std::chrono::milliseconds grace) override;
+
   const CoordinatorProcessOptions options_;
-  std::shared_ptr<Security> security_;  // set by Start()
-  gshard::Metrics metrics_;
   TrainingMetrics training_metrics_;
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<CoordinatorServiceImpl> service_;
-  std::unique_ptr<ServerShell> server_;
-  std::unique_ptr<MetricsServer> metrics_server_;
-  std::atomic<int64_t> grace_ms_{0};
-
-  std::mutex start_mutex_;  // of Start()
-  bool stopped_ = false;    // guarded by start_mutex_
-  bool serving_ = false;    // guarded by start_mutex_
 };
 
 // "name=directory" as --model takes it. Errors: InvalidArgument.
