@@ -25,7 +25,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr char kMagic[] = "gshard pairs 01\n";
+constexpr char kMagic[] = "gshard pairs 02\n";
 constexpr size_t kMagicBytes = 16;
 constexpr size_t kDigestBytes = 64;
 constexpr size_t kBufferBytes = size_t{1} << 20;  // of whole entries
@@ -161,7 +161,7 @@ absl::Status PairIndex::Load(const std::string& key) {
                                             front.pairs, " pairs, got ", rest));
   }
   // In the order of writing.
-  ChainedDigest digest;
+  Sha256Stream digest;
   bool sound = true;
   shapes_.reserve(front.pairs);
   const uint64_t end = sizeof(front) + front.pairs * sizeof(PairEntry);

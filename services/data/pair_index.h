@@ -24,7 +24,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "services/checkpoint/file.h"
-#include "services/data/chained_digest.h"
+#include "services/checkpoint/sha256.h"
 #include "services/data/text_reader.h"
 #include "services/data/text_report.h"
 
@@ -130,7 +130,7 @@ class PairIndexWriter {
 
   const std::string path_;
   const std::unique_ptr<OutputFile> file_;
-  ChainedDigest digest_;
+  Sha256Stream digest_;
   std::string buffer_;
   uint64_t pairs_ = 0;
 };

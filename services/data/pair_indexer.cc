@@ -127,7 +127,7 @@ class Indexer {
   PairIndexWriter& writer_;
   const std::stop_token stop_;
   PairIndexInfo info_;
-  ChainedDigest digest_;
+  Sha256Stream digest_;
   absl::flat_hash_map<std::string, uint16_t> languages_;
   std::string first_problem_;  // of the file
   absl::Status status_;

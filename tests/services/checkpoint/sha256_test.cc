@@ -13,6 +13,16 @@ TEST(Sha256Test, KnownAnswers) {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
+TEST(Sha256Test, PartsAreAsTheWhole) {
+  Sha256Stream stream;
+  for (const std::string& text : {std::string(1000, 'x'), std::string("abc")}) {
+    for (size_t at = 0; at < text.size(); at += 7) {
+      stream.Append(absl::string_view(text).substr(at, 7));
+    }
+    EXPECT_EQ(stream.Finish(), Sha256(text));
+  }
+}
+
 TEST(Sha256Test, OfATensorIsOfItsBytes) {
   const Tensor tensor =
       Tensor::Of<uint8_t>({3}, std::vector<uint8_t>{'a', 'b', 'c'});
