@@ -229,8 +229,17 @@ early_microbatches() {
   end router-1
 }
 
+# NAME: prints the CPU time that threads of it which make way for others have
+# taken, in clock ticks.
+yielding_ticks() {
+  sed 's/.*) //' "/proc/${pids[$1]}/task/"*/stat |
+    awk '$17 > 0 { ticks += $12 + $13 } END { print ticks + 0 }'
+}
+
 # A job whose steps take far more than a translation, on the same workers.
 busy_workers() {
+  local name
+  local -A ticks=()
   {
     small_job busy "$scratch/busy" 1000000 |
       sed 's/model_width: 32/model_width: 512/; s/ffn_width: 48/ffn_width: 2048/
@@ -241,7 +250,14 @@ busy_workers() {
   as trainer train "$scratch/busy.textproto" > /dev/null
   await "the busy job did not run" 120000 job_made busy 1
   begin=$(now)  # of the time that counts
+  for name in router-0 worker-{0,1,2}; do
+    ticks[$name]=$(yielding_ticks "$name")
+  done
   sleep "$seconds"
+  for name in router-0 worker-{0,1,2}; do
+    (($(yielding_ticks "$name") > ticks[$name])) ||
+      failures+=("training in $name makes no way for others")
+  done
   expect_within "the busy job was not cancelled" 5000 client cancel busy
   await "the busy job did not end" 20000 job_is_over busy
 }

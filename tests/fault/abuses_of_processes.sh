@@ -124,16 +124,21 @@ quick_system() {
     test $(($(now) - began)) -le 550
 }
 
-# Ctrl-C of an evaluation: nothing is left in the temporary folder.
+# Ctrl-C of an evaluation while its scores are made: nothing is left in the
+# temporary folder.
 interrupted_evaluation() {
   local child
+  printf '#!/bin/bash\n[[ $* == --version ]] || exec sleep 60\n' > "$scratch/slow_scores"
+  chmod +x "$scratch/slow_scores"
+  head -n 20 tests/data/names.tsv > "$scratch/evaluated.tsv"
   GSHARD_TOKEN_FILE=$scratch/tokens/honest env --default-signal=INT \
     "$programs/gshard" evaluate \
-    --test="$PWD/tests/data/names.tsv" --model=names --sacrebleu=/bin/cat \
-    --coordinator="$coordinator" --calls=1 --sentences_per_call=1 \
+    --test="$scratch/evaluated.tsv" --model=names \
+    --sacrebleu="$scratch/slow_scores" --coordinator="$coordinator" \
     > "$scratch/evaluation" 2>&1 &
   child=$!
-  pause 1000
+  await "an evaluation made no scores" 20000 \
+    eval 'ls "$TMPDIR" | grep -q gshard-evaluate'
   kill -INT "$child"
   await "an evaluation did not stop" 5000 eval "! kill -0 $child"
   expect "an evaluation left $(ls "$TMPDIR")" test -z "$(ls "$TMPDIR")"
