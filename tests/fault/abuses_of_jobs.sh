@@ -129,7 +129,7 @@ shared_folder() {
   for way in "$folder" "$folder/" "$scratch/link" "$scratch/../$(basename \
       "$scratch")/shared"; do
     other=$((other + 1))
-    if submit trainer "other-$other" "$way" 2 'checkpoint keep: 1' \
+    if submit trainer "other-$other" "$way" 8 'checkpoint keep: 1' \
         > /dev/null 2>&1; then
       await "job other-$other did not end" 60000 job_is_over "other-$other"
       expect "job other-$other used a folder that is another's" \
