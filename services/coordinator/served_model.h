@@ -1,213 +1,130 @@
-// ServedModel: one version of a model that routers serve, and where its experts
-// are.
+// ServedModel: what is to be served, and what members are seen to have of it.
+// Plain data; serving_diff.h says what follows from the two.
 //
-// Workers hold experts in parts: sessions of their own that are loaded and
-// released as a whole. Whenever something changes (members, measured load, a
-// part that is loaded), Reconcile() decides where experts should be, and begins
-// what is missing. Parts are loaded first, then routers are told the new
-// placement, and only when all of them have replied are the old parts released:
-// calls never wait. A version that replaces another is loaded as a standby:
-// when all routers have it, they are told that it answers for the name, so that
-// one which cannot load it changes nothing. A worker that is lost is left out
-// at once; its experts go to the others, and back when it is back.
-//
-// Members keep what they have while there is no coordinator. The next one asks
-// workers for the parts of the last placement that was kept, and whoever has
-// them already has nothing to do. A model that is taken up like this serves:
-// nothing that fails takes away what members have of it. Members that cannot do
-// what they should are asked again after a pause, and not waited for.
+// Workers hold experts in parts: sessions of their own, loaded and released as
+// a whole, whose names say what is in them. A member's session that has the
+// name of what is to be loaded is never loaded twice, whoever asked for it.
 
 #ifndef SERVICES_COORDINATOR_SERVED_MODEL_H_
 #define SERVICES_COORDINATOR_SERVED_MODEL_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/cluster/membership.h"
 #include "services/cluster/replica_placement.h"
-#include "services/coordinator/job_checkpoint.h"
 #include "services/coordinator/members.h"
 #include "services/coordinator/session_plan.h"
-#include "services/coordinator/task_queue.h"
 
 namespace gshard {
 
-// After which a member that cannot load what a served model needs, though it is
-// there, is asked again.
-inline constexpr absl::Duration kServingRetryPause = absl::Seconds(30);
-
-// What models need of the coordinator. All of it outlives them.
-struct ServingEnvironment {
-  Members* members = nullptr;
-  TaskQueue* queue = nullptr;  // runs everything
-  std::function<int64_t()> next_placement_version;
-  // Routers are told this placement of a session; one without workers when it
-  // is released.
-  std::function<void(const std::string& session, const v1::Placement&)>
-      keep_placement;
-  // Something that ServedModel::Describe() shows has changed.
-  std::function<void()> on_change;
-  // Whether a model that is served now needs this session of a worker, or may.
-  std::function<bool(const MemberKey& worker, const std::string& session)>
-      is_needed;
-  absl::Duration retry_pause = kServingRetryPause;
+// A session of a served model on a router, or one of its parts on a worker. One
+// command about it is under way at a time.
+struct HeldSession {
+  enum class State {
+    kUnknown,  // but for what heartbeats, or an earlier coordinator, say of it
+    kLoading,  // until the member says that it is loaded
+    kReady,
+    kTelling,  // router: ready, and being told a placement
+    kReleasing,
+    kWaiting,  // part: was UNAVAILABLE, but will be; kUnknown again in a while
+    kPaused,   // could not be loaded; kUnknown again in a while
+    kLeftOut,  // router: it is of a release that runs other segments
+  };
+  State state = State::kUnknown;
+  int64_t command = 0;           // the last one about it
+  uint64_t content = 0;          // ServedModel::content; 0: not known
+  int reports = 0;               // looks in a row at which heartbeats had it
+  int refusals = 0;              // in a row
+  std::vector<int32_t> experts;  // of a part, ascending; empty if not known
+  int64_t version = 0;  // router: of the placement that it has, or is told
 };
 
-// On the queue.
-class ServedModel : public std::enable_shared_from_this<ServedModel> {
- public:
-  // Told once: every router has loaded the model, reached a worker for every
-  // expert, and answers with it; or why that will not be.
-  using OnLoaded = std::function<void(const absl::Status&)>;
+// A live member with its sessions.
+struct ObservedMember {
+  Member member;
+  std::map<std::string, HeldSession> sessions;
+};
+using ObservedMembers = std::map<MemberKey, ObservedMember>;
 
-  // `session` is "name@version"; `standby`: its name stands for another version
-  // until all routers have this one; `kept` is where an earlier coordinator had
-  // its experts, and may be empty; `on_loaded` follows Start(). Errors: those
-  // of PlanServing.
-  static absl::StatusOr<std::shared_ptr<ServedModel>> Create(
-      const ServingEnvironment& environment, const std::string& session,
-      ServableCheckpoint checkpoint, int32_t replicas, bool standby,
-      v1::Placement kept, OnLoaded on_loaded);
+// The experts that workers are to have, each list ascending.
+using ExpertAssignment = std::map<MemberKey, std::vector<int32_t>>;
 
-  // Begins to load. Errors: FailedPrecondition without router or worker;
-  // ResourceExhausted if it does not fit.
-  absl::Status Start();
+// What is asked for.
+struct ModelRequest {
+  std::string name;
+  std::string version;  // empty: the checkpoint's step
+  std::string checkpoint_directory;
+  int32_t replicas = 0;  // 0: the default
+};
 
-  // Members have changed, or loads have been measured: does what is to be done.
-  void Reconcile();
-
-  // How many workers are to hold each expert from now on.
-  void SetReplicas(int32_t replicas) {
-    replicas_ = replicas;
-    homes_.clear();
-    Reconcile();
-  }
-
-  // Rows per second of each expert, [E]; of another length, which is what
-  // routers have said, they count as not known.
-  void SetLoad(std::vector<double> load);
-
-  // Releases it everywhere: on routers after their calls, then on workers; with
-  // `abort` at once. Nothing is called back any more.
-  void Release(bool abort);
-
-  const std::string& session() const { return session_; }
-  const ServableCheckpoint& checkpoint() const { return checkpoint_; }
-  int32_t replicas() const { return replicas_; }
-  // on_loaded has been told so.
-  bool loaded() const { return loaded_ && on_loaded_ == nullptr; }
-  v1::SessionInfo Describe() const;
-
-  // Whether a worker's session is one of its parts there, or may be one that
-  // routers still use.
-  bool MayUse(const MemberKey& worker, const std::string& session) const;
-
- private:
-  // Experts on one worker.
-  struct Part {
-    int64_t id = 0;
-    std::string session;  // the worker's
-    std::vector<int32_t> experts;
-    bool ready = false;     // else it is being loaded
-    bool kept = false;      // an earlier coordinator had it loaded
-    bool obsolete = false;  // goes when others have its experts
-    // Since this version of the placement it is not used; 0: it is.
-    int64_t unused_since = 0;
-  };
-  // A member that says that it is UNAVAILABLE is asked again so often before a
-  // load has failed.
-  static constexpr int kMaxRefusals = 20;
-
-  struct Router {
-    enum {
-      kLoading,
-      kLoaded,
-      kPaused,   // it could not load
-      kLeftOut,  // it is of a release that runs other segments
-    } state = kLoading;
-    int64_t version = 0;   // of the placement that it has
-    bool current = false;  // it answers for the name: no standby
+// One version of a model that is wanted.
+struct ServedModel {
+  enum class Phase {
+    kLoading,
+    kLoaded,     // all routers that can have it do
+    kAnswering,  // they have been told that its name stands for it
   };
 
-  ServedModel(const ServingEnvironment& environment, std::string session,
-              ServableCheckpoint checkpoint, int32_t replicas, bool standby,
-              v1::Placement kept, ServingPlan plan, OnLoaded on_loaded);
+  std::string session;   // "name@version"
+  ModelRequest request;  // as it was found then
+  int64_t number = 0;    // later requests have higher ones
+  ServingPlan plan;
+  uint64_t content = 0;      // says which segments and checkpoint; not 0
+  int32_t experts = 0;       // E; 0: it is dense
+  int32_t replicas = 1;      // workers that are to hold each expert
+  std::vector<double> load;  // rows a second of each expert, [E]; or empty
+  bool standby = false;  // its name stands for another version until kLoaded
+  bool adopted = false;  // an earlier coordinator had it served
 
-  // Forgets members that are lost.
-  void DropLost();
-  // Where experts should be. Errors: those of PlaceReplicas.
-  absl::StatusOr<ExpertLists> WantedLists(
-      const std::vector<Member>& workers) const;
-  void LoadPart(const Member& worker, std::vector<int32_t> experts,
-                bool kept = false);
-  // Asks workers that are there for the first time for what they had.
-  void LoadKept(const std::vector<Member>& workers);
-  void OnPartLoaded(const MemberKey& worker, int64_t part,
-                    const absl::Status& status);
-  // Later: the worker has no such part, or has room again; goes on.
-  void RetryPart(const MemberKey& worker, int64_t part, absl::Duration pause);
-  // Until a member that is there is asked again, after so many refusals in a
-  // row, the last of them UNAVAILABLE or not.
-  absl::Duration RetryPause(bool unavailable, int refusals) const;
-  // Tells routers where experts are, if that has changed.
-  void PublishPlacement();
-  void UpdateRouter(const MemberKey& key);
-  void LoadRouters();
-  // `current`: as the command said.
-  void OnRouterLoaded(const MemberKey& router, int64_t version, bool current,
-                      const absl::Status& status);
-  void OnRouterUpdated(const MemberKey& router, int64_t version, bool current,
-                       const absl::Status& status);
-  // Releases parts that no router uses any more.
-  void ReleaseUnused();
-  // `workers` are those that parts were planned for: one that has joined since
-  // has none yet, which is not how it is to be from now on.
-  void RememberHome(const std::vector<Member>& workers);
-  void CheckLoaded();
-  // All routers that can have it do.
-  void OnAllLoaded(int64_t routers);
-  void Fail(const absl::Status& status);
-  void Send(const MemberKey& key, v1::Command command,
-            std::function<void(ServedModel&, const absl::Status&)> done);
-
-  // Routers may be answering with it, so what fails takes nothing away.
-  bool may_serve() const { return loaded_ || adopted_; }
-  bool loading_parts() const;
-  bool loading_kept_parts() const;
-  Part* FindPart(const MemberKey& worker, int64_t part);
-  // Live replicas of each expert, [E]; those that routers may call.
-  std::vector<int32_t> CountReplicas() const;
-
-  const ServingEnvironment environment_;
-  const std::string session_;
-  const ServableCheckpoint checkpoint_;
-  int32_t replicas_;
-  const bool adopted_;  // an earlier coordinator had it served
-  v1::Placement kept_;  // of workers that have not been there yet
-  const ServingPlan plan_;
-  OnLoaded on_loaded_;  // null when it was told
-  bool standby_;        // until it is loaded
-  bool loaded_ = false;
-  bool released_ = false;
-  int64_t last_part_ = 0;
-  std::vector<double> load_;
-  std::map<MemberKey, std::vector<Part>> parts_;
-  // Experts that a worker could take at most: it has refused more, not long
-  // ago.
-  std::map<MemberKey, int32_t> room_;
+  Phase phase = Phase::kLoading;
+  absl::Status failure;  // not OK: it is given up
+  ExpertAssignment assignment;
+  // What routers are to know, with each change of `standby`, too, under a new
+  // version. Version 0: what an earlier coordinator told them.
+  v1::Placement placement;
+  // Of that, what workers had that have not been there yet.
+  v1::Placement away;
   // Where experts were when all was well, by the names of the workers then: a
   // worker that was started again gets what it had.
-  std::map<std::vector<std::string>, ExpertLists> homes_;
-  v1::Placement placement_;  // as routers know it, or are being told
-  std::map<MemberKey, Router> routers_;
-  std::map<std::string, int> refusals_;  // by member, since it last could load
+  std::map<std::vector<std::string>, ExpertLists> homes;
+
+  // Routers may be answering with it: nothing that fails takes it away.
+  bool may_serve() const { return adopted || phase != Phase::kLoading; }
 };
+
+struct DesiredModels {
+  std::map<std::string, ServedModel> models;  // by session
+  // Names that are to be served as soon as that can be: what members have of
+  // them stays.
+  std::set<std::string> awaited;
+};
+
+// "name@version" of a session of a served model: a router's, or a part.
+inline std::string ModelOf(const std::string& session) {
+  return session.substr(0, session.find('#'));
+}
+// "name".
+inline std::string NameOf(const std::string& session) {
+  return session.substr(0, session.find('@'));
+}
+
+// Whether a member's session is one of the model, not of another that had its
+// name and version.
+inline bool IsOfModel(const std::string& session, const HeldSession& held,
+                      const ServedModel& model) {
+  return ModelOf(session) == model.session && held.content == model.content;
+}
+// Of a part: it may be counted on.
+inline bool IsThereOrComes(const HeldSession& held) {
+  return held.state != HeldSession::State::kPaused &&
+         held.state != HeldSession::State::kReleasing;
+}
 
 }  // namespace gshard
 

@@ -7,10 +7,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
+#include "services/base/random.h"
 #include "services/base/status_macros.h"
+#include "services/coordinator/expert_assignment.h"
 
 namespace gshard {
 namespace {
@@ -59,82 +60,82 @@ ServedModels::ServedModels(
     std::function<void(const std::string&, const v1::Placement&)>
         keep_placement,
     Options options)
-    : environment_{
-          .members = members,
-          .queue = queue,
-          .next_placement_version = std::move(next_placement_version),
-          .keep_placement = std::move(keep_placement),
-          .on_change = [this] { Publish(); },
-          .is_needed =
-              [this](const MemberKey& worker, const std::string& session) {
-                return IsNeeded(worker, session);
-              },
-          .retry_pause = options.retry_pause},
+    : cluster_(members),
+      queue_(queue),
+      next_placement_version_(std::move(next_placement_version)),
+      keep_placement_(std::move(keep_placement)),
       options_(options),
       loads_(options.load_half_life) {}
 
 void ServedModels::Load(const Request& request, OnLoaded done) {
   const absl::Status sound = CheckRequest(request);
   if (!sound.ok()) return done(sound);
-  absl::StatusOr<ServableCheckpoint> checkpoint =
+  const absl::StatusOr<ServableCheckpoint> checkpoint =
       OpenToServe(request.checkpoint_directory);
   if (!checkpoint.ok()) return done(checkpoint.status());
-  const absl::StatusOr<std::string> named = SessionOf(request, *checkpoint);
-  if (!named.ok()) return done(named.status());
-  const std::string& session = *named;
-  const auto found = sessions_.find(session);
-  if (found != sessions_.end()) {
-    Served& served = found->second;
-    if (request.replicas != 0) {
-      served.request.replicas = request.replicas;
-      served.model->SetReplicas(request.replicas);
-    }
-    if (served.model->loaded()) return done(session);
-    served.waiting.push_back(std::move(done));
-    return;
+  const absl::StatusOr<std::string> session = SessionOf(request, *checkpoint);
+  if (!session.ok()) return done(session.status());
+  ServedModel* model = FindModel(*session);
+  if (model == nullptr) {
+    auto made = MakeModel(request, *checkpoint, *session);
+    if (!made.ok()) return done(made.status());
+    model = &(desired_.models[*session] = *std::move(made));
+    kept_.erase(*session);
+  } else if (request.replicas != 0) {
+    model->request.replicas = model->replicas = request.replicas;
+    model->homes.clear();
   }
+  if (model->phase == ServedModel::Phase::kAnswering) {
+    done(*session);
+  } else {
+    waiting_[*session].push_back(std::move(done));
+  }
+  Reconcile();
+}
+
+absl::StatusOr<ServedModel> ServedModels::MakeModel(
+    const Request& request, const ServableCheckpoint& checkpoint,
+    const std::string& session) {
+  ServedModel model;
+  model.session = session;
+  model.request = request;
   // What it stands for from now on, whatever comes into the folder.
-  Request exact = request;
-  exact.version = session.substr(request.name.size() + 1);
-  exact.checkpoint_directory = checkpoint->directory;
+  model.request.version = session.substr(request.name.size() + 1);
+  model.request.checkpoint_directory = checkpoint.directory;
+  model.number = ++last_number_;
+  ASSIGN_OR_RETURN(
+      model.plan, PlanServing(session, checkpoint.model, checkpoint.directory));
+  model.content = FoldIn(model.plan.router_load.router().segments_key(),
+                         checkpoint.directory);
+  model.experts = static_cast<int32_t>(checkpoint.model.experts);
+  model.replicas = request.replicas == 0 ? options_.replicas : request.replicas;
   // Another version that routers have, of this coordinator or the one before.
   const auto is_other = [&](const auto& other) {
-    return other.first != session &&
-           absl::StartsWith(other.first, absl::StrCat(request.name, "@"));
+    return other.first != session && NameOf(other.first) == request.name;
   };
-  const bool replaces =
-      std::any_of(sessions_.begin(), sessions_.end(), is_other) ||
+  model.standby =
+      std::any_of(desired_.models.begin(), desired_.models.end(), is_other) ||
       std::any_of(kept_.begin(), kept_.end(), is_other);
-  const int64_t number = ++last_number_;
-  const auto kept = kept_.find(session);
-  auto model = ServedModel::Create(
-      environment_, session, *std::move(checkpoint),
-      request.replicas == 0 ? options_.replicas : request.replicas, replaces,
-      kept == kept_.end() ? v1::Placement() : kept->second,
-      [this, session, number](const absl::Status& status) {
-        // Not from inside of the model, which may go.
-        environment_.queue->Post([this, session, number, status] {
-          OnLoadedModel(session, number, status);
-        });
-      });
-  if (!model.ok()) return done(model.status());
-  const absl::Status started = (*model)->Start();
-  if (!started.ok()) return done(started);
-  kept_.erase(session);
-  sessions_[session] = {.model = *std::move(model),
-                        .request = std::move(exact),
-                        .number = number,
-                        .waiting = {std::move(done)}};
-  Publish();
+  if (const auto kept = kept_.find(session); kept != kept_.end()) {
+    Adopt(kept->second, &model);
+  }
+  if (cluster_->List(MemberRole::kRouter).empty()) {
+    return absl::FailedPreconditionError("there is no router");
+  }
+  if (model.experts > 0 && cluster_->List(MemberRole::kExpertWorker).empty()) {
+    return absl::FailedPreconditionError("there is no expert worker");
+  }
+  Observe();
+  RETURN_IF_ERROR(AssignExperts(model, members_).status());
+  return model;
 }
 
 absl::StatusOr<std::string> ServedModels::SessionOf(
     const Request& request, const ServableCheckpoint& checkpoint) const {
   const auto is_free = [&](const std::string& session) {
-    const auto found = sessions_.find(session);
-    return found == sessions_.end() ||
-           SameFolder(found->second.model->checkpoint().directory,
-                      checkpoint.directory);
+    const Request* const served = Find(session);
+    return served == nullptr ||
+           SameFolder(served->checkpoint_directory, checkpoint.directory);
   };
   const std::string& version = request.version;
   std::string session =
@@ -143,7 +144,7 @@ absl::StatusOr<std::string> ServedModels::SessionOf(
   if (!version.empty() && !is_free(session)) {
     return absl::AlreadyExistsError(
         absl::StrCat("version: ", session, " is served from ",
-                     sessions_.at(session).model->checkpoint().directory,
+                     Find(session)->checkpoint_directory,
                      "; expected another version for ", checkpoint.directory));
   }
   // Another training may end at the same step.
@@ -155,39 +156,19 @@ absl::StatusOr<std::string> ServedModels::SessionOf(
 
 const ServedModels::Request* ServedModels::Find(
     const std::string& session) const {
-  const auto found = sessions_.find(session);
-  return found == sessions_.end() ? nullptr : &found->second.request;
+  const auto found = desired_.models.find(session);
+  return found == desired_.models.end() ? nullptr : &found->second.request;
 }
 
-void ServedModels::OnLoadedModel(const std::string& session, int64_t number,
-                                 const absl::Status& status) {
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end() || found->second.number != number) return;
-  const std::vector<OnLoaded> waiting =
-      std::exchange(found->second.waiting, {});
-  if (!status.ok()) {
-    sessions_.erase(found);
-    Publish();
-    for (const OnLoaded& done : waiting) done(status);
-    return;
-  }
-  std::vector<std::string> replaced;
-  for (const auto& [other, served] : sessions_) {
-    if (served.request.name == found->second.request.name &&
-        served.number < number) {
-      replaced.push_back(other);
-      previous_[served.request.name] = served.request;
-    }
-  }
-  for (const std::string& other : replaced) (void)Unload(other);
-  Publish();
-  for (const OnLoaded& done : waiting) done(session);
+ServedModel* ServedModels::FindModel(const std::string& session) {
+  const auto found = desired_.models.find(session);
+  return found == desired_.models.end() ? nullptr : &found->second;
 }
 
 absl::StatusOr<ServedModels::Request> ServedModels::Previous(
     const std::string& name) const {
-  for (const auto& [session, served] : sessions_) {
-    if (served.request.name != name) continue;
+  for (const auto& [session, model] : desired_.models) {
+    if (model.request.name != name) continue;
     const auto previous = previous_.find(name);
     if (previous != previous_.end()) return previous->second;
     return absl::FailedPreconditionError(absl::StrCat(
@@ -198,104 +179,160 @@ absl::StatusOr<ServedModels::Request> ServedModels::Previous(
 }
 
 absl::Status ServedModels::Unload(const std::string& session) {
-  const auto found = sessions_.find(session);
-  if (found == sessions_.end()) {
+  if (Find(session) == nullptr) {
     return absl::NotFoundError(absl::StrCat(
         "session: no model '", absl::CHexEscape(session), "' is loaded"));
   }
-  found->second.model->Release(/*abort=*/false);
-  const std::vector<OnLoaded> waiting = std::move(found->second.waiting);
-  sessions_.erase(found);
-  Publish();
-  LogInfo("model unloaded", {{"session", session}});
-  for (const OnLoaded& done : waiting) {
-    done(absl::CancelledError("the model was unloaded"));
-  }
+  Remove(session, absl::CancelledError("the model was unloaded"));
+  Reconcile();
   return absl::OkStatus();
 }
 
-void ServedModels::OnMembersChanged() {
-  for (const auto& [session, served] : sessions_) served.model->Reconcile();
-  Publish();
+void ServedModels::Remove(const std::string& session, const absl::Status& why) {
+  LogInfo("model is not served any more",
+          {{"session", session}, {"status", why}});
+  desired_.models.erase(session);
+  keep_placement_(session, {});
+  TellWaiting(session, why);
 }
 
-void ServedModels::Watch() {
-  if (std::exchange(watching_, true)) return;
-  environment_.queue->PostAfter(options_.watch_interval, [this] { Look(); });
-}
-
-void ServedModels::Look() {
-  const std::vector<v1::Member> members = environment_.members->Describe();
-  loads_.Observe(members, MonotonicTime::Now());
-  for (const auto& [session, served] : sessions_) {
-    served.model->SetLoad(loads_.Of(session));
-    if (served.model->loaded()) served.model->Reconcile();
+void ServedModels::TellWaiting(const std::string& session,
+                               const absl::StatusOr<std::string>& outcome) {
+  for (const OnLoaded& done : waiting_[session]) {
+    queue_->Post([done, outcome] { done(outcome); });
   }
-  ReleaseForgotten(members);
-  environment_.queue->PostAfter(options_.watch_interval, [this] { Look(); });
+  waiting_.erase(session);
 }
 
-bool ServedModels::IsNeeded(const MemberKey& member,
-                            const std::string& session) const {
+void ServedModels::OnMembersChanged() { Reconcile(); }
+
+void ServedModels::Reconcile() {
+  using Phase = ServedModel::Phase;
+  Observe();
+  std::map<std::string, absl::Status> over;
+  for (auto& [session, model] : desired_.models) {
+    const int64_t version = model.placement.version();
+    const Phase phase = model.phase;
+    Advance(members_, next_placement_version_(), &model);
+    if (model.placement.version() != version) {
+      keep_placement_(session, model.placement);
+    }
+    if (!model.failure.ok()) over[session] = model.failure;
+    if (model.phase == phase || model.phase != Phase::kAnswering) {
+      continue;
+    }
+    LogInfo("model is served",
+            {{"session", session},
+             {"checkpoint", model.request.checkpoint_directory},
+             {"replicas", model.replicas},
+             {"parts", static_cast<int64_t>(model.placement.workers_size())}});
+    TellWaiting(session, session);
+    for (const auto& [other, earlier] : desired_.models) {
+      if (earlier.request.name == model.request.name &&
+          earlier.number < model.number) {
+        over[other] = absl::CancelledError("another version is served");
+        previous_[earlier.request.name] = earlier.request;
+      }
+    }
+  }
+  for (const auto& [session, why] : over) Remove(session, why);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (awaited_.contains(session.substr(0, session.find('@')))) return true;
+    desired_.awaited = awaited_;
   }
-  const auto served = sessions_.find(session.substr(0, session.find('#')));
-  if (served == sessions_.end()) return false;
-  return served->first == session ||
-         served->second.model->MayUse(member, session);
-}
-
-void ServedModels::ReleaseForgotten(const std::vector<v1::Member>& members) {
-  std::map<std::string, MemberKey> keys;
-  for (const Member& member : environment_.members->List()) {
-    keys[member.info.id] = KeyOf(member);
-  }
-  // Routers finish their calls before they let go.
-  std::set<std::string> with_routers;
-  for (const v1::Member& member : members) {
-    if (member.role() != v1::MEMBER_ROLE_ROUTER) continue;
-    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
-      with_routers.insert(load.session());
-    }
-  }
-  std::set<std::pair<MemberKey, std::string>> forgotten;
-  for (const v1::Member& member : members) {
-    const auto key = keys.find(member.name());
-    if (key == keys.end()) continue;  // it has just left
-    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
-      const std::string& session = load.session();
-      if (IsNeeded(key->second, session)) continue;
-      if (member.role() != v1::MEMBER_ROLE_ROUTER &&
-          with_routers.count(session.substr(0, session.find('#'))) > 0) {
-        continue;
-      }
-      const std::pair entry(key->second, session);
-      // At the first look it may be one that is being released.
-      if (forgotten_.count(entry) == 0) {
-        forgotten.insert(entry);
-        continue;
-      }
-      LogInfo("a session that nobody needs is released",
-              {{"member", member.name()}, {"session", session}});
-      v1::Command command;
-      command.mutable_unload_session()->set_session(session);
-      environment_.members->Send(key->second, std::move(command),
-                                 [](const auto&) {});
-    }
-  }
-  forgotten_ = std::move(forgotten);
-}
-
-void ServedModels::Publish() {
+  for (const SessionCommand& command : Diff(members_, desired_)) Send(command);
   std::vector<v1::SessionInfo> infos;
-  for (const auto& [session, served] : sessions_) {
-    infos.push_back(served.model->Describe());
+  for (const auto& [session, model] : desired_.models) {
+    infos.push_back(DescribeModel(model, members_));
   }
   options_.gauges.Set(infos);
   std::lock_guard<std::mutex> lock(mutex_);
   published_ = std::move(infos);
+}
+
+void ServedModels::Observe() {
+  ObservedMembers before = std::exchange(members_, {});
+  for (const Member& member : cluster_->List()) {
+    members_[KeyOf(member)] = {member,
+                               std::move(before[KeyOf(member)].sessions)};
+  }
+  for (auto& [session, model] : desired_.models) FindKept(&model, &members_);
+}
+
+HeldSession* ServedModels::FindHeld(const MemberKey& member,
+                                    const std::string& session,
+                                    int64_t command) {
+  const auto found = members_.find(member);
+  if (found == members_.end()) return nullptr;
+  HeldSession& held = found->second.sessions[session];
+  return held.command == command ? &held : nullptr;
+}
+
+void ServedModels::Send(const SessionCommand& command) {
+  HeldSession& held = members_.at(command.member).sessions[command.session];
+  OnSent(command.command, FindModel(ModelOf(command.session)), &held);
+  held.command = ++last_command_;
+  cluster_->Send(
+      command.member, command.command,
+      [this, queue = queue_, member = command.member, session = command.session,
+       number = held.command](const absl::StatusOr<v1::CommandReply>& reply) {
+        queue->Post([this, member, session, number, status = reply.status()] {
+          OnReply(member, session, number, status);
+        });
+      });
+}
+
+void ServedModels::OnReply(const MemberKey& member, const std::string& session,
+                           int64_t command, const absl::Status& status) {
+  HeldSession* const held = FindHeld(member, session, command);
+  if (held == nullptr) return;
+  if (!status.ok() && !absl::IsAlreadyExists(status)) {
+    LogError("a member cannot do what a served model needs",
+             {{"session", session}, {"status", status}});
+  }
+  const absl::Duration pause =
+      OnReplied(status, members_.at(member).member.info.role,
+                options_.retry_pause, FindModel(ModelOf(session)), held);
+  if (pause < absl::InfiniteDuration()) {
+    queue_->PostAfter(pause, [this, member, session, command] {
+      HeldSession* const held = FindHeld(member, session, command);
+      if (held == nullptr) return;
+      held->state = HeldSession::State::kUnknown;
+      Reconcile();
+    });
+  }
+  Reconcile();
+}
+
+void ServedModels::Watch() {
+  if (std::exchange(watching_, true)) return;
+  queue_->PostAfter(options_.watch_interval, [this] { Look(); });
+}
+
+void ServedModels::Look() {
+  Observe();
+  const std::vector<v1::Member> members = cluster_->Describe();
+  loads_.Observe(members, MonotonicTime::Now());
+  for (auto& [session, model] : desired_.models) {
+    model.load = loads_.Of(session);
+    if (std::ssize(model.load) != model.experts) model.load.clear();
+  }
+  std::map<std::string, std::set<std::string>> reported;  // by member
+  for (const v1::Member& member : members) {
+    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
+      reported[member.name()].insert(load.session());
+    }
+  }
+  for (auto& [key, member] : members_) {
+    const std::set<std::string>& has = reported[key.name];
+    for (const std::string& session : has) ++member.sessions[session].reports;
+    std::erase_if(member.sessions, [&](const auto& entry) {
+      return entry.second.state == HeldSession::State::kUnknown &&
+             !has.contains(entry.first);
+    });
+  }
+  Reconcile();
+  queue_->PostAfter(options_.watch_interval, [this] { Look(); });
 }
 
 void ServedModels::SetAwaited(std::set<std::string> names) {
@@ -307,7 +344,7 @@ std::set<std::string> ServedModels::Names() const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::set<std::string> names = awaited_;
   for (const v1::SessionInfo& info : published_) {
-    names.insert(info.session().substr(0, info.session().find('@')));
+    names.insert(NameOf(info.session()));
   }
   return names;
 }

@@ -4,6 +4,11 @@
 // answer with it, each from one request to the next, and the other one is
 // released. The one before can be called back.
 //
+// Whenever something changes (members, their heartbeats and replies, what is
+// asked for) this observes what members have, does what serving_diff.h says,
+// and so on until nothing is left to do. Members that cannot do what they
+// should are asked again after a pause, and not waited for.
+//
 // Members keep sessions of served models when a coordinator goes. Those that
 // nothing here needs are released.
 
@@ -22,23 +27,27 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/coordinator/job_checkpoint.h"
+#include "services/coordinator/members.h"
 #include "services/coordinator/model_load.h"
 #include "services/coordinator/served_model.h"
+#include "services/coordinator/serving_diff.h"
 #include "services/coordinator/serving_gauges.h"
+#include "services/coordinator/task_queue.h"
 
 namespace gshard {
+
+// After which a member that cannot load what a served model needs, though it is
+// there, is asked again.
+inline constexpr absl::Duration kServingRetryPause = absl::Seconds(30);
 
 class ServedModels {
  public:
   // With the session's id.
   using OnLoaded = std::function<void(const absl::StatusOr<std::string>&)>;
 
-  struct Request {
-    std::string name;
-    std::string version;  // empty: the checkpoint's step
-    std::string checkpoint_directory;
-    int32_t replicas = 0;  // 0: the default
-  };
+  using Request = ModelRequest;
 
   struct Options {
     int32_t replicas = 1;  // of requests that do not say
@@ -46,13 +55,13 @@ class ServedModels {
     absl::Duration watch_interval = absl::Seconds(10);
     // See ModelLoads.
     absl::Duration load_half_life = absl::Minutes(1);
-    // See ServingEnvironment.
     absl::Duration retry_pause = kServingRetryPause;
     ServingGauges gauges = {};  // of what Describe() shows; may be unset
   };
 
-  // `members` and `queue` outlive this; `queue` runs everything. For
-  // `keep_placement` see ServingEnvironment.
+  // `members` outlives this, `queue`, which runs everything, ends before it.
+  // `keep_placement`: routers are told this placement of a session; one without
+  // workers when it is released.
   ServedModels(Members* members, TaskQueue* queue,
                std::function<int64_t()> next_placement_version,
                std::function<void(const std::string&, const v1::Placement&)>
@@ -100,36 +109,48 @@ class ServedModels {
   std::vector<v1::SessionInfo> Describe() const;
 
  private:
-  struct Served {
-    std::shared_ptr<ServedModel> model;
-    Request request;
-    int64_t number = 0;  // later ones have higher ones
-    std::vector<OnLoaded> waiting;
-  };
-
   // "name@version". Errors: AlreadyExists if that is another checkpoint's.
   absl::StatusOr<std::string> SessionOf(
       const Request& request, const ServableCheckpoint& checkpoint) const;
-  void OnLoadedModel(const std::string& session, int64_t number,
-                     const absl::Status& status);
-  void Look();
-  // Releases what members have had at two looks, and nobody needs.
-  void ReleaseForgotten(const std::vector<v1::Member>& members);
-  // Whether a member's session belongs to a model that is served.
-  bool IsNeeded(const MemberKey& member, const std::string& session) const;
-  // Takes what Describe() and the gauges show from sessions_.
-  void Publish();
+  // Errors: those of CoordinatorService.LoadModel.
+  absl::StatusOr<ServedModel> MakeModel(const Request& request,
+                                        const ServableCheckpoint& checkpoint,
+                                        const std::string& session);
+  // The model is not wanted any more: whoever waits for it is told why.
+  void Remove(const std::string& session, const absl::Status& why);
+  // Not from inside of this, which they may call.
+  void TellWaiting(const std::string& session,
+                   const absl::StatusOr<std::string>& outcome);
 
-  const ServingEnvironment environment_;
+  void Reconcile();
+  // Takes the members that are there, with what an earlier coordinator has
+  // placed on those that are new.
+  void Observe();
+  // A reply counts unless the member was lost, or was sent another command
+  // about the session since.
+  void Send(const SessionCommand& command);
+  void OnReply(const MemberKey& member, const std::string& session,
+               int64_t command, const absl::Status& status);
+  HeldSession* FindHeld(const MemberKey& member, const std::string& session,
+                        int64_t command);
+  ServedModel* FindModel(const std::string& session);
+  void Look();
+
+  Members* const cluster_;
+  TaskQueue* const queue_;
+  const std::function<int64_t()> next_placement_version_;
+  const std::function<void(const std::string&, const v1::Placement&)>
+      keep_placement_;
   const Options options_;
   std::map<std::string, v1::Placement> kept_;  // by session
-  std::map<std::string, Served> sessions_;
-  std::map<std::string, Request> previous_;  // by name
+  ObservedMembers members_;
+  DesiredModels desired_;
+  std::map<std::string, std::vector<OnLoaded>> waiting_;  // by session
+  std::map<std::string, Request> previous_;               // by name
   int64_t last_number_ = 0;
+  int64_t last_command_ = 0;
   bool watching_ = false;
   ModelLoads loads_;
-  // Not needed at the last look.
-  std::set<std::pair<MemberKey, std::string>> forgotten_;
 
   mutable std::mutex mutex_;
   std::set<std::string> awaited_;           // guarded by mutex_

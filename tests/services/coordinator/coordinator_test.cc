@@ -232,7 +232,7 @@ TEST(CoordinatorTest, RefusesWhatCannotBeServed) {
               StatusIs(absl::StatusCode::kDataLoss,
                        HasSubstr("router 'bad': tensor 'x' is damaged")));
   EXPECT_EQ(cluster.Describe().sessions_size(), 0);
-  worker.WaitFor("abort m@3");
+  worker.WaitFor("unload m@3");
   worker.Leave();
   WaitForMembers(cluster, 1);
   EXPECT_THAT(cluster.LoadModel("m", "", directory),

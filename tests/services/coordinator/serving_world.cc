@@ -1,0 +1,312 @@
+#include "tests/services/coordinator/serving_world.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gshard {
+namespace {
+
+using State = HeldSession::State;
+
+std::string List(const std::vector<int32_t>& experts) {
+  return absl::StrJoin(experts, " ");
+}
+
+bool Has(const v1::Placement& placement, const Member& worker,
+         const std::string& session) {
+  return std::any_of(placement.workers().begin(), placement.workers().end(),
+                     [&](const v1::WorkerPlacement& part) {
+                       return part.session() == session &&
+                              part.name() == worker.info.id &&
+                              part.incarnation() == worker.incarnation;
+                     });
+}
+
+}  // namespace
+
+void ServingWorld::Add(const std::string& name, MemberRole role,
+                       int64_t capacity_bytes) {
+  Member member;
+  member.info = {.id = name,
+                 .role = role,
+                 .address = "unix:/" + name,
+                 .capacity_bytes = capacity_bytes};
+  member.incarnation = ++last_incarnation_;
+  log.push_back(absl::StrCat("  ", name, " joins"));
+  processes[name].member = member;
+  members[KeyOf(member)].member = member;
+}
+
+void ServingWorld::Lose(const std::string& name) {
+  log.push_back(absl::StrCat("  ", name, " is lost"));
+  const MemberKey key = KeyOf(processes.at(name).member);
+  processes.erase(name);
+  members.erase(key);
+  std::erase_if(under_way_,
+                [&](const auto& command) { return command.member == key; });
+}
+
+ServedModel& ServingWorld::Want(const std::string& session, int32_t experts,
+                                int32_t replicas, uint64_t content) {
+  ServedModel model;
+  model.session = session;
+  model.request.name = NameOf(session);
+  model.number = ++last_number_;
+  model.plan.router_load.set_session(session);
+  model.plan.router_load.mutable_router();
+  model.plan.worker_load.mutable_worker();
+  model.plan.expert_bytes = 1;
+  model.content = content;
+  model.experts = experts;
+  model.replicas = replicas;
+  for (const auto& [other, wanted] : desired.models) {
+    model.standby = model.standby || NameOf(other) == NameOf(session);
+  }
+  log.push_back(absl::StrCat("  wanted: ", session));
+  return desired.models[session] = std::move(model);
+}
+
+std::string ServingWorld::Text(const v1::Placement& placement) {
+  std::vector<std::string> parts;
+  for (const v1::WorkerPlacement& part : placement.workers()) {
+    parts.push_back(
+        absl::StrCat(part.name(), ": ", absl::StrJoin(part.experts(), " ")));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string ServingWorld::Text(const SessionCommand& command) const {
+  const auto part = parts_.find(command.session);
+  const std::string who = command.member.name;
+  const std::string what =
+      absl::StrCat(ModelOf(command.session),
+                   part == parts_.end() ? "" : " {" + List(part->second) + "}");
+  const auto router = [&](const char* verb, const v1::Placement& placement,
+                          bool standby) {
+    return absl::StrCat(who, verb, what, " {", Text(placement), "}",
+                        standby ? " standby" : "");
+  };
+  if (command.command.has_unload_session()) {
+    return absl::StrCat(who, " unload ", what);
+  }
+  if (command.command.has_update_placement()) {
+    return router(" tell ", command.command.update_placement().placement(),
+                  !command.command.update_placement().current());
+  }
+  const v1::LoadSession& load = command.command.load_session();
+  if (load.has_worker()) return absl::StrCat(who, " load ", what);
+  return router(" load ", load.router().placement(), load.router().standby());
+}
+
+std::vector<std::string> ServingWorld::Decide() {
+  for (auto& [session, model] : desired.models) {
+    const bool answered = model.phase == ServedModel::Phase::kAnswering;
+    Advance(members, ++last_version_, &model);
+    if (!model.failure.ok()) ended[session] = model.failure;
+    if (answered || model.phase != ServedModel::Phase::kAnswering) continue;
+    for (const auto& [other, earlier] : desired.models) {
+      if (NameOf(other) == NameOf(session) && earlier.number < model.number) {
+        ended[other] = absl::CancelledError("replaced");
+      }
+    }
+  }
+  for (const auto& [session, why] : ended) desired.models.erase(session);
+  std::vector<std::string> sent;
+  for (const SessionCommand& command : Diff(members, desired)) {
+    const auto same = [&](const SessionCommand& other) {
+      return other.member == command.member && other.session == command.session;
+    };
+    EXPECT_EQ(std::count_if(under_way_.begin(), under_way_.end(), same), 0)
+        << Text(command);
+    const auto model = desired.models.find(ModelOf(command.session));
+    HeldSession& held = members.at(command.member).sessions[command.session];
+    OnSent(command.command,
+           model == desired.models.end() ? nullptr : &model->second, &held);
+    if (!held.experts.empty()) parts_[command.session] = held.experts;
+    under_way_.push_back(command);
+    log.push_back(Text(command));
+    sent.push_back(Text(command));
+  }
+  std::sort(sent.begin(), sent.end());
+  return sent;
+}
+
+std::vector<std::string> ServingWorld::UnderWay() const {
+  std::vector<std::string> texts;
+  for (const SessionCommand& command : under_way_) {
+    texts.push_back(absl::StrCat(command.member.name, " ", command.session));
+  }
+  return texts;
+}
+
+void ServingWorld::CheckRelease(const Process& process,
+                                const std::string& session) {
+  const std::string model = ModelOf(session);
+  if (process.member.info.role == MemberRole::kRouter) {
+    // It must answer for the name by another version, if it can.
+    const auto has = [&](const auto& entry) {
+      const HeldSession& held =
+          members.at(KeyOf(process.member)).sessions[entry.first];
+      return NameOf(entry.first) != NameOf(session) ||
+             (entry.second.content == held.content &&
+              process.Answers(entry.first)) ||
+             held.state == State::kPaused || held.state == State::kLeftOut;
+    };
+    if (process.Answers(session) && !desired.models.contains(session) &&
+        !std::any_of(desired.models.begin(), desired.models.end(), has) &&
+        !desired.models.empty()) {
+      violations.push_back(process.member.info.id + " lost " + session);
+    }
+    return;
+  }
+  for (const auto& [name, router] : processes) {
+    const auto placement = router.placements.find(model);
+    if (router.sessions.contains(model) &&
+        placement != router.placements.end() &&
+        Has(placement->second, process.member, session)) {
+      violations.push_back(absl::StrCat(name, " calls ", process.member.info.id,
+                                        " which lost ", session));
+    }
+  }
+}
+
+absl::Status ServingWorld::Do(Process& process, const SessionCommand& command) {
+  const std::string& session = command.session;
+  const v1::Command& message = command.command;
+  if (message.has_unload_session()) {
+    CheckRelease(process, session);
+    process.sessions.erase(session);
+    process.placements.erase(session);
+    process.standbys.erase(session);
+    return absl::OkStatus();
+  }
+  if (message.has_update_placement()) {
+    if (!process.sessions.contains(session)) return absl::NotFoundError("");
+    process.placements[session] = message.update_placement().placement();
+    if (message.update_placement().current()) process.standbys.erase(session);
+    return absl::OkStatus();
+  }
+  const v1::LoadSession& load = message.load_session();
+  if (load.has_router() && !process.sessions.contains(session)) {
+    for (const v1::WorkerPlacement& part :
+         load.router().placement().workers()) {
+      const auto worker = processes.find(part.name());
+      if (worker == processes.end() ||
+          worker->second.member.incarnation != part.incarnation()) {
+        return absl::UnavailableError("a worker is not reached");
+      }
+    }
+  }
+  const bool added = process.sessions.insert(session).second;
+  if (load.has_router()) {
+    if (added) process.placements[session] = load.router().placement();
+    if (added && load.router().standby()) process.standbys.insert(session);
+    if (!load.router().standby()) process.standbys.erase(session);
+  }
+  return added ? absl::OkStatus() : absl::AlreadyExistsError("");
+}
+
+std::vector<SessionCommand>::const_iterator ServingWorld::FindUnderWay(
+    const std::string& member, const std::string& session) const {
+  return std::find_if(under_way_.begin(), under_way_.end(),
+                      [&](const SessionCommand& command) {
+                        return command.member.name == member &&
+                               (command.session == session ||
+                                ModelOf(command.session) == session);
+                      });
+}
+
+bool ServingWorld::IsRelease(const std::string& member,
+                             const std::string& session) const {
+  return FindUnderWay(member, session)->command.has_unload_session();
+}
+
+void ServingWorld::Answer(const std::string& member, const std::string& session,
+                          const absl::Status& status) {
+  const auto found = FindUnderWay(member, session);
+  ASSERT_NE(found, under_way_.end()) << member << " " << session;
+  const SessionCommand command = *found;
+  under_way_.erase(found);
+  Process& process = processes.at(member);
+  const absl::Status outcome = status.ok() ? Do(process, command) : status;
+  log.push_back(absl::StrCat("  ", Text(command), ": ", outcome.ToString()));
+  const auto model = desired.models.find(ModelOf(command.session));
+  OnReplied(outcome, process.member.info.role, absl::Seconds(1),
+            model == desired.models.end() ? nullptr : &model->second,
+            &members.at(command.member).sessions[command.session]);
+}
+
+std::vector<std::string> ServingWorld::Settle() {
+  std::vector<std::string> all;
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<std::string> sent = Decide();
+    all.insert(all.end(), sent.begin(), sent.end());
+    if (under_way_.empty()) return all;
+    while (!under_way_.empty()) {
+      const SessionCommand next = under_way_.front();
+      Answer(next.member.name, next.session);
+    }
+  }
+  ADD_FAILURE() << "it does not end: " << absl::StrJoin(all, "\n");
+  return all;
+}
+
+void ServingWorld::EndPauses() {
+  for (auto& [key, member] : members) {
+    for (auto& [session, held] : member.sessions) {
+      if (held.state == State::kPaused || held.state == State::kWaiting) {
+        held.state = State::kUnknown;
+      }
+    }
+  }
+}
+
+void ServingWorld::Look() {
+  for (auto& [key, member] : members) {
+    const std::set<std::string>& has = processes.at(key.name).sessions;
+    for (const std::string& session : has) ++member.sessions[session].reports;
+    std::erase_if(member.sessions, [&](const auto& entry) {
+      return entry.second.state == State::kUnknown &&
+             !has.contains(entry.first);
+    });
+  }
+}
+
+void ServingWorld::Restart() {
+  const DesiredModels before = std::exchange(desired, {});
+  members.clear();
+  under_way_.clear();
+  log.push_back("  another coordinator");
+  for (auto& [name, process] : processes) {
+    process.member.incarnation = ++last_incarnation_;
+    members[KeyOf(process.member)].member = process.member;
+    // Joining again is not starting again: workers are where they were.
+    for (auto& [router, other] : processes) {
+      for (auto& [session, placement] : other.placements) {
+        for (v1::WorkerPlacement& part : *placement.mutable_workers()) {
+          if (part.name() != name) continue;
+          part.set_incarnation(process.member.incarnation);
+        }
+      }
+    }
+  }
+  for (const auto& [session, model] : before.models) {
+    // What is kept once a model is served; placements are, as they are made.
+    if (model.phase != ServedModel::Phase::kAnswering) continue;
+    ServedModel& again =
+        Want(session, model.experts, model.replicas, model.content);
+    Adopt(model.placement, &again);
+    for (auto& [other, kept] : before.models) {
+      again.standby = again.standby ||
+                      (other != session && NameOf(other) == NameOf(session));
+    }
+    FindKept(&again, &members);
+  }
+}
+
+}  // namespace gshard
