@@ -79,7 +79,7 @@ void Coordinator::CountMembers() {
 void Coordinator::OnMembersChanged() {
   CountMembers();
   jobs_queue_.Post([this] {
-    if (running_ != nullptr) running_->runner->OnMembersChanged();
+    if (running_ != nullptr) running_->thread->OnMembersChanged();
   });
   serving_queue_.Post([this] {
     served_.OnMembersChanged();
@@ -139,7 +139,12 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
       return FindFor(caller, name);
     }();
     if (!job.ok()) return done(job.status());
-    if ((*job)->runner != nullptr) (*job)->runner->Cancel();
+    if (*job == running_) {
+      running_->thread->Cancel();
+      on_ended_.push_back([done] { done(v1::CancelJobResponse()); });
+      return;
+    }
+    CancelQueued(*job);
     done(v1::CancelJobResponse());
   });
 }
@@ -344,8 +349,8 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
       if (Find(job->name) != job.get()) continue;  // it was submitted again
       if (!MayFollow(resolved, job->ownership)) continue;
       *response.add_jobs() = job->feed->Latest();
-      if (job->runner == nullptr) continue;
-      std::optional<v1::SessionInfo> info = job->runner->Describe();
+      if (job->thread == nullptr) continue;
+      std::optional<v1::SessionInfo> info = job->thread->Describe();
       if (info.has_value()) sessions.push_back(*std::move(info));
     }
   }
@@ -376,7 +381,7 @@ absl::StatusOr<std::shared_ptr<DenseParameters>> Coordinator::FindTraining(
     const std::string& session) const {
   std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<DenseParameters> dense =
-      running_ == nullptr ? nullptr : running_->runner->dense();
+      running_ == nullptr ? nullptr : running_->thread->dense();
   if (dense == nullptr || dense->session() != session) {
     return absl::NotFoundError(
         absl::StrCat("no training session '", absl::CHexEscape(session), "'"));
@@ -388,17 +393,12 @@ void Coordinator::Drain(absl::Duration grace) {
   draining_ = true;
   auto ended = std::make_shared<std::promise<void>>();
   jobs_queue_.Post([this, ended] {
-    if (running_ == nullptr || running_->runner->ended()) {
-      return ended->set_value();
-    }
-    on_ended_ = [this, ended] {
-      ended->set_value();
-      on_ended_ = nullptr;
-    };
-    running_->runner->Stop();
+    if (running_ == nullptr) return ended->set_value();
+    on_ended_.push_back([ended] { ended->set_value(); });
+    running_->thread->Stop();
   });
   (void)ended->get_future().wait_for(absl::ToChronoMilliseconds(grace));
-  HaltJobs();
+  HaltJob();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& any : jobs_) any->feed->Close();
@@ -406,20 +406,25 @@ void Coordinator::Drain(absl::Duration grace) {
   members_->Shutdown();
 }
 
-void Coordinator::HaltJobs() {
+void Coordinator::HaltJob() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& job : jobs_) {
-    if (job->runner != nullptr) job->runner->Halt();
-  }
+  if (running_ != nullptr) running_->thread->Halt();
 }
 
 void Coordinator::Shutdown() {
   draining_ = true;
-  HaltJobs();
+  HaltJob();
   members_->Shutdown();
   folder_limits_.Stop();
   files_queue_.Stop();
   jobs_queue_.Stop();
+  std::unique_ptr<JobThread> thread;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (running_ != nullptr) thread = std::move(running_->thread);
+    running_ = nullptr;
+  }
+  thread = nullptr;
   disk_queue_.Stop();
   sums_queue_.Stop();
   serving_queue_.Stop();

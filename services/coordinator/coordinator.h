@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "services/coordinator/folder_limits.h"
-#include "services/coordinator/job_runner.h"
+#include "services/coordinator/job_run.h"
 #include "services/coordinator/job_store.h"
 #include "services/coordinator/members.h"
 #include "services/coordinator/path_rights.h"
@@ -135,9 +135,11 @@ class Coordinator {
     int64_t submitted_micros = 0;
     JobOwnership ownership;
     std::shared_ptr<ProgressFeed> feed;
-    // Null if it was over when this coordinator started, or is so for long.
-    std::unique_ptr<JobRunner> runner;
-    bool started = false;  // on jobs_queue_
+    // What it is to run with; null once it is over.
+    std::unique_ptr<const StoredJob> stored;
+    bool restored = false;
+    bool started = false;               // on jobs_queue_
+    std::unique_ptr<JobThread> thread;  // null unless it is running_
   };
 
   // The job with its files, as the disk has them now; on files_queue_. The
@@ -162,11 +164,14 @@ class Coordinator {
   // Of those that are over the last are kept, as by JobStore.
   void ForgetOldJobs();
   void StartNextJob();
-  void OnJobChanged(const v1::JobProgress& progress);
+  // Of a job that is queued.
+  void CancelQueued(Job* job);
+  // The thread of running_ has nothing more to do.
+  void OnJobEnded();
   // In the store; the job goes on without, if that fails. See JobStore::Update.
   void Note(const v1::JobProgress& progress, int64_t time_micros);
   // Before members are sent away.
-  void HaltJobs();
+  void HaltJob();
   JobEnvironment MakeEnvironment(const StoredJob& job);
   // Serves what a job has trained, if its submitter could do that.
   void ServeTrained(const std::string& name, const std::string& directory,
@@ -219,8 +224,9 @@ class Coordinator {
   // In order of submission. A job that is run again has the last entry.
   std::vector<std::unique_ptr<Job>> jobs_;  // guarded by mutex_
   std::map<std::string, Job*> by_name_;     // the last ones; likewise
-  Job* running_ = nullptr;  // or ended; changed on jobs_queue_ under mutex_
-  std::function<void()> on_ended_;  // of jobs_queue_; may be null
+  Job* running_ = nullptr;  // changed on jobs_queue_, under mutex_
+  // What waits for the end of running_; of jobs_queue_.
+  std::vector<std::function<void()>> on_ended_;
 
   // Last: their threads use the others.
   TaskQueue files_queue_;  // looks for what callers name

@@ -1,6 +1,7 @@
 // The jobs of a Coordinator: which it takes, in what order they run, and what
 // a restart finds of them.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,7 +9,9 @@
 #include "services/base/machine_limits.h"
 #include "services/base/share.h"
 #include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
 #include "services/checkpoint/folder_claim.h"
+#include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/job_files.h"
@@ -35,8 +38,8 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
         "'; choose another name, or resume it from its last checkpoint"));
   }
   for (const auto& other : jobs_) {
-    if (other->runner != nullptr && !IsOver(other->feed->Latest().state()) &&
-        other->runner->checkpoint_directory() == job.checkpoint.directory) {
+    if (other->stored != nullptr && !IsOver(other->feed->Latest().state()) &&
+        other->stored->job.checkpoint.directory == job.checkpoint.directory) {
       return absl::AlreadyExistsError(
           absl::StrCat("checkpoint.directory: ", job.checkpoint.directory,
                        " is that of job '", other->name, "'"));
@@ -129,17 +132,19 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
 JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
   JobEnvironment environment;
   environment.members = members_.get();
-  environment.queue = &jobs_queue_;
-  environment.disk = &disk_queue_;
+  environment.on_disk = [this](std::function<void()> work) {
+    disk_queue_.Post(std::move(work));
+  };
   environment.sums = &sums_queue_;
   environment.memory_bytes = MemoryLimit();
+  environment.niceness = NicenessOfShare(ProcessOptions().training_share);
   environment.checkpoints_in_use = [this] { return ServedCheckpoints(); };
   environment.faults = options_.faults;
   environment.metrics = options_.metrics;
   environment.clock = options_.clock;
   environment.next_placement_version = [this] { return ++placement_version_; };
   environment.on_change = [this](const v1::JobProgress& progress) {
-    OnJobChanged(progress);
+    Note(progress, absl::ToUnixMicros(absl::Now()));
   };
   environment.on_checkpoint = [this](const v1::JobProgress& progress) {
     Note(progress, /*time_micros=*/-1);
@@ -149,9 +154,8 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
                           std::function<void(const absl::Status&)> done) {
     serving_queue_.Post([this, name, who, directory, done = std::move(done)] {
       ServeTrained(name, directory, who,
-                   [this, done](const absl::StatusOr<std::string>& session) {
-                     jobs_queue_.Post(
-                         [done, status = session.status()] { done(status); });
+                   [done](const absl::StatusOr<std::string>& session) {
+                     done(session.status());
                    });
     });
   };
@@ -193,18 +197,9 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
   job->submitted_micros = stored.submitted_micros;
   job->ownership = OwnershipOf(stored.submitter.caller.name, stored.job);
   job->feed = std::make_unique<ProgressFeed>(stored.progress);
+  job->restored = restored;
   if (!IsOver(stored.progress.state())) {
-    job->runner = std::make_unique<JobRunner>(
-        JobSettings{.job = stored.job,
-                    .resume = stored.resume || restored,
-                    .attempt = stored.progress.attempt() + 1,
-                    .restored = restored,
-                    .durable = durable_,
-                    .reduce = options_.reduce,
-                    .microbatch_timeout = options_.microbatch_timeout,
-                    .reduce_timeout = options_.reduce_timeout,
-                    .retry_delay = options_.retry_delay},
-        MakeEnvironment(stored), job->feed.get());
+    job->stored = std::make_unique<const StoredJob>(stored);
   }
   std::lock_guard<std::mutex> lock(mutex_);
   by_name_[job->name] = job.get();
@@ -216,13 +211,10 @@ void Coordinator::ForgetOldJobs() {
   int64_t over = 0;
   for (size_t i = jobs_.size(); i-- > 0;) {
     Job* const job = jobs_[i].get();
-    if (!IsOver(job->feed->Latest().state())) continue;
-    if (job != running_ && job->runner != nullptr && job->runner->idle()) {
-      job->runner = nullptr;
-    }
+    if (job == running_ || !IsOver(job->feed->Latest().state())) continue;
+    job->stored = nullptr;
     const bool last = Find(job->name) == job;
-    const bool kept = last && ++over <= kMaxJobs;
-    if (kept || job->runner != nullptr) continue;
+    if (last && ++over <= kMaxJobs) continue;
     if (last) by_name_.erase(job->name);
     jobs_[i] = nullptr;
   }
@@ -230,19 +222,52 @@ void Coordinator::ForgetOldJobs() {
 }
 
 void Coordinator::StartNextJob() {
-  if (draining_ || (running_ != nullptr && !running_->runner->ended())) return;
-  Job* next = nullptr;
+  if (draining_ || running_ != nullptr) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(
+      jobs_.begin(), jobs_.end(), [](const std::unique_ptr<Job>& job) {
+        return job->stored != nullptr && !job->started;
+      });
+  if (found == jobs_.end()) return;
+  running_ = found->get();
+  running_->started = true;
+  const StoredJob& stored = *running_->stored;
+  running_->thread = std::make_unique<JobThread>(
+      JobSettings{.job = stored.job,
+                  .resume = stored.resume || running_->restored,
+                  .attempt = stored.progress.attempt() + 1,
+                  .restored = running_->restored,
+                  .durable = durable_,
+                  .reduce = options_.reduce,
+                  .microbatch_timeout = options_.microbatch_timeout,
+                  .reduce_timeout = options_.reduce_timeout,
+                  .retry_delay = options_.retry_delay},
+      MakeEnvironment(stored), running_->feed.get(),
+      [this] { jobs_queue_.Post([this] { OnJobEnded(); }); });
+}
+
+void Coordinator::OnJobEnded() {
+  std::unique_ptr<JobThread> thread;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& job : jobs_) {
-      if (next != nullptr || job->runner == nullptr || job->started) continue;
-      if (!job->runner->ended()) next = job.get();
-    }
-    if (next == nullptr) return;
-    next->started = true;
-    running_ = next;
+    thread = std::move(running_->thread);
+    running_ = nullptr;
   }
-  next->runner->Start();
+  thread = nullptr;  // it is at its end
+  for (const auto& tell : std::exchange(on_ended_, {})) tell();
+  ForgetOldJobs();
+  StartNextJob();
+}
+
+void Coordinator::CancelQueued(Job* job) {
+  v1::JobProgress progress = job->feed->Latest();
+  if (IsOver(progress.state())) return;
+  progress.set_state(v1::JOB_STATE_CANCELLED);
+  progress.clear_status();
+  LogInfo("a queued job is cancelled", {{"job", job->name}});
+  Note(progress, absl::ToUnixMicros(absl::Now()));
+  job->feed->Publish(progress);
+  ForgetOldJobs();
 }
 
 void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
@@ -250,18 +275,6 @@ void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
   if (stored.ok()) return;
   LogError("a restart of the coordinator will not know of a job's change",
            {{"job", progress.job()}, {"status", stored}});
-}
-
-void Coordinator::OnJobChanged(const v1::JobProgress& progress) {
-  Note(progress, absl::ToUnixMicros(absl::Now()));
-  const bool parked = progress.state() == v1::JOB_STATE_QUEUED;
-  if (!parked && !IsOver(progress.state())) return;
-  // When all is said.
-  jobs_queue_.Post([this] {
-    if (on_ended_) on_ended_();
-    ForgetOldJobs();
-    StartNextJob();
-  });
 }
 
 absl::Status Coordinator::JudgeAgain(StoredJob* job, int64_t now_micros) {

@@ -1,7 +1,6 @@
 #include "services/coordinator/dense_reduction.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,7 +37,6 @@ DenseReduction::DenseReduction(ReduceWay way, const TrainingJob& job,
     : routers_(std::move(routers)),
       owners_(DivideAmong(ParametersOf(job.model, /*per_expert=*/false),
                           static_cast<int>(routers_.size()))),
-      step_(start.step),
       loaded_(routers_.size()) {
   CHECK(way != ReduceWay::kCoordinator && !routers_.empty());
   group_.set_transport(way == ReduceWay::kGloo ? v1::DenseGroup::GLOO
@@ -107,70 +105,14 @@ MemberCommands DenseReduction::Connect(const std::string& session) const {
   return commands;
 }
 
-void DenseReduction::BeginStep(int32_t microbatches) {
-  ran_by_.assign(microbatches, -1);
-}
-
-MemberCommands DenseReduction::Prepare(const v1::PrepareStep& prepare) const {
-  MemberCommands commands;
-  for (const MemberKey& router : routers_) {
-    v1::PrepareStep* const own = commands.emplace_back(router, v1::Command())
-                                     .second.mutable_prepare_step();
-    *own = prepare;
-    own->mutable_ran_by()->Add(ran_by_.begin(), ran_by_.end());
-  }
-  return commands;
-}
-
-absl::Status DenseReduction::AddNorms(
-    absl::Span<const v1::CommandReply> replies,
-    std::vector<SquaredNorm>* norms) const {
-  CHECK(replies.size() == routers_.size());
-  for (size_t r = 0; r < replies.size(); ++r) {
-    std::map<std::string, double> values;
-    const v1::StepPrepared& prepared = replies[r].step_prepared();
-    for (const v1::GradientNorm& norm : prepared.norms()) {
-      values.emplace(norm.tensor(), norm.squared_norm());
-    }
-    size_t found = 0;
-    for (const std::string& tensor : owners_[r]) {
-      const auto value = values.find(tensor);
-      if (value == values.end()) continue;
-      norms->push_back({tensor, value->second});
-      ++found;
-    }
-    const size_t got = prepared.norms_size();
-    if (found != owners_[r].size() || got != owners_[r].size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "router '", routers_[r].name, "', step ", step_ + 1,
-          ": expected norms of ", owners_[r].size(), " tensors, got ", got,
-          " of which ", found, " are its own"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-MemberCommands DenseReduction::Commit(const v1::CommitStep& commit) const {
-  MemberCommands commands;
-  for (const MemberKey& router : routers_) {
-    *commands.emplace_back(router, v1::Command()).second.mutable_commit_step() =
-        commit;
-  }
-  return commands;
-}
-
-MemberCommands DenseReduction::Write(const v1::WriteCheckpoint& write,
-                                     int64_t attempt) const {
-  MemberCommands commands;
+std::vector<ShardHolder> DenseReduction::holders() const {
+  std::vector<ShardHolder> holders;
   for (size_t r = 0; r < routers_.size(); ++r) {
-    if (owners_[r].empty()) continue;
-    v1::WriteCheckpoint* const own =
-        commands.emplace_back(routers_[r], v1::Command())
-            .second.mutable_write_checkpoint();
-    *own = write;
-    own->set_shard(absl::StrCat(write.shard(), "-router-", r, "-", attempt));
+    holders.push_back({.member = routers_[r],
+                       .role = MemberRole::kRouter,
+                       .tensors = owners_[r]});
   }
-  return commands;
+  return holders;
 }
 
 }  // namespace gshard

@@ -1,6 +1,6 @@
 // DenseReduction: the routers of one attempt at a job that own its dense
-// parameters among themselves, and what they are told. Decisions and messages
-// only: no threads, nothing is sent.
+// parameters among themselves, and how they come together. Decisions and
+// messages only: no threads, nothing is sent.
 //
 // The routers are the same for as long as the attempt lives. One that is lost
 // takes what it owns with it, as a worker does.
@@ -17,12 +17,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/coordinator/fan_out.h"
 #include "services/coordinator/members.h"
 #include "services/coordinator/session_plan.h"
-#include "services/train/parameter_store.h"
+#include "services/coordinator/shard_holders.h"
 #include "services/train/tensor_owners.h"
 
 namespace gshard {
@@ -61,34 +60,17 @@ class DenseReduction {
   // for each router, of a sound size.
   absl::Status OnLoaded(int rank, const v1::SessionLoaded& loaded);
   bool all_loaded() const;
-  // One command for each router, here and below. REQUIRES: all_loaded().
+  // One command for each router. REQUIRES: all_loaded().
   MemberCommands Connect(const std::string& session) const;
 
-  // Steps committed.
-  int64_t step() const { return step_; }
-  void BeginStep(int32_t microbatches);
-  // This router ran a microbatch, and the attempt counts.
-  void OnRun(int32_t microbatch, int rank) { ran_by_[microbatch] = rank; }
-  // REQUIRES: OnRun() of all microbatches.
-  MemberCommands Prepare(const v1::PrepareStep& prepare) const;
-  // Adds what the routers replied. Errors: InvalidArgument unless each gives
-  // the norms of what it owns.
-  absl::Status AddNorms(absl::Span<const v1::CommandReply> replies,
-                        std::vector<SquaredNorm>* norms) const;
-  MemberCommands Commit(const v1::CommitStep& commit) const;
-  void OnCommitted() { ++step_; }
-
-  // For each router that owns something. `write.shard` is what the shards'
-  // names begin with.
-  MemberCommands Write(const v1::WriteCheckpoint& write, int64_t attempt) const;
+  // In the order of their ranks.
+  std::vector<ShardHolder> holders() const;
 
  private:
   const std::vector<MemberKey> routers_;
   const TensorOwners owners_;
-  v1::DenseGroup group_;  // but for the rank
-  int64_t step_;
+  v1::DenseGroup group_;                                  // but for the rank
   std::vector<std::optional<v1::SessionLoaded>> loaded_;  // by rank
-  std::vector<int> ran_by_;                               // by microbatch
 };
 
 }  // namespace gshard

@@ -1,51 +1,31 @@
 #include "services/coordinator/fan_out.h"
 
 #include <atomic>
-#include <memory>
-#include <mutex>
 
 namespace gshard {
-namespace {
 
-struct Gathering {
-  std::mutex mutex;
-  std::vector<v1::CommandReply> replies;
-  size_t missing = 0;
-  bool failed = false;
-};
-
-}  // namespace
-
-void Append(MemberCommands more, MemberCommands* commands) {
-  for (auto& command : more) commands->push_back(std::move(command));
-}
-
-void FanOut(Members& members, TaskQueue& queue, MemberCommands commands,
-            OnReplies done) {
-  if (commands.empty()) {
-    queue.Post([done] { done(std::vector<v1::CommandReply>()); });
-    return;
-  }
-  auto gathering = std::make_shared<Gathering>();
-  gathering->replies.resize(commands.size());
-  gathering->missing = commands.size();
+std::shared_ptr<const MemberReplies> FanOut(
+    Members& members, const std::shared_ptr<JobMailbox>& mailbox,
+    MemberCommands commands, absl::Duration more) {
+  auto gathered = std::make_shared<MemberReplies>();
+  gathered->replies.resize(commands.size());
+  gathered->missing = commands.size();
   for (size_t i = 0; i < commands.size(); ++i) {
     members.Send(
         commands[i].first, std::move(commands[i].second),
-        [gathering, i, done, &queue](absl::StatusOr<v1::CommandReply> reply) {
-          std::lock_guard<std::mutex> lock(gathering->mutex);
-          if (gathering->failed) return;
-          if (!reply.ok()) {
-            gathering->failed = true;
-            queue.Post([done, status = reply.status()] { done(status); });
-            return;
-          }
-          gathering->replies[i] = *std::move(reply);
-          if (--gathering->missing > 0) return;
-          queue.Post(
-              [done, gathering] { done(std::move(gathering->replies)); });
-        });
+        [gathered, i, mailbox](absl::StatusOr<v1::CommandReply> reply) {
+          mailbox->Post([gathered, i, reply = std::move(reply)]() mutable {
+            --gathered->missing;
+            if (reply.ok()) {
+              gathered->replies[i] = *std::move(reply);
+            } else if (gathered->error.ok()) {
+              gathered->error = reply.status();
+            }
+          });
+        },
+        more);
   }
+  return gathered;
 }
 
 void Settle(Members& members, TaskQueue& queue, MemberCommands commands,

@@ -1,30 +1,39 @@
-// FanOut: one command for each of several members, and one outcome.
+// FanOut: one command for each of several members, and what comes of them.
 
 #ifndef SERVICES_COORDINATOR_FAN_OUT_H_
 #define SERVICES_COORDINATOR_FAN_OUT_H_
 
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "services/coordinator/job_mailbox.h"
 #include "services/coordinator/members.h"
 #include "services/coordinator/task_queue.h"
 
 namespace gshard {
 
 using MemberCommands = std::vector<std::pair<MemberKey, v1::Command>>;
-// In the order of the commands.
-using OnReplies =
-    std::function<void(absl::StatusOr<std::vector<v1::CommandReply>>)>;
 
-// Adds commands behind those that are there.
-void Append(MemberCommands more, MemberCommands* commands);
+// What members have answered so far.
+struct MemberReplies {
+  std::vector<v1::CommandReply> replies;  // in the order of the commands
+  absl::Status error;                     // the first that came, or OK
+  size_t missing = 0;                     // neither replied, failed nor lost
 
-// Sends the commands at once. `done` runs on `queue`, once: when all members
-// have replied, or as soon as one has failed. Does not block.
-void FanOut(Members& members, TaskQueue& queue, MemberCommands commands,
-            OnReplies done);
+  // All have replied, or it is in vain.
+  bool decided() const { return missing == 0 || !error.ok(); }
+};
+
+// Sends the commands at once. What comes is filled in by `mailbox`, i.e. on the
+// job's thread. How long members may take is for Members to say, which cuts off
+// who takes longer; `more` is as in Members::Send. Does not block.
+std::shared_ptr<const MemberReplies> FanOut(
+    Members& members, const std::shared_ptr<JobMailbox>& mailbox,
+    MemberCommands commands, absl::Duration more = absl::ZeroDuration());
 
 // Sends the commands. `done` runs on `queue`, once: when each member has
 // replied, failed or been lost; which of them does not matter.

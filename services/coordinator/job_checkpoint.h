@@ -24,12 +24,11 @@ namespace gshard {
 inline constexpr char kJobKey[] = "job";    // the job in text form
 inline constexpr char kSeedKey[] = "seed";  // decimal
 
-// Makes the shards of `step` a checkpoint of the job, removes those that the job
-// does not keep and that are not `pinned`, and returns its path. `faults` is the
-// job's claim to the folder. `validation_loss`, of the weights of this step, is
-// recorded if it was measured. Errors:
-// FailedPrecondition if `tensors` are not those of the job's model; those of
-// CommitCheckpoint.
+// Makes the shards of `step` a checkpoint of the job, removes those that the
+// job does not keep and that are not `pinned`, and returns its path. `faults`
+// is the job's claim to the folder. `validation_loss`, of the weights of this
+// step, is recorded if it was measured. Errors: FailedPrecondition if `tensors`
+// are not those of the job's model; those of CommitCheckpoint.
 absl::StatusOr<std::string> CommitJobCheckpoint(
     const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
     std::vector<TensorEntry> tensors,

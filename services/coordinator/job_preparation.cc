@@ -1,7 +1,5 @@
 #include "services/coordinator/job_preparation.h"
 
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +7,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
-#include "services/base/monotonic_time.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
@@ -39,8 +36,8 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   return point;
 }
 
-// What is in the folder of a job that has lost it is the other's, and no word on
-// this one, whatever was found.
+// What is in the folder of a job that has lost it is the other's, and no word
+// on this one, whatever was found.
 absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
                                     absl::StatusOr<ResumePoint> found) {
   RETURN_IF_ERROR(claim.Check());
@@ -87,41 +84,18 @@ bool IsItsOwn(const TrainingJob& job, const absl::Status& taken) {
   return owner.ok() && owner->has_value() && (*owner)->job == job.name;
 }
 
-// False if it is told to stop meanwhile.
-bool Pause(std::stop_token stop, absl::Duration pause) {
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock<std::mutex> lock(mutex);
-  stopped.wait_for(lock, stop, absl::ToChronoNanoseconds(pause),
-                   [] { return false; });
-  return !stop.stop_requested();
-}
-
-absl::StatusOr<std::shared_ptr<FolderClaim>> TakeFolder(const TrainingJob& job,
-                                                        const JobIntent& intent,
-                                                        std::stop_token stop,
-                                                        FaultPoints* faults) {
-  const std::string& root = job.checkpoint.directory;
-  auto claim = FolderClaim::Take(root, job.name, faults);
-  if (!intent.restored || !IsItsOwn(job, claim.status())) return claim;
-  intent.on_wait(claim.status());
-  const MonotonicTime end = MonotonicTime::Now() + kClaimWait;
-  while (IsItsOwn(job, claim.status()) && MonotonicTime::Now() < end) {
-    if (!Pause(stop, absl::Seconds(1))) {
-      return absl::CancelledError("told to stop while it waits for its folder");
-    }
-    claim = FolderClaim::Take(root, job.name, faults);
-  }
-  return claim;
-}
-
 }  // namespace
 
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        std::stop_token stop,
                                        FaultPoints* faults) {
   PreparedJob prepared;
-  ASSIGN_OR_RETURN(prepared.claim, TakeFolder(job, intent, stop, faults));
+  auto claim = FolderClaim::Take(job.checkpoint.directory, job.name, faults);
+  if (intent.restored && IsItsOwn(job, claim.status())) {
+    prepared.held = claim.status();
+    return prepared;
+  }
+  ASSIGN_OR_RETURN(prepared.claim, std::move(claim));
   RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {

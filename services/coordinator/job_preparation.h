@@ -6,7 +6,6 @@
 #define SERVICES_COORDINATOR_JOB_PREPARATION_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <stop_token>
@@ -35,6 +34,10 @@ struct ResumePoint {
 };
 
 struct PreparedJob {
+  // Not OK: the folder of a restored job is still its own of before, as this
+  // says, and nothing is prepared. Where the host of that coordinator has died,
+  // the lock stays until the file server's lease is over. To be tried again.
+  absl::Status held;
   std::shared_ptr<FolderClaim> claim;
   // As it was, with the sizes of the tokenizers' vocabularies.
   TrainingJob job;
@@ -50,10 +53,6 @@ struct JobIntent {
   bool resume = false;
   // It was running when an earlier coordinator ended, and may be trained.
   bool restored = false;
-  // Called once, by PrepareJob(), if a restored job's folder is still its own
-  // of before: where the host of that coordinator has died, the lock stays
-  // until the file server's lease is over. With why; it goes on in time.
-  std::function<void(const absl::Status&)> on_wait = [](const absl::Status&) {};
 };
 
 // How long a restored job waits for its folder: more than what file servers

@@ -1,4 +1,4 @@
-// How a JobRunner with buddies keeps what lost workers had.
+// How a JobAttempt with buddies keeps what lost workers had.
 //
 // The experts of each worker of the session are replicated on the next one,
 // which makes the same updates. A commit is begun when all gradients are where
@@ -7,88 +7,91 @@
 // committed then has what any checkpoint has, and the next attempt begins with
 // it: what is lost is the open step.
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "services/base/log.h"
-#include "services/coordinator/job_runner.h"
+#include "services/base/status_macros.h"
+#include "services/coordinator/job_attempt.h"
+#include "services/coordinator/job_recovery.h"
 
 namespace gshard {
 
-std::set<size_t> JobRunner::LostWorkers() const {
-  const std::vector<Member> members = env_.members->List();
+std::set<size_t> JobAttempt::LostWorkers() const {
+  const std::set<MemberKey> members = context_->Members();
   std::set<size_t> lost;
   for (size_t w = 0; w < plan_.workers.size(); ++w) {
-    const bool there = std::any_of(
-        members.begin(), members.end(),
-        [&](const Member& m) { return KeyOf(m) == plan_.workers[w]; });
-    if (!there) lost.insert(w);
+    if (members.count(plan_.workers[w]) == 0) lost.insert(w);
   }
   return lost;
 }
 
-bool JobRunner::Rescue(const absl::Status& cause) {
-  const size_t workers = plan_.workers.size();
-  const bool trains =
-      phase_ == Phase::kMicrobatches || phase_ == Phase::kPreparing ||
-      phase_ == Phase::kCommitting || phase_ == Phase::kCheckpointing ||
-      phase_ == Phase::kRescuing ||
-      (phase_ == Phase::kValidating && !last_step_);
-  if (!job_.recovery.buddies || !trains || workers == 0) return false;
-  if (dense_ == nullptr) return false;  // routers have no buddies
+absl::Status JobAttempt::Rescue(const absl::Status& cause) {
+  // Routers have no buddies, and the last checkpoint tells what the last
+  // validation found.
+  const bool no_use =
+      plan_.workers.empty() || dense_ == nullptr || (validating_ && last_step_);
   const std::set<size_t> lost = LostWorkers();
-  for (const size_t w : lost) {
-    if (lost.count((w + 1) % workers) > 0) return false;
+  if (!context_->job.recovery.buddies || no_use ||
+      !BuddiesAreLeft(lost, num_workers())) {
+    return cause;
   }
-  // Without its answer the commit is as good as made; but the last checkpoint
-  // tells what the last validation found.
-  if (phase_ == Phase::kCommitting) {
+  // Without its answer the commit is as good as made.
+  if (!counted_) {
     const bool over = CountStep(commit_.skip_update());
-    if (over && ValidationDue(over)) return false;
+    if (over && ValidationDue(over)) return cause;
   }
-  DropCheckpoint();
-  const int64_t step = dense_->step();
-  if (step == checkpoint_step_ || step == 0) return false;
-  LogWarning("workers write what is needed to go on", {{"job", job_.name},
-                                                       {"step", step},
-                                                       {"lost", lost.size()},
-                                                       {"status", cause}});
-  phase_ = Phase::kRescuing;
-  microbatches_ = nullptr;
-  lost_ = lost;
-  if (commit_.session() == session_ && commit_.step() == step) {
-    // Those that have made it do nothing; before the next command to each.
-    MemberCommands commits;
-    for (size_t w = 0; w < workers; ++w) {
-      if (lost.count(w) > 0) continue;
-      commits.emplace_back(plan_.workers[w], v1::Command());
-      *commits.back().second.mutable_commit_step() = commit_;
-    }
-    Tell(*env_.members, std::move(commits));
-  }
-  BeginCheckpoint(
-      step, lost,
-      [this, cause](absl::StatusOr<std::vector<v1::CommandReply>> replies) {
-        const absl::Status status =
-            replies.ok() ? OnShards(*replies) : replies.status();
-        if (!status.ok()) OnRescueFailed(cause, status);
-      });
-  after_checkpoint_ = [this, cause] {
-    // It was the last one anyway, or the job is to stop.
-    if (last_step_ || stop_) return OnCheckpointDone();
-    BeginAttempt(cause);
-  };
-  return true;
+  const absl::Status written = WriteRescue(lost, cause);
+  if (!written.ok()) return written;
+  // It was the last one anyway, or the job is to stop.
+  if (IsDone()) return absl::OkStatus();
+  context_->stops_at_once = true;
+  RETURN_IF_ERROR(context_->CheckWanted());
+  return cause;
 }
 
-void JobRunner::OnRescueFailed(const absl::Status& cause,
-                               const absl::Status& status) {
-  LogWarning("what was lost with workers is lost",
-             {{"job", job_.name}, {"status", status}});
-  // Others were lost meanwhile, but perhaps none that was needed.
-  const bool worse = LostWorkers().size() > lost_.size();
-  if (!worse || !Rescue(cause)) BeginAttempt(cause);
+absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
+                                     const absl::Status& cause) {
+  while (true) {
+    DropCheckpoint();
+    if (committed_ == context_->checkpoint_step || committed_ == 0) {
+      return cause;
+    }
+    LogWarning("workers write what is needed to go on",
+               {{"job", context_->job.name},
+                {"step", committed_},
+                {"lost", lost.size()},
+                {"status", cause}});
+    if (commit_.step() == committed_) {
+      // Those that have made it do nothing; before the next command to each.
+      MemberCommands commits;
+      for (size_t w = 0; w < num_workers(); ++w) {
+        if (lost.count(w) > 0) continue;
+        commits.emplace_back(plan_.workers[w], v1::Command());
+        *commits.back().second.mutable_commit_step() = commit_;
+      }
+      Tell(*context_->env.members, std::move(commits));
+    }
+    BeginCheckpoint(committed_, /*validation_loss=*/std::nullopt, lost);
+    RETURN_IF_ERROR(context_->Await([&] {
+      writing_->Tend();
+      return writing_->done();
+    }));
+    const absl::Status failed = writing_->path().status();
+    if (failed.ok()) {
+      OnCheckpointWritten();
+      return absl::OkStatus();
+    }
+    if (!writing_->failed_by_member()) return Leave(Exit::kFailed, failed);
+    LogWarning("what was lost with workers is lost",
+               {{"job", context_->job.name}, {"status", failed}});
+    // Others were lost meanwhile, but perhaps none that was needed.
+    const std::set<size_t> now_lost = LostWorkers();
+    if (now_lost.size() <= lost.size() ||
+        !BuddiesAreLeft(now_lost, num_workers())) {
+      return cause;
+    }
+    lost = now_lost;
+  }
 }
 
 }  // namespace gshard

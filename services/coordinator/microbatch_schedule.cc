@@ -12,16 +12,19 @@ constexpr int64_t kWindowOfRouter = 4;
 
 }  // namespace
 
-void MicrobatchSchedule::RemoveRouter(const MemberKey& router) {
-  const auto found = routers_.find(router);
-  if (found == routers_.end()) return;
-  for (const int32_t index : found->second) {
-    Microbatch& microbatch = microbatches_[index];
-    microbatch.assigned = false;
-    ++microbatch.attempt;
-    waiting_.insert(index);
-  }
-  routers_.erase(found);
+void MicrobatchSchedule::SetRouters(const std::vector<MemberKey>& routers) {
+  const std::set<MemberKey> there(routers.begin(), routers.end());
+  std::erase_if(routers_, [&](const auto& router) {
+    if (there.count(router.first) > 0) return false;
+    for (const int32_t index : router.second) {
+      Microbatch& microbatch = microbatches_[index];
+      microbatch.assigned = false;
+      ++microbatch.attempt;
+      waiting_.insert(index);
+    }
+    return true;
+  });
+  for (const MemberKey& router : there) routers_.try_emplace(router);
 }
 
 std::vector<Assignment> MicrobatchSchedule::Assign() {

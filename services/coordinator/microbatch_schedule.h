@@ -50,10 +50,9 @@ class MicrobatchSchedule {
     for (int32_t i = 0; i < count; ++i) waiting_.insert(i);
   }
 
-  void AddRouter(const MemberKey& router) { routers_[router]; }
-
-  // What it had not finished waits again, as the next attempt.
-  void RemoveRouter(const MemberKey& router);
+  // Those that there are now. What others had not finished waits again, as the
+  // next attempt.
+  void SetRouters(const std::vector<MemberKey>& routers);
 
   // Assigns what can be assigned now.
   std::vector<Assignment> Assign();

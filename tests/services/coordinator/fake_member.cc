@@ -61,7 +61,7 @@ std::string Text(const v1::Command& command) {
 FakeMember::FakeMember(std::shared_ptr<grpc::Channel> channel,
                        v1::MemberRole role, std::string name,
                        Intercept intercept, int64_t memory_bytes)
-    : channel_(channel), intercept_(std::move(intercept)) {
+    : transfer_(Over(channel)), intercept_(std::move(intercept)) {
   MemberOptions options;
   options.channel = std::move(channel);
   options.role = role;
@@ -71,6 +71,19 @@ FakeMember::FakeMember(std::shared_ptr<grpc::Channel> channel,
   options.memory_bytes = memory_bytes;
   client_ = std::make_unique<MemberClient>(std::move(options), this);
   CHECK(client_->Start().ok());
+}
+
+FakeMember::Transfer FakeMember::Over(std::shared_ptr<grpc::Channel> channel) {
+  return {.pull =
+              [channel](const v1::PullParametersRequest& pull,
+                        const std::map<std::string, ExpectedTensor>& expected) {
+                return PullParameters(channel, pull, expected, kLong).status();
+              },
+          .push =
+              [channel](const v1::TensorFrameHeader& header,
+                        const NamedTensors& gradients) {
+                return PushGradients(channel, header, gradients, kLong);
+              }};
 }
 
 std::vector<std::string> FakeMember::commands() const {
@@ -250,7 +263,7 @@ absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
   v1::PullParametersRequest pull;
   pull.set_session(assign.session());
   pull.set_version(assign.parameter_version());
-  RETURN_IF_ERROR(PullParameters(channel_, pull, expected, kLong).status());
+  RETURN_IF_ERROR(transfer_.pull(pull, expected));
   if (assign.validation()) {
     *reply->mutable_microbatch_done()->mutable_stats() =
         FakeValidationStats(model, assign.step(), assign.microbatch());
@@ -261,7 +274,7 @@ absl::Status FakeMember::RunMicrobatch(const v1::AssignMicrobatch& assign,
   header.set_step(assign.step());
   header.set_microbatch(assign.microbatch());
   header.set_attempt(assign.attempt());
-  RETURN_IF_ERROR(PushGradients(channel_, header, gradients, kLong));
+  RETURN_IF_ERROR(transfer_.push(header, std::move(gradients)));
   *reply->mutable_microbatch_done()->mutable_stats() =
       FakeStats(model, assign.step(), assign.microbatch());
   return absl::OkStatus();

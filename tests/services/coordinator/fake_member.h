@@ -16,6 +16,7 @@
 
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/rpc/member_client.h"
+#include "services/rpc/tensor_transfer.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {
@@ -30,9 +31,20 @@ class FakeMember : public MemberHandler {
   FakeMember(std::shared_ptr<grpc::Channel> channel, v1::MemberRole role,
              std::string name, Intercept intercept = nullptr,
              int64_t memory_bytes = 0);
+  // One whose commands and replies somebody else carries, and its tensors.
+  struct Transfer {
+    std::function<absl::Status(const v1::PullParametersRequest&,
+                               const std::map<std::string, ExpectedTensor>&)>
+        pull;
+    std::function<absl::Status(const v1::TensorFrameHeader&, NamedTensors)>
+        push;
+  };
+  explicit FakeMember(Transfer transfer) : transfer_(std::move(transfer)) {}
   ~FakeMember() override { Leave(); }
 
-  void Leave() { client_->Stop(); }
+  void Leave() {
+    if (client_ != nullptr) client_->Stop();
+  }
 
   // What a router says of the text of jobs that it loads from now on.
   void SetText(const v1::TextLoaded& text);
@@ -80,7 +92,10 @@ class FakeMember : public MemberHandler {
       const v1::WriteCheckpoint& write,
       const std::vector<NamedTensor>& tensors);
 
-  const std::shared_ptr<grpc::Channel> channel_;
+  // Over gRPC.
+  static Transfer Over(std::shared_ptr<grpc::Channel> channel);
+
+  const Transfer transfer_;
   const Intercept intercept_;
   mutable std::mutex mutex_;
   mutable std::condition_variable came_;

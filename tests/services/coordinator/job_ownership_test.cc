@@ -147,8 +147,8 @@ TEST(JobOwnershipTest, AJobWhoseFolderWasTakenOverFailsAndDeletesNothing) {
   EXPECT_OK(rival->Check());
 }
 
-// A rival may have a job of the same name, and have trained all of it while this
-// one was paused.
+// A rival may have a job of the same name, and have trained all of it while
+// this one was paused.
 TEST(JobOwnershipTest, WhatARivalHasMadeIsNoWordOnWhoLostTheFolder) {
   FakeCluster cluster;
   const TrainingJob job = FiveSteps(cluster, "a");

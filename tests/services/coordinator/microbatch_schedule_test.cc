@@ -32,8 +32,7 @@ const MemberKey kB{"b", 2};
 TEST(MicrobatchScheduleTest, QueuesOneAheadWhileManyWait) {
   MicrobatchSchedule schedule(7, 7);
   EXPECT_THAT(schedule.Assign(), IsEmpty());  // no routers
-  schedule.AddRouter(kA);
-  schedule.AddRouter(kB);
+  schedule.SetRouters({kA, kB});
   EXPECT_THAT(schedule.Assign(),
               ElementsAre(Assignment{kA, 0, 0}, Assignment{kB, 1, 0},
                           Assignment{kA, 2, 0}, Assignment{kB, 3, 0}));
@@ -56,12 +55,11 @@ TEST(MicrobatchScheduleTest, QueuesOneAheadWhileManyWait) {
 
 TEST(MicrobatchScheduleTest, ALostRoutersMicrobatchesRunAgain) {
   MicrobatchSchedule schedule(3, 3);
-  schedule.AddRouter(kA);
-  schedule.AddRouter(kB);
+  schedule.SetRouters({kA, kB});
   EXPECT_THAT(schedule.Assign(),
               ElementsAre(Assignment{kA, 0, 0}, Assignment{kB, 1, 0}));
-  schedule.RemoveRouter(kB);
-  schedule.RemoveRouter(kB);  // nothing more to do
+  schedule.SetRouters({kA});
+  schedule.SetRouters({kA});  // nothing more to do
   EXPECT_EQ(schedule.num_routers(), 1u);
   EXPECT_FALSE(schedule.IsCurrent({kB, 1, 0}));
   EXPECT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, 1, 1}));
@@ -79,7 +77,7 @@ TEST(MicrobatchScheduleTest, ALostRoutersMicrobatchesRunAgain) {
 
 TEST(MicrobatchScheduleTest, AFailedMicrobatchWaitsForItsRelease) {
   MicrobatchSchedule schedule(1, 1);
-  schedule.AddRouter(kA);
+  schedule.SetRouters({kA});
   ASSERT_THAT(schedule.Assign(), ElementsAre(Assignment{kA, 0, 0}));
   EXPECT_EQ(schedule.Failed({kA, 0, 0}), 1);
   EXPECT_THAT(schedule.Assign(), IsEmpty());
@@ -90,7 +88,7 @@ TEST(MicrobatchScheduleTest, AFailedMicrobatchWaitsForItsRelease) {
 
 TEST(MicrobatchScheduleTest, TheWindowFollowsTheRoutersThatAreThere) {
   MicrobatchSchedule schedule(9, 9);
-  schedule.AddRouter(kA);
+  schedule.SetRouters({kA});
   EXPECT_THAT(schedule.Assign(),
               ElementsAre(Assignment{kA, 0, 0}, Assignment{kA, 1, 0}));
   for (const int32_t next : {2, 3}) {
@@ -99,7 +97,7 @@ TEST(MicrobatchScheduleTest, TheWindowFollowsTheRoutersThatAreThere) {
   }
   schedule.Finish({kA, 3, 0});
   EXPECT_THAT(schedule.Assign(), IsEmpty());  // 0 is missing
-  schedule.AddRouter(kB);
+  schedule.SetRouters({kA, kB});
   EXPECT_THAT(schedule.Assign(),
               ElementsAre(Assignment{kB, 4, 0}, Assignment{kA, 5, 0},
                           Assignment{kB, 6, 0}));
@@ -111,8 +109,7 @@ TEST(MicrobatchScheduleTest, TheWindowFollowsTheRoutersThatAreThere) {
 
 TEST(MicrobatchScheduleTest, RunsAheadOfTheOldestMissingOneByAWindow) {
   MicrobatchSchedule schedule(6, 3);
-  schedule.AddRouter(kA);
-  schedule.AddRouter(kB);
+  schedule.SetRouters({kA, kB});
   EXPECT_THAT(schedule.Assign(),
               ElementsAre(Assignment{kA, 0, 0}, Assignment{kB, 1, 0},
                           Assignment{kA, 2, 0}));
@@ -170,7 +167,10 @@ class RandomStep {
   void After(int time, std::function<void()> happen) {
     events_.emplace(now_ + time, std::move(happen));
   }
-  void Join() { schedule_.AddRouter({"r", ++last_router_}); }
+  void Join() {
+    routers_.push_back({"r", ++last_router_});
+    schedule_.SetRouters(routers_);
+  }
 
   void Dispatch() {
     for (const Assignment& assignment : schedule_.Assign()) {
@@ -182,7 +182,8 @@ class RandomStep {
   // The router has run it, or not to the end, or is lost over it.
   void OnRun(const Assignment& assignment) {
     if (OneIn(6)) {
-      schedule_.RemoveRouter(assignment.router);
+      std::erase(routers_, assignment.router);
+      schedule_.SetRouters(routers_);
       After(Between(0, 200), [this] { Join(); });
     }
     // What is late of an attempt that was handed on adds up as well.
@@ -206,6 +207,7 @@ class RandomStep {
   const int window_;
   MicrobatchSchedule schedule_;
   std::deque<OrderedSum> sums_;  // the coordinator's, and workers'
+  std::vector<MemberKey> routers_;
   int64_t last_router_ = 0;
   int now_ = 0;
   std::multimap<int, std::function<void()>> events_;

@@ -1,4 +1,4 @@
-#include "services/coordinator/job_runner.h"
+#include "services/coordinator/job_run.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ std::vector<std::string> Only(const std::vector<std::string>& commands,
   return out;
 }
 
-TEST(JobRunnerTest, TrainsBitForBitWithAnyNumberOfMembers) {
+TEST(JobRunTest, TrainsBitForBitWithAnyNumberOfMembers) {
   for (const auto& [routers, workers] :
        {std::pair(1, 1), std::pair(1, 4), std::pair(2, 3)}) {
     SCOPED_TRACE(absl::StrCat(routers, " routers, ", workers, " workers"));
@@ -87,7 +87,7 @@ TEST(JobRunnerTest, TrainsBitForBitWithAnyNumberOfMembers) {
   }
 }
 
-TEST(JobRunnerTest, TrainsTheTokenizersThatTheJobDoesNotName) {
+TEST(JobRunTest, TrainsTheTokenizersThatTheJobDoesNotName) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.steps = 1;
@@ -121,7 +121,7 @@ TEST(JobRunnerTest, TrainsTheTokenizersThatTheJobDoesNotName) {
             target);
 }
 
-TEST(JobRunnerTest, ALostRoutersMicrobatchesGoToOthers) {
+TEST(JobRunTest, ALostRoutersMicrobatchesGoToOthers) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.min_routers = 2;
@@ -154,7 +154,7 @@ TEST(JobRunnerTest, ALostRoutersMicrobatchesGoToOthers) {
               AllOf(Contains("assign 1/0/1"), Not(Contains("assign 2/0/1"))));
 }
 
-TEST(JobRunnerTest, ARouterThatJoinsLaterHelps) {
+TEST(JobRunTest, ARouterThatJoinsLaterHelps) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   std::promise<void> stuck;
@@ -188,7 +188,7 @@ TEST(JobRunnerTest, ARouterThatJoinsLaterHelps) {
   ExpectTrained(job, 3);
 }
 
-TEST(JobRunnerTest, APassingFailureIsTriedAgain) {
+TEST(JobRunTest, APassingFailureIsTriedAgain) {
   FakeCluster cluster;
   const TrainingJob job = cluster.MakeJob();
   FakeMember& router = cluster.AddRouter(
@@ -219,7 +219,7 @@ TEST(JobRunnerTest, APassingFailureIsTriedAgain) {
 }
 
 // It makes way for the first one as often as all may fail, and then fails.
-TEST(JobRunnerTest, ToMakeWayIsNoFailure) {
+TEST(JobRunTest, ToMakeWayIsNoFailure) {
   FakeCluster cluster({.retry_delay = absl::Milliseconds(1)});
   TrainingJob job = cluster.MakeJob();
   job.min_routers = 2;
@@ -262,7 +262,7 @@ FakeMember::Intercept On(bool (v1::Command::*has)() const,
   };
 }
 
-TEST(JobRunnerTest, WhatDoesNotPassFailsTheJob) {
+TEST(JobRunTest, WhatDoesNotPassFailsTheJob) {
   using absl::StatusCode;
   const auto error = [](absl::Status status) {
     return [status] { return ReplyWith(status); };
@@ -356,7 +356,7 @@ TEST(JobRunnerTest, WhatDoesNotPassFailsTheJob) {
   }
 }
 
-TEST(JobRunnerTest, IsCancelled) {
+TEST(JobRunTest, IsCancelled) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.steps = 1'000'000;
@@ -381,7 +381,7 @@ TEST(JobRunnerTest, IsCancelled) {
   router.WaitFor("abort demo/1");
 }
 
-TEST(JobRunnerTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
+TEST(JobRunTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   std::atomic<int64_t> seconds{1000};
   FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
                          return MonotonicTime() + absl::Seconds(seconds.load());
@@ -412,7 +412,7 @@ class NoSender final : public StreamSender<v1::JoinResponse> {
 };
 
 // It was put on a smaller machine.
-TEST(JobRunnerTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
+TEST(JobRunTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
   const ScratchDirectory scratch;
   const TrainingJob job = MakeFakeJob("demo", scratch);
   Members members({.lease = absl::Hours(24)});
@@ -425,29 +425,25 @@ TEST(JobRunnerTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
     member.set_role(role);
     ASSERT_OK(members.Register(member, std::make_shared<NoSender>()).status());
   }
-  TaskQueue queue, disk, sums;
+  TaskQueue disk, sums;
   ProgressFeed feed((v1::JobProgress()));
   JobEnvironment environment;
   environment.members = &members;
-  environment.queue = &queue;
-  environment.disk = &disk;
+  environment.on_disk = [&](std::function<void()> work) {
+    disk.Post(std::move(work));
+  };
   environment.sums = &sums;
   environment.memory_bytes = 1;
   environment.next_placement_version = [] { return 1; };
-  JobRunner runner({.job = job, .resume = true, .restored = true}, environment,
-                   &feed);
-  queue.Post([&] { runner.Start(); });
-  while (!absl::StrContains(feed.Latest().status().message(), "coordinator")) {
-    std::this_thread::yield();
-  }
-  EXPECT_EQ(feed.Latest().state(), v1::JOB_STATE_FAILED)
-      << feed.Latest().status().message();
-  disk.Stop();
-  queue.Stop();
+  JobStatus status;
+  RunJob({.job = job, .resume = true, .restored = true}, environment,
+         std::make_shared<JobMailbox>(), &feed, &status);
+  EXPECT_EQ(feed.Latest().state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(feed.Latest().status().message(), HasSubstr("coordinator"));
 }
 
 // One that is about to leave says so, but may be all there is.
-TEST(JobRunnerTest, ARouterThatIsUnavailableIsAskedAgain) {
+TEST(JobRunTest, ARouterThatIsUnavailableIsAskedAgain) {
   FakeCluster cluster;
   std::atomic<int> loads{0};
   cluster.AddRouter(
@@ -464,7 +460,7 @@ TEST(JobRunnerTest, ARouterThatIsUnavailableIsAskedAgain) {
 }
 
 // Who makes the index of a large text takes longer than any model to load.
-TEST(JobRunnerTest, RoutersHaveTimeToIndexTheText) {
+TEST(JobRunTest, RoutersHaveTimeToIndexTheText) {
   std::atomic<int64_t> hours{0};
   FakeCluster cluster({.lease = absl::Hours(1000), .clock = [&] {
                          return MonotonicTime() + absl::Hours(hours.load());
@@ -489,7 +485,7 @@ TEST(JobRunnerTest, RoutersHaveTimeToIndexTheText) {
   ASSERT_OK(cluster.Cancel("demo"));
 }
 
-TEST(JobRunnerTest, WaitsForMembers) {
+TEST(JobRunTest, WaitsForMembers) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.min_workers = 2;
@@ -506,7 +502,7 @@ TEST(JobRunnerTest, WaitsForMembers) {
   EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
 }
 
-TEST(JobRunnerTest, ARouterOfAnotherReleaseIsLeftOut) {
+TEST(JobRunTest, ARouterOfAnotherReleaseIsLeftOut) {
   FakeCluster cluster;
   const TrainingJob job = cluster.MakeJob();
   cluster.AddRouter(
@@ -528,7 +524,7 @@ TEST(JobRunnerTest, ARouterOfAnotherReleaseIsLeftOut) {
   EXPECT_EQ(last.status().message(), "");
 }
 
-TEST(JobRunnerTest, ADrainEndsTheJobWithACheckpoint) {
+TEST(JobRunTest, ADrainEndsTheJobWithACheckpoint) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.steps = 1'000'000;
@@ -547,7 +543,7 @@ TEST(JobRunnerTest, ADrainEndsTheJobWithACheckpoint) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
 }
 
-TEST(JobRunnerTest, WritesCurvesAndServesWhatItTrained) {
+TEST(JobRunTest, WritesCurvesAndServesWhatItTrained) {
   FakeCluster cluster;
   TrainingJob job = cluster.MakeJob();
   job.summary_directory = cluster.scratch / "summary";
