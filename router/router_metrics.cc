@@ -81,20 +81,7 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
           "gshard_microbatch_duration_seconds",
           "Time of training microbatches, parameters and gradients "
           "included.")),
-      call_retries(metrics.AddCounterFamily(
-          "gshard_expert_call_retries_total",
-          "Calls made again on another replica since the worker failed.",
-          {"worker"})),
-      call_hedges(metrics.AddCounterFamily(
-          "gshard_expert_call_hedges_total",
-          "Calls made twice since the worker kept them waiting.", {"worker"})),
-      worker_ejections(metrics.AddCounterFamily(
-          "gshard_worker_ejections_total",
-          "Times that the worker was avoided until it answered a ping.",
-          {"worker"})),
-      lost_choices(metrics.AddCounter(
-          "gshard_expert_tokens_lost_total",
-          "Choices of tokens for which no worker was left.")) {
+      exchange(metrics) {
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",
       {"stage"});
@@ -102,11 +89,6 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
   encode_seconds = stages.With({"encode"});
   decode_seconds = stages.With({"decode"});
   detokenize_seconds = stages.With({"detokenize"});
-  const CounterFamily bytes = metrics.AddCounterFamily(
-      "gshard_exchange_bytes_total",
-      "Tensor bytes exchanged with expert workers.", {"direction"});
-  sent_bytes = bytes.With({"sent"});
-  received_bytes = bytes.With({"received"});
   for (const absl::StatusCode code :
        {absl::StatusCode::kOk, absl::StatusCode::kCancelled,
         absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,

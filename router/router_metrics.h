@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "router/admission.h"
+#include "services/exchange/exchange_metrics.h"
 #include "services/metrics/metrics.h"
 
 namespace gshard {
@@ -54,13 +55,8 @@ struct RouterMetrics {
   CounterFamily expert_tokens;   // by layer
   CounterFamily dropped_tokens;  // by layer, choice
   GaugeFamily load_imbalance;    // by layer
-  Counter sent_bytes;
-  Counter received_bytes;
   Histogram microbatch_seconds;
-  CounterFamily call_retries;      // by worker that failed
-  CounterFamily call_hedges;       // by worker that was slow
-  CounterFamily worker_ejections;  // by worker
-  Counter lost_choices;
+  ExchangeMetrics exchange;
 };
 
 }  // namespace gshard

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "router/connect_replicas.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config_proto.h"
@@ -127,9 +128,10 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                    ModelConfigFromProto(router.model()));
   Entry entry;
   if (load.training()) {
-    ASSIGN_OR_RETURN(
-        WorkerGroup workers,
-        ConnectWorkers(router.placement(), model.experts, to_training_));
+    RETURN_IF_ERROR(CheckHeldOnce(router.placement(), model.experts));
+    ASSIGN_OR_RETURN(auto workers,
+                     ConnectReplicas(router.placement(), load.session(),
+                                     model.experts, to_training_));
     ASSIGN_OR_RETURN(TrainingJob job, TrainingJobFromProto(router.job()));
     job.model = model;
     std::shared_ptr<DenseShard> dense;
@@ -228,12 +230,11 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
   ReplicaGroup added;
   const auto present = replicas.group();
   for (const ReplicaHolding& holding : group->holdings) {
-    const bool known =
-        std::any_of(present->holdings.begin(), present->holdings.end(),
-                    [&](const ReplicaHolding& other) {
-                      return other.connection == holding.connection &&
-                             other.session == holding.session;
-                    });
+    const bool known = std::any_of(
+        present->holdings.begin(), present->holdings.end(),
+        [&](const ReplicaHolding& other) {
+          return other.stub == holding.stub && other.session == holding.session;
+        });
     if (!known) added.holdings.push_back(holding);
   }
   const absl::Status verified = replicas.Verify(added);

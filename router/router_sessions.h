@@ -21,7 +21,6 @@
 #include "router/serving_session.h"
 #include "router/training_session.h"
 #include "router/worker_connection.h"
-#include "router/worker_group.h"
 
 namespace gshard {
 

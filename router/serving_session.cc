@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/replicated_segments.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/exchange/expert_exchange.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
 #include "services/segments/role_split.h"
@@ -93,16 +93,20 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
   std::string default_language =
       DefaultLanguage(checkpoint->manifest(), *tokenizers.source);
   ASSIGN_OR_RETURN(TensorMap parameters, LoadDense(model, *checkpoint));
+  ASSIGN_OR_RETURN(
+      SegmentCalls calls,
+      ReadSegmentCalls({&encode_roles.router, &decode_roles.router}));
   return std::shared_ptr<ServingSession>(new ServingSession(
       std::move(spec), std::move(tokenizers), std::move(default_language),
-      std::move(parameters), std::move(encode_roles.router),
+      std::move(parameters), std::move(calls), std::move(encode_roles.router),
       std::move(decode_roles.router), std::move(metrics)));
 }
 
 ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
                                std::string default_language,
-                               TensorMap parameters, Program encode,
-                               Program decode, RouterMetrics metrics)
+                               TensorMap parameters, SegmentCalls calls,
+                               Program encode, Program decode,
+                               RouterMetrics metrics)
     : spec_(std::move(spec)),
       tokenizers_(std::move(tokenizers)),
       default_language_(std::move(default_language)),
@@ -110,7 +114,8 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target())),
       metrics_(std::move(metrics)),
-      replicas_(spec_.model.experts, spec_.replicas, metrics_),
+      calls_(std::move(calls)),
+      replicas_(spec_.model.experts, spec_.replicas, metrics_.exchange),
       expert_rows_(spec_.model.experts) {
   translator_.RoundParameters(parameters_);
   for (const auto& [name, tensor] : parameters_) {
@@ -177,14 +182,12 @@ absl::StatusOr<std::string> ServingSession::Decode(
 
 template <typename Work>
 absl::Status ServingSession::Run(const BatchRun& run, const Work& work) {
-  // Both reasons to stop wake the segments through one.
-  Cancellation stop;
-  const auto cancel = [&stop] { stop.Cancel(); };
-  const uint64_t by_batch = run.all_cancelled->OnCancel(cancel);
-  const uint64_t by_session = interrupted_.OnCancel(cancel);
-  ReplicatedSegments segments(replicas_, run.deadline, stop);
+  ExpertExchange exchange(replicas_, calls_, {.deadline = run.deadline});
+  const auto interrupt = [&exchange] { exchange.Interrupt(); };
+  const uint64_t by_batch = run.all_cancelled->OnCancel(interrupt);
+  const uint64_t by_session = interrupted_.OnCancel(interrupt);
   DecodeStatistics statistics;
-  const absl::Status status = work(&segments, &statistics);
+  const absl::Status status = work(&exchange, &statistics);
   run.all_cancelled->Remove(by_batch);
   interrupted_.Remove(by_session);
   for (const LayerLoad& layer : statistics.layers) {
@@ -198,7 +201,7 @@ absl::Status ServingSession::Run(const BatchRun& run, const Work& work) {
     return absl::UnavailableError(
         absl::StrCat("model ", id(), " was unloaded"));
   }
-  return stop.cancelled() ? status : ToClient(status);
+  return exchange.interrupted() ? status : ToClient(status);
 }
 
 class ServingSession::Batch final : public ModelBatch {

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "router/replica_set.h"
 #include "router/router_metrics.h"
 #include "router/translation_model.h"
 #include "services/config/model_config.h"
+#include "services/exchange/replica_set.h"
+#include "services/exchange/segment_calls.h"
 #include "services/graph/executor.h"
 #include "services/tokenizer/tokenizer.h"
 
@@ -97,7 +98,8 @@ class ServingSession final : public TranslationModel {
 
   ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
                  std::string default_language, TensorMap parameters,
-                 Program encode, Program decode, RouterMetrics metrics);
+                 SegmentCalls calls, Program encode, Program decode,
+                 RouterMetrics metrics);
 
   // Calls work(segments, statistics) with the workers of the session, and
   // counts what it did.
@@ -113,6 +115,7 @@ class ServingSession final : public TranslationModel {
   TensorMap parameters_;  // rounded as the programs take them
   const Translator translator_;
   const RouterMetrics metrics_;
+  const SegmentCalls calls_;
   int64_t memory_bytes_ = 0;
   Cancellation interrupted_;
   ReplicaSet replicas_;

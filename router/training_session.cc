@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/remote_segments.h"
 #include "services/base/status_macros.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
@@ -64,14 +63,16 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
   RETURN_IF_ERROR(CheckSegmentsKey(spec.segments_key, key));
   ASSIGN_OR_RETURN(auto text,
                    TrainingText::Open(job, spec.tokenizer_directory, stop));
-  return std::unique_ptr<TrainingSession>(
-      new TrainingSession(std::move(spec), std::move(roles.router),
-                          std::move(evaluation_roles.router), std::move(text),
-                          std::move(coordinator), std::move(metrics)));
+  ASSIGN_OR_RETURN(SegmentCalls calls,
+                   ReadSegmentCalls({&roles.router, &evaluation_roles.router}));
+  return std::unique_ptr<TrainingSession>(new TrainingSession(
+      std::move(spec), std::move(calls), std::move(roles.router),
+      std::move(evaluation_roles.router), std::move(text),
+      std::move(coordinator), std::move(metrics)));
 }
 
-TrainingSession::TrainingSession(TrainingSessionSpec spec, Program program,
-                                 Program evaluation,
+TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
+                                 Program program, Program evaluation,
                                  std::unique_ptr<TrainingText> text,
                                  std::shared_ptr<grpc::Channel> coordinator,
                                  RouterMetrics metrics)
@@ -81,7 +82,9 @@ TrainingSession::TrainingSession(TrainingSessionSpec spec, Program program,
       evaluator_(spec_.job.model, std::move(evaluation)),
       text_(std::move(text)),
       coordinator_(std::move(coordinator)),
-      metrics_(std::move(metrics)) {
+      metrics_(std::move(metrics)),
+      calls_(std::move(calls)),
+      workers_(spec_.job.model.experts, spec_.workers, metrics_.exchange) {
   metrics_.DeclareLayers(layers_);
   for (const ParameterSpec& parameter : ModelParameters(spec_.job.model)) {
     if (parameter.per_expert) continue;
@@ -147,7 +150,7 @@ void TrainingSession::CountLayers(const StepStatistics& statistics) const {
 
 absl::StatusOr<MicrobatchResult> TrainingSession::Run(
     const v1::AssignMicrobatch& assignment, const TensorMap& parameters,
-    RemoteSegments* segments, std::function<bool()> cancelled) const {
+    SegmentRunner* segments, std::function<bool()> cancelled) const {
   const int32_t index = assignment.microbatch();
   const auto seed = static_cast<uint64_t>(spec_.job.seed);
   if (!assignment.validation()) {
@@ -191,19 +194,20 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
   ASSIGN_OR_RETURN(
       const Parameters parameters,
       PullVersion(assignment.parameter_version(), LeftUntil(deadline)));
-  RemoteRun run{.session = spec_.session,
-                .step = assignment.step(),
-                .microbatch = assignment.microbatch(),
-                .attempt = assignment.attempt(),
-                .deadline = deadline};
+  ExchangeRun run{.step = assignment.step(),
+                  .microbatch = assignment.microbatch(),
+                  .attempt = assignment.attempt(),
+                  .deadline = deadline};
   // What a validation calls leaves nothing behind.
   if (assignment.validation()) run.step = run.microbatch = run.attempt = 0;
-  RemoteSegments segments(spec_.workers, std::move(run), interrupted_,
-                          metrics_.sent_bytes, metrics_.received_bytes);
+  ExpertExchange exchange(workers_, calls_, run);
+  const uint64_t registration =
+      interrupted_.OnCancel([&exchange] { exchange.Interrupt(); });
   absl::StatusOr<MicrobatchResult> result =
-      Run(assignment, *parameters, &segments, [this, deadline] {
+      Run(assignment, *parameters, &exchange, [this, deadline] {
         return interrupted_.cancelled() || Clock::now() > deadline;
       });
+  interrupted_.Remove(registration);
   if (!result.ok()) {
     if (absl::IsCancelled(result.status()) && !interrupted_.cancelled() &&
         Clock::now() > deadline) {
@@ -219,8 +223,8 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
   }
   v1::MicrobatchStats stats = StatsToProto(result->statistics);
   const Clock::duration duration = Clock::now() - start;
-  stats.set_exchange_bytes(segments.exchange_bytes());
-  stats.set_exchange_micros(segments.waited().count());
+  stats.set_exchange_bytes(exchange.bytes());
+  stats.set_exchange_micros(exchange.waited().count());
   stats.set_duration_micros(
       std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
   metrics_.microbatch_seconds.Observe(

@@ -20,11 +20,10 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/cancellation.h"
 #include "router/dense_shard.h"
-#include "router/remote_segments.h"
 #include "router/router_metrics.h"
 #include "router/training_text.h"
-#include "router/worker_group.h"
 #include "services/config/training_job.h"
+#include "services/exchange/expert_exchange.h"
 #include "services/rpc/tensor_pieces.h"
 #include "services/train/microbatch.h"
 
@@ -34,7 +33,7 @@ struct TrainingSessionSpec {
   std::string session;
   TrainingJob job;                  // validated
   std::string tokenizer_directory;  // source.model, and target.model if needed
-  WorkerGroup workers;
+  std::shared_ptr<const ReplicaGroup> workers;  // each expert once
   // Where parameters come from and gradients go; null: to the coordinator.
   std::shared_ptr<DenseShard> dense;
   uint64_t segments_key = 0;  // what workers run: segments_key.h
@@ -75,8 +74,8 @@ class TrainingSession {
  private:
   using Parameters = std::shared_ptr<const TensorMap>;
 
-  TrainingSession(TrainingSessionSpec spec, Program program, Program evaluation,
-                  std::unique_ptr<TrainingText> text,
+  TrainingSession(TrainingSessionSpec spec, SegmentCalls calls, Program program,
+                  Program evaluation, std::unique_ptr<TrainingText> text,
                   std::shared_ptr<grpc::Channel> coordinator,
                   RouterMetrics metrics);
 
@@ -92,7 +91,7 @@ class TrainingSession {
   Parameters Hold(int64_t version, TensorMap parameters);
   absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
                                        const TensorMap& parameters,
-                                       RemoteSegments* segments,
+                                       SegmentRunner* segments,
                                        std::function<bool()> cancelled) const;
   absl::Status Push(const v1::AssignMicrobatch& assignment,
                     GradientList gradients, std::chrono::milliseconds timeout);
@@ -105,6 +104,8 @@ class TrainingSession {
   const std::unique_ptr<TrainingText> text_;
   const std::shared_ptr<grpc::Channel> coordinator_;
   const RouterMetrics metrics_;
+  const SegmentCalls calls_;
+  TrainingPolicy workers_;
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters
   Cancellation interrupted_;
 

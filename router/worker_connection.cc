@@ -8,6 +8,7 @@
 #include "services/rpc/client_stream.h"
 #include "services/rpc/reaper.h"
 #include "services/rpc/status.h"
+#include "services/rpc/trace_scope.h"
 
 namespace gshard {
 namespace {
@@ -63,7 +64,7 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
     if (on_reply == nullptr) return;  // cancelled meanwhile
     const absl::Status status = FromProtoStatus(frame.header.status());
     if (status.ok()) {
-      on_reply(std::move(frame));
+      on_reply(std::move(frame.tensors));
     } else {
       on_reply(Annotate(status, name_));
     }
@@ -87,17 +88,17 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-WorkerConnection::WorkerConnection(std::string name,
+WorkerConnection::WorkerConnection(absl::string_view name,
                                    std::shared_ptr<grpc::Channel> channel,
                                    StreamOptions options)
-    : name_(absl::StrCat("expert worker '", name, "'")),
+    : WorkerStub(name),
       channel_(std::move(channel)),
       options_(std::move(options)) {}
 
 WorkerConnection::~WorkerConnection() {
   if (stream_ == nullptr) return;
   stream_->sender->Cancel();
-  stream_->End(absl::CancelledError(name_ + ": the connection was closed"));
+  stream_->End(absl::CancelledError(name() + ": the connection was closed"));
 }
 
 std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
@@ -109,14 +110,26 @@ std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
   stream_->sender = OpenStream<ExpertFrame, ExpertFrame>(
       channel_, kRun,
       [this](const std::shared_ptr<StreamSender<ExpertFrame>>&) {
-        return std::make_unique<ReplyReader>(name_, stream_, channel_);
+        return std::make_unique<ReplyReader>(name(), stream_, channel_);
       },
       options_);
   return stream_;
 }
 
-uint64_t WorkerConnection::Call(ExpertFrame frame, OnReply on_reply) {
-  frame.header.set_kind(v1::ExpertFrameHeader::RUN);
+uint64_t WorkerConnection::Call(WorkerCall call, OnReply on_reply) {
+  ExpertFrame frame;
+  v1::ExpertFrameHeader& header = frame.header;
+  header.set_kind(v1::ExpertFrameHeader::RUN);
+  header.set_session(call.session.data(), call.session.size());
+  header.set_segment(call.segment.data(), call.segment.size());
+  header.set_step(call.step);
+  header.set_microbatch(call.microbatch);
+  header.set_attempt(call.attempt);
+  header.set_timeout_ms(call.timeout.count());
+  for (const TraceContext& trace : CurrentTraces()) {
+    header.add_traceparents(trace.Traceparent());
+  }
+  for (auto& [name, tensor] : call.inputs) frame.Add(name, std::move(tensor));
   return Send(std::move(frame), std::move(on_reply));
 }
 
@@ -139,7 +152,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   }
   if (stream == nullptr) {
     on_reply(absl::ResourceExhaustedError(
-        absl::StrCat(name_, ": a call of ", bytes,
+        absl::StrCat(name(), ": a call of ", bytes,
                      " bytes is longer than a message may be, ", limit)));
     return call_id;
   }
@@ -152,7 +165,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   if (!sent.ok()) {
     // Unless the stream's end has told it already.
     const OnReply failed = stream->Take(call_id);
-    if (failed != nullptr) failed(Annotate(sent, name_));
+    if (failed != nullptr) failed(Annotate(sent, name()));
   }
   return call_id;
 }

@@ -110,39 +110,37 @@ class RouterStream {
 };
 
 // The calls of one microbatch, as a local run makes them.
-class CallRecorder final : public DividingRunner {
+class CallRecorder final : public LocalExchange {
  public:
-  CallRecorder(ExpertsOfWorkers experts, WorkerSession* session)
-      : DividingRunner(experts, false), session_(session) {}
+  CallRecorder(const ExpertsOfWorkers& experts, WorkerSession* session)
+      : LocalExchange(experts, [this, session](int, const WorkerCall& call) {
+          return Record(call, session);
+        }) {}
 
   struct Recorded {
-    WorkerCall call;
+    std::string segment;
+    std::vector<std::pair<std::string, Tensor>> inputs;
     std::vector<Tensor> replies;
   };
   std::vector<Recorded> recorded;
 
- protected:
-  absl::StatusOr<std::vector<std::vector<Tensor>>> CallWorkers(
-      std::vector<WorkerCall> calls) override {
-    CHECK(calls.size() == 1);
+ private:
+  absl::StatusOr<std::vector<Tensor>> Record(const WorkerCall& call,
+                                             WorkerSession* session) {
     SegmentRun run;
-    run.segment = calls[0].segment;
+    run.segment = std::string(call.segment);
     run.step = 1;
+    Recorded& kept = recorded.emplace_back(Recorded{run.segment, {}, {}});
     TensorMap inputs;
-    for (auto& [name, tensor] : calls[0].inputs) {
-      tensor = tensor.Clone();
-      inputs[name] = tensor.Clone();
+    for (const auto& [name, tensor] : call.inputs) {
+      kept.inputs.emplace_back(name, tensor.Clone());
+      inputs[std::string(name)] = tensor.Clone();
     }
     ASSIGN_OR_RETURN(std::vector<Tensor> replies,
-                     session_->RunSegment(run, std::move(inputs)));
-    std::vector<Tensor> kept;
-    for (const Tensor& reply : replies) kept.push_back(reply.Clone());
-    recorded.push_back({std::move(calls[0]), std::move(kept)});
-    return std::vector<std::vector<Tensor>>{std::move(replies)};
+                     session->RunSegment(run, std::move(inputs)));
+    for (const Tensor& reply : replies) kept.replies.push_back(reply.Clone());
+    return replies;
   }
-
- private:
-  WorkerSession* const session_;
 };
 
 class ExpertServiceTest : public ::testing::Test {
@@ -192,10 +190,10 @@ class ExpertServiceTest : public ::testing::Test {
     frame.header.set_kind(v1::ExpertFrameHeader::RUN);
     frame.header.set_call_id(call_id);
     frame.header.set_session("small/1");
-    frame.header.set_segment(calls_[i].call.segment);
+    frame.header.set_segment(calls_[i].segment);
     frame.header.set_step(1);
     frame.header.set_timeout_ms(1000);
-    for (const auto& [name, tensor] : calls_[i].call.inputs) {
+    for (const auto& [name, tensor] : calls_[i].inputs) {
       frame.Add(name, tensor);
     }
     return frame;
@@ -342,7 +340,7 @@ TEST_F(ExpertServiceTest, SaysWhatIsWrongAndGoesOn) {
               StatusIs(kPrecondition, HasSubstr("has not saved")));
   // Operands of another shape; group sizes that are not those of the rows.
   for (int i = 0; i < frame.header.tensors_size(); ++i) {
-    const Tensor& right = calls_[0].call.inputs[i].second;
+    const Tensor& right = calls_[0].inputs[i].second;
     ExpertFrame wrong = Frame(7);
     if (right.type() == ElementType::kInt32) {
       Tensor sizes = right.Clone();

@@ -29,38 +29,15 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
 // Calls the one worker and waits; the router of a test.
-class WorkerCalls final : public DividingRunner {
+class WorkerCalls final : public LocalExchange {
  public:
   WorkerCalls(std::shared_ptr<grpc::Channel> channel, ExpertsOfWorkers experts,
               v1::ExpertFrameHeader header)
-      : DividingRunner(experts, /*skip_idle=*/false),
+      : LocalExchange(
+            experts, [this](int, const WorkerCall& call) { return Ask(call); }),
         channel_(std::move(channel)),
         header_(std::move(header)) {}
 
- protected:
-  absl::StatusOr<std::vector<std::vector<Tensor>>> CallWorkers(
-      std::vector<WorkerCall> calls) override {
-    if (sender_ == nullptr) {
-      sender_ = OpenStream<ExpertFrame, ExpertFrame>(
-          channel_, "/gshard.v1.ExpertWorkerService/Run",
-          [this](auto) { return std::make_unique<Handler>(this); });
-    }
-    ExpertFrame frame;
-    frame.header = header_;
-    frame.header.set_kind(v1::ExpertFrameHeader::RUN);
-    frame.header.set_call_id(++last_call_);
-    frame.header.set_segment(calls[0].segment);
-    frame.header.set_timeout_ms(60'000);
-    for (auto& [name, tensor] : calls[0].inputs) frame.Add(name, tensor);
-    reply_ = std::promise<absl::StatusOr<ExpertFrame>>();
-    auto future = reply_.get_future();
-    RETURN_IF_ERROR(sender_->Send(std::move(frame)));
-    ASSIGN_OR_RETURN(ExpertFrame reply, future.get());
-    RETURN_IF_ERROR(FromProtoStatus(reply.header.status()));
-    return std::vector<std::vector<Tensor>>{std::move(reply.tensors)};
-  }
-
- public:
   void Close() {
     if (sender_ == nullptr) return;
     sender_->Finish();
@@ -80,6 +57,27 @@ class WorkerCalls final : public DividingRunner {
    private:
     WorkerCalls* const calls_;
   };
+
+  absl::StatusOr<std::vector<Tensor>> Ask(const WorkerCall& call) {
+    if (sender_ == nullptr) {
+      sender_ = OpenStream<ExpertFrame, ExpertFrame>(
+          channel_, "/gshard.v1.ExpertWorkerService/Run",
+          [this](auto) { return std::make_unique<Handler>(this); });
+    }
+    ExpertFrame frame;
+    frame.header = header_;
+    frame.header.set_kind(v1::ExpertFrameHeader::RUN);
+    frame.header.set_call_id(++last_call_);
+    frame.header.set_segment(std::string(call.segment));
+    frame.header.set_timeout_ms(60'000);
+    for (const auto& [name, tensor] : call.inputs) frame.Add(name, tensor);
+    reply_ = std::promise<absl::StatusOr<ExpertFrame>>();
+    auto future = reply_.get_future();
+    RETURN_IF_ERROR(sender_->Send(std::move(frame)));
+    ASSIGN_OR_RETURN(ExpertFrame reply, future.get());
+    RETURN_IF_ERROR(FromProtoStatus(reply.header.status()));
+    return std::move(reply.tensors);
+  }
 
   const std::shared_ptr<grpc::Channel> channel_;
   const v1::ExpertFrameHeader header_;

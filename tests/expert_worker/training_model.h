@@ -15,11 +15,11 @@
 #include "services/base/status_macros.h"
 #include "services/model/transformer.h"
 #include "services/moe/graph_ops.h"
-#include "services/segments/exchange.h"
 #include "services/segments/role_split.h"
 #include "services/train/job_options.h"
 #include "services/train/microbatch.h"
 #include "tests/reference/local_trainer.h"
+#include "tests/services/exchange/local_exchange.h"
 
 namespace gshard {
 
@@ -118,37 +118,29 @@ inline WorkerSessionSpec TrainingSpec(const TrainingJob& job,
 }
 
 // The exchange with sessions in this process.
-class SessionSegments final : public DividingRunner {
+class SessionSegments final : public LocalExchange {
  public:
   // After `calls_left` rounds of calls the router "dies".
-  SessionSegments(ExpertsOfWorkers experts,
+  SessionSegments(const ExpertsOfWorkers& experts,
                   std::vector<WorkerSession*> sessions, SegmentRun run,
                   int calls_left = 1 << 30)
-      : DividingRunner(std::move(experts), /*skip_idle=*/run.step == 0),
-        sessions_(std::move(sessions)),
-        run_(std::move(run)),
+      : LocalExchange(
+            experts,
+            [sessions, run](int w, const WorkerCall& call) {
+              SegmentRun of = run;
+              of.segment = std::string(call.segment);
+              return sessions[w]->RunSegment(of, InputsOf(call));
+            },
+            run.step),
         calls_left_(calls_left) {}
 
- protected:
-  absl::StatusOr<std::vector<std::vector<Tensor>>> CallWorkers(
-      std::vector<WorkerCall> calls) override {
+  absl::StatusOr<std::vector<Tensor>> Call(
+      const Node& node, absl::Span<const Tensor> operands) override {
     if (calls_left_-- == 0) return absl::UnavailableError("the router died");
-    std::vector<std::vector<Tensor>> replies;
-    for (WorkerCall& call : calls) {
-      TensorMap inputs;
-      for (auto& [name, tensor] : call.inputs) inputs[name] = std::move(tensor);
-      run_.segment = call.segment;
-      ASSIGN_OR_RETURN(
-          std::vector<Tensor> reply,
-          sessions_[call.worker]->RunSegment(run_, std::move(inputs)));
-      replies.push_back(std::move(reply));
-    }
-    return replies;
+    return LocalExchange::Call(node, operands);
   }
 
  private:
-  const std::vector<WorkerSession*> sessions_;
-  SegmentRun run_;
   int calls_left_;
 };
 

@@ -23,11 +23,11 @@ TEST(WorkerConnectionTest, GoesWithoutWaitingForAPausedWorker) {
   auto server = std::make_unique<DeafServer>();
   ASSERT_OK_AND_ASSIGN(auto channel, CreateChannel(server->address()));
   auto connection = std::make_shared<WorkerConnection>("w", std::move(channel));
-  std::promise<absl::StatusOr<ExpertFrame>> reply;
-  std::future<absl::StatusOr<ExpertFrame>> replied = reply.get_future();
-  ExpertFrame frame;
-  frame.Add("rows", RandomTensor({1000, 1000}, 1));
-  connection->Call(std::move(frame),
+  std::promise<absl::StatusOr<std::vector<Tensor>>> reply;
+  auto replied = reply.get_future();
+  WorkerCall call;
+  call.inputs.emplace_back("rows", RandomTensor({1000, 1000}, 1));
+  connection->Call(std::move(call),
                    [&](auto outcome) { reply.set_value(std::move(outcome)); });
   server->AwaitBytes(1 << 15);
   std::future<void> gone =

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/model/layers.h"
-#include "services/segments/local_segments.h"
 #include "services/segments/role_split.h"
 #include "tests/reference/gating.h"
+#include "tests/services/exchange/local_exchange.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/ops/concat.h"
-#include "services/segments/local_segments.h"
 #include "services/segments/role_split.h"
+#include "tests/services/exchange/local_exchange.h"
 #include "tests/services/moe/partition_layer.h"
 #include "tests/testing/status_matchers.h"
 
@@ -124,7 +124,7 @@ TEST(SlicedSegmentsTest, ForwardAndBackwardEqualTheLayerInOnePiece) {
       for (const ExpertsOfWorkers& workers :
            {ExpertsOfWorkers{{0, 1, 2, 3, 4, 5, 6, 7}},
             ExpertsOfWorkers{{0, 1, 2}, {3, 4, 5, 6, 7}},
-            ExpertsOfWorkers{{1, 7, 3}, {}, {0, 2, 4, 5, 6}}}) {
+            ExpertsOfWorkers{{1, 3, 7}, {}, {0, 2, 4, 5, 6}}}) {
         SCOPED_TRACE(absl::StrCat(slices, " slices, ", workers.size(),
                                   " workers, dropout ", dropout));
         MoeLayer layer = SlicedLayer();

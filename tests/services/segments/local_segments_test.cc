@@ -1,7 +1,5 @@
 // The split program against the whole one, bit for bit.
 
-#include "services/segments/local_segments.h"
-
 #include <numeric>
 
 #include "services/graph/gradient.h"

@@ -10,8 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "services/segments/local_segments.h"
 #include "services/segments/role_split.h"
+#include "tests/services/exchange/local_exchange.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 

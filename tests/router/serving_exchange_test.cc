@@ -1,8 +1,6 @@
 // Calls of experts that are on several workers: the same bits whoever answers,
 // and what becomes of calls when workers fail, stall or are all gone.
 
-#include "router/replicated_segments.h"
-
 #include <atomic>
 #include <chrono>
 #include <future>
@@ -10,6 +8,9 @@
 #include <set>
 #include <thread>
 
+#include "router/worker_connection.h"
+#include "services/exchange/expert_exchange.h"
+#include "services/exchange/replica_set.h"
 #include "services/graph/executor.h"
 #include "services/metrics/metrics.h"
 #include "tests/router/fake_worker.h"
@@ -58,21 +59,24 @@ class LossySegments final : public SegmentRunner {
   std::vector<RowRange> lost_rows_;
 };
 
-class ReplicatedSegmentsTest : public ::testing::Test {
+class ServingExchangeTest : public ::testing::Test {
  protected:
-  ReplicatedSegmentsTest() {
+  ServingExchangeTest() {
     auto program = BuildEncodeProgram(config_);
     EXPECT_OK(program);
     program_ = *std::move(program);
     auto roles = SplitRoles(program_);
     EXPECT_OK(roles);
     roles_ = *std::move(roles);
+    auto calls = ReadSegmentCalls({&roles_.router});
+    EXPECT_OK(calls);
+    calls_ = *std::move(calls);
     parameters_ = TinyParameters(config_, 7);
     AddSentences("source", {{1, 4, 9, 2}, {5, 2}, {3, 3, 8}}, 0, inputs_);
     inputs_["key"] = KeyInput(0);
   }
 
-  ~ReplicatedSegmentsTest() override {
+  ~ServingExchangeTest() override {
     replicas_ = nullptr;
     group_ = nullptr;  // streams end before the workers
   }
@@ -87,20 +91,19 @@ class ReplicatedSegmentsTest : public ::testing::Test {
       workers_.push_back(
           std::make_unique<FakeWorker>(roles_.segments, shares[w]));
       const std::string name = absl::StrCat("w", w);
-      group->holdings.push_back(
-          {.worker = name,
-           .session = "m@1#0",
-           .experts = experts[w],
-           .connection = std::make_shared<WorkerConnection>(
-               name, workers_[w]->Channel())});
+      group->holdings.push_back({.worker = name,
+                                 .session = "m@1#0",
+                                 .experts = experts[w],
+                                 .stub = std::make_shared<WorkerConnection>(
+                                     name, workers_[w]->Channel())});
     }
     group_ = group;
-    replicas_ = std::make_unique<ReplicaSet>(4, group, router_metrics_);
+    replicas_ = std::make_unique<ReplicaSet>(4, group, exchange_metrics_);
   }
 
   absl::StatusOr<TensorMap> Run(Clock::duration timeout = hours(1)) {
-    ReplicatedSegments segments(*replicas_, Clock::now() + timeout,
-                                cancellation_);
+    ExpertExchange segments(*replicas_, calls_,
+                            {.deadline = Clock::now() + timeout});
     auto outputs =
         Executor(roles_.router)
             .Run(inputs_, parameters_,
@@ -141,7 +144,7 @@ class ReplicatedSegmentsTest : public ::testing::Test {
   }
 
   WorkerHealth::State StateOf(int w) {
-    return group_->holdings[w].connection->state().health();
+    return group_->holdings[w].stub->state().health();
   }
   void WaitForState(int w, WorkerHealth::State state) {
     while (StateOf(w) != state) std::this_thread::yield();
@@ -150,7 +153,7 @@ class ReplicatedSegmentsTest : public ::testing::Test {
   // No call is left open, and no rows are counted as under way.
   void ExpectNothingLeft() {
     for (const ReplicaHolding& holding : group_->holdings) {
-      EXPECT_EQ(holding.connection->state().outstanding_rows(), 0);
+      EXPECT_EQ(holding.stub->state().outstanding_rows(), 0);
     }
   }
 
@@ -163,15 +166,15 @@ class ReplicatedSegmentsTest : public ::testing::Test {
   RolePrograms roles_;
   TensorMap parameters_;
   TensorMap inputs_;
-  Cancellation cancellation_;
+  SegmentCalls calls_;
   Metrics metrics_{"router", "test"};
-  RouterMetrics router_metrics_{metrics_};
+  ExchangeMetrics exchange_metrics_{metrics_};
   std::vector<std::unique_ptr<FakeWorker>> workers_;
   std::shared_ptr<const ReplicaGroup> group_;
   std::unique_ptr<ReplicaSet> replicas_;
 };
 
-TEST_F(ReplicatedSegmentsTest, GivesTheBitsOfTheWholeProgram) {
+TEST_F(ServingExchangeTest, GivesTheBitsOfTheWholeProgram) {
   for (const ExpertsOfWorkers& experts :
        {ExpertsOfWorkers{{0, 1, 2, 3}}, ExpertsOfWorkers{{0, 2}, {1, 3}},
         ExpertsOfWorkers{{0, 1, 2}, {0, 3}, {1, 2, 3}},
@@ -182,28 +185,28 @@ TEST_F(ReplicatedSegmentsTest, GivesTheBitsOfTheWholeProgram) {
     StartWorkers(experts);
     for (int run = 0; run < 3; ++run) {
       // Whatever waits elsewhere, which decides who is asked.
-      group_->holdings[0].connection->state().AddOutstanding(run * 50);
+      group_->holdings[0].stub->state().AddOutstanding(run * 50);
       ExpectSame(Run());
-      group_->holdings[0].connection->state().AddOutstanding(-run * 50);
+      group_->holdings[0].stub->state().AddOutstanding(-run * 50);
     }
     ExpectNothingLeft();
   }
 }
 
-TEST_F(ReplicatedSegmentsTest, RowsGoWhereFewestAreOutstanding) {
+TEST_F(ServingExchangeTest, RowsGoWhereFewestAreOutstanding) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   // However long it takes, nobody else is asked.
-  group_->holdings[1].connection->state().Health([](WorkerHealth& health) {
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
     health = WorkerHealth({.first_hedge_delay = hours(1)});
   });
-  group_->holdings[0].connection->state().AddOutstanding(1000);
+  group_->holdings[0].stub->state().AddOutstanding(1000);
   ExpectSame(Run());
   EXPECT_EQ(workers_[0]->runs(), 0);
   EXPECT_EQ(workers_[1]->runs(), 1);
-  group_->holdings[0].connection->state().AddOutstanding(-1000);
+  group_->holdings[0].stub->state().AddOutstanding(-1000);
 }
 
-TEST_F(ReplicatedSegmentsTest, WhatFailsIsAskedOfOthersAtOnce) {
+TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
   StartWorkers({{0, 1, 2}, {0, 2, 3}, {1, 3}});
   workers_[0]->AnswerPings(false);
   workers_[0]->Instead([](const Sender& sender, const ExpertFrame&) {
@@ -226,10 +229,10 @@ TEST_F(ReplicatedSegmentsTest, WhatFailsIsAskedOfOthersAtOnce) {
   EXPECT_GT(workers_[0]->runs(), runs);
 }
 
-TEST_F(ReplicatedSegmentsTest, ASilentWorkerCostsTheHedgeDelayOnce) {
+TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   // The other one is not slow, however busy this machine is.
-  group_->holdings[1].connection->state().Health([](WorkerHealth& health) {
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
     health = WorkerHealth({.first_hedge_delay = hours(1)});
   });
   workers_[0]->AnswerPings(false);
@@ -245,7 +248,7 @@ TEST_F(ReplicatedSegmentsTest, ASilentWorkerCostsTheHedgeDelayOnce) {
   WaitForState(0, WorkerHealth::State::kFailed);
 }
 
-TEST_F(ReplicatedSegmentsTest, ASlowWorkerMayAnswerAfterAll) {
+TEST_F(ServingExchangeTest, ASlowWorkerMayAnswerAfterAll) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   std::promise<std::pair<Sender, ExpertFrame>> asked;
   workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
@@ -266,11 +269,11 @@ TEST_F(ReplicatedSegmentsTest, ASlowWorkerMayAnswerAfterAll) {
   ExpectNothingLeft();
 }
 
-TEST_F(ReplicatedSegmentsTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
+TEST_F(ServingExchangeTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
   StartWorkers({{0, 1, 2, 3}, {2, 3}});
   // 2 and 3 are asked of w1, and of nobody else as long as it may answer.
-  group_->holdings[0].connection->state().AddOutstanding(1000);
-  group_->holdings[1].connection->state().Health([](WorkerHealth& health) {
+  group_->holdings[0].stub->state().AddOutstanding(1000);
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
     health = WorkerHealth({.first_hedge_delay = hours(1)});
   });
   std::atomic<int> calls = 0;
@@ -295,11 +298,11 @@ TEST_F(ReplicatedSegmentsTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
   ExpectSame(outputs);
   EXPECT_EQ(LostChoices(*outputs), 0);
   EXPECT_EQ(calls, 2);
-  group_->holdings[0].connection->state().AddOutstanding(-1000);
+  group_->holdings[0].stub->state().AddOutstanding(-1000);
   ExpectNothingLeft();
 }
 
-TEST_F(ReplicatedSegmentsTest, RowsWithoutAReplicaAreLostAndDeclared) {
+TEST_F(ServingExchangeTest, RowsWithoutAReplicaAreLostAndDeclared) {
   StartWorkers({{0, 1}, {2, 3}});
   ExpectSame(Run());
   workers_[1]->AnswerPings(false);
@@ -324,7 +327,7 @@ TEST_F(ReplicatedSegmentsTest, RowsWithoutAReplicaAreLostAndDeclared) {
   EXPECT_EQ(LostChoices(*outputs), 0);
 }
 
-TEST_F(ReplicatedSegmentsTest, ASilentWorkerWithoutReplicasIsGivenUp) {
+TEST_F(ServingExchangeTest, ASilentWorkerWithoutReplicasIsGivenUp) {
   StartWorkers({{0, 1}, {2, 3}});
   workers_[0]->AnswerPings(false);
   workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
@@ -332,7 +335,7 @@ TEST_F(ReplicatedSegmentsTest, ASilentWorkerWithoutReplicasIsGivenUp) {
   ExpectNothingLeft();
 }
 
-TEST_F(ReplicatedSegmentsTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
+TEST_F(ServingExchangeTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
   StartWorkers({{0, 1, 2, 3}});
   std::promise<std::pair<Sender, ExpertFrame>> asked;
   workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
@@ -347,7 +350,7 @@ TEST_F(ReplicatedSegmentsTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
   ExpectSame(run.get());
 }
 
-TEST_F(ReplicatedSegmentsTest, WithoutAnyWorkerItIsUnavailable) {
+TEST_F(ServingExchangeTest, WithoutAnyWorkerItIsUnavailable) {
   StartWorkers({{0, 1, 2, 3}, {2, 3}});
   for (const auto& worker : workers_) {
     worker->AnswerPings(false);
@@ -364,7 +367,7 @@ TEST_F(ReplicatedSegmentsTest, WithoutAnyWorkerItIsUnavailable) {
                               HasSubstr("no expert worker")));
 }
 
-TEST_F(ReplicatedSegmentsTest, ACallThatMissedAChangeFollowsIt) {
+TEST_F(ServingExchangeTest, ACallThatMissedAChangeFollowsIt) {
   StartWorkers({{0, 1, 2, 3}});
   // The worker has released the session, and has another one instead.
   workers_[0]->Instead([this](const Sender& sender, const ExpertFrame& frame) {
@@ -390,7 +393,7 @@ TEST_F(ReplicatedSegmentsTest, ACallThatMissedAChangeFollowsIt) {
   EXPECT_EQ(replicas_->group()->version, 2);
 }
 
-TEST_F(ReplicatedSegmentsTest, FullQueuesAndBugsAreErrors) {
+TEST_F(ServingExchangeTest, FullQueuesAndBugsAreErrors) {
   StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
   absl::Status answer = absl::ResourceExhaustedError("the queue is full");
   for (const auto& worker : workers_) {
@@ -413,27 +416,12 @@ TEST_F(ReplicatedSegmentsTest, FullQueuesAndBugsAreErrors) {
   EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kInvalidArgument,
                               HasSubstr("no such operand")));
   answer = absl::OkStatus();
-  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kInternal,
-                              HasSubstr("rows, got f32[1, 1]")));
+  EXPECT_THAT(
+      Run(), StatusIs(absl::StatusCode::kInternal, HasSubstr("got f32[1, 1]")));
   ExpectNothingLeft();
 }
 
-TEST_F(ReplicatedSegmentsTest, DeadlineAndCancellationEndTheWaiting) {
-  StartWorkers({{0, 1, 2, 3}});
-  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
-  EXPECT_THAT(Run(milliseconds(50)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("have not answered in time")));
-  auto run = std::async(std::launch::async, [this] { return Run(); });
-  while (workers_[0]->runs() < 2) std::this_thread::yield();
-  cancellation_.Cancel();
-  EXPECT_THAT(run.get(),
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
-  ExpectNothingLeft();
-  EXPECT_EQ(group_->holdings[0].connection->pending(), 0);
-}
-
-TEST_F(ReplicatedSegmentsTest, VerifyNamesWhoCannotBeReached) {
+TEST_F(ServingExchangeTest, VerifyNamesWhoCannotBeReached) {
   StartWorkers({{0, 1}, {2, 3}, {2, 3}});
   EXPECT_OK(replicas_->Verify(*group_));
   workers_[2]->AnswerPings(false);
@@ -447,11 +435,11 @@ TEST_F(ReplicatedSegmentsTest, VerifyNamesWhoCannotBeReached) {
 
 // Models share the workers, but not their pings: one that goes, for one, leaves
 // a worker that it has found failed to the others.
-TEST_F(ReplicatedSegmentsTest, WhatAnotherModelFindsIsLookedAt) {
+TEST_F(ServingExchangeTest, WhatAnotherModelFindsIsLookedAt) {
   StartWorkers({{0, 1}, {2, 3}});
   // In which its thread looks for the first time, and finds nothing.
   std::this_thread::sleep_for(milliseconds(50));
-  group_->holdings[0].connection->state().Health(
+  group_->holdings[0].stub->state().Health(
       [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
   WaitForState(0, WorkerHealth::State::kGood);
   ExpectSame(Run());

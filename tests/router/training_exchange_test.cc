@@ -1,14 +1,15 @@
-// The exchange over gRPC: the bits of the one in process, and what becomes of
-// calls to workers that fail.
+// The exchange of training over gRPC: the bits of the one in process, and what
+// becomes of calls to workers that fail. See exchange_test.cc for what all
+// exchanges promise.
 
-#include "router/remote_segments.h"
-
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
 #include <mutex>
-#include <thread>
 
+#include "router/worker_connection.h"
+#include "services/exchange/expert_exchange.h"
 #include "services/graph/executor.h"
 #include "tests/router/fake_worker.h"
 #include "tests/services/segments/split_model.h"
@@ -23,9 +24,9 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using Clock = std::chrono::steady_clock;
 
-class RemoteSegmentsTest : public ::testing::Test {
+class TrainingExchangeTest : public ::testing::Test {
  protected:
-  RemoteSegmentsTest() {
+  TrainingExchangeTest() {
     config_.gate.training_policy = SecondExpertPolicy::kRandom;
     config_.gate.training_capacity_factor = 1.0;
     config_.dropout.residual = 0.1;
@@ -34,6 +35,9 @@ class RemoteSegmentsTest : public ::testing::Test {
     auto roles = SplitRoles(*program);
     EXPECT_OK(roles);
     roles_ = *std::move(roles);
+    auto calls = ReadSegmentCalls({&roles_.router});
+    EXPECT_OK(calls);
+    calls_ = *std::move(calls);
     parameters_ = TinyParameters(config_, 7);
     inputs_ = TrainInputs(config_, TinyPairs());
   }
@@ -41,7 +45,7 @@ class RemoteSegmentsTest : public ::testing::Test {
   // Starts a worker for each list of experts.
   void StartWorkers(const ExpertsOfWorkers& experts,
                     StreamOptions options = {}) {
-    group_.experts = experts;
+    auto group = std::make_shared<ReplicaGroup>();
     const std::vector<TensorMap> shares =
         ShareParameters(roles_, experts, parameters_);
     for (size_t w = 0; w < experts.size(); ++w) {
@@ -57,26 +61,33 @@ class RemoteSegmentsTest : public ::testing::Test {
             }
             ScatterExperts(gradient, held, whole);
           }));
-      group_.connections.push_back(std::make_shared<WorkerConnection>(
-          absl::StrCat("w", w), workers_[w]->Channel(), options));
+      const std::string name = absl::StrCat("w", w);
+      connections_.push_back(std::make_shared<WorkerConnection>(
+          name, workers_[w]->Channel(), options));
+      group->holdings.push_back({.worker = name,
+                                 .session = "job/0",
+                                 .experts = experts[w],
+                                 .stub = connections_[w]});
     }
+    group_ = std::move(group);
   }
 
-  // One pass of the router's program.
+  // One pass of the router's program, as session `session`.
   absl::StatusOr<TensorMap> Run(const std::string& session,
                                 Clock::duration timeout = hours(1)) {
-    RemoteSegments segments(group_,
-                            {.session = session,
-                             .step = 3,
+    ReplicaGroup group = *group_;
+    for (ReplicaHolding& holding : group.holdings) holding.session = session;
+    TrainingPolicy policy(4, std::make_shared<ReplicaGroup>(group));
+    ExpertExchange exchange(policy, calls_,
+                            {.step = 3,
                              .microbatch = 2,
                              .attempt = 1,
-                             .deadline = Clock::now() + timeout},
-                            cancellation_);
+                             .deadline = Clock::now() + timeout});
     auto outputs =
         Executor(roles_.router)
             .Run(inputs_, parameters_,
-                 {.context = RunContext().With<SegmentRunner>(&segments)});
-    exchange_bytes_ = segments.exchange_bytes();
+                 {.context = RunContext().With<SegmentRunner>(&exchange)});
+    exchange_bytes_ = exchange.bytes();
     if (!outputs.ok()) return outputs.status();
     return NamedOutputs(roles_.router, *outputs);
   }
@@ -87,17 +98,20 @@ class RemoteSegmentsTest : public ::testing::Test {
   TensorMap inputs_;
   std::mutex mutex_;
   TensorMap gradients_;
-  Cancellation cancellation_;
-  int64_t exchange_bytes_ = 0;
+  SegmentCalls calls_;
+  std::atomic<int64_t> exchange_bytes_ = 0;
   std::vector<std::unique_ptr<FakeWorker>> workers_;
-  WorkerGroup group_;  // first to go: its streams end before the workers
+  // First to go: their streams end before the workers.
+  std::vector<std::shared_ptr<WorkerConnection>> connections_;
+  std::shared_ptr<const ReplicaGroup> group_;
 };
 
-TEST_F(RemoteSegmentsTest, GivesTheBitsOfTheExchangeInProcess) {
+TEST_F(TrainingExchangeTest, GivesTheBitsOfTheExchangeInProcess) {
   for (const ExpertsOfWorkers& experts :
        {ExpertsOfWorkers{{0, 1, 2, 3}}, ExpertsOfWorkers{{0}, {1, 2, 3}},
         ExpertsOfWorkers{{1, 3}, {2}, {0}}}) {
-    group_ = {};
+    group_ = nullptr;
+    connections_.clear();
     workers_.clear();
     gradients_.clear();
     StartWorkers(experts);
@@ -121,24 +135,13 @@ TEST_F(RemoteSegmentsTest, GivesTheBitsOfTheExchangeInProcess) {
   }
 }
 
-TEST_F(RemoteSegmentsTest, RunsShareTheStream) {
+TEST_F(TrainingExchangeTest, RunsShareTheStream) {
   StartWorkers({{0, 1}, {2, 3}});
   ASSERT_OK_AND_ASSIGN(const TensorMap first, Run("job/0"));
   std::vector<std::future<absl::StatusOr<TensorMap>>> runs;
   for (int i = 1; i <= 4; ++i) {
     runs.push_back(std::async(std::launch::async, [this, i] {
-      // Its own runner; Run() writes a member.
-      RemoteSegments segments(group_,
-                              {.session = absl::StrCat("job/", i),
-                               .step = 3,
-                               .deadline = Clock::now() + hours(1)},
-                              cancellation_);
-      auto outputs =
-          Executor(roles_.router)
-              .Run(inputs_, parameters_,
-                   {.context = RunContext().With<SegmentRunner>(&segments)});
-      if (!outputs.ok()) return absl::StatusOr<TensorMap>(outputs.status());
-      return absl::StatusOr<TensorMap>(NamedOutputs(roles_.router, *outputs));
+      return Run(absl::StrCat("job/", i));
     }));
   }
   for (auto& run : runs) {
@@ -150,7 +153,7 @@ TEST_F(RemoteSegmentsTest, RunsShareTheStream) {
   EXPECT_EQ(workers_[1]->streams(), 1);
 }
 
-TEST_F(RemoteSegmentsTest, ErrorReplyKeepsItsCodeAndNamesTheWorker) {
+TEST_F(TrainingExchangeTest, ErrorReplyKeepsItsCodeAndNamesTheWorker) {
   StartWorkers({{0, 1}, {2, 3}});
   workers_[1]->Instead([](const FakeWorker::Sender& sender,
                           const ExpertFrame& run) {
@@ -169,11 +172,11 @@ TEST_F(RemoteSegmentsTest, ErrorReplyKeepsItsCodeAndNamesTheWorker) {
   workers_[1]->Instead(nullptr);
   EXPECT_OK(Run("job/1"));
   EXPECT_EQ(workers_[1]->streams(), 1);
-  EXPECT_EQ(group_.connections[0]->pending(), 0);
-  EXPECT_EQ(group_.connections[1]->pending(), 0);
+  EXPECT_EQ(connections_[0]->pending(), 0);
+  EXPECT_EQ(connections_[1]->pending(), 0);
 }
 
-TEST_F(RemoteSegmentsTest, LostStreamIsUnavailableAndOpenedAgain) {
+TEST_F(TrainingExchangeTest, LostStreamIsUnavailableAndOpenedAgain) {
   StartWorkers({{0, 1}, {2, 3}});
   workers_[0]->Instead(
       [](const FakeWorker::Sender& sender, const ExpertFrame&) {
@@ -182,55 +185,28 @@ TEST_F(RemoteSegmentsTest, LostStreamIsUnavailableAndOpenedAgain) {
   EXPECT_THAT(Run("job/0"), StatusIs(absl::StatusCode::kUnavailable,
                                      AllOf(HasSubstr("expert worker 'w0'"),
                                            HasSubstr("shutting down"))));
-  EXPECT_EQ(group_.connections[0]->pending(), 0);
+  EXPECT_EQ(connections_[0]->pending(), 0);
   workers_[0]->Instead(nullptr);
   EXPECT_OK(Run("job/1"));
   EXPECT_EQ(workers_[0]->streams(), 2);
   EXPECT_EQ(workers_[1]->streams(), 1);
 }
 
-TEST_F(RemoteSegmentsTest, SilentWorkerIsGivenUpAtTheDeadline) {
+TEST_F(TrainingExchangeTest, SilentWorkerIsGivenUpAtTheDeadline) {
   StartWorkers({{0, 1}, {2, 3}});
   workers_[1]->Instead([](const FakeWorker::Sender&, const ExpertFrame&) {});
   EXPECT_THAT(Run("job/0", milliseconds(100)),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("1 expert workers have not replied")));
+                       HasSubstr("expert worker 'w1' did not answer")));
   const auto frames = workers_[1]->WaitForFrames(2);
   EXPECT_EQ(frames[0].kind(), v1::ExpertFrameHeader::RUN);
   EXPECT_LE(frames[0].timeout_ms(), 100);
   EXPECT_EQ(frames[1].kind(), v1::ExpertFrameHeader::CANCEL);
   EXPECT_EQ(frames[1].call_id(), frames[0].call_id());
-  EXPECT_EQ(group_.connections[1]->pending(), 0);
+  EXPECT_EQ(connections_[1]->pending(), 0);
 }
 
-TEST_F(RemoteSegmentsTest, CancellationWakesTheRun) {
-  StartWorkers({{0, 1}, {2, 3}});
-  workers_[1]->Instead([](const FakeWorker::Sender&, const ExpertFrame&) {});
-  auto run = std::async(std::launch::async, [this] { return Run("job/0"); });
-  workers_[1]->WaitForFrames(1);
-  cancellation_.Cancel();
-  EXPECT_THAT(run.get(),
-              StatusIs(absl::StatusCode::kCancelled, HasSubstr("cancelled")));
-  EXPECT_EQ(workers_[1]->WaitForFrames(2)[1].kind(),
-            v1::ExpertFrameHeader::CANCEL);
-  EXPECT_EQ(group_.connections[1]->pending(), 0);
-}
-
-TEST_F(RemoteSegmentsTest, ReplyOfAnotherShapeIsRefused) {
-  StartWorkers({{0, 1}, {2, 3}});
-  workers_[1]->Instead(
-      [](const FakeWorker::Sender& sender, const ExpertFrame& run) {
-        ExpertFrame reply;
-        reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
-        reply.header.set_call_id(run.header.call_id());
-        reply.Add("", Tensor::Zeros(ElementType::kFloat32, {1, 1}));
-        EXPECT_OK(sender->Send(std::move(reply)));
-      });
-  EXPECT_THAT(Run("job/0"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                     HasSubstr("worker 1 must reply with")));
-}
-
-TEST_F(RemoteSegmentsTest, CallLongerThanAMessageIsRefusedHere) {
+TEST_F(TrainingExchangeTest, CallLongerThanAMessageIsRefusedHere) {
   StreamOptions options;
   options.frame_limits.max_bytes = (64 << 10) + 100;
   StartWorkers({{0, 1, 2, 3}}, options);
@@ -239,11 +215,13 @@ TEST_F(RemoteSegmentsTest, CallLongerThanAMessageIsRefusedHere) {
   EXPECT_EQ(workers_[0]->streams(), 0);
 }
 
-TEST_F(RemoteSegmentsTest, UnreachableWorkerIsUnavailable) {
+TEST_F(TrainingExchangeTest, UnreachableWorkerIsUnavailable) {
   StartWorkers({{0, 1, 2, 3}});
   ASSERT_OK_AND_ASSIGN(const auto channel,
                        CreateChannel("unix:/nonexistent/worker.sock"));
-  group_.connections[0] = std::make_shared<WorkerConnection>("gone", channel);
+  ReplicaGroup group = *group_;
+  group.holdings[0].stub = std::make_shared<WorkerConnection>("gone", channel);
+  group_ = std::make_shared<ReplicaGroup>(group);
   EXPECT_THAT(Run("job/0"), StatusIs(absl::StatusCode::kUnavailable,
                                      HasSubstr("expert worker 'gone'")));
 }

@@ -1,8 +1,8 @@
 // WorkerState: what a router knows of one expert worker, over all models that
 // it calls there.
 
-#ifndef ROUTER_WORKER_STATE_H_
-#define ROUTER_WORKER_STATE_H_
+#ifndef SERVICES_EXCHANGE_WORKER_STATE_H_
+#define SERVICES_EXCHANGE_WORKER_STATE_H_
 
 #include <atomic>
 #include <chrono>
@@ -42,4 +42,4 @@ class WorkerState {
 
 }  // namespace gshard
 
-#endif  // ROUTER_WORKER_STATE_H_
+#endif  // SERVICES_EXCHANGE_WORKER_STATE_H_

@@ -1,4 +1,4 @@
-#include "router/replica_set.h"
+#include "services/exchange/replica_set.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/base/status_macros.h"
 
 namespace gshard {
 
@@ -18,41 +17,10 @@ constexpr std::chrono::seconds kLookInterval{1};
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
-    const v1::Placement& placement, const std::string& session,
-    int64_t num_experts, WorkerConnections& connections) {
-  auto group = std::make_shared<ReplicaGroup>();
-  group->version = placement.version();
-  for (int w = 0; w < placement.workers_size(); ++w) {
-    const v1::WorkerPlacement& worker = placement.workers(w);
-    const std::string field = absl::StrCat("placement.workers[", w, "]");
-    int64_t previous = -1;
-    for (const int32_t expert : worker.experts()) {
-      if (expert <= previous || expert >= num_experts) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(field, ".experts: expected ascending experts below ",
-                         num_experts, ", got ", expert, " after ", previous));
-      }
-      previous = expert;
-    }
-    auto connection =
-        connections.Get(worker.name(), worker.address(), worker.incarnation());
-    if (!connection.ok()) {
-      return Annotate(connection.status(), field + ".address");
-    }
-    group->holdings.push_back(
-        {.worker = worker.name(),
-         .session = worker.session().empty() ? session : worker.session(),
-         .experts = {worker.experts().begin(), worker.experts().end()},
-         .connection = *std::move(connection)});
-  }
-  return group;
-}
-
 // Shared with the replies, which may come after the set is gone.
 struct ReplicaSet::Pings {
   struct Sent {
-    std::shared_ptr<WorkerConnection> connection;
+    std::shared_ptr<WorkerStub> stub;
     uint64_t call_id = 0;
     Clock::time_point deadline;
     std::shared_ptr<std::atomic<bool>> answered;
@@ -71,9 +39,9 @@ struct ReplicaSet::Pings {
   }
 };
 
-ReplicaSet::ReplicaSet(int64_t num_experts, Group group, RouterMetrics metrics)
-    : num_experts_(num_experts),
-      metrics_(std::move(metrics)),
+ReplicaSet::ReplicaSet(int64_t num_experts, Group group,
+                       ExchangeMetrics metrics)
+    : ExchangePolicy(num_experts, std::move(metrics)),
       pings_(std::make_shared<Pings>()),
       group_(std::move(group)),
       thread_([this] { RunPings(); }) {}
@@ -103,9 +71,9 @@ void ReplicaSet::Update(Group group) {
 
 int64_t ReplicaSet::live_experts() const {
   const Group group = this->group();
-  std::vector<bool> live(num_experts_, false);
+  std::vector<bool> live(num_experts(), false);
   for (const ReplicaHolding& holding : group->holdings) {
-    if (holding.connection->state().health() == WorkerHealth::State::kFailed) {
+    if (holding.stub->state().health() == WorkerHealth::State::kFailed) {
       continue;
     }
     for (const int32_t expert : holding.experts) live[expert] = true;
@@ -118,23 +86,69 @@ void ReplicaSet::OnCall() {
   budget_.OnCall();
 }
 
-bool ReplicaSet::TakeHedge() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return budget_.Take();
+ReplicaSet::Time ReplicaSet::LateAt(const ReplicaHolding& holding, int64_t rows,
+                                    Time now) {
+  return now + holding.stub->state().Health([rows](WorkerHealth& health) {
+    return health.HedgeDelay(rows);
+  });
 }
 
-void ReplicaSet::WakePings() { pings_->Wake(); }
+Late ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
+                        bool others_asked, Time now) {
+  WorkerState& state = holding.stub->state();
+  if (!again) {
+    Avoid(holding, state.Health([now](WorkerHealth& health) {
+      return health.OnSilence(now);
+    }));
+  } else if (state.health() == WorkerHealth::State::kFailed) {
+    return Late::kGiveUp;
+  }
+  if (others_asked) return Late::kWait;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return budget_.Take() ? Late::kAskOthersToo : Late::kWait;
+}
+
+void ReplicaSet::OnReply(const ReplicaHolding& holding, int64_t rows,
+                         std::chrono::microseconds latency) {
+  holding.stub->state().Health(
+      [&](WorkerHealth& health) { health.OnReply(rows, latency); });
+}
+
+absl::Status ReplicaSet::OnFailure(const ReplicaHolding& holding,
+                                   const absl::Status& why) {
+  const bool full = absl::IsResourceExhausted(why);
+  // A session that is gone says nothing against the worker's others.
+  if (absl::IsNotFound(why) || absl::IsCancelled(why)) return absl::OkStatus();
+  if (!full && !absl::IsUnavailable(why)) return why;
+  Avoid(holding, holding.stub->state().Health([full](WorkerHealth& health) {
+    return full ? health.OnSilence(Clock::now())
+                : health.OnFailure(Clock::now());
+  }));
+  return absl::OkStatus();
+}
+
+absl::Status ReplicaSet::OnNoHolder(absl::Span<const int32_t>,
+                                    const absl::Status& why) {
+  if (absl::IsResourceExhausted(why)) return why;
+  if (live_experts() > 0) return absl::OkStatus();
+  return absl::UnavailableError("no expert worker of the model is left");
+}
+
+void ReplicaSet::Avoid(const ReplicaHolding& holding, bool changed) {
+  if (changed) metrics().worker_ejections.With({holding.worker}).Increment();
+  pings_->Wake();
+}
 
 void ReplicaSet::Ping(const std::shared_ptr<Pings>& pings,
                       const ReplicaHolding& holding) {
   auto answered = std::make_shared<std::atomic<bool>>(false);
-  holding.connection->state().Health(
+  holding.stub->state().Health(
       [](WorkerHealth& health) { health.OnProbeSent(); });
-  const uint64_t call_id = holding.connection->Ping(
+  const uint64_t call_id = holding.stub->Ping(
       holding.session,
       [pings, answered,
-       // Not the connection, which the callback would keep alive.
-       state = holding.connection->shared_state()](const auto& reply) {
+       // Not the stub, which the callback would keep alive.
+       state = holding.stub->shared_state()](const auto& reply) {
         if (answered->exchange(true)) return;
         // One that has released the session, since the placement has changed,
         // is there as well.
@@ -145,7 +159,7 @@ void ReplicaSet::Ping(const std::shared_ptr<Pings>& pings,
         pings->Wake();
       });
   std::lock_guard<std::mutex> lock(pings->mutex);
-  pings->sent.push_back({.connection = holding.connection,
+  pings->sent.push_back({.stub = holding.stub,
                          .call_id = call_id,
                          .deadline = Clock::now() + kPingTimeout,
                          .answered = std::move(answered)});
@@ -174,18 +188,18 @@ void ReplicaSet::RunPings() {
     pings_->woken = false;
     lock.unlock();
     for (const Pings::Sent& sent : late) {
-      sent.connection->Cancel(sent.call_id);
+      sent.stub->Cancel(sent.call_id);
       if (sent.answered->exchange(true)) continue;
-      sent.connection->state().Health([&](WorkerHealth& health) {
+      sent.stub->state().Health([&](WorkerHealth& health) {
         // A set that goes knows nothing of the worker.
         health.OnProbeReply(now, /*ok=*/stopping);
       });
     }
-    late.clear();  // connections end without the lock
+    late.clear();  // stubs go without the lock
     if (stopping) return;
     const Group group = this->group();
     for (const ReplicaHolding& holding : group->holdings) {
-      const Clock::time_point due = holding.connection->state().Health(
+      const Clock::time_point due = holding.stub->state().Health(
           [](WorkerHealth& health) { return health.next_probe(); });
       if (due <= now) {
         Ping(pings_, holding);
@@ -215,7 +229,7 @@ absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
   answers->missing = count;
   std::vector<uint64_t> ids;
   for (size_t i = 0; i < count; ++i) {
-    ids.push_back(group.holdings[i].connection->Ping(
+    ids.push_back(group.holdings[i].stub->Ping(
         group.holdings[i].session, [answers, i](const auto& reply) {
           std::lock_guard<std::mutex> lock(answers->mutex);
           answers->status[i] = reply.status();
@@ -230,11 +244,11 @@ absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
                               [&] { return answers->missing == 0; });
     status = answers->status;
   }
-  std::vector<bool> placed(num_experts_, false), live(num_experts_, false);
+  std::vector<bool> placed(num_experts(), false), live(num_experts(), false);
   absl::Status error;
   for (size_t i = 0; i < count; ++i) {
     const ReplicaHolding& holding = group.holdings[i];
-    holding.connection->Cancel(ids[i]);
+    holding.stub->Cancel(ids[i]);
     for (const int32_t expert : holding.experts) {
       placed[expert] = true;
       live[expert] = live[expert] || status[i].ok();
@@ -242,7 +256,7 @@ absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
     if (status[i].ok()) continue;
     // One that lacks the session is there, also for other models.
     if (!absl::IsNotFound(status[i])) {
-      holding.connection->state().Health(
+      holding.stub->state().Health(
           [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
     }
     error = absl::UnavailableError(

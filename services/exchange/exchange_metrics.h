@@ -1,0 +1,25 @@
+// What an exchange with expert workers measures.
+
+#ifndef SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
+#define SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
+
+#include "services/metrics/metrics.h"
+
+namespace gshard {
+
+// Default-constructed: ignores everything. Cheap to copy, thread-safe.
+struct ExchangeMetrics {
+  ExchangeMetrics() = default;
+  explicit ExchangeMetrics(Metrics& metrics);
+
+  Counter sent_bytes;              // of tensors
+  Counter received_bytes;          // of tensors
+  CounterFamily call_retries;      // by worker that failed
+  CounterFamily call_hedges;       // by worker that was slow
+  CounterFamily worker_ejections;  // by worker
+  Counter lost_choices;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_EXCHANGE_EXCHANGE_METRICS_H_

@@ -1,0 +1,59 @@
+// The plan of an exchange: which holder of experts is asked for which rows of a
+// call, and what it is sent. Pure.
+//
+// Rows come sorted by expert, so a holder's piece is the ranges of rows of its
+// experts; with contiguous placements that is one range, passed on as a view.
+
+#ifndef SERVICES_EXCHANGE_EXCHANGE_PLAN_H_
+#define SERVICES_EXCHANGE_EXCHANGE_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/cluster/worker_health.h"
+#include "services/segments/call_segment.h"
+#include "services/segments/expert_rows.h"
+
+namespace gshard {
+
+// A holder of experts as the plan sees it.
+struct PieceHolder {
+  absl::Span<const int32_t> experts;  // global ids, ascending
+  int64_t outstanding_rows = 0;       // sent there, without a reply yet
+  WorkerHealth::State health = WorkerHealth::State::kGood;
+  bool tried = false;  // not to be asked again
+};
+
+// What one holder is asked for.
+struct Piece {
+  int holder = 0;
+  std::vector<int32_t> experts;  // with rows, ascending
+  std::vector<RowRange> ranges;  // of these
+  int64_t rows = 0;
+};
+
+struct ExchangePlan {
+  std::vector<Piece> pieces;       // by holder
+  std::vector<int32_t> no_holder;  // experts that nobody can be asked for
+};
+
+// Gives each of `experts`, ascending, to one holder: see ChooseReplicas.
+// Holders that have failed or were tried get none, slow ones what no other
+// holds. With `idle_too`, holders without rows get a piece as well.
+ExchangePlan PlanExchange(const ExpertRows& rows,
+                          absl::Span<const int32_t> experts,
+                          absl::Span<const PieceHolder> holders, bool idle_too);
+
+// The piece's part of an operand of the call; a view where possible. `held` are
+// all experts of the holder: others than the piece's get no rows there.
+//
+// Errors: InvalidArgument if the operand does not have the call's rows.
+absl::StatusOr<Tensor> PartOf(const Tensor& operand, Division division,
+                              const ExpertRows& rows, const Piece& piece,
+                              absl::Span<const int32_t> held);
+
+}  // namespace gshard
+
+#endif  // SERVICES_EXCHANGE_EXCHANGE_PLAN_H_
