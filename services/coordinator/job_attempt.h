@@ -22,7 +22,6 @@
 #define SERVICES_COORDINATOR_JOB_ATTEMPT_H_
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -110,15 +109,11 @@ class JobAttempt {
     std::vector<int32_t> attempts;  // that count, by microbatch
     std::vector<int32_t> by;        // ranks of owners; -1: none
   };
-  struct Answer {
-    Assignment assignment;
-    absl::StatusOr<v1::CommandReply> reply;
-  };
   // Has microbatches run, of the step or of the held-out text.
   absl::StatusOr<Ran> RunMicrobatches(int32_t count, int32_t window,
                                       bool validation);
-  void Send(const Assignment& assignment, bool validation,
-            const std::shared_ptr<std::deque<Answer>>& answers);
+  std::shared_ptr<const MemberReplies> Assign(const Assignment& assignment,
+                                              bool validation);
   // What the router says of a microbatch that it has run.
   absl::StatusOr<StepStatistics> StatisticsOf(
       const Assignment& assignment, bool validation,

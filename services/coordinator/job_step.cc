@@ -1,5 +1,7 @@
 // A step of a JobAttempt, from the first microbatch to the commit.
 
+#include <algorithm>
+#include <list>
 #include <map>
 #include <utility>
 
@@ -48,7 +50,8 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
   std::vector<StepStatistics> statistics(count);
   Ran ran{.sums = {}, .attempts = {}, .by = std::vector<int32_t>(count, -1)};
   std::multimap<MonotonicTime, int32_t> retries;
-  const auto answers = std::make_shared<std::deque<Answer>>();
+  std::list<std::pair<Assignment, std::shared_ptr<const MemberReplies>>> given;
+  const auto decided = [](const auto& one) { return one.second->decided(); };
   while (!schedule.complete()) {
     const std::vector<MemberKey> routers = routers_->ready();
     schedule.SetRouters(routers);
@@ -58,35 +61,39 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
       schedule.Release(retries.begin()->second);
     }
     for (const Assignment& assignment : schedule.Assign()) {
-      Send(assignment, validation, answers);
+      given.emplace_back(assignment, Assign(assignment, validation));
     }
-    RETURN_IF_ERROR(
-        Await([&] { return !answers->empty() || routers_->ready() != routers; },
-              retries.empty() ? MonotonicTime::InfiniteFuture()
-                              : retries.begin()->first));
-    for (; !answers->empty(); answers->pop_front()) {
-      const auto& [assignment, reply] = answers->front();
-      const int32_t microbatch = assignment.microbatch;
-      if (!schedule.IsCurrent(assignment)) continue;
-      if (!reply.ok()) {
-        // A router or worker that is gone shows here first.
-        RETURN_IF_ERROR(TendMembers());
-        schedule.SetRouters(routers_->ready());
-        if (!schedule.IsCurrent(assignment)) continue;
-        ASSIGN_OR_RETURN(
-            const MonotonicTime again,
-            OnMicrobatchFailed(assignment, reply.status(), &schedule));
-        retries.emplace(again, microbatch);
-        continue;
-      }
+    auto next = given.end();
+    RETURN_IF_ERROR(Await(
+        [&] {
+          next = std::find_if(given.begin(), given.end(), decided);
+          return next != given.end() || routers_->ready() != routers;
+        },
+        retries.empty() ? MonotonicTime::InfiniteFuture()
+                        : retries.begin()->first));
+    if (next == given.end()) continue;
+    const auto [assignment, answer] = *next;
+    given.erase(next);
+    if (!answer->error.ok()) {
+      // A router or worker that is gone shows here first.
+      RETURN_IF_ERROR(TendMembers());
+      schedule.SetRouters(routers_->ready());
+    }
+    if (!schedule.IsCurrent(assignment)) continue;
+    if (!answer->error.ok()) {
       ASSIGN_OR_RETURN(
-          statistics[microbatch],
-          StatisticsOf(assignment, validation, reply->microbatch_done()));
-      if (reduction_ != nullptr) {
-        ran.by[microbatch] = reduction_->RankOf(assignment.router).value_or(-1);
-      }
-      schedule.Finish(assignment);
+          const MonotonicTime again,
+          OnMicrobatchFailed(assignment, answer->error, &schedule));
+      retries.emplace(again, assignment.microbatch);
+      continue;
     }
+    ASSIGN_OR_RETURN(statistics[assignment.microbatch],
+                     StatisticsOf(assignment, validation,
+                                  answer->replies[0].microbatch_done()));
+    if (reduction_ != nullptr) {
+      ran.by[assignment.microbatch] = *reduction_->RankOf(assignment.router);
+    }
+    schedule.Finish(assignment);
   }
   for (const StepStatistics& one : statistics) {
     // All have the model's layers and experts.
@@ -96,14 +103,16 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
   return ran;
 }
 
-void JobAttempt::Send(const Assignment& assignment, bool validation,
-                      const std::shared_ptr<std::deque<Answer>>& answers) {
+std::shared_ptr<const MemberReplies> JobAttempt::Assign(
+    const Assignment& assignment, bool validation) {
   if (assignment.attempt > 0) context_->reporter.OnRetry();
   if (!validation && dense_ != nullptr) {
     dense_->Expect(assignment.microbatch, assignment.attempt);
   }
-  v1::Command command;
-  v1::AssignMicrobatch* const assign = command.mutable_assign_microbatch();
+  MemberCommands commands;
+  v1::AssignMicrobatch* const assign =
+      commands.emplace_back(assignment.router, v1::Command())
+          .second.mutable_assign_microbatch();
   assign->set_session(context_->session());
   assign->set_step(step_);
   assign->set_microbatch(assignment.microbatch);
@@ -112,14 +121,7 @@ void JobAttempt::Send(const Assignment& assignment, bool validation,
   assign->set_validation(validation);
   assign->set_timeout_ms(
       absl::ToInt64Milliseconds(context_->settings.microbatch_timeout));
-  context_->env.members->Send(
-      assignment.router, std::move(command),
-      [mailbox = context_->mailbox, answers,
-       assignment](absl::StatusOr<v1::CommandReply> reply) {
-        mailbox->Post([answers, assignment, reply = std::move(reply)] {
-          answers->push_back({assignment, reply});
-        });
-      });
+  return context_->Send(std::move(commands));
 }
 
 absl::StatusOr<StepStatistics> JobAttempt::StatisticsOf(

@@ -74,7 +74,6 @@ class MicrobatchSchedule {
   // The oldest that is not finished; their number when complete.
   int32_t oldest() const { return oldest_; }
   bool complete() const { return finished_ == microbatches_.size(); }
-  size_t num_routers() const { return routers_.size(); }
 
   // attempts()[i] is the attempt that counts for microbatch i.
   std::vector<int32_t> attempts() const;
