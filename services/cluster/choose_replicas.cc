@@ -9,10 +9,14 @@ std::vector<int32_t> ChooseReplicas(absl::Span<const int32_t> rows_of_expert,
   const size_t E = rows_of_expert.size();
   std::vector<std::vector<int32_t>> holders_of(E);
   for (size_t h = 0; h < holders.size(); ++h) {
-    if (holders[h].avoided) continue;
+    const WorkerHealth::State state = holders[h].state;
+    if (state == WorkerHealth::State::kFailed) continue;
     for (const int32_t expert : holders[h].experts) {
       if (rows_of_expert[expert] <= 0) continue;
-      holders_of[expert].push_back(static_cast<int32_t>(h));
+      std::vector<int32_t>& best = holders_of[expert];
+      if (!best.empty() && state > holders[best[0]].state) continue;
+      if (!best.empty() && state < holders[best[0]].state) best.clear();
+      best.push_back(static_cast<int32_t>(h));
     }
   }
   std::vector<int32_t> order;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "services/cluster/worker_health.h"
 
 namespace gshard {
 
@@ -17,8 +18,8 @@ struct ReplicaHolder {
   // Rows that the router has sent there and that have no answer yet.
   int64_t outstanding_rows = 0;
 
-  // Not to be chosen: it failed or stalled, or was tried before.
-  bool avoided = false;
+  // A slow one is chosen for what no good one holds, a failed one never.
+  WorkerHealth::State state = WorkerHealth::State::kGood;
 };
 
 // What one more message costs, in rows: a small call goes to few holders.

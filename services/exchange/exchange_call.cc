@@ -96,14 +96,15 @@ absl::StatusOr<std::vector<int32_t>> ExchangeCall::SendIfHeld(
     const std::vector<int32_t>& experts) {
   // The placement may have changed since the call began.
   const ExchangePolicy::Group group = policy_.group();
-  std::vector<PieceHolder> holders;
+  std::vector<ReplicaHolder> holders;
   for (size_t h = 0; h < group->holdings.size(); h += group->slices) {
     const ReplicaHolding& holding = group->holdings[h];
     WorkerState& state = holding.stub->state();
     holders.push_back({.experts = holding.experts,
                        .outstanding_rows = state.outstanding_rows(),
-                       .health = state.health(),
-                       .tried = IsTried(holding, experts)});
+                       .state = IsTried(holding, experts)
+                                    ? WorkerHealth::State::kFailed
+                                    : state.health()});
   }
   const bool idle_too = run_.step > 0 && sent_.empty();
   ExchangePlan plan = PlanExchange(rows_, experts, holders, idle_too);
@@ -175,7 +176,7 @@ absl::StatusOr<WorkerCall> ExchangeCall::CallOf(const ReplicaHolding& holding,
 }
 
 absl::Status ExchangeCall::Take(ReplyMailbox::Reply reply) {
-  const int64_t index = reply.piece - first_piece_;
+  const int64_t index = reply.number - first_piece_;
   if (index < 0) return absl::OkStatus();  // of an earlier call
   SentPiece& sent = sent_[index];
   if (!sent.open) return absl::OkStatus();  // others were faster

@@ -12,19 +12,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "services/cluster/worker_health.h"
+#include "services/cluster/choose_replicas.h"
 #include "services/segments/call_segment.h"
 #include "services/segments/expert_rows.h"
 
 namespace gshard {
-
-// A holder of experts as the plan sees it.
-struct PieceHolder {
-  absl::Span<const int32_t> experts;  // global ids, ascending
-  int64_t outstanding_rows = 0;       // sent there, without a reply yet
-  WorkerHealth::State health = WorkerHealth::State::kGood;
-  bool tried = false;  // not to be asked again
-};
 
 // What one holder is asked for.
 struct Piece {
@@ -39,12 +31,12 @@ struct ExchangePlan {
   std::vector<int32_t> no_holder;  // experts that nobody can be asked for
 };
 
-// Gives each of `experts`, ascending, to one holder: see ChooseReplicas.
-// Holders that have failed or were tried get none, slow ones what no other
-// holds. With `idle_too`, holders without rows get a piece as well.
+// Gives each of `experts`, ascending, to one of `holders`: see ChooseReplicas.
+// With `idle_too`, holders without rows get a piece as well.
 ExchangePlan PlanExchange(const ExpertRows& rows,
                           absl::Span<const int32_t> experts,
-                          absl::Span<const PieceHolder> holders, bool idle_too);
+                          absl::Span<const ReplicaHolder> holders,
+                          bool idle_too);
 
 // The piece's part of an operand of the call; a view where possible. `held` are
 // all experts of the holder: others than the piece's get no rows there.

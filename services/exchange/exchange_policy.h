@@ -63,36 +63,48 @@ class ExchangePolicy {
   // Who holds the experts now. Asked anew whenever rows are to be sent.
   virtual Group group() const = 0;
 
+  // What follows, where it is not overridden, is right for experts of which
+  // each has one holder: nothing is late before the run's deadline, and what
+  // fails fails the call.
+
   // A call begins.
-  virtual void OnCall() = 0;
+  virtual void OnCall() {}
 
   // When a piece that is sent at `now` is first late.
-  virtual Time LateAt(const ReplicaHolding& holding, int64_t rows,
-                      Time now) = 0;
+  virtual Time LateAt(const ReplicaHolding& /*holding*/, int64_t /*rows*/,
+                      Time /*now*/) {
+    return Time::max();
+  }
   // It is late, for the first time or again.
-  virtual Late OnLate(const ReplicaHolding& holding, bool again,
-                      bool others_asked, Time now) = 0;
+  virtual Late OnLate(const ReplicaHolding& /*holding*/, bool /*again*/,
+                      bool /*others_asked*/, Time /*now*/) {
+    return Late::kWait;
+  }
 
   // It was answered.
-  virtual void OnReply(const ReplicaHolding& holding, int64_t rows,
-                       std::chrono::microseconds latency) = 0;
+  virtual void OnReply(const ReplicaHolding& /*holding*/, int64_t /*rows*/,
+                       std::chrono::microseconds /*latency*/) {}
   // It failed. OK if others are to be asked; else what the call fails with.
-  virtual absl::Status OnFailure(const ReplicaHolding& holding,
-                                 const absl::Status& why) = 0;
+  virtual absl::Status OnFailure(const ReplicaHolding& /*holding*/,
+                                 const absl::Status& why) {
+    return why;
+  }
 
   // Nobody is left to be asked for the rows of `experts`, not empty; `why` is
-  // the last failure, OK if there was none. OK if they are lost and come back
-  // as zeros; else what the call fails with.
+  // the failure that led to it, if any. OK if they are lost and come back as
+  // zeros; else what the call fails with.
   virtual absl::Status OnNoHolder(absl::Span<const int32_t> experts,
-                                  const absl::Status& why) = 0;
+                                  const absl::Status& /*why*/) {
+    return absl::InternalError(
+        absl::StrCat("no expert worker holds expert ", experts[0]));
+  }
 
  private:
   const int64_t num_experts_;
   const ExchangeMetrics metrics_;
 };
 
-// Each expert has one holder. Whatever fails fails the run, and nothing is late
-// before the run's deadline.
+// A placement that does not change, each expert once.
 class TrainingPolicy final : public ExchangePolicy {
  public:
   TrainingPolicy(int64_t num_experts, Group group, ExchangeMetrics metrics = {})
@@ -100,24 +112,6 @@ class TrainingPolicy final : public ExchangePolicy {
         group_(std::move(group)) {}
 
   Group group() const override { return group_; }
-  void OnCall() override {}
-  Time LateAt(const ReplicaHolding&, int64_t, Time) override {
-    return Time::max();
-  }
-  Late OnLate(const ReplicaHolding&, bool, bool, Time) override {
-    return Late::kWait;
-  }
-  void OnReply(const ReplicaHolding&, int64_t,
-               std::chrono::microseconds) override {}
-  absl::Status OnFailure(const ReplicaHolding&,
-                         const absl::Status& why) override {
-    return why;
-  }
-  absl::Status OnNoHolder(absl::Span<const int32_t> experts,
-                          const absl::Status&) override {
-    return absl::InternalError(
-        absl::StrCat("no expert worker holds expert ", experts[0]));
-  }
 
  private:
   const Group group_;

@@ -1,8 +1,7 @@
 #include "services/exchange/replica_set.h"
 
 #include <algorithm>
-#include <atomic>
-#include <list>
+#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,41 +16,14 @@ constexpr std::chrono::seconds kLookInterval{1};
 
 }  // namespace
 
-// Shared with the replies, which may come after the set is gone.
-struct ReplicaSet::Pings {
-  struct Sent {
-    std::shared_ptr<WorkerStub> stub;
-    uint64_t call_id = 0;
-    Clock::time_point deadline;
-    std::shared_ptr<std::atomic<bool>> answered;
-  };
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::list<Sent> sent;   // guarded by mutex
-  bool woken = false;     // guarded by mutex
-  bool stopping = false;  // guarded by mutex
-
-  void Wake() {
-    std::lock_guard<std::mutex> lock(mutex);
-    woken = true;
-    changed.notify_all();
-  }
-};
-
 ReplicaSet::ReplicaSet(int64_t num_experts, Group group,
                        ExchangeMetrics metrics)
     : ExchangePolicy(num_experts, std::move(metrics)),
-      pings_(std::make_shared<Pings>()),
       group_(std::move(group)),
       thread_([this] { RunPings(); }) {}
 
 ReplicaSet::~ReplicaSet() {
-  {
-    std::lock_guard<std::mutex> lock(pings_->mutex);
-    pings_->stopping = true;
-    pings_->changed.notify_all();
-  }
+  pings_->Stop();
   thread_.join();
 }
 
@@ -139,110 +111,94 @@ void ReplicaSet::Avoid(const ReplicaHolding& holding, bool changed) {
   pings_->Wake();
 }
 
-void ReplicaSet::Ping(const std::shared_ptr<Pings>& pings,
-                      const ReplicaHolding& holding) {
-  auto answered = std::make_shared<std::atomic<bool>>(false);
-  holding.stub->state().Health(
-      [](WorkerHealth& health) { health.OnProbeSent(); });
-  const uint64_t call_id = holding.stub->Ping(
-      holding.session,
-      [pings, answered,
-       // Not the stub, which the callback would keep alive.
-       state = holding.stub->shared_state()](const auto& reply) {
-        if (answered->exchange(true)) return;
-        // One that has released the session, since the placement has changed,
-        // is there as well.
-        const bool there = reply.ok() || absl::IsNotFound(reply.status());
-        state->Health([&](WorkerHealth& health) {
-          health.OnProbeReply(Clock::now(), there);
-        });
-        pings->Wake();
+uint64_t ReplicaSet::Ping(const ReplicaHolding& holding,
+                          std::shared_ptr<ReplyMailbox> mailbox,
+                          int64_t number) {
+  return holding.stub->Ping(
+      holding.session, [mailbox = std::move(mailbox), number](auto reply) {
+        mailbox->Put({number, 0, std::move(reply), Clock::now()});
       });
-  std::lock_guard<std::mutex> lock(pings->mutex);
-  pings->sent.push_back({.stub = holding.stub,
-                         .call_id = call_id,
-                         .deadline = Clock::now() + kPingTimeout,
-                         .answered = std::move(answered)});
 }
 
 void ReplicaSet::RunPings() {
-  std::unique_lock<std::mutex> lock(pings_->mutex);
-  while (true) {
-    const Clock::time_point now = Clock::now();
-    // Other models share the workers: what they find is not told to this one,
-    // and what they have begun may go with them.
-    Clock::time_point next = now + kLookInterval;
-    // Those whose time is up.
-    std::list<Pings::Sent> late;
-    for (auto it = pings_->sent.begin(); it != pings_->sent.end();) {
-      const auto sent = it++;
-      if (*sent->answered) {
-        pings_->sent.erase(sent);
-      } else if (sent->deadline <= now || pings_->stopping) {
-        late.splice(late.end(), pings_->sent, sent);
-      } else {
-        next = std::min(next, sent->deadline);
-      }
-    }
-    const bool stopping = pings_->stopping;
-    pings_->woken = false;
-    lock.unlock();
-    for (const Pings::Sent& sent : late) {
-      sent.stub->Cancel(sent.call_id);
-      if (sent.answered->exchange(true)) continue;
-      sent.stub->state().Health([&](WorkerHealth& health) {
-        // A set that goes knows nothing of the worker.
-        health.OnProbeReply(now, /*ok=*/stopping);
+  struct Sent {
+    std::shared_ptr<WorkerStub> stub;
+    uint64_t call_id = 0;
+    Time deadline;
+
+    void Tell(bool there) const {
+      stub->state().Health([there](WorkerHealth& health) {
+        health.OnProbeReply(Clock::now(), there);
       });
     }
-    late.clear();  // stubs go without the lock
-    if (stopping) return;
+  };
+  std::map<int64_t, Sent> unanswered;
+  int64_t number = 0;
+  Time next = Clock::now();
+  while (const auto replies = pings_->WaitUntil(next)) {
+    for (const ReplyMailbox::Reply& reply : *replies) {
+      const auto sent = unanswered.find(reply.number);
+      if (sent == unanswered.end()) continue;
+      // One that has released the session, since the placement has changed, is
+      // there as well.
+      const absl::Status& status = reply.tensors.status();
+      sent->second.Tell(status.ok() || absl::IsNotFound(status));
+      unanswered.erase(sent);
+    }
+    const Time now = Clock::now();
+    std::erase_if(unanswered, [now](const auto& entry) {
+      const Sent& sent = entry.second;
+      if (sent.deadline > now) return false;
+      sent.stub->Cancel(sent.call_id);
+      sent.Tell(/*there=*/false);
+      return true;
+    });
+    // Other models share the workers: what they find is not told to this one,
+    // and what they have begun may go with them.
+    next = now + kLookInterval;
     const Group group = this->group();
     for (const ReplicaHolding& holding : group->holdings) {
-      const Clock::time_point due = holding.stub->state().Health(
-          [](WorkerHealth& health) { return health.next_probe(); });
-      if (due <= now) {
-        Ping(pings_, holding);
-        next = std::min(next, now + kPingTimeout);
-      } else {
+      const Time due =
+          holding.stub->state().Health([now](WorkerHealth& health) {
+            const Time probe = health.next_probe();
+            if (probe <= now) health.OnProbeSent();
+            return probe;
+          });
+      if (due > now) {
         next = std::min(next, due);
+        continue;
       }
+      const uint64_t id = Ping(holding, pings_, ++number);
+      unanswered[number] = {holding.stub, id, now + kPingTimeout};
     }
-    lock.lock();
-    const auto woken = [this] { return pings_->woken || pings_->stopping; };
-    pings_->changed.wait_until(lock, next, woken);
+    for (const auto& [of, sent] : unanswered) {
+      next = std::min(next, sent.deadline);
+    }
+  }
+  // A set that goes knows nothing of the workers.
+  for (const auto& [of, sent] : unanswered) {
+    sent.stub->Cancel(sent.call_id);
+    sent.Tell(/*there=*/true);
   }
 }
 
 absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
                                 std::chrono::milliseconds timeout) {
-  struct Answers {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<absl::Status> status;
-    size_t missing = 0;
-  };
-  const auto answers = std::make_shared<Answers>();
+  const Time deadline = Clock::now() + timeout;
+  const auto mailbox = std::make_shared<ReplyMailbox>();
   const size_t count = group.holdings.size();
-  answers->status.assign(
+  std::vector<absl::Status> status(
       count, absl::DeadlineExceededError("it has not answered a ping"));
-  answers->missing = count;
   std::vector<uint64_t> ids;
-  for (size_t i = 0; i < count; ++i) {
-    ids.push_back(group.holdings[i].stub->Ping(
-        group.holdings[i].session, [answers, i](const auto& reply) {
-          std::lock_guard<std::mutex> lock(answers->mutex);
-          answers->status[i] = reply.status();
-          --answers->missing;
-          answers->changed.notify_all();
-        }));
+  for (const ReplicaHolding& holding : group.holdings) {
+    ids.push_back(Ping(holding, mailbox, static_cast<int64_t>(ids.size())));
   }
-  std::vector<absl::Status> status;
-  {
-    std::unique_lock<std::mutex> lock(answers->mutex);
-    answers->changed.wait_for(lock, timeout,
-                              [&] { return answers->missing == 0; });
-    status = answers->status;
+  for (size_t missing = count; missing > 0 && Clock::now() < deadline;) {
+    const auto replies = mailbox->WaitUntil(deadline);
+    for (const ReplyMailbox::Reply& reply : *replies) {
+      status[reply.number] = reply.tensors.status();
+      --missing;
+    }
   }
   std::vector<bool> placed(num_experts(), false), live(num_experts(), false);
   absl::Status error;

@@ -11,7 +11,6 @@
 #define SERVICES_EXCHANGE_REPLICA_SET_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "absl/status/status.h"
 #include "services/cluster/worker_health.h"
 #include "services/exchange/exchange_policy.h"
+#include "services/exchange/reply_mailbox.h"
 
 namespace gshard {
 
@@ -68,15 +68,15 @@ class ReplicaSet final : public ExchangePolicy {
                           const absl::Status& why) override;
 
  private:
-  struct Pings;
-
-  static void Ping(const std::shared_ptr<Pings>& pings,
-                   const ReplicaHolding& holding);
+  // Asks whether it is there; the reply is put into `mailbox`.
+  static uint64_t Ping(const ReplicaHolding& holding,
+                       std::shared_ptr<ReplyMailbox> mailbox, int64_t number);
   void RunPings();
   // A worker that was good is avoided from now on, or was: ping it.
   void Avoid(const ReplicaHolding& holding, bool changed);
 
-  const std::shared_ptr<Pings> pings_;
+  // Of the thread; shared with replies, which may come after the set is gone.
+  const std::shared_ptr<ReplyMailbox> pings_ = std::make_shared<ReplyMailbox>();
   mutable std::mutex mutex_;
   Group group_;         // guarded by mutex_; not null
   HedgeBudget budget_;  // guarded by mutex_

@@ -1,4 +1,4 @@
-// ReplyMailbox: where the thread of a run waits for the replies of workers.
+// ReplyMailbox: where a thread waits for the replies of workers.
 
 #ifndef SERVICES_EXCHANGE_REPLY_MAILBOX_H_
 #define SERVICES_EXCHANGE_REPLY_MAILBOX_H_
@@ -22,7 +22,7 @@ class ReplyMailbox {
   using Time = std::chrono::steady_clock::time_point;
 
   struct Reply {
-    int64_t piece = 0;  // of the run
+    int64_t number = 0;  // of what was asked, as the thread counts
     int slice = 0;
     absl::StatusOr<std::vector<Tensor>> tensors;
     Time at;
@@ -34,7 +34,14 @@ class ReplyMailbox {
     changed_.notify_one();
   }
 
-  // Whoever waits, waits no more, now and later.
+  // Ends the wait, or the next one, though nothing has come.
+  void Wake() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    woken_ = true;
+    changed_.notify_one();
+  }
+
+  // Ends the wait, and all that follow.
   void Stop() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopped_ = true;
@@ -45,13 +52,15 @@ class ReplyMailbox {
     return stopped_;
   }
 
-  // What has come, as soon as something has or it is `until`; nullopt once it
-  // was stopped.
+  // What has come, as soon as something has, it is woken or it is `until`;
+  // nullopt once it was stopped.
   std::optional<std::vector<Reply>> WaitUntil(Time until) {
     std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, until,
-                        [this] { return stopped_ || !replies_.empty(); });
+    changed_.wait_until(lock, until, [this] {
+      return stopped_ || woken_ || !replies_.empty();
+    });
     if (stopped_) return std::nullopt;
+    woken_ = false;
     return std::exchange(replies_, {});
   }
 
@@ -59,6 +68,7 @@ class ReplyMailbox {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Reply> replies_;  // guarded by mutex_
+  bool woken_ = false;          // guarded by mutex_
   bool stopped_ = false;        // guarded by mutex_
 };
 

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,13 +60,12 @@ class WorkerStub {
   // "expert worker 'name'".
   const std::string& name() const { return name_; }
 
-  // What callers know of the worker; may outlive the stub.
-  WorkerState& state() { return *state_; }
-  const std::shared_ptr<WorkerState>& shared_state() { return state_; }
+  // What callers know of the worker.
+  WorkerState& state() { return state_; }
 
  private:
   const std::string name_;
-  const std::shared_ptr<WorkerState> state_ = std::make_shared<WorkerState>();
+  WorkerState state_;
 };
 
 }  // namespace gshard

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "services/base/random.h"
@@ -12,6 +13,7 @@ namespace gshard {
 namespace {
 
 using ::testing::ElementsAre;
+using State = WorkerHealth::State;
 
 const std::vector<int32_t> kAll = {0, 1, 2, 3};
 
@@ -35,10 +37,20 @@ TEST(ChooseReplicasTest, ExpertsWithoutAChoiceAreMadeWayFor) {
 
 TEST(ChooseReplicasTest, AvoidsAndSaysWhatNobodyHas) {
   const std::vector<int32_t> first = {0, 1}, second = {1, 2};
-  EXPECT_THAT(
-      ChooseReplicas({9, 9, 9}, {{first, 0, /*avoided=*/true}, {second}}),
-      ElementsAre(-1, 1, 1));
+  EXPECT_THAT(ChooseReplicas({9, 9, 9}, {{first, 0, State::kFailed}, {second}}),
+              ElementsAre(-1, 1, 1));
   EXPECT_THAT(ChooseReplicas({9, 0}, {}), ElementsAre(-1, -1));
+}
+
+TEST(ChooseReplicasTest, SlowOnesTakeWhatNoGoodOneHolds) {
+  const std::vector<int32_t> first = {0, 1}, second = {1};
+  for (const bool swapped : {false, true}) {
+    std::vector<ReplicaHolder> holders = {{first, 0, State::kSlow},
+                                          {second, 1000}};
+    if (swapped) std::swap(holders[0], holders[1]);
+    EXPECT_THAT(ChooseReplicas({9, 9}, holders),
+                swapped ? ElementsAre(1, 0) : ElementsAre(0, 1));
+  }
 }
 
 TEST(ChooseReplicasTest, IsSoundForAnyHolders) {
@@ -56,19 +68,20 @@ TEST(ChooseReplicasTest, IsSoundForAnyHolders) {
       for (int32_t e = 0; e < E; ++e) {
         if (draw(100 * (h + 1) + e, 2) == 0) lists[h].push_back(e);
       }
-      holders[h] = {lists[h], draw(50 + h, 100), draw(70 + h, 4) == 0};
+      holders[h] = {lists[h], draw(50 + h, 100), State(draw(70 + h, 3))};
     }
     const std::vector<int32_t> chosen = ChooseReplicas(rows, holders);
     EXPECT_EQ(ChooseReplicas(rows, holders), chosen);
     for (int32_t e = 0; e < E; ++e) {
-      bool possible = false;
+      State best = State::kFailed;
       for (int32_t h = 0; h < H; ++h) {
-        possible |= !holders[h].avoided &&
-                    std::count(lists[h].begin(), lists[h].end(), e) > 0;
+        if (std::count(lists[h].begin(), lists[h].end(), e) > 0) {
+          best = std::min(best, holders[h].state);
+        }
       }
-      EXPECT_EQ(chosen[e] >= 0, possible && rows[e] > 0);
+      EXPECT_EQ(chosen[e] >= 0, best != State::kFailed && rows[e] > 0);
       if (chosen[e] < 0) continue;
-      EXPECT_FALSE(holders[chosen[e]].avoided);
+      EXPECT_EQ(holders[chosen[e]].state, best);
       EXPECT_EQ(std::count(lists[chosen[e]].begin(), lists[chosen[e]].end(), e),
                 1);
     }

@@ -9,7 +9,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using State = WorkerHealth::State;
 
 // Rows of experts: 0: {0, 1}, 1: none, 2: {2}, 3: {3, 4, 5}, 4: none.
 ExpertRows Rows() {
@@ -39,7 +38,7 @@ std::vector<std::vector<int32_t>> ExpertsOf(const ExchangePlan& plan,
 
 TEST(ExchangePlanTest, PiecesAreTheRowsOfTheExperts) {
   const std::vector<int32_t> held[] = {{0, 3}, {1, 4}, {2}};
-  const std::vector<PieceHolder> holders = {{held[0]}, {held[1]}, {held[2]}};
+  const std::vector<ReplicaHolder> holders = {{held[0]}, {held[1]}, {held[2]}};
   const ExpertRows rows = Rows();
   const ExchangePlan plan =
       PlanExchange(rows, kWithRows, holders, /*idle_too=*/false);
@@ -62,7 +61,7 @@ TEST(ExchangePlanTest, NeighboursAndWholesAreViews) {
   const std::vector<int32_t> held[] = {{0, 2}, {1, 3, 4}};
   const ExpertRows rows = Rows();
   const ExchangePlan plan = PlanExchange(
-      rows, kWithRows, std::vector<PieceHolder>{{held[0]}, {held[1]}},
+      rows, kWithRows, std::vector<ReplicaHolder>{{held[0]}, {held[1]}},
       /*idle_too=*/false);
   ASSERT_EQ(plan.pieces.size(), 2u);
   const Tensor whole = NumberedRows(6);
@@ -80,7 +79,7 @@ TEST(ExchangePlanTest, NeighboursAndWholesAreViews) {
 TEST(ExchangePlanTest, IdleHoldersGetAnEmptyPieceIfAsked) {
   const std::vector<int32_t> held[] = {{1, 4}, {0, 2, 3}, {}};
   const ExpertRows rows = Rows();
-  const std::vector<PieceHolder> holders = {{held[0]}, {held[1]}, {held[2]}};
+  const std::vector<ReplicaHolder> holders = {{held[0]}, {held[1]}, {held[2]}};
   const ExchangePlan plan =
       PlanExchange(rows, kWithRows, holders, /*idle_too=*/true);
   ASSERT_EQ(plan.pieces.size(), 3u);
@@ -103,13 +102,14 @@ TEST(ExchangePlanTest, AReplicaGetsTheSizesOfItsPieceOnly) {
   const std::vector<int32_t> held[] = {{0, 2, 3}, {2, 3}};
   const ExpertRows rows = Rows();
   const ExchangePlan plan = PlanExchange(
-      rows, kWithRows, std::vector<PieceHolder>{{held[0]}, {held[1]}},
+      rows, kWithRows, std::vector<ReplicaHolder>{{held[0]}, {held[1]}},
       /*idle_too=*/false);
   EXPECT_THAT(ExpertsOf(plan, 2), ElementsAre(ElementsAre(0, 2, 3), IsEmpty()));
-  const ExchangePlan busy = PlanExchange(
-      rows, kWithRows,
-      std::vector<PieceHolder>{{held[0], /*outstanding_rows=*/100}, {held[1]}},
-      /*idle_too=*/false);
+  const ExchangePlan busy =
+      PlanExchange(rows, kWithRows,
+                   std::vector<ReplicaHolder>{
+                       {held[0], /*outstanding_rows=*/100}, {held[1]}},
+                   /*idle_too=*/false);
   EXPECT_THAT(ExpertsOf(busy, 2),
               ElementsAre(ElementsAre(0), ElementsAre(2, 3)));
   ASSERT_OK_AND_ASSIGN(const Tensor sizes,
@@ -118,32 +118,22 @@ TEST(ExchangePlanTest, AReplicaGetsTheSizesOfItsPieceOnly) {
   EXPECT_THAT(sizes.span<int32_t>(), ElementsAre(2, 0, 0));
 }
 
-TEST(ExchangePlanTest, SlowHoldersTakeWhatNoOtherHolds) {
-  const std::vector<int32_t> held[] = {{0, 2, 3}, {2}, {3}};
-  const auto plan = [&](State first, bool tried) {
-    return PlanExchange(Rows(), kWithRows,
-                        std::vector<PieceHolder>{{held[0], 0, first, tried},
-                                                 {held[1], 100},
-                                                 {held[2], 0, State::kFailed}},
-                        /*idle_too=*/false);
-  };
-  const ExchangePlan slow = plan(State::kSlow, false);
-  EXPECT_THAT(ExpertsOf(slow, 3),
-              ElementsAre(ElementsAre(0, 3), ElementsAre(2), IsEmpty()));
-  EXPECT_THAT(slow.no_holder, IsEmpty());
-  for (const ExchangePlan& without :
-       {plan(State::kFailed, false), plan(State::kGood, true)}) {
-    EXPECT_THAT(ExpertsOf(without, 3),
-                ElementsAre(IsEmpty(), ElementsAre(2), IsEmpty()));
-    EXPECT_THAT(without.no_holder, ElementsAre(0, 3));
-  }
+TEST(ExchangePlanTest, SaysWhatNobodyCanBeAskedFor) {
+  const std::vector<int32_t> held[] = {{0, 2, 3}, {2}};
+  const ExchangePlan plan =
+      PlanExchange(Rows(), kWithRows,
+                   std::vector<ReplicaHolder>{
+                       {held[0], 0, WorkerHealth::State::kFailed}, {held[1]}},
+                   /*idle_too=*/false);
+  EXPECT_THAT(ExpertsOf(plan, 2), ElementsAre(IsEmpty(), ElementsAre(2)));
+  EXPECT_THAT(plan.no_holder, ElementsAre(0, 3));
 }
 
 TEST(ExchangePlanTest, RefusesOperandsWithOtherRows) {
   const std::vector<int32_t> held = {0, 1, 2, 3, 4};
   const ExpertRows rows = Rows();
   const ExchangePlan plan = PlanExchange(
-      rows, kWithRows, std::vector<PieceHolder>{{held}}, /*idle_too=*/false);
+      rows, kWithRows, std::vector<ReplicaHolder>{{held}}, /*idle_too=*/false);
   for (const Tensor& operand : {NumberedRows(5), Tensor::Scalar(1.0f)}) {
     EXPECT_THAT(PartOf(operand, Division::kRows, rows, plan.pieces[0], held),
                 StatusIs(absl::StatusCode::kInvalidArgument,
