@@ -174,7 +174,7 @@ absl::Status CheckUses(const WorkerSessionSpec& spec) {
   return absl::OkStatus();
 }
 
-// Whether a segment takes it as bfloat16, so that a rounded copy is kept.
+// Whether a segment takes it as bfloat16.
 bool IsRounded(const WorkerSessionSpec& spec, const std::string& parameter) {
   for (const Segment& segment : spec.segments) {
     for (const Node* node : segment.program.NodesOf("parameter")) {
@@ -205,22 +205,20 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
         DimsToString(parameter.dims)));
   }
   RETURN_IF_ERROR(CheckTensorName(parameter.name));
+  const auto own = static_cast<int64_t>(spec.experts.size());
+  const auto held = own + static_cast<int64_t>(spec.replicated_experts.size());
   Dims dims = parameter.dims;
-  dims[0] = static_cast<int64_t>(spec.experts.size() +
-                                 spec.replicated_experts.size());
+  dims[0] = held;
   ASSIGN_OR_RETURN(const uint64_t bytes,
                    TensorBytes(ElementType::kFloat32, dims));
-  int64_t total = static_cast<int64_t>(bytes);
-  if (IsRounded(spec, parameter.name)) total += static_cast<int64_t>(bytes) / 2;
-  if (spec.optimizer == nullptr) return total;
-  total += static_cast<int64_t>(bytes);  // the sum of the gradients
+  const auto weights = static_cast<int64_t>(bytes);
+  const int64_t rounded =
+      IsRounded(spec, parameter.name) ? weights / held * own / 2 : 0;
+  if (spec.optimizer == nullptr) return rounded > 0 ? rounded : weights;
+  // The sum of the gradients is as large as the weights.
   const Dims logical(dims.begin() + 1, dims.end());
-  for (const NamedShape& state : spec.optimizer->StateShapes(logical)) {
-    ASSIGN_OR_RETURN(const uint64_t state_bytes,
-                     TensorBytes(ElementType::kFloat32, state.dims));
-    total += dims[0] * static_cast<int64_t>(state_bytes);
-  }
-  return total;
+  const double state = StateNumbers(*spec.optimizer, logical) * sizeof(float);
+  return 2 * weights + rounded + held * static_cast<int64_t>(state);
 }
 
 }  // namespace
@@ -245,15 +243,7 @@ absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
         "step, got ",
         spec.microbatch_window));
   }
-  if (spec.step < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step: expected at least 0, got ", spec.step));
-  }
-  if (spec.skipped_steps < 0 || spec.skipped_steps > spec.step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("skipped_steps: expected 0 to ", spec.step, ", got ",
-                     spec.skipped_steps));
-  }
+  RETURN_IF_ERROR(CheckSteps(spec.source));
   // Far from overflow, and beyond any machine.
   constexpr int64_t kMost = int64_t{1} << 50;
   std::set<absl::string_view> names;

@@ -229,7 +229,7 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
   call->traces = TracesOf(header);
   const size_t bytes = PayloadBytes(frame.tensors);
   ASSIGN_OR_RETURN(call->inputs, NamedInputs(frame));
-  call->training = call->session.session().training();
+  call->training = call->session.session().training() != nullptr;
   WorkQueue& queue = call->training ? training_ : served_;
   RETURN_IF_ERROR(queue.Add(
       {.stream = stream->id,

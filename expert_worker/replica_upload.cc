@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "expert_worker/training_worker_session.h"
 #include "services/base/status_macros.h"
 
 namespace gshard {
@@ -15,9 +16,11 @@ absl::Status ReplicaUpload::OnMessage(TensorFrame frame) {
     step_ = frame.header.step();
     ASSIGN_OR_RETURN(const SessionTable::Lease lease,
                      sessions_->Find(session_));
+    ASSIGN_OR_RETURN(const TrainingWorkerSession* const session,
+                     AsTraining(lease.session()));
     std::map<std::string, ExpectedTensor> expected;
-    for (const ParameterSpec& spec : lease.session().ReplicaParameters()) {
-      expected[spec.name] = {ElementType::kFloat32, spec.dims};
+    for (const NamedShape& shape : session->ReplicaShapes()) {
+      expected[shape.name] = {ElementType::kFloat32, shape.dims};
     }
     if (expected.empty()) {
       return absl::FailedPreconditionError(
@@ -45,7 +48,9 @@ absl::StatusOr<v1::ReplicateGradientsResponse> ReplicaUpload::Take() {
   if (lease.aborted()) {
     return absl::NotFoundError(absl::StrCat("no session '", session_, "'"));
   }
-  RETURN_IF_ERROR(lease.session().ReplicateGradients(step_, std::move(sums)));
+  ASSIGN_OR_RETURN(TrainingWorkerSession* const session,
+                   AsTraining(lease.session()));
+  RETURN_IF_ERROR(session->ReplicateGradients(step_, std::move(sums)));
   return v1::ReplicateGradientsResponse();
 }
 

@@ -93,10 +93,11 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
         return absl::InvalidArgumentError(
             "source.checkpoint_directory: expected a path, got nothing");
       }
-      spec.checkpoint_directory = worker.source().checkpoint_directory();
+      spec.source.checkpoint_directory = worker.source().checkpoint_directory();
       break;
     case v1::ParameterSource::kInitialSeed:
-      spec.initial_seed = static_cast<uint64_t>(worker.source().initial_seed());
+      spec.source.initial_seed =
+          static_cast<uint64_t>(worker.source().initial_seed());
       break;
     case v1::ParameterSource::FROM_NOT_SET:
       return absl::InvalidArgumentError(
@@ -111,8 +112,8 @@ absl::StatusOr<WorkerSessionSpec> WorkerSessionFromProto(
   RETURN_IF_ERROR(SegmentsFromProto(worker.evaluation_segments(),
                                     &spec.evaluation_segments));
   spec.optimizer = MakeOptimizer(optimizer);
-  spec.step = worker.step();
-  spec.skipped_steps = worker.skipped_steps();
+  spec.source.step = worker.step();
+  spec.source.skipped_steps = worker.skipped_steps();
   spec.microbatches_per_step = worker.microbatches_per_step();
   spec.microbatch_window = worker.microbatch_window();
   spec.replicated_experts.assign(worker.replicated_experts().begin(),

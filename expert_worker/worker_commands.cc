@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "expert_worker/session_proto.h"
+#include "expert_worker/training_worker_session.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/command_results.h"
@@ -79,9 +80,8 @@ absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
   const size_t experts = spec.experts.size();
   std::shared_ptr<BuddyLink> buddy;
   if (!spec.buddy_address.empty()) {
-    ASSIGN_OR_RETURN(buddy,
-                     BuddyLink::Create(load.session(), spec.buddy_address,
-                                       to_buddies_));
+    ASSIGN_OR_RETURN(buddy, BuddyLink::Create(load.session(),
+                                              spec.buddy_address, to_buddies_));
   }
   ASSIGN_OR_RETURN(const int64_t bytes,
                    sessions_->Load(load.session(), std::move(spec)));
@@ -103,17 +103,21 @@ absl::Status WorkerCommands::DoPrepare(const v1::PrepareStep& prepare,
                    FindLive(prepare.session()));
   const std::vector<int32_t> attempts(prepare.attempts().begin(),
                                       prepare.attempts().end());
+  ASSIGN_OR_RETURN(TrainingWorkerSession* const session,
+                   AsTraining(lease.session()));
   ASSIGN_OR_RETURN(const std::vector<SquaredNorm> norms,
-                   lease.session().PrepareStep(prepare.step(), attempts));
+                   session->PrepareStep(prepare.step(), attempts));
   *reply->mutable_step_prepared() = StepPreparedToProto(norms);
   return absl::OkStatus();
 }
 
 absl::Status WorkerCommands::DoCommit(const v1::CommitStep& commit) {
   ASSIGN_OR_RETURN(const SessionTable::Lease lease, FindLive(commit.session()));
-  RETURN_IF_ERROR(
-      lease.session().CommitStep(commit.step(), commit.gradient_scale(),
-                                 commit.learning_rate(), commit.skip_update()));
+  ASSIGN_OR_RETURN(TrainingWorkerSession* const session,
+                   AsTraining(lease.session()));
+  RETURN_IF_ERROR(session->CommitStep(commit.step(), commit.gradient_scale(),
+                                      commit.learning_rate(),
+                                      commit.skip_update()));
   metrics_.step.Set(static_cast<double>(commit.step()));
   return absl::OkStatus();
 }
@@ -133,21 +137,24 @@ std::shared_ptr<BuddyLink> WorkerCommands::FindBuddy(
   return found == buddies_.end() ? nullptr : found->second;
 }
 
+absl::Status WorkerCommands::PrepareSums(const v1::PrepareStep& prepare,
+                                         v1::CommandReply* reply,
+                                         GradientList* sums) {
+  RETURN_IF_ERROR(DoPrepare(prepare, reply));
+  ASSIGN_OR_RETURN(const SessionTable::Lease lease,
+                   FindLive(prepare.session()));
+  ASSIGN_OR_RETURN(const TrainingWorkerSession* const session,
+                   AsTraining(lease.session()));
+  ASSIGN_OR_RETURN(*sums, session->PreparedGradients(prepare.step()));
+  return absl::OkStatus();
+}
+
 std::function<v1::CommandReply()> WorkerCommands::BeginPrepare(
     const v1::Command& command, std::shared_ptr<BuddyLink> buddy) {
-  const v1::PrepareStep& prepare = command.prepare_step();
   auto reply = std::make_shared<v1::CommandReply>();
-  absl::Status status = DoPrepare(prepare, reply.get());
   auto sums = std::make_shared<GradientList>();
-  if (status.ok()) {
-    auto lease = FindLive(prepare.session());
-    status = lease.status();
-    if (lease.ok()) {
-      auto prepared = lease->session().PreparedGradients(prepare.step());
-      status = prepared.status();
-      if (prepared.ok()) *sums = *std::move(prepared);
-    }
-  }
+  const absl::Status status =
+      PrepareSums(command.prepare_step(), reply.get(), sums.get());
   return [command, status, reply, sums, buddy = std::move(buddy)] {
     const absl::Status pushed =
         status.ok() ? buddy->Push(command.prepare_step().step(), *sums)
@@ -157,28 +164,35 @@ std::function<v1::CommandReply()> WorkerCommands::BeginPrepare(
   };
 }
 
+struct WorkerCommands::Write {
+  // Members go in reverse order: the shard before what keeps its session.
+  SessionTable::Lease lease;
+  std::unique_ptr<TrainingWorkerSession::Shard> shard;
+};
+
+absl::StatusOr<WorkerCommands::Write> WorkerCommands::TakeShard(
+    const v1::WriteCheckpoint& write) {
+  Write work;
+  ASSIGN_OR_RETURN(work.lease, FindLive(write.session()));
+  ASSIGN_OR_RETURN(const TrainingWorkerSession* const session,
+                   AsTraining(work.lease.session()));
+  ASSIGN_OR_RETURN(
+      work.shard,
+      session->BeginCheckpoint(
+          {.root = write.root(), .step = write.step(), .shard = write.shard()},
+          write.include_replica()));
+  return work;
+}
+
 std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
     const v1::Command& command) {
-  const v1::WriteCheckpoint& write = command.write_checkpoint();
-  auto lease = FindLive(write.session());
-  absl::Status status = lease.status();
-  std::shared_ptr<WorkerSession::Shard> shard;
-  if (status.ok()) {
-    auto begun = lease->session().BeginCheckpoint(
-        {.root = write.root(), .step = write.step(), .shard = write.shard()},
-        write.include_replica());
-    status = begun.status();
-    if (begun.ok()) shard = *std::move(begun);
+  absl::StatusOr<Write> begun = TakeShard(command.write_checkpoint());
+  if (!begun.ok()) {
+    return [command, status = begun.status()] {
+      return Outcome(command, status, {});
+    };
   }
-  if (!status.ok()) {
-    return [command, status] { return Outcome(command, status, {}); };
-  }
-  // Members go in reverse order: the shard before what keeps its session.
-  struct Work {
-    SessionTable::Lease lease;
-    std::shared_ptr<WorkerSession::Shard> shard;
-  };
-  auto work = std::make_shared<Work>(Work{*std::move(lease), std::move(shard)});
+  auto work = std::make_shared<Write>(*std::move(begun));
   return [this, command, work] {
     v1::CommandReply reply;
     auto entries =

@@ -49,11 +49,17 @@ class WorkerCommands final : public MemberHandler {
   void OnRefused(const absl::Status& status) override;
 
  private:
+  struct Write;  // a shard that is to be written
+
   absl::StatusOr<SessionTable::Lease> FindLive(const std::string& id);
   absl::Status Do(const v1::Command& command, v1::CommandReply* reply);
   absl::Status DoLoad(const v1::LoadSession& load, v1::CommandReply* reply);
   absl::Status DoPrepare(const v1::PrepareStep& prepare,
                          v1::CommandReply* reply);
+  // The same, and the sums for the buddy.
+  absl::Status PrepareSums(const v1::PrepareStep& prepare,
+                           v1::CommandReply* reply, GradientList* sums);
+  absl::StatusOr<Write> TakeShard(const v1::WriteCheckpoint& write);
   std::function<v1::CommandReply()> BeginWrite(const v1::Command& command);
   std::function<v1::CommandReply()> BeginPrepare(
       const v1::Command& command, std::shared_ptr<BuddyLink> buddy);

@@ -113,22 +113,23 @@ absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
   }
   switch (group.source().from_case()) {
     case v1::ParameterSource::kCheckpointDirectory:
-      spec.checkpoint_directory = group.source().checkpoint_directory();
+      spec.source.checkpoint_directory = group.source().checkpoint_directory();
       break;
     case v1::ParameterSource::kInitialSeed:
-      spec.initial_seed = static_cast<uint64_t>(group.source().initial_seed());
+      spec.source.initial_seed =
+          static_cast<uint64_t>(group.source().initial_seed());
       break;
     case v1::ParameterSource::FROM_NOT_SET:
       break;
   }
   if (group.source().from_case() == v1::ParameterSource::FROM_NOT_SET ||
-      (spec.checkpoint_directory.empty() &&
+      (spec.source.checkpoint_directory.empty() &&
        !group.source().has_initial_seed())) {
     return absl::InvalidArgumentError(
         "dense_group.source: expected a checkpoint or a seed, got neither");
   }
-  spec.step = group.step();
-  spec.skipped_steps = group.skipped_steps();
+  spec.source.step = group.step();
+  spec.source.skipped_steps = group.skipped_steps();
   spec.microbatches_per_step = job.microbatches_per_step;
   ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, meet(group));
   return DenseShard::Create(std::move(spec), std::move(meeting));

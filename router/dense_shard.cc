@@ -1,27 +1,21 @@
 #include "router/dense_shard.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/checkpoint/write_shard.h"
 
 namespace gshard {
 namespace {
 
-int64_t BytesOf(const std::vector<ParameterSpec>& specs) {
+int64_t BytesOf(const std::vector<NamedShape>& shapes) {
   int64_t bytes = 0;
-  for (const ParameterSpec& spec : specs) {
-    bytes += NumElements(spec.dims) * static_cast<int64_t>(sizeof(float));
+  for (const NamedShape& shape : shapes) {
+    bytes += NumElements(shape.dims) * static_cast<int64_t>(sizeof(float));
   }
   return bytes;
-}
-
-absl::Status CheckFinite(double value, absl::string_view name) {
-  if (std::isfinite(value)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": expected a finite number, got ", value));
 }
 
 absl::Status CheckSpec(const DenseShardSpec& spec) {
@@ -30,72 +24,60 @@ absl::Status CheckSpec(const DenseShardSpec& spec) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank: expected one of ", size, " owners, got ", spec.rank));
   }
-  if (spec.microbatches_per_step < 1 || spec.step < 0 ||
-      spec.skipped_steps < 0 || spec.skipped_steps > spec.step) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected at least one microbatch a step, and steps of which at most "
-        "all are left out, got ",
-        spec.microbatches_per_step, " microbatches, ", spec.step, " steps, ",
-        spec.skipped_steps, " left out"));
+  if (spec.microbatches_per_step < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("microbatches_per_step: expected at least 1, got ",
+                     spec.microbatches_per_step));
   }
+  RETURN_IF_ERROR(CheckSteps(spec.source));
   return Annotate(CheckOwners(spec.parameters, spec.owners), "owners");
 }
 
 }  // namespace
 
-DenseShard::DenseShard(DenseShardSpec spec, std::vector<ParameterSpec> own,
-                       std::unique_ptr<Meeting> meeting)
+DenseShard::DenseShard(DenseShardSpec spec, ParameterStore own,
+                       TensorMap others, std::unique_ptr<Meeting> meeting)
     : spec_(std::move(spec)),
+      memory_bytes_(own.bytes()),
       meeting_(std::move(meeting)),
-      store_(std::move(own), /*experts=*/{}, spec_.optimizer),
-      step_(spec_.step) {
-  const int64_t all = BytesOf(spec_.parameters);
+      own_(std::move(own), spec_.source.step) {
+  for (const ParameterSpec& parameter : spec_.parameters) {
+    shapes_.push_back({parameter.name, parameter.dims});
+  }
   const int64_t owners = static_cast<int64_t>(spec_.owners.size());
   const int64_t microbatches =
       (spec_.microbatches_per_step + owners - 1) / owners;
-  memory_bytes_ = all * (2 + microbatches) + BytesOf(store_.specs()) +
-                  store_.bytes() +
-                  2 * static_cast<int64_t>(spec_.max_round_bytes);
+  memory_bytes_ += BytesOf(shapes_) * (2 + microbatches) +
+                   BytesOf(own_.shapes()) +
+                   2 * static_cast<int64_t>(spec_.max_round_bytes);
+  own_.BeginStep(static_cast<int32_t>(spec_.microbatches_per_step),
+                 /*window=*/1);
+  others.merge(own_.tensors());
+  parameters_ = std::make_shared<const TensorMap>(std::move(others));
 }
 
 absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
     DenseShardSpec spec, std::unique_ptr<Meeting> meeting) {
   RETURN_IF_ERROR(CheckSpec(spec));
-  std::vector<ParameterSpec> own;
-  for (const std::string& name : spec.owners[spec.rank]) {
-    for (const ParameterSpec& parameter : spec.parameters) {
-      if (parameter.name == name) own.push_back(parameter);
-    }
+  const std::vector<std::string>& owned = spec.owners[spec.rank];
+  std::vector<ParameterSpec> own, others;
+  for (const ParameterSpec& parameter : spec.parameters) {
+    const bool is_own =
+        std::find(owned.begin(), owned.end(), parameter.name) != owned.end();
+    (is_own ? own : others).push_back(parameter);
   }
-  std::unique_ptr<DenseShard> shard(
-      new DenseShard(std::move(spec), std::move(own), std::move(meeting)));
-  RETURN_IF_ERROR(shard->Load());
-  return shard;
-}
-
-absl::Status DenseShard::Load() {
-  ParameterStore all(spec_.parameters, /*experts=*/{}, /*optimizer=*/nullptr);
-  if (spec_.checkpoint_directory.empty()) {
-    RETURN_IF_ERROR(store_.Initialize(spec_.initial_seed));
-    RETURN_IF_ERROR(all.Initialize(spec_.initial_seed));
-  } else {
-    ASSIGN_OR_RETURN(const auto checkpoint,
-                     CheckpointReader::Open(spec_.checkpoint_directory));
-    const int64_t expected = spec_.step - spec_.skipped_steps;
-    if (checkpoint->manifest().step != expected) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "expected a checkpoint of step ", expected, ", got ",
-          checkpoint->manifest().step, " in ", spec_.checkpoint_directory));
-    }
-    RETURN_IF_ERROR(store_.Load(*checkpoint));
-    RETURN_IF_ERROR(all.Load(*checkpoint));
-  }
-  TensorMap parameters = all.tensors();
-  for (const auto& [name, tensor] : store_.tensors()) {
-    parameters[name] = tensor;
-  }
-  parameters_ = std::make_shared<const TensorMap>(std::move(parameters));
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
+                   OpenToTrain(spec.source));
+  ParameterStore store(std::move(own), /*experts=*/{}, spec.optimizer);
+  RETURN_IF_ERROR(checkpoint == nullptr
+                      ? store.Initialize(spec.source.initial_seed)
+                      : store.Load(*checkpoint));
+  ASSIGN_OR_RETURN(TensorMap copies,
+                   ReadParameters(others, /*experts=*/{}, checkpoint.get(),
+                                  spec.source.initial_seed));
+  return std::unique_ptr<DenseShard>(
+      new DenseShard(std::move(spec), std::move(store), std::move(copies),
+                     std::move(meeting)));
 }
 
 absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
@@ -105,18 +87,17 @@ absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
     return absl::FailedPreconditionError("the routers are connected");
   }
   const absl::StatusOr<Communicator*> group = meeting_->Join(addresses);
-  if (!group.ok()) return Break(group.status());
+  if (!group.ok()) return Break(own_.step() + 1, group.status());
   exchange_ = std::make_unique<DenseExchange>(spec_.parameters, spec_.owners,
                                               *group, spec_.max_round_bytes);
   return absl::OkStatus();
 }
 
-absl::Status DenseShard::Break(const absl::Status& status) {
+absl::Status DenseShard::Break(int64_t step, const absl::Status& status) {
   broken_ = Annotate(
-      status, absl::StrCat("the routers of the session, at step ", step_ + 1));
+      status, absl::StrCat("the routers of the session, at step ", step));
   meeting_->Abort();
   kept_.clear();
-  prepared_.reset();
   return broken_;
 }
 
@@ -124,49 +105,23 @@ absl::StatusOr<DenseShard::Parameters> DenseShard::ParametersOf(
     int64_t version) const {
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(broken_);
-  if (version == step_) return parameters_;
+  if (version == own_.step()) return parameters_;
   return absl::FailedPreconditionError(
-      absl::StrCat("expected version ", step_, ", got ", version));
+      absl::StrCat("expected version ", own_.step(), ", got ", version));
 }
 
 absl::Status DenseShard::Keep(int64_t step, int32_t microbatch, int32_t attempt,
                               GradientList gradients) {
+  ASSIGN_OR_RETURN(std::vector<Tensor> values,
+                   InOrder(shapes_, std::move(gradients)));
   TensorMap by_name;
-  for (auto& [name, gradient] : gradients) {
-    by_name[name] = std::move(gradient);
-  }
-  gradients.clear();
-  for (const ParameterSpec& spec : spec_.parameters) {
-    const auto found = by_name.find(spec.name);
-    if (found == by_name.end() ||
-        found->second.type() != ElementType::kFloat32 ||
-        found->second.dims() != spec.dims) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "gradient '", spec.name, "': expected ",
-          TypeString(ElementType::kFloat32, spec.dims), ", got ",
-          found == by_name.end() ? "none" : found->second.TypeString()));
-    }
+  for (size_t i = 0; i < values.size(); ++i) {
+    by_name[shapes_[i].name] = std::move(values[i]);
   }
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(broken_);
-  if (microbatch < 0 || microbatch >= spec_.microbatches_per_step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("expected a microbatch in [0, ",
-                     spec_.microbatches_per_step, "), got ", microbatch));
-  }
-  if (step != step_ + 1 || prepared_.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the session is at step ", step_ + 1,
-                     prepared_.has_value() ? ", which is prepared" : "",
-                     "; got gradients ", "of step ", step));
-  }
-  const auto [kept, is_new] = kept_.try_emplace(microbatch);
-  if (!is_new && attempt < kept->second.attempt) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("microbatch ", microbatch, ": attempt ", attempt,
-                     " is superseded by attempt ", kept->second.attempt));
-  }
-  kept->second = {.attempt = attempt, .gradients = std::move(by_name)};
+  RETURN_IF_ERROR(own_.Begin(step, microbatch, attempt));
+  kept_[microbatch] = {.attempt = attempt, .gradients = std::move(by_name)};
   return absl::OkStatus();
 }
 
@@ -197,23 +152,18 @@ absl::Status DenseShard::CheckRuns(absl::Span<const int32_t> attempts,
   return absl::OkStatus();
 }
 
-absl::StatusOr<DenseShard::Prepared> DenseShard::SumStep(
+absl::StatusOr<GradientList> DenseShard::SumStep(
     absl::Span<const int32_t> attempts, absl::Span<const int32_t> ran_by) {
   if (exchange_ == nullptr) {
     return absl::FailedPreconditionError("the routers are not connected");
   }
   RETURN_IF_ERROR(CheckRuns(attempts, ran_by));
-  Prepared prepared;
-  prepared.attempts.assign(attempts.begin(), attempts.end());
-  prepared.ran_by.assign(ran_by.begin(), ran_by.end());
   std::map<int32_t, TensorMap> gradients;
   for (const auto& [microbatch, kept] : kept_) {
     gradients[microbatch] = kept.gradients;
   }
   const std::vector<int> ran(ran_by.begin(), ran_by.end());
-  ASSIGN_OR_RETURN(prepared.gradients, exchange_->SumGradients(ran, gradients));
-  prepared.norms = store_.SquaredNorms(prepared.gradients);
-  return prepared;
+  return exchange_->SumGradients(ran, gradients);
 }
 
 absl::StatusOr<std::vector<SquaredNorm>> DenseShard::PrepareStep(
@@ -221,47 +171,27 @@ absl::StatusOr<std::vector<SquaredNorm>> DenseShard::PrepareStep(
     absl::Span<const int32_t> ran_by) {
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(broken_);
-  if (step != step_ + 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("expected step ", step_ + 1, ", got ", step));
-  }
-  if (prepared_.has_value()) {
-    if (attempts == absl::MakeConstSpan(prepared_->attempts) &&
-        ran_by == absl::MakeConstSpan(prepared_->ran_by)) {
-      return prepared_->norms;
-    }
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", step, " is prepared with other attempts"));
-  }
-  absl::StatusOr<Prepared> prepared = SumStep(attempts, ran_by);
-  if (!prepared.ok()) return Break(prepared.status());
-  prepared_ = *std::move(prepared);
-  kept_.clear();
-  return prepared_->norms;
+  std::vector<int32_t> of(attempts.begin(), attempts.end());
+  of.insert(of.end(), ran_by.begin(), ran_by.end());
+  return own_.PrepareSums(step, of, [&]() -> absl::StatusOr<GradientList> {
+    absl::StatusOr<GradientList> sums = SumStep(attempts, ran_by);
+    if (!sums.ok()) return Break(step, sums.status());
+    kept_.clear();
+    return sums;
+  });
 }
 
 absl::Status DenseShard::CommitStep(int64_t step, double gradient_scale,
                                     double learning_rate, bool skip) {
-  RETURN_IF_ERROR(CheckFinite(gradient_scale, "gradient_scale"));
-  RETURN_IF_ERROR(CheckFinite(learning_rate, "learning_rate"));
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(broken_);
-  if (step == step_ && step > 0) return absl::OkStatus();
-  if (step != step_ + 1 || !prepared_.has_value()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("step ", step, " is not prepared; the last one committed ",
-                     "is ", step_));
-  }
-  if (!skip) {
-    store_.Update(prepared_->gradients, gradient_scale, step, learning_rate);
-    prepared_->gradients.clear();
-    absl::StatusOr<TensorMap> all =
-        exchange_->GatherParameters(store_.tensors());
-    if (!all.ok()) return Break(all.status());
-    parameters_ = std::make_shared<const TensorMap>(*std::move(all));
-  }
-  prepared_.reset();
-  step_ = step;
+  const int64_t committed = own_.step();
+  RETURN_IF_ERROR(own_.Commit(step, gradient_scale, learning_rate, skip));
+  if (step == committed) return absl::OkStatus();
+  if (skip) return absl::OkStatus();
+  absl::StatusOr<TensorMap> all = exchange_->GatherParameters(own_.tensors());
+  if (!all.ok()) return Break(step, all.status());
+  parameters_ = std::make_shared<const TensorMap>(*std::move(all));
   return absl::OkStatus();
 }
 
@@ -269,15 +199,12 @@ absl::StatusOr<std::vector<TensorEntry>> DenseShard::WriteCheckpoint(
     const std::string& root, int64_t step, const std::string& shard) const {
   std::lock_guard<std::mutex> lock(mutex_);
   RETURN_IF_ERROR(broken_);
-  if (step != step_) {
+  if (step != own_.step()) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "expected the last step committed, ", step_, ", got ", step));
+        "expected the last step committed, ", own_.step(), ", got ", step));
   }
-  ASSIGN_OR_RETURN(
-      const auto writer,
-      CheckpointWriter::Create(root, step, shard, store_.TensorSpecs()));
-  RETURN_IF_ERROR(store_.Save(*writer));
-  return writer->Finish();
+  return WriteShard({.root = root, .step = step, .shard = shard},
+                    *own_.TakeSnapshot());
 }
 
 }  // namespace gshard

@@ -1,12 +1,9 @@
 // DenseShard: a router's part in the dense side of a training session whose
-// routers sum gradients among themselves. It owns some of the dense parameters,
-// with their optimizer state, and has a copy of all others.
+// routers sum gradients among themselves: the ParameterShard of those dense
+// parameters that it owns, and a copy of all others.
 //
-// It is to dense parameters what an expert worker's session is to experts, and
-// its commands behave as theirs: what a step leaves behind is kept under its
-// number, and what is repeated does nothing. What needs the other routers fails
-// when one of them does; the session is then of no further use, and the others
-// are told by that.
+// What needs the other routers fails when one of them does; the session is then
+// of no further use, and the others are told by that.
 //
 // Memory: all dense parameters once, and once more while an update is under
 // way; the gradients of those microbatches of the step that were run here; sums
@@ -20,7 +17,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +27,8 @@
 #include "services/collectives/meeting.h"
 #include "services/train/dense_exchange.h"
 #include "services/train/optimizer.h"
-#include "services/train/parameter_store.h"
+#include "services/train/parameter_shard.h"
+#include "services/train/parameter_source.h"
 #include "services/train/tensor_owners.h"
 
 namespace gshard {
@@ -43,11 +40,7 @@ struct DenseShardSpec {
   int rank = 0;
   TensorOwners owners;
 
-  // Where parameters come from: a checkpoint, or if empty the seed.
-  std::string checkpoint_directory;
-  uint64_t initial_seed = 0;
-  int64_t step = 0;           // committed already
-  int64_t skipped_steps = 0;  // of these, the last, left out by the source
+  ParameterSource source;
   int64_t microbatches_per_step = 0;
 
   size_t max_round_bytes = kMaxRoundBytes;
@@ -59,9 +52,7 @@ class DenseShard {
   using Parameters = std::shared_ptr<const TensorMap>;
 
   // `meeting` is with the other owners. Errors: InvalidArgument if the parts of
-  // `spec` do not fit together; those of CheckpointReader::Open and
-  // ParameterStore::Load; FailedPrecondition if the checkpoint is of another
-  // step.
+  // `spec` do not fit together; those of OpenToTrain and ParameterStore::Load.
   static absl::StatusOr<std::unique_ptr<DenseShard>> Create(
       DenseShardSpec spec, std::unique_ptr<Meeting> meeting);
 
@@ -76,31 +67,28 @@ class DenseShard {
   absl::StatusOr<Parameters> ParametersOf(int64_t version) const;
 
   // Keeps the gradients of a microbatch of the next step, in place of those of
-  // a lower attempt. Errors: FailedPrecondition for another step, or after a
-  // higher attempt; InvalidArgument if there is no such microbatch, or the
-  // gradients are not those of the parameters.
+  // a lower attempt. Errors: those of ParameterShard::Begin; InvalidArgument
+  // unless the gradients are those of the parameters.
   absl::Status Keep(int64_t step, int32_t microbatch, int32_t attempt,
                     GradientList gradients);
 
-  // Sums the step's gradients together with the other owners, and returns the
-  // squared norms of what is owned here. Errors: FailedPrecondition if `step`
-  // is not the one after the last, or a microbatch that was run here has no
-  // gradient of the attempt that counts; InvalidArgument if the arguments are
-  // not one for each microbatch; those of Communicator::Exchange.
+  // As ParameterShard::PrepareSums, of what is owned here, with sums that are
+  // made together with the other owners. Errors, besides: FailedPrecondition if
+  // a microbatch that was run here has no gradient of the attempt that counts;
+  // InvalidArgument if the arguments are not one for each microbatch; those of
+  // Communicator::Exchange.
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts,
       absl::Span<const int32_t> ran_by);
 
-  // Makes update `step` of what is owned, and learns of the others'; with
-  // `skip` only counts it. Errors: FailedPrecondition unless `step` is prepared
-  // or was the last one committed; InvalidArgument if a number is not finite;
+  // As ParameterShard::Commit; learns of the others' updates. Errors, besides:
   // those of Communicator::Exchange.
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
   // Writes what is owned, as the shard `shard` of the checkpoint of `step`
   // under `root`. Errors: FailedPrecondition if `step` is not the last one
-  // committed; those of CheckpointWriter.
+  // committed; those of WriteShard.
   absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
       const std::string& root, int64_t step, const std::string& shard) const;
 
@@ -114,37 +102,29 @@ class DenseShard {
     int32_t attempt = 0;
     TensorMap gradients;
   };
-  struct Prepared {
-    std::vector<int32_t> attempts;
-    std::vector<int32_t> ran_by;
-    GradientList gradients;  // sums
-    std::vector<SquaredNorm> norms;
-  };
 
-  DenseShard(DenseShardSpec spec, std::vector<ParameterSpec> own,
+  DenseShard(DenseShardSpec spec, ParameterStore own, TensorMap others,
              std::unique_ptr<Meeting> meeting);
 
-  absl::Status Load();
   // These need mutex_.
   absl::Status CheckRuns(absl::Span<const int32_t> attempts,
                          absl::Span<const int32_t> ran_by) const;
-  absl::StatusOr<Prepared> SumStep(absl::Span<const int32_t> attempts,
-                                   absl::Span<const int32_t> ran_by);
+  absl::StatusOr<GradientList> SumStep(absl::Span<const int32_t> attempts,
+                                       absl::Span<const int32_t> ran_by);
   // Tells the others, and refuses what comes later.
-  absl::Status Break(const absl::Status& status);
+  absl::Status Break(int64_t step, const absl::Status& status);
 
   const DenseShardSpec spec_;
-  int64_t memory_bytes_ = 0;
+  std::vector<NamedShape> shapes_;  // of spec_.parameters
+  int64_t memory_bytes_;
   const std::unique_ptr<Meeting> meeting_;
   std::unique_ptr<DenseExchange> exchange_;  // once connected
 
   mutable std::mutex mutex_;
-  absl::Status broken_;               // guarded by mutex_
-  ParameterStore store_;              // guarded by mutex_; what is owned
-  int64_t step_;                      // guarded by mutex_; committed
-  Parameters parameters_;             // guarded by mutex_; all, after step_
-  std::map<int32_t, Kept> kept_;      // guarded by mutex_; by microbatch
-  std::optional<Prepared> prepared_;  // guarded by mutex_; of step_ + 1
+  absl::Status broken_;           // guarded by mutex_
+  ParameterShard own_;            // changed under mutex_
+  Parameters parameters_;         // guarded by mutex_; all, at own_'s step
+  std::map<int32_t, Kept> kept_;  // guarded by mutex_; by microbatch
 };
 
 }  // namespace gshard

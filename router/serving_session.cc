@@ -11,7 +11,7 @@
 #include "services/model/transformer.h"
 #include "services/segments/role_split.h"
 #include "services/segments/segments_key.h"
-#include "services/train/parameter_store.h"
+#include "services/train/parameter_source.h"
 
 namespace gshard {
 namespace {
@@ -24,15 +24,12 @@ absl::Status CheckVocabulary(absl::string_view side, const Tokenizer& tokenizer,
                    tokenizer.vocab_size(), " pieces, its model ", size));
 }
 
-absl::StatusOr<TensorMap> LoadDense(const ModelConfig& model,
-                                    const CheckpointReader& checkpoint) {
+std::vector<ParameterSpec> DenseParametersOf(const ModelConfig& model) {
   std::vector<ParameterSpec> dense;
   for (ParameterSpec& spec : ModelParameters(model)) {
     if (!spec.per_expert) dense.push_back(std::move(spec));
   }
-  ParameterStore store(std::move(dense), /*experts=*/{}, /*optimizer=*/nullptr);
-  RETURN_IF_ERROR(store.Load(checkpoint));
-  return store.tensors();
+  return dense;
 }
 
 std::string DefaultLanguage(const Manifest& manifest,
@@ -92,35 +89,36 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
                                   model.target_vocabulary_size));
   std::string default_language =
       DefaultLanguage(checkpoint->manifest(), *tokenizers.source);
-  ASSIGN_OR_RETURN(TensorMap parameters, LoadDense(model, *checkpoint));
   ASSIGN_OR_RETURN(
       SegmentCalls calls,
       ReadSegmentCalls({&encode_roles.router, &decode_roles.router}));
-  return std::shared_ptr<ServingSession>(new ServingSession(
+  std::shared_ptr<ServingSession> session(new ServingSession(
       std::move(spec), std::move(tokenizers), std::move(default_language),
-      std::move(parameters), std::move(calls), std::move(encode_roles.router),
+      std::move(calls), std::move(encode_roles.router),
       std::move(decode_roles.router), std::move(metrics)));
+  ASSIGN_OR_RETURN(session->parameters_,
+                   ReadParameters(DenseParametersOf(session->spec_.model),
+                                  /*experts=*/{}, checkpoint.get(), /*seed=*/0,
+                                  session->translator_.RoundedParameters()));
+  for (const auto& [name, tensor] : session->parameters_) {
+    session->memory_bytes_ += static_cast<int64_t>(tensor.bytes());
+  }
+  return session;
 }
 
 ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
-                               std::string default_language,
-                               TensorMap parameters, SegmentCalls calls,
+                               std::string default_language, SegmentCalls calls,
                                Program encode, Program decode,
                                RouterMetrics metrics)
     : spec_(std::move(spec)),
       tokenizers_(std::move(tokenizers)),
       default_language_(std::move(default_language)),
-      parameters_(std::move(parameters)),
       translator_(spec_.model, std::move(encode), std::move(decode),
                   TargetTokensOf(tokenizers_.target())),
       metrics_(std::move(metrics)),
       calls_(std::move(calls)),
       replicas_(spec_.model.experts, spec_.replicas, metrics_.exchange),
       expert_rows_(spec_.model.experts) {
-  translator_.RoundParameters(parameters_);
-  for (const auto& [name, tensor] : parameters_) {
-    memory_bytes_ += static_cast<int64_t>(tensor.bytes());
-  }
   metrics_.DeclareLayers(MoeLayerNames(spec_.model));
 }
 

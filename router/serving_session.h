@@ -97,9 +97,8 @@ class ServingSession final : public TranslationModel {
   };
 
   ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
-                 std::string default_language, TensorMap parameters,
-                 SegmentCalls calls, Program encode, Program decode,
-                 RouterMetrics metrics);
+                 std::string default_language, SegmentCalls calls,
+                 Program encode, Program decode, RouterMetrics metrics);
 
   // Calls work(segments, statistics) with the workers of the session, and
   // counts what it did.
@@ -112,7 +111,7 @@ class ServingSession final : public TranslationModel {
   const ServingSessionSpec spec_;
   const Tokenizers tokenizers_;
   const std::string default_language_;
-  TensorMap parameters_;  // rounded as the programs take them
+  TensorMap parameters_;  // in the types in which the programs take them
   const Translator translator_;
   const RouterMetrics metrics_;
   const SegmentCalls calls_;

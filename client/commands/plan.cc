@@ -1,13 +1,13 @@
 // gshard plan: what a model costs.
 
-#include "services/model/plan.h"
+#include "services/train/plan.h"
 
 #include <ostream>
 
 #include "client/commands.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config.h"
-#include "services/model/plan_report.h"
+#include "services/train/plan_report.h"
 
 namespace gshard {
 

@@ -1,6 +1,6 @@
-// DenseParameters: the dense side of a training session. Holds the dense
-// parameters, and sums the gradients that routers push in order of their
-// microbatches.
+// DenseParameters: the dense side of a training session: the ParameterShard of
+// all dense parameters, to which routers push gradients and from which they
+// pull parameters.
 //
 // Memory of a step: the sum, what comes early, which MicrobatchSchedule's
 // window bounds, and what each router is just pushing.
@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -20,8 +19,7 @@
 #include "absl/status/statusor.h"
 #include "services/coordinator/task_queue.h"
 #include "services/rpc/tensor_pieces.h"
-#include "services/train/ordered_sum.h"
-#include "services/train/parameter_store.h"
+#include "services/train/parameter_shard.h"
 
 namespace gshard {
 
@@ -44,12 +42,9 @@ class DenseParameters {
   // these are not the present ones.
   absl::StatusOr<NamedTensors> Pull(int64_t version) const;
 
-  // Takes the gradients of one microbatch; taking those of an attempt twice, or
-  // of two attempts, is as taking them once, for they are the same. `done` is
-  // called once they count, on any thread; this lives until then.
-  //
-  // Errors: FailedPrecondition for another step or attempt than expected;
-  // InvalidArgument if the tensors are not the expected ones.
+  // Takes the gradients of one microbatch: see ParameterShard::CheckAdd and
+  // Add. `done` is called once they count, on the thread of `sums`; this lives
+  // until then.
   absl::Status CheckPush(int64_t step, int32_t microbatch,
                          int32_t attempt) const;
   void Push(int64_t step, int32_t microbatch, int32_t attempt,
@@ -64,37 +59,28 @@ class DenseParameters {
   // The microbatch is handed out: nobody but this attempt may push it from now
   // on.
   void Expect(int32_t microbatch, int32_t attempt);
-  bool HasGradients(int32_t microbatch) const;
+  bool HasGradients(int32_t microbatch) const { return shard_.Has(microbatch); }
 
-  // The sums. REQUIRES: HasGradients of all microbatches; once a step.
+  // The sums, and their norms. REQUIRES: HasGradients of all microbatches; once
+  // a step.
   GradientList TakeGradients();
-  std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients) const;
+  std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients);
+  // Makes the update by what was taken. REQUIRES: TakeGradients.
   void Update(const GradientList& gradients, double gradient_scale,
               double learning_rate);
-  // Counts the step, and changes nothing.
+  // Counts the step, and changes nothing. REQUIRES: TakeGradients.
   void SkipUpdate();
-  int64_t step() const;
+  int64_t step() const { return shard_.step(); }
 
   // As they are now; see ParameterStore. To be let go on the job's thread.
-  std::vector<NamedTensor> Snapshot() const;
+  std::vector<NamedTensor> Snapshot() const { return *shard_.TakeSnapshot(); }
 
  private:
-  absl::Status CheckPushLocked(int64_t step, int32_t microbatch,
-                               int32_t attempt) const;  // needs mutex_
-  absl::StatusOr<std::vector<Tensor>> InOrder(NamedTensors gradients) const;
-  // On sums_.
-  absl::Status Add(int64_t step, int32_t microbatch, int32_t attempt,
-                   std::vector<Tensor> values);
-
   const std::string session_;
   TaskQueue* const sums_;
+  ParameterShard shard_;
   std::map<std::string, ExpectedTensor> expected_;
-  mutable std::mutex mutex_;
-  const std::unique_ptr<ParameterStore> store_;  // guarded by mutex_
-  int64_t step_;                                 // updates made; by mutex_
-  std::shared_ptr<OrderedSum> sum_;              // guarded by mutex_
-  std::vector<int32_t> attempts_;                // guarded by mutex_; -1: none
-  std::vector<bool> pushed_;                     // guarded by mutex_
+  std::vector<int32_t> attempts_;  // that were expected; of the job's thread
 };
 
 }  // namespace gshard

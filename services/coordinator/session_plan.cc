@@ -65,11 +65,14 @@ void AddParameters(const ModelConfig& model, v1::WorkerSession* session) {
   }
 }
 
-// Bytes of one expert's weights in all layers.
+// Bytes of one expert's weights in all layers: factors of matrix products are
+// held as these take them.
 int64_t ExpertBytes(const ModelConfig& model) {
   int64_t bytes = 0;
   for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
-    int64_t size = sizeof(float);
+    const bool rounded =
+        model.compute_type == ComputeType::kBFloat16 && spec.dims.size() > 2;
+    int64_t size = rounded ? sizeof(BFloat16) : sizeof(float);
     for (size_t i = 1; i < spec.dims.size(); ++i) size *= spec.dims[i];
     bytes += size;
   }

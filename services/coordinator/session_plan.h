@@ -65,7 +65,7 @@ struct ServingPlan {
   v1::LoadSession worker_load;
   // A router's, but for the placement.
   v1::LoadSession router_load;
-  // Of one expert's weights in all layers.
+  // Of one expert's weights in all layers, as a worker holds them.
   int64_t expert_bytes = 0;
 };
 

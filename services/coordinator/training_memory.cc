@@ -39,10 +39,8 @@ Numbers Count(const TrainingJob& job, bool per_expert) {
     const double size = Product(dims);
     numbers.weights += size;
     if (dims.size() > 1) numbers.factors += size;
-    for (const NamedShape& state :
-         optimizer->StateShapes(OptimizerDims(dims, spec.row_dims))) {
-      numbers.state += Product(state.dims);
-    }
+    numbers.state +=
+        StateNumbers(*optimizer, OptimizerDims(dims, spec.row_dims));
   }
   return numbers;
 }
@@ -58,16 +56,17 @@ TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
   const ModelConfig& model = job.model;
   const Numbers one = Count(job, /*per_expert=*/true);
   const auto held = static_cast<double>(experts + replicas);
-  double parameters = kFloatBytes * (one.weights + one.state);
+  double parameters = held * kFloatBytes * (one.weights + one.state);
   if (model.compute_type == ComputeType::kBFloat16) {
-    parameters += kFloatBytes / 2 * one.factors;
+    // What is replicated is not run.
+    parameters += static_cast<double>(experts) * kFloatBytes / 2 * one.factors;
   }
   // Every layer keeps its rows and hidden activations.
   const double rows = kChoices *
                       static_cast<double>(job.tokens_per_microbatch) *
                       static_cast<double>(experts) /
                       static_cast<double>(std::max<int64_t>(1, model.experts));
-  return {.parameters = held * parameters,
+  return {.parameters = parameters,
           .sum = held * kFloatBytes * one.weights,
           .gradient = static_cast<double>(experts) * kFloatBytes * one.weights,
           .rows = rows * kFloatBytes *

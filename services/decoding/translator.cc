@@ -19,9 +19,10 @@ Translator::Translator(const ModelConfig& config, Program encode,
   if (tokens_.unk >= 0) never_or_unknown_.push_back(tokens_.unk);
 }
 
-void Translator::RoundParameters(TensorMap& parameters) const {
-  encode_.RoundParameters(parameters);
-  decode_.RoundParameters(parameters);
+std::set<std::string> Translator::RoundedParameters() const {
+  std::set<std::string> names = encode_.RoundedParameters();
+  names.merge(decode_.RoundedParameters());
+  return names;
 }
 
 absl::Status Translator::Check(const SourceSentence& sentence) const {

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,9 +77,9 @@ class Translator {
       const std::function<bool(size_t sentence)>& cancelled,
       DecodeStatistics* statistics) const;
 
-  // Rounds those parameters that the programs take as bfloat16, which Translate
-  // would do at each step.
-  void RoundParameters(TensorMap& parameters) const;
+  // Names of the parameters that the programs take as bfloat16; Translate
+  // rounds those that are not, at each step.
+  std::set<std::string> RoundedParameters() const;
 
  private:
   absl::Status CheckOptions(const SourceSentence& sentence) const;

@@ -95,13 +95,21 @@ Executor::Executor(Program program, Backend backend)
   }
 }
 
-void Executor::RoundParameters(TensorMap& parameters) const {
+std::set<std::string> Executor::RoundedParameters() const {
+  std::set<std::string> names;
   for (const Step& step : steps_) {
-    if (step.source != Source::kParameter ||
-        step.result_types[0].type != ElementType::kBFloat16) {
-      continue;
+    if (step.source == Source::kParameter &&
+        step.result_types[0].type == ElementType::kBFloat16) {
+      names.insert(step.name);
     }
-    const auto found = parameters.find(step.name);
+  }
+  return names;
+}
+
+void RoundParameters(const std::set<std::string>& names,
+                     TensorMap& parameters) {
+  for (const std::string& name : names) {
+    const auto found = parameters.find(name);
     if (found == parameters.end()) continue;
     found->second = Cast(found->second, ElementType::kBFloat16);
   }

@@ -9,6 +9,7 @@
 #define SERVICES_GRAPH_EXECUTOR_H_
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,7 @@ class Executor {
   // cache is updated in place.
   //
   // A parameter that is f32 where the program says bf16 is rounded, at every
-  // run: see RoundParameters.
+  // run: see RoundedParameters.
   //
   // Returns the outputs in the program's order.
   //
@@ -55,8 +56,8 @@ class Executor {
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
 
-  // Rounds those of `parameters` that the program has as bf16.
-  void RoundParameters(TensorMap& parameters) const;
+  // Names of the parameters that the program has as bf16.
+  std::set<std::string> RoundedParameters() const;
 
   const Program& program() const { return program_; }
 
@@ -81,6 +82,9 @@ class Executor {
   absl::Status status_;
   std::vector<Step> steps_;  // of each node
 };
+
+// Rounds those of `parameters` that have these names.
+void RoundParameters(const std::set<std::string>& names, TensorMap& parameters);
 
 }  // namespace gshard
 

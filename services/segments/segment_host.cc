@@ -156,10 +156,12 @@ void SegmentHost::ForgetCall(const std::string& segment,
   if (open->second.called.empty()) runs_.erase(open);
 }
 
-void SegmentHost::RoundParameters(TensorMap& parameters) const {
+std::set<std::string> SegmentHost::RoundedParameters() const {
+  std::set<std::string> names;
   for (const auto& [name, hosted] : segments_) {
-    hosted.executor->RoundParameters(parameters);
+    names.merge(hosted.executor->RoundedParameters());
   }
+  return names;
 }
 
 void SegmentHost::EndRun(const std::string& run) {

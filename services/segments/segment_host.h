@@ -58,9 +58,9 @@ class SegmentHost {
   // do. Segments that save, or whose inputs are not group sizes and rows, are
   // left out. Errors: those of Run().
   absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
-  // Rounds those parameters that the segments take as bfloat16, which Run would
-  // do at each call.
-  void RoundParameters(TensorMap& parameters) const;
+  // Names of the parameters that the segments take as bfloat16; Run rounds
+  // those that are not, at each call.
+  std::set<std::string> RoundedParameters() const;
 
   // Drops what a run has saved.
   void EndRun(const std::string& run);

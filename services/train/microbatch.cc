@@ -23,7 +23,7 @@ double Root(const Tensor& square) {
 }  // namespace
 
 void MicrobatchRunner::RoundParameters(TensorMap& parameters) const {
-  executor_.RoundParameters(parameters);
+  gshard::RoundParameters(executor_.RoundedParameters(), parameters);
 }
 
 MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program)

@@ -96,6 +96,11 @@ class Optimizer {
 std::vector<Tensor> InitialState(const Optimizer& optimizer,
                                  absl::Span<const int64_t> dims);
 
+// How many numbers StateShapes(dims) are. What training keeps of a weight is
+// these, the weight and the sum of its gradients: with Adam four numbers. Not
+// an integer, which the sizes of a model that is only planned may exceed.
+double StateNumbers(const Optimizer& optimizer, absl::Span<const int64_t> dims);
+
 }  // namespace gshard
 
 #endif  // SERVICES_TRAIN_OPTIMIZER_H_

@@ -26,13 +26,12 @@ class OrderedSum {
   // `max_pending` that came early. REQUIRES: count >= 1, max_pending >= 0.
   OrderedSum(int64_t count, int64_t max_pending);
 
-  // Adds microbatch `index`'s `values`: any number of float32, float64 or
-  // int64 tensors, of which types and shapes are the same in all microbatches.
-  // Tensors that nobody else shares are taken over, others copied.
+  // Adds microbatch `index`'s `values`. Tensors that nobody else shares are
+  // taken over, others copied. REQUIRES: float32 tensors, as many and in the
+  // same shapes as of other microbatches.
   //
   // Errors, each leaving the sum as it was:
   //   OUT_OF_RANGE        `index` is not one of the microbatches
-  //   INVALID_ARGUMENT    types or shapes differ from those that came first
   //   ALREADY_EXISTS      this index was added before: drop the duplicate
   //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: try again when
   //                       next() has moved

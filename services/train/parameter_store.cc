@@ -4,11 +4,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/train/gradient_norm.h"
+#include "services/train/parameter_source.h"
 
 namespace gshard {
 namespace {
@@ -36,6 +36,32 @@ double TotalSquaredNorm(std::vector<SquaredNorm> norms) {
   return total;
 }
 
+absl::StatusOr<std::vector<Tensor>> InOrder(
+    const std::vector<NamedShape>& shapes, GradientList gradients) {
+  const size_t count = gradients.size();
+  TensorMap by_name;
+  for (auto& [name, gradient] : gradients) {
+    by_name[name] = std::move(gradient);
+  }
+  gradients.clear();
+  std::vector<Tensor> values;
+  for (const NamedShape& shape : shapes) {
+    const auto found = by_name.find(shape.name);
+    if (found == by_name.end() ||
+        found->second.type() != ElementType::kFloat32 ||
+        found->second.dims() != shape.dims) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "gradient '", shape.name, "': expected ",
+          TypeString(ElementType::kFloat32, shape.dims), ", got ",
+          found == by_name.end() ? "none" : found->second.TypeString()));
+    }
+    values.push_back(std::move(found->second));
+  }
+  if (count == shapes.size()) return values;
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected ", shapes.size(), " gradients, got ", count));
+}
+
 ParameterStore::ParameterStore(std::vector<ParameterSpec> specs,
                                std::vector<int32_t> experts,
                                std::shared_ptr<const Optimizer> optimizer)
@@ -52,9 +78,7 @@ ParameterStore::ParameterStore(std::vector<ParameterSpec> specs,
                       .matrix = {},
                       .state = {}};
       logical.matrix = OptimizerDims(logical.dims, spec.row_dims);
-      if (optimizer_ != nullptr) {
-        logical.state = InitialState(*optimizer_, logical.matrix);
-      }
+      logical.state = InitialState(*optimizer_, logical.matrix);
       logical_.push_back(std::move(logical));
     };
     if (spec.per_expert) {
@@ -66,7 +90,7 @@ ParameterStore::ParameterStore(std::vector<ParameterSpec> specs,
     } else {
       add(spec.name, -1, dims);
     }
-    tensors_[spec.name] = Tensor(ElementType::kFloat32, dims);
+    shapes_.push_back({spec.name, dims});
   }
 }
 
@@ -76,9 +100,8 @@ Tensor ParameterStore::View(const Logical& logical, const Tensor& of) const {
 }
 
 absl::Status ParameterStore::Initialize(uint64_t seed) {
-  for (const ParameterSpec& spec : specs_) {
-    ASSIGN_OR_RETURN(tensors_[spec.name], InitialValue(spec, seed, experts_));
-  }
+  ASSIGN_OR_RETURN(
+      tensors_, ReadParameters(specs_, experts_, /*checkpoint=*/nullptr, seed));
   for (Logical& logical : logical_) {
     for (Tensor& state : logical.state) {
       std::memset(state.raw(), 0, state.bytes());
@@ -88,14 +111,9 @@ absl::Status ParameterStore::Initialize(uint64_t seed) {
 }
 
 absl::Status ParameterStore::Load(const CheckpointReader& checkpoint) {
+  ASSIGN_OR_RETURN(tensors_,
+                   ReadParameters(specs_, experts_, &checkpoint, /*seed=*/0));
   for (Logical& logical : logical_) {
-    ASSIGN_OR_RETURN(const Tensor value,
-                     checkpoint.Read({.name = logical.name,
-                                      .type = ElementType::kFloat32,
-                                      .dims = logical.dims}));
-    Tensor target = View(logical, tensors_[logical.parameter]);
-    std::memcpy(target.raw(), value.raw(), value.bytes());
-    if (optimizer_ == nullptr) continue;
     const std::vector<NamedShape> shapes =
         optimizer_->StateShapes(logical.matrix);
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -105,29 +123,6 @@ absl::Status ParameterStore::Load(const CheckpointReader& checkpoint) {
                            .type = ElementType::kFloat32,
                            .dims = shapes[i].dims}));
       logical.state[i] = state.Clone();
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ParameterStore::CheckGradients(
-    const GradientList& gradients) const {
-  if (gradients.size() != specs_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "expected ", specs_.size(), " gradients, got ", gradients.size()));
-  }
-  absl::flat_hash_map<std::string, bool> seen;
-  for (const auto& [name, gradient] : gradients) {
-    const auto found = tensors_.find(name);
-    if (found == tensors_.end() || !seen.emplace(name, true).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("gradient '", name, "' is unknown or twice there"));
-    }
-    if (gradient.type() != ElementType::kFloat32 ||
-        gradient.dims() != found->second.dims()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "gradient '", name, "': expected ", found->second.TypeString(),
-          ", got ", gradient.TypeString()));
     }
   }
   return absl::OkStatus();
@@ -168,35 +163,11 @@ void ParameterStore::Update(const GradientList& gradients,
   });
 }
 
-std::vector<TensorSpec> ParameterStore::TensorSpecs() const {
-  std::vector<TensorSpec> specs;
-  for (const Logical& logical : logical_) {
-    specs.push_back({.name = logical.name,
-                     .type = ElementType::kFloat32,
-                     .dims = logical.dims});
-    if (optimizer_ == nullptr) continue;
-    for (const NamedShape& shape : optimizer_->StateShapes(logical.matrix)) {
-      specs.push_back({.name = StateName(logical.name, shape.name),
-                       .type = ElementType::kFloat32,
-                       .dims = shape.dims});
-    }
-  }
-  return specs;
-}
-
-absl::Status ParameterStore::Save(CheckpointWriter& writer) const {
-  for (const NamedTensor& named : Snapshot()) {
-    RETURN_IF_ERROR(writer.Write(named.name, named.tensor));
-  }
-  return absl::OkStatus();
-}
-
 std::vector<NamedTensor> ParameterStore::Snapshot() const {
   std::vector<NamedTensor> snapshot;
   for (const Logical& logical : logical_) {
     snapshot.push_back(
         {logical.name, View(logical, tensors_.at(logical.parameter))});
-    if (optimizer_ == nullptr) continue;
     const std::vector<NamedShape> shapes =
         optimizer_->StateShapes(logical.matrix);
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -209,7 +180,9 @@ std::vector<NamedTensor> ParameterStore::Snapshot() const {
 
 int64_t ParameterStore::bytes() const {
   int64_t bytes = 0;
-  for (const auto& [name, tensor] : tensors_) bytes += tensor.bytes();
+  for (const NamedShape& shape : shapes_) {
+    bytes += NumElements(shape.dims) * static_cast<int64_t>(sizeof(float));
+  }
   for (const Logical& logical : logical_) {
     for (const Tensor& state : logical.state) bytes += state.bytes();
   }

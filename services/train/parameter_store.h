@@ -27,6 +27,11 @@ namespace gshard {
 // [experts here, ...].
 using GradientList = std::vector<std::pair<std::string, Tensor>>;
 
+// The tensors of `gradients` in the order of `shapes`. Errors: InvalidArgument
+// naming the first, unless each is there once, as float32 in its shape.
+absl::StatusOr<std::vector<Tensor>> InOrder(
+    const std::vector<NamedShape>& shapes, GradientList gradients);
+
 // The squared norm of one logical tensor's gradient.
 struct SquaredNorm {
   std::string tensor;
@@ -41,42 +46,33 @@ double TotalSquaredNorm(std::vector<SquaredNorm> norms);
 class ParameterStore {
  public:
   // `experts` are the global ids of the experts held here, ascending; for
-  // dense `specs` they may be empty. `optimizer` is null where nothing is
-  // trained. Values are undefined until Initialize or Load.
+  // dense `specs` they may be empty. There are no values until Initialize or
+  // Load.
   ParameterStore(std::vector<ParameterSpec> specs, std::vector<int32_t> experts,
                  std::shared_ptr<const Optimizer> optimizer);
 
   // Errors: those of InitialValue.
   absl::Status Initialize(uint64_t seed);
 
-  // Errors: those of CheckpointReader::Read. With an optimizer its state is
-  // read, too.
+  // Errors: those of CheckpointReader::Read.
   absl::Status Load(const CheckpointReader& checkpoint);
 
   // By parameter; per-expert ones are [experts, ...].
   const TensorMap& tensors() const { return tensors_; }
-  const std::vector<ParameterSpec>& specs() const { return specs_; }
-  const std::vector<int32_t>& experts() const { return experts_; }
+  // The same, names and shapes alone, in order of `specs`.
+  const std::vector<NamedShape>& shapes() const { return shapes_; }
 
-  // Whether `gradients` has each parameter once, in its shape.
-  // Errors: InvalidArgument naming the first that is wrong.
-  absl::Status CheckGradients(const GradientList& gradients) const;
-
-  // One per logical tensor. REQUIRES: CheckGradients.
+  // One per logical tensor. REQUIRES: gradients in these shapes.
   std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients) const;
 
-  // Makes update `step`. REQUIRES: CheckGradients, an optimizer.
+  // Makes update `step`. REQUIRES: gradients in these shapes.
   void Update(const GradientList& gradients, double gradient_scale,
               int64_t step, double learning_rate);
 
-  // The logical tensors held here, optimizer state included if there is an
-  // optimizer; what Save writes.
-  std::vector<TensorSpec> TensorSpecs() const;
-  absl::Status Save(CheckpointWriter& writer) const;
-
-  // The same tensors as they are now, sharing buffers with the store: an Update
-  // meanwhile replaces what is shared and leaves the snapshot as it was. It is
-  // let go as services/checkpoint/write_shard.h says.
+  // The logical tensors held here with their optimizer state, as they are now,
+  // sharing buffers with the store: an Update meanwhile replaces what is shared
+  // and leaves the snapshot as it was. It is let go as
+  // services/checkpoint/write_shard.h says.
   std::vector<NamedTensor> Snapshot() const;
 
   int64_t bytes() const;
@@ -97,6 +93,7 @@ class ParameterStore {
   std::vector<ParameterSpec> specs_;
   std::vector<int32_t> experts_;
   std::shared_ptr<const Optimizer> optimizer_;
+  std::vector<NamedShape> shapes_;
   TensorMap tensors_;
   std::vector<Logical> logical_;
 };

@@ -23,6 +23,7 @@
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/integration/temporary_directory.h"
 #include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/train/step_contract.h"
 
 namespace gshard {
 namespace {
@@ -39,7 +40,7 @@ void RunMicrobatches(SessionCluster& cluster) {
 }
 
 // What a session writes, by tensor.
-std::map<std::string, std::string> Written(const WorkerSession& session,
+std::map<std::string, std::string> Written(const TrainingWorkerSession& session,
                                            int64_t step, bool include_replica) {
   ScratchDirectory scratch;
   const auto shard =
@@ -91,25 +92,28 @@ TEST(BuddyTest, AReplicaIsLoadedAsItsOriginal) {
   WorkerSessionSpec spec =
       TrainingSpec(job, cluster.roles().segments, cluster.experts(1));
   spec.replicated_experts = cluster.experts(0);
-  spec.checkpoint_directory = path;
-  spec.step = 1;
+  spec.source.checkpoint_directory = path;
+  spec.source.step = 1;
   ASSERT_OK_AND_ASSIGN(const auto session,
                        WorkerSession::Create(spec, kMemory));
-  EXPECT_EQ(Written(*session, 1, true), Written(cluster.session(1), 1, true));
+  EXPECT_EQ(Written(*session->training(), 1, true),
+            Written(cluster.session(1), 1, true));
 }
 
 TEST(BuddyTest, NothingIsCommittedBeforeTheSumsAreThere) {
   SessionCluster cluster(SmallJob(), 2, /*buddies=*/true);
   RunMicrobatches(cluster);
-  WorkerSession& owner = cluster.session(0);
-  WorkerSession& buddy = cluster.session(1);
+  TrainingWorkerSession& owner = cluster.session(0);
+  TrainingWorkerSession& buddy = cluster.session(1);
   EXPECT_THAT(owner.PreparedGradients(1),
               StatusIs(kPrecondition, HasSubstr("not prepared")));
   ASSERT_OK(owner.PrepareStep(1, cluster.attempts()));
   ASSERT_OK(buddy.PrepareStep(1, cluster.attempts()));
   const auto before = Written(buddy, 0, true);
   EXPECT_THAT(buddy.CommitStep(1, 1.0, 0.1, false),
-              StatusIs(kPrecondition, HasSubstr("has not got its gradients")));
+              StatusIs(kPrecondition,
+                       HasSubstr("the replica of another worker's experts: "
+                                 "step 1 is not prepared")));
   EXPECT_EQ(buddy.step(), 0);
   EXPECT_EQ(Written(buddy, 0, true), before);
 
@@ -158,6 +162,50 @@ TEST(BuddyTest, SpecsOfReplicasAreCheckedAndTheirMemoryCounts) {
   ASSERT_OK_AND_ASSIGN(const int64_t alone, check({}, false));
   ASSERT_OK_AND_ASSIGN(const int64_t doubled, check({0, 4}, false));
   EXPECT_EQ(doubled, 2 * alone);
+}
+
+TEST(BuddyTest, StepsOfOwnExpertsAndReplicaAreTransactions) {
+  const TrainingJob job = SmallJob();
+  SessionCluster cluster(job, 2, /*buddies=*/true);
+  const MicrobatchRunner runner(job.model, cluster.roles().router);
+  ASSERT_OK_AND_ASSIGN(
+      const TensorMap dense,
+      ReadParameters(SpecsOf(job.model, false), {}, nullptr, job.seed));
+  TrainingWorkerSession& owner = cluster.session(0);
+  TrainingWorkerSession& buddy = cluster.session(1);
+  ExpectTransactions(
+      {.fill =
+           [&](int64_t step) {
+             for (int32_t i = 0; i < kMicrobatches; ++i) {
+               SegmentRun run;
+               run.step = step;
+               run.microbatch = i;
+               SessionSegments segments(
+                   {cluster.experts(0), cluster.experts(1)}, cluster.pointers(),
+                   run);
+               ASSERT_OK(runner.Run(RandomBatch(step, i), job.seed, step, i,
+                                    dense, &segments));
+             }
+           },
+       .prepare =
+           [&](int64_t step) -> absl::StatusOr<std::vector<SquaredNorm>> {
+         RETURN_IF_ERROR(owner.PrepareStep(step, cluster.attempts()).status());
+         ASSIGN_OR_RETURN(GradientList sums, owner.PreparedGradients(step));
+         RETURN_IF_ERROR(buddy.ReplicateGradients(step, std::move(sums)));
+         ASSIGN_OR_RETURN(const auto norms,
+                          buddy.PrepareStep(step, cluster.attempts()));
+         ASSIGN_OR_RETURN(sums, buddy.PreparedGradients(step));
+         RETURN_IF_ERROR(owner.ReplicateGradients(step, std::move(sums)));
+         return norms;
+       },
+       .commit =
+           [&](int64_t step, double scale, double rate, bool skip) {
+             const absl::Status status =
+                 owner.CommitStep(step, scale, rate, skip);
+             EXPECT_EQ(buddy.CommitStep(step, scale, rate, skip), status);
+             return status;
+           },
+       .contents = [&] { return Written(buddy, buddy.step(), true); }});
 }
 
 // A worker that serves, with one session.

@@ -39,7 +39,7 @@ TEST(CheckpointWritingTest, AShardIsOfItsStepWhateverFollows) {
     Gate gate(DiskChange::Kind::kCreate, "worker-0");
     Manifest manifest;
     manifest.step = 1;
-    std::vector<std::unique_ptr<WorkerSession::Shard>> shards;
+    std::vector<std::unique_ptr<TrainingWorkerSession::Shard>> shards;
     for (int w = 0; w < 2; ++w) {
       ASSERT_OK_AND_ASSIGN(
           shards.emplace_back(),
@@ -67,12 +67,12 @@ TEST(CheckpointWritingTest, AShardIsOfItsStepWhateverFollows) {
                          CommitCheckpoint(scratch.path(), manifest, ""));
     WorkerSessionSpec spec =
         TrainingSpec(job, cluster.roles().segments, {0, 1, 2, 3, 4});
-    spec.checkpoint_directory = path;
-    spec.step = 1;
+    spec.source.checkpoint_directory = path;
+    spec.source.step = 1;
     ASSERT_OK_AND_ASSIGN(const auto session,
                          WorkerSession::Create(spec, kMemory));
     const auto reference = Reference(job, 1);
-    for (const auto& [name, tensor] : session->Parameters()) {
+    for (const auto& [name, tensor] : session->training()->Parameters()) {
       EXPECT_TRUE(
           TensorEqual(tensor, reference->parameters().tensors().at(name)))
           << name;

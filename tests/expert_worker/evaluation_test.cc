@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "expert_worker/worker_session.h"
+#include "expert_worker/training_worker_session.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/testing/status_matchers.h"
 
@@ -76,7 +76,7 @@ TEST_F(EvaluationTest, HasTheBitsOfOneProcessAndLeavesNothing) {
     ASSERT_FALSE(
         trainer.Run(RandomBatch(1, 0), job_.seed, 1, 0, dense.tensors(), &dies)
             .ok());
-    const size_t open = pointers[0]->open_runs();
+    const size_t open = pointers[0]->training()->open_runs();
     EXPECT_GT(open, 0u);
     StepStatistics sum;
     for (int64_t i = 0; i < 3; ++i) {
@@ -89,8 +89,8 @@ TEST_F(EvaluationTest, HasTheBitsOfOneProcessAndLeavesNothing) {
     EXPECT_EQ(sum.loss_sum, expected.loss_sum);
     EXPECT_EQ(sum.target_tokens, expected.target_tokens);
     EXPECT_EQ(sum.overflow_share(), expected.overflow_share());
-    EXPECT_EQ(pointers[0]->open_runs(), open);
-    EXPECT_EQ(pointers[0]->step(), 0);
+    EXPECT_EQ(pointers[0]->training()->open_runs(), open);
+    EXPECT_EQ(pointers[0]->training()->step(), 0);
   }
 }
 

@@ -151,7 +151,8 @@ class ExpertServiceTest : public ::testing::Test {
         TrainingSpec(job_, roles_.segments, all), kMemory);
     CHECK(session.ok());
     CallRecorder recorder({all}, session->get());
-    ParameterStore dense(SpecsOf(job_.model, false), {}, nullptr);
+    ParameterStore dense(SpecsOf(job_.model, false), {},
+                         MakeOptimizer(job_.optimizer));
     CHECK(dense.Initialize(job_.seed).ok());
     CHECK(
         MicrobatchRunner(job_.model, roles_.router)
@@ -264,7 +265,7 @@ class ExpertServiceTest : public ::testing::Test {
   size_t open_runs() {
     auto lease = sessions_.Find("small/1");
     CHECK(lease.ok());
-    return lease->session().open_runs();
+    return lease->session().training()->open_runs();
   }
 
   const TrainingJob job_;
@@ -321,10 +322,11 @@ TEST_F(ExpertServiceTest, SaysWhatIsWrongAndGoesOn) {
   EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("timeout_ms")));
   frame = Frame(7);
   frame.header.set_step(2);
-  EXPECT_THAT(outcome(frame), StatusIs(kPrecondition, HasSubstr("at step 1")));
+  EXPECT_THAT(outcome(frame),
+              StatusIs(kPrecondition, HasSubstr("of step 1, got 2")));
   frame = Frame(7);
   frame.header.set_microbatch(1000);
-  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("[0, 3)")));
+  EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("expected 0 to 2")));
   frame = Frame(7);
   frame.header.mutable_tensors(1)->set_name(frame.header.tensors(0).name());
   EXPECT_THAT(outcome(frame), StatusIs(kInvalid, HasSubstr("name of its own")));
@@ -357,7 +359,7 @@ TEST_F(ExpertServiceTest, SaysWhatIsWrongAndGoesOn) {
   frame.header.set_attempt(2);
   EXPECT_OK(outcome(frame));
   EXPECT_THAT(outcome(Frame(7)),
-              StatusIs(kPrecondition, HasSubstr("superseded by attempt 2")));
+              StatusIs(kPrecondition, HasSubstr("expected attempt 2, got 0")));
 }
 
 TEST_F(ExpertServiceTest, EndsAStreamThatBreaksTheRules) {

@@ -7,10 +7,12 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "services/train/parameter_shard.h"
 #include "services/train/step_scale.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/testing/status_matchers.h"
@@ -33,9 +35,8 @@ class SessionCluster {
         roles_(SplitTraining(job)),
         runner_(job.model, roles_.router),
         schedule_(MakeSchedule(job.schedule)),
-        dense_(SpecsOf(job.model, /*per_expert=*/false), {},
-               MakeOptimizer(job.optimizer)) {
-    CHECK(dense_.Initialize(job.seed).ok());
+        dense_(DenseStore(job), /*step=*/0) {
+    dense_.BeginStep(kMicrobatches, /*window=*/kMicrobatches);
     for (int w = 0; w < workers; ++w) {
       WorkerSessionSpec spec = TrainingSpec(job, roles_.segments, experts_[w]);
       if (buddies_) spec.replicated_experts = experts_[Before(w)];
@@ -44,7 +45,6 @@ class SessionCluster {
       CHECK(session.ok());
       sessions_.push_back(*std::move(session));
     }
-    BeginStep();
   }
 
   // Runs a microbatch of the next step; keeps the dense gradients if all goes
@@ -61,46 +61,34 @@ class SessionCluster {
         runner_.Run(RandomBatch(step_ + 1, index), job_.seed, step_ + 1, index,
                     dense_.tensors(), &segments));
     attempts_[index] = attempt;
-    target_tokens_ += result.statistics.target_tokens;
-    std::vector<Tensor> values;
-    names_.clear();
-    for (auto& [name, gradient] : result.gradients) {
-      names_.push_back(name);
-      values.push_back(std::move(gradient));
-    }
-    const absl::Status added = sum_->Add(index, std::move(values));
-    if (absl::IsAlreadyExists(added)) {
-      target_tokens_ -= result.statistics.target_tokens;
-      return absl::OkStatus();
-    }
-    return added;
+    target_tokens_[index] = result.statistics.target_tokens;
+    RETURN_IF_ERROR(dense_.Begin(run.step, index, attempt));
+    return dense_.Add(run.step, index, attempt, std::move(result.gradients));
   }
 
   absl::Status Commit() {
-    GradientList gradients;
-    std::vector<Tensor> sums = sum_->Take();
-    for (size_t i = 0; i < names_.size(); ++i) {
-      gradients.emplace_back(names_[i], std::move(sums[i]));
-    }
-    std::vector<SquaredNorm> norms = dense_.SquaredNorms(gradients);
+    ASSIGN_OR_RETURN(std::vector<SquaredNorm> norms,
+                     dense_.Prepare(step_ + 1, attempts_));
     for (const auto& session : sessions_) {
       ASSIGN_OR_RETURN(const std::vector<SquaredNorm> some,
-                       session->PrepareStep(step_ + 1, attempts_));
+                       session->training()->PrepareStep(step_ + 1, attempts_));
       norms.insert(norms.end(), some.begin(), some.end());
     }
     if (buddies_) RETURN_IF_ERROR(Replicate());
     ASSIGN_OR_RETURN(
         const StepScale scale,
-        ScaleStep(TotalSquaredNorm(norms), target_tokens_, job_.clip_norm));
+        ScaleStep(TotalSquaredNorm(norms),
+                  std::accumulate(target_tokens_.begin(), target_tokens_.end(),
+                                  int64_t{0}),
+                  job_.clip_norm));
     ++step_;
     const double rate = schedule_.LearningRate(step_);
     for (const auto& session : sessions_) {
-      RETURN_IF_ERROR(session->CommitStep(step_, scale.gradient_scale, rate,
-                                          /*skip=*/false));
+      RETURN_IF_ERROR(session->training()->CommitStep(
+          step_, scale.gradient_scale, rate, /*skip=*/false));
     }
-    dense_.Update(gradients, scale.gradient_scale, step_, rate);
-    BeginStep();
-    return absl::OkStatus();
+    attempts_.assign(kMicrobatches, 0);
+    return dense_.Commit(step_, scale.gradient_scale, rate, /*skip=*/false);
   }
 
   // All parameters are those of `reference`, bit for bit.
@@ -110,7 +98,8 @@ class SessionCluster {
       EXPECT_TRUE(TensorEqual(tensor, expected.at(name))) << name;
     }
     for (size_t w = 0; w < sessions_.size(); ++w) {
-      for (const auto& [name, tensor] : sessions_[w]->Parameters()) {
+      for (const auto& [name, tensor] :
+           sessions_[w]->training()->Parameters()) {
         for (size_t i = 0; i < experts_[w].size(); ++i) {
           const int32_t e = experts_[w][i];
           EXPECT_TRUE(TensorEqual(tensor.Rows(i, i + 1),
@@ -126,7 +115,9 @@ class SessionCluster {
     for (const auto& session : sessions_) pointers.push_back(session.get());
     return pointers;
   }
-  WorkerSession& session(int w) { return *sessions_[w]; }
+  TrainingWorkerSession& session(int w) const {
+    return *sessions_[w]->training();
+  }
   const std::vector<int32_t>& experts(int w) const { return experts_[w]; }
   int Before(int w) const {
     return w > 0 ? w - 1 : static_cast<int>(experts_.size()) - 1;
@@ -139,16 +130,18 @@ class SessionCluster {
     for (size_t w = 0; w < sessions_.size(); ++w) {
       ASSIGN_OR_RETURN(
           const GradientList sums,
-          sessions_[Before(static_cast<int>(w))]->PreparedGradients(step_ + 1));
-      RETURN_IF_ERROR(sessions_[w]->ReplicateGradients(step_ + 1, sums));
+          session(Before(static_cast<int>(w))).PreparedGradients(step_ + 1));
+      RETURN_IF_ERROR(
+          session(static_cast<int>(w)).ReplicateGradients(step_ + 1, sums));
     }
     return absl::OkStatus();
   }
 
-  void BeginStep() {
-    sum_ = std::make_unique<OrderedSum>(kMicrobatches, kMicrobatches);
-    attempts_.assign(kMicrobatches, 0);
-    target_tokens_ = 0;
+  static ParameterStore DenseStore(const TrainingJob& job) {
+    ParameterStore store(SpecsOf(job.model, /*per_expert=*/false), {},
+                         MakeOptimizer(job.optimizer));
+    CHECK(store.Initialize(job.seed).ok());
+    return store;
   }
 
   const TrainingJob job_;
@@ -157,13 +150,11 @@ class SessionCluster {
   const RolePrograms roles_;
   const MicrobatchRunner runner_;
   const Schedule schedule_;
-  ParameterStore dense_;
+  ParameterShard dense_;
   std::vector<std::unique_ptr<WorkerSession>> sessions_;
   int64_t step_ = 0;
-  std::unique_ptr<OrderedSum> sum_;
-  std::vector<std::string> names_;
-  std::vector<int32_t> attempts_;
-  int64_t target_tokens_ = 0;
+  std::vector<int32_t> attempts_ = std::vector<int32_t>(kMicrobatches, 0);
+  std::vector<int64_t> target_tokens_ = std::vector<int64_t>(kMicrobatches, 0);
 };
 
 inline std::unique_ptr<LocalTrainer> Reference(const TrainingJob& job,

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "expert_worker/worker_session.h"
+#include "expert_worker/training_worker_session.h"
 #include "services/base/check.h"
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
@@ -111,7 +111,7 @@ inline WorkerSessionSpec TrainingSpec(const TrainingJob& job,
   spec.parameters = SpecsOf(job.model, /*per_expert=*/true);
   spec.experts = std::move(experts);
   spec.total_experts = static_cast<int32_t>(job.model.experts);
-  spec.initial_seed = job.seed;
+  spec.source.initial_seed = job.seed;
   spec.optimizer = MakeOptimizer(job.optimizer);
   spec.microbatches_per_step = job.microbatches_per_step;
   return spec;

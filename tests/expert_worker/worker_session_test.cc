@@ -1,12 +1,11 @@
 // Sessions on several workers against LocalTrainer, bit for bit.
 
-#include "expert_worker/worker_session.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "expert_worker/training_worker_session.h"
 #include "services/graph/text.h"
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/testing/status_matchers.h"
@@ -62,8 +62,9 @@ TEST_P(WorkersTest, NeitherOrderNorFailedAttemptsShow) {
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("died")));
     EXPECT_EQ(cluster.session(0).open_runs(), 1u);
     ASSERT_OK(cluster.Run(0, 4));
-    EXPECT_THAT(cluster.Run(0, 3),
-                StatusIs(kPrecondition, HasSubstr("superseded by attempt 4")));
+    EXPECT_THAT(
+        cluster.Run(0, 3),
+        StatusIs(kPrecondition, HasSubstr("expected attempt 4, got 3")));
     // Complete, and done once more.
     ASSERT_OK(cluster.Run(1, 0));
     ASSERT_OK(cluster.Run(1, 1));
@@ -78,8 +79,9 @@ TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
   const TrainingJob job = SmallJob();
   SessionCluster cluster(job, 2);
   const MicrobatchRunner runner(job.model, cluster.roles().router);
-  ParameterStore dense(SpecsOf(job.model, false), {}, nullptr);
-  ASSERT_OK(dense.Initialize(job.seed));
+  ASSERT_OK_AND_ASSIGN(
+      const TensorMap dense,
+      ReadParameters(SpecsOf(job.model, false), {}, nullptr, job.seed));
   std::vector<std::thread> routers;
   for (int32_t i = 0; i < kMicrobatches; ++i) {
     routers.emplace_back([&, i] {
@@ -87,8 +89,8 @@ TEST(WorkerSessionTest, MicrobatchesRunAtTheSameTime) {
       run.step = 1;
       run.microbatch = i;
       SessionSegments segments(DealExperts(5, 2), cluster.pointers(), run);
-      EXPECT_OK(runner.Run(RandomBatch(1, i), job.seed, 1, i, dense.tensors(),
-                           &segments));
+      EXPECT_OK(
+          runner.Run(RandomBatch(1, i), job.seed, 1, i, dense, &segments));
     });
   }
   for (std::thread& router : routers) router.join();
@@ -139,7 +141,7 @@ TEST(WorkerSessionTest, MicrobatchesMakeWayForEarlierOnes) {
   // There is memory for one.
   const MemoryAccount memory(session_bytes + most);
   SessionCluster cluster(job, 1, /*buddies=*/false, memory);
-  WorkerSession& session = cluster.session(0);
+  TrainingWorkerSession& session = cluster.session(0);
   const auto half = [&](int32_t index, int32_t attempt) {
     return cluster.Run(index, attempt, /*calls=*/3);
   };
@@ -193,11 +195,12 @@ TEST(WorkerSessionTest, WhatIsInTheSumIsNobodysMemory) {
   const TrainingJob job = SmallJob();
   const MemoryAccount memory(kMemory);
   SessionCluster cluster(job, 1, /*buddies=*/false, memory);
-  WorkerSession& session = cluster.session(0);
+  TrainingWorkerSession& session = cluster.session(0);
   const int64_t session_bytes = memory.used();
   const MicrobatchRunner runner(job.model, cluster.roles().router);
-  ParameterStore dense(SpecsOf(job.model, false), {}, nullptr);
-  ASSERT_OK(dense.Initialize(job.seed));
+  ASSERT_OK_AND_ASSIGN(
+      const TensorMap dense,
+      ReadParameters(SpecsOf(job.model, false), {}, nullptr, job.seed));
   for (int64_t step = 1; step <= 100; ++step) {
     std::vector<std::thread> routers;
     for (int32_t i = 0; i < kMicrobatches; ++i) {
@@ -206,8 +209,8 @@ TEST(WorkerSessionTest, WhatIsInTheSumIsNobodysMemory) {
         run.step = step;
         run.microbatch = i;
         SessionSegments segments(DealExperts(5, 1), {&session}, run);
-        EXPECT_OK(runner.Run(RandomBatch(1, i), job.seed, step, i,
-                             dense.tensors(), &segments));
+        EXPECT_OK(
+            runner.Run(RandomBatch(1, i), job.seed, step, i, dense, &segments));
       });
     }
     for (std::thread& router : routers) router.join();
@@ -219,7 +222,7 @@ TEST(WorkerSessionTest, WhatIsInTheSumIsNobodysMemory) {
 
 TEST(WorkerSessionTest, StepsAreTransactions) {
   SessionCluster cluster(SmallJob(), 1);
-  WorkerSession& session = cluster.session(0);
+  TrainingWorkerSession& session = cluster.session(0);
   const std::vector<int32_t> none(kMicrobatches, 0);
   EXPECT_THAT(session.PrepareStep(1, none),
               StatusIs(kPrecondition, HasSubstr("microbatch 0")));
@@ -241,7 +244,7 @@ TEST(WorkerSessionTest, StepsAreTransactions) {
   EXPECT_THAT(session.PrepareStep(1, {0, 1, 0}),
               StatusIs(kPrecondition, HasSubstr("other attempts")));
   EXPECT_THAT(cluster.Run(0, 1),
-              StatusIs(kPrecondition, HasSubstr("prepared; got step 1")));
+              StatusIs(kPrecondition, HasSubstr("step 1 is prepared")));
 
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(session.CommitStep(1, nan, 1.0, false),
@@ -257,12 +260,12 @@ TEST(WorkerSessionTest, StepsAreTransactions) {
     EXPECT_FALSE(TensorEqual(tensor, before.at(name))) << name;
   }
   EXPECT_THAT(cluster.Run(0, 0),
-              StatusIs(kPrecondition, HasSubstr("at step 2")));
+              StatusIs(kPrecondition, HasSubstr("gradients of step 2, got 1")));
 }
 
 TEST(WorkerSessionTest, ASkippedStepLeavesTheParameters) {
   SessionCluster cluster(SmallJob(), 1);
-  WorkerSession& session = cluster.session(0);
+  TrainingWorkerSession& session = cluster.session(0);
   for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
   ASSERT_OK(session.PrepareStep(1, cluster.attempts()));
   const TensorMap before = session.Parameters();
@@ -275,7 +278,7 @@ TEST(WorkerSessionTest, ASkippedStepLeavesTheParameters) {
 
 TEST(WorkerSessionTest, EndsTheRunsOfAnOwnerOnly) {
   SessionCluster cluster(SmallJob(), 1);
-  WorkerSession& session = cluster.session(0);
+  TrainingWorkerSession& session = cluster.session(0);
   EXPECT_THAT(cluster.Run(0, 0, /*calls=*/2),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("died")));
   EXPECT_EQ(session.open_runs(), 1u);
@@ -285,18 +288,76 @@ TEST(WorkerSessionTest, EndsTheRunsOfAnOwnerOnly) {
   EXPECT_EQ(session.open_runs(), 0u);
 }
 
+// Whoever gives a microbatch up does not wait for a segment of it that runs.
+TEST(WorkerSessionTest, AnAttemptThatWasGivenUpIsRefusedUntilTheNext) {
+  const TrainingJob job = SmallJob();
+  const MemoryAccount memory(kMemory);
+  SessionCluster cluster(job, 1, /*buddies=*/false, memory);
+  TrainingWorkerSession& session = cluster.session(0);
+  const int64_t session_bytes = memory.used();
+  for (int32_t attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_THAT(cluster.Run(0, attempt, /*calls=*/attempt + 1),
+                StatusIs(kUnavailable, HasSubstr("died")));
+    session.EndRuns(/*owner=*/1);
+    EXPECT_THAT(cluster.Run(0, attempt), StatusIs(absl::StatusCode::kAborted,
+                                                  HasSubstr("has made way")));
+    EXPECT_EQ(session.open_runs(), 0u);
+    EXPECT_EQ(memory.used(), session_bytes);
+  }
+  ASSERT_OK(cluster.Run(0, 3));
+  // It is in the sum: there is nothing to give up.
+  session.EndRuns(/*owner=*/1);
+  ASSERT_OK(cluster.Run(0, 3));
+  for (const int32_t i : {1, 2}) ASSERT_OK(cluster.Run(i, 0));
+  ASSERT_OK(cluster.Commit());
+  cluster.ExpectEqual(*Reference(job, 1));
+}
+
+// Segments of microbatches that are given up at any moment, by whoever: what
+// counts in the end has the bits of one process, and nothing is left behind.
+TEST(WorkerSessionTest, RoutersThatAreLostAtAnyMomentDoNotShow) {
+  const TrainingJob job = SmallJob();
+  const MemoryAccount memory(kMemory);
+  SessionCluster cluster(job, 1, /*buddies=*/false, memory);
+  TrainingWorkerSession& session = cluster.session(0);
+  const int64_t session_bytes = memory.used();
+  for (int step = 0; step < 10; ++step) {
+    std::atomic<bool> over = false;
+    std::thread losses([&] {
+      while (!over) {
+        session.EndRuns(/*owner=*/1);
+        std::this_thread::yield();
+      }
+    });
+    for (int32_t i = 0; i < kMicrobatches; ++i) {
+      for (int32_t attempt = 0; attempt < 5; ++attempt) {
+        const absl::Status status = cluster.Run(i, attempt);
+        if (status.ok()) break;
+        EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+      }
+    }
+    over = true;
+    losses.join();
+    for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 5));
+    EXPECT_EQ(session.open_runs(), 0u);
+    EXPECT_EQ(memory.used(), session_bytes);
+    ASSERT_OK(cluster.Commit());
+  }
+  cluster.ExpectEqual(*Reference(job, 10));
+}
+
 TEST(WorkerSessionTest, RefusesMicrobatchesThatThereAreNot) {
   SessionCluster cluster(SmallJob(), 1);
-  WorkerSession& session = cluster.session(0);
+  TrainingWorkerSession& session = cluster.session(0);
   SegmentRun run;
   run.segment = cluster.roles().segments[0].name;
   run.step = 1;
   run.microbatch = kMicrobatches;
   EXPECT_THAT(session.RunSegment(run, {}),
-              StatusIs(kInvalid, HasSubstr("microbatch in [0, 3)")));
+              StatusIs(kInvalid, HasSubstr("microbatch: expected 0 to 2")));
   run.microbatch = -1;
   EXPECT_THAT(session.RunSegment(run, {}),
-              StatusIs(kInvalid, HasSubstr("microbatch in [0, 3)")));
+              StatusIs(kInvalid, HasSubstr("microbatch: expected 0 to 2")));
   run.microbatch = 0;
   run.attempt = -1;
   EXPECT_THAT(session.RunSegment(run, {}),
@@ -342,21 +403,21 @@ TEST_F(CheckpointTest, TrainingGoesOnOnOtherWorkers) {
                        CommitCheckpoint(root_, manifest, ""));
 
   WorkerSessionSpec spec = TrainingSpec(job, cluster.roles().segments, {3, 4});
-  spec.checkpoint_directory = path;
-  spec.step = 7;
+  spec.source.checkpoint_directory = path;
+  spec.source.step = 7;
   EXPECT_THAT(WorkerSession::Create(spec, kMemory),
               StatusIs(kPrecondition, HasSubstr("step 7, got 1")));
-  spec.step = 1;
+  spec.source.step = 1;
   ASSERT_OK_AND_ASSIGN(const auto session,
                        WorkerSession::Create(spec, kMemory));
-  EXPECT_EQ(session->step(), 1);
+  EXPECT_EQ(session->training()->step(), 1);
   const auto reference = Reference(job, 1);
-  for (const auto& [name, tensor] : session->Parameters()) {
+  for (const auto& [name, tensor] : session->training()->Parameters()) {
     EXPECT_TRUE(TensorEqual(
         tensor, reference->parameters().tensors().at(name).Rows(3, 5)))
         << name;
   }
-  spec.checkpoint_directory = root_ + "/nothing";
+  spec.source.checkpoint_directory = root_ + "/nothing";
   EXPECT_THAT(WorkerSession::Create(spec, kMemory),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("nothing")));
 }
@@ -407,7 +468,7 @@ TEST_F(RefusalTest, WhatDoesNotFitTogether) {
   ExpectInvalid("microbatches_per_step");
   spec_.microbatch_window = kMicrobatches + 1;
   ExpectInvalid("microbatch_window: expected 0 to 3");
-  spec_.step = -1;
+  spec_.source.step = -1;
   ExpectInvalid("step: expected at least 0");
   spec_.parameters.push_back(spec_.parameters[0]);
   ExpectInvalid("is there twice");

@@ -16,7 +16,7 @@
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
 #include "services/tokenizer/tokenizer.h"
-#include "services/train/parameter_store.h"
+#include "services/train/parameter_source.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
 #include "tests/testing/status_matchers.h"
@@ -229,8 +229,9 @@ TEST_F(FeaturesTest, RoutingIsThatOfTheModelAndNamesAllHolders) {
                        CheckpointReader::Open(*checkpoint_));
   std::vector<int32_t> experts(model.experts);
   std::iota(experts.begin(), experts.end(), 0);
-  ParameterStore store(ModelParameters(model), experts, nullptr);
-  ASSERT_OK(store.Load(*checkpoint));
+  ASSERT_OK_AND_ASSIGN(const TensorMap parameters,
+                       ReadParameters(ModelParameters(model), experts,
+                                      checkpoint.get(), /*seed=*/0));
   ASSERT_OK_AND_ASSIGN(std::string bytes, checkpoint->ReadTokenizer());
   ASSERT_OK_AND_ASSIGN(const auto tokenizer,
                        Tokenizer::FromModelBytes(std::move(bytes)));
@@ -243,7 +244,7 @@ TEST_F(FeaturesTest, RoutingIsThatOfTheModelAndNamesAllHolders) {
                              *BuildDecodeProgram(model, true));
   ASSERT_OK_AND_ASSIGN(
       const RoutingTrace trace,
-      tracer.Trace(source, read, store.tensors(), /*segments=*/nullptr));
+      tracer.Trace(source, read, parameters, /*segments=*/nullptr));
 
   const auto check = [&](const std::vector<int32_t>& ids,
                          const std::vector<LayerRouting>& layers,

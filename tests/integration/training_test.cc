@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include "absl/strings/match.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/data/batch_order.h"
@@ -76,17 +77,9 @@ void RunLocally(TrainingJob job, const std::string& tokenizer_path,
         }));
     outcome->losses[step] = result.statistics.loss();
   }
-  for (const ParameterSpec& spec : trainer->parameters().specs()) {
-    const Tensor& value = trainer->parameters().tensors().at(spec.name);
-    if (!spec.per_expert) {
-      outcome->tensors[spec.name] = value;
-      continue;
-    }
-    for (int64_t e = 0; e < value.dim(0); ++e) {
-      const Tensor row = value.Rows(e, e + 1);
-      outcome->tensors[ExpertTensorName(spec.name, e)] =
-          row.Reshaped(Dims(row.dims().begin() + 1, row.dims().end()));
-    }
+  for (const NamedTensor& named : trainer->parameters().Snapshot()) {
+    if (absl::StartsWith(named.name, "optimizer/")) continue;
+    outcome->tensors[named.name] = named.tensor;
   }
 }
 

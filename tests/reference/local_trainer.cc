@@ -56,7 +56,7 @@ absl::StatusOr<StepResult> LocalTrainer::Step(const BatchSource& batches) {
   for (size_t i = 0; i < names.size(); ++i) {
     gradients.emplace_back(names[i], std::move(sums[i]));
   }
-  RETURN_IF_ERROR(store_->CheckGradients(gradients));
+  RETURN_IF_ERROR(InOrder(store_->shapes(), gradients).status());
   ASSIGN_OR_RETURN(const StepScale scale,
                    ScaleStep(TotalSquaredNorm(store_->SquaredNorms(gradients)),
                              result.statistics.target_tokens, job_.clip_norm));

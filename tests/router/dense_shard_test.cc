@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "services/collectives/local_meeting.h"
 #include "services/train/job_options.h"
 #include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/train/step_contract.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -62,7 +64,7 @@ DenseShardSpec Spec(int rank) {
   spec.optimizer = MakeOptimizer(OptimizerConfig(AdamConfig()));
   spec.rank = rank;
   spec.owners = DivideAmong(Specs(), kRouters);
-  spec.initial_seed = 3;
+  spec.source.initial_seed = 3;
   spec.microbatches_per_step = kMicrobatches;
   spec.max_round_bytes = 64;  // several rounds
   return spec;
@@ -194,6 +196,52 @@ TEST_F(DenseShardTest, RepeatedCommandsDoNothing) {
   ExpectParameters(2, 2);
 }
 
+TEST_F(DenseShardTest, StepsAreTransactions) {
+  ExpectTransactions(
+      {.fill = [&](int64_t step) { KeepAll(step); },
+       .prepare =
+           [&](int64_t step) -> absl::StatusOr<std::vector<SquaredNorm>> {
+         absl::StatusOr<std::vector<SquaredNorm>> norms;
+         const auto statuses = Both([&](DenseShard& shard) {
+           auto own = shard.PrepareStep(step, Attempts(), RanBy());
+           if (&shard == shards_[0].get()) norms = own;
+           return own.status();
+         });
+         EXPECT_EQ(statuses[0], statuses[1]);
+         return norms;
+       },
+       .commit =
+           [&](int64_t step, double scale, double rate, bool skip) {
+             const auto statuses = Both([&](DenseShard& shard) {
+               return shard.CommitStep(step, scale, rate, skip);
+             });
+             EXPECT_EQ(statuses[0], statuses[1]);
+             return statuses[0];
+           },
+       .contents =
+           [&] {
+             const ScratchDirectory scratch;
+             std::map<std::string, std::string> contents;
+             for (const auto& shard : shards_) {
+               // Of whichever step is the last.
+               for (int64_t step = 0; step <= 3; ++step) {
+                 const auto entries =
+                     shard->WriteCheckpoint(scratch.path(), step, "s");
+                 if (!entries.ok()) continue;
+                 for (const TensorEntry& entry : *entries) {
+                   contents[entry.name] = entry.sha256;
+                 }
+               }
+             }
+             return contents;
+           }});
+  ASSERT_OK_AND_ASSIGN(const auto one, shards_[0]->ParametersOf(3));
+  ASSERT_OK_AND_ASSIGN(const auto other, shards_[1]->ParametersOf(3));
+  for (const auto& [name, tensor] : *one) {
+    EXPECT_TRUE(TensorEqual(tensor, other->at(name))) << name;
+  }
+}
+
 TEST_F(DenseShardTest, ASkippedStepChangesNothing) {
   KeepAll(1);
   Both([&](DenseShard& shard) { return Prepare(shard, 1); });
@@ -208,10 +256,10 @@ TEST_F(DenseShardTest, LateAndWrongMessagesAreRefused) {
   DenseShard& shard = *shards_[0];
   EXPECT_THAT(shard.Keep(1, 0, 0, Gradients(1, 0)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("at step 2; got gradients of step 1")));
+                       HasSubstr("gradients of step 2, got 1")));
   EXPECT_THAT(shard.Keep(2, 3, 0, Gradients(2, 3)),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("microbatch in [0, 3), got 3")));
+                       HasSubstr("microbatch: expected 0 to 2")));
   GradientList gradients = Gradients(2, 0);
   gradients.pop_back();
   EXPECT_THAT(shard.Keep(2, 0, 0, gradients),
@@ -220,7 +268,7 @@ TEST_F(DenseShardTest, LateAndWrongMessagesAreRefused) {
   ASSERT_OK(shard.Keep(2, 0, 1, Gradients(2, 0)));
   EXPECT_THAT(shard.Keep(2, 0, 0, Gradients(2, 0)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("superseded by attempt 1")));
+                       HasSubstr("expected attempt 1, got 0")));
   EXPECT_THAT(Prepare(shard, 1), StatusIs(absl::StatusCode::kFailedPrecondition,
                                           HasSubstr("expected step 2, got 1")));
   EXPECT_THAT(shard.CommitStep(2, 1, 1, false),
@@ -291,14 +339,14 @@ TEST_F(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
   ASSERT_OK_AND_ASSIGN(const std::string path,
                        CommitCheckpoint(scratch.path(), manifest, "", ""));
   Make([&](DenseShardSpec* spec) {
-    spec->checkpoint_directory = path;
-    spec->step = 1;
+    spec->source.checkpoint_directory = path;
+    spec->source.step = 1;
   });
   MakeStep(2);
   ExpectParameters(2, 2);
   DenseShardSpec spec = Spec(0);
-  spec.checkpoint_directory = path;
-  spec.step = 5;
+  spec.source.checkpoint_directory = path;
+  spec.source.step = 5;
   EXPECT_THAT(DenseShard::Create(std::move(spec),
                                  std::make_unique<LocalMeeting>(
                                      std::move(LocalWorlds(kRouters)[0]))),
@@ -323,10 +371,11 @@ TEST_F(DenseShardTest, SpecsAreChecked) {
   EXPECT_THAT(
       create([](DenseShardSpec* spec) { spec->microbatches_per_step = 0; }),
       StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("got 0 microbatches")));
+               HasSubstr("microbatches_per_step: expected at least 1, got 0")));
   EXPECT_THAT(
-      create([](DenseShardSpec* spec) { spec->skipped_steps = 1; }),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 left out")));
+      create([](DenseShardSpec* spec) { spec->source.skipped_steps = 1; }),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("skipped_steps: expected 0 to 0, got 1")));
 }
 
 }  // namespace

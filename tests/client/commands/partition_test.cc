@@ -9,7 +9,7 @@
 
 #include "client/commands.h"
 #include "services/config/model_config.h"
-#include "services/model/plan.h"
+#include "services/train/plan.h"
 #include "tests/client/command_run.h"
 #include "tests/client/scratch_folder.h"
 #include "tests/testing/status_matchers.h"

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "services/train/job_options.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -26,7 +27,7 @@ class DenseParametersTest : public ::testing::Test {
     spec.dims = {2};
     auto store = std::make_unique<ParameterStore>(
         std::vector<ParameterSpec>{spec}, std::vector<int32_t>(),
-        /*optimizer=*/nullptr);
+        MakeOptimizer(AdamConfig()));
     EXPECT_OK(store->Initialize(1));
     dense_ = std::make_unique<DenseParameters>("job/1", std::move(store),
                                                /*step=*/0, &sums_);

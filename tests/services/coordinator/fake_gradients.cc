@@ -1,5 +1,9 @@
 #include "tests/services/coordinator/fake_gradients.h"
 
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "services/model/parameters.h"
 #include "tests/testing/tensors.h"
 
@@ -11,44 +15,39 @@ uint64_t NameSeed(const std::string& name) {
   for (const char c : name) seed = (seed ^ uint8_t(c)) * 1099511628211u;
   return seed;
 }
-// The gradient of a parameter of `experts`, summed over `count` microbatches.
-Tensor SummedGradient(const ParameterSpec& spec,
-                      const std::vector<int32_t>& experts, int64_t step,
-                      int64_t count) {
-  Dims dims = spec.dims;
-  if (spec.per_expert) dims[0] = static_cast<int64_t>(experts.size());
-  Tensor sum = Tensor::Zeros(ElementType::kFloat32, dims);
+
+// Adds the gradients of a logical tensor over `count` microbatches.
+void AddGradients(const std::string& name, int64_t step, int64_t count,
+                  Tensor sum) {
   for (int32_t m = 0; m < count; ++m) {
-    const auto add = [&](Tensor target, const std::string& name) {
-      const Tensor gradient = FakeGradient(name, target.dims(), step, m);
-      for (int64_t i = 0; i < target.size(); ++i) {
-        target.f32()[i] += gradient.f32()[i];
-      }
-    };
-    if (!spec.per_expert) {
-      add(sum, spec.name);
-      continue;
-    }
-    const Dims inner(dims.begin() + 1, dims.end());
-    for (size_t i = 0; i < experts.size(); ++i) {
-      add(sum.Rows(i, i + 1).Reshaped(inner),
-          ExpertTensorName(spec.name, experts[i]));
-    }
+    const Tensor gradient = FakeGradient(name, sum.dims(), step, m);
+    for (int64_t i = 0; i < sum.size(); ++i) sum.f32()[i] += gradient.f32()[i];
   }
-  return sum;
 }
 
 }  // namespace
 
 GradientList SummedGradients(const ParameterStore& store, int64_t step,
                              int64_t count) {
+  const std::vector<NamedTensor> held = store.Snapshot();
   GradientList gradients;
-  for (const ParameterSpec& spec : store.specs()) {
-    gradients.emplace_back(spec.name,
-                           SummedGradient(spec, store.experts(), step, count));
+  for (const NamedShape& shape : store.shapes()) {
+    Tensor sum = Tensor::Zeros(ElementType::kFloat32, shape.dims);
+    int64_t row = 0;
+    for (const NamedTensor& logical : held) {
+      if (logical.name == shape.name) {
+        AddGradients(logical.name, step, count, sum);
+      } else if (absl::StartsWith(logical.name, shape.name + "/")) {
+        AddGradients(logical.name, step, count,
+                     sum.Rows(row, row + 1).Reshaped(logical.tensor.dims()));
+        ++row;
+      }
+    }
+    gradients.emplace_back(shape.name, std::move(sum));
   }
   return gradients;
 }
+
 Tensor FakeGradient(const std::string& name, const Dims& dims, int64_t step,
                     int32_t microbatch) {
   return RandomTensor(dims, NameSeed(name) + 1000 * step + microbatch);

@@ -13,6 +13,7 @@
 #include "services/model/parameters.h"
 #include "services/rpc/tensor_transfer.h"
 #include "services/train/job_options.h"
+#include "services/train/parameter_source.h"
 #include "tests/services/coordinator/fake_gradients.h"
 
 namespace gshard {
@@ -223,19 +224,25 @@ absl::Status FakeMember::LoadWorker(const v1::LoadSession& load,
     specs.push_back(std::move(spec));
   }
   session->step = worker.step();
+  std::unique_ptr<CheckpointReader> reader;
+  if (!worker.source().checkpoint_directory().empty()) {
+    ASSIGN_OR_RETURN(
+        reader, CheckpointReader::Open(worker.source().checkpoint_directory()));
+  }
+  if (!load.training()) {
+    return ReadParameters(specs,
+                          {worker.experts().begin(), worker.experts().end()},
+                          reader.get(), worker.source().initial_seed())
+        .status();
+  }
   const auto make = [&](const auto& experts)
       -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
     auto store = std::make_unique<ParameterStore>(
         specs, std::vector<int32_t>(experts.begin(), experts.end()),
-        load.training() ? MakeOptimizer(AdafactorConfig()) : nullptr);
-    if (worker.source().checkpoint_directory().empty()) {
-      RETURN_IF_ERROR(store->Initialize(worker.source().initial_seed()));
-    } else {
-      ASSIGN_OR_RETURN(
-          const auto reader,
-          CheckpointReader::Open(worker.source().checkpoint_directory()));
-      RETURN_IF_ERROR(store->Load(*reader));
-    }
+        MakeOptimizer(AdafactorConfig()));
+    RETURN_IF_ERROR(reader == nullptr
+                        ? store->Initialize(worker.source().initial_seed())
+                        : store->Load(*reader));
     return store;
   };
   ASSIGN_OR_RETURN(session->store, make(worker.experts()));

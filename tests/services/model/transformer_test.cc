@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/graph/text.h"
-#include "services/model/plan.h"
+#include "services/train/plan.h"
 #include "tests/reference/kernels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"

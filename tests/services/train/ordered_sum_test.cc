@@ -19,8 +19,7 @@ using ::testing::HasSubstr;
 
 std::vector<Tensor> Microbatch(int64_t index) {
   return {RandomTensor({3, 5}, index, 1000.0f),
-          Tensor::Of<double>({}, std::vector<double>{1.0 / (1.0 + index)}),
-          Tensor::Of<int64_t>({2}, std::vector<int64_t>{index, 1})};
+          Tensor::Scalar(1.0f / (1.0f + index))};
 }
 
 // In order, without the class.
@@ -29,10 +28,7 @@ std::vector<Tensor> PlainSum(int64_t count) {
   for (int64_t i = 1; i < count; ++i) {
     const std::vector<Tensor> values = Microbatch(i);
     for (int64_t k = 0; k < 15; ++k) sum[0].f32()[k] += values[0].f32()[k];
-    sum[1].data<double>()[0] += values[1].data<double>()[0];
-    for (int k : {0, 1}) {
-      sum[2].data<int64_t>()[k] += values[2].data<int64_t>()[k];
-    }
+    sum[1].f32()[0] += values[1].f32()[0];
   }
   return sum;
 }
@@ -99,37 +95,6 @@ TEST(OrderedSumTest, RefusesAnIndexTwice) {
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("0")));
   ASSERT_OK(sum.Add(1, Microbatch(1)));
   ExpectPlainSum(sum, 3);
-}
-
-TEST(OrderedSumTest, RefusesOtherShapesWhoeverCameFirst) {
-  OrderedSum sum(3, 3);
-  ASSERT_OK(sum.Add(1, {Tensor::Scalar(1)}));  // early
-  const auto refused = [&](std::vector<Tensor> values, const char* message) {
-    EXPECT_THAT(
-        sum.Add(0, std::move(values)),
-        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
-  };
-  refused({Tensor::Floats({1}, {1})}, "expected f32[], got f32[1]");
-  refused({Tensor::Of<double>({}, std::vector<double>{1})},
-          "expected f32[], got f64[]");
-  refused({}, "expected 1 values, got 0");
-  refused({Tensor()}, "got an absent tensor");
-  ASSERT_OK(sum.Add(0, {Tensor::Scalar(2)}));
-  EXPECT_THAT(sum.Add(2, {Tensor::Floats({1}, {1})}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("microbatch 2, value 0")));
-  ASSERT_OK(sum.Add(2, {Tensor::Scalar(4)}));
-  EXPECT_EQ(sum.Take()[0].f32()[0], 7.0f);
-}
-
-TEST(OrderedSumTest, RefusesTypesThatItCannotAdd) {
-  OrderedSum sum(1, 0);
-  EXPECT_THAT(sum.Add(0, {Tensor::Ints({1}, {1})}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("expected f32, f64 or i64, got i32[1]")));
-  EXPECT_THAT(
-      sum.Add(0, {Tensor()}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("absent")));
 }
 
 TEST(OrderedSumTest, RefusesIndicesOutOfRange) {

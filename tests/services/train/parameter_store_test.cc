@@ -52,7 +52,7 @@ TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
   ASSERT_OK(store.Initialize(1));
   store.Update(Gradients(10), 1.0, 1, 0.01);
   const std::vector<NamedTensor> expected = Copies(store.Snapshot());
-  ASSERT_EQ(expected.size(), store.TensorSpecs().size());
+  ASSERT_EQ(expected.size(), 4u * 3);  // with Adam's two moments
   const std::vector<NamedTensor> snapshot = store.Snapshot();
   for (const int64_t step : {2, 3, 4}) {
     store.Update(Gradients(10 * step), 1.0, step, 0.01);
@@ -64,7 +64,11 @@ TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
   ASSERT_OK_AND_ASSIGN(const std::string path,
                        CommitCheckpoint(scratch.path(), manifest, ""));
   ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(path));
-  ASSERT_OK(reader->CheckExactly(store.TensorSpecs()));
+  std::vector<TensorSpec> specs;
+  for (const NamedTensor& named : expected) {
+    specs.push_back({named.name, named.tensor.type(), named.tensor.dims()});
+  }
+  ASSERT_OK(reader->CheckExactly(specs));
   const std::vector<NamedTensor> now = store.Snapshot();
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_OK_AND_ASSIGN(const Tensor written, reader->Read(expected[i].name));

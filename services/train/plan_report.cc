@@ -1,4 +1,4 @@
-#include "services/model/plan_report.h"
+#include "services/train/plan_report.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -5,12 +5,13 @@
 // planning for 10^12 parameters takes no more than planning for 10^6.
 //
 // Everything is float32, 4 bytes, but for what the model's compute_type and
-// wire_type make bfloat16, 2 bytes: rows that are exchanged, and a rounded copy
-// of each weight beside its float32. Letters: M model width, H expert hidden
-// width, E experts in a layer, T tokens in a microbatch, W workers.
+// wire_type make bfloat16, 2 bytes: rows that are exchanged, and weights that
+// are factors of matrix products: rounded in serving, in training a rounded
+// copy beside the float32. Letters: M model width, H expert hidden width, E
+// experts in a layer, T tokens in a microbatch, W workers.
 
-#ifndef SERVICES_MODEL_PLAN_H_
-#define SERVICES_MODEL_PLAN_H_
+#ifndef SERVICES_TRAIN_PLAN_H_
+#define SERVICES_TRAIN_PLAN_H_
 
 #include <cstdint>
 #include <string>
@@ -113,4 +114,4 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
 
 }  // namespace gshard
 
-#endif  // SERVICES_MODEL_PLAN_H_
+#endif  // SERVICES_TRAIN_PLAN_H_

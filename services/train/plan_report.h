@@ -1,11 +1,11 @@
 // A plan for people, as aligned text, and for programs, as JSON.
 
-#ifndef SERVICES_MODEL_PLAN_REPORT_H_
-#define SERVICES_MODEL_PLAN_REPORT_H_
+#ifndef SERVICES_TRAIN_PLAN_REPORT_H_
+#define SERVICES_TRAIN_PLAN_REPORT_H_
 
 #include <string>
 
-#include "services/model/plan.h"
+#include "services/train/plan.h"
 
 namespace gshard {
 
@@ -17,4 +17,4 @@ std::string PlanToJson(const Plan& plan);
 
 }  // namespace gshard
 
-#endif  // SERVICES_MODEL_PLAN_REPORT_H_
+#endif  // SERVICES_TRAIN_PLAN_REPORT_H_

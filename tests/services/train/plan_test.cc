@@ -1,4 +1,4 @@
-#include "services/model/plan.h"
+#include "services/train/plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/model/parameters.h"
-#include "services/model/plan_report.h"
 #include "services/model/transformer.h"
+#include "services/train/plan_report.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -221,12 +221,13 @@ TEST(PlanTest, HalvesTheExchangeOfBFloat16) {
   EXPECT_EQ(plan.worker_serving.weights, whole.worker_serving.weights);
 }
 
-// A rounded copy of each weight of a product; gates and norms have none.
-TEST(PlanTest, CountsRoundedWeightsBesideThoseStored) {
+// Weights of a product are rounded: in serving in place of what is stored, in
+// training beside it. Gates and norms are not.
+TEST(PlanTest, CountsRoundedWeights) {
   ModelConfig model = TinyModel();
   model.compute_type = ComputeType::kBFloat16;
   ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {.workers = 3}));
-  EXPECT_EQ(plan.worker_serving.weights, 3 * 2 * 48 * (4 + 2));
+  EXPECT_EQ(plan.worker_serving.weights, 3 * 2 * 48 * 2);
   EXPECT_EQ(plan.worker_training.weights, 3 * 2 * 48 * (4 + 2));
   EXPECT_EQ(plan.worker_training.gradients, 2 * 3 * 2 * 48 * 4);
   int64_t rounded = 0;
@@ -240,9 +241,9 @@ TEST(PlanTest, CountsRoundedWeightsBesideThoseStored) {
       rounded += ShapeSize(type.shape).size();
     }
   }
-  EXPECT_EQ(
-      plan.router_serving.weights,
-      4 * (plan.parameters.Total() - plan.parameters.experts) + 2 * rounded);
+  const int64_t dense = plan.parameters.Total() - plan.parameters.experts;
+  EXPECT_EQ(plan.router_serving.weights, 4 * dense - 2 * rounded);
+  EXPECT_EQ(plan.router_training.weights, 4 * dense + 2 * rounded);
 }
 
 TEST(PlanTest, PlansADenseModelWithoutWorkersToUse) {

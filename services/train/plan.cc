@@ -1,11 +1,12 @@
-#include "services/model/plan.h"
+#include "services/train/plan.h"
 
 #include <algorithm>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/train/job_options.h"
+#include "services/train/optimizer.h"
 
 namespace gshard {
 namespace {
@@ -72,12 +73,11 @@ std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
 }
 
 // Numbers that the optimizer keeps for one parameter.
-int64_t OptimizerNumbers(const OptimizerConfig& optimizer, int64_t rows,
-                         int64_t columns) {
-  if (std::holds_alternative<AdamConfig>(optimizer)) return 2 * rows * columns;
-  const int64_t least =
-      std::get<AdafactorConfig>(optimizer).min_dim_size_to_factor;
-  return rows >= least && columns >= least ? rows + columns : rows * columns;
+int64_t OptimizerNumbers(const Optimizer& optimizer,
+                         const ParameterBlock& block) {
+  const Dims dims =
+      block.rows == 1 ? Dims{block.columns} : Dims{block.rows, block.columns};
+  return static_cast<int64_t>(StateNumbers(optimizer, dims));
 }
 
 // Bytes of an estimated count of numbers, at most 1 EiB: configurations at the
@@ -161,14 +161,13 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   plan.most_experts_per_worker =
       (model.experts + options.workers - 1) / options.workers;
 
+  const auto optimizer = MakeOptimizer(options.optimizer);
   int64_t dense_state = 0;
   int64_t expert_state = 0;  // of all experts
   int64_t dense_factors = 0, expert_factors = 0;
   for (const ParameterBlock& block : ListParameters(model)) {
     plan.parameters.*block.kind += block.size();
-    const int64_t state =
-        block.count *
-        OptimizerNumbers(options.optimizer, block.rows, block.columns);
+    const int64_t state = block.count * OptimizerNumbers(*optimizer, block);
     (block.kind == &ParameterCounts::experts ? expert_state : dense_state) +=
         state;
     if (block.factor && model.compute_type == ComputeType::kBFloat16) {
@@ -190,17 +189,19 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       plan.parameters.gates +
       (model.experts == 0 ? 0 : experts / model.experts * kChoices);
 
+  // Training has a rounded copy beside what it updates, serving in its place.
   const int64_t router_weights =
       dense * kFloatBytes + dense_factors * kBFloatBytes;
   const int64_t worker_weights = on_worker(experts) * kFloatBytes +
                                  on_worker(expert_factors) * kBFloatBytes;
   const int64_t row = model.model_width + model.expert_width;
   plan.router_serving = {
-      .weights = router_weights,
+      .weights = router_weights - dense_factors * kFloatBytes,
       .activations = EstimateBytes(RouterServingActivations(plan))};
-  plan.worker_serving = {.weights = worker_weights,
-                         .activations = EstimateBytes(
-                             WorkerRows(plan) * (row + model.model_width))};
+  plan.worker_serving = {
+      .weights = worker_weights - on_worker(expert_factors) * kFloatBytes,
+      .activations =
+          EstimateBytes(WorkerRows(plan) * (row + model.model_width))};
   plan.router_training = {
       .weights = router_weights,
       .gradients = kGradientCopies * dense * kFloatBytes,

@@ -1,0 +1,275 @@
+#include "expert_worker/training_worker_session.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+std::string RunName(const SegmentRun& run) {
+  return absl::StrCat(run.step, "/", run.microbatch, "/", run.attempt);
+}
+
+int64_t BytesOf(const GradientList& gradients) {
+  int64_t bytes = 0;
+  for (const auto& [parameter, gradient] : gradients) {
+    bytes += static_cast<int64_t>(gradient.bytes());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TrainingWorkerSession::TrainingWorkerSession(
+    WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
+    std::unique_ptr<ParameterShard> own,
+    std::unique_ptr<ParameterShard> replica)
+    : WorkerSession(std::move(memory)),
+      account_(std::move(account)),
+      host_(std::move(spec.segments)),
+      evaluation_host_(std::move(spec.evaluation_segments)),
+      rounded_(host_.RoundedParameters()),
+      own_(std::move(own)),
+      replica_(std::move(replica)) {
+  const int64_t window = spec.microbatch_window > 0
+                             ? spec.microbatch_window
+                             : spec.microbatches_per_step;
+  own_->BeginStep(static_cast<int32_t>(spec.microbatches_per_step),
+                  static_cast<int32_t>(window));
+  TakeParameters();
+}
+
+absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
+    WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
+                   OpenToTrain(spec.source));
+  const auto make = [&](const std::vector<int32_t>& experts)
+      -> absl::StatusOr<std::unique_ptr<ParameterShard>> {
+    ParameterStore store(spec.parameters, experts, spec.optimizer);
+    RETURN_IF_ERROR(checkpoint == nullptr
+                        ? store.Initialize(spec.source.initial_seed)
+                        : store.Load(*checkpoint));
+    return std::make_unique<ParameterShard>(std::move(store), spec.source.step);
+  };
+  std::unique_ptr<ParameterShard> replica;
+  ASSIGN_OR_RETURN(auto own, make(spec.experts));
+  if (!spec.replicated_experts.empty()) {
+    ASSIGN_OR_RETURN(replica, make(spec.replicated_experts));
+  }
+  return std::unique_ptr<WorkerSession>(new TrainingWorkerSession(
+      std::move(spec), std::move(account), std::move(memory), std::move(own),
+      std::move(replica)));
+}
+
+void TrainingWorkerSession::TakeParameters() {
+  parameters_ = own_->tensors();
+  RoundParameters(rounded_, parameters_);
+}
+
+absl::StatusOr<std::vector<Tensor>> TrainingWorkerSession::RunSegment(
+    const SegmentRun& run, TensorMap inputs) {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (run.step == 0 && run.microbatch == 0 && run.attempt == 0) {
+    ASSIGN_OR_RETURN(SegmentResult result,
+                     evaluation_host_.Run(run.segment, /*run=*/"",
+                                          std::move(inputs), parameters_));
+    return std::move(result.replies);
+  }
+  const std::string name = RunName(run);
+  RETURN_IF_ERROR(EnterRun(run, name));
+  absl::StatusOr<SegmentResult> result =
+      host_.Run(run.segment, name, std::move(inputs), parameters_);
+  const absl::Status kept = KeepResult(run, name, result);
+  if (!kept.ok()) {
+    DropRun(run, name);
+    return kept;
+  }
+  return std::move(result->replies);
+}
+
+absl::Status TrainingWorkerSession::EnterRun(const SegmentRun& run,
+                                             const std::string& name) {
+  std::lock_guard<std::mutex> lock(runs_mutex_);
+  RETURN_IF_ERROR(own_->Begin(run.step, run.microbatch, run.attempt));
+  const auto given_up = given_up_.find(run.microbatch);
+  if (given_up != given_up_.end() && given_up->second == run.attempt) {
+    return absl::AbortedError(absl::StrCat(
+        "microbatch ", run.microbatch, ", attempt ", run.attempt,
+        " has made way for an earlier microbatch, or its router was lost"));
+  }
+  const auto open = runs_.find(run.microbatch);
+  if (open != runs_.end()) {
+    if (open->second.attempt == run.attempt) return absl::OkStatus();
+    host_.EndRun(open->second.name);  // superseded
+    runs_.erase(open);
+  }
+  runs_.emplace(run.microbatch, OpenRun{.name = name,
+                                        .owner = run.owner,
+                                        .attempt = run.attempt,
+                                        .memory = MemoryShare(account_),
+                                        .gradient_bytes = 0,
+                                        .gradients = {}});
+  return absl::OkStatus();
+}
+
+absl::Status TrainingWorkerSession::KeepResult(
+    const SegmentRun& run, const std::string& name,
+    absl::StatusOr<SegmentResult>& result) {
+  std::lock_guard<std::mutex> lock(runs_mutex_);
+  const auto found = runs_.find(run.microbatch);
+  if (found == runs_.end() || found->second.attempt != run.attempt) {
+    return absl::AbortedError(
+        absl::StrCat("run ", name, " has ended while a segment of it ran"));
+  }
+  RETURN_IF_ERROR(result.status());
+  OpenRun& open = found->second;
+  const int64_t gradient_bytes = BytesOf(result->gradients);
+  RETURN_IF_ERROR(
+      TakeMemory(run.microbatch, result->saved_bytes + gradient_bytes, &open));
+  open.gradient_bytes += gradient_bytes;
+  std::move(result->gradients.begin(), result->gradients.end(),
+            std::back_inserter(open.gradients));
+  if (!result->run_ended) return absl::OkStatus();
+  RETURN_IF_ERROR(own_->Add(run.step, run.microbatch, run.attempt,
+                            std::move(open.gradients)));
+  // The sum may have taken early ones with it.
+  const auto next = static_cast<int32_t>(own_->next());
+  early_.erase(early_.begin(), early_.lower_bound(next));
+  if (run.microbatch >= next) {
+    open.memory.Return(open.gradient_bytes);
+    early_.try_emplace(run.microbatch, std::move(open.memory));
+  }
+  runs_.erase(found);
+  return absl::OkStatus();
+}
+
+absl::Status TrainingWorkerSession::TakeMemory(int32_t microbatch,
+                                               int64_t bytes, OpenRun* run) {
+  while (!run->memory.Take(bytes)) {
+    const auto latest = std::prev(runs_.end());
+    if (latest->first <= microbatch) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("microbatch ", microbatch, " has to keep ", bytes,
+                       " bytes more, of which ", account_.free(), " are free"));
+    }
+    GiveUp(latest);
+  }
+  return absl::OkStatus();
+}
+
+void TrainingWorkerSession::GiveUp(OpenRuns::iterator run) {
+  given_up_[run->first] = run->second.attempt;
+  host_.EndRun(run->second.name);
+  runs_.erase(run);
+}
+
+void TrainingWorkerSession::DropRun(const SegmentRun& run,
+                                    const std::string& name) {
+  std::lock_guard<std::mutex> lock(runs_mutex_);
+  // Though the run is over, a call of it that was late may have saved anew.
+  host_.EndRun(name);
+  const auto open = runs_.find(run.microbatch);
+  if (open != runs_.end() && open->second.attempt == run.attempt) {
+    runs_.erase(open);
+  }
+}
+
+void TrainingWorkerSession::EndRuns(uint64_t owner) {
+  std::lock_guard<std::mutex> lock(runs_mutex_);
+  for (auto it = runs_.begin(); it != runs_.end();) {
+    const auto run = it++;
+    if (run->second.owner == owner) GiveUp(run);
+  }
+}
+
+absl::StatusOr<std::vector<SquaredNorm>> TrainingWorkerSession::PrepareStep(
+    int64_t step, absl::Span<const int32_t> attempts) {
+  std::unique_lock<std::shared_mutex> lock(step_mutex_);
+  return own_->Prepare(step, attempts);
+}
+
+std::vector<NamedShape> TrainingWorkerSession::ReplicaShapes() const {
+  if (replica_ == nullptr) return {};
+  return replica_->shapes();
+}
+
+absl::Status TrainingWorkerSession::ReplicateGradients(int64_t step,
+                                                       GradientList sums) {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (replica_ == nullptr) {
+    return absl::FailedPreconditionError("the session keeps no replica");
+  }
+  if (step == replica_->step() && step > 0) return absl::OkStatus();
+  return replica_->PrepareSums(step, /*of=*/{}, [&] { return std::move(sums); })
+      .status();
+}
+
+absl::Status TrainingWorkerSession::CommitStep(int64_t step,
+                                               double gradient_scale,
+                                               double learning_rate,
+                                               bool skip) {
+  std::unique_lock<std::shared_mutex> lock(step_mutex_);
+  RETURN_IF_ERROR(own_->CheckCommit(step, gradient_scale, learning_rate));
+  if (step == own_->step()) return absl::OkStatus();
+  if (replica_ != nullptr) {
+    RETURN_IF_ERROR(
+        Annotate(replica_->Commit(step, gradient_scale, learning_rate, skip),
+                 "the replica of another worker's experts"));
+  }
+  if (!skip) parameters_.clear();  // what is shared would be copied
+  RETURN_IF_ERROR(own_->Commit(step, gradient_scale, learning_rate, skip));
+  if (!skip) TakeParameters();
+  std::lock_guard<std::mutex> runs_lock(runs_mutex_);
+  for (const auto& [microbatch, run] : runs_) host_.EndRun(run.name);
+  runs_.clear();
+  given_up_.clear();
+  early_.clear();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<TrainingWorkerSession::Shard>>
+TrainingWorkerSession::BeginCheckpoint(ShardTarget target,
+                                       bool include_replica) const {
+  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  if (target.step != own_->step()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected the last step committed, ", own_->step(),
+                     ", got ", target.step));
+  }
+  if (include_replica && replica_ == nullptr) {
+    return absl::FailedPreconditionError("the session keeps no replica");
+  }
+  std::unique_ptr<Shard> shard(
+      new Shard(this, std::move(target), ++last_shard_));
+  shard->Add(*own_);
+  if (include_replica) shard->Add(*replica_);
+  return shard;
+}
+
+void TrainingWorkerSession::Shard::Add(const ParameterShard& parameters) {
+  snapshots_.push_back(parameters.TakeSnapshot());
+  tensors_.insert(tensors_.end(), snapshots_.back()->begin(),
+                  snapshots_.back()->end());
+}
+
+absl::StatusOr<std::vector<TensorEntry>> TrainingWorkerSession::Shard::Write(
+    const std::function<bool()>& abandoned, FaultPoints* faults) const {
+  return WriteShard(
+      target_, tensors_,
+      [&] {
+        return number_ != session_->last_shard_ || (abandoned && abandoned());
+      },
+      faults);
+}
+
+absl::StatusOr<TrainingWorkerSession*> AsTraining(WorkerSession& session) {
+  TrainingWorkerSession* const training = session.training();
+  if (training != nullptr) return training;
+  return absl::FailedPreconditionError("the session does not train");
+}
+
+}  // namespace gshard

@@ -1,0 +1,172 @@
+// TrainingWorkerSession: experts that a job trains: their ParameterShard, that
+// of the experts that are replicated here for another worker, and what runs of
+// the open step keep.
+//
+// A training step: RunSegment of every microbatch, PrepareStep, CommitStep.
+// Everything that a step leaves behind is kept under its number and goes when
+// the step is committed.
+//
+// Memory: parameters, their optimizer state and the sum of gradients are taken
+// from the account when the session is made. What a microbatch keeps is taken
+// as it comes: rows and gradients while it is run, gradients while it is early,
+// i.e. waits for those before it in the sum. If there is not enough,
+// microbatches that are run make way for earlier ones, the latest first
+// (ABORTED), and are run again. So the earliest gets all that those that are
+// run have. Of early ones there are fewer than the window has, which the
+// coordinator chooses so that there is memory for them and one more: a step
+// always goes on.
+
+#ifndef EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
+#define EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "expert_worker/worker_session.h"
+#include "services/checkpoint/write_shard.h"
+#include "services/train/parameter_shard.h"
+
+namespace gshard {
+
+// Thread-safe: calls of different microbatches run at the same time; the
+// commands of a step wait for them.
+class TrainingWorkerSession final : public WorkerSession {
+ public:
+  // REQUIRES: CheckWorkerSession. Errors: those of OpenToTrain and
+  // ParameterStore::Load.
+  static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
+      WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory);
+
+  // Errors, besides: those of ParameterShard::Begin and Add; Aborted if the
+  // microbatch has made way for an earlier one; ResourceExhausted if there is
+  // no memory for what it keeps. An error ends the attempt. A call of an
+  // evaluation segment leaves nothing behind.
+  absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
+                                                 TensorMap inputs) override;
+  void EndRuns(uint64_t owner) override;
+  TrainingWorkerSession* training() override { return this; }
+
+  // As ParameterShard::Prepare; no call of the step is taken from then on.
+  absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
+      int64_t step, absl::Span<const int32_t> attempts);
+
+  // What the replica of these experts needs of the step that is prepared.
+  // Errors: those of ParameterShard::PreparedSums.
+  absl::StatusOr<GradientList> PreparedGradients(int64_t step) const {
+    return own_->PreparedSums(step);
+  }
+
+  // What is replicated here, by parameter; empty for no replica.
+  std::vector<NamedShape> ReplicaShapes() const;
+
+  // Takes their owner's sums of a step; of one that is committed it does
+  // nothing. Errors: FailedPrecondition without a replica; those of
+  // ParameterShard::PrepareSums.
+  absl::Status ReplicateGradients(int64_t step, GradientList sums);
+
+  // As ParameterShard::Commit, of the replica, too: of both or of none.
+  absl::Status CommitStep(int64_t step, double gradient_scale,
+                          double learning_rate, bool skip);
+
+  // A shard of a checkpoint that is still to be written: the parameters as they
+  // were. The session outlives it.
+  class Shard {
+   public:
+    // On any thread, while the session goes on. As WriteShard.
+    absl::StatusOr<std::vector<TensorEntry>> Write(
+        const std::function<bool()>& abandoned = nullptr,
+        FaultPoints* faults = nullptr) const;
+
+   private:
+    friend class TrainingWorkerSession;
+    Shard(const TrainingWorkerSession* session, ShardTarget target,
+          uint64_t number)
+        : session_(session), target_(std::move(target)), number_(number) {}
+    void Add(const ParameterShard& parameters);
+
+    const TrainingWorkerSession* const session_;
+    const ShardTarget target_;
+    const uint64_t number_;
+    // Outlive tensors_, so that these are let go as the shards want it.
+    std::vector<ParameterShard::Snapshot> snapshots_;
+    std::vector<NamedTensor> tensors_;
+  };
+
+  // Takes what is to be written of the parameters now, with `include_replica`
+  // also of the replica's. As a shard may come to take as much memory as
+  // parameters and optimizer state do, only the last one is wanted: the writing
+  // of an earlier one ends. Errors: FailedPrecondition if target.step is not
+  // the last one committed, or there is no replica.
+  absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
+      ShardTarget target, bool include_replica = false) const;
+
+  int64_t step() const { return own_->step(); }
+  // Runs that have saved something and not ended.
+  size_t open_runs() const { return host_.open_runs(); }
+  // Copies that share memory, valid until the next commit.
+  TensorMap Parameters() const { return own_->tensors(); }
+
+ private:
+  // Of a microbatch; there is at most one, that of the highest attempt.
+  struct OpenRun {
+    std::string name;  // the host's
+    uint64_t owner = 0;
+    int32_t attempt = 0;
+    MemoryShare memory;
+    int64_t gradient_bytes = 0;  // of them
+    GradientList gradients;      // of the segments that have been run
+  };
+  using OpenRuns = std::map<int32_t, OpenRun>;  // by microbatch
+
+  TrainingWorkerSession(WorkerSessionSpec spec, MemoryAccount account,
+                        MemoryShare memory, std::unique_ptr<ParameterShard> own,
+                        std::unique_ptr<ParameterShard> replica);
+
+  void TakeParameters();
+  // Notes the run, and that it makes a call.
+  absl::Status EnterRun(const SegmentRun& run, const std::string& name);
+  // Keeps what a call of the run has left here; what the run's last call
+  // completes goes to the sum.
+  absl::Status KeepResult(const SegmentRun& run, const std::string& name,
+                          absl::StatusOr<SegmentResult>& result);
+  void DropRun(const SegmentRun& run, const std::string& name);
+  // These need runs_mutex_.
+  absl::Status TakeMemory(int32_t microbatch, int64_t bytes, OpenRun* run);
+  void GiveUp(OpenRuns::iterator run);  // its attempt, too
+
+  MemoryAccount account_;
+  SegmentHost host_;
+  SegmentHost evaluation_host_;  // without segments unless there is validation
+  const std::set<std::string> rounded_;  // that host_ takes as bfloat16
+
+  // Shared by runs, exclusive for steps.
+  mutable std::shared_mutex step_mutex_;
+  const std::unique_ptr<ParameterShard> own_;
+  const std::unique_ptr<ParameterShard> replica_;  // may be null
+  TensorMap parameters_;  // own_'s, rounded as the segments take them
+
+  mutable std::atomic<uint64_t> last_shard_ = 0;
+
+  std::mutex runs_mutex_;
+  OpenRuns runs_;                         // guarded by runs_mutex_
+  std::map<int32_t, int32_t> given_up_;   // attempts, by microbatch; the same
+  std::map<int32_t, MemoryShare> early_;  // by microbatch; the same
+};
+
+// Errors: FailedPrecondition if it serves.
+absl::StatusOr<TrainingWorkerSession*> AsTraining(WorkerSession& session);
+
+}  // namespace gshard
+
+#endif  // EXPERT_WORKER_TRAINING_WORKER_SESSION_H_

@@ -1,0 +1,49 @@
+// Where parameters come from: a checkpoint, or the seed of a job.
+
+#ifndef SERVICES_TRAIN_PARAMETER_SOURCE_H_
+#define SERVICES_TRAIN_PARAMETER_SOURCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/graph/executor.h"
+#include "services/model/parameters.h"
+
+namespace gshard {
+
+struct ParameterSource {
+  std::string checkpoint_directory;  // if empty, initial_seed counts
+  uint64_t initial_seed = 0;
+
+  // Of training.
+  int64_t step = 0;           // committed already
+  int64_t skipped_steps = 0;  // of these, the last, left out by the checkpoint
+};
+
+// Errors: InvalidArgument if the steps are negative or do not fit together.
+absl::Status CheckSteps(const ParameterSource& source);
+
+// The checkpoint that training goes on from; null for the seed. Errors: those
+// of CheckpointReader::Open; FailedPrecondition if it is of another step.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
+    const ParameterSource& source);
+
+// Parameters without optimizer state, by name: dense ones, and of per-expert
+// ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
+// or as bfloat16 those that are named by `rounded`. Takes the memory of what it
+// returns and of one logical tensor. `checkpoint` is null for first values by
+// `seed`. Errors: those of CheckpointReader::Read and InitialValue.
+absl::StatusOr<TensorMap> ReadParameters(
+    const std::vector<ParameterSpec>& specs,
+    const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
+    uint64_t seed, const std::set<std::string>& rounded = {});
+
+}  // namespace gshard
+
+#endif  // SERVICES_TRAIN_PARAMETER_SOURCE_H_

@@ -1,0 +1,137 @@
+#include "services/train/parameter_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/write_shard.h"
+#include "services/ops/cast.h"
+#include "services/train/job_options.h"
+#include "services/train/parameter_store.h"
+#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+std::vector<ParameterSpec> Specs() {
+  std::vector<ParameterSpec> specs(3);
+  specs[0].name = "dense";
+  specs[0].dims = {4, 5};
+  specs[1].name = "moe.wi";
+  specs[1].dims = {3, 4, 5};
+  specs[1].per_expert = true;
+  specs[2].name = "moe.bi";
+  specs[2].dims = {3, 5};
+  specs[2].per_expert = true;
+  for (ParameterSpec& spec : specs) {
+    spec.initializer = {.kind = InitializerKind::kNormal, .stddev = 1.0};
+  }
+  return specs;
+}
+
+// A checkpoint of step 3 with all of them.
+std::string Checkpoint(const ScratchDirectory& scratch, uint64_t seed) {
+  ParameterStore store(Specs(), {0, 1, 2},
+                       MakeOptimizer(OptimizerConfig(AdafactorConfig())));
+  EXPECT_OK(store.Initialize(seed));
+  Manifest manifest;
+  manifest.step = 3;
+  const auto entries = WriteShard({scratch.path(), 3, "all"}, store.Snapshot());
+  EXPECT_OK(entries);
+  manifest.tensors = *entries;
+  const auto path = CommitCheckpoint(scratch.path(), manifest, "");
+  EXPECT_OK(path);
+  return *path;
+}
+
+TEST(ReadParametersTest, RoundsWhatIsNamedToTheBitsOfRoundingAll) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint,
+                       CheckpointReader::Open(Checkpoint(scratch, 11)));
+  for (const CheckpointReader* const reader :
+       {static_cast<const CheckpointReader*>(nullptr),
+        static_cast<const CheckpointReader*>(checkpoint.get())}) {
+    ASSERT_OK_AND_ASSIGN(const TensorMap whole,
+                         ReadParameters(Specs(), {0, 2}, reader, 11));
+    ASSERT_OK_AND_ASSIGN(
+        const TensorMap rounded,
+        ReadParameters(Specs(), {0, 2}, reader, 11, {"dense", "moe.wi"}));
+    for (const ParameterSpec& spec : Specs()) {
+      const Tensor& tensor = rounded.at(spec.name);
+      const bool is_rounded = spec.name != "moe.bi";
+      EXPECT_EQ(tensor.type(),
+                is_rounded ? ElementType::kBFloat16 : ElementType::kFloat32);
+      EXPECT_TRUE(TensorEqual(tensor, Cast(whole.at(spec.name), tensor.type())))
+          << spec.name;
+      EXPECT_EQ(tensor.dim(0), spec.per_expert ? 2 : 4);
+    }
+  }
+}
+
+TEST(ReadParametersTest, TheSeedAndItsCheckpointAreTheSame) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint,
+                       CheckpointReader::Open(Checkpoint(scratch, 11)));
+  ASSERT_OK_AND_ASSIGN(const TensorMap seed,
+                       ReadParameters(Specs(), {1}, nullptr, 11));
+  ASSERT_OK_AND_ASSIGN(const TensorMap read,
+                       ReadParameters(Specs(), {1}, checkpoint.get(), 99));
+  ASSERT_EQ(seed.size(), read.size());
+  for (const auto& [name, tensor] : seed) {
+    EXPECT_TRUE(TensorEqual(tensor, read.at(name))) << name;
+  }
+}
+
+TEST(ReadParametersTest, WhatIsNotThereIsNamed) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint,
+                       CheckpointReader::Open(Checkpoint(scratch, 11)));
+  EXPECT_THAT(ReadParameters(Specs(), {7}, checkpoint.get(), 0).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("moe.wi/7")));
+  std::vector<ParameterSpec> specs = Specs();
+  specs[1].dims[2] = 6;
+  EXPECT_THAT(ReadParameters(specs, {1}, checkpoint.get(), 0).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("expected f32[4, 6], got f32[4, 5]")));
+}
+
+TEST(OpenToTrainTest, TheCheckpointIsOfTheStepThatIsGoneOnFrom) {
+  const ScratchDirectory scratch;
+  ParameterSource source;
+  ASSERT_OK_AND_ASSIGN(const auto none, OpenToTrain(source));
+  EXPECT_EQ(none, nullptr);
+  source.checkpoint_directory = Checkpoint(scratch, 1);
+  source.step = 5;
+  EXPECT_THAT(OpenToTrain(source).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("a checkpoint of step 5, got 3")));
+  source.skipped_steps = 2;
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint, OpenToTrain(source));
+  EXPECT_EQ(checkpoint->manifest().step, 3);
+}
+
+TEST(CheckStepsTest, NoMoreAreLeftOutThanThereAre) {
+  const auto check = [](int64_t step, int64_t skipped) {
+    ParameterSource source;
+    source.step = step;
+    source.skipped_steps = skipped;
+    return CheckSteps(source);
+  };
+  EXPECT_OK(check(2, 2));
+  EXPECT_THAT(check(-1, 0),
+              StatusIs(kInvalid, HasSubstr("step: expected at least 0")));
+  EXPECT_THAT(check(2, 3),
+              StatusIs(kInvalid, HasSubstr("expected 0 to 2, got 3")));
+  EXPECT_THAT(check(2, -1), StatusIs(kInvalid, HasSubstr("got -1")));
+}
+
+}  // namespace
+}  // namespace gshard
