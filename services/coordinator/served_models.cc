@@ -317,20 +317,13 @@ void ServedModels::Look() {
     model.load = loads_.Of(session);
     if (std::ssize(model.load) != model.experts) model.load.clear();
   }
-  std::map<std::string, std::set<std::string>> reported;  // by member
+  std::map<std::string, std::set<std::string>> sessions;  // by member
   for (const v1::Member& member : members) {
     for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
-      reported[member.name()].insert(load.session());
+      sessions[member.name()].insert(load.session());
     }
   }
-  for (auto& [key, member] : members_) {
-    const std::set<std::string>& has = reported[key.name];
-    for (const std::string& session : has) ++member.sessions[session].reports;
-    std::erase_if(member.sessions, [&](const auto& entry) {
-      return entry.second.state == HeldSession::State::kUnknown &&
-             !has.contains(entry.first);
-    });
-  }
+  OnHeartbeats(sessions, &members_);
   Reconcile();
   queue_->PostAfter(options_.watch_interval, [this] { Look(); });
 }

@@ -71,6 +71,14 @@ struct Part {
   bool in_use;  // the present placement has it
 };
 
+bool IsPlaced(const ServedModel& model, const std::string& worker,
+              const std::string& session) {
+  const auto& placed = model.placement.workers();
+  return std::any_of(placed.begin(), placed.end(), [&](const auto& part) {
+    return part.name() == worker && part.session() == session;
+  });
+}
+
 std::vector<Part> PartsOf(const ObservedMembers& members,
                           const ServedModel& model) {
   std::vector<Part> parts;
@@ -80,14 +88,9 @@ std::vector<Part> PartsOf(const ObservedMembers& members,
     std::vector<std::vector<int32_t>> experts;
     for (const auto& [session, held] : worker.sessions) {
       if (!IsOfModel(session, held, model) || !IsThereOrComes(held)) continue;
-      const auto& placed = model.placement.workers();
-      const bool in_use = std::any_of(
-          placed.begin(), placed.end(), [&](const v1::WorkerPlacement& part) {
-            return part.name() == key.name && part.session() == session;
-          });
       experts.push_back(held.experts);
-      parts.push_back(
-          {&worker, session, held.experts, held.state, false, in_use});
+      parts.push_back({&worker, session, held.experts, held.state,
+                       /*wanted=*/false, IsPlaced(model, key.name, session)});
     }
     const auto assigned = model.assignment.find(key);
     if (assigned == model.assignment.end()) continue;
@@ -98,7 +101,7 @@ std::vector<Part> PartsOf(const ObservedMembers& members,
     if (change.load.empty()) continue;
     const std::string session = PartSession(model, change.load);
     parts.push_back({&worker, session, change.load, Find(worker, session).state,
-                     true, false});
+                     /*wanted=*/true, /*in_use=*/false});
   }
   return parts;
 }
@@ -355,6 +358,20 @@ std::vector<SessionCommand> Diff(const ObservedMembers& members,
   }
   ReleaseOthers(members, desired, needed_parts, &commands);
   return commands;
+}
+
+void OnHeartbeats(const std::map<std::string, std::set<std::string>>& sessions,
+                  ObservedMembers* members) {
+  for (auto& [key, member] : *members) {
+    const auto found = sessions.find(key.name);
+    const std::set<std::string> has =
+        found == sessions.end() ? std::set<std::string>() : found->second;
+    for (const std::string& session : has) ++member.sessions[session].reports;
+    std::erase_if(member.sessions, [&](const auto& entry) {
+      return entry.second.state == State::kUnknown &&
+             !has.contains(entry.first);
+    });
+  }
 }
 
 void OnSent(const v1::Command& command, const ServedModel* model,

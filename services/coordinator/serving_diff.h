@@ -17,6 +17,8 @@
 #define SERVICES_COORDINATOR_SERVING_DIFF_H_
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +52,10 @@ struct SessionCommand {
 // What is to be sent now. Ends when members have what is wanted.
 std::vector<SessionCommand> Diff(const ObservedMembers& members,
                                  const DesiredModels& desired);
+
+// A look at heartbeats: the sessions that they have, by member.
+void OnHeartbeats(const std::map<std::string, std::set<std::string>>& sessions,
+                  ObservedMembers* members);
 
 // What is known of a session when a command about it has been sent, and when
 // that was answered. `model`: whose it is; null if that is not wanted any more.

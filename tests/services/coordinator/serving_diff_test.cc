@@ -147,7 +147,11 @@ TEST_F(ServingDiffTest, WhatIsInUseGoesWhenRoutersHaveItsSuccessors) {
   world_.Answer("w2", "m@1");
   EXPECT_THAT(world_.Decide(),
               ElementsAre("r tell m@1 {w0: 0 1, w1: 2 3, w2: 0}"));
-  for (const char* worker : {"w0", "w1", "w3"}) world_.Answer(worker, "m@1");
+  // What has nothing to add waits for the others.
+  world_.Answer("w0", "m@1");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3, w2: 0");
+  for (const char* worker : {"w1", "w3"}) world_.Answer(worker, "m@1");
   EXPECT_THAT(world_.Decide(), IsEmpty());  // the router is being told
   EXPECT_EQ(Placed(), "w0: 1, w1: 3, w2: 0, w3: 2");
   world_.Answer("r", "m@1");

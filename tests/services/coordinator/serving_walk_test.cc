@@ -145,7 +145,7 @@ class Walk {
 };
 
 TEST(ServingWalkTest, NoCallIsWithoutItsExpertsAndAllComesToRest) {
-  for (uint64_t seed = 0; seed < 2000 && !::testing::Test::HasFailure();
+  for (uint64_t seed = 0; seed < 1000 && !::testing::Test::HasFailure();
        ++seed) {
     SCOPED_TRACE(seed);
     Walk(seed).Run();

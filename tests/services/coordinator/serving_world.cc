@@ -267,14 +267,11 @@ void ServingWorld::EndPauses() {
 }
 
 void ServingWorld::Look() {
-  for (auto& [key, member] : members) {
-    const std::set<std::string>& has = processes.at(key.name).sessions;
-    for (const std::string& session : has) ++member.sessions[session].reports;
-    std::erase_if(member.sessions, [&](const auto& entry) {
-      return entry.second.state == State::kUnknown &&
-             !has.contains(entry.first);
-    });
+  std::map<std::string, std::set<std::string>> sessions;
+  for (const auto& [name, process] : processes) {
+    sessions[name] = process.sessions;
   }
+  OnHeartbeats(sessions, &members);
 }
 
 void ServingWorld::Restart() {
