@@ -222,28 +222,35 @@ void Coordinator::ForgetOldJobs() {
 }
 
 void Coordinator::StartNextJob() {
-  if (draining_ || running_ != nullptr) return;
+  if (running_ != nullptr) return;
+  Job* next = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = std::find_if(
+        jobs_.begin(), jobs_.end(), [](const std::unique_ptr<Job>& job) {
+          return job->stored != nullptr && !job->started;
+        });
+    if (found == jobs_.end()) return;
+    next = found->get();
+  }
+  const StoredJob& stored = *next->stored;
+  const JobEnvironment environment = MakeEnvironment(stored);
   std::lock_guard<std::mutex> lock(mutex_);
-  const auto found = std::find_if(
-      jobs_.begin(), jobs_.end(), [](const std::unique_ptr<Job>& job) {
-        return job->stored != nullptr && !job->started;
-      });
-  if (found == jobs_.end()) return;
-  running_ = found->get();
-  running_->started = true;
-  const StoredJob& stored = *running_->stored;
-  running_->thread = std::make_unique<JobThread>(
+  if (draining_) return;  // HaltJob() may have been
+  next->started = true;
+  next->thread = std::make_unique<JobThread>(
       JobSettings{.job = stored.job,
-                  .resume = stored.resume || running_->restored,
+                  .resume = stored.resume || next->restored,
                   .attempt = stored.progress.attempt() + 1,
-                  .restored = running_->restored,
+                  .restored = next->restored,
                   .durable = durable_,
                   .reduce = options_.reduce,
                   .microbatch_timeout = options_.microbatch_timeout,
                   .reduce_timeout = options_.reduce_timeout,
                   .retry_delay = options_.retry_delay},
-      MakeEnvironment(stored), running_->feed.get(),
+      environment, next->feed.get(),
       [this] { jobs_queue_.Post([this] { OnJobEnded(); }); });
+  running_ = next;
 }
 
 void Coordinator::OnJobEnded() {

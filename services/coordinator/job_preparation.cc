@@ -89,6 +89,7 @@ bool IsItsOwn(const TrainingJob& job, const absl::Status& taken) {
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        std::stop_token stop,
                                        FaultPoints* faults) {
+  if (stop.stop_requested()) return absl::CancelledError("told to stop");
   PreparedJob prepared;
   auto claim = FolderClaim::Take(job.checkpoint.directory, job.name, faults);
   if (intent.restored && IsItsOwn(job, claim.status())) {
