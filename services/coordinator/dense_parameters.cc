@@ -46,31 +46,10 @@ void DenseParameters::Push(int64_t step, int32_t microbatch, int32_t attempt,
 
 void DenseParameters::BeginStep(int32_t count, int32_t window) {
   shard_.BeginStep(count, window);
-  attempts_.assign(count, -1);
 }
 
 void DenseParameters::Expect(int32_t microbatch, int32_t attempt) {
   CHECK(shard_.Begin(step() + 1, microbatch, attempt).ok());
-  attempts_[microbatch] = attempt;
-}
-
-GradientList DenseParameters::TakeGradients() {
-  CHECK(shard_.Prepare(step() + 1, attempts_).ok());
-  return *shard_.PreparedSums(step() + 1);
-}
-
-std::vector<SquaredNorm> DenseParameters::SquaredNorms(const GradientList&) {
-  return *shard_.Prepare(step() + 1, attempts_);
-}
-
-void DenseParameters::Update(const GradientList&, double gradient_scale,
-                             double learning_rate) {
-  CHECK(shard_.Commit(step() + 1, gradient_scale, learning_rate, /*skip=*/false)
-            .ok());
-}
-
-void DenseParameters::SkipUpdate() {
-  CHECK(shard_.Commit(step() + 1, 0.0, 0.0, /*skip=*/true).ok());
 }
 
 }  // namespace gshard

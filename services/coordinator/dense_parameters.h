@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "services/coordinator/task_queue.h"
 #include "services/rpc/tensor_pieces.h"
 #include "services/train/parameter_shard.h"
@@ -61,15 +62,14 @@ class DenseParameters {
   void Expect(int32_t microbatch, int32_t attempt);
   bool HasGradients(int32_t microbatch) const { return shard_.Has(microbatch); }
 
-  // The sums, and their norms. REQUIRES: HasGradients of all microbatches; once
-  // a step.
-  GradientList TakeGradients();
-  std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients);
-  // Makes the update by what was taken. REQUIRES: TakeGradients.
-  void Update(const GradientList& gradients, double gradient_scale,
-              double learning_rate);
-  // Counts the step, and changes nothing. REQUIRES: TakeGradients.
-  void SkipUpdate();
+  // As ParameterShard's, of the next step.
+  absl::StatusOr<std::vector<SquaredNorm>> Prepare(
+      absl::Span<const int32_t> attempts) {
+    return shard_.Prepare(step() + 1, attempts);
+  }
+  absl::Status Commit(double gradient_scale, double learning_rate, bool skip) {
+    return shard_.Commit(step() + 1, gradient_scale, learning_rate, skip);
+  }
   int64_t step() const { return shard_.step(); }
 
   // As they are now; see ParameterStore. To be let go on the job's thread.
@@ -80,7 +80,6 @@ class DenseParameters {
   TaskQueue* const sums_;
   ParameterShard shard_;
   std::map<std::string, ExpectedTensor> expected_;
-  std::vector<int32_t> attempts_;  // that were expected; of the job's thread
 };
 
 }  // namespace gshard

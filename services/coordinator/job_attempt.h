@@ -123,14 +123,12 @@ class JobAttempt {
   absl::StatusOr<MonotonicTime> OnMicrobatchFailed(
       const Assignment& assignment, const absl::Status& status,
       MicrobatchSchedule* schedule);
-  // The norms of all gradients; `gradients` gets the dense ones that are here.
-  absl::StatusOr<std::vector<SquaredNorm>> Prepare(const Ran& ran,
-                                                   GradientList* gradients);
+  // The norms of all gradients.
+  absl::StatusOr<std::vector<SquaredNorm>> Prepare(const Ran& ran);
   // What the step is to be multiplied by; null: it is left out.
   absl::StatusOr<std::optional<StepScale>> Scale(std::vector<SquaredNorm> norms,
                                                  const StepStatistics& sums);
-  absl::Status Commit(const std::optional<StepScale>& scale,
-                      GradientList gradients);
+  absl::Status Commit(const std::optional<StepScale>& scale);
   // What the step did since the last call is over.
   void EndPhase(const char* phase);
 

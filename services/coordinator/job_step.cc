@@ -27,12 +27,11 @@ absl::Status JobAttempt::MakeStep() {
   result_ = {.statistics = ran.sums,
              .gradient_norm = 0.0,
              .learning_rate = schedule_.LearningRate(step_)};
-  GradientList gradients;  // null unless they are here
-  ASSIGN_OR_RETURN(std::vector<SquaredNorm> norms, Prepare(ran, &gradients));
+  ASSIGN_OR_RETURN(std::vector<SquaredNorm> norms, Prepare(ran));
   ASSIGN_OR_RETURN(const std::optional<StepScale> scale,
                    Scale(std::move(norms), ran.sums));
   EndPhase("prepare");
-  RETURN_IF_ERROR(Commit(scale, std::move(gradients)));
+  RETURN_IF_ERROR(Commit(scale));
   EndPhase("commit");
   return absl::OkStatus();
 }
@@ -170,8 +169,7 @@ absl::StatusOr<MonotonicTime> JobAttempt::OnMicrobatchFailed(
                                             settings.max_attempts);
 }
 
-absl::StatusOr<std::vector<SquaredNorm>> JobAttempt::Prepare(
-    const Ran& ran, GradientList* gradients) {
+absl::StatusOr<std::vector<SquaredNorm>> JobAttempt::Prepare(const Ran& ran) {
   v1::PrepareStep prepare;
   prepare.set_session(context_->session());
   prepare.set_step(step_);
@@ -181,8 +179,7 @@ absl::StatusOr<std::vector<SquaredNorm>> JobAttempt::Prepare(
   std::vector<SquaredNorm> norms;
   // Meanwhile, the dense side.
   if (dense_ != nullptr) {
-    *gradients = dense_->TakeGradients();
-    norms = dense_->SquaredNorms(*gradients);
+    ASSIGN_OR_RETURN(norms, dense_->Prepare(ran.attempts));
   }
   ASSIGN_OR_RETURN(const std::vector<v1::CommandReply> prepared,
                    AwaitAll(replies));
@@ -220,8 +217,7 @@ absl::StatusOr<std::optional<StepScale>> JobAttempt::Scale(
   return Leave(Exit::kNotFinite, finite);
 }
 
-absl::Status JobAttempt::Commit(const std::optional<StepScale>& scale,
-                                GradientList gradients) {
+absl::Status JobAttempt::Commit(const std::optional<StepScale>& scale) {
   if (scale.has_value()) result_.gradient_norm = scale->gradient_norm;
   const double gradient_scale = scale.has_value() ? scale->gradient_scale : 0.0;
   commit_.set_session(context_->session());
@@ -231,15 +227,12 @@ absl::Status JobAttempt::Commit(const std::optional<StepScale>& scale,
   commit_.set_skip_update(!scale.has_value());
   counted_ = false;
   const auto replies = context_->Send(CommitCommands(holders_, commit_));
-  // Meanwhile, the dense side.
-  if (dense_ != nullptr && scale.has_value()) {
-    dense_->Update(gradients, gradient_scale, result_.learning_rate);
-  } else if (dense_ != nullptr) {
-    dense_->SkipUpdate();
+  if (dense_ != nullptr) {
+    // Meanwhile, the dense side. With that the step can be finished by others.
+    RETURN_IF_ERROR(dense_->Commit(gradient_scale, result_.learning_rate,
+                                   /*skip=*/!scale.has_value()));
+    committed_ = step_;
   }
-  gradients.clear();
-  // With the dense parameters here the step can be finished by others.
-  if (dense_ != nullptr) committed_ = step_;
   RETURN_IF_ERROR(AwaitAll(replies).status());
   committed_ = step_;
   return absl::OkStatus();

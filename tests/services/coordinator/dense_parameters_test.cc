@@ -74,8 +74,10 @@ TEST_F(DenseParametersTest, AddsOnItsQueueAndSaysWhenItHas) {
     dense_->Expect(microbatch, 0);
     EXPECT_OK(Push(microbatch, 0, 1.0f).get().status);
   }
-  const GradientList sums = dense_->TakeGradients();
-  EXPECT_TRUE(TensorEqual(sums[0].second, Tensor::Floats({2}, {3, 3})));
+  ASSERT_OK_AND_ASSIGN(const std::vector<SquaredNorm> norms,
+                       dense_->Prepare({0, 0, 0}));
+  ASSERT_EQ(norms.size(), 1);
+  EXPECT_EQ(norms[0].value, 2 * 3.0 * 3.0);
 }
 
 TEST_F(DenseParametersTest, RefusesWhatWasNotHandedOutOrIsTooEarly) {
