@@ -1,6 +1,6 @@
 #include "services/coordinator/fan_out.h"
 
-#include <atomic>
+#include <utility>
 
 namespace gshard {
 
@@ -26,19 +26,6 @@ std::shared_ptr<const MemberReplies> FanOut(
         more);
   }
   return gathered;
-}
-
-void Settle(Members& members, TaskQueue& queue, MemberCommands commands,
-            std::function<void()> done) {
-  if (commands.empty()) return queue.Post(std::move(done));
-  auto missing = std::make_shared<std::atomic<size_t>>(commands.size());
-  for (auto& [key, command] : commands) {
-    members.Send(
-        key, std::move(command),
-        [missing, done, &queue](const absl::StatusOr<v1::CommandReply>&) {
-          if (--*missing == 0) queue.Post(done);
-        });
-  }
 }
 
 void Tell(Members& members, MemberCommands commands) {

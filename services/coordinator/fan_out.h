@@ -3,7 +3,6 @@
 #ifndef SERVICES_COORDINATOR_FAN_OUT_H_
 #define SERVICES_COORDINATOR_FAN_OUT_H_
 
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "absl/time/time.h"
 #include "services/coordinator/job_mailbox.h"
 #include "services/coordinator/members.h"
-#include "services/coordinator/task_queue.h"
 
 namespace gshard {
 
@@ -34,11 +32,6 @@ struct MemberReplies {
 std::shared_ptr<const MemberReplies> FanOut(
     Members& members, const std::shared_ptr<JobMailbox>& mailbox,
     MemberCommands commands, absl::Duration more = absl::ZeroDuration());
-
-// Sends the commands. `done` runs on `queue`, once: when each member has
-// replied, failed or been lost; which of them does not matter.
-void Settle(Members& members, TaskQueue& queue, MemberCommands commands,
-            std::function<void()> done);
 
 // Sends the commands; outcomes do not matter.
 void Tell(Members& members, MemberCommands commands);
