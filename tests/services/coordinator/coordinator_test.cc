@@ -341,7 +341,7 @@ TEST(CoordinatorTest, TheTensorMethodsCheckWhatComes) {
       outcomes,
       ElementsAre(
           StatusIs(StatusCode::kFailedPrecondition, HasSubstr("of step 1")),
-          StatusIs(StatusCode::kInvalidArgument, HasSubstr("0 to 3, got 4")),
+          StatusIs(StatusCode::kInvalidArgument, HasSubstr("got microbatch 4")),
           StatusIs(StatusCode::kFailedPrecondition, HasSubstr("attempt 0")),
           StatusIs(StatusCode::kInvalidArgument, HasSubstr("is missing")),
           StatusIs(StatusCode::kFailedPrecondition,
