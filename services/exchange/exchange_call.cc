@@ -107,8 +107,8 @@ absl::StatusOr<std::vector<int32_t>> ExchangeCall::SendIfHeld(
                                     : state.health()});
   }
   const bool idle_too = run_.step > 0 && sent_.empty();
-  ExchangePlan plan = PlanExchange(rows_, experts, holders, idle_too);
-  for (Piece& piece : plan.pieces) {
+  RowPlan plan = PlanExchange(rows_, experts, holders, idle_too);
+  for (RowPiece& piece : plan.pieces) {
     RETURN_IF_ERROR(Start(group, std::move(piece)));
   }
   return std::move(plan.no_holder);
@@ -126,7 +126,7 @@ bool ExchangeCall::IsTried(const ReplicaHolding& holding,
   });
 }
 
-absl::Status ExchangeCall::Start(ExchangePolicy::Group group, Piece piece) {
+absl::Status ExchangeCall::Start(ExchangePolicy::Group group, RowPiece piece) {
   const ReplicaHolding& holding =
       group->holdings[static_cast<size_t>(piece.holder) * group->slices];
   SentPiece sent{.group = std::move(group),
@@ -161,7 +161,7 @@ absl::Status ExchangeCall::Start(ExchangePolicy::Group group, Piece piece) {
 }
 
 absl::StatusOr<WorkerCall> ExchangeCall::CallOf(const ReplicaHolding& holding,
-                                                const Piece& piece) const {
+                                                const RowPiece& piece) const {
   WorkerCall call{.segment = call_.segment,
                   .step = run_.step,
                   .microbatch = run_.microbatch,

@@ -52,7 +52,7 @@ class ExchangeCall {
     ExchangePolicy::Group group = {};  // keeps `holding`
     // The first of group->slices.
     const ReplicaHolding* holding = nullptr;
-    Piece piece = {};
+    RowPiece piece = {};
     std::vector<uint64_t> call_ids = {};  // of the slices
     std::vector<Replies> replies = {};    // of the slices
     int missing = 0;                      // of these
@@ -79,9 +79,9 @@ class ExchangeCall {
   // others waiting may be all that is left for these.
   bool IsTried(const ReplicaHolding& holding,
                const std::vector<int32_t>& experts) const;
-  absl::Status Start(ExchangePolicy::Group group, Piece piece);
+  absl::Status Start(ExchangePolicy::Group group, RowPiece piece);
   absl::StatusOr<WorkerCall> CallOf(const ReplicaHolding& holding,
-                                    const Piece& piece) const;
+                                    const RowPiece& piece) const;
 
   absl::Status Take(ReplyMailbox::Reply reply);
   absl::Status Merge(const SentPiece& sent, Replies replies);

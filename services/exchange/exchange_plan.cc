@@ -5,22 +5,20 @@
 
 namespace gshard {
 
-ExchangePlan PlanExchange(const ExpertRows& rows,
-                          absl::Span<const int32_t> experts,
-                          absl::Span<const ReplicaHolder> holders,
-                          bool idle_too) {
+RowPlan PlanExchange(const ExpertRows& rows, absl::Span<const int32_t> experts,
+                     absl::Span<const ReplicaHolder> holders, bool idle_too) {
   std::vector<int32_t> sizes(rows.num_experts(), 0);
   for (const int32_t expert : experts) sizes[expert] = rows.sizes()[expert];
   const std::vector<int32_t> chosen = ChooseReplicas(sizes, holders);
-  ExchangePlan plan;
-  std::vector<Piece> pieces(holders.size());
+  RowPlan plan;
+  std::vector<RowPiece> pieces(holders.size());
   for (const int32_t expert : experts) {
     std::vector<int32_t>& to =
         chosen[expert] < 0 ? plan.no_holder : pieces[chosen[expert]].experts;
     to.push_back(expert);
   }
   for (size_t h = 0; h < pieces.size(); ++h) {
-    Piece& piece = pieces[h];
+    RowPiece& piece = pieces[h];
     if (piece.experts.empty() && !idle_too) continue;
     piece.holder = static_cast<int>(h);
     piece.ranges = rows.RangesOf(piece.experts);
@@ -31,7 +29,7 @@ ExchangePlan PlanExchange(const ExpertRows& rows,
 }
 
 absl::StatusOr<Tensor> PartOf(const Tensor& operand, Division division,
-                              const ExpertRows& rows, const Piece& piece,
+                              const ExpertRows& rows, const RowPiece& piece,
                               absl::Span<const int32_t> held) {
   if (division == Division::kWhole) return operand;
   if (division == Division::kRows) {

@@ -19,31 +19,29 @@
 namespace gshard {
 
 // What one holder is asked for.
-struct Piece {
+struct RowPiece {
   int holder = 0;
   std::vector<int32_t> experts;  // with rows, ascending
   std::vector<RowRange> ranges;  // of these
   int64_t rows = 0;
 };
 
-struct ExchangePlan {
-  std::vector<Piece> pieces;       // by holder
+struct RowPlan {
+  std::vector<RowPiece> pieces;    // by holder
   std::vector<int32_t> no_holder;  // experts that nobody can be asked for
 };
 
 // Gives each of `experts`, ascending, to one of `holders`: see ChooseReplicas.
 // With `idle_too`, holders without rows get a piece as well.
-ExchangePlan PlanExchange(const ExpertRows& rows,
-                          absl::Span<const int32_t> experts,
-                          absl::Span<const ReplicaHolder> holders,
-                          bool idle_too);
+RowPlan PlanExchange(const ExpertRows& rows, absl::Span<const int32_t> experts,
+                     absl::Span<const ReplicaHolder> holders, bool idle_too);
 
 // The piece's part of an operand of the call; a view where possible. `held` are
 // all experts of the holder: others than the piece's get no rows there.
 //
 // Errors: InvalidArgument if the operand does not have the call's rows.
 absl::StatusOr<Tensor> PartOf(const Tensor& operand, Division division,
-                              const ExpertRows& rows, const Piece& piece,
+                              const ExpertRows& rows, const RowPiece& piece,
                               absl::Span<const int32_t> held);
 
 }  // namespace gshard

@@ -29,10 +29,11 @@ Tensor NumberedRows(int64_t R) {
 }
 
 // Of each holder: its piece's experts.
-std::vector<std::vector<int32_t>> ExpertsOf(const ExchangePlan& plan,
+std::vector<std::vector<int32_t>> ExpertsOf(const RowPlan& plan,
                                             size_t holders) {
   std::vector<std::vector<int32_t>> experts(holders);
-  for (const Piece& piece : plan.pieces) experts[piece.holder] = piece.experts;
+  for (const RowPiece& piece : plan.pieces)
+    experts[piece.holder] = piece.experts;
   return experts;
 }
 
@@ -40,11 +41,11 @@ TEST(ExchangePlanTest, PiecesAreTheRowsOfTheExperts) {
   const std::vector<int32_t> held[] = {{0, 3}, {1, 4}, {2}};
   const std::vector<ReplicaHolder> holders = {{held[0]}, {held[1]}, {held[2]}};
   const ExpertRows rows = Rows();
-  const ExchangePlan plan =
+  const RowPlan plan =
       PlanExchange(rows, kWithRows, holders, /*idle_too=*/false);
   EXPECT_THAT(plan.no_holder, IsEmpty());
   ASSERT_EQ(plan.pieces.size(), 2u);
-  const Piece& piece = plan.pieces[0];
+  const RowPiece& piece = plan.pieces[0];
   EXPECT_EQ(piece.holder, 0);
   EXPECT_EQ(piece.rows, 5);
   EXPECT_THAT(piece.ranges, ElementsAre(RowRange{0, 2}, RowRange{3, 6}));
@@ -60,7 +61,7 @@ TEST(ExchangePlanTest, PiecesAreTheRowsOfTheExperts) {
 TEST(ExchangePlanTest, NeighboursAndWholesAreViews) {
   const std::vector<int32_t> held[] = {{0, 2}, {1, 3, 4}};
   const ExpertRows rows = Rows();
-  const ExchangePlan plan = PlanExchange(
+  const RowPlan plan = PlanExchange(
       rows, kWithRows, std::vector<ReplicaHolder>{{held[0]}, {held[1]}},
       /*idle_too=*/false);
   ASSERT_EQ(plan.pieces.size(), 2u);
@@ -80,7 +81,7 @@ TEST(ExchangePlanTest, IdleHoldersGetAnEmptyPieceIfAsked) {
   const std::vector<int32_t> held[] = {{1, 4}, {0, 2, 3}, {}};
   const ExpertRows rows = Rows();
   const std::vector<ReplicaHolder> holders = {{held[0]}, {held[1]}, {held[2]}};
-  const ExchangePlan plan =
+  const RowPlan plan =
       PlanExchange(rows, kWithRows, holders, /*idle_too=*/true);
   ASSERT_EQ(plan.pieces.size(), 3u);
   EXPECT_EQ(plan.pieces[0].rows, 0);
@@ -101,11 +102,11 @@ TEST(ExchangePlanTest, IdleHoldersGetAnEmptyPieceIfAsked) {
 TEST(ExchangePlanTest, AReplicaGetsTheSizesOfItsPieceOnly) {
   const std::vector<int32_t> held[] = {{0, 2, 3}, {2, 3}};
   const ExpertRows rows = Rows();
-  const ExchangePlan plan = PlanExchange(
+  const RowPlan plan = PlanExchange(
       rows, kWithRows, std::vector<ReplicaHolder>{{held[0]}, {held[1]}},
       /*idle_too=*/false);
   EXPECT_THAT(ExpertsOf(plan, 2), ElementsAre(ElementsAre(0, 2, 3), IsEmpty()));
-  const ExchangePlan busy =
+  const RowPlan busy =
       PlanExchange(rows, kWithRows,
                    std::vector<ReplicaHolder>{
                        {held[0], /*outstanding_rows=*/100}, {held[1]}},
@@ -120,7 +121,7 @@ TEST(ExchangePlanTest, AReplicaGetsTheSizesOfItsPieceOnly) {
 
 TEST(ExchangePlanTest, SaysWhatNobodyCanBeAskedFor) {
   const std::vector<int32_t> held[] = {{0, 2, 3}, {2}};
-  const ExchangePlan plan =
+  const RowPlan plan =
       PlanExchange(Rows(), kWithRows,
                    std::vector<ReplicaHolder>{
                        {held[0], 0, WorkerHealth::State::kFailed}, {held[1]}},
@@ -132,7 +133,7 @@ TEST(ExchangePlanTest, SaysWhatNobodyCanBeAskedFor) {
 TEST(ExchangePlanTest, RefusesOperandsWithOtherRows) {
   const std::vector<int32_t> held = {0, 1, 2, 3, 4};
   const ExpertRows rows = Rows();
-  const ExchangePlan plan = PlanExchange(
+  const RowPlan plan = PlanExchange(
       rows, kWithRows, std::vector<ReplicaHolder>{{held}}, /*idle_too=*/false);
   for (const Tensor& operand : {NumberedRows(5), Tensor::Scalar(1.0f)}) {
     EXPECT_THAT(PartOf(operand, Division::kRows, rows, plan.pieces[0], held),
