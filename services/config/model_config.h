@@ -27,8 +27,6 @@ enum class Positions {
   kLearned,     // a [max_positions, M] table for each stack
 };
 
-enum class Normalization { kRms };
-
 enum class SecondExpertPolicy {
   kRandom,    // kept with probability min(1, 2 * w2)
   kAll,       // always kept
@@ -97,7 +95,6 @@ struct ModelConfig {
 
   Positions positions = Positions::kSinusoidal;
   int64_t max_positions = 1024;  // longest sentence in pieces
-  Normalization normalization = Normalization::kRms;
   bool expert_bias = false;
 
   ComputeType compute_type = ComputeType::kFloat32;

@@ -69,8 +69,6 @@ void VisitFields(Visitor& visitor, Struct& model) {
   visitor.Enum("positions", model.positions,
                v1::ModelConfig::Positions_descriptor());
   visitor.Integer("max_positions", model.max_positions, 1, 65536);
-  visitor.Enum("normalization", model.normalization,
-               v1::ModelConfig::Normalization_descriptor());
   visitor.Bool("expert_bias", model.expert_bias);
   const auto* types = v1::ModelConfig::ComputeType_descriptor();
   visitor.Enum("compute_type", model.compute_type, types);

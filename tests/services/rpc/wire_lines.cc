@@ -34,6 +34,10 @@ void AddMessage(const Descriptor& message, std::set<std::string>* lines) {
         field.is_repeated() ? "repeated " : "", TypeName(field),
         oneof == nullptr ? "" : absl::StrCat(" oneof ", oneof->name())));
   }
+  for (int i = 0; i < message.reserved_name_count(); ++i) {
+    lines->insert(absl::StrCat(message.full_name(), ".",
+                               message.reserved_name(i), " = reserved"));
+  }
   for (int i = 0; i < message.enum_type_count(); ++i) {
     AddEnum(*message.enum_type(i), lines);
   }

@@ -1,7 +1,8 @@
 // What each version of the protocol says on the wire stays as it was, for as
 // long as programs speak that version: fields, enumerators and methods may be
-// added, not taken away or changed. protocol_<version>.txt has the lines of a
-// version; those of the newest grow with the .proto files.
+// added, not taken away or changed. What no program of that version ever acted
+// on may become reserved. protocol_<version>.txt has the lines of a version;
+// those of the newest grow with the .proto files.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
