@@ -7,8 +7,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/security.h"
-#include "services/rpc/status.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {

@@ -17,7 +17,7 @@
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/config/security_options.h"
-#include "services/rpc/channel.h"
+#include "services/rpc/client/channel.h"
 
 namespace gshard {
 

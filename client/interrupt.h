@@ -8,7 +8,7 @@
 #include <stop_token>
 
 #include "absl/status/status.h"
-#include "services/rpc/signal_watcher.h"
+#include "services/rpc/process/signal_watcher.h"
 
 namespace gshard {
 

@@ -7,8 +7,8 @@
 #include "client/job_panel.h"
 #include "client/proto_json.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/signal_watcher.h"
-#include "services/rpc/status.h"
+#include "services/rpc/process/signal_watcher.h"
+#include "services/rpc/wire/status.h"
 #include "services/train/progress.h"
 
 namespace gshard {

@@ -14,14 +14,14 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "router/terminology.h"
+#include "router/models/terminology.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
 #include "services/checkpoint/file.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/security.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {

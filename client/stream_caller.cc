@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/client_stream.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/client_stream.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
-#include "services/rpc/stream.h"
+#include "services/rpc/wire/stream.h"
 
 namespace gshard {
 

@@ -9,7 +9,7 @@
 #include "client/coordinator_client.h"
 #include "client/line_source.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/channel.h"
+#include "services/rpc/client/channel.h"
 
 namespace gshard {
 namespace {

@@ -29,16 +29,24 @@ endfunction()
 
 # gshard_test(NAME [SRCS file...] [DEPS target...] [TIMEOUT seconds])
 #
-# Adds the GoogleTest program NAME and registers it with CTest. It runs in the
+# Adds the GoogleTest program NAME and registers it with CTest: one for a room,
+# and one for each test that has to be alone in its process. It runs in the
 # project root, so that tests name their data as "tests/...". Its label is
 # "integration" or "fault" if the name begins so, else "fast".
+#
+# Most of a build is tests, and most of a test is templates: tests are not
+# optimized, what they call is, and they share GoogleTest's headers compiled.
 function(gshard_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  gshard_binary(${name} SRCS ${ARG_SRCS}
-    DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  add_executable(${name} ${ARG_SRCS})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE
+    ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  gshard_test_options(${name})
+  target_precompile_headers(${name} REUSE_FROM gshard_test_headers)
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name}
@@ -61,6 +69,12 @@ function(gshard_benchmark name)
     DEPS ${ARG_DEPS} benchmark::benchmark)
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmark)
+endfunction()
+
+function(gshard_test_options target)
+  gshard_compile_options(${target})
+  target_compile_options(${target} PRIVATE
+    -O0 -U_FORTIFY_SOURCE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endfunction()
 
 function(gshard_compile_options target)

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/tensor_transfer.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/client/tensor_transfer.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {

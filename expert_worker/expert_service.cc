@@ -13,8 +13,8 @@
 #include "services/base/log.h"
 #include "services/base/log_budget.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/status.h"
-#include "services/rpc/trace_scope.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/trace_scope.h"
 
 namespace gshard {
 namespace {

@@ -17,7 +17,7 @@
 #include "expert_worker/work_queue.h"
 #include "expert_worker/worker_metrics.h"
 #include "proto/gshard/v1/expert.grpc.pb.h"
-#include "services/rpc/server_stream.h"
+#include "services/rpc/server/server_stream.h"
 
 namespace gshard {
 

@@ -17,7 +17,7 @@
 #include "expert_worker/worker_commands.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
-#include "services/rpc/process_shell.h"
+#include "services/rpc/process/process_shell.h"
 
 namespace gshard {
 

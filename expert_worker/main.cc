@@ -5,7 +5,7 @@
 
 #include "expert_worker/expert_worker_process.h"
 #include "services/ops/matmul.h"
-#include "services/rpc/process_main.h"
+#include "services/rpc/process/process_main.h"
 
 int main(int argc, char** argv) {
   gshard::InitCompute();

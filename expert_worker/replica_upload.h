@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "expert_worker/session_table.h"
 #include "proto/gshard/v1/expert.pb.h"
-#include "services/rpc/server_stream.h"
-#include "services/rpc/tensor_pieces.h"
+#include "services/rpc/server/server_stream.h"
+#include "services/rpc/wire/tensor_pieces.h"
 
 namespace gshard {
 

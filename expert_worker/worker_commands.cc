@@ -8,7 +8,7 @@
 #include "expert_worker/training_worker_session.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/command_results.h"
+#include "services/rpc/process/command_results.h"
 
 namespace gshard {
 namespace {

@@ -14,7 +14,7 @@
 #include "expert_worker/expert_service.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/worker_metrics.h"
-#include "services/rpc/member_client.h"
+#include "services/rpc/process/member_client.h"
 
 namespace gshard {
 

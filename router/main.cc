@@ -5,7 +5,7 @@
 
 #include "router/router_process.h"
 #include "services/ops/matmul.h"
-#include "services/rpc/process_main.h"
+#include "services/rpc/process/process_main.h"
 
 int main(int argc, char** argv) {
   gshard::InitCompute();

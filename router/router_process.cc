@@ -4,7 +4,7 @@
 
 #include "services/base/status_macros.h"
 #include "services/moe/graph_ops.h"
-#include "services/rpc/channel.h"
+#include "services/rpc/client/channel.h"
 #include "services/segments/role_split.h"
 
 namespace gshard {

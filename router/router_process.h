@@ -16,14 +16,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "router/batcher.h"
-#include "router/model_table.h"
-#include "router/router_metrics.h"
+#include "router/batching/batcher.h"
+#include "router/edge/translation_service.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/model_table.h"
 #include "router/router_sessions.h"
-#include "router/translation_service.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
-#include "services/rpc/process_shell.h"
+#include "services/rpc/process/process_shell.h"
 
 namespace gshard {
 

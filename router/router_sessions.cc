@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "router/connect_replicas.h"
+#include "router/workers/connect_replicas.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config_proto.h"
 #include "services/config/training_job_proto.h"
-#include "services/rpc/command_results.h"
-#include "services/rpc/member_client.h"
-#include "services/rpc/status.h"
+#include "services/rpc/process/command_results.h"
+#include "services/rpc/process/member_client.h"
+#include "services/rpc/wire/status.h"
 #include "services/segments/segments_key.h"
 
 namespace gshard {

@@ -15,12 +15,12 @@
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
-#include "router/dense_group.h"
-#include "router/model_table.h"
-#include "router/router_metrics.h"
-#include "router/serving_session.h"
-#include "router/training_session.h"
-#include "router/worker_connection.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/model_table.h"
+#include "router/models/serving_session.h"
+#include "router/training/dense_group.h"
+#include "router/training/training_session.h"
+#include "router/workers/worker_connection.h"
 
 namespace gshard {
 

@@ -34,8 +34,7 @@ const std::vector<SourceFile>& ThisTree() {
 TEST(ThisTreeTest, IsRead) {
   EXPECT_THAT(ThisTree(),
               Contains(Field(&SourceFile::path, "tests/layering_test.cc")));
-  EXPECT_THAT(ThisTree(),
-              Contains(Field(&SourceFile::path, "services/CMakeLists.txt")));
+  EXPECT_THAT(ThisTree(), Contains(Field(&SourceFile::path, "CMakeLists.txt")));
 }
 
 // One failure a violation, each on a line of its own.
@@ -63,21 +62,26 @@ TEST(ThisTreeTest, AlertsAndDashboardsAskForMetricsThatThereAre) {
 
 constexpr char kRooms[] =
     "# Rooms, lowest first.\n"
-    "set(GSHARD_ROOMS\n  base\n  moe  # gates\n  model rpc\n  coordinator)\n"
+    "set(GSHARD_ROOMS\n  services/base\n  services/moe  # gates\n"
+    "  services/model services/rpc\n  services/coordinator\n"
+    "  router/admission router/edge router expert_worker client)\n"
     "foreach(room ${GSHARD_ROOMS})\nendforeach()\n";
 
 // A tree of one file that includes `header`.
 std::vector<SourceFile> Including(const std::string& path,
                                   const std::string& header) {
   const std::string spelled = header[0] == '<' ? header : '"' + header + '"';
-  return {{"services/CMakeLists.txt", kRooms},
+  return {{"CMakeLists.txt", kRooms},
           {path, absl::StrCat("// Made up.\n#include ", spelled, "\n")}};
 }
 
 TEST(LayeringTest, ReadsTheListOfRooms) {
-  EXPECT_THAT(RoomOrder(kRooms),
-              ElementsAre("base", "moe", "model", "rpc", "coordinator"));
-  EXPECT_THAT(LayeringViolations({{"services/CMakeLists.txt", "set(X y)\n"}}),
+  EXPECT_THAT(
+      RoomOrder(kRooms),
+      ElementsAre("services/base", "services/moe", "services/model",
+                  "services/rpc", "services/coordinator", "router/admission",
+                  "router/edge", "router", "expert_worker", "client"));
+  EXPECT_THAT(LayeringViolations({{"CMakeLists.txt", "set(X y)\n"}}),
               ElementsAre(HasSubstr("lists no rooms")));
 }
 
@@ -128,6 +132,35 @@ TEST(LayeringTest, OnlyTestsUseWhatIsForTests) {
   EXPECT_THAT(LayeringViolations(Including("tests/services/moe/a_test.cc",
                                            "tests/testing/tensors.h")),
               IsEmpty());
+}
+
+TEST(LayeringTest, ARoomMayLieInARoom) {
+  EXPECT_THAT(
+      LayeringViolations(Including("router/admission/a.cc", "router/edge/b.h")),
+      ElementsAre(HasSubstr("must not use router/edge")));
+  EXPECT_THAT(
+      LayeringViolations(Including("router/admission/a.cc", "router/b.h")),
+      ElementsAre(HasSubstr("must not use router, which comes later")));
+  EXPECT_THAT(
+      LayeringViolations(Including("expert_worker/a.cc", "router/edge/b.h")),
+      ElementsAre(HasSubstr("only the client uses processes")));
+  for (const char* from : {"router/edge/a.cc", "router/a.cc",
+                           "router/edge/inner/a.cc", "client/a.cc"}) {
+    EXPECT_THAT(LayeringViolations(Including(from, "router/admission/b.h")),
+                IsEmpty())
+        << from;
+  }
+}
+
+TEST(LayeringTest, EachRoomIsInTheMap) {
+  std::vector<SourceFile> tree = Including("services/moe/a.cc", "<vector>");
+  tree.push_back({"ARCHITECTURE.md",
+                  "| `services/base` | x |\n| `services/moe` |\n"
+                  "| `services/model` |\n| `services/rpc` |\n"
+                  "| `services/coordinator` |\n| `router/edge` |\n"
+                  "| `router` |\n| `expert_worker` |\n| `client` |\n"});
+  EXPECT_THAT(LayeringViolations(tree),
+              ElementsAre(HasSubstr("router/admission has no line")));
 }
 
 // Otherwise "../model/x.h" would pass by the rules.
@@ -278,9 +311,10 @@ TEST(FailureTableTest, NamesTestsThatThereAre) {
 
 // A rule beside the code that defines a counter and a histogram.
 std::vector<SourceFile> WithRule(const std::string& expression) {
-  return {{"deploy/prometheus/rules.yml", "groups:\n" + expression + "\n"},
-          {"router/metrics.cc", "Add(\"gshard_a_total\", \"gshard_b_seconds\")"},
-          {"tests/a_test.cc", "Expect(\"gshard_c_total\")"}};
+  return {
+      {"deploy/prometheus/rules.yml", "groups:\n" + expression + "\n"},
+      {"router/metrics.cc", "Add(\"gshard_a_total\", \"gshard_b_seconds\")"},
+      {"tests/a_test.cc", "Expect(\"gshard_c_total\")"}};
 }
 
 TEST(MetricNamesTest, AreThoseThatCodeDefines) {
@@ -288,7 +322,8 @@ TEST(MetricNamesTest, AreThoseThatCodeDefines) {
                   "gshard:mine gshard_a_total{job=~\"gshard_router|gshard_.*\"}"
                   " / gshard_b_seconds_bucket")),
               IsEmpty());
-  for (const char* unknown : {"gshard_a", "gshard_a_totals", "gshard_c_total"}) {
+  for (const char* unknown :
+       {"gshard_a", "gshard_a_totals", "gshard_c_total"}) {
     EXPECT_THAT(MetricNameViolations(WithRule(unknown)),
                 ElementsAre(absl::StrCat("deploy/prometheus/rules.yml:2: there "
                                          "is no metric ",

@@ -10,9 +10,9 @@
 #include "client/translate_flags.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/security.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 

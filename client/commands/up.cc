@@ -24,8 +24,8 @@
 #include "services/base/log_style.h"
 #include "services/base/status_macros.h"
 #include "services/config/process_options.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/signal_watcher.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/process/signal_watcher.h"
 
 namespace gshard {
 namespace {

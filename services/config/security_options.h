@@ -32,8 +32,8 @@ struct SecurityOptions {
   // "allow" one, which must be valid if it comes, or "ignore" them.
   std::string tls_clients = "require";
 
-  // Callers with their roles, see services/rpc/auth_table.h; empty: whoever
-  // gets through has all roles. Read again when it changes.
+  // Callers with their roles, see services/rpc/security/auth_table.h; empty:
+  // whoever gets through has all roles. Read again when it changes.
   std::string auth_file = {};
 
   // The token that this process sends with its calls; empty: none. Read again

@@ -15,8 +15,8 @@
 #include "services/checkpoint/file.h"
 #include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
-#include "services/coordinator/visible_models.h"
-#include "services/rpc/status.h"
+#include "services/coordinator/serving/visible_models.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 Coordinator::Coordinator(CoordinatorOptions options)

@@ -14,9 +14,9 @@
 #include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator.h"
-#include "services/coordinator/job_files.h"
-#include "services/coordinator/training_memory.h"
-#include "services/rpc/status.h"
+#include "services/coordinator/membership/training_memory.h"
+#include "services/coordinator/preparation/job_files.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 

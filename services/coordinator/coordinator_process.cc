@@ -6,7 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "services/base/status_macros.h"
 #include "services/config/flags.h"
-#include "services/rpc/process_main.h"
+#include "services/rpc/process/process_main.h"
 
 namespace gshard {
 namespace {

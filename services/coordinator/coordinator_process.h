@@ -16,7 +16,7 @@
 #include "services/config/process_options.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
-#include "services/rpc/process_shell.h"
+#include "services/rpc/process/process_shell.h"
 
 namespace gshard {
 

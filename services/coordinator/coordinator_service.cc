@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/audit.h"
-#include "services/rpc/call_info.h"
-#include "services/rpc/server_stream.h"
-#include "services/rpc/status.h"
-#include "services/rpc/tensor_pieces.h"
+#include "services/rpc/security/audit.h"
+#include "services/rpc/server/call_info.h"
+#include "services/rpc/server/server_stream.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/tensor_pieces.h"
 
 namespace gshard {
 namespace {

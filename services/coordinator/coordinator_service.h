@@ -7,12 +7,12 @@
 
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator.h"
-#include "services/rpc/raw_service.h"
-#include "services/rpc/tensor_frame.h"
+#include "services/rpc/server/raw_service.h"
+#include "services/rpc/wire/tensor_frame.h"
 
 namespace gshard {
 
-// Methods that carry tensors are raw: see services/rpc/server_stream.h.
+// Methods that carry tensors are raw: see services/rpc/server/server_stream.h.
 template <typename Base>
 using RawTensorMethods =
     v1::CoordinatorService::WithRawCallbackMethod_PushGradients<

@@ -1,5 +1,6 @@
 // WorkerStub: an expert worker as an exchange sees it, however calls get there:
-// over a gRPC stream (router/worker_connection.h), or in the same process.
+// over a gRPC stream (router/workers/worker_connection.h), or in the same
+// process.
 
 #ifndef SERVICES_EXCHANGE_WORKER_STUB_H_
 #define SERVICES_EXCHANGE_WORKER_STUB_H_

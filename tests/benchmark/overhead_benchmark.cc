@@ -34,7 +34,7 @@
 #include "services/config/flags.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator_process.h"
-#include "services/rpc/channel.h"
+#include "services/rpc/client/channel.h"
 #include "tests/integration/names_job.h"
 #include "tests/integration/temporary_directory.h"
 

@@ -28,7 +28,7 @@
 #include "services/base/check.h"
 #include "services/config/flags.h"
 #include "services/config/training_job_proto.h"
-#include "services/rpc/channel.h"
+#include "services/rpc/client/channel.h"
 #include "tests/integration/names_job.h"
 #include "tests/integration/temporary_directory.h"
 

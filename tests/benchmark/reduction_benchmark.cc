@@ -28,9 +28,9 @@
 #include "services/base/status_macros.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator_process.h"
-#include "services/coordinator/session_plan.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/status.h"
+#include "services/coordinator/membership/session_plan.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {

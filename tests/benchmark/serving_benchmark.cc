@@ -21,11 +21,11 @@
 #include <mutex>
 #include <thread>
 
-#include "router/translation_service.h"
+#include "router/edge/translation_service.h"
 #include "services/base/check.h"
 #include "services/base/random.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/server.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/server/server.h"
 #include "tests/router/local_model.h"
 #include "tests/testing/tiny_model.h"
 

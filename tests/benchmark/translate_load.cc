@@ -34,8 +34,8 @@
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/random.h"
 #include "services/config/flags.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/signal_watcher.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/process/signal_watcher.h"
 
 namespace gshard {
 namespace {
@@ -230,8 +230,8 @@ class Load {
 int Main(int argc, char** argv) {
   LoadFlags values;
   Flags flags = DeclareFlags(&values);
-  if (const auto exit_code = flags.ParseForMain(
-          std::vector<std::string>(argv + 1, argv + argc))) {
+  if (const auto exit_code =
+          flags.ParseForMain(std::vector<std::string>(argv + 1, argv + argc))) {
     return *exit_code;
   }
   SignalWatcher signals([](int) { stopping = true; });

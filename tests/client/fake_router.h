@@ -19,7 +19,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "proto/gshard/v1/translation.grpc.pb.h"
-#include "services/rpc/status.h"
+#include "services/rpc/wire/status.h"
 #include "tests/client/unix_server.h"
 
 namespace gshard {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "services/rpc/server.h"
+#include "services/rpc/server/server.h"
 #include "tests/client/scratch_folder.h"
 
 namespace gshard {

@@ -12,7 +12,7 @@
 #include "expert_worker/worker_commands.h"
 #include "expert_worker/worker_metrics.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/rpc/status.h"
+#include "services/rpc/wire/status.h"
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/checkpoint/scratch_directory.h"

@@ -14,8 +14,8 @@
 
 #include "services/config/training_job_proto.h"
 #include "services/graph/text.h"
-#include "services/rpc/client_stream.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/client_stream.h"
+#include "services/rpc/wire/status.h"
 #include "services/train/step_scale.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/services/rpc/fake_coordinator.h"

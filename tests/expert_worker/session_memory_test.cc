@@ -11,8 +11,8 @@
 
 #include "expert_worker/session_proto.h"
 #include "expert_worker/worker_session.h"
-#include "services/coordinator/session_plan.h"
-#include "services/coordinator/training_memory.h"
+#include "services/coordinator/membership/session_plan.h"
+#include "services/coordinator/membership/training_memory.h"
 #include "services/tensor/buffer.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/testing/status_matchers.h"

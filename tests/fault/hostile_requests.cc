@@ -31,8 +31,8 @@
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/config/flags.h"
 #include "services/config/security_options.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/security.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/security/security.h"
 
 namespace gshard {
 namespace {
@@ -174,8 +174,8 @@ class Attack {
 int Main(int argc, char** argv) {
   HostileFlags values;
   Flags flags = DeclareFlags(&values);
-  if (const auto exit_code = flags.ParseForMain(
-          std::vector<std::string>(argv + 1, argv + argc))) {
+  if (const auto exit_code =
+          flags.ParseForMain(std::vector<std::string>(argv + 1, argv + argc))) {
     return *exit_code;
   }
   auto security = Security::CreateForClient(values.security);

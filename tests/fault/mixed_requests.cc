@@ -23,7 +23,7 @@
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/random.h"
 #include "services/config/flags.h"
-#include "services/rpc/channel.h"
+#include "services/rpc/client/channel.h"
 
 namespace gshard {
 namespace {
@@ -200,8 +200,8 @@ class Mixture {
 int Main(int argc, char** argv) {
   MixedFlags values;
   Flags flags = DeclareFlags(&values);
-  if (const auto exit_code = flags.ParseForMain(
-          std::vector<std::string>(argv + 1, argv + argc))) {
+  if (const auto exit_code =
+          flags.ParseForMain(std::vector<std::string>(argv + 1, argv + argc))) {
     return *exit_code;
   }
   Mixture mixture(values);

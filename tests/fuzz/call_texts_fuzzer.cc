@@ -4,9 +4,9 @@
 #include <string>
 
 #include "absl/strings/match.h"
-#include "services/rpc/auth_table.h"
-#include "services/rpc/status.h"
-#include "services/rpc/trace_context.h"
+#include "services/rpc/security/auth_table.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/trace_context.h"
 #include "tests/fuzz/message_input.h"
 
 namespace gshard {

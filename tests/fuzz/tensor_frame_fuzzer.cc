@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "services/rpc/tensor_frame.h"
-#include "services/rpc/tensor_pieces.h"
+#include "services/rpc/wire/tensor_frame.h"
+#include "services/rpc/wire/tensor_pieces.h"
 #include "tests/fuzz/fuzzer.h"
 #include "tests/fuzz/message_mutator.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
-#include "router/decode_request.h"
-#include "router/translate_request.h"
+#include "router/edge/translate_request.h"
+#include "router/models/decode_request.h"
 #include "tests/fuzz/message_input.h"
 #include "tests/fuzz/message_mutator.h"
 #include "tests/router/fake_model.h"

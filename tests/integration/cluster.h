@@ -26,9 +26,9 @@
 #include "services/base/status_macros.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/coordinator_process.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/security.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/wire/status.h"
 #include "tests/integration/temporary_directory.h"
 
 namespace gshard {
@@ -54,8 +54,7 @@ struct ClusterSecurity {
 class Cluster {
  public:
   // Starts all processes; does not wait for them to join.
-  Cluster(int routers, int workers,
-          ReduceWay reduce = ReduceWay::kCoordinator,
+  Cluster(int routers, int workers, ReduceWay reduce = ReduceWay::kCoordinator,
           std::optional<ClusterSecurity> security = std::nullopt)
       : reduce_(reduce), security_(std::move(security)) {
     StartCoordinator();

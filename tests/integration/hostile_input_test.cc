@@ -12,7 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_split.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/rpc/method_roles.h"
+#include "services/rpc/security/method_roles.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/hostile_rows.h"
 #include "tests/integration/names_job.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 

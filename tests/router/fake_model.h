@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "router/translation_model.h"
+#include "router/models/translation_model.h"
 #include "services/base/check.h"
 #include "services/base/utf8.h"
 

@@ -18,10 +18,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/gshard/v1/expert.grpc.pb.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/server.h"
-#include "services/rpc/server_stream.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/server/server.h"
+#include "services/rpc/server/server_stream.h"
+#include "services/rpc/wire/status.h"
 #include "services/segments/segment_host.h"
 #include "tests/testing/status_matchers.h"
 

@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "router/translation_model.h"
+#include "router/models/translation_model.h"
 #include "services/base/status_macros.h"
 #include "services/model/transformer.h"
 

@@ -10,10 +10,10 @@
 #include <fstream>
 #include <future>
 
-#include "services/coordinator/session_plan.h"
+#include "services/coordinator/membership/session_plan.h"
 #include "services/moe/graph_ops.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/wire/status.h"
 #include "services/segments/call_segment.h"
 #include "tests/integration/names_job.h"
 #include "tests/services/checkpoint/scratch_directory.h"

@@ -17,13 +17,13 @@
 
 namespace gshard {
 
-// The rooms of services/, lowest first, from the text of
-// services/CMakeLists.txt.
+// The rooms, lowest first, from the text of CMakeLists.txt.
 std::vector<std::string> RoomOrder(const std::string& cmake_lists);
 
-// A room uses only rooms above it in services/CMakeLists.txt. Rooms never use a
-// process folder, and of those only the client, which can run all roles in one
-// process, uses another.
+// A room uses only rooms above it in CMakeLists.txt. A folder that is not in
+// that list is part of the nearest room around it. Rooms never use a process
+// folder, and of those only the client, which can run all roles in one process,
+// uses another. Each room has its line in the map of ARCHITECTURE.md.
 std::vector<std::string> LayeringViolations(
     const std::vector<SourceFile>& files);
 

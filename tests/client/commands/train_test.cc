@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
-#include "services/rpc/status.h"
+#include "services/rpc/wire/status.h"
 #include "tests/client/command_run.h"
 #include "tests/client/scratch_folder.h"
 #include "tests/client/unix_server.h"

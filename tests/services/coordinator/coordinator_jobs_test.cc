@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/wire/status.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
 

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/coordinator/coordinator_process.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/status.h"
-#include "services/rpc/tensor_transfer.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/client/tensor_transfer.h"
+#include "services/rpc/wire/status.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/testing/status_matchers.h"
 

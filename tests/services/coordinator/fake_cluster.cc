@@ -5,8 +5,8 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/config/training_job_proto.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/status.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {

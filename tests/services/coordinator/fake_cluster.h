@@ -12,7 +12,7 @@
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "services/coordinator/coordinator.h"
 #include "services/coordinator/coordinator_service.h"
-#include "services/rpc/server.h"
+#include "services/rpc/server/server.h"
 #include "tests/integration/temporary_directory.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/fake_job.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "proto/gshard/v1/coordinator.pb.h"
-#include "services/rpc/member_client.h"
-#include "services/rpc/tensor_transfer.h"
+#include "services/rpc/client/tensor_transfer.h"
+#include "services/rpc/process/member_client.h"
 #include "services/train/parameter_store.h"
 
 namespace gshard {

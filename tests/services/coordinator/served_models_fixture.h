@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "services/base/check.h"
-#include "services/rpc/status.h"
+#include "services/rpc/wire/status.h"
 #include "tests/services/coordinator/fake_cluster.h"
 
 namespace gshard {

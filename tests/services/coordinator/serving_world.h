@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "services/coordinator/serving_diff.h"
+#include "services/coordinator/serving/serving_diff.h"
 
 namespace gshard {
 

@@ -1,5 +1,5 @@
 // What an exchange sends, and to whom, with workers that are functions. That it
-// is the same over gRPC is shown by tests/router/exchange_test.cc.
+// is the same over gRPC is shown by tests/router/workers/exchange_test.cc.
 
 #include "services/exchange/expert_exchange.h"
 

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
-#include "services/rpc/server_stream.h"
+#include "services/rpc/server/server_stream.h"
 
 namespace gshard {
 

@@ -13,11 +13,11 @@
 
 #include "proto/gshard/v1/translation.grpc.pb.h"
 #include "services/base/status_macros.h"
-#include "services/rpc/call_info.h"
-#include "services/rpc/channel.h"
-#include "services/rpc/server.h"
-#include "services/rpc/status.h"
-#include "services/rpc/trace_scope.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/server/call_info.h"
+#include "services/rpc/server/server.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/trace_scope.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

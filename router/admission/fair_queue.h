@@ -1,0 +1,124 @@
+// FairQueue: the sentences of one model that wait for the batch, and whose turn
+// it is.
+//
+// Callers that wait share the batch by work: next is the one that has been
+// given the least since it began to wait, among equals who came first. So it
+// is, within a caller, for its flows (a call, or a stream of them): a document
+// gives way to a sentence, and a caller with a thousand calls gets no more than
+// one with ten. A flow's own sentences keep their order. Who is due first is
+// known too, for when fairness would make somebody late. No clock and no
+// threads here.
+
+#ifndef ROUTER_ADMISSION_FAIR_QUEUE_H_
+#define ROUTER_ADMISSION_FAIR_QUEUE_H_
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace gshard {
+
+// What a sentence takes of a batch.
+struct SentenceCost {
+  int64_t source_tokens = 0;
+  int64_t rows = 0;        // hypotheses, at most
+  int64_t positions = 0;   // of the cache, at most
+  int64_t max_rounds = 0;  // the longest translation; 0: not bounded
+
+  // As CallerCosts expects it of the caller: rounds of a batch, and what a row
+  // costs, in rows of others.
+  double rounds = 0;
+  double row_cost = 1;
+
+  // The work of the steps that make up for its encoding: see EncodeWork().
+  double encode_work = 0;
+
+  // The unit of limits.
+  int64_t tokens() const { return source_tokens * rows; }
+
+  // The unit of turns, shares and promises: rounds of a row.
+  double work() const {
+    return std::max(static_cast<double>(rows) * rounds * row_cost, encode_work);
+  }
+  // What is left after so many rounds. Who takes longer than expected is
+  // expected to be late by as much again.
+  double WorkLeft(int64_t rounds_had) const;
+};
+
+struct WaitingSentence {
+  std::string caller;
+  uint64_t flow = 0;
+  uint64_t request = 0;
+  size_t sentence = 0;  // of the request
+  SentenceCost cost;
+  std::chrono::steady_clock::time_point arrival;
+  // When the answer is of no use any more.
+  std::chrono::steady_clock::time_point deadline =
+      std::chrono::steady_clock::time_point::max();
+  bool promised = true;  // an answer in time, by Admission
+  int64_t rounds = 0;    // of a batch, that it has had
+};
+
+class FairQueue {
+ public:
+  void Add(WaitingSentence sentence);
+
+  // Who may be next; a caller whose turn may not be is left out.
+  using Filter = std::function<bool(const WaitingSentence&)>;
+
+  // Whose turn it is; null if nobody waits who may. Until the next change.
+  const WaitingSentence* Next(const Filter& may = nullptr) const;
+
+  // Whose deadline is first, and not before `from`, of those that are promised
+  // an answer, at the head of their flow, and may be next; null if there is
+  // none. Until the next change.
+  const WaitingSentence* MostUrgent(std::chrono::steady_clock::time_point from,
+                                    const Filter& may = nullptr) const;
+
+  // Takes out Next(), or MostUrgent(). REQUIRES: it is one of them.
+  WaitingSentence Take() { return Take(Next()); }
+  WaitingSentence Take(const WaitingSentence* head);
+
+  // Takes out a request's sentences that wait.
+  std::vector<WaitingSentence> Remove(const std::string& caller, uint64_t flow,
+                                      uint64_t request);
+
+  bool empty() const { return sentences_ == 0; }
+  int64_t sentences() const { return sentences_; }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  // Of start-time fair queueing: each of those that share has a clock, which
+  // its work moves on; a newcomer's starts at the mean, `now`.
+  struct Share {
+    double clock = 0.0;
+  };
+  struct Flow : Share {
+    std::deque<std::pair<uint64_t, WaitingSentence>> waiting;  // by ticket
+  };
+  struct Caller : Share {
+    double now = 0.0;
+    std::map<uint64_t, Flow> flows;  // none is empty
+  };
+
+  static const Flow& NextOf(const Caller& caller);
+  // Forgets a flow, and a caller, that has nothing.
+  void Prune(const std::string& caller, uint64_t flow);
+
+  double now_ = 0.0;
+  uint64_t last_ticket_ = 0;
+  int64_t sentences_ = 0;
+  int64_t tokens_ = 0;
+  std::map<std::string, Caller> callers_;  // none is empty
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_ADMISSION_FAIR_QUEUE_H_

@@ -1,0 +1,21 @@
+#include "router/admission/shedding.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gshard {
+
+std::set<uint64_t> RequestsToShed(
+    const std::vector<WaitingSentence>& sentences) {
+  // By age; requests are numbered as they come.
+  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> requests;
+  for (const WaitingSentence& sentence : sentences) {
+    requests.emplace(sentence.arrival, sentence.request);
+  }
+  std::set<uint64_t> shed;
+  auto youngest = requests.rbegin();
+  while (2 * shed.size() < requests.size()) shed.insert((youngest++)->second);
+  return shed;
+}
+
+}  // namespace gshard

@@ -1,0 +1,123 @@
+#include "router/batching/batch_lane.h"
+
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "router/admission/shedding.h"
+#include "services/base/check.h"
+#include "services/base/retry_delay.h"
+
+namespace gshard {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// In which workers have done some of what fills their queues.
+constexpr std::chrono::milliseconds kFullDelay{100};
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Of one who may come again.
+absl::Status Refusal(const absl::Status& status) {
+  return RetryDelay(status).has_value() ? status
+                                        : WithRetryDelay(status, kFullDelay);
+}
+
+}  // namespace
+
+BatchLane::BatchLane(std::shared_ptr<TranslationModel> model,
+                     const BatchLimits& limits, RouterMetrics metrics)
+    : model_(std::move(model)), limits_(limits), metrics_(std::move(metrics)) {}
+
+WaitingSentence BatchLane::Remove(uint64_t id) {
+  const auto found = sentences_.find(id);
+  CHECK(found != sentences_.end());
+  WaitingSentence waiting = std::move(found->second);
+  sentences_.erase(found);
+  load_.Remove(waiting);
+  return waiting;
+}
+
+RoundResult BatchLane::Round(const std::vector<uint64_t>& leaving,
+                             std::vector<JoiningItem> joining,
+                             const BatchRun& run) {
+  const Clock::time_point start = Clock::now();
+  RoundResult result;
+  for (const uint64_t id : leaving) {
+    Remove(id);
+    batch_->Leave(id);
+  }
+  if (!joining.empty()) Join(std::move(joining), run, result);
+  if (!sentences_.empty()) Step(run, result);
+  result.seconds = SecondsSince(start);
+  return result;
+}
+
+void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
+                     RoundResult& result) {
+  const Clock::time_point start = Clock::now();
+  std::vector<JoiningSentence> sentences;
+  for (const JoiningItem& item : joining) {
+    sentences.push_back({.id = item.id, .sentence = item.sentence});
+    metrics_.queue_seconds.Observe(
+        std::chrono::duration<double>(start - item.waiting.arrival).count());
+  }
+  if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
+  const absl::Status status = batch_->Join(sentences, run);
+  metrics_.encode_seconds.Observe(SecondsSince(start));
+  if (!status.ok()) {
+    std::vector<WaitingSentence> failed;
+    for (JoiningItem& item : joining) failed.push_back(std::move(item.waiting));
+    return Fail(std::move(failed), status, /*joined=*/false, result);
+  }
+  for (JoiningItem& item : joining) {
+    load_.Add(item.waiting);
+    load_.Encode(item.waiting);
+    sentences_[item.id] = std::move(item.waiting);
+  }
+}
+
+void BatchLane::Fail(std::vector<WaitingSentence> sentences,
+                     const absl::Status& status, bool joined,
+                     RoundResult& result) {
+  const bool full = absl::IsResourceExhausted(status);
+  const std::set<uint64_t> shed =
+      full ? RequestsToShed(sentences) : std::set<uint64_t>();
+  for (WaitingSentence& waiting : sentences) {
+    const bool again = full && !shed.contains(waiting.request);
+    result.outcomes.push_back({.waiting = std::move(waiting),
+                               .result = full ? Refusal(status) : status,
+                               .joined = joined,
+                               .again = again});
+  }
+}
+
+void BatchLane::Step(const BatchRun& run, RoundResult& result) {
+  const Clock::time_point start = Clock::now();
+  const int64_t rows = batch_->rows();
+  metrics_.batch_rows.Observe(static_cast<double>(rows));
+  const absl::Status status = batch_->Step(run);
+  metrics_.decode_seconds.Observe(SecondsSince(start));
+  if (!status.ok()) {
+    batch_ = nullptr;
+    std::vector<WaitingSentence> failed;
+    while (!sentences_.empty()) {
+      failed.push_back(Remove(sentences_.begin()->first));
+    }
+    return Fail(std::move(failed), status, /*joined=*/true, result);
+  }
+  result.rows = rows;
+  load_.Step(limits_);
+  for (auto& [id, waiting] : sentences_) ++waiting.rounds;
+  for (FinishedSentence& finished : batch_->TakeFinished()) {
+    result.outcomes.push_back({Remove(finished.id),
+                               std::move(finished.hypotheses), finished.steps,
+                               finished.row_cost});
+  }
+}
+
+}  // namespace gshard

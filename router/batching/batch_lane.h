@@ -1,0 +1,84 @@
+// BatchLane: the batch of one model on one of the batcher's threads. It makes
+// rounds: some leave, some join, and all that are there move on by a token.
+//
+// Not thread-safe; tells nobody anything: what became of whom is a result.
+
+#ifndef ROUTER_BATCHING_BATCH_LANE_H_
+#define ROUTER_BATCHING_BATCH_LANE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/admission/join_rule.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/translation_model.h"
+
+namespace gshard {
+
+// One who joins; the sentence is used until Round() returns.
+struct JoiningItem {
+  uint64_t id = 0;
+  WaitingSentence waiting;
+  const SourceSentence* sentence = nullptr;
+};
+
+// What became of one that was in the batch.
+struct RoundOutcome {
+  WaitingSentence waiting;
+  absl::StatusOr<Hypotheses> result = Hypotheses();
+  int64_t rounds = 0;   // that it took, if translated
+  double row_cost = 1;  // FinishedSentence's
+  bool joined = true;   // false if it could not
+  bool again = false;   // it is to wait and join again, from its beginning
+};
+
+struct RoundResult {
+  std::vector<RoundOutcome> outcomes;
+  int64_t rows = 0;  // that were decoded; 0: none, or not with success
+  double seconds = 0;
+};
+
+class BatchLane {
+ public:
+  BatchLane(std::shared_ptr<TranslationModel> model, const BatchLimits& limits,
+            RouterMetrics metrics);
+
+  // Takes the sentences `leaving` out, adds `joining` and makes a step. Returns
+  // those that are not in the batch any more, but for `leaving`. Where workers
+  // have no room for their rows some are refused, and the others come again.
+  RoundResult Round(const std::vector<uint64_t>& leaving,
+                    std::vector<JoiningItem> joining, const BatchRun& run);
+
+  // Who is there, by id, and what they take.
+  const std::map<uint64_t, WaitingSentence>& sentences() const {
+    return sentences_;
+  }
+  const BatchLoad& load() const { return load_; }
+  const std::shared_ptr<TranslationModel>& model() const { return model_; }
+
+ private:
+  void Join(std::vector<JoiningItem> joining, const BatchRun& run,
+            RoundResult& result);
+  void Step(const BatchRun& run, RoundResult& result);
+  // What becomes of those that could not be encoded, or decoded, together.
+  static void Fail(std::vector<WaitingSentence> sentences,
+                   const absl::Status& status, bool joined,
+                   RoundResult& result);
+  // Ends a sentence's stay.
+  WaitingSentence Remove(uint64_t id);
+
+  const std::shared_ptr<TranslationModel> model_;
+  const BatchLimits limits_;
+  const RouterMetrics metrics_;
+  std::unique_ptr<ModelBatch> batch_;  // null after an error
+  std::map<uint64_t, WaitingSentence> sentences_;
+  BatchLoad load_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_BATCHING_BATCH_LANE_H_

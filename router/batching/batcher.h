@@ -1,0 +1,159 @@
+// Batcher: the requests that a router has accepted, and the threads that
+// translate them. Sentences wait for their turn (fair_queue.h), join a running
+// batch of their model between any two decoding steps (join_rule.h), and leave
+// it when they are translated.
+//
+// A request ends once, by an answer or an error: all of its sentences are
+// translated, its deadline passes, it is cancelled, or a batch with some of its
+// sentences fails; if that fails because workers have no room for so many rows,
+// only the younger requests of it are refused. From then on it takes no place
+// in the queue, its sentences leave the batch before the next step, and a step
+// that nobody waits for is stopped. One that cannot be done in time any more
+// ends when its turn comes.
+
+#ifndef ROUTER_BATCHING_BATCHER_H_
+#define ROUTER_BATCHING_BATCHER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/admission/admission.h"
+#include "router/batching/batch_lane.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/translation_model.h"
+#include "services/rpc/wire/trace_context.h"
+
+namespace gshard {
+
+struct BatcherOptions {
+  // Batches that are translated at the same time; each takes one thread. At
+  // least 1.
+  int threads = 1;
+
+  AdmissionLimits admission = {};
+  BatchLimits batch = {};  // of each batch
+};
+
+struct TranslationRequest {
+  std::shared_ptr<TranslationModel> model;
+  std::vector<SourceSentence> sentences;  // not empty
+  std::chrono::steady_clock::time_point deadline;
+  TraceContext trace = {};  // for logs and workers; may be empty
+
+  // Who asks, for fair shares: see FairQueue. Flow 0: a flow of its own.
+  std::string caller = {};
+  uint64_t flow = 0;
+
+  // Called once, on any thread but not inside of Add(): one element for each
+  // sentence, or why there are none.
+  std::function<void(absl::StatusOr<std::vector<Hypotheses>>)> done;
+};
+
+// Thread-safe.
+class Batcher {
+ public:
+  explicit Batcher(const BatcherOptions& options, RouterMetrics metrics = {});
+  // Finishes without waiting.
+  ~Batcher();
+
+  Batcher(const Batcher&) = delete;
+  Batcher& operator=(const Batcher&) = delete;
+
+  // Returns the request's number. Errors, `done` is then not called:
+  // ResourceExhausted, with a RetryDelay if it may be tried again, as Admission
+  // decides; Unavailable after Finish().
+  absl::StatusOr<uint64_t> Add(TranslationRequest request);
+
+  // OK unless Add() would refuse requests of so many sentences now, even if
+  // each had only so many tokens: so that they need not be counted.
+  absl::Status Check(const std::string& caller, uint64_t flow, size_t sentences,
+                     int64_t source_tokens, const DecodeOptions& options,
+                     std::chrono::steady_clock::time_point deadline);
+
+  // Whether any of the caller's sentences waits or runs.
+  bool HasWorkOf(const std::string& caller) const;
+
+  // A number for TranslationRequest::flow that nobody else has.
+  uint64_t NewFlow();
+
+  // Ends a request with CANCELLED, unless it is over.
+  void Cancel(uint64_t id);
+
+  // Takes no more requests, and returns when those accepted are over; those
+  // that are not after `grace` end with UNAVAILABLE.
+  void Finish(std::chrono::milliseconds grace);
+
+  int64_t queued_sentences() const;
+  int64_t queued_tokens() const;
+  int64_t running_sentences() const;
+  int64_t requests() const;  // that are not over
+
+ private:
+  struct Request;
+  struct Round;
+  using Requests = std::vector<std::shared_ptr<Request>>;
+  using Lanes = std::map<TranslationModel*, std::unique_ptr<BatchLane>>;
+
+  // What a lane is doing.
+  struct Running {
+    std::vector<uint64_t> requests;  // of its sentences, one for each
+    std::shared_ptr<Cancellation> stop;
+  };
+
+  void RunThread();
+  void RunTimer();
+  // Models with somebody who waits or runs in `lanes`. Needs mutex_.
+  std::vector<std::shared_ptr<TranslationModel>> ActiveModels(
+      const Lanes& lanes) const;
+  void RunRound(BatchLane& lane);
+  Round PlanRound(BatchLane& lane);
+  // Those that join now. Requests whose sentences would, but cannot be done in
+  // time any more, are ended before they cost anything. Needs mutex_.
+  std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
+                                             Requests& hopeless);
+  void Settle(BatchLane& lane, RoundResult result);
+  // Ends a request; false if it was over. Needs mutex_.
+  bool End(Request& request);
+  // Ends one whose deadline passes. Needs mutex_.
+  void Expire(Request& request);
+  // Tell the outcome. Not under mutex_.
+  void TellExpired(const Requests& expired);
+  static void Tell(Request& request, const absl::Status& error);
+  void UpdateGauges();  // needs mutex_
+
+  const BatcherOptions options_;
+  const RouterMetrics metrics_;
+
+  mutable std::mutex mutex_;
+  // All below are guarded by mutex_.
+  std::condition_variable changed_;  // queues, stopping
+  std::condition_variable timer_;    // deadlines, stopping
+  std::condition_variable over_;     // requests have ended
+  uint64_t last_id_ = 0;             // of requests, flows and sentences
+  std::map<uint64_t, std::shared_ptr<Request>> requests_;
+  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>>
+      deadlines_;  // of requests_
+  std::map<TranslationModel*, FairQueue> queues_;
+  std::map<BatchLane*, Running> running_;
+  Admission admission_;
+  bool finishing_ = false;
+  bool stopping_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_BATCHING_BATCHER_H_

@@ -1,0 +1,123 @@
+// Preparer: the threads that turn requests into tokens, and the requests that
+// wait for them. gRPC's threads must not do it: health and heartbeats are
+// theirs, too. The threads are nice (thread_priority.h).
+//
+// A request is prepared in parts, a sentence each. Turns are fair by bytes, as
+// those of the batch are by tokens (fair_queue.h): who sends much text gives
+// way to who sends little after each part. What may be there is bounded in
+// bytes, of which a caller that has something there may have twice as much as
+// it leaves free, so that there is always room for another one.
+
+#ifndef ROUTER_BATCHING_PREPARER_H_
+#define ROUTER_BATCHING_PREPARER_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/admission/fair_queue.h"
+#include "router/metrics/router_metrics.h"
+#include "services/rpc/wire/trace_context.h"
+
+namespace gshard {
+
+struct PreparerLimits {
+  int threads = 1;
+
+  // Of encoded requests that wait or are being prepared. One request may always
+  // have all of it.
+  int64_t max_bytes = int64_t{16} << 20;
+};
+
+// Thread-safe.
+class Preparer {
+ public:
+  struct Task {
+    std::string caller;  // for fair turns and shares, as FairQueue has them
+    uint64_t flow = 0;
+    int64_t bytes = 1;  // of the request, at least 1
+    std::chrono::steady_clock::time_point deadline;
+    TraceContext trace = {};  // for logs; may be empty
+
+    // Does the next part; returns the bytes of the one behind it, 0 if there is
+    // none. Called by one thread at a time.
+    std::function<int64_t()> part;
+    // Called once, on any thread but not inside of Add(), if there are parts
+    // left that nobody does: DeadlineExceeded, Cancelled (inside of Cancel()
+    // unless a part runs), Unavailable.
+    std::function<void(const absl::Status&)> give_up;
+  };
+
+  explicit Preparer(const PreparerLimits& limits, RouterMetrics metrics = {});
+  // Finishes without waiting.
+  ~Preparer();
+
+  Preparer(const Preparer&) = delete;
+  Preparer& operator=(const Preparer&) = delete;
+
+  // Returns the task's number. Errors, nothing of the task is then called:
+  // ResourceExhausted, with a RetryDelay, if there is no room for it;
+  // Unavailable after Finish().
+  absl::StatusOr<uint64_t> Add(Task task);
+
+  // Gives a task up, unless it is over: at once, or when a part that is being
+  // done has been.
+  void Cancel(uint64_t id);
+
+  // Takes no more tasks, and returns when all are over or `grace` has passed;
+  // those that wait then are given up.
+  void Finish(std::chrono::milliseconds grace);
+
+ private:
+  struct Entry {
+    uint64_t id = 0;
+    Task task;
+    bool running = false;  // or being given up
+    absl::Status end;      // an error: given up after the part that runs
+  };
+  using Entries = std::vector<std::shared_ptr<Entry>>;
+
+  void RunThread();
+  void Wait(const Entry& entry, int64_t bytes);  // needs mutex_
+  // Takes the task out of the queue, for GiveUp(); or marks it, and returns
+  // false, while it runs. Needs mutex_.
+  bool End(Entry& entry, const absl::Status& why);
+  // Tells it, and forgets it then: Finish() waits for both. Not under mutex_.
+  void GiveUp(const Entry& entry, const absl::Status& why);
+  void Remove(const Entry& entry);  // needs mutex_
+  Entries TakeExpired();            // needs mutex_
+
+  const PreparerLimits limits_;
+  const RouterMetrics metrics_;
+
+  std::mutex mutex_;
+  // All below are guarded by mutex_.
+  std::condition_variable changed_;  // queue_, stopping_
+  std::condition_variable over_;     // tasks have ended
+  uint64_t last_id_ = 0;
+  std::map<uint64_t, std::shared_ptr<Entry>> entries_;
+  std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>>
+      deadlines_;                           // of entries_ without `end`
+  FairQueue queue_;                         // of those that do not run
+  std::map<std::string, int64_t> callers_;  // bytes; none is 0
+  int64_t bytes_ = 0;
+  bool finishing_ = false;
+  bool stopping_ = false;
+
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_BATCHING_PREPARER_H_

@@ -1,0 +1,24 @@
+// Who calls, as far as shares and limits are concerned.
+
+#ifndef ROUTER_EDGE_CALLER_H_
+#define ROUTER_EDGE_CALLER_H_
+
+#include <grpcpp/server_context.h>
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace gshard {
+
+// The address of gRPC's name for a peer, without its port: each connection of
+// a host has another. "ipv4:10.0.0.7:4711" -> "ipv4:10.0.0.7".
+std::string AddressOf(absl::string_view peer);
+
+// The peer's authenticated identity if it has one, else its address. Never to
+// be logged or made a label.
+std::string CallerOf(const grpc::ServerContextBase& context);
+
+}  // namespace gshard
+
+#endif  // ROUTER_EDGE_CALLER_H_

@@ -1,0 +1,93 @@
+// Intake: a request's way from its bytes to its answer. It is parsed and
+// prepared on the preparer's threads and translated by the batcher; whoever
+// brings it does nothing but wait. What the batcher would refuse however short
+// its sentences are is not made tokens of.
+//
+// A caller that has work at the batcher and is refused a large request is told
+// so when a part of the delay has passed after which it may come again, a tenth
+// of a second at most: one that does not wait would take more time by what it
+// is refused than by what it is given.
+
+#ifndef ROUTER_EDGE_INTAKE_H_
+#define ROUTER_EDGE_INTAKE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/batching/batcher.h"
+#include "router/batching/preparer.h"
+#include "router/edge/translate_answer.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/cancellation.h"
+#include "router/models/model_table.h"
+#include "services/rpc/security/caller.h"
+#include "services/rpc/wire/trace_context.h"
+
+namespace gshard {
+
+// What a message asks for.
+struct ParsedRequest {
+  v1::TranslateRequest request;
+  std::chrono::steady_clock::time_point deadline;
+};
+
+struct IncomingRequest {
+  grpc::ByteBuffer bytes;
+  Caller user;         // who may use the model
+  std::string caller;  // of FairQueue, as the flow; 0: a flow of its own
+  uint64_t flow = 0;
+  TraceContext trace = {};
+  std::chrono::steady_clock::time_point deadline;
+  std::shared_ptr<Cancellation> stop;  // set: nobody waits any more
+
+  // Parses the bytes, on a thread that may compute.
+  std::function<absl::StatusOr<ParsedRequest>(grpc::ByteBuffer bytes)> parse;
+
+  // Called once, on any thread, perhaps inside of Take(): it is if `stop` is
+  // set then.
+  std::function<void(absl::StatusOr<v1::TranslateResponse>)> done;
+};
+
+// Thread-safe.
+class Intake {
+ public:
+  // None is owned.
+  Intake(const ModelTable* models, Preparer* preparer, Batcher* batcher,
+         RouterMetrics metrics);
+
+  // Returns at once. Errors, `done` is then not called: ResourceExhausted if it
+  // is too large. `done` gets those of parse(), TranslationDraft, Preparer,
+  // Batcher and MakeAnswer().
+  absl::Status Take(IncomingRequest request);
+
+ private:
+  struct Job;
+
+  // A part of it, as Preparer::Task::part.
+  int64_t Prepare(const std::shared_ptr<Job>& job);
+  absl::Status PrepareNext(Job& job);
+  // Ends it with an error, soon.
+  void Refuse(const std::shared_ptr<Job>& job, const absl::Status& status);
+  absl::Status Queue(const std::shared_ptr<Job>& job);
+  absl::StatusOr<v1::TranslateResponse> Answer(
+      const AnswerContext& context,
+      const absl::StatusOr<std::vector<Hypotheses>>& results) const;
+
+  const ModelTable* const models_;
+  Preparer* const preparer_;
+  Batcher* const batcher_;
+  const RouterMetrics metrics_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_EDGE_INTAKE_H_

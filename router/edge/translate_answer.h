@@ -1,0 +1,32 @@
+// From hypotheses to the answer on the wire.
+
+#ifndef ROUTER_EDGE_TRANSLATE_ANSWER_H_
+#define ROUTER_EDGE_TRANSLATE_ANSWER_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/edge/translate_request.h"
+
+namespace gshard {
+
+// What an answer says of its request. Cheap to copy.
+struct AnswerContext {
+  explicit AnswerContext(const PreparedTranslation& prepared);
+
+  std::shared_ptr<TranslationModel> model;
+  // Of each sentence.
+  std::vector<int32_t> source_tokens, unknown_tokens, phrases;
+  bool require_full = false;
+};
+
+// results[i] are sentence i's. Errors: those of TranslationModel::Decode;
+// Unavailable if choices were lost and the request requires all experts.
+absl::StatusOr<v1::TranslateResponse> MakeAnswer(
+    const AnswerContext& context, const std::vector<Hypotheses>& results);
+
+}  // namespace gshard
+
+#endif  // ROUTER_EDGE_TRANSLATE_ANSWER_H_

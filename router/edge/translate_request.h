@@ -1,0 +1,97 @@
+// TranslateRequest: from the wire to token ids, everything checked.
+
+#ifndef ROUTER_EDGE_TRANSLATE_REQUEST_H_
+#define ROUTER_EDGE_TRANSLATE_REQUEST_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/models/model_access.h"
+#include "router/models/terminology.h"
+#include "services/decoding/translator.h"
+
+namespace gshard {
+
+inline constexpr int kMaxSentences = 64;  // of one call
+inline constexpr size_t kMaxTextBytes = 16384;
+inline constexpr int64_t kMinSourceTokens = 3;  // language, text and end
+
+// Of an encoded request: more than its fields may have together. What is
+// longer is not parsed, for tiny messages take many times their bytes.
+inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
+
+// A request that may be translated.
+struct PreparedTranslation {
+  std::shared_ptr<TranslationModel> model;
+  std::vector<SourceSentence> sentences;
+};
+
+// OK up to kMaxRequestBytes, else ResourceExhausted.
+absl::Status CheckRequestBytes(const grpc::ByteBuffer& buffer);
+
+// Parses a message. Protobuf refuses a text that is not UTF-8 without saying
+// which; this says of what is to be translated. Errors: InvalidArgument naming
+// the field; ResourceExhausted for more bytes, or more fields in all, unknown
+// ones included, than a valid request may have.
+absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
+    grpc::ByteBuffer buffer);
+absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
+    grpc::ByteBuffer buffer);
+absl::StatusOr<v1::ExplainRoutingRequest> ParseExplainRoutingRequest(
+    grpc::ByteBuffer buffer);
+
+// The id of a message that is not parsed, if it is where all writers put it:
+// among the first fields; else 0. Takes no longer for longer messages.
+uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer);
+
+// The error of a request that requires all experts while some have no worker:
+// Unavailable, with the delay after which to try again.
+absl::Status NotFull(const TranslationModel& model);
+
+// A request on its way to tokens, a sentence at a time: texts may be long, and
+// others wait for whoever prepares them.
+class TranslationDraft {
+ public:
+  // Checks what is not a sentence's own. Errors, here and below, as
+  // translation.proto says: InvalidArgument naming the field, NotFound,
+  // PermissionDenied, ResourceExhausted, Unavailable.
+  static absl::StatusOr<TranslationDraft> Begin(v1::TranslateRequest request,
+                                                const ModelAccess& models);
+
+  size_t sentences() const {
+    return static_cast<size_t>(request_.sentences_size());
+  }
+  const DecodeOptions& options() const { return options_; }  // of all sentences
+
+  // Bytes of the next sentence's texts; 0 if there is none.
+  int64_t next_bytes() const;
+
+  // Checks and tokenizes it. REQUIRES: next_bytes() > 0.
+  absl::Status PrepareNext();
+
+  // REQUIRES: next_bytes() == 0.
+  PreparedTranslation Take() && { return std::move(prepared_); }
+
+ private:
+  explicit TranslationDraft(v1::TranslateRequest request)
+      : request_(std::move(request)), terms_(request_.options()) {}
+
+  v1::TranslateRequest request_;
+  TermFinder terms_;
+  DecodeOptions options_;
+  PreparedTranslation prepared_;
+};
+
+// All of it at once.
+absl::StatusOr<PreparedTranslation> PrepareTranslation(
+    v1::TranslateRequest request, const ModelAccess& models);
+
+}  // namespace gshard
+
+#endif  // ROUTER_EDGE_TRANSLATE_REQUEST_H_

@@ -1,0 +1,110 @@
+// TranslationService: gshard.v1.TranslationService of a router.
+
+#ifndef ROUTER_EDGE_TRANSLATION_SERVICE_H_
+#define ROUTER_EDGE_TRANSLATION_SERVICE_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "proto/gshard/v1/translation.grpc.pb.h"
+#include "router/batching/batcher.h"
+#include "router/batching/preparer.h"
+#include "router/edge/intake.h"
+#include "router/edge/routing_explainer.h"
+#include "router/edge/translation_stream.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/model_table.h"
+#include "services/rpc/server/raw_service.h"
+
+namespace gshard {
+
+struct TranslationLimits {
+  // A call, or a request of a stream, may not take longer, whatever its
+  // deadline.
+  std::chrono::milliseconds max_request_time{60'000};
+
+  // What a stream may be owed: TranslationStreamOptions.
+  int64_t max_stream_sentences = 256;
+
+  // Streams that a caller may have open; more are RESOURCE_EXHAUSTED. Idle ones
+  // cost nothing but a place among the calls that the server takes.
+  int64_t max_caller_streams = 256;
+
+  PreparerLimits preparer = {};
+
+  bool debug_calls = false;  // ExplainRouting
+};
+
+// Thread-safe. Outlives the server that it is registered with.
+class TranslationService final
+    : public RawService<v1::TranslationService::WithRawCallbackMethod_Translate<
+          v1::TranslationService::WithRawCallbackMethod_TranslateStream<
+              v1::TranslationService::WithRawCallbackMethod_ExplainRouting<
+                  v1::TranslationService::Service>>>> {
+ public:
+  // Neither is owned.
+  TranslationService(const ModelTable* models, Batcher* batcher,
+                     RouterMetrics metrics = {},
+                     const TranslationLimits& limits = {});
+
+  grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* TranslateStream(
+      grpc::CallbackServerContext* context) override;
+
+  grpc::ServerUnaryReactor* ExplainRouting(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override;
+
+  // Streams read no more, and end when what they have read is answered; so do
+  // those that begin later.
+  void DrainStreams();
+
+  // Drains the streams and finishes the batcher: takes no more requests, and
+  // returns when those accepted are over; those that are not after `grace` end
+  // with UNAVAILABLE.
+  void Finish(std::chrono::milliseconds grace);
+
+  // Calls that gRPC has not let go of yet.
+  int live_calls() const { return *live_calls_; }
+
+ private:
+  class TranslateCall;
+  class ExplainCall;
+
+  // Shared with them.
+  struct Streams {
+    // Why another stream of the caller cannot begin; OK: it is counted.
+    absl::Status Admit(const std::string& caller, int64_t most);
+    void Leave(const std::string& caller);
+
+    std::mutex mutex;
+    // All below are guarded by mutex.
+    std::set<TranslationStream*> live;
+    std::map<std::string, int64_t> by_caller;  // those that were admitted
+    bool draining = false;
+  };
+
+  Batcher* const batcher_;
+  const RouterMetrics metrics_;
+  const TranslationLimits limits_;
+  RoutingExplainer explainer_;
+  Preparer preparer_;
+  Intake intake_;
+  const std::shared_ptr<Streams> streams_ = std::make_shared<Streams>();
+  // Shared with the calls.
+  const std::shared_ptr<std::atomic<int>> live_calls_ =
+      std::make_shared<std::atomic<int>>(0);
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_EDGE_TRANSLATION_SERVICE_H_

@@ -1,0 +1,188 @@
+#include "router/edge/translation_stream.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/edge/caller.h"
+#include "router/edge/translate_request.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/server/call_info.h"
+#include "services/rpc/server/server_stream.h"
+#include "services/rpc/wire/status.h"
+
+namespace gshard {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+}  // namespace
+
+TranslationStream::TranslationStream(TranslationStreamOptions options,
+                                     grpc::CallbackServerContext* context)
+    : options_(std::move(options)),
+      context_(context),
+      user_(CallInfoOf(*context).caller),
+      caller_(CallerOf(*context)),
+      trace_(CallInfoOf(*context).trace) {}
+
+void TranslationStream::Start() { GoOn(std::unique_lock<std::mutex>(mutex_)); }
+
+void TranslationStream::End(const absl::Status& status) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (!stopping_) {
+    stopping_ = true;
+    status_ = status;
+  }
+  GoOn(std::move(lock));
+}
+
+void TranslationStream::Stop(const absl::Status& status) {
+  std::set<std::shared_ptr<Message>> messages;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    status_ = status;
+    messages = live_;
+  }
+  for (const auto& message : messages) message->stop->Cancel();
+}
+
+void TranslationStream::OnCancel() {
+  Stop(absl::CancelledError("the client cancelled or was lost"));
+  GoOn(std::unique_lock<std::mutex>(mutex_));
+}
+
+void TranslationStream::OnReadDone(bool ok) {
+  if (ok) return Take(std::exchange(incoming_, {}));
+  std::unique_lock<std::mutex> lock(mutex_);
+  reading_ = false;
+  complete_ = true;
+  GoOn(std::move(lock));
+}
+
+void TranslationStream::Take(grpc::ByteBuffer bytes) {
+  const auto message = std::make_shared<Message>();
+  message->id = PeekStreamRequestId(bytes);
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    // The stream may be over, but for this read: nobody would hold it while
+    // the message is translated.
+    if (stopping_) {
+      reading_ = false;
+      return GoOn(std::move(lock));
+    }
+    live_.insert(message);
+  }
+  options_.metrics.requests_in_flight.Add(1);
+  const absl::Status status = options_.intake->Take(
+      {.bytes = std::move(bytes),
+       .user = user_,
+       .caller = caller_,
+       .flow = options_.flow,
+       .trace = trace_,
+       .deadline = message->start + RemainingTime(context_->deadline(),
+                                                  options_.max_request_time),
+       .stop = message->stop,
+       .parse =
+           [this, message](grpc::ByteBuffer encoded) {
+             return Parse(*message, std::move(encoded));
+           },
+       .done = [this, message](
+                   auto response) { Reply(message, std::move(response)); }});
+  if (!status.ok()) Reply(message, status);
+}
+
+absl::StatusOr<ParsedRequest> TranslationStream::Parse(Message& message,
+                                                       grpc::ByteBuffer bytes) {
+  auto parsed = ParseTranslateStreamRequest(std::move(bytes));
+  if (absl::IsResourceExhausted(parsed.status())) {
+    return parsed.status();  // too large to be parsed, and no more is known
+  }
+  if (!parsed.ok()) {
+    message.malformed = true;
+    Stop(parsed.status());
+    return parsed.status();
+  }
+  message.id = parsed->id();
+  OnParsed(message, parsed->request().sentences_size());
+  const int64_t timeout_ms = parsed->timeout_ms();
+  if (timeout_ms < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout_ms: expected at least 0, got ", timeout_ms));
+  }
+  std::chrono::milliseconds timeout =
+      RemainingTime(context_->deadline(), options_.max_request_time);
+  if (timeout_ms > 0) {
+    timeout = std::min(timeout, std::chrono::milliseconds(
+                                    std::min<int64_t>(timeout_ms, 86'400'000)));
+  }
+  return ParsedRequest{std::move(*parsed->mutable_request()),
+                       message.start + timeout};
+}
+
+void TranslationStream::OnParsed(Message& message, int64_t sentences) {
+  message.sentences = std::max<int64_t>(1, sentences);
+  std::unique_lock<std::mutex> lock(mutex_);
+  owed_ += message.sentences;
+  reading_ = false;
+  GoOn(std::move(lock));
+}
+
+void TranslationStream::Reply(const std::shared_ptr<Message>& message,
+                              absl::StatusOr<v1::TranslateResponse> response) {
+  if (message->sentences == 0) OnParsed(*message, 1);  // given up before that
+  v1::TranslateStreamResponse reply;
+  reply.set_id(message->id);
+  *reply.mutable_status() = ToProtoStatus(response.status());
+  options_.metrics.requests_in_flight.Add(-1);
+  options_.metrics.CountRequest(response.status().code(),
+                                SecondsSince(message->start));
+  if (response.ok()) *reply.mutable_response() = *std::move(response);
+  Answer answer{SerializeRaw(reply), message->sentences};
+  std::unique_lock<std::mutex> lock(mutex_);
+  live_.erase(message);
+  if (!message->malformed) answers_.push_back(std::move(answer));
+  GoOn(std::move(lock));
+}
+
+void TranslationStream::OnWriteDone(bool ok) {
+  if (!ok) Stop(absl::CancelledError("the client cancelled or was lost"));
+  std::unique_lock<std::mutex> lock(mutex_);
+  writing_ = false;
+  owed_ -= answers_.front().sentences;
+  answers_.pop_front();
+  GoOn(std::move(lock));
+}
+
+void TranslationStream::GoOn(std::unique_lock<std::mutex> lock) {
+  if (over_) return;
+  const bool lost = stopping_ && absl::IsCancelled(status_);
+  if (!writing_ && lost) answers_.clear();
+  if (!writing_ && !answers_.empty()) {
+    writing_ = true;
+    StartWrite(&answers_.front().bytes);
+  }
+  if (!reading_ && !complete_ && !stopping_ &&
+      (owed_ == 0 || owed_ < options_.max_sentences)) {
+    reading_ = true;
+    StartRead(&incoming_);
+  }
+  // A read that is under way when a stream is stopped ends by Finish().
+  if (!live_.empty() || writing_ || (!complete_ && !stopping_)) return;
+  over_ = true;
+  const grpc::Status status = ToGrpcStatus(status_);
+  lock.unlock();
+  Finish(status);  // `this` may be gone
+}
+
+void TranslationStream::OnDone() {
+  if (options_.on_over != nullptr) options_.on_over();
+  delete this;
+}
+
+}  // namespace gshard

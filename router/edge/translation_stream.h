@@ -1,0 +1,112 @@
+// TranslationStream: one call of TranslateStream. Deletes itself.
+//
+// What it owes is bounded: a message is read only while fewer than so many
+// sentences are being translated or wait to be taken by the client.
+
+#ifndef ROUTER_EDGE_TRANSLATION_STREAM_H_
+#define ROUTER_EDGE_TRANSLATION_STREAM_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/edge/intake.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/cancellation.h"
+#include "services/rpc/security/caller.h"
+#include "services/rpc/wire/trace_context.h"
+
+namespace gshard {
+
+struct TranslationStreamOptions {
+  Intake* intake = nullptr;  // not owned; outlives the stream
+  uint64_t flow = 0;         // of all its requests
+
+  RouterMetrics metrics = {};
+  int64_t max_sentences = 256;  // that it owes; one message is always read
+  std::chrono::milliseconds max_request_time{60'000};
+
+  // Called once, last, when the stream is over.
+  std::function<void()> on_over = nullptr;
+};
+
+class TranslationStream final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  TranslationStream(TranslationStreamOptions options,
+                    grpc::CallbackServerContext* context);
+
+  // Begins to read. The stream may be gone when this returns.
+  void Start();
+
+  // Reads no more, or does not begin to; ends with `status` when what was read
+  // is answered. Not after on_over.
+  void End(const absl::Status& status);
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A request that is being translated. What is not constant is only touched
+  // by whoever parses or answers it.
+  struct Message {
+    const Clock::time_point start = Clock::now();
+    const std::shared_ptr<Cancellation> stop = std::make_shared<Cancellation>();
+    uint64_t id = 0;
+    int64_t sentences = 0;   // that are owed for it; 0 while it is being read
+    bool malformed = false;  // ends the stream, and has no answer
+  };
+  struct Answer {
+    grpc::ByteBuffer bytes;
+    int64_t sentences = 0;
+  };
+
+  void Take(grpc::ByteBuffer bytes);
+  absl::StatusOr<ParsedRequest> Parse(Message& message, grpc::ByteBuffer bytes);
+  // The message is read: another one may be.
+  void OnParsed(Message& message, int64_t sentences);
+  // The message's outcome, once.
+  void Reply(const std::shared_ptr<Message>& message,
+             absl::StatusOr<v1::TranslateResponse> response);
+  // Ends the stream with an error, and what it is doing.
+  void Stop(const absl::Status& status);
+  // Goes on, after any change: reads, writes, or ends. Unlocks.
+  void GoOn(std::unique_lock<std::mutex> lock);
+
+  const TranslationStreamOptions options_;
+  grpc::CallbackServerContext* const context_;
+  const Caller user_;
+  const std::string caller_;
+  const TraceContext trace_;
+  grpc::ByteBuffer incoming_;
+
+  std::mutex mutex_;
+  // All below are guarded by mutex_.
+  bool reading_ = false;                     // until what was read is parsed
+  bool complete_ = false;                    // the client has half-closed
+  bool stopping_ = false;                    // reads no more
+  bool writing_ = false;                     // the front of answers_
+  bool over_ = false;                        // Finish() has been called
+  absl::Status status_;                      // why it ends
+  int64_t owed_ = 0;                         // sentences
+  std::set<std::shared_ptr<Message>> live_;  // those without an answer
+  std::deque<Answer> answers_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_EDGE_TRANSLATION_STREAM_H_

@@ -1,0 +1,142 @@
+#include "router/metrics/router_metrics.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace gshard {
+namespace {
+
+// "OK", "INVALID_ARGUMENT".
+std::string CodeName(absl::StatusCode code) {
+  return absl::StatusCodeToString(code);
+}
+
+}  // namespace
+
+RouterMetrics::RouterMetrics(Metrics& metrics)
+    : requests(
+          metrics.AddCounterFamily("gshard_translate_requests_total",
+                                   "Translate calls and streams' requests by "
+                                   "outcome.",
+                                   {"code"})),
+      request_seconds(
+          metrics.AddHistogram("gshard_translate_duration_seconds",
+                               "Time of Translate calls, from first to last "
+                               "byte.")),
+      queue_seconds(
+          metrics.AddHistogram("gshard_queue_duration_seconds",
+                               "Time that sentences wait to join a batch.")),
+      requests_in_flight(
+          metrics.AddGauge("gshard_requests_in_flight",
+                           "Translate calls and streams' requests being "
+                           "served.")),
+      preparing_bytes(metrics.AddGauge(
+          "gshard_preparing_bytes",
+          "Encoded requests that are turned into tokens, or wait for it.")),
+      requests_queued(metrics.AddGauge("gshard_requests_queued",
+                                       "Sentences that wait for a batch.")),
+      queued_tokens(metrics.AddGauge(
+          "gshard_queued_tokens",
+          "Source tokens that wait, once for each hypothesis.")),
+      batch_sentences(metrics.AddGauge("gshard_batch_sentences",
+                                       "Sentences in running batches.")),
+      batch_positions(metrics.AddGauge(
+          "gshard_batch_positions",
+          "Positions of the cache that these sentences may take.")),
+      open_streams(metrics.AddGauge("gshard_open_streams",
+                                    "TranslateStream calls being served.")),
+      estimated_wait(metrics.AddGauge(
+          "gshard_estimated_wait_seconds",
+          "Time until all sentences that wait and run are translated, as "
+          "admission estimates it.")),
+      highest_rounds(metrics.AddGauge(
+          "gshard_caller_rounds_ratio",
+          "Rounds of a batch for each source token of the caller whose "
+          "translations are longest, in those of the usual caller.")),
+      highest_row_cost(
+          metrics.AddGauge("gshard_caller_row_cost_ratio",
+                           "What a row of the caller whose rows go to the "
+                           "busiest experts costs, "
+                           "in rows of all that are beside it; 1 is even.")),
+      admissions(metrics.AddCounterFamily(
+          "gshard_admissions_total",
+          "Requests and messages of streams by what admission decided.",
+          {"verdict"})),
+      batch_rows(metrics.AddHistogram("gshard_batch_rows",
+                                      "Hypotheses decoded together, by step.",
+                                      SizeBuckets())),
+      decoded_tokens(metrics.AddCounter("gshard_decoded_tokens_total",
+                                        "Tokens of all hypotheses decoded.")),
+      expert_tokens(metrics.AddCounterFamily(
+          "gshard_expert_tokens_total",
+          "Choices of tokens that an expert served.", {"layer"})),
+      dropped_tokens(metrics.AddCounterFamily(
+          "gshard_expert_tokens_dropped_total",
+          "Choices of tokens that got no slot.", {"layer", "choice"})),
+      load_imbalance(metrics.AddGaugeFamily(
+          "gshard_expert_load_imbalance_ratio",
+          "Tokens of the busiest expert over the mean, in the last batch.",
+          {"layer"})),
+      microbatch_seconds(metrics.AddHistogram(
+          "gshard_microbatch_duration_seconds",
+          "Time of training microbatches, parameters and gradients "
+          "included.")),
+      exchange(metrics) {
+  const HistogramFamily stages = metrics.AddHistogramFamily(
+      "gshard_stage_duration_seconds", "Time of the stages of translation.",
+      {"stage"});
+  tokenize_seconds = stages.With({"tokenize"});
+  encode_seconds = stages.With({"encode"});
+  decode_seconds = stages.With({"decode"});
+  detokenize_seconds = stages.With({"detokenize"});
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kOk, absl::StatusCode::kCancelled,
+        absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,
+        absl::StatusCode::kNotFound, absl::StatusCode::kResourceExhausted,
+        absl::StatusCode::kUnavailable, absl::StatusCode::kInternal}) {
+    requests.With({CodeName(code)});
+  }
+  for (const Verdict verdict : kVerdicts) {
+    admissions.With({VerdictName(verdict)});
+  }
+}
+
+void RouterMetrics::DeclareLayers(
+    const std::vector<std::string>& layers) const {
+  for (const std::string& layer : layers) {
+    expert_tokens.With({layer});
+    dropped_tokens.With({layer, "first"});
+    dropped_tokens.With({layer, "second"});
+    load_imbalance.With({layer});
+  }
+}
+
+void RouterMetrics::CountLayer(const std::string& layer,
+                               const std::vector<int64_t>& expert_rows,
+                               int64_t overflow_first,
+                               int64_t overflow_second) const {
+  const int64_t rows =
+      std::accumulate(expert_rows.begin(), expert_rows.end(), int64_t{0});
+  expert_tokens.With({layer}).Increment(static_cast<double>(rows));
+  dropped_tokens.With({layer, "first"})
+      .Increment(static_cast<double>(overflow_first));
+  dropped_tokens.With({layer, "second"})
+      .Increment(static_cast<double>(overflow_second));
+  if (rows == 0) return;
+  const int64_t most =
+      *std::max_element(expert_rows.begin(), expert_rows.end());
+  load_imbalance.With({layer}).Set(static_cast<double>(most) *
+                                   static_cast<double>(expert_rows.size()) /
+                                   static_cast<double>(rows));
+}
+
+void RouterMetrics::CountAdmission(Verdict verdict) const {
+  admissions.With({VerdictName(verdict)}).Increment();
+}
+
+void RouterMetrics::CountRequest(absl::StatusCode code, double seconds) const {
+  requests.With({CodeName(code)}).Increment();
+  request_seconds.Observe(seconds);
+}
+
+}  // namespace gshard

@@ -1,0 +1,55 @@
+// Cancellation: a flag that is set once and wakes those who wait for something
+// else meanwhile.
+
+#ifndef ROUTER_MODELS_CANCELLATION_H_
+#define ROUTER_MODELS_CANCELLATION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace gshard {
+
+// Thread-safe.
+class Cancellation {
+ public:
+  Cancellation() = default;
+  Cancellation(const Cancellation&) = delete;
+  Cancellation& operator=(const Cancellation&) = delete;
+
+  // Sets the flag and runs the callbacks.
+  void Cancel() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (cancelled_.exchange(true)) return;
+    for (const auto& [id, callback] : callbacks_) callback();
+  }
+
+  bool cancelled() const { return cancelled_; }
+
+  // Runs `callback` when the flag is set, or at once if it is. It must not
+  // call this object, and runs no more once Remove() of the result has
+  // returned.
+  uint64_t OnCancel(std::function<void()> callback) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (cancelled_) callback();
+    callbacks_[++last_id_] = std::move(callback);
+    return last_id_;
+  }
+  void Remove(uint64_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    callbacks_.erase(id);
+  }
+
+ private:
+  std::atomic<bool> cancelled_ = false;
+  std::mutex mutex_;
+  uint64_t last_id_ = 0;                                 // guarded by mutex_
+  std::map<uint64_t, std::function<void()>> callbacks_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_MODELS_CANCELLATION_H_

@@ -1,0 +1,131 @@
+#include "router/models/decode_request.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+constexpr size_t kMaxPrefixBytes = 16384;
+
+absl::Status Contradiction(absl::string_view field, absl::string_view other) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("options.", field, ": contradicts ", other));
+}
+
+absl::Status CheckAlternatives(const v1::TranslateOptions& options) {
+  if (!options.alternatives()) return absl::OkStatus();
+  if (options.greedy()) return Contradiction("alternatives", "options.greedy");
+  if (options.terms_size() > 0) {
+    return Contradiction("alternatives", "options.terms");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status OutOfRange(absl::string_view field, int64_t low, int64_t high,
+                        int64_t got) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected ", low, " to ", high, ", got ", got));
+}
+
+absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
+                                           int64_t max_positions) {
+  DecodeOptions decode;
+  if (options.beam_size() < 0 || options.beam_size() > kMaxBeamSize) {
+    return OutOfRange("options.beam_size", 1, kMaxBeamSize,
+                      options.beam_size());
+  }
+  if (options.beam_size() > 0) decode.beam_size = options.beam_size();
+  if (options.has_length_penalty()) {
+    decode.length_penalty = options.length_penalty();
+    if (!(decode.length_penalty >= 0.0 &&
+          decode.length_penalty <= kMaxLengthPenalty)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("options.length_penalty: expected 0 to ",
+                       kMaxLengthPenalty, ", got ", decode.length_penalty));
+    }
+  }
+  if (options.max_length() < 0 || options.max_length() > max_positions) {
+    return OutOfRange("options.max_length", 1, max_positions,
+                      options.max_length());
+  }
+  if (options.greedy()) {
+    if (options.beam_size() > 1) {
+      return Contradiction(
+          "greedy", absl::StrCat("options.beam_size ", options.beam_size()));
+    }
+    decode.beam_size = 1;
+    decode.length_penalty = 0.0;
+  }
+  if (options.n_best() < 0 || options.n_best() > decode.beam_size) {
+    return OutOfRange("options.n_best", 1, decode.beam_size, options.n_best());
+  }
+  RETURN_IF_ERROR(CheckAlternatives(options));
+  RETURN_IF_ERROR(CheckTerms(options));
+  if (!v1::UnknownPolicy_IsValid(options.unknown())) {
+    return OutOfRange("options.unknown", 0, v1::UnknownPolicy_MAX,
+                      options.unknown());
+  }
+  decode.alternatives = options.alternatives();
+  decode.allow_unknown = options.unknown() == v1::UNKNOWN_POLICY_ALLOW;
+  if (options.n_best() > 0) {
+    decode.n_best = options.n_best();
+  } else if (decode.alternatives) {
+    decode.n_best = decode.beam_size;
+  }
+  return decode;
+}
+
+absl::Status AddSentenceOptions(const v1::Sentence& request,
+                                const v1::TranslateOptions& options,
+                                const TermFinder& terms,
+                                const TranslationModel& model,
+                                SourceSentence& sentence) {
+  DecodeOptions& decode = sentence.options;
+  const auto length = static_cast<int64_t>(sentence.ids.size());
+  decode.max_length =
+      options.max_length() > 0
+          ? options.max_length()
+          : static_cast<int>(std::min(2 * length + 10, model.max_positions()));
+  if (request.target_prefix().size() > kMaxPrefixBytes) {
+    return OutOfRange("target_prefix", 0, kMaxPrefixBytes,
+                      static_cast<int64_t>(request.target_prefix().size()));
+  }
+  size_t tokens = 0;
+  const auto encode =
+      [&](const std::string& text,
+          const std::string& field) -> absl::StatusOr<std::vector<int32_t>> {
+    auto ids = model.EncodeTarget(text);
+    if (!ids.ok()) return Annotate(ids.status(), field);
+    tokens += ids->size();
+    return ids;
+  };
+  if (!request.target_prefix().empty()) {
+    ASSIGN_OR_RETURN(decode.prefix,
+                     encode(request.target_prefix(), "target_prefix"));
+  }
+  ASSIGN_OR_RETURN(const std::vector<TargetPhrase> phrases,
+                   TargetPhrases(request, options, terms));
+  if (decode.alternatives && !phrases.empty()) {
+    return absl::InvalidArgumentError("keep: contradicts options.alternatives");
+  }
+  for (const TargetPhrase& phrase : phrases) {
+    ASSIGN_OR_RETURN(decode.phrases.emplace_back(),
+                     encode(phrase.text, phrase.field));
+  }
+  if (tokens > 0 && tokens >= static_cast<size_t>(decode.max_length)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("target_prefix: expected fewer than ", decode.max_length,
+                     " tokens, with terms and what is kept, got ", tokens));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

@@ -1,0 +1,38 @@
+// From the options of a request to those of the search, everything checked.
+
+#ifndef ROUTER_MODELS_DECODE_REQUEST_H_
+#define ROUTER_MODELS_DECODE_REQUEST_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/translation.pb.h"
+#include "router/models/terminology.h"
+#include "router/models/translation_model.h"
+
+namespace gshard {
+
+inline constexpr int kMaxBeamSize = 32;
+inline constexpr double kMaxLengthPenalty = 4.0;
+
+// What is the same for all sentences. max_length stays 0 if the request has
+// none. Errors: InvalidArgument naming the field, "options.beam_size: ...".
+absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
+                                           int64_t max_positions);
+
+// Adds what depends on the sentence: maximum length, prefix, phrases.
+// REQUIRES: sentence.options are CheckOptions' of `options`, which `terms` is
+// made of; sentence.ids are there. Errors: InvalidArgument naming the field,
+// "target_prefix: ..." or "options.terms[2].target: ...".
+absl::Status AddSentenceOptions(const v1::Sentence& request,
+                                const v1::TranslateOptions& options,
+                                const TermFinder& terms,
+                                const TranslationModel& model,
+                                SourceSentence& sentence);
+
+// "field: expected low to high, got ...".
+absl::Status OutOfRange(absl::string_view field, int64_t low, int64_t high,
+                        int64_t got);
+
+}  // namespace gshard
+
+#endif  // ROUTER_MODELS_DECODE_REQUEST_H_

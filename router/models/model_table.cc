@@ -1,0 +1,159 @@
+#include "router/models/model_table.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace gshard {
+namespace {
+
+std::string NameOf(const std::string& id) { return id.substr(0, id.find('@')); }
+
+}  // namespace
+
+absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
+                             bool standby) {
+  const std::string& id = model->id();
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.model->id() == id) {
+      return absl::AlreadyExistsError(absl::StrCat("model ", id, " is loaded"));
+    }
+  }
+  Append(standby ? "" : NameOf(id),
+         {.name = {}, .model = model, .uses = std::make_shared<Uses>()});
+  return absl::OkStatus();
+}
+
+void ModelTable::Expect(std::set<std::string> names) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  told_ = true;
+  expected_ = std::move(names);
+}
+
+void ModelTable::MakeCurrent(const std::string& id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = std::find_if(
+      entries_.begin(), entries_.end(),
+      [&id](const Entry& entry) { return entry.model->id() == id; });
+  if (found == entries_.end() || !found->name.empty()) return;
+  Entry entry = std::move(*found);
+  entries_.erase(found);
+  Append(NameOf(id), std::move(entry));
+}
+
+bool ModelTable::HasName(const std::string& id) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(),
+                     [&id](const Entry& entry) {
+                       return entry.model->id() == id && !entry.name.empty();
+                     });
+}
+
+void ModelTable::Append(const std::string& name, Entry entry) {
+  entry.name = name;
+  entries_.push_back(std::move(entry));
+  if (name.empty()) return;
+  expected_.erase(name);
+  std::erase_if(interrupted_, [&name](const std::string& other) {
+    return NameOf(other) == name;
+  });
+}
+
+absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
+    const std::string& name) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (name.empty()) {
+    std::set<std::string> names;
+    for (const Entry& entry : entries_) {
+      if (!entry.name.empty()) names.insert(entry.name);
+    }
+    if (names.empty()) {
+      return absl::UnavailableError("no model is loaded on this router");
+    }
+    if (names.size() > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "expected one of the models, which are ", List(), ", got none"));
+    }
+  }
+  const auto entry = std::find_if(
+      entries_.rbegin(), entries_.rend(), [&name](const Entry& entry) {
+        return name.empty() ? !entry.name.empty()
+                            : entry.name == name || entry.model->id() == name;
+      });
+  if (entry == entries_.rend()) {
+    for (const std::string& id : interrupted_) {
+      if (NameOf(id) != name && id != name) continue;
+      return absl::UnavailableError(
+          absl::StrCat("model ", id,
+                       " is not ready: a process it needs was "
+                       "lost, and it is being loaded again"));
+    }
+    if (!told_) {
+      return absl::UnavailableError(
+          "the router has not been told yet which models it is to serve");
+    }
+    if (expected_.contains(NameOf(name))) {
+      return absl::UnavailableError(
+          absl::StrCat("model ", name, " is not ready: it is being loaded"));
+    }
+    return absl::NotFoundError(
+        absl::StrCat("no model '", name, "' is loaded on this router; ",
+                     entries_.empty() ? "none is" : "loaded: " + List()));
+  }
+  const std::shared_ptr<Uses> uses = entry->uses;
+  std::lock_guard<std::mutex> uses_lock(uses->mutex);
+  ++uses->count;
+  return std::shared_ptr<TranslationModel>(
+      entry->model.get(), [model = entry->model, uses](TranslationModel*) {
+        std::lock_guard<std::mutex> lock(uses->mutex);
+        --uses->count;
+        uses->changed.notify_all();
+      });
+}
+
+void ModelTable::Remove(const std::string& id, bool wait) {
+  std::shared_ptr<Uses> uses;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto entry = std::find_if(
+        entries_.begin(), entries_.end(),
+        [&id](const Entry& entry) { return entry.model->id() == id; });
+    if (wait) {
+      interrupted_.erase(id);
+      expected_.erase(NameOf(id));
+    }
+    if (entry == entries_.end()) return;
+    if (!wait) interrupted_.insert(id);
+    uses = entry->uses;
+    entries_.erase(entry);
+  }
+  if (!wait) return;
+  std::unique_lock<std::mutex> lock(uses->mutex);
+  uses->changed.wait(lock, [&uses] { return uses->count == 0; });
+}
+
+void ModelTable::Clear() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const Entry& entry : entries_) interrupted_.insert(entry.model->id());
+  entries_.clear();
+}
+
+std::vector<std::string> ModelTable::ids() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::vector<std::string> ids;
+  for (const Entry& entry : entries_) ids.push_back(entry.model->id());
+  return ids;
+}
+
+std::string ModelTable::List() const {
+  return absl::StrJoin(entries_, ", ",
+                       [](std::string* out, const Entry& entry) {
+                         out->append(entry.model->id());
+                       });
+}
+
+}  // namespace gshard

@@ -1,0 +1,128 @@
+// ServingSession: a model from a checkpoint, with its experts on workers.
+
+#ifndef ROUTER_MODELS_SERVING_SESSION_H_
+#define ROUTER_MODELS_SERVING_SESSION_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/translation_model.h"
+#include "services/config/model_config.h"
+#include "services/exchange/replica_set.h"
+#include "services/exchange/segment_calls.h"
+#include "services/graph/executor.h"
+#include "services/tokenizer/tokenizer.h"
+
+namespace gshard {
+
+struct ServingSessionSpec {
+  std::string session;  // "name@version"
+  ModelConfig model;    // validated
+  std::string checkpoint_directory;
+  std::shared_ptr<const ReplicaGroup> replicas;
+  uint64_t segments_key = 0;  // what workers run: segments_key.h
+};
+
+// Thread-safe.
+class ServingSession final : public TranslationModel {
+ public:
+  // Reads the dense parameters and the tokenizers.
+  //
+  // Errors: those of CheckpointReader and Tokenizer; FailedPrecondition if the
+  // checkpoint's parameters or vocabularies are not the model's; Unimplemented
+  // if workers run other segments.
+  static absl::StatusOr<std::shared_ptr<ServingSession>> Create(
+      ServingSessionSpec spec, RouterMetrics metrics = {});
+
+  const std::string& id() const override { return spec_.session; }
+  // Of the segments that it calls.
+  uint64_t segments_key() const { return spec_.segments_key; }
+  int64_t max_positions() const override { return spec_.model.max_positions; }
+  const std::string& default_language() const override {
+    return default_language_;
+  }
+  absl::StatusOr<std::vector<int32_t>> Encode(
+      absl::string_view text, absl::string_view language) const override;
+  absl::StatusOr<std::vector<int32_t>> EncodeTarget(
+      absl::string_view text) const override;
+  int32_t CountUnknown(absl::Span<const int32_t> ids) const override;
+  absl::StatusOr<std::string> Decode(
+      absl::Span<const int32_t> ids) const override;
+  int64_t CachedPositions(const SourceSentence& sentence) const override {
+    return translator_.CachedPositions(sentence);
+  }
+  std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) override;
+  bool full() const override {
+    return replicas_.live_experts() == spec_.model.experts;
+  }
+
+  absl::StatusOr<RoutingReport> ExplainRouting(
+      const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+      const BatchRun& run) override;
+
+  // Makes batches that run, and all that follow, fail with UNAVAILABLE.
+  void Interrupt() { interrupted_.Cancel(); }
+
+  // Where the experts are; UpdatePlacement changes that while batches run.
+  ReplicaSet& replicas() { return replicas_; }
+
+  // Whether calls are answered: the model is full(), or was when this was asked
+  // before, and an expert of it can be reached.
+  bool Ready() {
+    const int64_t live = replicas_.live_experts();
+    if (live == spec_.model.experts) was_full_ = true;
+    return was_full_ && (live > 0 || spec_.model.experts == 0);
+  }
+
+  // Rows of each expert in all layers so far, [E].
+  std::vector<int64_t> expert_rows() const;
+
+  int64_t memory_bytes() const { return memory_bytes_; }
+
+ private:
+  class Batch;
+  struct Tokenizers {
+    std::unique_ptr<Tokenizer> source;
+    std::unique_ptr<Tokenizer> own_target;  // null: the source's
+
+    const Tokenizer& target() const {
+      return own_target ? *own_target : *source;
+    }
+  };
+
+  ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
+                 std::string default_language, SegmentCalls calls,
+                 Program encode, Program decode, RouterMetrics metrics);
+
+  // Calls work(segments, statistics) with the workers of the session, and
+  // counts what it did.
+  template <typename Work>
+  absl::Status Run(const BatchRun& run, const Work& work);
+
+  static TargetTokens TargetTokensOf(const Tokenizer& tokenizer);
+  void CountRows(const DecodeStatistics& statistics);
+
+  const ServingSessionSpec spec_;
+  const Tokenizers tokenizers_;
+  const std::string default_language_;
+  TensorMap parameters_;  // in the types in which the programs take them
+  const Translator translator_;
+  const RouterMetrics metrics_;
+  const SegmentCalls calls_;
+  int64_t memory_bytes_ = 0;
+  Cancellation interrupted_;
+  ReplicaSet replicas_;
+  std::atomic<bool> was_full_ = false;
+  mutable std::mutex mutex_;
+  std::vector<int64_t> expert_rows_;  // [E]; guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_MODELS_SERVING_SESSION_H_

@@ -1,0 +1,112 @@
+// TranslationModel: a served model as the front end and the batcher see it.
+// ServingSession is the real one.
+
+#ifndef ROUTER_MODELS_TRANSLATION_MODEL_H_
+#define ROUTER_MODELS_TRANSLATION_MODEL_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "router/models/cancellation.h"
+#include "services/decoding/routing_trace.h"
+#include "services/decoding/running_batch.h"
+
+namespace gshard {
+
+using Hypotheses = std::vector<DecodedHypothesis>;  // of one sentence
+
+// What is known of those that a batch is translating.
+struct BatchRun {
+  // Nobody waits for any sentence after this.
+  std::chrono::steady_clock::time_point deadline;
+
+  // Set when nobody waits for any of them any more: the call returns soon.
+  Cancellation* all_cancelled = nullptr;
+};
+
+// Sentences of one model that are decoded together: RunningBatch, with experts
+// and all. Used by one thread at a time; does not outlive its model.
+class ModelBatch {
+ public:
+  virtual ~ModelBatch() = default;
+
+  // As RunningBatch::Join and Step; they block. Errors: Unavailable if the
+  // model cannot be run any more or an expert worker is lost;
+  // DeadlineExceeded; Cancelled. After an error of Join the batch is well and
+  // nobody has joined; after one of Step it is of no use.
+  virtual absl::Status Join(absl::Span<const JoiningSentence> joining,
+                            const BatchRun& run) = 0;
+  virtual absl::Status Step(const BatchRun& run) = 0;
+
+  virtual void Leave(uint64_t id) = 0;
+  virtual std::vector<FinishedSentence> TakeFinished() = 0;
+  virtual int64_t rows() const = 0;  // of the next step
+};
+
+// Routing of a sentence, and what its numbers stand for.
+struct RoutingReport {
+  RoutingTrace trace;
+  std::vector<std::string> source, target;      // pieces of the tokens
+  std::vector<std::vector<std::string>> hosts;  // of each expert
+};
+
+// Thread-safe.
+class TranslationModel {
+ public:
+  virtual ~TranslationModel() = default;
+
+  // "name@version".
+  virtual const std::string& id() const = 0;
+
+  // Longest source and longest translation in tokens.
+  virtual int64_t max_positions() const = 0;
+
+  // The language of a request that names none; empty if it must.
+  virtual const std::string& default_language() const = 0;
+
+  // Tag, pieces, end of sentence. Errors: InvalidArgument, beginning with
+  // "source_language: " or "text: ".
+  virtual absl::StatusOr<std::vector<int32_t>> Encode(
+      absl::string_view text, absl::string_view language) const = 0;
+
+  // Pieces of a text in the target's language. Errors: InvalidArgument if the
+  // vocabulary cannot write it, or there is nothing to write.
+  virtual absl::StatusOr<std::vector<int32_t>> EncodeTarget(
+      absl::string_view text) const = 0;
+
+  // Of a source's ids, those for what the vocabulary cannot read.
+  virtual int32_t CountUnknown(absl::Span<const int32_t> ids) const = 0;
+
+  // The text of a translation. Errors: those of Tokenizer::Decode.
+  virtual absl::StatusOr<std::string> Decode(
+      absl::Span<const int32_t> ids) const = 0;
+
+  // Whether a worker is there for every expert, as far as is known. Without
+  // one, translations are degraded.
+  virtual bool full() const { return true; }
+
+  // Positions that a sentence may need of a batch's cache.
+  virtual int64_t CachedPositions(const SourceSentence& sentence) const = 0;
+
+  // A batch with nobody in it, whose cache has at most so many positions.
+  virtual std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) = 0;
+
+  // Follows a source, as Encode() has it, and pieces of a translation through
+  // the model; blocks. Errors: those of ModelBatch; Unimplemented.
+  virtual absl::StatusOr<RoutingReport> ExplainRouting(
+      const std::vector<int32_t>& source, const std::vector<int32_t>& target,
+      const BatchRun& run) {
+    (void)source, (void)target, (void)run;
+    return absl::UnimplementedError("the model does not explain its routing");
+  }
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_MODELS_TRANSLATION_MODEL_H_

@@ -1,0 +1,138 @@
+#include "router/training/dense_group.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/collectives/gloo_meeting.h"
+#include "services/train/job_options.h"
+#ifdef GSHARD_NCCL
+#include "services/collectives/nccl_meeting.h"
+#endif
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kMaxTimeoutMs = 24 * 3600 * 1000;
+
+// Not one that this process can do anything about by itself.
+absl::Status Unfit(const absl::Status& status, absl::string_view hint) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(std::string(status.message()), "; ", hint));
+}
+
+absl::StatusOr<std::unique_ptr<Meeting>> MeetByGloo(
+    const std::string& host, const SecurityOptions& security,
+    const v1::DenseGroup& group) {
+  RETURN_IF_ERROR(ValidateOpenExchange(security, "gloo", host));
+  GlooMeetingOptions options;
+  options.rank = group.rank();
+  options.size = group.owners_size();
+  options.host = host;
+  options.timeout = std::chrono::milliseconds(group.timeout_ms());
+  absl::StatusOr<std::unique_ptr<Meeting>> meeting =
+      GlooMeeting::Create(options);
+  if (absl::IsInvalidArgument(meeting.status())) {
+    return Unfit(meeting.status(), "set --reduce_host");
+  }
+  return meeting;
+}
+
+absl::StatusOr<std::unique_ptr<Meeting>> MeetByNccl(
+    const SecurityOptions& security, const v1::DenseGroup& group) {
+#ifdef GSHARD_NCCL
+  // NCCL listens where it likes, unless its environment says where.
+  const char* const network = std::getenv("NCCL_SOCKET_IFNAME");
+  RETURN_IF_ERROR(ValidateOpenExchange(
+      security, "NCCL",
+      absl::string_view(network == nullptr ? "" : network) == "lo"
+          ? "localhost"
+          : "any interface, as NCCL_SOCKET_IFNAME is not lo"));
+  NcclOptions options;
+  options.timeout = std::chrono::milliseconds(group.timeout_ms());
+  return NcclMeeting::Create(group.rank(), group.owners_size(), options);
+#else
+  (void)security;
+  (void)group;
+  return absl::FailedPreconditionError(
+      "this router was built without NCCL (GSHARD_CUDA=ON builds it in)");
+#endif
+}
+
+}  // namespace
+
+MeetingFactory MeetOverNetwork(const std::string& host,
+                               const SecurityOptions& security) {
+  return [host, security](const v1::DenseGroup& group)
+             -> absl::StatusOr<std::unique_ptr<Meeting>> {
+    switch (group.transport()) {
+      case v1::DenseGroup::GLOO:
+        return MeetByGloo(host, security, group);
+      case v1::DenseGroup::NCCL:
+        return MeetByNccl(security, group);
+      default:
+        return absl::InvalidArgumentError(
+            absl::StrCat("dense_group.transport: expected GLOO or NCCL, got ",
+                         group.transport()));
+    }
+  };
+}
+
+std::string HostOf(const std::string& advertised) {
+  if (absl::StartsWith(advertised, "unix:")) return "127.0.0.1";
+  const std::string host = advertised.substr(0, advertised.rfind(':'));
+  // "[::1]:7000"
+  if (host.size() < 2 || host.front() != '[' || host.back() != ']') return host;
+  return host.substr(1, host.size() - 2);
+}
+
+absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
+    const v1::DenseGroup& group, const TrainingJob& job,
+    const MeetingFactory& meet) {
+  if (group.rank() < 0 || group.rank() >= group.owners_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense_group.rank: expected one of ", group.owners_size(),
+                     " owners, got ", group.rank()));
+  }
+  if (group.timeout_ms() < 1 || group.timeout_ms() > kMaxTimeoutMs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dense_group.timeout_ms: expected 1 to ", kMaxTimeoutMs,
+                     ", got ", group.timeout_ms()));
+  }
+  DenseShardSpec spec;
+  for (ParameterSpec& parameter : ModelParameters(job.model)) {
+    if (!parameter.per_expert) spec.parameters.push_back(std::move(parameter));
+  }
+  spec.optimizer = MakeOptimizer(job.optimizer);
+  spec.rank = group.rank();
+  for (const v1::DenseOwner& owner : group.owners()) {
+    spec.owners.emplace_back(owner.tensors().begin(), owner.tensors().end());
+  }
+  switch (group.source().from_case()) {
+    case v1::ParameterSource::kCheckpointDirectory:
+      spec.source.checkpoint_directory = group.source().checkpoint_directory();
+      break;
+    case v1::ParameterSource::kInitialSeed:
+      spec.source.initial_seed =
+          static_cast<uint64_t>(group.source().initial_seed());
+      break;
+    case v1::ParameterSource::FROM_NOT_SET:
+      break;
+  }
+  if (group.source().from_case() == v1::ParameterSource::FROM_NOT_SET ||
+      (spec.source.checkpoint_directory.empty() &&
+       !group.source().has_initial_seed())) {
+    return absl::InvalidArgumentError(
+        "dense_group.source: expected a checkpoint or a seed, got neither");
+  }
+  spec.source.step = group.step();
+  spec.source.skipped_steps = group.skipped_steps();
+  spec.microbatches_per_step = job.microbatches_per_step;
+  ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, meet(group));
+  return DenseShard::Create(std::move(spec), std::move(meeting));
+}
+
+}  // namespace gshard

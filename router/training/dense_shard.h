@@ -1,0 +1,132 @@
+// DenseShard: a router's part in the dense side of a training session whose
+// routers sum gradients among themselves: the ParameterShard of those dense
+// parameters that it owns, and a copy of all others.
+//
+// What needs the other routers fails when one of them does; the session is then
+// of no further use, and the others are told by that.
+//
+// Memory: all dense parameters once, and once more while an update is under
+// way; the gradients of those microbatches of the step that were run here; sums
+// and optimizer state of what is owned; and kMaxRoundBytes for each direction
+// of an exchange.
+
+#ifndef ROUTER_TRAINING_DENSE_SHARD_H_
+#define ROUTER_TRAINING_DENSE_SHARD_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/collectives/meeting.h"
+#include "services/train/dense_exchange.h"
+#include "services/train/optimizer.h"
+#include "services/train/parameter_shard.h"
+#include "services/train/parameter_source.h"
+#include "services/train/tensor_owners.h"
+
+namespace gshard {
+
+// Nothing in it is trusted, but for the parameters and the optimizer.
+struct DenseShardSpec {
+  std::vector<ParameterSpec> parameters;  // all dense ones
+  std::shared_ptr<const Optimizer> optimizer;
+  int rank = 0;
+  TensorOwners owners;
+
+  ParameterSource source;
+  int64_t microbatches_per_step = 0;
+
+  size_t max_round_bytes = kMaxRoundBytes;
+};
+
+// Thread-safe. Commands wait for one another, Abort() for none.
+class DenseShard {
+ public:
+  using Parameters = std::shared_ptr<const TensorMap>;
+
+  // `meeting` is with the other owners. Errors: InvalidArgument if the parts of
+  // `spec` do not fit together; those of OpenToTrain and ParameterStore::Load.
+  static absl::StatusOr<std::unique_ptr<DenseShard>> Create(
+      DenseShardSpec spec, std::unique_ptr<Meeting> meeting);
+
+  // See Meeting; to be called once, before the first step is prepared.
+  const std::vector<std::string>& addresses() const {
+    return meeting_->addresses();
+  }
+  absl::Status Connect(absl::Span<const std::string> addresses);
+
+  // All dense parameters after `version` steps. Errors: FailedPrecondition if
+  // these are not the present ones.
+  absl::StatusOr<Parameters> ParametersOf(int64_t version) const;
+
+  // Keeps the gradients of a microbatch of the next step, in place of those of
+  // a lower attempt. Errors: those of ParameterShard::Begin; InvalidArgument
+  // unless the gradients are those of the parameters.
+  absl::Status Keep(int64_t step, int32_t microbatch, int32_t attempt,
+                    GradientList gradients);
+
+  // As ParameterShard::PrepareSums, of what is owned here, with sums that are
+  // made together with the other owners. Errors, besides: FailedPrecondition if
+  // a microbatch that was run here has no gradient of the attempt that counts;
+  // InvalidArgument if the arguments are not one for each microbatch; those of
+  // Communicator::Exchange.
+  absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
+      int64_t step, absl::Span<const int32_t> attempts,
+      absl::Span<const int32_t> ran_by);
+
+  // As ParameterShard::Commit; learns of the others' updates. Errors, besides:
+  // those of Communicator::Exchange.
+  absl::Status CommitStep(int64_t step, double gradient_scale,
+                          double learning_rate, bool skip);
+
+  // Writes what is owned, as the shard `shard` of the checkpoint of `step`
+  // under `root`. Errors: FailedPrecondition if `step` is not the last one
+  // committed; those of WriteShard.
+  absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
+      const std::string& root, int64_t step, const std::string& shard) const;
+
+  // Ends a command that waits for other routers, and the session for them.
+  void Abort() { meeting_->Abort(); }
+
+  int64_t memory_bytes() const { return memory_bytes_; }
+
+ private:
+  struct Kept {
+    int32_t attempt = 0;
+    TensorMap gradients;
+  };
+
+  DenseShard(DenseShardSpec spec, ParameterStore own, TensorMap others,
+             std::unique_ptr<Meeting> meeting);
+
+  // These need mutex_.
+  absl::Status CheckRuns(absl::Span<const int32_t> attempts,
+                         absl::Span<const int32_t> ran_by) const;
+  absl::StatusOr<GradientList> SumStep(absl::Span<const int32_t> attempts,
+                                       absl::Span<const int32_t> ran_by);
+  // Tells the others, and refuses what comes later.
+  absl::Status Break(int64_t step, const absl::Status& status);
+
+  const DenseShardSpec spec_;
+  std::vector<NamedShape> shapes_;  // of spec_.parameters
+  int64_t memory_bytes_;
+  const std::unique_ptr<Meeting> meeting_;
+  std::unique_ptr<DenseExchange> exchange_;  // once connected
+
+  mutable std::mutex mutex_;
+  absl::Status broken_;           // guarded by mutex_
+  ParameterShard own_;            // changed under mutex_
+  Parameters parameters_;         // guarded by mutex_; all, at own_'s step
+  std::map<int32_t, Kept> kept_;  // guarded by mutex_; by microbatch
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_TRAINING_DENSE_SHARD_H_

@@ -1,0 +1,119 @@
+// TrainingSession: the dense side of a training job on this router. Reads the
+// text, runs microbatches of it with the expert workers, and hands their
+// gradients to the coordinator, or keeps them for the routers' own sum.
+
+#ifndef ROUTER_TRAINING_TRAINING_SESSION_H_
+#define ROUTER_TRAINING_TRAINING_SESSION_H_
+
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "router/metrics/router_metrics.h"
+#include "router/models/cancellation.h"
+#include "router/training/dense_shard.h"
+#include "router/training/training_text.h"
+#include "services/config/training_job.h"
+#include "services/exchange/expert_exchange.h"
+#include "services/rpc/wire/tensor_pieces.h"
+#include "services/train/microbatch.h"
+
+namespace gshard {
+
+struct TrainingSessionSpec {
+  std::string session;
+  TrainingJob job;                  // validated
+  std::string tokenizer_directory;  // source.model, and target.model if needed
+  std::shared_ptr<const ReplicaGroup> workers;  // each expert once
+  // Where parameters come from and gradients go; null: to the coordinator.
+  std::shared_ptr<DenseShard> dense;
+  uint64_t segments_key = 0;  // what workers run: segments_key.h
+};
+
+// Thread-safe.
+class TrainingSession {
+ public:
+  // `coordinator` is where parameters come from and gradients go. Errors: those
+  // of TrainingText::Open, which ends when it is told to stop, and of building
+  // the program; Unimplemented if workers run other segments.
+  static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
+      TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
+      RouterMetrics metrics = {}, std::stop_token stop = {});
+
+  // Runs one microbatch; blocks. The gradients have been pushed, or kept, when
+  // it returns; those of validation have none.
+  //
+  // Errors: InvalidArgument for one that there is not; DeadlineExceeded;
+  // Cancelled after Interrupt(); those of the expert workers; those of
+  // PullParameters and PushGradients, or of DenseShard.
+  absl::StatusOr<v1::MicrobatchStats> RunMicrobatch(
+      const v1::AssignMicrobatch& assignment);
+
+  // What this router owns of the dense parameters; null if the coordinator has
+  // them.
+  DenseShard* dense() const { return spec_.dense.get(); }
+
+  // Ends the microbatch or exchange that is running, and all that follow.
+  void Interrupt() {
+    interrupted_.Cancel();
+    if (spec_.dense != nullptr) spec_.dense->Abort();
+  }
+
+  const TrainingText& text() const { return *text_; }
+  int64_t memory_bytes() const;
+
+ private:
+  using Parameters = std::shared_ptr<const TensorMap>;
+
+  TrainingSession(TrainingSessionSpec spec, SegmentCalls calls, Program program,
+                  Program evaluation, std::unique_ptr<TrainingText> text,
+                  std::shared_ptr<grpc::Channel> coordinator,
+                  RouterMetrics metrics);
+
+  absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
+  // Gives the gradients of a microbatch to whoever sums them.
+  absl::Status HandOver(const v1::AssignMicrobatch& assignment,
+                        GradientList gradients,
+                        std::chrono::milliseconds timeout);
+  // The dense parameters of a version; keeps the last.
+  absl::StatusOr<Parameters> PullVersion(int64_t version,
+                                         std::chrono::milliseconds timeout);
+  // Keeps them, in the types of the program. Needs parameters_mutex_.
+  Parameters Hold(int64_t version, TensorMap parameters);
+  absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
+                                       const TensorMap& parameters,
+                                       SegmentRunner* segments,
+                                       std::function<bool()> cancelled) const;
+  absl::Status Push(const v1::AssignMicrobatch& assignment,
+                    GradientList gradients, std::chrono::milliseconds timeout);
+  void CountLayers(const StepStatistics& statistics) const;
+
+  const TrainingSessionSpec spec_;
+  const std::vector<std::string> layers_;  // of experts
+  const MicrobatchRunner runner_;
+  const MicrobatchRunner evaluator_;
+  const std::unique_ptr<TrainingText> text_;
+  const std::shared_ptr<grpc::Channel> coordinator_;
+  const RouterMetrics metrics_;
+  const SegmentCalls calls_;
+  TrainingPolicy workers_;
+  std::map<std::string, ExpectedTensor> expected_;  // dense parameters
+  Cancellation interrupted_;
+
+  std::mutex parameters_mutex_;
+  int64_t version_ = -1;   // guarded by parameters_mutex_
+  Parameters parameters_;  // guarded by parameters_mutex_
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_TRAINING_TRAINING_SESSION_H_

@@ -1,0 +1,31 @@
+// From a placement, as the coordinator tells it, to connections.
+
+#ifndef ROUTER_WORKERS_CONNECT_REPLICAS_H_
+#define ROUTER_WORKERS_CONNECT_REPLICAS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "router/workers/worker_connection.h"
+#include "services/exchange/exchange_policy.h"
+
+namespace gshard {
+
+// Experts may be held by several, or by none. `session` is that of holdings
+// which name none. Errors: InvalidArgument if a list is not ascending experts
+// below `num_experts`, or an address is not one.
+absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
+    const v1::Placement& placement, const std::string& session,
+    int64_t num_experts, WorkerConnections& connections);
+
+// Errors: InvalidArgument if the placement does not hold each of `num_experts`
+// experts once, as that of a training job does.
+absl::Status CheckHeldOnce(const v1::Placement& placement, int64_t num_experts);
+
+}  // namespace gshard
+
+#endif  // ROUTER_WORKERS_CONNECT_REPLICAS_H_

@@ -1,0 +1,87 @@
+// WorkerConnection: the one stream between this router and an expert worker,
+// which all sessions and calls share. It is opened when first used, and again
+// when used after it was lost.
+
+#ifndef ROUTER_WORKERS_WORKER_CONNECTION_H_
+#define ROUTER_WORKERS_WORKER_CONNECTION_H_
+
+#include <grpcpp/channel.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+
+#include "absl/status/statusor.h"
+#include "services/exchange/worker_stub.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/wire/stream.h"
+
+namespace gshard {
+
+// Thread-safe.
+class WorkerConnection final : public WorkerStub {
+ public:
+  // `name` is the worker's, for errors. Frames are at most as long as
+  // `options.frame_limits` says, in both directions.
+  WorkerConnection(absl::string_view name,
+                   std::shared_ptr<grpc::Channel> channel,
+                   StreamOptions options = {});
+
+  // Ends the stream; calls in flight get CANCELLED. Waits for nobody: a reply
+  // that is being told may be told for a moment longer.
+  ~WorkerConnection() override;
+
+  // The traces that the thread works for go along (trace_scope.h).
+  uint64_t Call(WorkerCall call, OnReply on_reply) override;
+  uint64_t Ping(const std::string& session, OnReply on_reply) override;
+  void Cancel(uint64_t call_id) override;
+
+  // Calls that wait for their replies.
+  size_t pending() const;
+
+ private:
+  struct Stream;
+  class ReplyReader;
+
+  uint64_t Send(ExpertFrame frame, OnReply on_reply);
+  std::shared_ptr<Stream> LiveStream();  // needs mutex_
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const StreamOptions options_;
+
+  mutable std::mutex mutex_;
+  uint64_t last_call_id_ = 0;       // guarded by mutex_
+  std::shared_ptr<Stream> stream_;  // guarded by mutex_; null until used
+};
+
+// The connections of a router by name, address and incarnation: a worker that
+// was started again is connected to at once, without the backoff of the
+// connection that was lost. Thread-safe.
+class WorkerConnections {
+ public:
+  // `channel` says how all of them are made.
+  explicit WorkerConnections(ChannelOptions channel);
+
+  // Errors: InvalidArgument if `address` is not one.
+  absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
+      const std::string& name, const std::string& address,
+      int64_t incarnation = 0);
+
+  // Closes those that nobody uses.
+  void Prune();
+
+ private:
+  const ChannelOptions channel_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::map<std::tuple<std::string, std::string, int64_t>,
+           std::shared_ptr<WorkerConnection>>
+      connections_;
+};
+
+}  // namespace gshard
+
+#endif  // ROUTER_WORKERS_WORKER_CONNECTION_H_

@@ -1,0 +1,62 @@
+#include "services/base/task_queue.h"
+
+#include <utility>
+
+namespace gshard {
+
+TaskQueue::TaskQueue() : thread_([this] { Run(); }) {}
+
+void TaskQueue::Post(Task task) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) return;
+  tasks_.push_back(std::move(task));
+  changed_.notify_one();
+}
+
+void TaskQueue::PostAfter(absl::Duration delay, Task task) {
+  if (delay <= absl::ZeroDuration()) return Post(std::move(task));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) return;
+  later_.emplace(Clock::now() + absl::ToChronoNanoseconds(delay),
+                 std::move(task));
+  changed_.notify_one();
+}
+
+void TaskQueue::Stop() {
+  std::deque<Task> dropped;
+  std::multimap<Clock::time_point, Task> dropped_later;
+  std::thread thread;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    dropped.swap(tasks_);
+    dropped_later.swap(later_);
+    thread.swap(thread_);
+    changed_.notify_one();
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void TaskQueue::Run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    while (!later_.empty() && later_.begin()->first <= Clock::now()) {
+      tasks_.push_back(std::move(later_.begin()->second));
+      later_.erase(later_.begin());
+    }
+    if (!tasks_.empty()) {
+      Task task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      task = nullptr;  // what it captured goes outside of the lock
+      lock.lock();
+    } else if (later_.empty()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, later_.begin()->first);
+    }
+  }
+}
+
+}  // namespace gshard

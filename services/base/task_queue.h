@@ -1,0 +1,55 @@
+// TaskQueue: a thread that runs tasks one after the other, in the order in
+// which they were posted. State that only its tasks touch needs no lock.
+
+#ifndef SERVICES_BASE_TASK_QUEUE_H_
+#define SERVICES_BASE_TASK_QUEUE_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "absl/time/time.h"
+
+namespace gshard {
+
+// Thread-safe.
+class TaskQueue {
+ public:
+  using Task = std::function<void()>;
+
+  TaskQueue();
+  ~TaskQueue() { Stop(); }
+
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
+
+  // Dropped after Stop().
+  void Post(Task task);
+
+  // Not before `delay` from now.
+  void PostAfter(absl::Duration delay, Task task);
+
+  // Waits for the running task and drops all others. Not to be called from a
+  // task.
+  void Stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Run();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;                        // guarded by mutex_
+  std::multimap<Clock::time_point, Task> later_;  // guarded by mutex_
+  bool stopping_ = false;                         // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_BASE_TASK_QUEUE_H_

@@ -1,0 +1,53 @@
+// FolderLimits: the canonical folders of callers for threads that must not wait
+// for disks.
+
+#ifndef SERVICES_COORDINATOR_FOLDERS_FOLDER_LIMITS_H_
+#define SERVICES_COORDINATOR_FOLDERS_FOLDER_LIMITS_H_
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "services/base/task_queue.h"
+#include "services/coordinator/folders/path_rights.h"
+#include "services/rpc/security/caller.h"
+
+namespace gshard {
+
+// Thread-safe.
+class FolderLimits {
+ public:
+  explicit FolderLimits(PathResolver resolve = CanonicalPath)
+      : resolve_(std::move(resolve)) {}
+
+  // As ResolveFolders(), by a thread that may wait. One that does not find out
+  // within a moment gets what it found last, or the folder as it is; so do all
+  // who ask for it until a disk that hangs has answered.
+  Caller Resolve(Caller caller);
+
+  // Waits for the folder that is being looked at.
+  void Stop() { queue_.Stop(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Folder {
+    std::string found;     // last; empty: not yet
+    bool pending = false;  // is being looked at, since
+    Clock::time_point since;
+  };
+
+  std::string Resolve(const std::string& folder);
+
+  const PathResolver resolve_;
+  std::mutex mutex_;
+  std::condition_variable found_;
+  std::map<std::string, Folder> folders_;  // guarded by mutex_
+  TaskQueue queue_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_FOLDERS_FOLDER_LIMITS_H_

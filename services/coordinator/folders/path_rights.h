@@ -1,0 +1,77 @@
+// PathRights: where the files and folders may lie that callers name: for
+// everybody in the folders of --data_roots, and for jobs of a caller whose
+// right to train is limited in that caller's folders.
+//
+// Paths are judged when a job or model is accepted, and are canonical from then
+// on: members open what was judged. Whoever may write on these disks by other
+// means can still put a link in the place of a folder afterwards; that is for
+// the permissions of the disk.
+
+#ifndef SERVICES_COORDINATOR_FOLDERS_PATH_RIGHTS_H_
+#define SERVICES_COORDINATOR_FOLDERS_PATH_RIGHTS_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/checkpoint/canonical_path.h"
+#include "services/config/training_job.h"
+#include "services/rpc/security/caller.h"
+
+namespace gshard {
+
+// CanonicalPath(), or in tests what a disk is to say.
+using PathResolver =
+    std::function<absl::StatusOr<std::string>(absl::string_view)>;
+
+// Immutable. Methods look at the disk, which may take its time.
+class PathRights {
+ public:
+  // Without roots paths may lead anywhere. A root need not be there.
+  explicit PathRights(std::vector<std::string> roots = {},
+                      PathResolver resolve = CanonicalPath)
+      : roots_(std::move(roots)), resolve_(std::move(resolve)) {}
+
+  // Makes a path canonical. Errors: those of CanonicalPath; PermissionDenied if
+  // it leads out of the roots; Unavailable if that cannot be told, for what is
+  // there now is no word on what the path may name when a disk has come back.
+  absl::Status Admit(std::string* path) const;
+
+  // The same for all paths that a job names, which must also lie in folders of
+  // `caller`.
+  absl::Status Admit(const Caller& caller, TrainingJob* job) const;
+
+ private:
+  const std::vector<std::string> roots_;
+  const PathResolver resolve_;
+};
+
+// A job, as far as it matters who may follow and end it.
+struct JobOwnership {
+  std::string submitter;             // the caller's name
+  std::vector<std::string> folders;  // that hold everything it names
+};
+
+JobOwnership OwnershipOf(const std::string& submitter, TrainingJob job);
+
+// The caller with canonical folders, as decisions want them. One that cannot be
+// resolved stays as it is: neither can what lies in it.
+Caller ResolveFolders(Caller caller,
+                      const PathResolver& resolve = CanonicalPath);
+
+// Whether the caller may follow, list and cancel the job, and submit another
+// under its name: it has no limits, or submitted the job, or may train in all
+// of its folders. REQUIRES: those of `caller` are resolved.
+bool MayFollow(const Caller& caller, const JobOwnership& job);
+
+// Errors: PermissionDenied.
+absl::Status CheckFollow(const Caller& caller, const JobOwnership& job,
+                         const std::string& name);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_FOLDERS_PATH_RIGHTS_H_

@@ -1,0 +1,149 @@
+// Members: the routers and expert workers that have joined, their streams, and
+// the commands that they have not answered yet.
+
+#ifndef SERVICES_COORDINATOR_MEMBERSHIP_MEMBERS_H_
+#define SERVICES_COORDINATOR_MEMBERSHIP_MEMBERS_H_
+
+#include <compare>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/monotonic_time.h"
+#include "services/cluster/membership.h"
+#include "services/cluster/protocol_versions.h"
+#include "services/rpc/wire/stream.h"
+
+namespace gshard {
+
+// A member between one Join and its loss.
+struct MemberKey {
+  std::string name;
+  int64_t incarnation = 0;
+
+  auto operator<=>(const MemberKey&) const = default;
+};
+
+inline MemberKey KeyOf(const Member& member) {
+  return {member.info.id, member.incarnation};
+}
+
+// The outcome of a command: the member's reply with an OK status, or its error,
+// which names it; UNAVAILABLE if the member was lost or its stream has ended,
+// RESOURCE_EXHAUSTED if it takes commands too slowly.
+using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
+
+struct MembersOptions {
+  absl::Duration lease = absl::Seconds(5);
+  // How long a member may hold up a command, although its heartbeats come; a
+  // microbatch has its own time besides, and that of one before it, and what
+  // is behind the load of its session that of the load. Then the member is cut
+  // off, as one that is silent.
+  absl::Duration command_timeout = absl::Minutes(10);
+  // The same for those that take as long as a model is large: loads and
+  // checkpoints. Routers that index the text of a job have more.
+  absl::Duration load_timeout = absl::Hours(2);
+  ProtocolVersions versions = kProtocolVersions;
+  std::function<MonotonicTime()> clock = MonotonicTime::Now;
+  // Names of the models that a router that joins is to serve; on any thread,
+  // must not block.
+  std::function<std::set<std::string>()> models = [] {
+    return std::set<std::string>();
+  };
+  // Called after a member has joined or is lost, but not by Shutdown(); on any
+  // thread, without locks; must not block.
+  std::function<void()> on_change = [] {};
+};
+
+// Thread-safe. Callbacks come on any thread, without locks.
+class Members {
+ public:
+  using Sender = StreamSender<v1::JoinResponse>;
+
+  explicit Members(MembersOptions options);
+  ~Members() { Shutdown(); }
+
+  // The four events of a member's stream.
+  //
+  // Errors, with which the stream ends: those of CoordinatorService.Join.
+  absl::StatusOr<MemberKey> Register(const v1::RegisterMember& request,
+                                     std::shared_ptr<Sender> sender);
+  absl::Status OnHeartbeat(const MemberKey& key, const v1::Heartbeat& load);
+  absl::Status OnCommandReply(const MemberKey& key, v1::CommandReply reply);
+  void OnEnd(const MemberKey& key, const absl::Status& why);
+
+  // In order of their names.
+  std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
+  std::vector<v1::Member> Describe() const;
+
+  // Sends a command (its id is filled in). `on_reply` is called once. `more` is
+  // time that it has besides that of all commands of its kind.
+  void Send(const MemberKey& key, v1::Command command, OnReply on_reply,
+            absl::Duration more = absl::ZeroDuration());
+
+  // Cuts off those whose lease or time for a command has run out. A thread of
+  // its own calls this in time; with another clock than MonotonicTime::Now the
+  // test does.
+  void Expire();
+
+  // Ends all streams with UNAVAILABLE and refuses new ones.
+  void Shutdown();
+
+ private:
+  struct Pending {
+    OnReply on_reply;
+    std::string what;     // for errors: "prepare_step of demo/1"
+    std::string loads;    // the session, if it is a LoadSession
+    absl::Duration time;  // that it may take
+    MonotonicTime end;    // of that
+  };
+
+  struct Connection {
+    int64_t incarnation = 0;
+    v1::RegisterMember registered;
+    v1::Heartbeat heartbeat;
+    MonotonicTime last_message;
+    std::shared_ptr<Sender> sender;
+    std::map<uint64_t, Pending> pending;
+
+    // The first that takes too long; null if none does.
+    const Pending* Overdue(MonotonicTime now) const;
+    // When members begin with the next command of `session`, at the latest:
+    // they finish a load first.
+    MonotonicTime EndOfLoad(const std::string& session,
+                            MonotonicTime now) const;
+  };
+
+  // Null if the member has been lost.
+  Connection* Find(const MemberKey& key);  // needs mutex_
+  // Ends the member's connection; returns what must be called without the lock.
+  std::vector<OnReply> Drop(const std::string& name,
+                            const absl::Status& end);  // needs mutex_
+  absl::Duration TimeFor(const v1::Command& command) const;
+  void Fail(std::vector<OnReply> pending, const absl::Status& why);
+  void WatchLeases();
+
+  const MembersOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  Membership membership_;                          // guarded by mutex_
+  std::map<std::string, Connection> connections_;  // guarded by mutex_
+  uint64_t last_command_ = 0;                      // guarded by mutex_
+  bool stopping_ = false;                          // guarded by mutex_
+  std::thread lease_thread_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_MEMBERSHIP_MEMBERS_H_

@@ -1,0 +1,220 @@
+#include "services/coordinator/membership/session_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/cluster/placement.h"
+#include "services/config/model_config_proto.h"
+#include "services/config/training_job_proto.h"
+#include "services/coordinator/membership/training_memory.h"
+#include "services/graph/text.h"
+#include "services/model/transformer.h"
+#include "services/rpc/wire/tensor_frame.h"
+#include "services/segments/role_split.h"
+#include "services/segments/segments_key.h"
+#include "services/train/job_options.h"
+
+namespace gshard {
+namespace {
+
+v1::Initializer InitializerToProto(const Initializer& initializer) {
+  v1::Initializer out;
+  switch (initializer.kind) {
+    case InitializerKind::kZeros:
+      out.set_kind(v1::Initializer::ZEROS);
+      break;
+    case InitializerKind::kOnes:
+      out.set_kind(v1::Initializer::ONES);
+      break;
+    case InitializerKind::kNormal:
+      out.set_kind(v1::Initializer::NORMAL);
+      break;
+    case InitializerKind::kUniformFanIn:
+      out.set_kind(v1::Initializer::UNIFORM_FAN_IN);
+      break;
+  }
+  out.set_stddev(initializer.stddev);
+  out.set_fan_in(initializer.fan_in);
+  return out;
+}
+
+// Appends the segments of `program`, and folds them into the router's key.
+absl::Status AddSegments(
+    const Program& program, v1::RouterSession* router,
+    google::protobuf::RepeatedPtrField<v1::Segment>* segments) {
+  ASSIGN_OR_RETURN(const RolePrograms roles, SplitRoles(program));
+  router->set_segments_key(SegmentsKey(router->segments_key(), roles.segments));
+  for (const Segment& segment : roles.segments) {
+    v1::Segment* const out = segments->Add();
+    out->set_name(segment.name);
+    out->set_program(ProgramToText(segment.program));
+  }
+  return absl::OkStatus();
+}
+
+void AddParameters(const ModelConfig& model, v1::WorkerSession* session) {
+  session->set_total_experts(static_cast<int32_t>(model.experts));
+  for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
+    v1::ExpertParameter* const out = session->add_parameters();
+    out->set_name(spec.name);
+    out->set_element_type(v1::ELEMENT_TYPE_FLOAT32);
+    out->mutable_dims()->Add(spec.dims.begin(), spec.dims.end());
+    *out->mutable_initializer() = InitializerToProto(spec.initializer);
+  }
+}
+
+// Bytes of one expert's weights in all layers: factors of matrix products are
+// held as these take them.
+int64_t ExpertBytes(const ModelConfig& model) {
+  int64_t bytes = 0;
+  for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
+    const bool rounded =
+        model.compute_type == ComputeType::kBFloat16 && spec.dims.size() > 2;
+    int64_t size = rounded ? sizeof(BFloat16) : sizeof(float);
+    for (size_t i = 1; i < spec.dims.size(); ++i) size *= spec.dims[i];
+    bytes += size;
+  }
+  return bytes;
+}
+
+// Fills in workers, placement and window. `load` is a worker's, but for its
+// experts and the window.
+absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
+                          const std::vector<Member>& workers,
+                          int64_t placement_version, SessionPlan* plan) {
+  v1::Placement* const placement =
+      plan->router_load.mutable_router()->mutable_placement();
+  placement->set_version(placement_version);
+  if (job.model.experts == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(
+      const Placement placed,
+      Place(static_cast<int32_t>(job.model.experts),
+            static_cast<int32_t>(workers.size()), placement_version));
+  std::vector<size_t> used;  // of `workers`
+  for (size_t w = 0; w < workers.size(); ++w) {
+    if (!placed.experts_of_worker[w].empty()) used.push_back(w);
+  }
+  for (size_t i = 0; i < used.size(); ++i) {
+    const size_t w = used[i];
+    const std::vector<int32_t>& experts = placed.experts_of_worker[w];
+    std::vector<int32_t> replicated;
+    if (job.recovery.buddies && used.size() > 1) {
+      replicated =
+          placed.experts_of_worker[used[i > 0 ? i - 1 : used.size() - 1]];
+    }
+    const MemberInfo& info = workers[w].info;
+    ASSIGN_OR_RETURN(
+        const int32_t window,
+        LargestWindow(job,
+                      MemoryOfWorker(job, static_cast<int64_t>(experts.size()),
+                                     static_cast<int64_t>(replicated.size())),
+                      info.capacity_bytes,
+                      absl::StrCat("expert worker '", info.id, "'")));
+    plan->microbatch_window = std::min(plan->microbatch_window, window);
+    v1::WorkerPlacement* const out = placement->add_workers();
+    out->set_name(info.id);
+    out->set_address(info.address);
+    out->mutable_experts()->Add(experts.begin(), experts.end());
+    v1::LoadSession own = load;
+    own.mutable_worker()->mutable_experts()->Add(experts.begin(),
+                                                 experts.end());
+    own.mutable_worker()->mutable_replicated_experts()->Add(replicated.begin(),
+                                                            replicated.end());
+    if (!replicated.empty()) {
+      own.mutable_worker()->set_buddy_address(
+          workers[used[(i + 1) % used.size()]].info.address);
+    }
+    plan->workers.push_back(KeyOf(workers[w]));
+    plan->worker_loads.push_back(std::move(own));
+  }
+  for (v1::LoadSession& own : plan->worker_loads) {
+    own.mutable_worker()->set_microbatch_window(plan->microbatch_window);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
+                                        bool per_expert) {
+  std::vector<ParameterSpec> specs;
+  for (ParameterSpec& spec : ModelParameters(model)) {
+    if (spec.per_expert == per_expert) specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
+                                         const TrainingJob& job,
+                                         const TrainingStart& start,
+                                         const std::vector<Member>& workers,
+                                         int64_t dense_bytes,
+                                         int64_t placement_version) {
+  SessionPlan plan;
+  plan.session = session;
+  v1::LoadSession load;
+  load.set_session(session);
+  load.set_training(true);
+  plan.router_load = load;
+
+  v1::RouterSession* const router = plan.router_load.mutable_router();
+  v1::WorkerSession* const worker = load.mutable_worker();
+  ASSIGN_OR_RETURN(const Program program,
+                   BuildTrainProgram(job.model, MakeLossConfig(job)));
+  RETURN_IF_ERROR(AddSegments(program, router, worker->mutable_segments()));
+  if (!DevFiles(job.data).empty()) {
+    ASSIGN_OR_RETURN(const Program evaluation, BuildEvaluateProgram(job.model));
+    RETURN_IF_ERROR(
+        AddSegments(evaluation, router, worker->mutable_evaluation_segments()));
+  }
+  AddParameters(job.model, worker);
+  if (start.checkpoint_directory.empty()) {
+    worker->mutable_source()->set_initial_seed(job.seed);
+  } else {
+    worker->mutable_source()->set_checkpoint_directory(
+        start.checkpoint_directory);
+  }
+  const v1::TrainingJob message = TrainingJobToProto(job);
+  if (message.has_adam()) {
+    *worker->mutable_optimizer()->mutable_adam() = message.adam();
+  } else {
+    *worker->mutable_optimizer()->mutable_adafactor() = message.adafactor();
+  }
+  worker->set_step(start.step);
+  worker->set_skipped_steps(start.skipped_steps);
+  worker->set_seed(job.seed);
+  worker->set_microbatches_per_step(job.microbatches_per_step);
+  ASSIGN_OR_RETURN(plan.microbatch_window,
+                   LargestWindow(job, MemoryOfCoordinator(job), dense_bytes,
+                                 "the coordinator"));
+  RETURN_IF_ERROR(PlaceExperts(job, load, workers, placement_version, &plan));
+
+  *router->mutable_model() = ModelConfigToProto(job.model);
+  *router->mutable_job() = message;
+  router->set_tokenizer_directory(start.tokenizer_directory);
+  return plan;
+}
+
+absl::StatusOr<ServingPlan> PlanServing(
+    const std::string& session, const ModelConfig& model,
+    const std::string& checkpoint_directory) {
+  ServingPlan plan;
+  v1::RouterSession* const router = plan.router_load.mutable_router();
+  v1::WorkerSession* const worker = plan.worker_load.mutable_worker();
+  ASSIGN_OR_RETURN(const Program encode, BuildEncodeProgram(model));
+  RETURN_IF_ERROR(AddSegments(encode, router, worker->mutable_segments()));
+  ASSIGN_OR_RETURN(const Program decode, BuildDecodeProgram(model));
+  RETURN_IF_ERROR(AddSegments(decode, router, worker->mutable_segments()));
+  AddParameters(model, worker);
+  worker->mutable_source()->set_checkpoint_directory(checkpoint_directory);
+
+  plan.router_load.set_session(session);
+  *router->mutable_model() = ModelConfigToProto(model);
+  router->set_checkpoint_directory(checkpoint_directory);
+  plan.expert_bytes = ExpertBytes(model);
+  return plan;
+}
+
+}  // namespace gshard

@@ -1,0 +1,124 @@
+#include "services/coordinator/membership/training_memory.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/amount_text.h"
+#include "services/base/status_macros.h"
+#include "services/cluster/placement.h"
+#include "services/coordinator/membership/session_plan.h"
+#include "services/model/parameters.h"
+#include "services/train/job_options.h"
+#include "services/train/parameter_store.h"
+
+namespace gshard {
+namespace {
+
+constexpr double kFloatBytes = 4;
+constexpr double kChoices = 2;  // experts per token
+
+// Numbers of the parameters, or of one expert's, and of their optimizer state.
+struct Numbers {
+  double weights = 0;
+  double state = 0;
+  double factors = 0;  // of matrix products
+};
+
+double Product(const Dims& dims) {
+  double product = 1;
+  for (const int64_t size : dims) product *= static_cast<double>(size);
+  return product;
+}
+
+Numbers Count(const TrainingJob& job, bool per_expert) {
+  const auto optimizer = MakeOptimizer(job.optimizer);
+  Numbers numbers;
+  for (const ParameterSpec& spec : ParametersOf(job.model, per_expert)) {
+    const Dims dims(spec.dims.begin() + (per_expert ? 1 : 0), spec.dims.end());
+    const double size = Product(dims);
+    numbers.weights += size;
+    if (dims.size() > 1) numbers.factors += size;
+    numbers.state +=
+        StateNumbers(*optimizer, OptimizerDims(dims, spec.row_dims));
+  }
+  return numbers;
+}
+
+std::string Text(double bytes) {
+  return BytesText(static_cast<int64_t>(std::min(bytes, 0x1p60)));
+}
+
+}  // namespace
+
+TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
+                              int64_t replicas) {
+  const ModelConfig& model = job.model;
+  const Numbers one = Count(job, /*per_expert=*/true);
+  const auto held = static_cast<double>(experts + replicas);
+  double parameters = held * kFloatBytes * (one.weights + one.state);
+  if (model.compute_type == ComputeType::kBFloat16) {
+    // What is replicated is not run.
+    parameters += static_cast<double>(experts) * kFloatBytes / 2 * one.factors;
+  }
+  // Every layer keeps its rows and hidden activations.
+  const double rows = kChoices *
+                      static_cast<double>(job.tokens_per_microbatch) *
+                      static_cast<double>(experts) /
+                      static_cast<double>(std::max<int64_t>(1, model.experts));
+  return {.parameters = parameters,
+          .sum = held * kFloatBytes * one.weights,
+          .gradient = static_cast<double>(experts) * kFloatBytes * one.weights,
+          .rows = rows * kFloatBytes *
+                  static_cast<double>(model.model_width + model.expert_width) *
+                  static_cast<double>(MoeLayerNames(model).size())};
+}
+
+TrainingMemory MemoryOfCoordinator(const TrainingJob& job) {
+  const Numbers dense = Count(job, /*per_expert=*/false);
+  const double gradient = kFloatBytes * dense.weights;
+  return {.parameters = gradient + kFloatBytes * dense.state,
+          .sum = gradient,
+          .gradient = gradient};
+}
+
+absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
+                                      const TrainingMemory& memory,
+                                      int64_t capacity,
+                                      absl::string_view holder) {
+  int64_t window = job.microbatches_per_step;
+  while (capacity > 0 && window > 0 &&
+         memory.Total(window) > static_cast<double>(capacity)) {
+    --window;
+  }
+  if (window > 0) return static_cast<int32_t>(window);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("training takes ", Text(memory.Total(1)), " of ", holder,
+                   " (parameters and optimizer state ", Text(memory.parameters),
+                   ", gradients ", Text(memory.sum + memory.gradient),
+                   ", rows of a microbatch ", Text(memory.rows),
+                   "), which offers ", Text(static_cast<double>(capacity))));
+}
+
+absl::Status CheckTrainingMemory(const TrainingJob& job,
+                                 const std::vector<Member>& workers) {
+  if (job.model.experts == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const Placement placed,
+                   Place(static_cast<int32_t>(job.model.experts),
+                         static_cast<int32_t>(workers.size()), 0));
+  for (size_t w = 0; w < workers.size(); ++w) {
+    const auto experts =
+        static_cast<int64_t>(placed.experts_of_worker[w].size());
+    if (experts == 0) continue;
+    const int64_t replicas =
+        job.recovery.buddies && workers.size() > 1 ? experts : 0;
+    const MemberInfo& info = workers[w].info;
+    RETURN_IF_ERROR(LargestWindow(job, MemoryOfWorker(job, experts, replicas),
+                                  info.capacity_bytes,
+                                  absl::StrCat("expert worker '", info.id, "'"))
+                        .status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

@@ -1,0 +1,238 @@
+#include "services/coordinator/preparation/job_checkpoint.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/config/text_proto.h"
+#include "services/rpc/wire/tensor_frame.h"
+#include "services/train/job_options.h"
+#include "services/train/parameter_store.h"
+
+namespace gshard {
+namespace {
+
+constexpr char kSourceFile[] = "source.model";
+constexpr char kTargetFile[] = "target.model";
+
+// "layers: expected 4, got 6", for the first line that differs.
+std::string FirstDifference(const std::string& expected,
+                            const std::string& got) {
+  const std::vector<std::string> a = absl::StrSplit(expected, '\n');
+  const std::vector<std::string> b = absl::StrSplit(got, '\n');
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (a[i] == b[i]) continue;
+    return absl::StrCat("expected '", a[i], "' as in the checkpoint, got '",
+                        b[i], "'");
+  }
+  return "expected that of the checkpoint, got another";
+}
+
+// Whether `tensors` are those of the job's model, each once.
+absl::Status CheckComplete(const TrainingJob& job,
+                           const std::vector<TensorEntry>& tensors) {
+  const std::vector<TensorSpec> expected =
+      CheckpointTensors(job.model, MakeOptimizer(job.optimizer).get());
+  std::map<absl::string_view, const TensorEntry*> found;
+  for (const TensorEntry& entry : tensors) found[entry.name] = &entry;
+  for (const TensorSpec& spec : expected) {
+    const auto entry = found.find(spec.name);
+    if (entry == found.end()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("tensor '", spec.name, "' is in no shard"));
+    }
+    if (entry->second->type != spec.type || entry->second->dims != spec.dims) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "tensor '", spec.name, "' of ", entry->second->file, ": expected ",
+          TypeString(spec.type, spec.dims), ", got ",
+          TypeString(entry->second->type, entry->second->dims)));
+    }
+  }
+  if (tensors.size() == expected.size()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("expected ", expected.size(), " tensors in the shards, got ",
+                   tensors.size()));
+}
+
+// Whether the checkpoint is of the job, that is, of its name. One that says
+// nothing of a job, or nothing that can be read, is anybody's.
+absl::Status CheckWrittenBy(const TrainingJob& job,
+                            const CheckpointReader& checkpoint) {
+  const StringMap& metadata = checkpoint.manifest().metadata;
+  const auto text = metadata.find(kJobKey);
+  if (text == metadata.end()) return absl::OkStatus();
+  // Its name only: what else it says may have been right in another release.
+  v1::TrainingJob writer;
+  const absl::Status read =
+      ParseTextProto(text->second, &writer, UnknownFields::kIgnored);
+  if (!read.ok()) {
+    LogWarning("a checkpoint does not say whose it is",
+               {{"path", checkpoint.path()}, {"status", read}});
+    return absl::OkStatus();
+  }
+  if (writer.name() == job.name) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("checkpoint.directory: expected checkpoints of job '",
+                   job.name, "', got ", checkpoint.path(), " of job '",
+                   writer.name(), "'; choose another folder"));
+}
+
+// Whether the checkpoint has some, but not all, of the job's steps.
+absl::Status CheckGoesOn(const TrainingJob& job,
+                         const CheckpointReader& checkpoint) {
+  const Manifest& manifest = checkpoint.manifest();
+  const auto seed = manifest.metadata.find(kSeedKey);
+  if (seed == manifest.metadata.end() ||
+      seed->second != absl::StrCat(job.seed)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "seed: expected ",
+        seed == manifest.metadata.end() ? "none" : seed->second,
+        " as in the checkpoint ", checkpoint.path(), ", got ", job.seed));
+  }
+  if (manifest.step < job.steps) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "steps: expected more than the ", manifest.step, " of the checkpoint ",
+      checkpoint.path(), ", got ", job.steps));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CommitJobCheckpoint(
+    const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
+    std::vector<TensorEntry> tensors, std::optional<double> validation_loss,
+    std::vector<std::string> pinned, FaultPoints* faults) {
+  RETURN_IF_ERROR(CheckComplete(job, tensors));
+  Manifest manifest;
+  manifest.step = step;
+  manifest.model_config = ModelConfigToText(job.model);
+  manifest.tokenizer_file = kSourceFile;
+  if (!tokenizers.target.empty()) manifest.target_tokenizer_file = kTargetFile;
+  manifest.validation_loss = validation_loss;
+  manifest.metadata = {{kJobKey, TrainingJobToText(job)},
+                       {kSeedKey, absl::StrCat(job.seed)},
+                       {kDefaultLanguageKey, job.data.default_language}};
+  manifest.tensors = std::move(tensors);
+  ASSIGN_OR_RETURN(
+      const std::string path,
+      CommitCheckpoint(job.checkpoint.directory, std::move(manifest),
+                       tokenizers.source, tokenizers.target, faults));
+  const int64_t base = RollbackBase(job, step);
+  if (job.on_nonfinite == OnNonfinite::kRollback && base > 0) {
+    pinned.push_back(CheckpointPath(job.checkpoint.directory, base));
+  }
+  const absl::Status pruned =
+      PruneCheckpoints(job.checkpoint.directory,
+                       {.last = job.checkpoint.keep,
+                        .best = job.checkpoint.keep_best,
+                        .pinned = std::move(pinned)},
+                       faults);
+  if (!pruned.ok()) {
+    LogWarning("old checkpoints stay", {{"status", pruned}});
+  }
+  return path;
+}
+
+int64_t RollbackBase(const TrainingJob& job, int64_t step) {
+  const int64_t every = job.checkpoint.every_steps;
+  return every > 0 ? step / every * every : 0;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
+    const TrainingJob& job, std::stop_token stop) {
+  auto reader = LatestGoodCheckpoint(job.checkpoint.directory, stop);
+  if (absl::IsNotFound(reader.status())) return nullptr;
+  RETURN_IF_ERROR(reader.status());
+  RETURN_IF_ERROR(CheckWrittenBy(job, **reader));
+  return reader;
+}
+
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
+    const TrainingJob& job, FolderClaim& claim, std::stop_token stop) {
+  ASSIGN_OR_RETURN(auto reader, LatestOfJob(job, stop));
+  if (reader != nullptr) RETURN_IF_ERROR(CheckGoesOn(job, *reader));
+  RETURN_IF_ERROR(ClearAfter(job.checkpoint.directory,
+                             reader == nullptr ? -1 : reader->manifest().step,
+                             &claim));
+  return reader;
+}
+
+absl::Status CheckToResume(const TrainingJob& job) {
+  const auto path = LatestCheckpoint(job.checkpoint.directory);
+  if (absl::IsNotFound(path.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(path.status());
+  ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(*path));
+  RETURN_IF_ERROR(CheckWrittenBy(job, *reader));
+  return CheckGoesOn(job, *reader);
+}
+
+absl::Status CheckWithoutCheckpoints(const TrainingJob& job) {
+  ASSIGN_OR_RETURN(const auto checkpoints,
+                   ListCheckpoints(job.checkpoint.directory));
+  if (checkpoints.empty()) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      "checkpoint.directory: expected one without checkpoints, got ",
+      checkpoints.front(), "; choose another folder, or resume"));
+}
+
+absl::Status CheckResumable(const TrainingJob& job,
+                            const CheckpointReader& checkpoint) {
+  const std::string model = ModelConfigToText(job.model);
+  if (checkpoint.manifest().model_config != model) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "model: ", FirstDifference(checkpoint.manifest().model_config, model)));
+  }
+  return checkpoint.CheckExactly(
+      CheckpointTensors(job.model, MakeOptimizer(job.optimizer).get()));
+}
+
+absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory) {
+  ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(directory));
+  const Manifest& manifest = reader->manifest();
+  absl::StatusOr<ModelConfig> model = ParseModelConfig(manifest.model_config);
+  if (!model.ok()) {
+    return absl::DataLossError(
+        absl::StrCat(directory, ": model_config: ", model.status().message()));
+  }
+  std::vector<TensorSpec> expected =
+      CheckpointTensors(*model, /*optimizer=*/nullptr);
+  for (const TensorEntry& entry : manifest.tensors) {
+    if (absl::StartsWith(entry.name, "optimizer/")) {
+      expected.push_back({entry.name, entry.type, entry.dims});
+    }
+  }
+  RETURN_IF_ERROR(reader->CheckExactly(expected));
+  if (manifest.tokenizer_file.empty() ||
+      (!model->shared_vocabulary && manifest.target_tokenizer_file.empty())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint ", directory, " lacks a tokenizer of the ",
+        manifest.tokenizer_file.empty() ? "source" : "target", " side"));
+  }
+  return ServableCheckpoint{.directory = directory,
+                            .step = manifest.step,
+                            .model = *std::move(model)};
+}
+
+absl::StatusOr<std::vector<TensorEntry>> EntriesFromProto(
+    const v1::CheckpointWritten& written) {
+  std::vector<TensorEntry> entries;
+  for (const v1::TensorEntry& entry : written.tensors()) {
+    if (entry.element_type() != v1::ELEMENT_TYPE_FLOAT32) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", entry.name(), "': expected f32"));
+    }
+    entries.push_back({.name = entry.name(),
+                       .file = entry.file(),
+                       .type = ElementType::kFloat32,
+                       .dims = Dims(entry.dims().begin(), entry.dims().end()),
+                       .sha256 = entry.sha256()});
+  }
+  return entries;
+}
+
+}  // namespace gshard

@@ -1,0 +1,86 @@
+// What a checkpoint of a training job says beside its tensors, and how one is
+// opened for training on or for serving.
+
+#ifndef SERVICES_COORDINATOR_PREPARATION_JOB_CHECKPOINT_H_
+#define SERVICES_COORDINATOR_PREPARATION_JOB_CHECKPOINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/gshard/v1/training.pb.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/folder_claim.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/preparation/job_tokenizers.h"
+
+namespace gshard {
+
+// Keys of Manifest.metadata.
+inline constexpr char kJobKey[] = "job";    // the job in text form
+inline constexpr char kSeedKey[] = "seed";  // decimal
+
+// Makes the shards of `step` a checkpoint of the job, removes those that the
+// job does not keep and that are not `pinned`, and returns its path. `faults`
+// is the job's claim to the folder. `validation_loss`, of the weights of this
+// step, is recorded if it was measured. Errors: FailedPrecondition if `tensors`
+// are not those of the job's model; those of CommitCheckpoint.
+absl::StatusOr<std::string> CommitJobCheckpoint(
+    const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
+    std::vector<TensorEntry> tensors,
+    std::optional<double> validation_loss = std::nullopt,
+    std::vector<std::string> pinned = {}, FaultPoints* faults = nullptr);
+
+// Where ROLLBACK goes back to from a step after `step`: the checkpoint of the
+// last multiple of checkpoint.every_steps, or 0 for the start.
+int64_t RollbackBase(const TrainingJob& job, int64_t step);
+
+// The newest checkpoint in the job's folder, read and verified in full; null if
+// there is none. Errors: those of LatestGoodCheckpoint; FailedPrecondition if
+// another job wrote it, as its manifest says.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
+    const TrainingJob& job, std::stop_token stop = {});
+
+// The same, to train on from. Newer ones, which are damaged, are set aside with
+// a warning, since the job will write these steps again, and what dead writers
+// left is removed. Errors: also those of ClearAfter; FailedPrecondition if it
+// is of another seed, or has all of the job's steps already.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
+    const TrainingJob& job, FolderClaim& claim, std::stop_token stop = {});
+
+// What can be said in a moment, changing nothing, of whether the job can go on
+// from the newest checkpoint that opens. Errors: those of OpenToResume.
+absl::Status CheckToResume(const TrainingJob& job);
+
+// Errors: AlreadyExists naming a checkpoint that is in the job's folder.
+absl::Status CheckWithoutCheckpoints(const TrainingJob& job);
+
+// Whether `checkpoint` has exactly the tensors and the model of the job, whose
+// tokenizers are prepared. Errors: FailedPrecondition naming what differs.
+absl::Status CheckResumable(const TrainingJob& job,
+                            const CheckpointReader& checkpoint);
+
+struct ServableCheckpoint {
+  std::string directory;
+  int64_t step = 0;
+  ModelConfig model;
+};
+
+// Checks that all that serving needs is there; what the optimizer keeps is not
+// looked at. Errors: those of CheckpointReader::Open and CheckExactly; DataLoss
+// if the model's configuration cannot be read; FailedPrecondition without
+// tokenizer.
+absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory);
+
+// A shard's entries from a worker, which is not trusted to write sound ones.
+// Errors: InvalidArgument.
+absl::StatusOr<std::vector<TensorEntry>> EntriesFromProto(
+    const v1::CheckpointWritten& written);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_PREPARATION_JOB_CHECKPOINT_H_

@@ -1,0 +1,97 @@
+#include "services/coordinator/preparation/job_files.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/file.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckReadable(absl::string_view field, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status status = InputFile::Open(path).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": expected a readable file: ", status.message()));
+}
+
+// Paths that match, in order of name; nothing if none does.
+std::vector<std::string> Match(const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found;
+  if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  }
+  globfree(&found);
+  // By bytes, whatever the locale.
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
+  std::vector<TextFile> all;
+  for (size_t i = 0; i < files->size(); ++i) {
+    const TextFile& file = (*files)[i];
+    const std::string name = absl::StrCat(field, "[", i, "].path");
+    absl::Status status = CheckReadable(name, file.path);
+    std::vector<std::string> paths = {file.path};
+    if (!status.ok() && file.path.find_first_of("*?[") != std::string::npos) {
+      paths = Match(file.path);
+      status = absl::OkStatus();
+      if (paths.empty()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name, ": no file matches ", file.path));
+      }
+      for (const std::string& path : paths) {
+        RETURN_IF_ERROR(CheckReadable(name, path));
+      }
+    }
+    RETURN_IF_ERROR(status);
+    for (std::string& path : paths) {
+      all.push_back(file);
+      all.back().path = std::move(path);
+    }
+  }
+  *files = std::move(all);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status FindJobFiles(TrainingJob* job) {
+  TrainingData& data = job->data;
+  RETURN_IF_ERROR(CheckReadable("data.train_path", data.train_path));
+  RETURN_IF_ERROR(CheckReadable("data.dev_path", data.dev_path));
+  RETURN_IF_ERROR(
+      CheckReadable("data.source_tokenizer_path", data.source_tokenizer_path));
+  RETURN_IF_ERROR(
+      CheckReadable("data.target_tokenizer_path", data.target_tokenizer_path));
+  RETURN_IF_ERROR(Expand("data.train_files", &data.train_files));
+  RETURN_IF_ERROR(Expand("data.dev_files", &data.dev_files));
+  return ValidateTrainingJob(*job);
+}
+
+absl::Duration TimeToIndex(const TrainingData& data) {
+  constexpr double kBytesPerSecond = 256 << 10;
+  double bytes = 0;
+  for (const auto& files : {TrainFiles(data), DevFiles(data)}) {
+    for (const TextFile& file : files) {
+      std::error_code error;
+      const uintmax_t size = std::filesystem::file_size(file.path, error);
+      if (!error) bytes += static_cast<double>(size);
+    }
+  }
+  return absl::Seconds(bytes / kBytesPerSecond);
+}
+
+}  // namespace gshard

@@ -1,0 +1,158 @@
+#include "services/coordinator/preparation/job_preparation.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/checkpoint/file.h"
+#include "services/coordinator/preparation/job_checkpoint.h"
+#include "services/coordinator/preparation/job_files.h"
+
+namespace gshard {
+namespace {
+
+std::optional<ResumePoint::Best> FindBest(const std::string& root) {
+  const absl::StatusOr<std::string> path = BestCheckpoint(root);
+  if (!path.ok()) return std::nullopt;  // none was measured
+  const auto reader = CheckpointReader::Open(*path);
+  if (!reader.ok()) return std::nullopt;
+  const Manifest& manifest = (*reader)->manifest();
+  if (!manifest.validation_loss.has_value()) return std::nullopt;
+  return ResumePoint::Best{manifest.step, *manifest.validation_loss};
+}
+
+absl::StatusOr<ResumePoint> ResumePointAt(
+    const TrainingJob& job, std::unique_ptr<CheckpointReader> checkpoint) {
+  ResumePoint point;
+  if (checkpoint == nullptr) return point;
+  RETURN_IF_ERROR(CheckResumable(job, *checkpoint));
+  point.best = FindBest(job.checkpoint.directory);
+  point.checkpoint = std::move(checkpoint);
+  return point;
+}
+
+// What is in the folder of a job that has lost it is the other's, and no word
+// on this one, whatever was found.
+absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
+                                    absl::StatusOr<ResumePoint> found) {
+  RETURN_IF_ERROR(claim.Check());
+  return found;
+}
+
+// Of the newest checkpoint that opens; its elements may be damaged.
+bool SaysThatAllIsDone(const TrainingJob& job) {
+  const auto path = LatestCheckpoint(job.checkpoint.directory);
+  if (!path.ok()) return false;
+  const auto reader = CheckpointReader::Open(*path);
+  return reader.ok() && (*reader)->manifest().step >= job.steps;
+}
+
+// Files that coordinators were writing when they were killed; nobody else
+// writes there while the job has its folder.
+void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
+  const auto remove = [&](const std::string& directory,
+                          absl::string_view prefix) {
+    const auto names = ListDirectory(directory);
+    if (!names.ok()) return;  // not made yet
+    for (const std::string& name : *names) {
+      if (!absl::StartsWith(name, prefix) ||
+          !(absl::EndsWith(name, ".tmp") ||
+            absl::StrContains(name, ".training-"))) {
+        continue;
+      }
+      const absl::Status removed =
+          RemoveTree(absl::StrCat(directory, "/", name), claim);
+      if (!removed.ok()) {
+        LogWarning("what a coordinator left half written stays",
+                   {{"job", job.name}, {"status", removed}});
+      }
+    }
+  };
+  remove(job.checkpoint.directory, "owner.json.");
+  remove(TokenizerDirectory(job), "");
+}
+
+// Whether `taken` was refused for the sake of the same job.
+bool IsItsOwn(const TrainingJob& job, const absl::Status& taken) {
+  if (!absl::IsFailedPrecondition(taken)) return false;
+  const auto owner = ReadOwner(job.checkpoint.directory);
+  return owner.ok() && owner->has_value() && (*owner)->job == job.name;
+}
+
+}  // namespace
+
+absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
+                                       std::stop_token stop,
+                                       FaultPoints* faults) {
+  if (stop.stop_requested()) return absl::CancelledError("told to stop");
+  PreparedJob prepared;
+  auto claim = FolderClaim::Take(job.checkpoint.directory, job.name, faults);
+  if (intent.restored && IsItsOwn(job, claim.status())) {
+    prepared.held = claim.status();
+    return prepared;
+  }
+  ASSIGN_OR_RETURN(prepared.claim, std::move(claim));
+  RemoveHalfWritten(job, prepared.claim.get());
+  std::unique_ptr<CheckpointReader> checkpoint;
+  if (intent.restored) {
+    // What goes on is read in full below, and should not be twice.
+    if (SaysThatAllIsDone(job)) {
+      ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+    }
+    prepared.trained =
+        checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
+  }
+  if (prepared.trained) {
+    prepared.start.checkpoint = std::move(checkpoint);
+    prepared.job = std::move(job);
+    return prepared;
+  }
+  if (intent.resume) {
+    ASSIGN_OR_RETURN(checkpoint, OpenToResume(job, *prepared.claim, stop));
+  } else {
+    RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
+  }
+  ASSIGN_OR_RETURN(
+      prepared.tokenizers,
+      PrepareTokenizers(&job, checkpoint.get(), stop, prepared.claim.get()));
+  RETURN_IF_ERROR(ValidateTrainingJob(job));
+  ASSIGN_OR_RETURN(prepared.start, ResumePointAt(job, std::move(checkpoint)));
+  prepared.time_to_index = TimeToIndex(job.data);
+  prepared.job = std::move(job);
+  return prepared;
+}
+
+absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
+                                            FolderClaim& claim,
+                                            std::stop_token stop) {
+  auto checkpoint = OpenToResume(job, claim, stop);
+  if (!checkpoint.ok()) return OfOwner(claim, checkpoint.status());
+  return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
+}
+
+absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
+                                              int64_t step, FolderClaim& claim,
+                                              std::stop_token stop) {
+  if (step == 0) return ResumePoint();
+  const std::string& root = job.checkpoint.directory;
+  auto checkpoint = CheckpointReader::Open(CheckpointPath(root, step));
+  absl::Status status = checkpoint.status();
+  if (status.ok()) status = (*checkpoint)->Verify(stop);
+  if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
+    LogWarning("the checkpoint to go back to is lost",
+               {{"job", job.name}, {"status", status}});
+    RETURN_IF_ERROR(ClearAfter(root, step - 1, &claim));
+    ResumePoint point;
+    point.lost = true;
+    return point;
+  }
+  if (!status.ok()) return OfOwner(claim, status);
+  return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
+}
+
+}  // namespace gshard

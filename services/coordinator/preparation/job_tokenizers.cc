@@ -1,0 +1,136 @@
+#include "services/coordinator/preparation/job_tokenizers.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/checkpoint/file.h"
+#include "services/data/corpus.h"
+#include "services/tokenizer/tokenizer.h"
+#include "services/tokenizer/trainer.h"
+
+namespace gshard {
+namespace {
+
+constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
+// That tokenizers are trained from; data in memory grows with it.
+constexpr size_t kMaxTokenizerPairs = 1'000'000;
+
+std::string FileOf(const std::string& directory, absl::string_view side) {
+  return absl::StrCat(directory, "/", side, ".model");
+}
+
+// The bytes of a file that the job names, checked to be the checkpoint's.
+absl::StatusOr<std::string> ReadNamed(absl::string_view field,
+                                      const std::string& path,
+                                      const std::string& expected) {
+  const absl::StatusOr<std::string> bytes = ReadFile(path, kMaxTokenizerBytes);
+  if (!bytes.ok()) return Annotate(bytes.status(), field);
+  if (!expected.empty() && *bytes != expected) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        field, ": '", path, "' is not the tokenizer of the checkpoint"));
+  }
+  return *bytes;
+}
+
+absl::Status Train(const TrainingJob& job, bool source_side, bool target_side,
+                   int64_t vocabulary_size, const std::string& path,
+                   std::stop_token stop) {
+  ASSIGN_OR_RETURN(const CorpusSample corpus,
+                   SampleCorpus(TrainFiles(job.data), kMaxTokenizerPairs,
+                                static_cast<uint64_t>(job.seed), stop));
+  TokenizerOptions options;
+  options.vocab_size = static_cast<int32_t>(vocabulary_size);
+  options.seed = static_cast<uint32_t>(job.seed);
+  std::vector<std::string> sentences;
+  sentences.reserve(corpus.pairs.size() * (source_side && target_side ? 2 : 1));
+  if (source_side) {
+    options.languages = corpus.languages;
+    for (const SentencePair& pair : corpus.pairs) {
+      sentences.push_back(pair.source);
+    }
+  }
+  if (target_side) {
+    for (const SentencePair& pair : corpus.pairs) {
+      sentences.push_back(pair.target);
+    }
+  }
+  return TrainTokenizer(options, sentences, path, stop);
+}
+
+// The bytes of one side's tokenizer; `in_checkpoint` is empty without one.
+absl::StatusOr<std::string> Prepare(const TrainingJob& job,
+                                    absl::string_view side,
+                                    const std::string& in_checkpoint,
+                                    std::stop_token stop, FaultPoints* faults) {
+  RETURN_IF_ERROR(MakeDirectories(TokenizerDirectory(job), faults));
+  const bool is_source = side == "source";
+  const std::string& named = is_source ? job.data.source_tokenizer_path
+                                       : job.data.target_tokenizer_path;
+  const std::string path = FileOf(TokenizerDirectory(job), side);
+  std::string bytes = in_checkpoint;
+  if (!named.empty()) {
+    ASSIGN_OR_RETURN(
+        bytes, ReadNamed(absl::StrCat("data.", side, "_tokenizer_path"), named,
+                         in_checkpoint));
+  } else if (bytes.empty()) {
+    const std::string trained = absl::StrCat(path, ".", UniqueDigits(), ".tmp");
+    RETURN_IF_ERROR(Annotate(
+        Train(job, is_source, !is_source || job.model.shared_vocabulary,
+              is_source ? job.model.source_vocabulary_size
+                        : job.model.target_vocabulary_size,
+              trained, stop),
+        absl::StrCat(side, " tokenizer")));
+    const auto read = ReadFile(trained, kMaxTokenizerBytes);
+    RETURN_IF_ERROR(RemoveTree(trained, faults));
+    ASSIGN_OR_RETURN(bytes, read);
+  }
+  RETURN_IF_ERROR(WriteFileAtomically(path, bytes, faults));
+  return bytes;
+}
+
+absl::StatusOr<int64_t> VocabularySize(const std::string& bytes,
+                                       absl::string_view side) {
+  const auto tokenizer = Tokenizer::FromModelBytes(bytes);
+  if (tokenizer.ok()) return (*tokenizer)->vocab_size();
+  absl::Status status =
+      Annotate(tokenizer.status(), absl::StrCat(side, " tokenizer"));
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::InvalidArgumentError(status.message());
+}
+
+}  // namespace
+
+std::string TokenizerDirectory(const TrainingJob& job) {
+  return absl::StrCat(job.checkpoint.directory, "/tokenizer");
+}
+
+absl::StatusOr<JobTokenizers> PrepareTokenizers(
+    TrainingJob* job, const CheckpointReader* checkpoint, std::stop_token stop,
+    FaultPoints* faults) {
+  JobTokenizers tokenizers;
+  tokenizers.directory = TokenizerDirectory(*job);
+  std::string source_before, target_before;
+  if (checkpoint != nullptr) {
+    ASSIGN_OR_RETURN(source_before, checkpoint->ReadTokenizer());
+    if (!job->model.shared_vocabulary) {
+      ASSIGN_OR_RETURN(target_before, checkpoint->ReadTargetTokenizer());
+    }
+  }
+  ASSIGN_OR_RETURN(tokenizers.source,
+                   Prepare(*job, "source", source_before, stop, faults));
+  ASSIGN_OR_RETURN(job->model.source_vocabulary_size,
+                   VocabularySize(tokenizers.source, "source"));
+  if (job->model.shared_vocabulary) {
+    job->model.target_vocabulary_size = job->model.source_vocabulary_size;
+  } else {
+    ASSIGN_OR_RETURN(tokenizers.target,
+                     Prepare(*job, "target", target_before, stop, faults));
+    ASSIGN_OR_RETURN(job->model.target_vocabulary_size,
+                     VocabularySize(tokenizers.target, "target"));
+  }
+  return tokenizers;
+}
+
+}  // namespace gshard

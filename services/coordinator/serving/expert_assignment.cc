@@ -1,0 +1,125 @@
+#include "services/coordinator/serving/expert_assignment.h"
+
+#include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "services/base/status_macros.h"
+
+namespace gshard {
+namespace {
+
+// What a worker reads from a checkpoint in a second, for judging moves.
+constexpr double kLoadBytesPerSecond = 200e6;
+
+// Sets of workers of which the placement is remembered, and how much worse it
+// may be than what would be moved to: less than moving is worth.
+constexpr size_t kMaxHomes = 16;
+constexpr double kHomeCost = 1.1;
+
+}  // namespace
+
+absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
+                                               const ObservedMembers& members) {
+  ReplicaProblem problem;
+  problem.num_experts = model.experts;
+  problem.replicas = model.replicas;
+  problem.load = model.load;
+  std::vector<MemberKey> workers;
+  std::vector<std::string> names;
+  ExpertLists lists;
+  bool anything = false;
+  for (const auto& [key, worker] : members) {
+    const MemberInfo& info = worker.member.info;
+    if (info.role != MemberRole::kExpertWorker) continue;
+    workers.push_back(key);
+    names.push_back(key.name);
+    ReplicaProblem::Worker& room = problem.workers.emplace_back();
+    if (info.capacity_bytes > 0) {
+      room.max_experts = static_cast<int32_t>(std::min<int64_t>(
+          info.capacity_bytes / std::max<int64_t>(model.plan.expert_bytes, 1),
+          model.experts));
+    }
+    std::set<int32_t> has;  // or is loading
+    bool full = false;      // it could not load a part
+    for (const auto& [session, held] : worker.sessions) {
+      if (!IsOfModel(session, held, model)) continue;
+      full = full || held.state == HeldSession::State::kPaused;
+      if (IsThereOrComes(held)) {
+        has.insert(held.experts.begin(), held.experts.end());
+      }
+    }
+    std::vector<int32_t>& list = lists.emplace_back(has.begin(), has.end());
+    const auto assigned = model.assignment.find(key);
+    if (assigned != model.assignment.end()) {
+      list = assigned->second;
+    }
+    if (full) {
+      std::erase_if(list, [&](int32_t e) { return !has.contains(e); });
+      room.max_experts =
+          std::min(room.max_experts, static_cast<int32_t>(list.size()));
+    }
+    anything = anything || !list.empty();
+  }
+  if (workers.empty() || model.experts == 0) return ExpertAssignment();
+  if (anything) {
+    lists = RepairReplicas(problem, std::move(lists));
+    const auto even = static_cast<int32_t>(
+        (model.experts * model.replicas + workers.size() - 1) / workers.size());
+    lists = ImproveReplicas(
+        problem, lists,
+        {.max_moves = std::max(even, 8),
+         .seconds_per_move = static_cast<double>(model.plan.expert_bytes) /
+                             kLoadBytesPerSecond});
+  } else {
+    ASSIGN_OR_RETURN(lists, PlaceReplicas(problem));
+  }
+  const auto home = model.homes.find(names);
+  const auto fits = [&] {
+    for (size_t w = 0; w < workers.size(); ++w) {
+      if (static_cast<int64_t>(home->second[w].size()) >
+          problem.workers[w].max_experts) {
+        return false;
+      }
+    }
+    return true;
+  };
+  if (home != model.homes.end() && fits() &&
+      PlacementCost(problem, home->second) <=
+          kHomeCost * PlacementCost(problem, lists)) {
+    lists = home->second;
+  }
+  ExpertAssignment assignment;
+  for (size_t w = 0; w < workers.size(); ++w) {
+    assignment[workers[w]] = std::move(lists[w]);
+  }
+  return assignment;
+}
+
+void RememberHome(ServedModel* model) {
+  if (model->phase == ServedModel::Phase::kLoading) return;
+  std::map<std::pair<std::string, int64_t>, std::set<int32_t>> placed;
+  for (const v1::WorkerPlacement& part : model->placement.workers()) {
+    placed[{part.name(), part.incarnation()}].insert(part.experts().begin(),
+                                                     part.experts().end());
+  }
+  std::vector<std::string> names;
+  ExpertLists lists;
+  std::vector<size_t> counts(model->experts);
+  for (const auto& [key, list] : model->assignment) {
+    const std::set<int32_t>& has = placed[{key.name, key.incarnation}];
+    if (!std::equal(list.begin(), list.end(), has.begin(), has.end())) return;
+    names.push_back(key.name);
+    lists.push_back(list);
+    for (const int32_t expert : list) ++counts[expert];
+  }
+  for (const size_t count : counts) {
+    if (count < std::min<size_t>(model->replicas, names.size())) return;
+  }
+  if (model->homes.size() >= kMaxHomes) model->homes.clear();
+  model->homes[std::move(names)] = std::move(lists);
+}
+
+}  // namespace gshard

@@ -1,0 +1,27 @@
+// ExpertAssignment: which experts of a served model each worker is to have.
+// Pure; how workers come to have them is a matter of serving_diff.h.
+
+#ifndef SERVICES_COORDINATOR_SERVING_EXPERT_ASSIGNMENT_H_
+#define SERVICES_COORDINATOR_SERVING_EXPERT_ASSIGNMENT_H_
+
+#include "absl/status/statusor.h"
+#include "services/coordinator/serving/served_model.h"
+
+namespace gshard {
+
+// From what `model.assignment` says of the workers that are there and, of those
+// that it does not know, from the parts that they have. Nothing moves unless
+// experts lack replicas or the model's load makes it worth while; a worker with
+// a part that it could not load keeps what it has. Calling again with the
+// result changes nothing. Empty without workers or experts. Errors: those of
+// PlaceReplicas, where no worker has anything yet.
+absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
+                                               const ObservedMembers& members);
+
+// Notes in model->homes where experts are, if all that is assigned is placed
+// and no expert lacks replicas.
+void RememberHome(ServedModel* model);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_SERVING_EXPERT_ASSIGNMENT_H_

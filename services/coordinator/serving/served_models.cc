@@ -1,0 +1,350 @@
+#include "services/coordinator/serving/served_models.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/random.h"
+#include "services/base/status_macros.h"
+#include "services/coordinator/serving/expert_assignment.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckName(absl::string_view field, const std::string& name) {
+  const bool sound =
+      !name.empty() && name.size() <= 128 &&
+      std::all_of(name.begin(), name.end(), [](char c) {
+        return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+      });
+  if (sound) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field,
+                   ": expected 1 to 128 letters, digits, '.', '_' or "
+                   "'-', got '",
+                   absl::CHexEscape(name), "'"));
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return a == b || std::filesystem::equivalent(a, b, error);
+}
+
+absl::Status CheckRequest(const ServedModels::Request& request) {
+  RETURN_IF_ERROR(CheckName("name", request.name));
+  if (!request.version.empty()) {
+    RETURN_IF_ERROR(CheckName("version", request.version));
+  }
+  if (request.checkpoint_directory.empty()) {
+    return absl::InvalidArgumentError(
+        "checkpoint_directory: expected a path, got nothing");
+  }
+  if (request.replicas < 0 || request.replicas > kMaxReplicas) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("replicas: expected 1 to ", kMaxReplicas,
+                     ", or 0 for the default, got ", request.replicas));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ServedModels::ServedModels(
+    Members* members, TaskQueue* queue,
+    std::function<int64_t()> next_placement_version,
+    std::function<void(const std::string&, const v1::Placement&)>
+        keep_placement,
+    Options options)
+    : cluster_(members),
+      queue_(queue),
+      next_placement_version_(std::move(next_placement_version)),
+      keep_placement_(std::move(keep_placement)),
+      options_(options),
+      loads_(options.load_half_life) {}
+
+void ServedModels::Load(const Request& request, OnLoaded done) {
+  const absl::Status sound = CheckRequest(request);
+  if (!sound.ok()) return done(sound);
+  const absl::StatusOr<ServableCheckpoint> checkpoint =
+      OpenToServe(request.checkpoint_directory);
+  if (!checkpoint.ok()) return done(checkpoint.status());
+  const absl::StatusOr<std::string> session = SessionOf(request, *checkpoint);
+  if (!session.ok()) return done(session.status());
+  ServedModel* model = FindModel(*session);
+  if (model == nullptr) {
+    auto made = MakeModel(request, *checkpoint, *session);
+    if (!made.ok()) return done(made.status());
+    model = &(desired_.models[*session] = *std::move(made));
+    kept_.erase(*session);
+  } else if (request.replicas != 0) {
+    model->request.replicas = model->replicas = request.replicas;
+    model->homes.clear();
+  }
+  if (model->phase == ServedModel::Phase::kAnswering) {
+    done(*session);
+  } else {
+    waiting_[*session].push_back(std::move(done));
+  }
+  Reconcile();
+}
+
+absl::StatusOr<ServedModel> ServedModels::MakeModel(
+    const Request& request, const ServableCheckpoint& checkpoint,
+    const std::string& session) {
+  ServedModel model;
+  model.session = session;
+  model.request = request;
+  // What it stands for from now on, whatever comes into the folder.
+  model.request.version = session.substr(request.name.size() + 1);
+  model.request.checkpoint_directory = checkpoint.directory;
+  model.number = ++last_number_;
+  ASSIGN_OR_RETURN(
+      model.plan, PlanServing(session, checkpoint.model, checkpoint.directory));
+  model.content = FoldIn(model.plan.router_load.router().segments_key(),
+                         checkpoint.directory);
+  model.experts = static_cast<int32_t>(checkpoint.model.experts);
+  model.replicas = request.replicas == 0 ? options_.replicas : request.replicas;
+  // Another version that routers have, of this coordinator or the one before.
+  const auto is_other = [&](const auto& other) {
+    return other.first != session && NameOf(other.first) == request.name;
+  };
+  model.standby =
+      std::any_of(desired_.models.begin(), desired_.models.end(), is_other) ||
+      std::any_of(kept_.begin(), kept_.end(), is_other);
+  if (const auto kept = kept_.find(session); kept != kept_.end()) {
+    Adopt(kept->second, &model);
+  }
+  if (cluster_->List(MemberRole::kRouter).empty()) {
+    return absl::FailedPreconditionError("there is no router");
+  }
+  if (model.experts > 0 && cluster_->List(MemberRole::kExpertWorker).empty()) {
+    return absl::FailedPreconditionError("there is no expert worker");
+  }
+  Observe();
+  RETURN_IF_ERROR(AssignExperts(model, members_).status());
+  return model;
+}
+
+absl::StatusOr<std::string> ServedModels::SessionOf(
+    const Request& request, const ServableCheckpoint& checkpoint) const {
+  const auto is_free = [&](const std::string& session) {
+    const Request* const served = Find(session);
+    return served == nullptr ||
+           SameFolder(served->checkpoint_directory, checkpoint.directory);
+  };
+  const std::string& version = request.version;
+  std::string session =
+      absl::StrCat(request.name, "@",
+                   version.empty() ? absl::StrCat(checkpoint.step) : version);
+  if (!version.empty() && !is_free(session)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("version: ", session, " is served from ",
+                     Find(session)->checkpoint_directory,
+                     "; expected another version for ", checkpoint.directory));
+  }
+  // Another training may end at the same step.
+  for (int i = 2; !is_free(session); ++i) {
+    session = absl::StrCat(request.name, "@", checkpoint.step, "-", i);
+  }
+  return session;
+}
+
+const ServedModels::Request* ServedModels::Find(
+    const std::string& session) const {
+  const auto found = desired_.models.find(session);
+  return found == desired_.models.end() ? nullptr : &found->second.request;
+}
+
+ServedModel* ServedModels::FindModel(const std::string& session) {
+  const auto found = desired_.models.find(session);
+  return found == desired_.models.end() ? nullptr : &found->second;
+}
+
+absl::StatusOr<ServedModels::Request> ServedModels::Previous(
+    const std::string& name) const {
+  for (const auto& [session, model] : desired_.models) {
+    if (model.request.name != name) continue;
+    const auto previous = previous_.find(name);
+    if (previous != previous_.end()) return previous->second;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "name: no version of '", name, "' before ", session, " is known"));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("name: no model '", absl::CHexEscape(name), "' is loaded"));
+}
+
+absl::Status ServedModels::Unload(const std::string& session) {
+  if (Find(session) == nullptr) {
+    return absl::NotFoundError(absl::StrCat(
+        "session: no model '", absl::CHexEscape(session), "' is loaded"));
+  }
+  Remove(session, absl::CancelledError("the model was unloaded"));
+  Reconcile();
+  return absl::OkStatus();
+}
+
+void ServedModels::Remove(const std::string& session, const absl::Status& why) {
+  LogInfo("model is not served any more",
+          {{"session", session}, {"status", why}});
+  desired_.models.erase(session);
+  keep_placement_(session, {});
+  TellWaiting(session, why);
+}
+
+void ServedModels::TellWaiting(const std::string& session,
+                               const absl::StatusOr<std::string>& outcome) {
+  for (const OnLoaded& done : waiting_[session]) {
+    queue_->Post([done, outcome] { done(outcome); });
+  }
+  waiting_.erase(session);
+}
+
+void ServedModels::OnMembersChanged() { Reconcile(); }
+
+void ServedModels::Reconcile() {
+  using Phase = ServedModel::Phase;
+  Observe();
+  std::map<std::string, absl::Status> over;
+  for (auto& [session, model] : desired_.models) {
+    const int64_t version = model.placement.version();
+    const Phase phase = model.phase;
+    Advance(members_, next_placement_version_(), &model);
+    if (model.placement.version() != version) {
+      keep_placement_(session, model.placement);
+    }
+    if (!model.failure.ok()) over[session] = model.failure;
+    if (model.phase == phase || model.phase != Phase::kAnswering) {
+      continue;
+    }
+    LogInfo("model is served",
+            {{"session", session},
+             {"checkpoint", model.request.checkpoint_directory},
+             {"replicas", model.replicas},
+             {"parts", static_cast<int64_t>(model.placement.workers_size())}});
+    TellWaiting(session, session);
+    for (const auto& [other, earlier] : desired_.models) {
+      if (earlier.request.name == model.request.name &&
+          earlier.number < model.number) {
+        over[other] = absl::CancelledError("another version is served");
+        previous_[earlier.request.name] = earlier.request;
+      }
+    }
+  }
+  for (const auto& [session, why] : over) Remove(session, why);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    desired_.awaited = awaited_;
+  }
+  for (const SessionCommand& command : Diff(members_, desired_)) Send(command);
+  std::vector<v1::SessionInfo> infos;
+  for (const auto& [session, model] : desired_.models) {
+    infos.push_back(DescribeModel(model, members_));
+  }
+  options_.gauges.Set(infos);
+  std::lock_guard<std::mutex> lock(mutex_);
+  published_ = std::move(infos);
+}
+
+void ServedModels::Observe() {
+  ObservedMembers before = std::exchange(members_, {});
+  for (const Member& member : cluster_->List()) {
+    members_[KeyOf(member)] = {member,
+                               std::move(before[KeyOf(member)].sessions)};
+  }
+  for (auto& [session, model] : desired_.models) FindKept(&model, &members_);
+}
+
+HeldSession* ServedModels::FindHeld(const MemberKey& member,
+                                    const std::string& session,
+                                    int64_t command) {
+  const auto found = members_.find(member);
+  if (found == members_.end()) return nullptr;
+  HeldSession& held = found->second.sessions[session];
+  return held.command == command ? &held : nullptr;
+}
+
+void ServedModels::Send(const SessionCommand& command) {
+  HeldSession& held = members_.at(command.member).sessions[command.session];
+  OnSent(command.command, FindModel(ModelOf(command.session)), &held);
+  held.command = ++last_command_;
+  cluster_->Send(
+      command.member, command.command,
+      [this, queue = queue_, member = command.member, session = command.session,
+       number = held.command](const absl::StatusOr<v1::CommandReply>& reply) {
+        queue->Post([this, member, session, number, status = reply.status()] {
+          OnReply(member, session, number, status);
+        });
+      });
+}
+
+void ServedModels::OnReply(const MemberKey& member, const std::string& session,
+                           int64_t command, const absl::Status& status) {
+  HeldSession* const held = FindHeld(member, session, command);
+  if (held == nullptr) return;
+  if (!status.ok() && !absl::IsAlreadyExists(status)) {
+    LogError("a member cannot do what a served model needs",
+             {{"session", session}, {"status", status}});
+  }
+  const absl::Duration pause =
+      OnReplied(status, members_.at(member).member.info.role,
+                options_.retry_pause, FindModel(ModelOf(session)), held);
+  if (pause < absl::InfiniteDuration()) {
+    queue_->PostAfter(pause, [this, member, session, command] {
+      HeldSession* const held = FindHeld(member, session, command);
+      if (held == nullptr) return;
+      held->state = HeldSession::State::kUnknown;
+      Reconcile();
+    });
+  }
+  Reconcile();
+}
+
+void ServedModels::Watch() {
+  if (std::exchange(watching_, true)) return;
+  queue_->PostAfter(options_.watch_interval, [this] { Look(); });
+}
+
+void ServedModels::Look() {
+  Observe();
+  const std::vector<v1::Member> members = cluster_->Describe();
+  loads_.Observe(members, MonotonicTime::Now());
+  for (auto& [session, model] : desired_.models) {
+    model.load = loads_.Of(session);
+    if (std::ssize(model.load) != model.experts) model.load.clear();
+  }
+  std::map<std::string, std::set<std::string>> sessions;  // by member
+  for (const v1::Member& member : members) {
+    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
+      sessions[member.name()].insert(load.session());
+    }
+  }
+  OnHeartbeats(sessions, &members_);
+  Reconcile();
+  queue_->PostAfter(options_.watch_interval, [this] { Look(); });
+}
+
+void ServedModels::SetAwaited(std::set<std::string> names) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  awaited_ = std::move(names);
+}
+
+std::set<std::string> ServedModels::Names() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::set<std::string> names = awaited_;
+  for (const v1::SessionInfo& info : published_) {
+    names.insert(NameOf(info.session()));
+  }
+  return names;
+}
+
+std::vector<v1::SessionInfo> ServedModels::Describe() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return published_;
+}
+
+}  // namespace gshard

@@ -1,0 +1,463 @@
+#include "services/coordinator/serving/serving_diff.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/random.h"
+#include "services/cluster/placement_parts.h"
+#include "services/coordinator/serving/expert_assignment.h"
+
+namespace gshard {
+namespace {
+
+using Phase = ServedModel::Phase;
+using State = HeldSession::State;
+
+// One heartbeat may be older than a release.
+constexpr int kReportsBelieved = 2;
+
+bool IsRouter(const ObservedMember& member) {
+  return member.member.info.role == MemberRole::kRouter;
+}
+
+// Routers that cannot have a model are not waited for.
+bool IsOut(const HeldSession& held) {
+  return held.state == State::kPaused || held.state == State::kLeftOut;
+}
+
+bool HasModel(const ServedModel& model, const HeldSession& held) {
+  return held.content == model.content &&
+         (held.state == State::kReady || held.state == State::kTelling);
+}
+
+// It calls what the placement has, and answers for the name if it is to.
+bool IsUpToDate(const ServedModel& model, const HeldSession& held) {
+  return held.content == model.content && held.state == State::kReady &&
+         held.version == model.placement.version();
+}
+
+const HeldSession& Find(const ObservedMember& member,
+                        const std::string& session) {
+  static const HeldSession& unknown = *new HeldSession();
+  const auto found = member.sessions.find(session);
+  return found == member.sessions.end() ? unknown : found->second;
+}
+
+template <typename Predicate>
+bool AllRouters(const ObservedMembers& members, const ServedModel& model,
+                Predicate holds) {
+  return std::all_of(members.begin(), members.end(), [&](const auto& one) {
+    return !IsRouter(one.second) || holds(Find(one.second, model.session));
+  });
+}
+
+// Those that can have the model know what they are to know of it.
+bool AllRoutersKnow(const ObservedMembers& members, const ServedModel& model) {
+  return AllRouters(members, model, [&](const HeldSession& held) {
+    return IsUpToDate(model, held) || IsOut(held);
+  });
+}
+
+// A part that a worker has, or is to have.
+struct Part {
+  const ObservedMember* worker;
+  std::string session;
+  std::vector<int32_t> experts;
+  State state;
+  bool wanted;  // else it goes when others have its experts
+  bool in_use;  // the present placement has it
+};
+
+bool IsPlaced(const ServedModel& model, const std::string& worker,
+              const std::string& session) {
+  const auto& placed = model.placement.workers();
+  return std::any_of(placed.begin(), placed.end(), [&](const auto& part) {
+    return part.name() == worker && part.session() == session;
+  });
+}
+
+std::vector<Part> PartsOf(const ObservedMembers& members,
+                          const ServedModel& model) {
+  std::vector<Part> parts;
+  for (const auto& [key, worker] : members) {
+    if (IsRouter(worker)) continue;
+    const size_t first = parts.size();
+    std::vector<std::vector<int32_t>> experts;
+    for (const auto& [session, held] : worker.sessions) {
+      if (!IsOfModel(session, held, model) || !IsThereOrComes(held)) continue;
+      experts.push_back(held.experts);
+      parts.push_back({&worker, session, held.experts, held.state,
+                       /*wanted=*/false, IsPlaced(model, key.name, session)});
+    }
+    const auto assigned = model.assignment.find(key);
+    if (assigned == model.assignment.end()) continue;
+    const PartChange change = PlanParts(experts, assigned->second);
+    for (size_t p = 0; p < experts.size(); ++p) {
+      parts[first + p].wanted = change.keep[p];
+    }
+    if (change.load.empty()) continue;
+    const std::string session = PartSession(model, change.load);
+    parts.push_back({&worker, session, change.load, Find(worker, session).state,
+                     /*wanted=*/true, /*in_use=*/false});
+  }
+  return parts;
+}
+
+bool IsMissing(const Part& part) {
+  return part.wanted && part.state != State::kReady;
+}
+
+// What routers may call.
+v1::Placement PlacementOf(const std::vector<Part>& parts) {
+  // What is in use and goes serves on until its successors are loaded, and
+  // those that have nothing to add wait for the others.
+  const bool loading = std::any_of(parts.begin(), parts.end(), IsMissing);
+  const auto is_covered = [&](const Part& part) {
+    return std::any_of(parts.begin(), parts.end(), [&](const Part& other) {
+      return other.worker == part.worker && !other.wanted && other.in_use &&
+             other.state == State::kReady &&
+             std::includes(other.experts.begin(), other.experts.end(),
+                           part.experts.begin(), part.experts.end());
+    });
+  };
+  v1::Placement placement;
+  for (const Part& part : parts) {
+    const bool placed =
+        part.wanted ? !loading || !is_covered(part) : loading && part.in_use;
+    if (part.state != State::kReady || !placed) continue;
+    const Member& worker = part.worker->member;
+    v1::WorkerPlacement* const out = placement.add_workers();
+    out->set_name(worker.info.id);
+    out->set_address(worker.info.address);
+    *out->mutable_experts() = {part.experts.begin(), part.experts.end()};
+    out->set_session(part.session);
+    out->set_incarnation(worker.incarnation);
+  }
+  return placement;
+}
+
+// Whether routers may learn the placement.
+bool MayPlace(const ServedModel& model, const std::vector<Part>& parts) {
+  if (model.phase != Phase::kLoading) return true;
+  // Of a model that is new when all of it is there, of what they have already
+  // when it has been found again.
+  return std::none_of(parts.begin(), parts.end(), [&](const Part& part) {
+    return model.adopted ? part.in_use && part.state != State::kReady &&
+                               part.state != State::kWaiting
+                         : IsMissing(part);
+  });
+}
+
+// Loads what is wanted, and asks for what routers may be calling.
+void LoadParts(const ServedModel& model, const std::vector<Part>& parts,
+               std::vector<SessionCommand>* commands) {
+  for (const Part& part : parts) {
+    if (part.state != State::kUnknown || !(part.wanted || part.in_use)) {
+      continue;
+    }
+    commands->push_back({KeyOf(part.worker->member), part.session, {}});
+    v1::LoadSession& load = *commands->back().command.mutable_load_session();
+    load = model.plan.worker_load;
+    load.set_session(part.session);
+    *load.mutable_worker()->mutable_experts() = {part.experts.begin(),
+                                                 part.experts.end()};
+  }
+}
+
+SessionCommand Release(const MemberKey& member, const std::string& session) {
+  SessionCommand release{member, session, {}};
+  release.command.mutable_unload_session()->set_session(session);
+  return release;
+}
+
+void TellRouters(const ObservedMembers& members, const ServedModel& model,
+                 std::vector<SessionCommand>* commands) {
+  if (model.placement.version() == 0) return;
+  for (const auto& [key, router] : members) {
+    if (!IsRouter(router)) continue;
+    const HeldSession& held = Find(router, model.session);
+    SessionCommand tell{key, model.session, {}};
+    if (held.state == State::kUnknown) {
+      v1::LoadSession& load = *tell.command.mutable_load_session();
+      load = model.plan.router_load;
+      *load.mutable_router()->mutable_placement() = model.placement;
+      load.mutable_router()->set_standby(model.standby);
+    } else if (held.state != State::kReady || IsUpToDate(model, held)) {
+      continue;
+    } else if (held.content != model.content) {
+      // The same name and version, but of another checkpoint.
+      tell = Release(key, model.session);
+    } else {
+      v1::UpdatePlacement& update = *tell.command.mutable_update_placement();
+      update.set_session(model.session);
+      *update.mutable_placement() = model.placement;
+      update.set_current(!model.standby);
+    }
+    commands->push_back(std::move(tell));
+  }
+}
+
+// What members have and nobody needs.
+void ReleaseOthers(
+    const ObservedMembers& members, const DesiredModels& desired,
+    const std::set<std::pair<MemberKey, std::string>>& needed_parts,
+    std::vector<SessionCommand>* commands) {
+  std::set<std::string> with_routers, changing, settled;
+  for (const auto& [key, member] : members) {
+    if (!IsRouter(member)) continue;
+    for (const auto& [session, held] : member.sessions) {
+      if (held.state != State::kUnknown || held.reports > 0) {
+        with_routers.insert(session);
+      }
+    }
+  }
+  for (const auto& [session, model] : desired.models) {
+    if (model.phase != Phase::kAnswering) changing.insert(NameOf(session));
+    if (model.phase != Phase::kLoading && AllRoutersKnow(members, model)) {
+      settled.insert(session);
+    }
+  }
+  const auto may_go = [&](const MemberKey& key, const std::string& session,
+                          const HeldSession& held) {
+    const bool unknown = held.state == State::kUnknown;
+    if (unknown ? held.reports < kReportsBelieved
+                : held.state != State::kReady && !IsOut(held)) {
+      return false;
+    }
+    const bool is_router = IsRouter(members.at(key));
+    const std::string model = ModelOf(session), name = NameOf(session);
+    if (desired.models.contains(model)) {
+      return !is_router && !IsOut(held) && settled.contains(model) &&
+             !needed_parts.contains({key, session});
+    }
+    // Routers answer with an earlier version until they have the new one.
+    return !desired.awaited.contains(name) &&
+           !(unknown && changing.contains(name)) &&
+           (is_router || !with_routers.contains(model));
+  };
+  for (const auto& [key, member] : members) {
+    for (const auto& [session, held] : member.sessions) {
+      if (may_go(key, session, held)) {
+        commands->push_back(Release(key, session));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void Adopt(const v1::Placement& kept, ServedModel* model) {
+  std::map<std::string, std::set<int32_t>> placed;  // by worker
+  for (const v1::WorkerPlacement& part : kept.workers()) {
+    std::vector<int32_t> experts;
+    for (const int32_t expert :
+         std::set<int32_t>(part.experts().begin(), part.experts().end())) {
+      if (expert < 0 || expert >= model->experts) continue;
+      if (placed[part.name()].insert(expert).second) experts.push_back(expert);
+    }
+    if (experts.empty()) continue;
+    v1::WorkerPlacement* const out = model->placement.add_workers();
+    *out = part;
+    *out->mutable_experts() = {experts.begin(), experts.end()};
+    out->set_session(PartSession(*model, experts));
+  }
+  model->away = model->placement;
+  model->adopted = !kept.workers().empty();
+}
+
+void FindKept(ServedModel* model, ObservedMembers* members) {
+  v1::Placement away = std::exchange(model->away, {});
+  for (const v1::WorkerPlacement& part : away.workers()) {
+    const auto worker = std::find_if(
+        members->begin(), members->end(),
+        [&](const auto& member) { return member.first.name == part.name(); });
+    if (worker == members->end()) {
+      *model->away.add_workers() = part;
+      continue;
+    }
+    HeldSession& held = worker->second.sessions[part.session()];
+    held.content = model->content;
+    held.experts.assign(part.experts().begin(), part.experts().end());
+  }
+}
+
+void Advance(const ObservedMembers& members, int64_t next_version,
+             ServedModel* model) {
+  const auto there_is = [&](MemberRole role) {
+    return std::any_of(members.begin(), members.end(), [&](const auto& one) {
+      return one.second.member.info.role == role;
+    });
+  };
+  const auto fail = [&](const absl::Status& why) {
+    if (!model->may_serve()) model->failure.Update(why);
+  };
+  auto assignment = AssignExperts(*model, members);
+  if (assignment.ok()) {
+    model->assignment = *std::move(assignment);
+  } else {
+    LogError("a served model cannot be placed",
+             {{"session", model->session}, {"status", assignment.status()}});
+    fail(assignment.status());
+  }
+  if (model->experts > 0 && !there_is(MemberRole::kExpertWorker)) {
+    fail(absl::UnavailableError("all expert workers were lost"));
+  }
+  if (!model->failure.ok()) return;
+  const std::vector<Part> parts = PartsOf(members, *model);
+  if (MayPlace(*model, parts)) {
+    v1::Placement placement = PlacementOf(parts);
+    placement.set_version(model->placement.version());
+    if (placement.version() == 0 ||
+        placement.SerializeAsString() != model->placement.SerializeAsString()) {
+      model->placement = std::move(placement);
+      model->placement.set_version(next_version);
+    }
+  }
+  if (model->placement.version() == 0) return;
+  if (!there_is(MemberRole::kRouter)) {
+    fail(absl::UnavailableError("all routers were lost"));
+  }
+  // Those that cannot load what serves already come later.
+  const auto is_left_out = [&](const HeldSession& held) {
+    return model->adopted ? IsOut(held) : held.state == State::kLeftOut;
+  };
+  const auto has_or_is_left_out = [&](const HeldSession& held) {
+    return HasModel(*model, held) || is_left_out(held);
+  };
+  if (model->phase == Phase::kLoading &&
+      (model->adopted || std::none_of(parts.begin(), parts.end(), IsMissing)) &&
+      AllRouters(members, *model, has_or_is_left_out) &&
+      !AllRouters(members, *model, is_left_out)) {
+    model->phase = Phase::kLoaded;
+    if (std::exchange(model->standby, false)) {
+      model->placement.set_version(next_version);
+    }
+  }
+  // What comes before it goes next, so no router may lack it.
+  if (model->phase == Phase::kLoaded && AllRoutersKnow(members, *model)) {
+    model->phase = Phase::kAnswering;
+  }
+  RememberHome(model);
+}
+
+std::vector<SessionCommand> Diff(const ObservedMembers& members,
+                                 const DesiredModels& desired) {
+  std::vector<SessionCommand> commands;
+  std::set<std::pair<MemberKey, std::string>> needed_parts;
+  for (const auto& [session, model] : desired.models) {
+    const std::vector<Part> parts = PartsOf(members, model);
+    LoadParts(model, parts, &commands);
+    TellRouters(members, model, &commands);
+    for (const Part& part : parts) {
+      if (!part.wanted && !part.in_use) continue;
+      needed_parts.insert({KeyOf(part.worker->member), part.session});
+    }
+  }
+  ReleaseOthers(members, desired, needed_parts, &commands);
+  return commands;
+}
+
+void OnHeartbeats(const std::map<std::string, std::set<std::string>>& sessions,
+                  ObservedMembers* members) {
+  for (auto& [key, member] : *members) {
+    const auto found = sessions.find(key.name);
+    const std::set<std::string> has =
+        found == sessions.end() ? std::set<std::string>() : found->second;
+    for (const std::string& session : has) ++member.sessions[session].reports;
+    std::erase_if(member.sessions, [&](const auto& entry) {
+      return entry.second.state == State::kUnknown &&
+             !has.contains(entry.first);
+    });
+  }
+}
+
+void OnSent(const v1::Command& command, const ServedModel* model,
+            HeldSession* held) {
+  if (command.has_unload_session()) {
+    held->state = State::kReleasing;
+  } else if (command.has_update_placement()) {
+    held->state = State::kTelling;
+    held->version = command.update_placement().placement().version();
+  } else {
+    const v1::LoadSession& load = command.load_session();
+    held->state = State::kLoading;
+    held->content = model->content;
+    held->experts.assign(load.worker().experts().begin(),
+                         load.worker().experts().end());
+    held->version = load.router().placement().version();
+  }
+}
+
+absl::Duration OnReplied(const absl::Status& status, MemberRole role,
+                         absl::Duration retry_pause, ServedModel* model,
+                         HeldSession* held) {
+  const absl::Duration never = absl::InfiniteDuration();
+  const bool was_loading = held->state == State::kLoading;
+  const bool found = was_loading && absl::IsAlreadyExists(status);
+  if (held->state != State::kReleasing && (status.ok() || found)) {
+    held->state = State::kReady;
+    held->refusals = 0;
+    if (found) held->version = 0;  // it has what another coordinator told it
+    return never;
+  }
+  if (!was_loading || model == nullptr) {
+    // If it is there, heartbeats go on to say so.
+    *held = HeldSession();
+    return never;
+  }
+  const bool is_router = role == MemberRole::kRouter;
+  if (is_router && absl::IsUnimplemented(status)) {
+    held->state = State::kLeftOut;  // until it is replaced
+    return never;
+  }
+  // A disk comes late, or a router cannot reach a worker, which may have been
+  // lost meanwhile.
+  const bool unavailable = absl::IsUnavailable(status);
+  const bool often = ++held->refusals > kMaxRefusals;
+  if (!model->may_serve() && (!unavailable || often)) model->failure = status;
+  held->state = unavailable && !is_router ? State::kWaiting : State::kPaused;
+  if (!unavailable) return retry_pause;
+  return often ? absl::Seconds(10) : absl::Milliseconds(200);
+}
+
+std::string PartSession(const ServedModel& model,
+                        const std::vector<int32_t>& experts) {
+  uint64_t hash = model.content;
+  for (const int32_t expert : experts) hash = FoldIn(hash, expert);
+  return absl::StrCat(model.session, "#", absl::Hex(hash, absl::kZeroPad16));
+}
+
+v1::SessionInfo DescribeModel(const ServedModel& model,
+                              const ObservedMembers& members) {
+  v1::SessionInfo info;
+  info.set_session(model.session);
+  info.set_checkpoint_directory(model.request.checkpoint_directory);
+  info.set_replicas(model.replicas);
+  *info.mutable_placement() = model.placement;
+  info.set_state(v1::SessionInfo::LOADING);
+  if (model.phase != Phase::kLoading) {
+    info.set_state(model.experts > 0 && model.placement.workers().empty()
+                       ? v1::SessionInfo::BROKEN
+                       : v1::SessionInfo::READY);
+  }
+  for (const auto& [key, member] : members) {
+    if (IsRouter(member) && HasModel(model, Find(member, model.session))) {
+      info.add_routers(key.name);
+    }
+  }
+  std::vector<int32_t> counts(model.experts);  // replicas that routers may call
+  for (const v1::WorkerPlacement& worker : model.placement.workers()) {
+    for (const int32_t expert : worker.experts()) ++counts[expert];
+  }
+  for (const int32_t count : counts) {
+    info.set_experts_unavailable(info.experts_unavailable() + (count == 0));
+    info.set_experts_below_replicas(info.experts_below_replicas() +
+                                    (count < model.replicas));
+  }
+  return info;
+}
+
+}  // namespace gshard

@@ -1,0 +1,53 @@
+// ProgressFeed: what a job last said of itself, and those who listen.
+
+#ifndef SERVICES_COORDINATOR_STORE_PROGRESS_FEED_H_
+#define SERVICES_COORDINATOR_STORE_PROGRESS_FEED_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "proto/gshard/v1/coordinator.pb.h"
+
+namespace gshard {
+
+// Whether a job of this state says nothing more.
+bool IsOver(v1::JobState state);
+
+// Thread-safe.
+class ProgressFeed {
+ public:
+  // Called under the feed's lock: must not block, nor call the feed. Null: the
+  // process is shutting down.
+  using Listener = std::function<void(const v1::JobProgress*)>;
+
+  explicit ProgressFeed(v1::JobProgress first) : latest_(std::move(first)) {}
+
+  // To all listeners.
+  void Publish(const v1::JobProgress& progress);
+
+  // Only for those who ask.
+  void Update(const v1::JobProgress& progress);
+
+  // Tells all listeners that nothing follows.
+  void Close();
+
+  v1::JobProgress Latest() const;
+
+  // The listener hears the latest at once. Returns what Remove takes.
+  int64_t Listen(Listener listener);
+  // The listener is not called any more once this returns.
+  void Remove(int64_t id);
+
+ private:
+  mutable std::mutex mutex_;
+  v1::JobProgress latest_;                 // guarded by mutex_
+  std::map<int64_t, Listener> listeners_;  // guarded by mutex_
+  int64_t last_id_ = 0;                    // guarded by mutex_
+  bool closed_ = false;                    // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_STORE_PROGRESS_FEED_H_

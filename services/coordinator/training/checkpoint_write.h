@@ -1,0 +1,91 @@
+// CheckpointWrite: a checkpoint of a job that is being written while its steps
+// go on.
+//
+// The members that hold parameters, and the coordinator for dense ones that it
+// has, have taken snapshots between two steps and write them. When all shards
+// are there the checkpoint is committed.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_CHECKPOINT_WRITE_H_
+#define SERVICES_COORDINATOR_TRAINING_CHECKPOINT_WRITE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/checkpoint/checkpoint.h"
+#include "services/checkpoint/write_shard.h"
+#include "services/coordinator/training/fan_out.h"
+#include "services/coordinator/training/job_context.h"
+
+namespace gshard {
+
+// Of the job's thread.
+class CheckpointWrite {
+ public:
+  // Tells members to write their shards: `commands`. `dense` is the
+  // coordinator's snapshot; nothing if it has none. `context`, which has the
+  // folder, outlives this.
+  CheckpointWrite(JobContext* context, int64_t step,
+                  std::optional<double> validation_loss,
+                  MemberCommands commands,
+                  std::optional<std::vector<NamedTensor>> dense);
+  // Ends what is being written, unless only the commit is missing.
+  ~CheckpointWrite() { Abandon(); }
+  CheckpointWrite(const CheckpointWrite&) = delete;
+  CheckpointWrite& operator=(const CheckpointWrite&) = delete;
+
+  int64_t step() const { return step_; }
+
+  // Takes up what has come.
+  void Tend();
+
+  // It has come to an end, and to which: the path, or why it is in vain.
+  bool done() const { return path_.has_value(); }
+  const absl::StatusOr<std::string>& path() const { return *path_; }
+  // It was a member that failed, not the coordinator or its disk.
+  bool failed_by_member() const { return failed_by_member_; }
+  // Nobody but the coordinator is needed any more.
+  bool has_all_shards() const { return commit_ != nullptr; }
+
+  // Gives it up, and leaves nothing of it; or all of it, if it is nearly done:
+  // it is then done() and has a path. Waits for the tensor that is being
+  // written, but not if the job is halted.
+  void Drop();
+
+ private:
+  // Of the snapshot, which disks read.
+  struct Dense {
+    std::vector<NamedTensor> tensors;  // let go on the job's thread
+    std::atomic<bool> abandoned{false};
+  };
+
+  // It was not a member, unless that is said.
+  void Fail(const absl::Status& status, bool by_member = false);
+  void BeginCommit();
+  void Abandon() {
+    if (!has_all_shards()) dense_->abandoned = true;
+  }
+  // The disk has nothing to do for this.
+  bool idle() const;
+
+  JobContext* const context_;
+  const int64_t step_;
+  const std::optional<double> validation_loss_;
+  std::vector<std::string> writers_;  // names of members
+  const std::shared_ptr<Dense> dense_ = std::make_shared<Dense>();
+  std::shared_ptr<const MemberReplies> replies_;
+  Awaited<std::vector<TensorEntry>> dense_entries_;  // null without a snapshot
+  Awaited<std::string> commit_;                      // null before
+  std::optional<absl::StatusOr<std::string>> path_;
+  bool failed_by_member_ = false;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_CHECKPOINT_WRITE_H_

@@ -1,0 +1,210 @@
+#include "services/coordinator/training/job_attempt.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/coordinator/training/job_recovery.h"
+#include "services/train/job_options.h"
+
+namespace gshard {
+namespace {
+
+std::unique_ptr<DenseReduction> ReductionOf(
+    const JobContext& context, const TrainingStart& start,
+    const std::vector<Member>& routers) {
+  const JobSettings& settings = context.settings;
+  if (settings.reduce == ReduceWay::kCoordinator) return nullptr;
+  std::vector<MemberKey> owners;
+  for (const Member& router : routers) owners.push_back(KeyOf(router));
+  return std::make_unique<DenseReduction>(settings.reduce, context.job, start,
+                                          std::move(owners),
+                                          settings.reduce_timeout);
+}
+
+}  // namespace
+
+JobAttempt::JobAttempt(JobContext* context, SessionPlan plan,
+                       TrainingStart start, const std::vector<Member>& routers)
+    : context_(context),
+      plan_(std::move(plan)),
+      start_(std::move(start)),
+      schedule_(MakeSchedule(context->job.schedule)),
+      reduction_(ReductionOf(*context, start_, routers)),
+      holders_(WorkersOf(plan_, context->job.model)),
+      committed_(start_.step),
+      step_(start_.step) {
+  if (reduction_ == nullptr) return;
+  for (ShardHolder& owner : reduction_->holders()) {
+    holders_.push_back(std::move(owner));
+  }
+}
+
+absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> checkpoint) {
+  RETURN_IF_ERROR(Load(checkpoint.get()));
+  checkpoint = nullptr;
+  trained_ = true;
+  context_->stops_at_once = false;
+  const absl::Status done = Train();
+  return exit_ == Exit::kLost ? Rescue(done) : done;
+}
+
+absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
+  Publish();
+  MemberCommands commands;
+  for (size_t w = 0; w < plan_.workers.size(); ++w) {
+    commands.emplace_back(plan_.workers[w], v1::Command());
+    commands.back().second.mutable_load_session()->Swap(&plan_.worker_loads[w]);
+  }
+  plan_.worker_loads.clear();
+  const auto loads = context_->Send(std::move(commands));
+  // Meanwhile, the dense side.
+  if (reduction_ == nullptr) RETURN_IF_ERROR(LoadDense(checkpoint));
+  RETURN_IF_ERROR(AwaitAll(loads).status());
+  routers_ = std::make_unique<JobRouters>(context_, plan_.router_load,
+                                          reduction_.get());
+  routers_->Reconcile();
+  if (reduction_ == nullptr) {
+    const size_t enough = context_->again ? 1 : context_->job.min_routers;
+    return Await([&] { return routers_->ready().size() >= enough; });
+  }
+  // Those that own dense parameters meet.
+  RETURN_IF_ERROR(Await([&] { return reduction_->all_loaded(); }));
+  return AwaitAll(context_->Send(reduction_->Connect(context_->session())))
+      .status();
+}
+
+absl::Status JobAttempt::LoadDense(const CheckpointReader* checkpoint) {
+  auto store = std::make_unique<ParameterStore>(
+      ParametersOf(context_->job.model, /*per_expert=*/false),
+      std::vector<int32_t>(), MakeOptimizer(context_->job.optimizer));
+  if (checkpoint == nullptr) {
+    RETURN_IF_ERROR(store->Initialize(context_->job.seed));
+  } else {
+    RETURN_IF_ERROR(store->Load(*checkpoint));
+  }
+  dense_ = std::make_shared<DenseParameters>(
+      context_->session(), std::move(store), start_.step, context_->env.sums);
+  Publish();
+  return absl::OkStatus();
+}
+
+void JobAttempt::Publish() const {
+  v1::SessionInfo info;
+  info.set_session(context_->session());
+  info.set_training(true);
+  info.set_state(trained_ ? v1::SessionInfo::READY : v1::SessionInfo::LOADING);
+  *info.mutable_placement() = plan_.placement();
+  if (routers_ != nullptr) {
+    for (const MemberKey& router : routers_->ready()) {
+      info.add_routers(router.name);
+    }
+  }
+  info.set_checkpoint_directory(start_.checkpoint_directory);
+  info.set_reduce(std::string(ReduceWayName(context_->settings.reduce)));
+  context_->status->Publish(std::move(info), dense_);
+}
+
+absl::Status JobAttempt::Leave(Exit exit, const absl::Status& why) {
+  exit_ = exit;
+  return why;
+}
+
+absl::Status JobAttempt::Await(const std::function<bool()>& done,
+                               MonotonicTime until) {
+  while (true) {
+    RETURN_IF_ERROR(context_->CheckWanted());
+    RETURN_IF_ERROR(TendCheckpoint());
+    if (context_->mailbox->TakeMembersChanged()) {
+      RETURN_IF_ERROR(TendMembers());
+    }
+    RETURN_IF_ERROR(TendRouters());
+    if (done() || context_->env.clock() >= until) return absl::OkStatus();
+    context_->mailbox->Next(
+        routers_ == nullptr ? until : std::min(until, routers_->next()));
+  }
+}
+
+absl::StatusOr<std::vector<v1::CommandReply>> JobAttempt::AwaitAll(
+    std::shared_ptr<const MemberReplies> replies) {
+  RETURN_IF_ERROR(Await([&] { return replies->decided(); }));
+  if (!replies->error.ok()) return OnMemberFailed(replies->error);
+  return replies->replies;
+}
+
+absl::Status JobAttempt::OnMemberFailed(const absl::Status& status) {
+  // Has a better word for a worker that was lost.
+  RETURN_IF_ERROR(TendMembers());
+  // A member that is short of memory or disk will be so again.
+  if (!IsPassing(status) || absl::IsResourceExhausted(status)) return status;
+  return Leave(Exit::kLost, status);
+}
+
+absl::Status JobAttempt::TendMembers() {
+  // Nobody is needed any more for the last checkpoint.
+  if (last_step_ && writing_ != nullptr && writing_->step() == step_ &&
+      writing_->has_all_shards()) {
+    return absl::OkStatus();
+  }
+  const std::set<MemberKey> members = context_->Members();
+  for (const ShardHolder& holder : holders_) {
+    if (members.count(holder.member) > 0) continue;
+    const bool worker = holder.role == MemberRole::kExpertWorker;
+    return Leave(Exit::kLost, absl::UnavailableError(absl::StrCat(
+                                  NameOf(holder), " was lost with its ",
+                                  worker ? "experts" : "dense parameters",
+                                  " at step ", step_)));
+  }
+  if (routers_ == nullptr) return absl::OkStatus();
+  routers_->Reconcile();
+  Publish();
+  return absl::OkStatus();
+}
+
+absl::Status JobAttempt::TendRouters() {
+  if (routers_ == nullptr) return absl::OkStatus();
+  const std::vector<MemberKey> before = routers_->ready();
+  const absl::Status status = routers_->Tend(trained_);
+  if (absl::IsUnavailable(status)) return OnMemberFailed(status);
+  RETURN_IF_ERROR(status);
+  if (routers_->ready() != before) Publish();
+  return absl::OkStatus();
+}
+
+absl::Status JobAttempt::TendCheckpoint() {
+  if (writing_ == nullptr) return absl::OkStatus();
+  writing_->Tend();
+  if (!writing_->done()) return absl::OkStatus();
+  const absl::Status failed = writing_->path().status();
+  if (failed.ok()) {
+    OnCheckpointWritten();
+    return absl::OkStatus();
+  }
+  return writing_->failed_by_member() ? OnMemberFailed(failed) : failed;
+}
+
+std::shared_ptr<const MemberReplies> JobAttempt::Release(bool in_order) {
+  std::vector<MemberKey> members = plan_.workers;
+  if (routers_ != nullptr) {
+    for (const MemberKey& router : routers_->all()) members.push_back(router);
+  }
+  MemberCommands commands;
+  for (const MemberKey& member : members) {
+    v1::Command& command = commands.emplace_back(member, v1::Command()).second;
+    if (in_order) {
+      command.mutable_unload_session()->set_session(context_->session());
+    } else {
+      command.mutable_abort_session()->set_session(context_->session());
+    }
+  }
+  auto released = context_->Send(std::move(commands));
+  DropCheckpoint();
+  dense_ = nullptr;
+  context_->status->Clear();
+  context_->stops_at_once = true;
+  return released;
+}
+
+}  // namespace gshard

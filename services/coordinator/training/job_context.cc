@@ -1,0 +1,47 @@
+#include "services/coordinator/training/job_context.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace gshard {
+
+absl::Status JobContext::CheckWanted() {
+  if (mailbox->halted() || mailbox->cancelled()) {
+    return absl::CancelledError("the job is not wanted any more");
+  }
+  if (!mailbox->stopping() || !stops_at_once) return absl::OkStatus();
+  stopped = true;
+  return absl::UnavailableError("the coordinator is shutting down");
+}
+
+absl::Status JobContext::Await(const std::function<bool()>& done,
+                               MonotonicTime until) {
+  while (true) {
+    const absl::Status wanted = CheckWanted();
+    if (!wanted.ok() || done() || env.clock() >= until) return wanted;
+    mailbox->Next(until);
+  }
+}
+
+std::set<MemberKey> JobContext::Members() const {
+  std::set<MemberKey> keys;
+  for (const Member& member : env.members->List()) keys.insert(KeyOf(member));
+  return keys;
+}
+
+void JobContext::SetState(v1::JobState state, const absl::Status& why,
+                          bool retryable) {
+  const v1::JobProgress& progress = reporter.progress();
+  const bool changed =
+      progress.state() != state || progress.attempt() != attempt;
+  if (progress.attempt() != attempt) reporter.OnAttempt(attempt);
+  reporter.SetState(state, why, retryable);
+  // What people are told, a restart must not have forgotten.
+  if (changed) env.on_change(reporter.progress());
+  reporter.Publish();
+}
+
+std::string JobContext::session() const {
+  return absl::StrCat(job.name, "/", attempt);
+}
+
+}  // namespace gshard

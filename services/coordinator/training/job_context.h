@@ -1,0 +1,126 @@
+// JobContext: what a job's thread keeps over the attempts, and how it waits.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_
+#define SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/checkpoint/folder_claim.h"
+#include "services/coordinator/preparation/job_tokenizers.h"
+#include "services/coordinator/training/fan_out.h"
+#include "services/coordinator/training/job_mailbox.h"
+#include "services/coordinator/training/job_reporter.h"
+#include "services/coordinator/training/job_run.h"
+
+namespace gshard {
+
+// A result that is to come by the mailbox.
+template <typename Result>
+using Awaited = std::shared_ptr<std::optional<absl::StatusOr<Result>>>;
+
+// Of the job's thread.
+struct JobContext {
+  // `feed` and `shown` outlive this.
+  JobContext(JobSettings with, JobEnvironment environment, ProgressFeed* feed,
+             std::shared_ptr<JobMailbox> from_others, JobStatus* shown)
+      : settings(std::move(with)),
+        env(std::move(environment)),
+        mailbox(std::move(from_others)),
+        status(shown),
+        job(settings.job),
+        reporter(job, env.metrics, feed),
+        attempt(settings.attempt) {}
+
+  // Runs what comes until `done` holds, or until then. Errors: Cancelled if the
+  // job is cancelled or halted; Unavailable if it is to stop, and may at once.
+  absl::Status Await(const std::function<bool()>& done,
+                     MonotonicTime until = MonotonicTime::InfiniteFuture());
+  // Those errors of Await().
+  absl::Status CheckWanted();
+
+  // Runs `work` where it may wait for a disk, and awaits it, too.
+  template <typename Result>
+  Awaited<Result> OnDisk(std::function<absl::StatusOr<Result>()> work) const;
+  template <typename Result>
+  absl::StatusOr<Result> AwaitDisk(
+      std::function<absl::StatusOr<Result>()> work) {
+    const Awaited<Result> result = OnDisk<Result>(std::move(work));
+    const absl::Status wanted = Await([&] { return result->has_value(); });
+    if (!wanted.ok()) return wanted;
+    return *std::move(*result);
+  }
+
+  // As FanOut(); what comes, comes while this thread waits.
+  std::shared_ptr<const MemberReplies> Send(
+      MemberCommands commands,
+      absl::Duration more = absl::ZeroDuration()) const {
+    return FanOut(*env.members, mailbox, std::move(commands), more);
+  }
+
+  // The members that there are.
+  std::set<MemberKey> Members() const;
+
+  // Tells of the job's state, and of its attempt.
+  void SetState(v1::JobState state, const absl::Status& why = {},
+                bool retryable = false);
+
+  std::string session() const;  // of the attempt: "job/attempt"
+  // Of this process for dense parameters; 0: unknown, or they are the routers'.
+  int64_t DenseMemory() const {
+    return settings.reduce == ReduceWay::kCoordinator ? env.memory_bytes : 0;
+  }
+  // Of a job that is not loaded: waiting, or recovering if it was before.
+  v1::JobState waiting_state() const {
+    return again ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_WAITING;
+  }
+
+  const JobSettings settings;
+  const JobEnvironment env;
+  const std::shared_ptr<JobMailbox> mailbox;
+  JobStatus* const status;
+
+  // Set once the job is prepared: see PreparedJob.
+  TrainingJob job;
+  JobTokenizers tokenizers;
+  absl::Duration time_to_index;
+  std::shared_ptr<FolderClaim> claim;
+
+  JobReporter reporter;
+  int64_t attempt;
+  bool again = false;  // this attempt is not the first
+  // What the first router has read; nothing of routers that do not say.
+  std::optional<v1::TextLoaded> text;
+  std::string checkpoint_path;  // the last one written
+  int64_t checkpoint_step = 0;  // its step
+  int64_t nonfinite_in_a_row = 0;
+  // The job may stop at once; otherwise its thread looks at
+  // mailbox->stopping() where it can.
+  bool stops_at_once = true;
+  bool stopped = false;  // because it was to
+};
+
+template <typename Result>
+Awaited<Result> JobContext::OnDisk(
+    std::function<absl::StatusOr<Result>()> work) const {
+  auto result = std::make_shared<std::optional<absl::StatusOr<Result>>>();
+  env.on_disk([result, mailbox = mailbox, work = std::move(work)]() mutable {
+    auto made = std::make_shared<absl::StatusOr<Result>>(work());
+    work = nullptr;  // with the claim that it may have: the job may end by this
+    mailbox->Post(
+        [result, made = std::move(made)] { *result = std::move(*made); });
+  });
+  return result;
+}
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_

@@ -1,0 +1,76 @@
+// JobMailbox: all that comes to a job's thread from others: replies of members,
+// results of disks, word that members have come or gone, and what the
+// coordinator wants of the job. They come in the order in which they were sent,
+// one at a time, while the thread waits; so what they change needs no lock.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
+#define SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "services/base/monotonic_time.h"
+
+namespace gshard {
+
+class JobMailbox {
+ public:
+  explicit JobMailbox(std::function<MonotonicTime()> clock = MonotonicTime::Now)
+      : clock_(std::move(clock)) {}
+  virtual ~JobMailbox() = default;
+
+  // On any thread; these don't block.
+
+  // `event` is to run on the job's thread. After Close() it is dropped.
+  void Post(std::function<void()> event);
+  void TellMembersChanged() {
+    Post([this] { members_changed_ = true; });
+  }
+  // The job is to end now; after the step that is being run; without a word.
+  void Cancel() {
+    Post([this] { cancelled_ = true; });
+  }
+  void Stop() {
+    Post([this] { stopping_ = true; });
+  }
+  void Halt() {
+    Post([this] { halted_ = true; });
+  }
+
+  // On the job's thread:
+
+  // Runs the next event, or returns at `until`, whichever comes first.
+  virtual void Next(MonotonicTime until);
+  // Nobody looks any more; drops what is there.
+  void Close();
+
+  bool cancelled() const { return cancelled_; }
+  bool stopping() const { return stopping_; }
+  bool halted() const { return halted_; }
+  // Whether members have come or gone since the last call.
+  bool TakeMembersChanged() { return std::exchange(members_changed_, false); }
+
+ protected:
+  // Runs an event that is there; false if none is.
+  bool RunOne();
+
+ private:
+  const std::function<MonotonicTime()> clock_;
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::deque<std::function<void()>> events_;  // guarded by mutex_
+  bool closed_ = false;                       // guarded by mutex_
+
+  // Of the job's thread.
+  bool cancelled_ = false;
+  bool stopping_ = false;
+  bool halted_ = false;
+  bool members_changed_ = false;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_

@@ -1,0 +1,54 @@
+// How a job goes on after what ended an attempt at it. Decisions only.
+//
+// Every step is a function of the job and of the step before, so what is made
+// again has the same bits, on whatever members.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_JOB_RECOVERY_H_
+#define SERVICES_COORDINATOR_TRAINING_JOB_RECOVERY_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/membership/session_plan.h"
+
+namespace gshard {
+
+// Whether doing the same again may help: somebody was lost or too slow.
+bool IsPassing(const absl::Status& status);
+
+// Before a microbatch is handed out for the `attempt`-th time after the first:
+// `delay`, doubled with each attempt up to the last of `max_attempts`.
+absl::Duration RetryDelay(absl::Duration delay, int32_t attempt,
+                          int32_t max_attempts);
+
+// Counts attempts that were lost without a step that had not been made before.
+class RecoveryBudget {
+ public:
+  explicit RecoveryBudget(int64_t most) : most_(most) {}
+
+  // An attempt that had committed `step` is lost. Errors: `cause`, annotated,
+  // if it was one too many.
+  absl::Status Lose(int64_t step, const absl::Status& cause);
+
+ private:
+  const int64_t most_;
+  int64_t in_a_row_ = 0;
+  int64_t best_step_ = -1;  // committed at the last of them
+};
+
+// Where an attempt starts that leaves out `step`, which was not finite, and all
+// since the checkpoint before it.
+TrainingStart RollbackStart(const TrainingJob& job, int64_t step,
+                            const std::string& tokenizer_directory);
+
+// Whether what the workers `lost` had is with their buddies: worker w of
+// `workers` replicates w - 1, the first the last.
+bool BuddiesAreLeft(const std::set<size_t>& lost, size_t workers);
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_JOB_RECOVERY_H_

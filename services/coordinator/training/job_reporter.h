@@ -1,0 +1,135 @@
+// JobReporter: what a training job tells people: metrics, a progress line in
+// the log, curves for TensorBoard, and JobProgress for those who watch.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_JOB_REPORTER_H_
+#define SERVICES_COORDINATOR_TRAINING_JOB_REPORTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/monotonic_time.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/store/progress_feed.h"
+#include "services/metrics/metrics.h"
+#include "services/train/event_file.h"
+#include "services/train/progress.h"
+#include "services/train/step_statistics.h"
+
+namespace gshard {
+
+// The metrics of training, which are those of the process: one job at a time.
+struct TrainingMetrics {
+  // `per_expert` adds a series for each expert of each layer.
+  TrainingMetrics(Metrics& metrics, bool per_expert);
+
+  Gauge step;
+  Histogram step_duration;
+  Gauge loss;
+  Gauge balance_loss;
+  Gauge learning_rate;
+  Gauge gradient_norm;
+  Gauge logit_magnitude;
+  Counter tokens;
+  Gauge tokens_per_second;
+  CounterFamily expert_tokens;          // layer
+  CounterFamily expert_tokens_dropped;  // layer, choice
+  GaugeFamily load_imbalance;           // layer
+  GaugeFamily gate_logit_magnitude;     // layer
+  CounterFamily tokens_of_expert;       // layer, expert; may be unset
+  Gauge checkpoint_time;
+  Counter microbatches_retried;
+  Counter attempts;
+  Counter nonfinite_steps;
+  CounterFamily phase_seconds;  // phase
+  Gauge validation_loss;
+  Gauge validation_overflow;
+  bool per_expert = false;
+};
+
+// Sums of a microbatch as a router reports them; `layers` and `experts` are the
+// model's. Errors: InvalidArgument naming the field.
+absl::StatusOr<StepStatistics> StatisticsFromProto(
+    const v1::MicrobatchStats& stats, size_t layers, int64_t experts);
+
+// Used by the job's thread only.
+class JobReporter {
+ public:
+  // `metrics` may be null. The feed outlives the reporter.
+  JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
+              ProgressFeed* feed);
+
+  // Steps begin, or begin again, at `now` after `step` that have been made
+  // before.
+  void Begin(int64_t step, MonotonicTime now);
+
+  // Training time so far, in seconds: since the first Begin(), and what the
+  // feed said at the start, of coordinators before this one.
+  double Elapsed(MonotonicTime now) const;
+
+  // A step is committed. Publishes when a progress line is due, or `last`.
+  void OnStep(int64_t step, const StepResult& result, MonotonicTime now,
+              bool last);
+
+  // The sums over the held-out text after `step`. Publishes.
+  void OnValidation(int64_t step, const StepStatistics& sums,
+                    MonotonicTime begin, MonotonicTime end);
+
+  // `loss` was measured after `step`: it is the best if there is none lower.
+  void FindBest(int64_t step, double loss);
+
+  // What a router has read.
+  void OnText(const v1::TextLoaded& text);
+
+  void OnRetry();
+
+  // A part of a step, "microbatches", "prepare", "commit" or "checkpoint" (that
+  // steps waited for), has taken this long.
+  void OnPhase(const char* phase, absl::Duration duration);
+
+  // A step was not finite and is skipped, or undone. Publishes.
+  void OnNonfinite(const absl::Status& what);
+  void OnSkipped(int64_t step);
+
+  // Attempt number `attempt` begins.
+  void OnAttempt(int64_t attempt);
+  void OnCheckpoint(int64_t step, const std::string& directory);
+
+  // A change of state, with the reason if there is one, and whether a job that
+  // is over may be submitted again. Publish() tells of it.
+  void SetState(v1::JobState state, const absl::Status& status = {},
+                bool retryable = false);
+
+  void Publish();
+
+  const v1::JobProgress& progress() const { return progress_; }
+
+ private:
+  void ReportMetrics(int64_t step, const StepResult& result, double seconds);
+  void WriteSummary(int64_t step, const StepResult& result);
+  void AddEvents(int64_t step, const std::vector<Scalar>& scalars);
+
+  const TrainingJob job_;
+  const std::vector<std::string> layers_;
+  TrainingMetrics* const metrics_;
+  ProgressFeed* const feed_;
+  v1::JobProgress progress_;
+  std::unique_ptr<EventFile> events_;
+  bool events_failed_ = false;
+  const double elapsed_before_;                          // seconds
+  MonotonicTime begin_ = MonotonicTime::InfinitePast();  // of the first attempt
+  MonotonicTime last_step_time_;
+  std::optional<SmoothedRate> step_rate_;  // set by Begin
+  // Since the last progress line.
+  MonotonicTime line_time_;
+  StepStatistics since_line_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_JOB_REPORTER_H_

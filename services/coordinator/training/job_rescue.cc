@@ -1,0 +1,97 @@
+// How a JobAttempt with buddies keeps what lost workers had.
+//
+// The experts of each worker of the session are replicated on the next one,
+// which makes the same updates. A commit is begun when all gradients are where
+// they are needed, replicas included, so it can be finished by those that are
+// left; of an open step nothing is needed. The checkpoint of the last step
+// committed then has what any checkpoint has, and the next attempt begins with
+// it: what is lost is the open step.
+
+#include <utility>
+
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/coordinator/training/job_attempt.h"
+#include "services/coordinator/training/job_recovery.h"
+
+namespace gshard {
+
+std::set<size_t> JobAttempt::LostWorkers() const {
+  const std::set<MemberKey> members = context_->Members();
+  std::set<size_t> lost;
+  for (size_t w = 0; w < plan_.workers.size(); ++w) {
+    if (members.count(plan_.workers[w]) == 0) lost.insert(w);
+  }
+  return lost;
+}
+
+absl::Status JobAttempt::Rescue(const absl::Status& cause) {
+  // Routers have no buddies, and the last checkpoint tells what the last
+  // validation found.
+  const bool no_use =
+      plan_.workers.empty() || dense_ == nullptr || (validating_ && last_step_);
+  const std::set<size_t> lost = LostWorkers();
+  if (!context_->job.recovery.buddies || no_use ||
+      !BuddiesAreLeft(lost, num_workers())) {
+    return cause;
+  }
+  // Without its answer the commit is as good as made.
+  if (!counted_) {
+    const bool over = CountStep(commit_.skip_update());
+    if (over && ValidationDue(over)) return cause;
+  }
+  const absl::Status written = WriteRescue(lost, cause);
+  if (!written.ok()) return written;
+  // It was the last one anyway, or the job is to stop.
+  if (IsDone()) return absl::OkStatus();
+  context_->stops_at_once = true;
+  RETURN_IF_ERROR(context_->CheckWanted());
+  return cause;
+}
+
+absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
+                                     const absl::Status& cause) {
+  while (true) {
+    DropCheckpoint();
+    if (committed_ == context_->checkpoint_step || committed_ == 0) {
+      return cause;
+    }
+    LogWarning("workers write what is needed to go on",
+               {{"job", context_->job.name},
+                {"step", committed_},
+                {"lost", lost.size()},
+                {"status", cause}});
+    if (commit_.step() == committed_) {
+      // Those that have made it do nothing; before the next command to each.
+      MemberCommands commits;
+      for (size_t w = 0; w < num_workers(); ++w) {
+        if (lost.count(w) > 0) continue;
+        commits.emplace_back(plan_.workers[w], v1::Command());
+        *commits.back().second.mutable_commit_step() = commit_;
+      }
+      Tell(*context_->env.members, std::move(commits));
+    }
+    BeginCheckpoint(committed_, /*validation_loss=*/std::nullopt, lost);
+    RETURN_IF_ERROR(context_->Await([&] {
+      writing_->Tend();
+      return writing_->done();
+    }));
+    const absl::Status failed = writing_->path().status();
+    if (failed.ok()) {
+      OnCheckpointWritten();
+      return absl::OkStatus();
+    }
+    if (!writing_->failed_by_member()) return Leave(Exit::kFailed, failed);
+    LogWarning("what was lost with workers is lost",
+               {{"job", context_->job.name}, {"status", failed}});
+    // Others were lost meanwhile, but perhaps none that was needed.
+    const std::set<size_t> now_lost = LostWorkers();
+    if (now_lost.size() <= lost.size() ||
+        !BuddiesAreLeft(now_lost, num_workers())) {
+      return cause;
+    }
+    lost = now_lost;
+  }
+}
+
+}  // namespace gshard

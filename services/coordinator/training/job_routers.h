@@ -1,0 +1,64 @@
+// JobRouters: the routers of an attempt at a job: who has loaded it, and who is
+// asked to, whenever they join.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_JOB_ROUTERS_H_
+#define SERVICES_COORDINATOR_TRAINING_JOB_ROUTERS_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "services/coordinator/training/dense_reduction.h"
+#include "services/coordinator/training/fan_out.h"
+#include "services/coordinator/training/job_context.h"
+
+namespace gshard {
+
+// Of the job's thread.
+class JobRouters {
+ public:
+  // `load` is what all are told. Those that own dense parameters are those of
+  // `reduction`, which may be null, and no others. Both pointers outlive this.
+  JobRouters(JobContext* context, v1::LoadSession load,
+             DenseReduction* reduction)
+      : context_(context), load_(std::move(load)), reduction_(reduction) {}
+
+  // Asks those that have joined to load the session, and forgets those that are
+  // gone.
+  void Reconcile();
+
+  // Takes up what has come; `training`: the job waits for none of them. Errors:
+  // what fails the job; Unavailable if a router that owns parameters is lost.
+  absl::Status Tend(bool training);
+  // When Tend() has something to do, though nothing comes.
+  MonotonicTime next() const;
+
+  // Those that have loaded, in that order.
+  const std::vector<MemberKey>& ready() const { return ready_; }
+  // Those that have, or may have.
+  std::vector<MemberKey> all() const;
+
+ private:
+  struct Router {
+    // Null: it is not asked, before `again`.
+    std::shared_ptr<const MemberReplies> load;
+    MonotonicTime again = MonotonicTime::InfiniteFuture();
+  };
+
+  void Load(const MemberKey& key, Router* router);
+  absl::Status OnLoaded(const MemberKey& key, Router* router, bool training);
+  // Whether it reads the text that the others do.
+  absl::Status CheckText(const MemberKey& key, const v1::SessionLoaded& loaded);
+
+  JobContext* const context_;
+  const v1::LoadSession load_;
+  DenseReduction* const reduction_;
+  std::map<MemberKey, Router> routers_;
+  std::vector<MemberKey> ready_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_JOB_ROUTERS_H_

@@ -1,0 +1,346 @@
+#include "services/coordinator/training/job_run.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
+#include "services/coordinator/membership/training_memory.h"
+#include "services/coordinator/preparation/job_preparation.h"
+#include "services/coordinator/training/job_attempt.h"
+#include "services/coordinator/training/job_context.h"
+#include "services/coordinator/training/job_recovery.h"
+
+namespace gshard {
+namespace {
+
+class JobRun {
+ public:
+  explicit JobRun(JobContext* context)
+      : context_(*context),
+        budget_(context_.job.recovery.max_recoveries),
+        workers_wanted_(context_.job.min_workers) {}
+  ~JobRun() { stop_preparing_.request_stop(); }
+
+  void Run();
+
+ private:
+  struct Session {
+    SessionPlan plan;
+    std::vector<Member> routers;
+  };
+
+  // All of the job but its end. OK if it is done.
+  absl::Status Train();
+  absl::Status Prepare();
+  absl::StatusOr<PreparedJob> AwaitPrepared();
+  // Finds out where the next attempt starts.
+  absl::Status FindStart();
+  void StartFrom(ResumePoint point);
+  // Until enough are there, with what they are to load.
+  absl::StatusOr<Session> AwaitMembers();
+  bool Enough(size_t routers, size_t workers) const;
+  // The attempt has ended so. OK if another one may begin.
+  absl::Status Recover(const JobAttempt& attempt, const absl::Status& cause);
+  // Makes room for it.
+  absl::Status BeginAnother(JobAttempt* attempt, const absl::Status& cause);
+  // How long an attempt waits for as many members as there were.
+  void AwaitReplacements();
+  absl::Status Serve();
+  void End(absl::Status why);
+
+  JobContext& context_;
+  std::stop_source stop_preparing_;
+  bool trained_ = false;  // by an earlier coordinator
+  bool gave_up_ = false;
+  RecoveryBudget budget_;
+  TrainingStart start_;
+  std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
+  std::optional<TrainingStart> rollback_;         // where it starts, if chosen
+  // By another attempt, until then.
+  size_t routers_wanted_ = 1;
+  size_t workers_wanted_;
+  MonotonicTime wanted_until_;
+};
+
+void JobRun::Run() {
+  LogInfo("job begins",
+          {{"job", context_.job.name}, {"session", context_.session()}});
+  const absl::Status status = Train();
+  if (!context_.mailbox->halted()) End(status);
+}
+
+absl::Status JobRun::Train() {
+  RETURN_IF_ERROR(Prepare());
+  if (trained_ && context_.job.serve_as.empty()) return absl::OkStatus();
+  while (true) {
+    ASSIGN_OR_RETURN(Session session, AwaitMembers());
+    if (trained_) return Serve();
+    JobAttempt attempt(&context_, std::move(session.plan), start_,
+                       session.routers);
+    const absl::Status ended = attempt.Run(std::move(checkpoint_));
+    if (context_.mailbox->halted()) return ended;
+    const bool serves = ended.ok() && !context_.job.serve_as.empty() &&
+                        !context_.mailbox->stopping();
+    const absl::Status next = ended.ok() ? ended : Recover(attempt, ended);
+    if (ended.ok() || !next.ok()) {
+      (void)attempt.Release(/*in_order=*/serves);
+      return serves ? Serve() : next;
+    }
+    RETURN_IF_ERROR(BeginAnother(&attempt, ended));
+  }
+}
+
+absl::Status JobRun::Prepare() {
+  const JobSettings& settings = context_.settings;
+  // Not all that were there need to come back.
+  context_.again = settings.restored;
+  if (settings.reduce != ReduceWay::kCoordinator) {
+    routers_wanted_ = context_.job.min_routers;
+  }
+  AwaitReplacements();
+  context_.SetState(context_.waiting_state());
+  // Members that wait are better used than a tokenizer that waits for them.
+  ASSIGN_OR_RETURN(PreparedJob got, AwaitPrepared());
+  context_.claim = std::move(got.claim);
+  context_.job = std::move(got.job);
+  context_.tokenizers = std::move(got.tokenizers);
+  context_.time_to_index = got.time_to_index;
+  trained_ = got.trained;
+  if (!trained_) {
+    StartFrom(std::move(got.start));
+    return absl::OkStatus();
+  }
+  const CheckpointReader& last = *got.start.checkpoint;
+  context_.checkpoint_path = last.path();
+  context_.reporter.OnCheckpoint(last.manifest().step, last.path());
+  context_.reporter.Begin(last.manifest().step, context_.env.clock());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PreparedJob> JobRun::AwaitPrepared() {
+  const JobIntent intent{.resume = context_.settings.resume,
+                         .restored = context_.settings.restored};
+  const MonotonicTime end = context_.env.clock() + kClaimWait;
+  while (true) {
+    ASSIGN_OR_RETURN(
+        PreparedJob prepared,
+        context_.AwaitDisk<PreparedJob>([job = context_.job, intent,
+                                         faults = context_.env.faults,
+                                         stop = stop_preparing_.get_token()] {
+          return PrepareJob(job, intent, stop, faults);
+        }));
+    const absl::Status& held = prepared.held;
+    if (held.ok()) return prepared;
+    const MonotonicTime now = context_.env.clock();
+    if (now >= end) return held;
+    context_.SetState(
+        v1::JOB_STATE_RECOVERING,
+        absl::UnavailableError(absl::StrCat("waits: ", held.message())));
+    RETURN_IF_ERROR(
+        context_.Await([] { return false; }, now + absl::Seconds(1)));
+  }
+}
+
+absl::Status JobRun::FindStart() {
+  while (true) {
+    const bool back = rollback_.has_value();
+    const int64_t base = back ? rollback_->step - rollback_->skipped_steps : 0;
+    ASSIGN_OR_RETURN(
+        ResumePoint point,
+        context_.AwaitDisk<ResumePoint>([job = context_.job,
+                                         claim = context_.claim, back, base,
+                                         stop = stop_preparing_.get_token()] {
+          return back ? FindRollbackPoint(job, base, *claim, stop)
+                      : FindResumePoint(job, *claim, stop);
+        }));
+    if (!point.lost) {
+      StartFrom(std::move(point));
+      if (back) start_ = *rollback_;
+      return absl::OkStatus();
+    }
+    // It is made again from an earlier one, and so is all that follows.
+    rollback_.reset();
+  }
+}
+
+void JobRun::StartFrom(ResumePoint point) {
+  start_ = {.step = 0,
+            .skipped_steps = 0,
+            .checkpoint_directory = "",
+            .tokenizer_directory = context_.tokenizers.directory};
+  checkpoint_ = std::move(point.checkpoint);
+  context_.checkpoint_step = 0;
+  if (point.best.has_value()) {
+    context_.reporter.FindBest(point.best->step, point.best->loss);
+  }
+  if (checkpoint_ == nullptr) return;
+  start_.step = context_.checkpoint_step = checkpoint_->manifest().step;
+  start_.checkpoint_directory = context_.checkpoint_path = checkpoint_->path();
+}
+
+bool JobRun::Enough(size_t routers, size_t workers) const {
+  const TrainingJob& job = context_.job;
+  if (!context_.again) {
+    return static_cast<int64_t>(workers) >= job.min_workers &&
+           static_cast<int64_t>(routers) >= job.min_routers;
+  }
+  return routers >= 1 && workers >= 1 &&
+         ((workers >= workers_wanted_ && routers >= routers_wanted_) ||
+          context_.env.clock() >= wanted_until_);
+}
+
+absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
+  const Members& members = *context_.env.members;
+  const TrainingJob& job = context_.job;
+  while (true) {
+    (void)context_.mailbox->TakeMembersChanged();
+    const std::vector<Member> workers = members.List(MemberRole::kExpertWorker);
+    std::vector<Member> routers = members.List(MemberRole::kRouter);
+    absl::Status why;
+    if (!Enough(routers.size(), workers.size())) {
+      why = absl::UnavailableError(absl::StrCat(
+          "waits for members: ", routers.size(), " of ",
+          context_.again ? 1 : job.min_routers, " routers and ", workers.size(),
+          " of ", workers_wanted_, " expert workers are there"));
+    } else if (trained_) {
+      return Session();
+    } else {
+      // Workers may come that have more memory; this process has what it has.
+      RETURN_IF_ERROR(LargestWindow(job, MemoryOfCoordinator(job),
+                                    context_.DenseMemory(), "the coordinator")
+                          .status());
+      absl::StatusOr<SessionPlan> plan = PlanTraining(
+          context_.session(), job, start_, workers, context_.DenseMemory(),
+          context_.env.next_placement_version());
+      if (plan.ok()) return Session{*std::move(plan), std::move(routers)};
+      why = plan.status();
+      if (!context_.again || !absl::IsResourceExhausted(why)) return why;
+    }
+    context_.SetState(context_.waiting_state(), why);
+    const bool in_vain =
+        !context_.again || context_.env.clock() >= wanted_until_;
+    RETURN_IF_ERROR(context_.Await(
+        [&] { return context_.mailbox->TakeMembersChanged(); },
+        in_vain ? MonotonicTime::InfiniteFuture() : wanted_until_));
+  }
+}
+
+absl::Status JobRun::Recover(const JobAttempt& attempt,
+                             const absl::Status& cause) {
+  if (context_.mailbox->cancelled() || context_.stopped) return cause;
+  if (attempt.trained()) rollback_.reset();
+  switch (attempt.exit()) {
+    case JobAttempt::Exit::kFailed:
+      return cause;
+    case JobAttempt::Exit::kLost: {
+      const absl::Status lost = budget_.Lose(attempt.committed(), cause);
+      gave_up_ = !lost.ok();
+      return lost;
+    }
+    case JobAttempt::Exit::kNotFinite:
+      rollback_ = RollbackStart(context_.job, attempt.committed() + 1,
+                                context_.tokenizers.directory);
+      break;
+    case JobAttempt::Exit::kJoined:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status JobRun::BeginAnother(JobAttempt* attempt,
+                                  const absl::Status& cause) {
+  LogWarning("the job begins another attempt",
+             {{"job", context_.job.name},
+              {"attempt", context_.attempt + 1},
+              {"status", cause}});
+  workers_wanted_ = std::max<size_t>(attempt->num_workers(), 1);
+  routers_wanted_ = std::max<size_t>(attempt->num_owners(), 1);
+  const auto released = attempt->Release();
+  context_.again = true;
+  ++context_.attempt;
+  context_.SetState(v1::JOB_STATE_RECOVERING, cause);
+  RETURN_IF_ERROR(context_.Await([&] { return released->missing == 0; }));
+  AwaitReplacements();
+  return FindStart();
+}
+
+void JobRun::AwaitReplacements() {
+  wanted_until_ = context_.env.clock() +
+                  absl::Milliseconds(context_.job.recovery.replacement_wait_ms);
+}
+
+absl::Status JobRun::Serve() {
+  if (context_.mailbox->stopping()) return absl::OkStatus();
+  context_.stops_at_once = false;
+  const auto served = std::make_shared<std::optional<absl::Status>>();
+  context_.env.serve(
+      context_.checkpoint_path,
+      [served, mailbox = context_.mailbox](const absl::Status& status) {
+        mailbox->Post([served, status] { *served = status; });
+      });
+  RETURN_IF_ERROR(context_.Await([&] { return served->has_value(); }));
+  return Annotate(**served,
+                  absl::StrCat("trained to ", context_.checkpoint_path,
+                               ", but it cannot be served"));
+}
+
+void JobRun::End(absl::Status why) {
+  v1::JobState state = v1::JOB_STATE_FAILED;
+  if (why.ok()) {
+    state = v1::JOB_STATE_SUCCEEDED;
+  } else if (context_.mailbox->cancelled()) {
+    state = v1::JOB_STATE_CANCELLED;
+    why = absl::OkStatus();
+  } else if (context_.stopped && context_.settings.durable) {
+    state = v1::JOB_STATE_QUEUED;
+  } else if (context_.stopped) {
+    state = v1::JOB_STATE_CANCELLED;
+    if (!context_.checkpoint_path.empty()) {
+      why = absl::UnavailableError(absl::StrCat(
+          why.message(), "; submit the job again with resume to go on from ",
+          context_.checkpoint_path));
+    }
+  } else if (context_.claim != nullptr) {
+    // Who has lost the folder may fail by what its new owner does there.
+    const absl::Status owner = context_.claim->Check();
+    if (!owner.ok()) why = owner;
+  }
+  const bool retryable = !gave_up_ && IsPassing(why) && !absl::IsNotFound(why);
+  // Who knows that the job is over may have its folder.
+  context_.claim = nullptr;
+  checkpoint_ = nullptr;
+  LogInfo("job ends", {{"job", context_.job.name},
+                       {"state", v1::JobState_Name(state)},
+                       {"status", why},
+                       {"retryable", retryable ? "yes" : "no"},
+                       {"checkpoint", context_.checkpoint_path}});
+  context_.SetState(state, why, retryable);
+}
+
+}  // namespace
+
+void RunJob(const JobSettings& settings, const JobEnvironment& environment,
+            const std::shared_ptr<JobMailbox>& mailbox, ProgressFeed* feed,
+            JobStatus* status) {
+  JobContext context(settings, environment, feed, mailbox, status);
+  JobRun(&context).Run();
+  mailbox->Close();
+}
+
+JobThread::JobThread(const JobSettings& settings,
+                     const JobEnvironment& environment, ProgressFeed* feed,
+                     std::function<void()> on_end)
+    : mailbox_(std::make_shared<JobMailbox>(environment.clock)),
+      thread_([this, settings, environment, feed, on_end] {
+        BeNice(environment.niceness);
+        RunJob(settings, environment, mailbox_, feed, &status_);
+        on_end();
+      }) {}
+
+}  // namespace gshard

@@ -1,0 +1,169 @@
+// A training job from its first moment to its end, on a thread of its own.
+//
+//   prepare -> wait for members -> attempt -> ... -> serve -> over
+//
+// An attempt that is lost, rolls back or makes way for members that have joined
+// is followed by another one, from the last checkpoint. Before that loads,
+// members drop the last one's session, for there may not be memory for both.
+//
+// Nothing else touches the job's state: whatever others have to say comes by
+// the mailbox, and what they may know is published to a JobStatus and a feed.
+
+#ifndef SERVICES_COORDINATOR_TRAINING_JOB_RUN_H_
+#define SERVICES_COORDINATOR_TRAINING_JOB_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "services/base/monotonic_time.h"
+#include "services/base/task_queue.h"
+#include "services/checkpoint/fault_points.h"
+#include "services/config/training_job.h"
+#include "services/coordinator/membership/members.h"
+#include "services/coordinator/store/progress_feed.h"
+#include "services/coordinator/training/dense_parameters.h"
+#include "services/coordinator/training/dense_reduction.h"
+#include "services/coordinator/training/job_mailbox.h"
+#include "services/coordinator/training/job_reporter.h"
+
+namespace gshard {
+
+struct JobSettings {
+  TrainingJob job;  // validated
+  bool resume = false;
+  // The first attempt's number: higher than any before of the job's name.
+  int64_t attempt = 1;
+  // The job was running when an earlier coordinator ended: it may be done but
+  // for the word of it.
+  bool restored = false;
+  // A stop parks the job for the next coordinator instead of ending it.
+  bool durable = false;
+
+  ReduceWay reduce = ReduceWay::kCoordinator;
+
+  absl::Duration microbatch_timeout = absl::Minutes(10);
+  // For a message between routers, the wait for who is slower included.
+  absl::Duration reduce_timeout = absl::Minutes(2);
+  // Before a microbatch that failed is run again; doubles with each failure.
+  absl::Duration retry_delay = absl::Milliseconds(50);
+  int32_t max_attempts = 8;
+  // Before a router that could not load the job, and is there, is asked again.
+  absl::Duration reload_delay = absl::Seconds(1);
+};
+
+// Functions are called on the job's thread.
+struct JobEnvironment {
+  Members* members = nullptr;
+  // Runs what waits for disks, one thing after the other: prepares the job, and
+  // writes its checkpoints.
+  std::function<void(std::function<void()>)> on_disk;
+  // Sums gradients; runs as long as calls are served.
+  TaskQueue* sums = nullptr;
+  TrainingMetrics* metrics = nullptr;  // may be null
+  int64_t memory_bytes = 0;            // of this process; 0: unknown
+  int niceness = 0;                    // of the job's thread
+  std::function<MonotonicTime()> clock = MonotonicTime::Now;
+  // A number that grows with each call.
+  std::function<int64_t()> next_placement_version;
+  // The job's state or attempt has changed; before the attempt begins.
+  std::function<void(const v1::JobProgress&)> on_change =
+      [](const v1::JobProgress&) {};
+  // A checkpoint has been written; with what a restart goes on from: the time
+  // that training has taken.
+  std::function<void(const v1::JobProgress&)> on_checkpoint =
+      [](const v1::JobProgress&) {};
+  // Checkpoints that others need, which stay whatever the job keeps. On the
+  // disk's thread.
+  std::function<std::vector<std::string>()> checkpoints_in_use = [] {
+    return std::vector<std::string>();
+  };
+  FaultPoints* faults = nullptr;  // see services/checkpoint/file.h
+  // Serves a checkpoint under the job's name for it; `done` on any thread.
+  std::function<void(const std::string& directory,
+                     std::function<void(const absl::Status&)> done)>
+      serve;
+};
+
+// What others see of a job that runs: a snapshot that its thread publishes.
+// Thread-safe.
+class JobStatus {
+ public:
+  // The session that members have loaded, or load, and where its dense
+  // parameters are: null unless they are here.
+  void Publish(std::optional<v1::SessionInfo> session,
+               std::shared_ptr<DenseParameters> dense) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    session_ = std::move(session);
+    dense_ = std::move(dense);
+  }
+  void Clear() { Publish(std::nullopt, nullptr); }
+
+  std::optional<v1::SessionInfo> session() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return session_;
+  }
+  std::shared_ptr<DenseParameters> dense() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return dense_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<v1::SessionInfo> session_;  // guarded by mutex_
+  std::shared_ptr<DenseParameters> dense_;  // guarded by mutex_
+};
+
+// Runs the job on this thread. It is then over; or parked, i.e. in the state
+// QUEUED; or was halted, and nothing is said of it. `feed` and `status` outlive
+// it, `mailbox` is closed.
+void RunJob(const JobSettings& settings, const JobEnvironment& environment,
+            const std::shared_ptr<JobMailbox>& mailbox, ProgressFeed* feed,
+            JobStatus* status);
+
+// A job that runs, and how others speak to it.
+// Thread-safe; methods do not wait for the job.
+class JobThread {
+ public:
+  // The job begins. `feed`, and what `environment` names, outlive this.
+  // `on_end` is the last that its thread does.
+  JobThread(const JobSettings& settings, const JobEnvironment& environment,
+            ProgressFeed* feed, std::function<void()> on_end);
+  // Halts the job, and waits for its thread.
+  ~JobThread() {
+    Halt();
+    thread_.join();
+  }
+
+  void OnMembersChanged() { mailbox_->TellMembersChanged(); }
+  // Ends the job now.
+  void Cancel() { mailbox_->Cancel(); }
+  // Ends it after the step that is being run, with a checkpoint; without one if
+  // no step is. A durable job is parked, i.e. queued again.
+  void Stop() { mailbox_->Stop(); }
+  // The coordinator is about to send its members away: that they go is no loss
+  // any more, and nothing is noted of the job from here on.
+  void Halt() { mailbox_->Halt(); }
+
+  // Null unless training is loaded and the coordinator reduces.
+  std::shared_ptr<DenseParameters> dense() const { return status_.dense(); }
+  // Nothing unless members hold something of the job.
+  std::optional<v1::SessionInfo> Describe() const { return status_.session(); }
+
+ private:
+  const std::shared_ptr<JobMailbox> mailbox_;
+  JobStatus status_;
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_COORDINATOR_TRAINING_JOB_RUN_H_

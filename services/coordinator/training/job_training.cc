@@ -1,0 +1,173 @@
+// What a JobAttempt does between steps: it counts them, measures the held-out
+// text, and writes checkpoints.
+
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/coordinator/training/job_attempt.h"
+
+namespace gshard {
+
+absl::Status JobAttempt::Train() {
+  const JobMailbox& mailbox = *context_->mailbox;
+  Publish();
+  context_->reporter.Begin(committed_, context_->env.clock());
+  context_->SetState(v1::JOB_STATE_RUNNING);
+  // What follows a step follows the last one that was left out.
+  bool left_out = start_.skipped_steps > 0;
+  while (true) {
+    if (!left_out) RETURN_IF_ERROR(MakeStep());
+    const bool over = CountStep(left_out || commit_.skip_update());
+    left_out = false;
+    if (ValidationDue(over)) RETURN_IF_ERROR(Validate());
+    last_step_ = last_step_ || mailbox.stopping();
+    if (!last_step_ && !CheckpointDue()) continue;
+    RETURN_IF_ERROR(AwaitCheckpoint());  // there is one at a time
+    BeginCheckpoint(step_, validation_loss_);
+    const bool needed = last_step_ || mailbox.stopping() ||
+                        !context_->job.checkpoint.asynchronous ||
+                        !MembersHaveJoined().empty();
+    if (!needed) continue;
+    RETURN_IF_ERROR(AwaitCheckpoint());
+    if (IsDone()) return absl::OkStatus();
+    RETURN_IF_ERROR(AtCheckpoint());
+  }
+}
+
+bool JobAttempt::CountStep(bool skipped) {
+  counted_ = true;
+  const MonotonicTime now = context_->env.clock();
+  const TrainingJob& job = context_->job;
+  const bool out_of_time = job.time_limit_seconds > 0 &&
+                           context_->reporter.Elapsed(now) >=
+                               static_cast<double>(job.time_limit_seconds);
+  const bool over = step_ >= job.steps || out_of_time;
+  last_step_ = over || context_->mailbox->stopping();
+  if (skipped) {
+    context_->reporter.OnSkipped(step_);
+  } else {
+    context_->reporter.OnStep(step_, result_, now, last_step_);
+  }
+  return over;
+}
+
+bool JobAttempt::CheckpointDue() const {
+  const int64_t every = context_->job.checkpoint.every_steps;
+  return every > 0 && step_ % every == 0;
+}
+
+bool JobAttempt::ValidationDue(bool over) const {
+  if (!context_->text.has_value() ||
+      context_->text->validation_microbatches() < 1) {
+    return false;
+  }
+  const int64_t every = context_->job.validation.every_steps;
+  return over || CheckpointDue() || (every > 0 && step_ % every == 0);
+}
+
+absl::Status JobAttempt::Validate() {
+  const MonotonicTime began = context_->env.clock();
+  const int32_t count = context_->text->validation_microbatches();
+  validating_ = true;
+  // Numbers are added up only when all are there.
+  ASSIGN_OR_RETURN(const Ran ran,
+                   RunMicrobatches(count, count, /*validation=*/true));
+  validating_ = false;
+  // No order is defined among losses that are not finite.
+  if (std::isfinite(ran.sums.loss())) {
+    validation_loss_ = ran.sums.loss();
+  } else {
+    LogWarning("the loss on the held-out text is not finite",
+               {{"job", context_->job.name}, {"step", step_}});
+  }
+  context_->reporter.OnValidation(step_, ran.sums, began,
+                                  context_->env.clock());
+  return absl::OkStatus();
+}
+
+void JobAttempt::BeginCheckpoint(int64_t step,
+                                 std::optional<double> validation_loss,
+                                 const std::set<size_t>& lost) {
+  v1::WriteCheckpoint write;
+  write.set_session(context_->session());
+  write.set_step(step);
+  write.set_root(context_->job.checkpoint.directory);
+  std::optional<std::vector<NamedTensor>> dense;
+  if (dense_ != nullptr) dense = dense_->Snapshot();
+  writing_ = std::make_unique<CheckpointWrite>(
+      context_, step, validation_loss,
+      WriteCommands(holders_, write, context_->claim->tag(), context_->attempt,
+                    lost),
+      std::move(dense));
+}
+
+absl::Status JobAttempt::AwaitCheckpoint() {
+  if (writing_ == nullptr) return absl::OkStatus();
+  LogInfo("steps wait for a checkpoint",
+          {{"job", context_->job.name}, {"step", writing_->step()}});
+  phase_began_ = context_->env.clock();
+  RETURN_IF_ERROR(Await([&] { return writing_ == nullptr; }));
+  EndPhase("checkpoint");
+  return absl::OkStatus();
+}
+
+void JobAttempt::OnCheckpointWritten() {
+  context_->checkpoint_path = *writing_->path();
+  context_->checkpoint_step = writing_->step();
+  writing_ = nullptr;
+  context_->reporter.OnCheckpoint(context_->checkpoint_step,
+                                  context_->checkpoint_path);
+  context_->env.on_checkpoint(context_->reporter.progress());
+}
+
+void JobAttempt::DropCheckpoint() {
+  if (writing_ == nullptr) return;
+  writing_->Drop();
+  if (writing_->done() && writing_->path().ok()) OnCheckpointWritten();
+  writing_ = nullptr;
+}
+
+bool JobAttempt::IsDone() const {
+  return last_step_ &&
+         (!context_->mailbox->stopping() || step_ >= context_->job.steps);
+}
+
+absl::Status JobAttempt::AtCheckpoint() {
+  context_->stops_at_once = true;
+  RETURN_IF_ERROR(context_->CheckWanted());
+  context_->stops_at_once = false;
+  const std::string joined = MembersHaveJoined();
+  if (joined.empty()) return absl::OkStatus();
+  return Leave(Exit::kJoined, absl::AbortedError(joined));
+}
+
+std::string JobAttempt::MembersHaveJoined() const {
+  const Members& members = *context_->env.members;
+  const size_t routers = members.List(MemberRole::kRouter).size();
+  if (reduction_ != nullptr && routers > num_owners()) {
+    return absl::StrCat("routers have joined: ", routers, " instead of ",
+                        num_owners());
+  }
+  const std::vector<Member> workers = members.List(MemberRole::kExpertWorker);
+  const size_t held = num_workers();
+  if (workers.size() <= held ||
+      static_cast<int64_t>(held) >= context_->job.model.experts) {
+    return "";
+  }
+  // A small worker must not stop a job that runs.
+  const auto plan =
+      PlanTraining(context_->session(), context_->job, start_, workers,
+                   context_->DenseMemory(), plan_.placement().version());
+  if (!plan.ok()) {
+    LogWarning("workers that joined are of no use to the job",
+               {{"job", context_->job.name}, {"status", plan.status()}});
+    return "";
+  }
+  return absl::StrCat("expert workers have joined: ", workers.size(),
+                      " instead of ", held);
+}
+
+}  // namespace gshard

@@ -1,0 +1,185 @@
+// The calling side of streams.
+//
+//   auto sender = OpenStream<ExpertFrame, ExpertFrame>(
+//       channel, "/gshard.v1.ExpertWorkerService/Run",
+//       [&](auto sender) { return std::make_unique<Replies>(...); });
+//   RETURN_IF_ERROR(sender->Send(frame));
+
+#ifndef SERVICES_RPC_CLIENT_CLIENT_STREAM_H_
+#define SERVICES_RPC_CLIENT_CLIENT_STREAM_H_
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/client/reaper.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/stream.h"
+
+namespace gshard {
+
+// How long after a stream is over its handler is told so at the latest. gRPC
+// itself says so at once, unless the socket still has bytes of it to send: then
+// it waits until the peer takes them, whatever has been cancelled, timed out or
+// pinged. TCP ends that by its user timeout; a unix socket, whose peer is
+// paused, never does.
+inline constexpr std::chrono::milliseconds kStreamEndPatience{2'000};
+
+// Implementation: a handler that is told once of the end, by whoever is first.
+template <typename In>
+class StreamEnd {
+ public:
+  explicit StreamEnd(std::unique_ptr<StreamHandler<In>> handler)
+      : handler_(std::move(handler)) {}
+
+  // Until the last message has been read.
+  StreamHandler<In>& handler() { return *handler_; }
+
+  // For who tells it; null if it has been taken.
+  std::unique_ptr<StreamHandler<In>> Take() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::move(handler_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<StreamHandler<In>> handler_;  // null once it has been told
+};
+
+template <typename Out, typename In>
+class ClientStream final
+    : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public OutgoingQueue<Out>::Writer {
+ public:
+  ClientStream(std::shared_ptr<grpc::Channel> channel,
+               const StreamHandlerFactory<In, Out>& factory,
+               const StreamOptions& options)
+      : channel_(std::move(channel)),
+        stub_(channel_),
+        limits_(options.frame_limits),
+        queue_(std::make_shared<OutgoingQueue<Out>>(this,
+                                                    options.max_queued_bytes)),
+        end_(std::make_shared<StreamEnd<In>>(factory(queue_))) {}
+
+  std::shared_ptr<StreamSender<Out>> Start(
+      const std::string& method,
+      std::optional<std::chrono::milliseconds> timeout) {
+    std::shared_ptr<StreamSender<Out>> sender = queue_;
+    if (timeout.has_value()) {
+      SetDeadline(context_, *timeout);
+      deadline_ = std::chrono::steady_clock::now() + *timeout;
+    }
+    stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
+    // Senders write from outside of reactions, until Close().
+    AddHold();
+    StartRead(&incoming_);
+    StartCall();
+    return sender;  // `this` may be gone already
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return OnLastRead();
+    absl::StatusOr<In> message = Wire<In>::Decode(incoming_, limits_);
+    if (!message.ok()) {
+      decode_error_ = message.status();
+      context_.TryCancel();
+      return OnLastRead();
+    }
+    end_->handler().OnMessage(*std::move(message));
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override { queue_->OnWriteDone(ok); }
+
+  void OnDone(const grpc::Status& status) override {
+    (void)queue_->Detach();
+    const absl::Status end =
+        decode_error_.ok() ? FromGrpcStatus(status) : decode_error_;
+    const std::unique_ptr<StreamHandler<In>> handler = end_->Take();
+    // An owner that was told before need not have kept the channel: the last
+    // reference is this one then, and must not go before that of `this`.
+    std::shared_ptr<grpc::Channel> last =
+        handler == nullptr ? channel_ : nullptr;
+    // The call and the channel go before the owner is told: it may end the
+    // process next.
+    delete this;
+    if (last != nullptr) ReapChannel(std::move(last));
+    if (handler != nullptr) handler->OnEnd(end);
+  }
+
+  void Write(const grpc::ByteBuffer* message) override { StartWrite(message); }
+  void Close(const absl::Status&) override {
+    StartWritesDone();
+    RemoveHold();
+  }
+  void CancelCall() override {
+    cancelled_ = true;
+    context_.TryCancel();
+  }
+
+ private:
+  // The call is over, but for what gRPC has not got rid of.
+  void OnLastRead() {
+    queue_->Abort(absl::OkStatus());
+    const std::weak_ptr<StreamEnd<In>> end = end_;
+    ReapAfter(kStreamEndPatience, [end, status = LateEnd()] {
+      const auto untold = end.lock();
+      const auto handler = untold == nullptr ? nullptr : untold->Take();
+      if (handler != nullptr) handler->OnEnd(status);
+    });
+  }
+
+  // What the handler is told if gRPC's own word comes too late.
+  absl::Status LateEnd() const {
+    if (!decode_error_.ok()) return decode_error_;
+    if (cancelled_) return absl::CancelledError("the stream was cancelled");
+    if (deadline_.has_value() &&
+        std::chrono::steady_clock::now() >= *deadline_) {
+      return absl::DeadlineExceededError("Deadline Exceeded");
+    }
+    return absl::UnavailableError("the peer takes nothing that is sent");
+  }
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  const FrameLimits limits_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
+  std::atomic<bool> cancelled_ = false;
+  grpc::ByteBuffer incoming_;
+  absl::Status decode_error_;
+  const std::shared_ptr<OutgoingQueue<Out>> queue_;
+  const std::shared_ptr<StreamEnd<In>> end_;
+};
+
+// Begins a call of any streaming method, named "/package.Service/Method". Never
+// blocks; a peer that cannot be reached shows in OnEnd(). Without `timeout` the
+// stream lasts until one side ends it: Cancel() or Finish() the sender. OnEnd()
+// comes within kStreamEndPatience of the end, by a thread of gRPC's or of ours.
+//
+// The caller keeps a reference to `channel` until OnEnd(), or its handler does
+// and ends with ReapChannel().
+template <typename Out, typename In>
+std::shared_ptr<StreamSender<Out>> OpenStream(
+    std::shared_ptr<grpc::Channel> channel, const std::string& method,
+    const StreamHandlerFactory<In, Out>& factory,
+    const StreamOptions& options = {},
+    std::optional<std::chrono::milliseconds> timeout = std::nullopt) {
+  auto* stream =
+      new ClientStream<Out, In>(std::move(channel), factory, options);
+  return stream->Start(method, timeout);
+}
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_CLIENT_CLIENT_STREAM_H_

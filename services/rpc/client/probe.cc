@@ -1,0 +1,60 @@
+#include "services/rpc/client/probe.h"
+
+#include <google/protobuf/wrappers.pb.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
+
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/wire/status.h"
+
+namespace gshard {
+namespace {
+
+// grpc.health.v1's Check. Its messages have one field each, as these have: the
+// name of a service, and a status, of which 1 is SERVING.
+constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
+using Request = google::protobuf::StringValue;
+using Response = google::protobuf::UInt32Value;
+constexpr uint32_t kServing = 1;
+
+}  // namespace
+
+absl::Status Probe(const ProcessOptions& options, absl::string_view service,
+                   std::chrono::milliseconds timeout) {
+  const std::string address = AdvertisedAddress(options, options.listen);
+  // The certificate is what the process presents to other servers, too.
+  SecurityOptions as_client = options.security;
+  as_client.auth_file.clear();
+  ASSIGN_OR_RETURN(auto security, Security::CreateForClient(as_client));
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                   CreateChannel(address, {.security = std::move(security)}));
+  Request request;
+  if (options.probe == "ready") request.set_value(std::string(service));
+  Response response;
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  grpc::TemplatedGenericStub<Request, Response> stub(channel);
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, kCheck, {}, &request, &response,
+                 [&done](grpc::Status status) { done.set_value(status); });
+  const absl::Status status = FromGrpcStatus(done.get_future().get());
+  if (!status.ok()) {
+    return absl::Status(
+        status.code(), absl::StrCat("asked ", address, ": ", status.message()));
+  }
+  if (options.probe != "live" && response.value() != kServing) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(address, " answers, but is not ", options.probe));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gshard

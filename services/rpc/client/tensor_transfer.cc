@@ -1,0 +1,142 @@
+#include "services/rpc/client/tensor_transfer.h"
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "services/base/status_macros.h"
+#include "services/rpc/client/client_stream.h"
+
+namespace gshard {
+namespace {
+
+// Where a blocking call waits for its stream.
+struct Outcome {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool over = false;
+  absl::Status status;
+};
+
+// Hands messages to `on_message` and ends the stream on its first error.
+template <typename Out, typename In>
+class BlockingHandler final : public StreamHandler<In> {
+ public:
+  BlockingHandler(Outcome* outcome, std::shared_ptr<StreamSender<Out>> sender,
+                  std::function<absl::Status(In)> on_message)
+      : outcome_(outcome),
+        sender_(std::move(sender)),
+        on_message_(std::move(on_message)) {}
+
+  void OnMessage(In message) override {
+    if (!error_.ok()) return;
+    error_ = on_message_(std::move(message));
+    if (!error_.ok()) sender_->Cancel();
+  }
+
+  void OnEnd(const absl::Status& status) override {
+    // Notified under the lock: the waiter destroys `outcome_` next.
+    std::lock_guard<std::mutex> lock(outcome_->mutex);
+    outcome_->status = error_.ok() ? status : error_;
+    outcome_->over = true;
+    outcome_->changed.notify_all();
+  }
+
+ private:
+  Outcome* const outcome_;
+  const std::shared_ptr<StreamSender<Out>> sender_;
+  const std::function<absl::Status(In)> on_message_;
+  absl::Status error_;
+};
+
+// Sends all of `messages` and waits for the end of the call.
+template <typename Out, typename In>
+absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
+                  const std::string& method, std::vector<Out> messages,
+                  std::function<absl::Status(In)> on_message,
+                  std::chrono::milliseconds timeout, CallStop* stop = nullptr) {
+  Outcome outcome;
+  StreamOptions options;
+  // Frames refer to memory that the caller has anyway.
+  options.max_queued_bytes = SIZE_MAX;
+  const auto sender = OpenStream<Out, In>(
+      channel, method,
+      [&](std::shared_ptr<StreamSender<Out>> sender) {
+        return std::make_unique<BlockingHandler<Out, In>>(
+            &outcome, std::move(sender), on_message);
+      },
+      options, timeout);
+  if (stop != nullptr) stop->OnStop([sender] { sender->Cancel(); });
+  for (Out& message : messages) {
+    // A stream that has ended says why at its end.
+    if (!sender->Send(std::move(message)).ok()) break;
+  }
+  sender->Finish();
+  {
+    std::unique_lock<std::mutex> lock(outcome.mutex);
+    outcome.changed.wait(lock, [&] { return outcome.over; });
+  }
+  if (stop != nullptr) stop->OnStop(nullptr);
+  return outcome.status;
+}
+
+}  // namespace
+
+void CallStop::Stop() {
+  std::function<void()> cancel;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+    cancel = cancel_;
+  }
+  if (cancel) cancel();
+}
+
+void CallStop::OnStop(std::function<void()> cancel) {
+  bool now = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancel_ = cancel;
+    now = stopped_;
+  }
+  if (now && cancel) cancel();
+}
+
+absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
+                           const v1::TensorFrameHeader& header,
+                           const NamedTensors& gradients,
+                           std::chrono::milliseconds timeout) {
+  return Call<TensorFrame, v1::PushGradientsResponse>(
+      channel, "/gshard.v1.CoordinatorService/PushGradients",
+      SplitTensors(gradients, header),
+      [](const v1::PushGradientsResponse&) { return absl::OkStatus(); },
+      timeout);
+}
+
+absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
+                                const v1::TensorFrameHeader& header,
+                                const NamedTensors& sums,
+                                std::chrono::milliseconds timeout,
+                                CallStop* stop) {
+  return Call<TensorFrame, v1::ReplicateGradientsResponse>(
+      channel, "/gshard.v1.ExpertWorkerService/ReplicateGradients",
+      SplitTensors(sums, header),
+      [](const v1::ReplicateGradientsResponse&) { return absl::OkStatus(); },
+      timeout, stop);
+}
+
+absl::StatusOr<NamedTensors> PullParameters(
+    const std::shared_ptr<grpc::Channel>& channel,
+    const v1::PullParametersRequest& request,
+    const std::map<std::string, ExpectedTensor>& expected,
+    std::chrono::milliseconds timeout) {
+  TensorCollector collector(expected);
+  RETURN_IF_ERROR((Call<v1::PullParametersRequest, TensorFrame>(
+      channel, "/gshard.v1.CoordinatorService/PullParameters", {request},
+      [&](TensorFrame frame) { return collector.Add(std::move(frame)); },
+      timeout)));
+  return collector.Take();
+}
+
+}  // namespace gshard

@@ -1,0 +1,68 @@
+// CommandLanes: runs tasks in lanes. Tasks of one lane run one after the other,
+// in order; lanes run at the same time, each on a thread of its own that lasts
+// while the lane has tasks. A session has any number of lanes.
+
+#ifndef SERVICES_RPC_PROCESS_COMMAND_LANES_H_
+#define SERVICES_RPC_PROCESS_COMMAND_LANES_H_
+
+#include <compare>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace gshard {
+
+struct Lane {
+  std::string session;
+  int number = 0;
+
+  auto operator<=>(const Lane&) const = default;
+};
+
+struct LaneTask {
+  std::function<void()> run;
+  // Called instead of run() if the task is dropped before it runs.
+  std::function<void()> dropped;
+};
+
+// Thread-safe.
+class CommandLanes {
+ public:
+  CommandLanes() = default;
+  // REQUIRES: idle.
+  ~CommandLanes();
+
+  CommandLanes(const CommandLanes&) = delete;
+  CommandLanes& operator=(const CommandLanes&) = delete;
+
+  void Add(const Lane& lane, LaneTask task);
+
+  // Drops the session's tasks that have not begun.
+  void Drop(const std::string& session);
+  // Of all sessions; returns those of which a task is running.
+  std::set<std::string> DropAll();
+
+  // Returns when no lane has tasks. Not to be called from a task.
+  void WaitUntilIdle();
+
+ private:
+  void RunLane(const Lane& lane);
+
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  // Tasks that wait; a lane is here while its thread runs.
+  std::map<Lane, std::deque<LaneTask>> lanes_;  // guarded by mutex_
+  // By lane, and those that have nothing more to do.
+  std::map<Lane, std::thread> threads_;  // guarded by mutex_
+  std::vector<std::thread> finished_;    // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_PROCESS_COMMAND_LANES_H_

@@ -1,0 +1,29 @@
+#include "services/rpc/process/command_results.h"
+
+namespace gshard {
+
+v1::StepPrepared StepPreparedToProto(const std::vector<SquaredNorm>& norms) {
+  v1::StepPrepared message;
+  for (const SquaredNorm& norm : norms) {
+    v1::GradientNorm& added = *message.add_norms();
+    added.set_tensor(norm.tensor);
+    added.set_squared_norm(norm.value);
+  }
+  return message;
+}
+
+v1::CheckpointWritten CheckpointWrittenToProto(
+    const std::vector<TensorEntry>& entries) {
+  v1::CheckpointWritten message;
+  for (const TensorEntry& entry : entries) {
+    v1::TensorEntry& added = *message.add_tensors();
+    added.set_name(entry.name);
+    added.set_file(entry.file);
+    added.set_element_type(v1::ELEMENT_TYPE_FLOAT32);  // all that sessions have
+    added.mutable_dims()->Add(entry.dims.begin(), entry.dims.end());
+    added.set_sha256(entry.sha256);
+  }
+  return message;
+}
+
+}  // namespace gshard

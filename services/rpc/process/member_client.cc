@@ -1,0 +1,323 @@
+#include "services/rpc/process/member_client.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "services/base/log.h"
+#include "services/base/thread_priority.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/client/client_stream.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/trace_scope.h"
+
+namespace gshard {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr char kJoin[] = "/gshard.v1.CoordinatorService/Join";
+
+// How long the coordinator may take to end a stream that the member has
+// finished.
+constexpr std::chrono::milliseconds kLeaveTimeout{2'000};
+
+v1::JoinRequest ReplyRequest(uint64_t command_id, v1::CommandReply reply) {
+  v1::JoinRequest request;
+  reply.set_command_id(command_id);
+  *request.mutable_reply() = std::move(reply);
+  return request;
+}
+
+bool IsRefusal(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kInvalidArgument ||
+         status.code() == absl::StatusCode::kFailedPrecondition;
+}
+
+}  // namespace
+
+const std::string& SessionOf(const v1::Command& command) {
+  static const std::string* const kNone = new std::string();
+  switch (command.action_case()) {
+    case v1::Command::kLoadSession:
+      return command.load_session().session();
+    case v1::Command::kUnloadSession:
+      return command.unload_session().session();
+    case v1::Command::kAbortSession:
+      return command.abort_session().session();
+    case v1::Command::kAssignMicrobatch:
+      return command.assign_microbatch().session();
+    case v1::Command::kPrepareStep:
+      return command.prepare_step().session();
+    case v1::Command::kCommitStep:
+      return command.commit_step().session();
+    case v1::Command::kWriteCheckpoint:
+      return command.write_checkpoint().session();
+    case v1::Command::kUpdatePlacement:
+      return command.update_placement().session();
+    case v1::Command::kConnectRouters:
+      return command.connect_routers().session();
+    case v1::Command::ACTION_NOT_SET:
+      break;
+  }
+  return *kNone;
+}
+
+bool IsOfJob(const v1::Command& command) {
+  switch (command.action_case()) {
+    case v1::Command::kLoadSession:
+      return command.load_session().training();
+    case v1::Command::kAssignMicrobatch:
+    case v1::Command::kPrepareStep:
+    case v1::Command::kCommitStep:
+    case v1::Command::kWriteCheckpoint:
+    case v1::Command::kConnectRouters:
+      return true;
+    default:
+      return false;
+  }
+}
+
+v1::CommandReply ReplyWith(const absl::Status& status) {
+  v1::CommandReply reply;
+  *reply.mutable_status() = ToProtoStatus(status);
+  return reply;
+}
+
+// Fields but `sender` are guarded by MemberClient::mutex_.
+struct MemberClient::Stream {
+  std::shared_ptr<StreamSender<v1::JoinRequest>> sender;
+  bool accepted = false;
+  std::chrono::milliseconds heartbeat_interval{0};
+  std::chrono::milliseconds lease{0};
+  std::optional<absl::Status> ended;
+  // Why the member itself ended it.
+  absl::Status error;
+};
+
+class MemberClient::StreamReader final
+    : public StreamHandler<v1::JoinResponse> {
+ public:
+  StreamReader(MemberClient* client, std::shared_ptr<Stream> stream)
+      : client_(client), stream_(std::move(stream)) {}
+
+  void OnMessage(v1::JoinResponse message) override {
+    client_->OnMessage(stream_, std::move(message));
+  }
+  void OnEnd(const absl::Status& status) override {
+    std::lock_guard<std::mutex> lock(client_->mutex_);
+    stream_->ended = status;
+    client_->joined_ = false;
+    client_->changed_.notify_all();
+  }
+
+ private:
+  MemberClient* const client_;
+  const std::shared_ptr<Stream> stream_;
+};
+
+MemberClient::MemberClient(MemberOptions options, MemberHandler* handler)
+    : options_(std::move(options)), handler_(handler) {}
+
+MemberClient::~MemberClient() { Stop(); }
+
+absl::Status MemberClient::Start() {
+  channel_ = options_.channel;
+  if (channel_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = CreateChannel(
+        options_.coordinator,
+        {.security = options_.security, .silence = options_.silence});
+    if (!channel.ok()) return channel.status();
+    channel_ = *std::move(channel);
+  }
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+bool MemberClient::joined() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return joined_;
+}
+
+void MemberClient::Stop() {
+  std::thread thread;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+    thread.swap(thread_);
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void MemberClient::Run() {
+  std::chrono::milliseconds backoff = options_.min_backoff;
+  absl::Status logged;
+  while (true) {
+    bool accepted = false;
+    const absl::Status end = RunStream(&accepted);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (stopping_) return;
+    lock.unlock();
+    if (accepted) {
+      backoff = options_.min_backoff;
+      handler_->OnLost();
+      LogWarning("lost the coordinator", {{"status", end}});
+    } else if (IsRefusal(end)) {
+      LogError("the coordinator refuses this member", {{"status", end}});
+      handler_->OnRefused(end);
+      return;
+    } else if (end != logged) {
+      LogWarning("cannot join the coordinator", {{"status", end}});
+      logged = end;
+    }
+    lock.lock();
+    changed_.wait_for(lock, backoff, [this] { return stopping_; });
+    if (stopping_) return;
+    if (!accepted) backoff = std::min(2 * backoff, options_.max_backoff);
+  }
+}
+
+absl::Status MemberClient::RunStream(bool* accepted) {
+  const auto stream = std::make_shared<Stream>();
+  OpenStream<v1::JoinRequest, v1::JoinResponse>(
+      channel_, kJoin, [&](auto sender) {
+        stream->sender = std::move(sender);
+        return std::make_unique<StreamReader>(this, stream);
+      });
+  v1::JoinRequest request;
+  v1::RegisterMember& member = *request.mutable_register_();
+  member.set_role(options_.role);
+  member.set_name(options_.name);
+  member.set_address(options_.address);
+  member.set_protocol_version(options_.versions.newest);
+  member.set_oldest_protocol_version(options_.versions.oldest);
+  member.set_build_version(options_.build_version);
+  member.set_memory_bytes(options_.memory_bytes);
+  (void)stream->sender->Send(std::move(request));  // or OnEnd() comes
+
+  std::unique_lock<std::mutex> lock(mutex_);
+  const auto over = [&] { return stopping_ || stream->ended.has_value(); };
+  if (!changed_.wait_for(lock, options_.accept_timeout,
+                         [&] { return over() || stream->accepted; })) {
+    stream->error = absl::DeadlineExceededError(
+        "the coordinator has not accepted the member in time");
+    stream->sender->Cancel();
+  }
+  Clock::time_point sent = Clock::now();
+  Clock::time_point next = sent + stream->heartbeat_interval;
+  while (stream->accepted && !over()) {
+    if (changed_.wait_until(lock, next, over)) break;
+    lock.unlock();
+    v1::JoinRequest heartbeat;
+    *heartbeat.mutable_heartbeat() = handler_->Load();
+    const bool ok = stream->sender->Send(std::move(heartbeat)).ok();
+    lock.lock();
+    const Clock::time_point now = Clock::now();
+    next = now + stream->heartbeat_interval;
+    if (ok) {
+      sent = now;
+    } else if (now - sent >= stream->lease) {
+      stream->error = absl::DeadlineExceededError(
+          "no heartbeat could be sent during the lease");
+      stream->sender->Cancel();
+      break;
+    }
+  }
+  *accepted = stream->accepted;
+
+  // The handler's work for this stream ends before the stream's successor
+  // begins. New commands may come until the stream has ended.
+  const bool leaving = stopping_ && !stream->ended.has_value();
+  lock.unlock();
+  if (leaving) stream->sender->Finish();
+  for (const std::string& session : lanes_.DropAll()) {
+    handler_->Interrupt(session);
+  }
+  lock.lock();
+  const auto ended = [&] { return stream->ended.has_value(); };
+  if (!changed_.wait_for(lock, kLeaveTimeout, ended)) {
+    stream->sender->Cancel();
+    changed_.wait(lock, ended);
+  }
+  lock.unlock();
+  for (const std::string& session : lanes_.DropAll()) {
+    handler_->Interrupt(session);
+  }
+  lanes_.WaitUntilIdle();
+  return stream->error.ok() ? *stream->ended : stream->error;
+}
+
+void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
+                             v1::JoinResponse message) {
+  if (message.has_command()) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!stream->accepted) return;  // a coordinator's bug; answered by nobody
+    }
+    return OnCommand(stream, std::move(*message.mutable_command()));
+  }
+  if (!message.has_accepted()) return;
+  // Before the commands that follow on this thread.
+  handler_->OnAccepted(message.accepted());
+  LogInfo("joined the coordinator",
+          {{"lease_ms", message.accepted().lease_ms()},
+           {"protocol_version", message.accepted().protocol_version()}});
+  std::lock_guard<std::mutex> lock(mutex_);
+  stream->accepted = true;
+  stream->heartbeat_interval = std::chrono::milliseconds(std::clamp<int64_t>(
+      message.accepted().heartbeat_interval_ms(), 1, 60'000));
+  stream->lease = std::chrono::milliseconds(
+      std::clamp<int64_t>(message.accepted().lease_ms(), 1, 3'600'000));
+  joined_ = true;
+  changed_.notify_all();
+}
+
+void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
+                             v1::Command command) {
+  const auto shared = std::make_shared<const v1::Command>(std::move(command));
+  // A reply that cannot be sent is lost with its stream.
+  const auto reply = [stream, shared](v1::CommandReply outcome) {
+    (void)stream->sender->Send(
+        ReplyRequest(shared->command_id(), std::move(outcome)));
+  };
+  const std::string& session = SessionOf(*shared);
+  if (session.empty()) {
+    return reply(ReplyWith(absl::InvalidArgumentError(
+        "expected a command with a known action and a session")));
+  }
+  if (shared->has_abort_session()) {
+    lanes_.Drop(session);
+    handler_->Interrupt(session);
+  }
+  const auto dropped = [reply] {
+    reply(ReplyWith(absl::CancelledError(
+        "the session was aborted before the command began")));
+  };
+  lanes_.Add(
+      {session, 0},
+      {.run =
+           [this, shared, reply, dropped] {
+             // The thread is the session's, and so are those of rests.
+             const int niceness =
+                 IsOfJob(*shared) ? options_.training_niceness : 0;
+             BeNice(niceness);
+             TraceContext trace = ParseTraceparent(shared->traceparent());
+             if (!trace.trace_id.empty()) {
+               trace = ContinueTrace(shared->traceparent(), "");
+             }
+             const TraceScope scope(std::move(trace));
+             auto rest = handler_->Begin(*shared);
+             if (!rest) return reply(handler_->Handle(*shared));
+             const Lane lane = {SessionOf(*shared), shared->action_case()};
+             lanes_.Add(lane, {.run =
+                                   [reply, niceness, rest = std::move(rest)] {
+                                     BeNice(niceness);
+                                     reply(rest());
+                                   },
+                               .dropped = dropped});
+           },
+       .dropped = dropped});
+}
+
+}  // namespace gshard

@@ -1,0 +1,174 @@
+// MemberClient: the member's side of CoordinatorService.Join, the same for
+// routers and expert workers. Joins, sends heartbeats, hands commands to a
+// handler, and joins again when the stream is lost.
+//
+//   MemberClient member({.coordinator = "host:7000", .role = ..., ...},
+//                       &handler);
+//   RETURN_IF_ERROR(member.Start());
+//   ...
+//   member.Stop();
+
+#ifndef SERVICES_RPC_PROCESS_MEMBER_CLIENT_H_
+#define SERVICES_RPC_PROCESS_MEMBER_CLIENT_H_
+
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "proto/gshard/v1/coordinator.pb.h"
+#include "services/cluster/protocol_versions.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/process/command_lanes.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/wire/stream.h"
+
+namespace gshard {
+
+struct MemberOptions {
+  // Where the coordinator serves; not used if `channel` is set.
+  std::string coordinator = {};
+  // A connection that exists already, e.g. ServerShell::InProcessChannel().
+  std::shared_ptr<grpc::Channel> channel = nullptr;
+  // Of calls to `coordinator`; may be null.
+  std::shared_ptr<const Security> security = nullptr;
+
+  // What RegisterMember says; see coordinator.proto.
+  v1::MemberRole role = v1::MEMBER_ROLE_UNSPECIFIED;
+  std::string name = {};
+  std::string address = {};
+  std::string build_version = {};
+  int64_t memory_bytes = 0;
+  ProtocolVersions versions = kProtocolVersions;
+
+  // Pause before joining again; doubles up to the second with every attempt
+  // that is not accepted.
+  std::chrono::milliseconds min_backoff{100};
+  std::chrono::milliseconds max_backoff{1'000};
+
+  // How long the coordinator may be silent; see ChannelOptions. Not used if
+  // `channel` is set.
+  std::chrono::milliseconds silence = kDefaultSilence;
+
+  // Of the threads that do the commands of jobs; see thread_priority.h.
+  int training_niceness = 0;
+
+  // How long the coordinator may take to accept.
+  std::chrono::milliseconds accept_timeout{10'000};
+};
+
+// What a member does. Must outlive Stop().
+class MemberHandler {
+ public:
+  virtual ~MemberHandler() = default;
+
+  // Does a command and returns the outcome: `status` and `result`; command_id
+  // is filled in. May block: commands of one session come one after the other,
+  // in the order in which they were sent, on a thread of the session's own;
+  // those of different sessions come at the same time.
+  virtual v1::CommandReply Handle(const v1::Command& command) = 0;
+
+  // Called before Handle(), in its place in the order. If it returns a
+  // function, Handle() does not follow: the function does the rest of the
+  // command and returns its outcome, on another thread, while the session's
+  // next commands go on. Such rests of one session and action come one after
+  // the other.
+  virtual std::function<v1::CommandReply()> Begin(const v1::Command& command) {
+    (void)command;
+    return nullptr;
+  }
+
+  // Makes a Handle() and a rest of `session` that are running return soon, with
+  // CANCELLED: AbortSession has come, or the stream is lost. Waiting ones have
+  // been answered with CANCELLED already; Handle(AbortSession) follows when the
+  // running Handle() has returned. Must not block.
+  virtual void Interrupt(const std::string& session) = 0;
+
+  // The lease is lost: drop all sessions of jobs, as the coordinator does;
+  // those of served models stay. No Handle() and no rest is running, and none
+  // comes before this returns.
+  virtual void OnLost() = 0;
+
+  // The next heartbeat's load.
+  virtual v1::Heartbeat Load() = 0;
+
+  // The coordinator has accepted the member, again after each OnLost().
+  virtual void OnAccepted(const v1::MemberAccepted& accepted) {
+    (void)accepted;
+  }
+
+  // The coordinator will never accept this member (INVALID_ARGUMENT,
+  // FAILED_PRECONDITION: another protocol version). No attempt follows. Must
+  // not call Stop().
+  virtual void OnRefused(const absl::Status& status) { (void)status; }
+};
+
+// The session that a command is about; empty if it has no action that is known
+// here.
+const std::string& SessionOf(const v1::Command& command);
+
+// Whether only sessions of jobs have such a command.
+bool IsOfJob(const v1::Command& command);
+
+// A reply without a result.
+v1::CommandReply ReplyWith(const absl::Status& status);
+
+// Thread-safe.
+class MemberClient {
+ public:
+  MemberClient(MemberOptions options, MemberHandler* handler);
+
+  // Stops.
+  ~MemberClient();
+
+  MemberClient(const MemberClient&) = delete;
+  MemberClient& operator=(const MemberClient&) = delete;
+
+  // Begins to join; returns at once. Errors: InvalidArgument if the
+  // coordinator's address is not one.
+  absl::Status Start();
+
+  // Whether the coordinator has accepted the member and the stream lives.
+  bool joined() const;
+
+  // Leaves: running commands are interrupted, the stream is finished in order.
+  // The handler is not called any more once this returns, OnLost() included.
+  void Stop();
+
+ private:
+  // One stream, from Register to its end.
+  struct Stream;
+  class StreamReader;
+
+  // Of the control thread: joins until stopped or refused.
+  void Run();
+  // Lives one stream through; returns how it ended and whether it was
+  // accepted.
+  absl::Status RunStream(bool* accepted);
+  void OnMessage(const std::shared_ptr<Stream>& stream,
+                 v1::JoinResponse message);
+  void OnCommand(const std::shared_ptr<Stream>& stream, v1::Command command);
+
+  const MemberOptions options_;
+  MemberHandler* const handler_;
+  std::shared_ptr<grpc::Channel> channel_;
+  CommandLanes lanes_;  // 0, and those of rests by the command's action
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;  // guarded by mutex_
+  bool joined_ = false;    // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_PROCESS_MEMBER_CLIENT_H_

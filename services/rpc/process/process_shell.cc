@@ -1,0 +1,161 @@
+#include "services/rpc/process/process_shell.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/base/thread_priority.h"
+#include "services/tensor/buffer.h"
+
+namespace gshard {
+namespace {
+
+// After which a peer is taken for lost.
+std::chrono::milliseconds Silence(const ProcessOptions& options) {
+  return std::chrono::milliseconds(options.lease_ms);
+}
+
+ServerOptions ServerOptionsOf(const ProcessOptions& options) {
+  return {.address = options.listen,
+          .reflection = options.reflection,
+          .max_message_bytes = MaxMessageBytes(options),
+          .max_calls = options.max_calls,
+          .limits = {.connections = options.max_connections,
+                     .peer_connections = options.max_peer_connections,
+                     .held_bytes = options.max_held_mib << 20},
+          .silence = Silence(options),
+          .max_connection_idle =
+              absl::ToChronoMilliseconds(options.max_connection_idle),
+          .max_connection_age =
+              absl::ToChronoMilliseconds(options.max_connection_age)};
+}
+
+}  // namespace
+
+size_t MaxMessageBytes(const ProcessOptions& options) {
+  return static_cast<size_t>(options.max_message_mib) << 20;
+}
+
+ProcessShell::ProcessShell(const ProcessOptions& options,
+                           absl::string_view role,
+                           absl::string_view build_version)
+    : options_(options),
+      role_(role),
+      build_version_(build_version),
+      metrics_(role_, build_version_),
+      server_(std::make_unique<ServerShell>(ServerOptionsOf(options_))) {
+  metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
+                            [] { return GetBufferUsage().live_bytes; });
+  metrics_.AddCallbackGauge("gshard_tensor_cached_bytes",
+                            "Memory that is kept for tensors to come.",
+                            [] { return GetBufferUsage().cached_bytes; });
+  server_->AddMetrics(metrics_);
+  server_->OnDrain([this] { Finish(grace_); });
+}
+
+void ProcessShell::Close() {
+  Drain(std::chrono::milliseconds(0));
+  metrics_server_ = nullptr;
+  member_ = nullptr;
+  server_ = nullptr;
+}
+
+absl::Status ProcessShell::Start() {
+  std::lock_guard<std::mutex> start_lock(start_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (drained_) return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(
+      security_, Security::CreateForServer(options_.security, options_.listen));
+  security_->AddMetrics(metrics_);
+  server_->UseSecurity(security_);
+  if (!options_.metrics_address.empty()) {
+    ASSIGN_OR_RETURN(metrics_server_,
+                     MetricsServer::Start(options_.metrics_address, metrics_));
+  }
+  RETURN_IF_ERROR(Prepare());
+  RETURN_IF_ERROR(server_->Start());
+  LogInfo(absl::StrCat(role_, " serves"), {{"address", address()},
+                                           {"metrics", metrics_address()},
+                                           {"version", build_version_}});
+  return Serve();
+}
+
+absl::Status ProcessShell::Join(v1::MemberRole role,
+                                std::shared_ptr<grpc::Channel> channel,
+                                int64_t memory_bytes, MemberHandler* handler) {
+  MemberOptions member;
+  member.coordinator = options_.coordinator;
+  member.channel = std::move(channel);
+  member.silence = Silence(options_);
+  member.security = security_;
+  member.role = role;
+  member.address = AdvertisedAddress();
+  member.name =
+      MemberName(options_, role == v1::MEMBER_ROLE_ROUTER ? "router" : "worker",
+                 member.address);
+  member.build_version = build_version_;
+  member.memory_bytes = memory_bytes;
+  member.training_niceness = NicenessOfShare(options_.training_share);
+  LogInfo(absl::StrCat(role_, " joins"),
+          {{"advertised", member.address}, {"name", member.name}});
+  member_ = std::make_unique<MemberClient>(std::move(member), handler);
+  return member_->Start();
+}
+
+std::string ProcessShell::AdvertisedAddress() const {
+  return gshard::AdvertisedAddress(options_, address());
+}
+
+ChannelOptions ProcessShell::ToOthers() const {
+  return {.max_message_bytes = MaxMessageBytes(options_),
+          .security = security_,
+          .silence = Silence(options_)};
+}
+
+std::string ProcessShell::metrics_address() const {
+  return metrics_server_ == nullptr ? "" : metrics_server_->address();
+}
+
+void ProcessShell::Drain(std::chrono::milliseconds grace,
+                         std::chrono::milliseconds delay) {
+  std::lock_guard<std::mutex> start_lock(start_mutex_);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (drained_) return;
+  }
+  grace_ = grace;
+  // At once: leaving may wait for the coordinator.
+  server_->EndReadiness();
+  // Before the delay, so that the coordinator places what is here elsewhere
+  // while it is still served.
+  if (member_ != nullptr) member_->Stop();
+  server_->Drain(grace, delay);
+  End(absl::OkStatus());
+}
+
+void ProcessShell::End(const absl::Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (status.ok()) {
+    drained_ = true;
+  } else {
+    refused_ = status;
+  }
+  ended_.notify_all();
+}
+
+absl::Status ProcessShell::Wait() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [this] { return ended(); });
+  return refused_;
+}
+
+bool ProcessShell::EndsWithin(std::chrono::milliseconds time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return ended_.wait_for(lock, time, [this] { return ended(); });
+}
+
+}  // namespace gshard

@@ -1,0 +1,129 @@
+// ProcessShell: what coordinator, routers and expert workers are beside their
+// service: metrics and their endpoint, security, the gRPC server, membership,
+// and a life from Start() to the end of Drain(). Several may live in one
+// process.
+
+#ifndef SERVICES_RPC_PROCESS_PROCESS_SHELL_H_
+#define SERVICES_RPC_PROCESS_PROCESS_SHELL_H_
+
+#include <grpcpp/channel.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "services/config/process_options.h"
+#include "services/metrics/metrics.h"
+#include "services/metrics/metrics_server.h"
+#include "services/rpc/client/channel.h"
+#include "services/rpc/process/member_client.h"
+#include "services/rpc/security/security.h"
+#include "services/rpc/server/server.h"
+
+namespace gshard {
+
+size_t MaxMessageBytes(const ProcessOptions& options);
+
+// Thread-safe.
+class ProcessShell {
+ public:
+  virtual ~ProcessShell() = default;
+
+  ProcessShell(const ProcessShell&) = delete;
+  ProcessShell& operator=(const ProcessShell&) = delete;
+
+  // Serves, and does what Prepare() and Serve() are for. Does nothing after
+  // Drain(). Errors: those of Security::CreateForServer, MetricsServer::Start,
+  // ServerShell::Start, Prepare() and Serve().
+  absl::Status Start();
+
+  // Where it listens, with the port that was bound.
+  const std::string& address() const { return server_->address(); }
+  // Empty if there are no metrics.
+  std::string metrics_address() const;
+  std::string Metrics() const { return metrics_.Serialize(); }
+
+  // Reaches the server without sockets, even if it listens nowhere.
+  std::shared_ptr<grpc::Channel> InProcessChannel() {
+    return server_->InProcessChannel();
+  }
+
+  // Turns health to NOT_SERVING, leaves the coordinator, takes calls for
+  // another `delay`, finishes what was accepted, within `grace`, and ends the
+  // server. Later calls wait for the first.
+  void Drain(std::chrono::milliseconds grace,
+             std::chrono::milliseconds delay = std::chrono::milliseconds(0));
+
+  // Returns OK after Drain(), or earlier with the reason why the coordinator
+  // will never accept this member.
+  absl::Status Wait();
+
+ protected:
+  // `role` names it in metrics and logs, "router". `build_version` is told to
+  // whoever asks for it.
+  ProcessShell(const ProcessOptions& options, absl::string_view role,
+               absl::string_view build_version);
+
+  // To be called first by the destructor of every class that is derived: drains
+  // with no grace if nobody has, and ends all that calls back.
+  void Close();
+
+  // Before the server listens, with security() and metrics in place.
+  virtual absl::Status Prepare() { return absl::OkStatus(); }
+  // Once it listens.
+  virtual absl::Status Serve() = 0;
+  // By Drain(), after `delay`: ends streams and finishes calls that were
+  // accepted, within `grace`.
+  virtual void Finish(std::chrono::milliseconds grace) = 0;
+
+  // Begins to join the coordinator of the options, or that at the other end of
+  // `channel`, if it is set. `handler` outlives Close(). Errors: those of
+  // MemberClient::Start.
+  absl::Status Join(v1::MemberRole role, std::shared_ptr<grpc::Channel> channel,
+                    int64_t memory_bytes, MemberHandler* handler);
+
+  // Where others reach it; once it listens.
+  std::string AdvertisedAddress() const;
+
+  // Makes Wait() return `status`.
+  void End(const absl::Status& status);
+
+  // Waits for `time` or until Wait() would return; whether it would.
+  bool EndsWithin(std::chrono::milliseconds time);
+
+  gshard::Metrics& metrics() { return metrics_; }
+  ServerShell& server() { return *server_; }
+  // Set by Start().
+  const std::shared_ptr<Security>& security() const { return security_; }
+  // Of a channel to another process of the system; from Prepare() on.
+  ChannelOptions ToOthers() const;
+
+ private:
+  bool ended() const { return drained_ || !refused_.ok(); }  // needs mutex_
+
+  const ProcessOptions options_;
+  const std::string role_;
+  const std::string build_version_;
+  gshard::Metrics metrics_;
+  std::shared_ptr<Security> security_;
+  std::chrono::milliseconds grace_{0};  // of the first Drain()
+  std::unique_ptr<ServerShell> server_;
+  std::unique_ptr<MetricsServer> metrics_server_;
+  std::unique_ptr<MemberClient> member_;
+
+  std::mutex start_mutex_;  // one Start() or Drain() at a time
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool drained_ = false;  // guarded by mutex_
+  absl::Status refused_;  // guarded by mutex_
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_PROCESS_PROCESS_SHELL_H_

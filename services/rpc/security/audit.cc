@@ -1,0 +1,30 @@
+#include "services/rpc/security/audit.h"
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "services/base/log.h"
+
+namespace gshard {
+namespace {
+
+constexpr size_t kMaxBytes = 1024;  // of a field
+
+absl::string_view Cut(absl::string_view text) {
+  return text.substr(0, kMaxBytes);
+}
+
+}  // namespace
+
+void Audit(const Act& act, const absl::Status& outcome) {
+  const std::string text = outcome.ToString();
+  Log(outcome.ok() ? LogSeverity::kInfo : LogSeverity::kWarning, "audit",
+      {{"act", act.name},
+       {"caller", act.requester.caller.name},
+       {"request_id", act.requester.request_id},
+       {"target", Cut(act.target)},
+       {"directory", Cut(act.directory)},
+       {"outcome", Cut(text)}});
+}
+
+}  // namespace gshard

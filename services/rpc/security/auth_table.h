@@ -1,0 +1,79 @@
+// AuthTable: the callers that a server knows, from the file of --auth_file:
+//
+//   # who       kind         what                 roles
+//   webshop     token        9f86d081...b0f00a08  translate
+//   ops         token        60303ae2...a6c5bd2b  train,admin
+//   member      certificate  worker.gshard        expert
+//   titles      token        2c26b46b...d7a9e7c3  translate:titles-*
+//   team-a      token        fcde2b2e...6e6b0b4a  train:/data/team-a
+//
+// One caller a line, in four words. A token stands there as its SHA-256
+// (`printf %s "$token" | sha256sum`), never itself; a certificate by one of its
+// subject's alternative names, DNS name, URI or IP address. A caller may have
+// several lines.
+//
+// Of several roles, separated by commas, each may be limited: "translate:" and
+// "admin:" to models, by a pattern of their names in which a '*' stands for any
+// characters; "train:" to jobs, by an absolute folder without spaces and commas
+// in which everything has to lie that they name, or in another such folder of
+// the caller.
+
+#ifndef SERVICES_RPC_SECURITY_AUTH_TABLE_H_
+#define SERVICES_RPC_SECURITY_AUTH_TABLE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/rpc/security/caller.h"
+
+namespace gshard {
+
+// What a call shows of its caller.
+struct Credentials {
+  // Of the metadata "authorization"; absent if there is none.
+  std::optional<std::string> authorization;
+  // Of a certificate that TLS has verified.
+  std::vector<std::string> certificate_names;
+};
+
+inline constexpr size_t kMaxAuthLines = 10'000;
+
+// Immutable, so thread-safe.
+class AuthTable {
+ public:
+  // Errors: InvalidArgument with the line's number; it never cites a digest.
+  static absl::StatusOr<AuthTable> Parse(absl::string_view text);
+
+  // Errors: Unauthenticated if nothing is shown, or nothing that is known: with
+  // the same words whatever is wrong about a token. A token that is shown
+  // decides alone. Takes the same time for every token.
+  absl::StatusOr<Caller> Identify(const Credentials& credentials) const;
+
+  size_t size() const { return tokens_.size() + certificates_.size(); }
+
+ private:
+  using Digest = std::array<uint8_t, 32>;
+  struct Token {
+    Digest digest;
+    Caller caller;
+  };
+  struct Certificate {
+    std::string name;
+    Caller caller;
+  };
+
+  absl::Status AddLine(absl::string_view line);
+
+  std::vector<Token> tokens_;
+  std::vector<Certificate> certificates_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SECURITY_AUTH_TABLE_H_

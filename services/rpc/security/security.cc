@@ -1,0 +1,212 @@
+#include "services/rpc/security/security.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/config/text_proto.h"
+#include "services/rpc/security/certificate_file.h"
+
+namespace gshard {
+namespace {
+
+using grpc::experimental::FileWatcherCertificateProvider;
+
+constexpr std::chrono::seconds kReloadInterval{1};
+constexpr unsigned int kProviderIntervalSeconds = 1;
+constexpr size_t kMaxTokenBytes = 4096;
+
+// Another one after every change of the file; empty if it is not there.
+std::string Stamp(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return "";
+  return absl::StrCat(info.st_dev, " ", info.st_ino, " ", info.st_size, " ",
+                      info.st_mtim.tv_sec, " ", info.st_mtim.tv_nsec);
+}
+
+void WarnIfReadable(const std::string& path) {
+  if (!IsReadableByOthers(path)) return;
+  LogWarning("a secret can be read by other users; chmod o-r it",
+             {{"file", path}});
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Security>> Security::CreateForServer(
+    const SecurityOptions& options, const std::string& listen) {
+  RETURN_IF_ERROR(ValidateServerSecurity(options, listen));
+  std::shared_ptr<Security> security(new Security(options));
+  RETURN_IF_ERROR(security->Start());
+  return security;
+}
+
+absl::StatusOr<std::shared_ptr<Security>> Security::CreateForClient(
+    const SecurityOptions& options) {
+  RETURN_IF_ERROR(ValidateClientSecurity(options, /*address=*/""));
+  std::shared_ptr<Security> security(new Security(options));
+  RETURN_IF_ERROR(security->Start());
+  return security;
+}
+
+Security::~Security() {
+  {
+    std::lock_guard<std::mutex> lock(stop_mutex_);
+    stopping_ = true;
+    stopped_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status Security::Start() {
+  if (!options_.auth_file.empty()) {
+    files_.push_back({options_.auth_file,
+                      [this](const auto& path) { return ReadAuthFile(path); },
+                      {}});
+  }
+  if (!options_.token_file.empty()) {
+    WarnIfReadable(options_.token_file);
+    files_.push_back({options_.token_file,
+                      [this](const auto& path) { return ReadTokenFile(path); },
+                      {}});
+  }
+  if (!options_.tls_certificate.empty()) {
+    WarnIfReadable(options_.tls_key);
+    files_.push_back(
+        {options_.tls_certificate,
+         [this](const auto& path) { return ReadCertificate(path); },
+         {}});
+  }
+  for (WatchedFile& file : files_) {
+    file.stamp = Stamp(file.path);
+    RETURN_IF_ERROR(file.read(file.path));
+  }
+  if (!options_.tls_ca.empty()) {
+    RETURN_IF_ERROR(CertificateExpiry(options_.tls_ca).status());
+  }
+  if (!options_.tls_certificate.empty() || !options_.tls_ca.empty()) {
+    provider_ = std::make_shared<FileWatcherCertificateProvider>(
+        options_.tls_key, options_.tls_certificate, options_.tls_ca,
+        kProviderIntervalSeconds);
+  }
+  WarnOfExpiry();
+  if (!files_.empty()) thread_ = std::thread([this] { Watch(); });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Caller> Security::Identify(
+    const Credentials& credentials) const {
+  std::shared_ptr<const AuthTable> table;
+  {
+    std::shared_lock<std::shared_mutex> lock(mutex_);
+    table = table_;
+  }
+  if (table != nullptr) return table->Identify(credentials);
+  return Caller{.name = credentials.certificate_names.empty()
+                            ? kAnonymous
+                            : credentials.certificate_names.front(),
+                .grants = AllGrants()};
+}
+
+std::string Security::authorization() const {
+  std::shared_lock<std::shared_mutex> lock(mutex_);
+  return authorization_;
+}
+
+void Security::AddMetrics(Metrics& metrics) const {
+  if (options_.tls_certificate.empty()) return;
+  metrics.AddCallbackGauge(
+      "gshard_tls_certificate_remaining_seconds",
+      "Time until this process's certificate expires; negative afterwards.",
+      [this] {
+        std::shared_lock<std::shared_mutex> lock(mutex_);
+        return absl::ToDoubleSeconds(expiry_ - absl::Now());
+      });
+}
+
+absl::Status Security::ReadAuthFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  absl::StatusOr<AuthTable> table = AuthTable::Parse(text);
+  if (!table.ok()) return Annotate(table.status(), path);
+  LogInfo("read the callers", {{"file", path}, {"callers", table->size()}});
+  auto shared = std::make_shared<const AuthTable>(*std::move(table));
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  table_.swap(shared);
+  return absl::OkStatus();
+}
+
+absl::Status Security::ReadTokenFile(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  const absl::string_view token = absl::StripAsciiWhitespace(text);
+  const bool printable = std::all_of(token.begin(), token.end(), [](char c) {
+    return 0x21 <= c && c <= 0x7e;
+  });
+  if (token.empty() || token.size() > kMaxTokenBytes || !printable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": expected one token of 1 to ", kMaxTokenBytes,
+                     " printable characters"));
+  }
+  std::string authorization = absl::StrCat("Bearer ", token);
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  authorization_.swap(authorization);
+  return absl::OkStatus();
+}
+
+absl::Status Security::ReadCertificate(const std::string& path) {
+  RETURN_IF_ERROR(CheckKeyPair(path, options_.tls_key));
+  ASSIGN_OR_RETURN(const absl::Time expiry, CertificateExpiry(path));
+  LogInfo("read the certificate",
+          {{"file", path}, {"expires", absl::FormatTime(expiry)}});
+  std::unique_lock<std::shared_mutex> lock(mutex_);
+  expiry_ = expiry;
+  return absl::OkStatus();
+}
+
+void Security::WarnOfExpiry() {
+  if (options_.tls_certificate.empty()) return;
+  const absl::Time now = absl::Now();
+  absl::Time expiry;
+  {
+    std::shared_lock<std::shared_mutex> lock(mutex_);
+    expiry = expiry_;
+  }
+  if (expiry - now > kExpiryWarning || now - warned_ < absl::Hours(1)) return;
+  warned_ = now;
+  LogWarning(
+      expiry > now ? "the certificate expires soon" : "the certificate expired",
+      {{"file", options_.tls_certificate},
+       {"remaining_seconds", absl::ToInt64Seconds(expiry - now)}});
+}
+
+void Security::Reload() {
+  std::lock_guard<std::mutex> lock(reload_mutex_);
+  for (WatchedFile& file : files_) {
+    std::string stamp = Stamp(file.path);
+    if (stamp == file.stamp) continue;
+    file.stamp = std::move(stamp);
+    const absl::Status status = file.read(file.path);
+    if (!status.ok()) {
+      LogError("a changed file is not used; its former state stays in force",
+               {{"file", file.path}, {"status", status}});
+    }
+  }
+  WarnOfExpiry();
+}
+
+void Security::Watch() {
+  std::unique_lock<std::mutex> lock(stop_mutex_);
+  while (
+      !stopped_.wait_for(lock, kReloadInterval, [this] { return stopping_; })) {
+    lock.unlock();
+    Reload();
+    lock.lock();
+  }
+}
+
+}  // namespace gshard

@@ -1,0 +1,122 @@
+// Security: what a process needs to be safe on a network, made of its options
+// and kept up to date with their files: TLS for its server and its calls, who
+// its callers are, and the token that it sends.
+//
+//   ASSIGN_OR_RETURN(auto security,
+//                    Security::CreateForServer(options, listen));
+//   server.UseSecurity(security);
+//   CreateChannel(address, {.security = security});
+//
+// Files may be replaced while the process runs, best by renaming new ones over
+// them, key and certificate at once; within some seconds new connections and
+// calls use them, and those that are open go on. A file that is damaged then is
+// logged, and what was read before stays in force; but certificates and keys
+// are read by gRPC itself, so new connections may fail until it is mended.
+
+#ifndef SERVICES_RPC_SECURITY_SECURITY_H_
+#define SERVICES_RPC_SECURITY_SECURITY_H_
+
+#include <grpcpp/security/tls_certificate_provider.h>
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/config/security_options.h"
+#include "services/metrics/metrics.h"
+#include "services/rpc/security/auth_table.h"
+
+namespace gshard {
+
+// A certificate that ends sooner is warned of, once an hour.
+inline constexpr absl::Duration kExpiryWarning = absl::Hours(7 * 24);
+
+// Thread-safe.
+class Security {
+ public:
+  // Reads all files.
+  //
+  // Errors: those of ValidateServerSecurity and CertificateExpiry,
+  // InvalidArgument if a key is not the certificate's, those of
+  // AuthTable::Parse with the path, NotFound.
+  static absl::StatusOr<std::shared_ptr<Security>> CreateForServer(
+      const SecurityOptions& options, const std::string& listen);
+  // For a process that only calls.
+  static absl::StatusOr<std::shared_ptr<Security>> CreateForClient(
+      const SecurityOptions& options);
+
+  ~Security();
+
+  Security(const Security&) = delete;
+  Security& operator=(const Security&) = delete;
+
+  const SecurityOptions& options() const { return options_; }
+
+  // Null without TLS.
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider()
+      const {
+    return provider_;
+  }
+
+  // Who a call comes from; see AuthTable::Identify. Without --auth_file
+  // whoever calls has all roles.
+  absl::StatusOr<Caller> Identify(const Credentials& credentials) const;
+
+  // The value of "authorization" for calls; empty for none.
+  std::string authorization() const;
+
+  // Adds gshard_tls_certificate_remaining_seconds, if there is one. `metrics`
+  // must not outlive this object.
+  void AddMetrics(Metrics& metrics) const;
+
+  // Reads what has changed, as happens by itself every second.
+  void Reload();
+
+ private:
+  // One file that is read again when it changes.
+  struct WatchedFile {
+    std::string path;
+    std::function<absl::Status(const std::string& path)> read;
+    std::string stamp;  // of the state that was read
+  };
+
+  explicit Security(const SecurityOptions& options) : options_(options) {}
+
+  absl::Status Start();
+  absl::Status ReadAuthFile(const std::string& path);
+  absl::Status ReadTokenFile(const std::string& path);
+  absl::Status ReadCertificate(const std::string& path);
+  void WarnOfExpiry();
+  void Watch();
+
+  const SecurityOptions options_;
+  std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
+
+  std::mutex reload_mutex_;                   // one Reload() at a time
+  std::vector<WatchedFile> files_;            // guarded by reload_mutex_
+  absl::Time warned_ = absl::InfinitePast();  // guarded by reload_mutex_
+
+  // Calls only read: they do not wait for each other.
+  mutable std::shared_mutex mutex_;
+  std::shared_ptr<const AuthTable> table_;  // guarded by mutex_
+  std::string authorization_;               // guarded by mutex_
+  absl::Time expiry_;                       // guarded by mutex_
+
+  std::mutex stop_mutex_;
+  std::condition_variable stopped_;
+  bool stopping_ = false;  // guarded by stop_mutex_
+  std::thread thread_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SECURITY_SECURITY_H_

@@ -1,0 +1,41 @@
+// CallCount: the calls that a server has under way, of all and of each caller,
+// and whether there is room for another one.
+
+#ifndef SERVICES_RPC_SERVER_CALL_COUNT_H_
+#define SERVICES_RPC_SERVER_CALL_COUNT_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+
+namespace gshard {
+
+// Thread-safe.
+class CallCount {
+ public:
+  explicit CallCount(int64_t most) : most_(most) {}
+
+  // All of them together may be `most`, those of a known caller its share
+  // (services/base/share.h); who nobody knows by name shares one name with
+  // others, and so has no share of its own.
+  bool HasRoom(const std::string& caller) const;
+
+  // Counts, whether there is room or not.
+  void Begin(const std::string& caller);
+  void End(const std::string& caller);
+
+  int64_t calls() const;
+  int64_t most() const { return most_; }
+
+ private:
+  const int64_t most_;
+  mutable std::mutex mutex_;
+  // All below are guarded by mutex_.
+  int64_t calls_ = 0;
+  std::map<std::string, int64_t> by_caller_;  // none is 0
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SERVER_CALL_COUNT_H_

@@ -1,0 +1,217 @@
+#include "services/rpc/server/call_info.h"
+
+#include <grpcpp/support/interceptor.h>
+
+#include <chrono>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "services/base/log.h"
+#include "services/base/log_budget.h"
+#include "services/rpc/security/method_roles.h"
+
+namespace gshard {
+namespace {
+
+using grpc::experimental::InterceptionHookPoints;
+using grpc::experimental::InterceptorBatchMethods;
+using grpc::experimental::ServerRpcInfo;
+using Metadata = std::multimap<grpc::string_ref, grpc::string_ref>;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kAuthorization[] = "authorization";
+constexpr char kRequestId[] = "x-request-id";
+constexpr char kTraceparent[] = "traceparent";
+constexpr char kTracestate[] = "tracestate";
+
+// Where the findings lie in the metadata that a handler sees. gRPC has no other
+// place for them that is a call's own.
+constexpr char kCaller[] = "gshard-caller";
+constexpr char kGrants[] = "gshard-grants";
+constexpr char kSpan[] = "gshard-span";
+
+// The value, if there is exactly one.
+std::string One(const Metadata& metadata, const char* key) {
+  const auto range = metadata.equal_range(key);
+  if (range.first == range.second || std::next(range.first) != range.second) {
+    return "";
+  }
+  return std::string(range.first->second.data(), range.first->second.size());
+}
+
+CallInfo FromClient(const Metadata& metadata) {
+  CallInfo info{
+      .caller = {.name = kAnonymous, .grants = {}},
+      .request_id = One(metadata, kRequestId),
+      .trace = ContinueTrace(One(metadata, kTraceparent),
+                             One(metadata, kTracestate)),
+  };
+  if (!IsRequestId(info.request_id)) info.request_id = NewRequestId();
+  return info;
+}
+
+Caller FindCaller(const Security& security, const Metadata& metadata,
+                  const grpc::ServerContextBase& context) {
+  Credentials credentials;
+  if (metadata.count(kAuthorization) > 0) {
+    credentials.authorization = One(metadata, kAuthorization);
+  }
+  credentials.certificate_names = CertificateNames(*context.auth_context());
+  // The guard has let the call through; an open method needs no caller, and the
+  // file of callers may have changed since.
+  absl::StatusOr<Caller> caller = security.Identify(credentials);
+  return caller.ok() ? *std::move(caller) : Caller{kAnonymous, {}};
+}
+
+void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
+             Clock::duration took) {
+  // Busy methods do not crowd out others.
+  static std::deque<LogBudget>& budgets = *[] {
+    auto* const made = new std::deque<LogBudget>();
+    for (int i = 0; i < 64; ++i) made->emplace_back(kCallLinesPerSecond);
+    return made;
+  }();
+  const auto left_out =
+      budgets[std::hash<std::string_view>()(method) % budgets.size()].Take();
+  if (!left_out.has_value()) return;
+  const auto micros =
+      std::chrono::duration_cast<std::chrono::microseconds>(took).count();
+  // The thread may work for a batch of others, whose traces are not this one's.
+  const LogScope own({});
+  LogInfo(
+      "call",
+      {{"method", method},
+       {"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))},
+       {"ms", static_cast<double>(micros) / 1000},
+       {"request_id", info.request_id},
+       {"trace_id", info.trace.trace_id},
+       {"span_id", info.trace.span_id},
+       {"caller", info.caller.name},
+       {"lines_left_out", *left_out}});
+}
+
+// The guard lets no other method through.
+const MethodAccess& AccessOf(const char* method) {
+  static const MethodAccess& none = *new MethodAccess;
+  const MethodAccess* const access = FindMethodAccess(method);
+  return access == nullptr ? none : *access;
+}
+
+// Of one call.
+class Interceptor final : public grpc::experimental::Interceptor {
+ public:
+  Interceptor(std::shared_ptr<const Security> security,
+              std::shared_ptr<CallGate> gate, ServerRpcInfo* rpc)
+      : security_(std::move(security)),
+        gate_(std::move(gate)),
+        rpc_(rpc),
+        open_(AccessOf(rpc->method()).open) {}
+  ~Interceptor() override {
+    if (counted_) gate_->calls.End(info_.caller.name);
+  }
+
+  void Intercept(InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::POST_RECV_INITIAL_METADATA)) {
+      Begin(*methods->GetRecvInitialMetadata());
+    }
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::POST_RECV_MESSAGE) &&
+        methods->GetRecvMessage() != nullptr) {
+      Count();
+    }
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace(kRequestId, info_.request_id);
+    }
+    if (methods->QueryInterceptionHookPoint(
+            InterceptionHookPoints::PRE_SEND_STATUS)) {
+      End(methods->GetSendStatus().error_code());
+    }
+    methods->Proceed();
+  }
+
+ private:
+  void Count() {
+    if (open_ || std::exchange(counted_, true)) return;
+    gate_->calls.Begin(info_.caller.name);
+  }
+
+  void Begin(Metadata& metadata) {
+    info_ = FromClient(metadata);
+    info_.caller = FindCaller(*security_, metadata, *rpc_->server_context());
+    grants_ = GrantsText(info_.caller.grants);
+    traceparent_ = info_.trace.Traceparent();
+    for (const char* key :
+         {kAuthorization, kRequestId, kTraceparent, kCaller, kGrants, kSpan}) {
+      metadata.erase(key);
+    }
+    if (info_.trace.state.empty()) metadata.erase(kTracestate);
+    metadata.emplace(kCaller, info_.caller.name);
+    metadata.emplace(kGrants, grants_);
+    metadata.emplace(kRequestId, info_.request_id);
+    metadata.emplace(kSpan, traceparent_);
+    if (!AccessOf(rpc_->method()).one_message) Count();
+  }
+
+  void End(grpc::StatusCode code) {
+    if (open_) return;  // probes are not news
+    LogCall(rpc_->method(), info_, code, Clock::now() - start_);
+  }
+
+  const std::shared_ptr<const Security> security_;
+  const std::shared_ptr<CallGate> gate_;
+  ServerRpcInfo* const rpc_;
+  const bool open_;  // to everybody
+  bool counted_ = false;
+  const Clock::time_point start_ = Clock::now();
+  CallInfo info_;            // the handler's metadata point into it
+  std::string grants_;       // likewise
+  std::string traceparent_;  // likewise
+};
+
+class Factory final
+    : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  Factory(std::shared_ptr<const Security> security,
+          std::shared_ptr<CallGate> gate)
+      : security_(std::move(security)), gate_(std::move(gate)) {}
+
+  grpc::experimental::Interceptor* CreateServerInterceptor(
+      ServerRpcInfo* rpc) override {
+    return new Interceptor(security_, gate_, rpc);
+  }
+
+ private:
+  const std::shared_ptr<const Security> security_;
+  const std::shared_ptr<CallGate> gate_;
+};
+
+}  // namespace
+
+CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
+  const Metadata& metadata = context.client_metadata();
+  const TraceContext span = ParseTraceparent(One(metadata, kSpan));
+  // On a server without the interceptor, all of it is the client's word.
+  if (span.trace_id.empty()) return FromClient(metadata);
+  absl::StatusOr<Grants> grants = ParseGrants(One(metadata, kGrants));
+  CallInfo info{.caller = {One(metadata, kCaller),
+                           grants.ok() ? *std::move(grants) : Grants()},
+                .request_id = One(metadata, kRequestId),
+                .trace = span};
+  info.trace.state = One(metadata, kTracestate);
+  return info;
+}
+
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
+CallInfoFactory(std::shared_ptr<const Security> security,
+                std::shared_ptr<CallGate> gate) {
+  return std::make_unique<Factory>(std::move(security), std::move(gate));
+}
+
+}  // namespace gshard

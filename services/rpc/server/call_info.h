@@ -1,0 +1,47 @@
+// CallInfo: what a handler may want to know of the call that it serves: who
+// calls, the request's id and its trace. Never log what a request says.
+//
+//   const CallInfo info = CallInfoOf(*context);
+//   limits.Charge(info.caller.name);
+//
+// Clients may send "x-request-id", "traceparent" and "tracestate"; what is not
+// valid is replaced. Every answer of a handler carries "x-request-id"; a call
+// that the guard refuses has the id in its message.
+
+#ifndef SERVICES_RPC_SERVER_CALL_INFO_H_
+#define SERVICES_RPC_SERVER_CALL_INFO_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_interceptor.h>
+
+#include <memory>
+#include <string>
+
+#include "services/rpc/security/security.h"
+#include "services/rpc/server/call_guard.h"
+#include "services/rpc/wire/trace_context.h"
+
+namespace gshard {
+
+struct CallInfo {
+  Caller caller;  // "anonymous" if nobody asks
+  std::string request_id;
+  TraceContext trace;  // with a span of this hop
+};
+
+// Of a call that a ServerShell serves; of another server's, an anonymous
+// caller, who may do nothing, with an id and a trace of its own. Call it from
+// the handler.
+CallInfo CallInfoOf(const grpc::ServerContextBase& context);
+
+// Implementation, for ServerShell: finds these things out for every call,
+// counts it in the gate until it is over, answers with the id, and logs a line
+// at the call's end, at most so many a second.
+inline constexpr int64_t kCallLinesPerSecond = 20;
+std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
+CallInfoFactory(std::shared_ptr<const Security> security,
+                std::shared_ptr<CallGate> gate);
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SERVER_CALL_INFO_H_

@@ -1,0 +1,213 @@
+#include "services/rpc/server/health_service.h"
+
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+#include <grpcpp/support/method_handler.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace gshard {
+namespace {
+
+using google::protobuf::internal::WireFormatLite;
+
+constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
+constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
+constexpr size_t kMaxNameBytes = 256;
+
+// Field 1 of a HealthCheckRequest, the service's name. Debian has no library
+// for grpc.health.v1's two messages.
+std::optional<std::string> ReadService(const grpc::ByteBuffer& request) {
+  grpc::Slice bytes;
+  if (!request.DumpToSingleSlice(&bytes).ok()) return std::nullopt;
+  google::protobuf::io::CodedInputStream input(bytes.begin(),
+                                               static_cast<int>(bytes.size()));
+  std::string service;
+  while (const uint32_t tag = input.ReadTag()) {
+    const bool name = tag == WireFormatLite::MakeTag(
+                                 1, WireFormatLite::WIRETYPE_LENGTH_DELIMITED);
+    if (name ? !WireFormatLite::ReadString(&input, &service)
+             : !WireFormatLite::SkipField(&input, tag)) {
+      return std::nullopt;
+    }
+  }
+  if (!input.ConsumedEntireMessage() || service.size() > kMaxNameBytes) {
+    return std::nullopt;
+  }
+  return service;
+}
+
+enum Answer { kServing = 1, kNotServing = 2, kNoService = 3 };
+
+// Field 1 of a HealthCheckResponse.
+grpc::ByteBuffer Response(Answer answer) {
+  const char bytes[] = {0x08, static_cast<char>(answer)};
+  const grpc::Slice slice(bytes, sizeof(bytes));
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+grpc::Status BadRequest() {
+  return {grpc::StatusCode::INVALID_ARGUMENT,
+          "expected a HealthCheckRequest with a short name"};
+}
+
+grpc::Status ShuttingDown() {
+  return {grpc::StatusCode::UNAVAILABLE, "the server is shutting down"};
+}
+
+}  // namespace
+
+struct HealthService::State {
+  Answer AnswerOf(const std::string& service) const;
+  void Tell();
+
+  std::mutex mutex;
+  // All below are guarded by mutex.
+  std::map<std::string, bool> serving;
+  std::set<Watcher*> watchers;
+  bool shut_down = false;
+  bool ended = false;
+};
+
+// Sends the answer that is, and what becomes of it. Its state is guarded by the
+// service's mutex; gRPC runs no reaction inside of Start...().
+class HealthService::Watcher final
+    : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  Watcher(std::shared_ptr<State> state, std::string service)
+      : state_(std::move(state)), service_(std::move(service)) {}
+
+  void Tell() {
+    const Answer answer = state_->AnswerOf(service_);
+    if (writing_ || finished_ || answer == told_) return;
+    told_ = answer;
+    writing_ = true;
+    message_ = Response(answer);
+    StartWrite(&message_);
+  }
+
+  void End(const grpc::Status& status) {
+    if (finished_) return;
+    finished_ = true;
+    Finish(status);
+  }
+
+  void OnWriteDone(bool ok) override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    writing_ = false;
+    if (ok) {
+      Tell();
+    } else {
+      End(grpc::Status::CANCELLED);
+    }
+  }
+
+  void OnCancel() override {
+    std::lock_guard<std::mutex> lock(state_->mutex);
+    End(grpc::Status::CANCELLED);
+  }
+
+  void OnDone() override {
+    {
+      std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->watchers.erase(this);
+    }
+    delete this;
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  const std::string service_;
+  std::optional<Answer> told_;
+  grpc::ByteBuffer message_;
+  bool writing_ = false;
+  bool finished_ = false;
+};
+
+Answer HealthService::State::AnswerOf(const std::string& service) const {
+  const auto found = serving.find(service);
+  if (found == serving.end()) return kNoService;
+  return found->second ? kServing : kNotServing;
+}
+
+void HealthService::State::Tell() {
+  for (Watcher* const watcher : watchers) watcher->Tell();
+}
+
+HealthService::HealthService() : state_(std::make_shared<State>()) {
+  using grpc::internal::RpcMethod;
+  using grpc::internal::RpcServiceMethod;
+  for (const char* method : {kCheck, kWatch}) {
+    // ReadLate() replaces a handler.
+    auto* const added =
+        new RpcServiceMethod(method, RpcMethod::BIDI_STREAMING,
+                             new grpc::internal::UnknownMethodHandler(""));
+    added->SetServerApiType(RpcServiceMethod::ApiType::RAW_CALL_BACK);
+    AddMethod(added);
+  }
+  ReadLate(0, &HealthService::Check);
+  ReadLate(1, &HealthService::Watch);
+}
+
+void HealthService::Set(const std::string& service, bool serving) {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->serving[service] = serving && !state_->shut_down;
+  state_->Tell();
+}
+
+void HealthService::Shutdown() {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->shut_down = true;
+  for (auto& [service, serving] : state_->serving) serving = false;
+  state_->Tell();
+}
+
+void HealthService::EndWatchers() {
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  state_->ended = true;
+  for (Watcher* const watcher : state_->watchers) watcher->End(ShuttingDown());
+}
+
+grpc::ServerUnaryReactor* HealthService::Check(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const std::optional<std::string> service = ReadService(*request);
+  if (!service.has_value()) {
+    reactor->Finish(BadRequest());
+    return reactor;
+  }
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  const Answer answer = state_->AnswerOf(*service);
+  *response = Response(answer);
+  reactor->Finish(answer == kNoService
+                      ? grpc::Status(grpc::StatusCode::NOT_FOUND,
+                                     "there is no such service")
+                      : grpc::Status::OK);
+  return reactor;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
+    grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
+  const std::optional<std::string> service = ReadService(*request);
+  auto* const watcher = new Watcher(state_, service.value_or(""));
+  std::lock_guard<std::mutex> lock(state_->mutex);
+  if (!service.has_value()) {
+    watcher->End(BadRequest());
+  } else if (state_->ended) {
+    watcher->End(ShuttingDown());
+  } else if (state_->watchers.size() >= kMaxWatchers) {
+    watcher->End({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                  "there are as many watchers as there may be"});
+  } else {
+    watcher->Tell();
+  }
+  state_->watchers.insert(watcher);
+  return watcher;
+}
+
+}  // namespace gshard

@@ -1,0 +1,174 @@
+// RawService: a service of raw methods that begins its calls before their
+// requests are read.
+//
+// gRPC reads the request of a unary or server-streaming call before any code of
+// ours hears of the call: nobody could say from whom it holds bytes, nor end a
+// call whose request never comes. From the server's point of view such a call
+// is a stream with one message to read, so these methods are registered as
+// streams, and read once the call's interceptors exist. Handlers are as before:
+// they are called with the request.
+//
+//   class Service final
+//       : public RawService<v1::FooService::WithRawCallbackMethod_Get<
+//             v1::FooService::Service>> {
+//    public:
+//     Service() { ReadLate(MethodIndex("foo.Foo.Get"), &Service::Get); }
+//     grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext*,
+//                                   const grpc::ByteBuffer* request,
+//                                   grpc::ByteBuffer* response) override;
+//   };
+
+#ifndef SERVICES_RPC_SERVER_RAW_SERVICE_H_
+#define SERVICES_RPC_SERVER_RAW_SERVICE_H_
+
+#include <google/protobuf/descriptor.h>
+#include <grpc/grpc.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <new>
+#include <utility>
+
+#include "services/base/check.h"
+
+namespace gshard {
+
+// Marks services whose messages all are bytes.
+class RawMethods {
+ public:
+  virtual ~RawMethods() = default;
+};
+
+// Implementation: reads the one message of a call into what `Handler`, gRPC's
+// own, takes for it.
+template <typename Handler, typename Request>
+class LateReadHandler final : public grpc::internal::MethodHandler {
+ public:
+  template <typename GetReactor>
+  explicit LateReadHandler(GetReactor get_reactor)
+      : handler_(std::move(get_reactor)) {}
+
+  void RunHandler(const HandlerParameter& parameter) override {
+    grpc_call* const call = parameter.call->call();
+    (new (Allocate<Reading>(call)) Reading(&handler_, parameter))->Start();
+  }
+
+ private:
+  template <typename T>
+  static void* Allocate(grpc_call* call) {
+    return grpc::g_core_codegen_interface->grpc_call_arena_alloc(call,
+                                                                 sizeof(T));
+  }
+
+  // Of one call; lies in its arena.
+  class Reading {
+   public:
+    Reading(Handler* handler, const HandlerParameter& parameter)
+        : handler_(handler),
+          call_(*parameter.call),
+          context_(parameter.server_context),
+          requester_(parameter.call_requester),
+          request_(new (Allocate<Request>(call_.call())) Request) {}
+
+    void Start() {
+      tag_.Set(
+          call_.call(), [this](bool ok) { Finish(ok); }, &ops_,
+          /*can_inline=*/false);
+      ops_.set_core_cq_tag(&tag_);
+      ops_.RecvMessage(Bytes(*request_));
+      call_.PerformOps(&ops_);
+    }
+
+   private:
+    static grpc::ByteBuffer* Bytes(grpc::ByteBuffer& request) {
+      return &request;
+    }
+    template <typename Holder>
+    static grpc::ByteBuffer* Bytes(Holder& holder) {
+      return holder.request();
+    }
+
+    void Finish(bool ok) {
+      // Without a message gRPC's handler ends the call, as it does when one
+      // cannot be decoded.
+      handler_->RunHandler(HandlerParameter(
+          &call_, context_, request_,
+          ok ? grpc::Status::OK : grpc::Status(grpc::StatusCode::INTERNAL, ""),
+          request_, std::move(requester_)));
+      // The memory is the call's, and the handler may be done with it already.
+      grpc_call* const call = call_.call();
+      grpc_call_ref(call);
+      this->~Reading();
+      grpc_call_unref(call);
+    }
+
+    Handler* const handler_;
+    grpc::internal::Call call_;
+    grpc::ServerContextBase* const context_;
+    std::function<void()> requester_;
+    Request* const request_;
+    grpc::internal::CallOpSet<
+        grpc::internal::CallOpRecvMessage<grpc::ByteBuffer>>
+        ops_;
+    grpc::internal::CallbackWithSuccessTag tag_;
+  };
+
+  Handler handler_;
+};
+
+// Of "package.Service.Method" in its proto.
+inline int MethodIndex(const char* name) {
+  const google::protobuf::MethodDescriptor* const method =
+      google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
+          name);
+  CHECK(method != nullptr);
+  return method->index();
+}
+
+template <typename Base>
+class RawService : public Base, public RawMethods {
+ protected:
+  // `method` serves the method that gRPC counts as `index`, see MethodIndex().
+  // For the constructor of `Service`, which derives from this: all of its unary
+  // and server-streaming methods have to be told.
+  template <typename Service>
+  void ReadLate(int index, grpc::ServerUnaryReactor* (Service::*method)(
+                               grpc::CallbackServerContext*,
+                               const grpc::ByteBuffer*, grpc::ByteBuffer*)) {
+    using Holder = grpc::internal::DefaultMessageHolder<grpc::ByteBuffer,
+                                                        grpc::ByteBuffer>;
+    using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer,
+                                                         grpc::ByteBuffer>;
+    auto* const service = static_cast<Service*>(this);
+    this->MarkMethodStreamed(
+        index, new LateReadHandler<Handler, Holder>(
+                   [service, method](grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) {
+                     return (service->*method)(context, request, response);
+                   }));
+  }
+  template <typename Service>
+  void ReadLate(int index,
+                grpc::ServerWriteReactor<grpc::ByteBuffer>* (Service::*method)(
+                    grpc::CallbackServerContext*, const grpc::ByteBuffer*)) {
+    using Handler =
+        grpc::internal::CallbackServerStreamingHandler<grpc::ByteBuffer,
+                                                       grpc::ByteBuffer>;
+    auto* const service = static_cast<Service*>(this);
+    this->MarkMethodStreamed(
+        index, new LateReadHandler<Handler, grpc::ByteBuffer>(
+                   [service, method](grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request) {
+                     return (service->*method)(context, request);
+                   }));
+  }
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SERVER_RAW_SERVICE_H_

@@ -1,0 +1,238 @@
+// The serving side of streams. Methods are registered raw, so that gRPC hands
+// over bytes:
+//
+//   class Service : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
+//                       v1::ExpertWorkerService::Service> {
+//     grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
+//         grpc::CallbackServerContext* context) override {
+//       return ServeStream<ExpertFrame, ExpertFrame>(
+//           context, [this](auto sender) { return MakeHandler(sender); });
+//     }
+//   };
+
+#ifndef SERVICES_RPC_SERVER_SERVER_STREAM_H_
+#define SERVICES_RPC_SERVER_SERVER_STREAM_H_
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/rpc/wire/raw_message.h"
+#include "services/rpc/wire/status.h"
+#include "services/rpc/wire/stream.h"
+
+namespace gshard {
+
+// Serves a raw unary method: handle(request, done) calls done(response or
+// error) once, from any thread; that ends the call.
+template <typename Request, typename Response, typename Handle>
+grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer& request,
+                                     grpc::ByteBuffer* response,
+                                     const Handle& handle) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  const auto parsed = ParseRaw<Request>(request);
+  if (!parsed.ok()) {
+    reactor->Finish(ToGrpcStatus(parsed.status()));
+    return reactor;
+  }
+  handle(*parsed, [reactor, response](absl::StatusOr<Response> result) {
+    if (result.ok()) *response = SerializeRaw(*result);
+    reactor->Finish(ToGrpcStatus(result.status()));
+  });
+  return reactor;
+}
+
+template <typename In, typename Out>
+class ServerStream final
+    : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+      public OutgoingQueue<Out>::Writer {
+ public:
+  ServerStream(grpc::CallbackServerContext* context,
+               const StreamHandlerFactory<In, Out>& factory,
+               const StreamOptions& options)
+      : context_(context),
+        limits_(options.frame_limits),
+        queue_(std::make_shared<OutgoingQueue<Out>>(this,
+                                                    options.max_queued_bytes)),
+        handler_(factory(queue_)) {
+    StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) {  // half-closed by the client, or lost
+      queue_->Finish(absl::OkStatus());
+      return;
+    }
+    absl::StatusOr<In> message = Wire<In>::Decode(incoming_, limits_);
+    if (!message.ok()) {
+      queue_->Abort(message.status());
+      return;
+    }
+    handler_->OnMessage(*std::move(message));
+    StartRead(&incoming_);
+  }
+
+  void OnWriteDone(bool ok) override { queue_->OnWriteDone(ok); }
+
+  void OnCancel() override {
+    queue_->Abort(absl::CancelledError("the client cancelled or was lost"));
+  }
+
+  void OnDone() override {
+    absl::Status status = queue_->Detach();
+    if (status.ok() && context_->IsCancelled()) {
+      status = absl::CancelledError("the client cancelled or was lost");
+    }
+    handler_->OnEnd(status);
+    delete this;
+  }
+
+  void Write(const grpc::ByteBuffer* message) override { StartWrite(message); }
+  void Close(const absl::Status& status) override {
+    grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>::Finish(
+        ToGrpcStatus(status));
+  }
+  void CancelCall() override { context_->TryCancel(); }
+
+ private:
+  grpc::CallbackServerContext* const context_;
+  const FrameLimits limits_;
+  grpc::ByteBuffer incoming_;
+  const std::shared_ptr<OutgoingQueue<Out>> queue_;
+  const std::unique_ptr<StreamHandler<In>> handler_;
+};
+
+// Serves a call of a bidirectional method. When the client half-closes, what is
+// queued is still sent, and the call ends OK.
+template <typename In, typename Out>
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServeStream(
+    grpc::CallbackServerContext* context,
+    const StreamHandlerFactory<In, Out>& factory,
+    const StreamOptions& options = {}) {
+  return new ServerStream<In, Out>(context, factory, options);
+}
+
+// What serves one call of a client-streaming method. Called by gRPC's threads,
+// one at a time; destroyed after OnComplete()'s `done`, or earlier if the
+// client is lost or after an error.
+template <typename In, typename Response>
+class UploadHandler {
+ public:
+  virtual ~UploadHandler() = default;
+
+  // An error ends the call with it.
+  virtual absl::Status OnMessage(In message) = 0;
+
+  // The client has half-closed the call, or was lost: gRPC may not know yet
+  // which. Check that all is there before acting on it. `done` ends the call;
+  // it is to be called once, from any thread, and this lives until then.
+  using Done = std::function<void(absl::StatusOr<Response>)>;
+  virtual void OnComplete(Done done) = 0;
+};
+
+template <typename In, typename Response>
+class ServerUpload final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+ public:
+  ServerUpload(grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
+               std::unique_ptr<UploadHandler<In, Response>> handler,
+               const FrameLimits& limits)
+      : context_(context),
+        response_(response),
+        handler_(std::move(handler)),
+        limits_(limits) {
+    StartRead(&incoming_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (ok) {
+      const absl::Status status = Take();
+      if (!status.ok()) return Finish(ToGrpcStatus(status));
+      StartRead(&incoming_);
+    } else if (context_->IsCancelled()) {
+      Finish(grpc::Status::CANCELLED);
+    } else {
+      handler_->OnComplete([this](absl::StatusOr<Response> response) {
+        if (response.ok()) *response_ = SerializeRaw(*response);
+        Finish(ToGrpcStatus(response.status()));
+      });
+    }
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  absl::Status Take() {
+    absl::StatusOr<In> message = Wire<In>::Decode(incoming_, limits_);
+    if (!message.ok()) return message.status();
+    return handler_->OnMessage(*std::move(message));
+  }
+
+  grpc::CallbackServerContext* const context_;
+  grpc::ByteBuffer* const response_;
+  const std::unique_ptr<UploadHandler<In, Response>> handler_;
+  const FrameLimits limits_;
+  grpc::ByteBuffer incoming_;
+};
+
+// Serves a call of a raw client-streaming method.
+template <typename In, typename Response>
+grpc::ServerReadReactor<grpc::ByteBuffer>* ServeUpload(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* response,
+    std::unique_ptr<UploadHandler<In, Response>> handler,
+    const FrameLimits& limits = {}) {
+  return new ServerUpload<In, Response>(context, response, std::move(handler),
+                                        limits);
+}
+
+// The next message of a download; nothing at its end; or an error that ends
+// the call. Must not block.
+template <typename Out>
+using NextMessage = std::function<absl::StatusOr<std::optional<Out>>()>;
+
+template <typename Out>
+class ServerDownload final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  explicit ServerDownload(NextMessage<Out> next) : next_(std::move(next)) {
+    WriteNext();
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::CANCELLED);
+    WriteNext();
+  }
+
+  void OnDone() override { delete this; }
+
+ private:
+  void WriteNext() {
+    absl::StatusOr<std::optional<Out>> message = next_();
+    if (!message.ok() || !message->has_value()) {
+      return Finish(ToGrpcStatus(message.status()));
+    }
+    outgoing_ = Wire<Out>::Encode(**std::move(message));
+    StartWrite(&outgoing_);
+  }
+
+  const NextMessage<Out> next_;
+  grpc::ByteBuffer outgoing_;
+};
+
+// Serves a call of a server-streaming method. `next` is called when the client
+// has taken the message before, so that a slow client holds one message.
+template <typename Out>
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ServeDownload(
+    NextMessage<Out> next) {
+  return new ServerDownload<Out>(std::move(next));
+}
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_SERVER_SERVER_STREAM_H_

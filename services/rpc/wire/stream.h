@@ -1,0 +1,217 @@
+// Long-lived streams as a sender and a handler, the same on both sides of a
+// call. See server_stream.h and client_stream.h for how one begins.
+//
+// Messages are protobuf messages, or Frames. Nothing here blocks: a sender
+// queues, and a handler is told what comes by gRPC's own threads.
+
+#ifndef SERVICES_RPC_WIRE_STREAM_H_
+#define SERVICES_RPC_WIRE_STREAM_H_
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "services/rpc/wire/raw_message.h"
+#include "services/rpc/wire/tensor_frame.h"
+
+namespace gshard {
+
+// What the owner of a stream is told. The calls come from gRPC's threads, one
+// at a time, and must not block: hand work on to a thread of your own. The
+// stream owns its handler and destroys it after OnEnd(). A server's handler may
+// still be told so shortly after ServerShell::Drain() has returned: it shares
+// the ownership of what it touches.
+template <typename In>
+class StreamHandler {
+ public:
+  virtual ~StreamHandler() = default;
+
+  // The next message of the peer, in the order in which they were sent.
+  virtual void OnMessage(In message) = 0;
+
+  // Called once, last. OK: the stream was finished in order. CANCELLED: either
+  // side cancelled, or a server's client was lost. Client: UNAVAILABLE if the
+  // server died or cannot be reached, DEADLINE_EXCEEDED when its time is over.
+  // Otherwise what the server ended it with, or why a message of the peer could
+  // not be decoded.
+  virtual void OnEnd(const absl::Status& status) = 0;
+};
+
+// The sending end of a stream. Thread-safe; may outlive the stream.
+template <typename Out>
+class StreamSender {
+ public:
+  virtual ~StreamSender() = default;
+
+  // Queues a message. Errors: Unavailable if the stream has ended or been
+  // finished; ResourceExhausted if the peer takes messages so slowly that
+  // StreamOptions.max_queued_bytes are waiting.
+  virtual absl::Status Send(Out message) = 0;
+
+  // Ends the stream after what is queued. Client: half-closes; a ServeStream()
+  // server then sends what it has queued and no more; `status` is not used.
+  // Server: the client gets `status`.
+  virtual void Finish(const absl::Status& status = absl::OkStatus()) = 0;
+
+  // Ends the stream at once, dropping what is queued.
+  virtual void Cancel() = 0;
+};
+
+// Makes the handler of a stream that begins. It may keep the sender.
+template <typename In, typename Out>
+using StreamHandlerFactory = std::function<std::unique_ptr<StreamHandler<In>>(
+    std::shared_ptr<StreamSender<Out>>)>;
+
+struct StreamOptions {
+  // Bytes of messages that wait for the peer. One message is always accepted.
+  size_t max_queued_bytes = size_t{256} << 20;
+
+  // For streams of frames.
+  FrameLimits frame_limits;
+};
+
+// Implementation: how a message travels in gRPC's reactors, as bytes.
+template <typename T>
+struct Wire {
+  static grpc::ByteBuffer Encode(const T& message) {
+    return SerializeRaw(message);
+  }
+  static absl::StatusOr<T> Decode(grpc::ByteBuffer& bytes, const FrameLimits&) {
+    return ParseRaw<T>(std::exchange(bytes, grpc::ByteBuffer()));
+  }
+};
+
+template <typename Header>
+struct Wire<Frame<Header>> {
+  static grpc::ByteBuffer Encode(const Frame<Header>& frame) {
+    return EncodeFrame(frame);
+  }
+  static absl::StatusOr<Frame<Header>> Decode(grpc::ByteBuffer& bytes,
+                                              const FrameLimits& limits) {
+    return DecodeFrame<Header>(std::exchange(bytes, grpc::ByteBuffer()),
+                               limits);
+  }
+};
+
+// Implementation: the messages that wait for their turn, between a reactor and
+// the senders. gRPC never runs a reaction inside of Start...(), so the reactor
+// is called under the lock.
+template <typename Out>
+class OutgoingQueue final : public StreamSender<Out> {
+ public:
+  // What the queue asks of its reactor.
+  class Writer {
+   public:
+    virtual ~Writer() = default;
+    // `message` stays where it is until OnWriteDone().
+    virtual void Write(const grpc::ByteBuffer* message) = 0;
+    // No Write() follows. Called once at most.
+    virtual void Close(const absl::Status& status) = 0;
+    virtual void CancelCall() = 0;
+  };
+
+  OutgoingQueue(Writer* writer, size_t max_bytes)
+      : writer_(writer), max_bytes_(max_bytes) {}
+
+  absl::Status Send(Out message) override {
+    grpc::ByteBuffer bytes = Wire<Out>::Encode(message);
+    const size_t size = bytes.Length();
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (writer_ == nullptr || closing_) {
+      return absl::UnavailableError("the stream has ended");
+    }
+    if (!queue_.empty() && bytes_ + size > max_bytes_) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the peer is too slow: ", bytes_,
+                       " bytes wait for it, at most ", max_bytes_, " may"));
+    }
+    bytes_ += size;
+    queue_.push_back({std::move(bytes), size});
+    if (queue_.size() == 1) writer_->Write(&queue_.front().bytes);
+    return absl::OkStatus();
+  }
+
+  void Finish(const absl::Status& status) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    BeginClose(status);
+  }
+
+  void Cancel() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (writer_ != nullptr) writer_->CancelCall();
+  }
+
+  // The rest is for the reactor.
+
+  void OnWriteDone(bool ok) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    bytes_ -= queue_.front().size;
+    queue_.pop_front();
+    if (!ok) DropWaiting(/*keep=*/0);
+    if (!queue_.empty()) {
+      writer_->Write(&queue_.front().bytes);
+    } else if (closing_ && !closed_) {
+      closed_ = true;
+      writer_->Close(close_status_);
+    }
+  }
+
+  // Like Finish(), but drops all messages except the one that gRPC has.
+  void Abort(const absl::Status& status) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    DropWaiting(/*keep=*/1);
+    BeginClose(status);
+  }
+
+  // The reactor is about to go. Returns what the stream was closed with.
+  absl::Status Detach() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    writer_ = nullptr;
+    DropWaiting(/*keep=*/0);
+    return close_status_;
+  }
+
+ private:
+  struct Message {
+    grpc::ByteBuffer bytes;
+    size_t size;
+  };
+
+  void BeginClose(const absl::Status& status) {
+    if (writer_ == nullptr || closing_) return;
+    closing_ = true;
+    close_status_ = status;
+    if (!queue_.empty()) return;
+    closed_ = true;
+    writer_->Close(close_status_);
+  }
+
+  void DropWaiting(size_t keep) {
+    while (queue_.size() > keep) {
+      bytes_ -= queue_.back().size;
+      queue_.pop_back();
+    }
+  }
+
+  std::mutex mutex_;
+  Writer* writer_;  // null once the stream has ended
+  const size_t max_bytes_;
+  // gRPC has the front one; a deque does not move it.
+  std::deque<Message> queue_;
+  size_t bytes_ = 0;
+  bool closing_ = false;
+  bool closed_ = false;
+  absl::Status close_status_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_WIRE_STREAM_H_

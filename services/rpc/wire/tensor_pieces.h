@@ -1,0 +1,72 @@
+// Named tensors of any size as TensorFrames of a limited size, and back: the
+// contents of PushGradients and PullParameters.
+
+#ifndef SERVICES_RPC_WIRE_TENSOR_PIECES_H_
+#define SERVICES_RPC_WIRE_TENSOR_PIECES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/rpc/wire/tensor_frame.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+using NamedTensors = std::map<std::string, Tensor>;
+
+// Payload bytes of one frame: large enough for the wire's speed, small enough
+// for the second-level cache.
+inline constexpr size_t kFramePayloadBytes = size_t{1} << 20;
+
+// The tensors in the order of their names. Small ones share frames, and one of
+// more than `max_payload_bytes` travels in several. Each frame's header is
+// `header` with `tensors` and `piece` added. At least one frame, even for no
+// tensors. The frames share the tensors' memory.
+// REQUIRES: max_payload_bytes >= 64; no tensor is empty().
+std::vector<TensorFrame> SplitTensors(
+    const NamedTensors& tensors, const v1::TensorFrameHeader& header,
+    size_t max_payload_bytes = kFramePayloadBytes);
+
+// Type and sizes that a tensor must have.
+struct ExpectedTensor {
+  ElementType type = ElementType::kFloat32;
+  Dims dims;
+};
+
+// Puts frames together again. Knows what must come, so that a peer cannot make
+// it allocate anything else. Not thread-safe.
+class TensorCollector {
+ public:
+  explicit TensorCollector(std::map<std::string, ExpectedTensor> expected);
+
+  // Takes the next frame's tensors. Errors, each naming the tensor:
+  // InvalidArgument if it is unknown, there already, of another type or shape,
+  // or its piece is not the next one. After an error the collector is of no
+  // further use.
+  absl::Status Add(TensorFrame frame);
+
+  // Everything that was expected. Errors: InvalidArgument naming a tensor that
+  // is missing or incomplete.
+  absl::StatusOr<NamedTensors> Take();
+
+ private:
+  absl::Status AddWhole(const std::string& name, Tensor tensor);
+  absl::Status AddPiece(const std::string& name, const v1::TensorPiece& piece,
+                        const Tensor& elements);
+
+  std::map<std::string, ExpectedTensor> expected_;
+  NamedTensors tensors_;
+  // Elements that have come of the tensor that is being put together, the only
+  // one that may be incomplete.
+  std::string partial_;
+  int64_t partial_elements_ = 0;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_RPC_WIRE_TENSOR_PIECES_H_

@@ -1,0 +1,504 @@
+// Admission, turns and the batch together, in virtual time, under more load
+// than can be done: who is taken is answered in time, as many as can be are,
+// and callers get their shares.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/admission/admission.h"
+#include "router/admission/join_rule.h"
+#include "services/base/random.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::duration_cast;
+using std::chrono::steady_clock;
+
+constexpr BatchLimits kLimits = {.max_rows = 32};
+constexpr double kSeconds = 60;
+
+struct Arrival {
+  std::string caller = "a";
+  uint64_t flow = 0;
+  size_t sentences = 1;
+  int64_t source_tokens = 20;
+  int64_t rows = 1;
+  double time_left = 2;  // seconds
+  int64_t max_rounds = 0;
+  double load = 1;  // of the experts that its rows go to
+};
+
+// Sentences, and requests that were refused.
+struct Outcome {
+  int64_t in_time = 0, late = 0, refused = 0;
+  double tokens = 0;         // in time
+  std::vector<double> took;  // seconds, of those in time
+};
+
+struct Scenario {
+  // The `i`th to come, at random times, `rate` a second.
+  std::function<Arrival(uint64_t i)> arrival;
+  double rate = 0;
+  // Rounds that a sentence takes, for each source token.
+  std::function<double(uint64_t i)> ratio = [](uint64_t) { return 1.0; };
+  double measured = 1;  // of the seconds that a round takes
+  BatchLimits limits = kLimits;
+  double encode_seconds = 0;  // of a source token
+};
+
+struct Running {
+  WaitingSentence sentence;
+  int64_t left, rounds;
+};
+
+SteadyTime At(double seconds) {
+  return SteadyTime() +
+         duration_cast<steady_clock::duration>(duration<double>(seconds));
+}
+
+// Rounds take 4 ms and, for each row, 1 ms times the load of its experts, and
+// what encoding takes of those who join. Late ones are dropped at their
+// deadline, as the batcher does it.
+class Simulation {
+ public:
+  explicit Simulation(Scenario scenario)
+      : scenario_(std::move(scenario)),
+        admission_({}, scenario_.limits, /*batches=*/1) {}
+
+  std::map<std::string, Outcome> Run() {
+    while (now_ < kSeconds) {
+      for (; next_ <= now_; ++count_) Arrive();
+      Drop();
+      Join();
+      if (running_.empty()) {
+        now_ = next_;
+        continue;
+      }
+      Round();
+    }
+    return outcomes_;
+  }
+
+ private:
+  void Arrive() {
+    const Arrival one = scenario_.arrival(count_);
+    SentenceCost cost{
+        .source_tokens = one.source_tokens,
+        .rows = one.rows,
+        .positions = one.source_tokens * (1 + 2 * one.rows),
+        .max_rounds = one.max_rounds,
+        .encode_work = EncodeWork(one.source_tokens, scenario_.limits)};
+    admission_.callers().Estimate(one.caller, cost);
+    loads_[count_] = one.load;
+    WaitingSentence sentence{.caller = one.caller,
+                             .flow = one.flow,
+                             .request = count_,
+                             .sentence = 0,
+                             .cost = cost,
+                             .arrival = At(next_),
+                             .deadline = At(next_ + one.time_left)};
+    const auto decision =
+        admission_.Decide({.caller = one.caller,
+                           .flow = one.flow,
+                           .costs = std::vector(one.sentences, cost),
+                           .now = At(next_),
+                           .deadline = sentence.deadline});
+    sentence.promised = decision.promised;
+    next_ += -std::log(1 - RandomUniform(1, count_)) / scenario_.rate;
+    if (!decision.status.ok()) {
+      ++outcomes_[one.caller].refused;
+      return;
+    }
+    waiting_.emplace(sentence.deadline, sentence);
+    for (; sentence.sentence < one.sentences; ++sentence.sentence) {
+      admission_.Queued(sentence);
+      queue_.Add(sentence);
+    }
+  }
+
+  void Late(const WaitingSentence& sentence) {
+    ++outcomes_[sentence.caller].late;
+    if (sentence.promised) admission_.Broken();
+  }
+
+  void Drop() {
+    while (!waiting_.empty() && waiting_.begin()->first < At(now_)) {
+      const WaitingSentence& sentence = waiting_.begin()->second;
+      for (const WaitingSentence& one :
+           queue_.Remove(sentence.caller, sentence.flow, sentence.request)) {
+        admission_.Dropped(one);
+        Late(one);
+      }
+      waiting_.erase(waiting_.begin());
+    }
+    std::erase_if(running_, [&](Running& one) {
+      if (one.sentence.deadline >= At(now_)) return false;
+      load_.Remove(one.sentence);
+      admission_.Left(one.sentence);
+      one.sentence.rounds = one.rounds - one.left;
+      admission_.GivenUp(one.sentence);
+      Late(one.sentence);
+      return true;
+    });
+  }
+
+  void Join() {
+    for (WaitingSentence& sentence : TakeJoining(
+             queue_, load_, scenario_.limits, admission_.SlackAt(At(now_)))) {
+      admission_.Joined(sentence);
+      if (admission_.Hopeless(sentence, At(now_))) {
+        admission_.Left(sentence);
+        Late(sentence);
+        continue;
+      }
+      const auto rounds = static_cast<int64_t>(
+          std::ceil(static_cast<double>(sentence.cost.source_tokens) *
+                    scenario_.ratio(sentence.request)));
+      load_.Add(sentence);
+      load_.Encode(sentence);
+      encoding_ += scenario_.encode_seconds *
+                   static_cast<double>(sentence.cost.source_tokens);
+      running_.push_back({std::move(sentence), rounds, rounds});
+    }
+    double left = 0;
+    SteadyTime end = At(now_);
+    for (const Running& one : running_) {
+      left += one.sentence.cost.WorkLeft(one.rounds - one.left);
+      end = std::max(end, one.sentence.deadline);
+    }
+    admission_.Progress(this, left, end);
+  }
+
+  void Round() {
+    const int64_t rows = load_.rows;
+    double loads = 0;
+    for (const Running& one : running_) {
+      loads += loads_[one.sentence.request] *
+               static_cast<double>(one.sentence.cost.rows);
+    }
+    const double seconds = std::exchange(encoding_, 0) + 0.004 + 0.001 * loads;
+    admission_.times().ObserveRound(rows, scenario_.measured * seconds);
+    now_ += seconds;
+    load_.Step(scenario_.limits);
+    std::erase_if(running_, [&](Running& one) {
+      if (--one.left > 0 || one.sentence.deadline < At(now_)) return false;
+      load_.Remove(one.sentence);
+      admission_.Left(one.sentence);
+      // What its rows cost in those of all that were beside them.
+      admission_.callers().Observe(
+          one.sentence.caller, one.sentence.cost.source_tokens, one.rounds,
+          loads_[one.sentence.request] * static_cast<double>(rows) / loads);
+      Outcome& outcome = outcomes_[one.sentence.caller];
+      ++outcome.in_time;
+      outcome.took.push_back(
+          duration<double>(At(now_) - one.sentence.arrival).count());
+      outcome.tokens += static_cast<double>(one.sentence.cost.tokens());
+      if (one.sentence.promised) admission_.Kept();
+      return true;
+    });
+  }
+
+  const Scenario scenario_;
+  Admission admission_;
+  FairQueue queue_;
+  BatchLoad load_;
+  std::vector<Running> running_;
+  std::multimap<SteadyTime, WaitingSentence> waiting_;
+  std::map<uint64_t, double> loads_;  // of the experts of a request's rows
+  std::map<std::string, Outcome> outcomes_;
+  double now_ = 0, next_ = 0, encoding_ = 0;  // seconds
+  uint64_t count_ = 0;
+};
+
+Outcome Sum(const std::map<std::string, Outcome>& outcomes) {
+  Outcome sum;
+  for (const auto& [caller, one] : outcomes) {
+    sum.in_time += one.in_time;
+    sum.late += one.late;
+    sum.refused += one.refused;
+    sum.tokens += one.tokens;
+  }
+  return sum;
+}
+
+// Sentences of 20 tokens a second that a full batch of one row each does.
+constexpr double kCapacity = 32 / 0.036 / 20;
+
+int64_t Length(uint64_t i) {
+  return 1 + static_cast<int64_t>(RandomBelow(2, i, 39));
+}
+
+struct Mix {
+  const char* name;
+  std::function<Arrival(uint64_t)> arrival;
+};
+
+void PrintTo(const Mix& mix, std::ostream* out) { *out << mix.name; }
+
+class GoodputTest : public ::testing::TestWithParam<Mix> {
+ protected:
+  static Outcome RunAt(
+      double load,
+      std::function<double(uint64_t)> ratio = [](uint64_t) { return 1.0; }) {
+    return Sum(Simulation({.arrival = GetParam().arrival,
+                           .rate = load * kCapacity,
+                           .ratio = std::move(ratio)})
+                   .Run());
+  }
+};
+
+TEST_P(GoodputTest, StaysFlatUnderOverload) {
+  double most = 0;
+  for (const double load : {0.5, 0.8, 1.0, 1.5, 2.0, 5.0}) {
+    const Outcome outcome = RunAt(load);
+    SCOPED_TRACE(load);
+    EXPECT_GE(outcome.tokens, 0.9 * most);
+    EXPECT_LE(outcome.late, 0.01 * static_cast<double>(outcome.in_time));
+    most = std::max(most, outcome.tokens);
+    if (load == 0.5) {
+      EXPECT_EQ(outcome.refused, 0);
+      EXPECT_EQ(outcome.late, 0);
+    }
+  }
+}
+
+// Nobody knows how long a translation will be: then some are late, and few.
+TEST_P(GoodputTest, HoldsWhenSentencesTakeTwiceOrHalfAsLong) {
+  const auto ratio = [](uint64_t i) {
+    return std::exp2(2 * RandomUniform(5, i) - 1);
+  };
+  const Outcome full = RunAt(1.0, ratio), over = RunAt(5.0, ratio);
+  EXPECT_GE(over.tokens, 0.9 * full.tokens);
+  EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mixes, GoodputTest,
+    ::testing::Values(
+        Mix{"FewFlows",
+            [](uint64_t i) {
+              return Arrival{.caller = std::string(1, 'a' + i % 5),
+                             .flow = i % 5,
+                             .source_tokens = Length(i)};
+            }},
+        Mix{"ManyFlows",
+            [](uint64_t i) {
+              return Arrival{.caller = std::string(1, 'a' + i % 5),
+                             .flow = i,
+                             .source_tokens = Length(i)};
+            }},
+        Mix{"ManyCallers",
+            [](uint64_t i) {
+              return Arrival{.caller = std::to_string(i % 300),
+                             .flow = i,
+                             .source_tokens = Length(i)};
+            }},
+        Mix{"OneCaller",
+            [](uint64_t i) {
+              return Arrival{.flow = i, .source_tokens = Length(i)};
+            }},
+        Mix{"Beams",
+            [](uint64_t i) {
+              return Arrival{
+                  .caller = std::string(1, 'a' + i % 5),
+                  .flow = i,
+                  .source_tokens = 2 + Length(i) / 3,
+                  .rows = 1 + static_cast<int64_t>(RandomBelow(3, i, 4))};
+            }},
+        Mix{"Deadlines",
+            [](uint64_t i) {
+              return Arrival{.caller = std::string(1, 'a' + i % 5),
+                             .flow = i,
+                             .source_tokens = Length(i),
+                             .time_left = i % 3 == 0 ? 10.0 : 2.0};
+            }}),
+    [](const auto& info) { return info.param.name; });
+
+// What is measured is not all that takes time.
+TEST(GoodputCorrectionTest, EstimatesThatAreTooLowAreCorrected) {
+  const auto run = [](double load) {
+    return Sum(Simulation({.arrival =
+                               [](uint64_t i) {
+                                 return Arrival{.flow = i,
+                                                .source_tokens = Length(i)};
+                               },
+                           .rate = load * kCapacity,
+                           .measured = 0.6})
+                   .Run());
+  };
+  const Outcome full = run(1.0), over = run(5.0);
+  EXPECT_GE(over.tokens, 0.9 * full.tokens);
+  EXPECT_LE(over.late, 0.05 * static_cast<double>(over.in_time));
+}
+
+// One sends ten times what can be done; four send a tenth of it each, which is
+// less than their share: they get it.
+TEST(GoodputSharesTest, AGreedyCallerTakesNothingFromModestOnes) {
+  auto outcomes =
+      Simulation({.arrival =
+                      [](uint64_t i) {
+                        const uint64_t who = RandomBelow(7, i, 104);
+                        return Arrival{
+                            .caller = who < 4 ? std::to_string(who) : "greedy",
+                            .flow = i};
+                      },
+                  .rate = 10.4 * kCapacity})
+          .Run();
+  for (const auto& [caller, outcome] : outcomes) {
+    EXPECT_LE(outcome.late, 0.01 * static_cast<double>(outcome.in_time));
+    if (caller == "greedy") continue;
+    EXPECT_LE(outcome.refused, 0.05 * static_cast<double>(outcome.in_time))
+        << caller;
+  }
+  // And it gets what the others leave.
+  EXPECT_GE(static_cast<double>(Sum(outcomes).in_time),
+            0.9 * kCapacity * kSeconds);
+}
+
+// What becomes of four callers who send a tenth of what can be done each,
+// beside one who sends as many by `attack`.
+void ExpectModestOnesAreServed(const Arrival& attack, double ratio) {
+  const auto attacks = [](uint64_t i) { return RandomBelow(7, i, 2) == 0; };
+  auto outcomes =
+      Simulation(
+          {.arrival =
+               [&](uint64_t i) {
+                 if (attacks(i)) return attack;
+                 return Arrival{.caller = std::to_string(RandomBelow(8, i, 4)),
+                                .flow = i,
+                                .time_left = attack.time_left};
+               },
+           .rate = 0.8 * kCapacity,
+           .ratio = [&](uint64_t i) { return attacks(i) ? ratio : 1.0; }})
+          .Run();
+  for (const auto& [caller, outcome] : outcomes) {
+    SCOPED_TRACE(caller);
+    if (caller == attack.caller) continue;
+    EXPECT_LE(outcome.late, 0.01 * static_cast<double>(outcome.in_time));
+    EXPECT_LE(outcome.refused, 0.05 * static_cast<double>(outcome.in_time));
+  }
+}
+
+// Of 2 tokens each that become 40.
+TEST(GoodputSharesTest, TranslationsThatDoNotEndAreTheirCallersMatter) {
+  ExpectModestOnesAreServed(
+      {.caller = "endless", .source_tokens = 2, .max_rounds = 40},
+      /*ratio=*/20);
+}
+
+// Each of its rows takes the time of four.
+TEST(GoodputSharesTest, RowsForOneExpertAreTheirCallersMatter) {
+  ExpectModestOnesAreServed({.caller = "hot", .time_left = 8, .load = 4},
+                            /*ratio=*/1);
+}
+
+// Who sends a tenth of all requests, with time left, is done in less than
+// `seconds`, but for one in a hundred, beside one who sends the others.
+void ExpectAModestOneJoinsAtOnce(const Arrival& modest, const Arrival& greedy,
+                                 Scenario scenario, double seconds) {
+  scenario.arrival = [&](uint64_t i) {
+    Arrival arrival = i % 10 == 0 ? modest : greedy;
+    arrival.caller = i % 10 == 0 ? "modest" : "greedy";
+    arrival.flow = i;
+    return arrival;
+  };
+  auto outcomes = Simulation(std::move(scenario)).Run();
+  Outcome& outcome = outcomes["modest"];
+  EXPECT_EQ(outcome.refused, 0);
+  EXPECT_EQ(outcome.late, 0);
+  std::sort(outcome.took.begin(), outcome.took.end());
+  EXPECT_LT(outcome.took[outcome.took.size() * 99 / 100], seconds);
+  EXPECT_GT(outcomes["greedy"].in_time, 100);
+}
+
+// It waits for the end of nobody's sentence, though others are due sooner and
+// take longer than was thought.
+TEST(GoodputSharesTest, AModestCallerWaitsForNobodysEnd) {
+  for (const double time_left : {1.0, 2.0, 8.0}) {
+    SCOPED_TRACE(time_left);
+    ExpectAModestOneJoinsAtOnce(
+        {.time_left = 10},
+        {.source_tokens = 2, .time_left = time_left, .max_rounds = 60},
+        {.arrival = {},
+         .rate = kCapacity,
+         .ratio = [](uint64_t i) { return i % 10 == 0 ? 1 : 30; },
+         .measured = 0.7},
+        1.2 * 20 * 0.036);  // rounds with a full batch
+  }
+}
+
+// Nor for one who asks at once for as much as can just be done until its
+// deadline, of sentences that are each longer than may be encoded at a time.
+TEST(GoodputSharesTest, AModestCallerWaitsForNobodysLongRequest) {
+  for (const double time_left : {2.0, 4.0, 8.0}) {
+    SCOPED_TRACE(time_left);
+    ExpectAModestOneJoinsAtOnce(
+        {.source_tokens = 10, .time_left = 10},
+        {.sentences = 64, .source_tokens = 72, .time_left = time_left},
+        {.arrival = {},
+         .rate = 50,
+         .measured = 0.7,
+         .limits = {.max_rows = 16, .max_encode_tokens = 64},
+         .encode_seconds = 0.0002},
+        1.2 * 10 * 0.0344);  // rounds with a full batch, of which each encodes
+  }
+}
+
+// Shares are of time, not of sentences.
+TEST(GoodputSharesTest, WhoCostsMoreGetsFewer) {
+  for (const bool longer : {true, false}) {
+    SCOPED_TRACE(longer);
+    auto outcomes =
+        Simulation(
+            {.arrival =
+                 [&](uint64_t i) {
+                   const bool dear = i % 2 == 0;
+                   return Arrival{.caller = dear ? "dear" : "cheap",
+                                  .flow = i,
+                                  .time_left = 8,
+                                  .load = dear && !longer ? 4.0 : 1.0};
+                 },
+             .rate = 2 * kCapacity,
+             .ratio =
+                 [&](uint64_t i) { return i % 2 == 0 && longer ? 2.0 : 1.0; }})
+            .Run();
+    const Outcome cheap = outcomes["cheap"], dear = outcomes["dear"];
+    EXPECT_GE(static_cast<double>(cheap.in_time),
+              1.5 * static_cast<double>(dear.in_time));
+    EXPECT_GT(dear.in_time, cheap.in_time / 4);
+    EXPECT_LE(cheap.late, 0.01 * static_cast<double>(cheap.in_time));
+  }
+}
+
+// Who asks for more than a share gets one, whatever the others ask for.
+TEST(GoodputSharesTest, GreedyCallersShareEvenly) {
+  auto outcomes =
+      Simulation({.arrival =
+                      [](uint64_t i) {
+                        const uint64_t who = RandomBelow(7, i, 10);
+                        return Arrival{.caller = who < 1   ? "small"
+                                                 : who < 3 ? "middle"
+                                                           : "large",
+                                       .flow = i};
+                      },
+                  .rate = 10 * kCapacity})
+          .Run();
+  for (const auto& [caller, outcome] : outcomes) {
+    EXPECT_GE(static_cast<double>(outcome.in_time),
+              0.8 * kCapacity * kSeconds / 3)
+        << caller;
+  }
+}
+
+}  // namespace
+}  // namespace gshard

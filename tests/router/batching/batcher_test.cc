@@ -1,0 +1,428 @@
+// What becomes of requests between their acceptance and their end.
+
+#include "router/batching/batcher.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "services/base/retry_delay.h"
+#include "services/metrics/metrics.h"
+#include "services/tensor/buffer.h"
+#include "tests/router/fake_model.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Results = absl::StatusOr<std::vector<Hypotheses>>;
+using Clock = std::chrono::steady_clock;
+
+class BatcherTest : public ::testing::Test {
+ protected:
+  // A sentence of `length` tokens, the second of which is `first`.
+  static SourceSentence Sentence(int32_t first, size_t length = 3) {
+    SourceSentence sentence;
+    sentence.ids.assign(length, 5);
+    sentence.ids[1] = first;
+    sentence.options = {.beam_size = 1, .max_length = 7};
+    return sentence;
+  }
+
+  struct Call {
+    absl::StatusOr<uint64_t> id;
+    std::future<Results> results;
+  };
+
+  Call Add(Batcher& batcher, std::vector<SourceSentence> sentences,
+           Clock::duration timeout = hours(1)) {
+    return AddFor(model_, batcher, std::move(sentences), timeout);
+  }
+  static Call AddFor(std::shared_ptr<TranslationModel> model, Batcher& batcher,
+                     std::vector<SourceSentence> sentences,
+                     Clock::duration timeout = hours(1)) {
+    auto promise = std::make_shared<std::promise<Results>>();
+    Call call{.id = 0, .results = promise->get_future()};
+    call.id = batcher.Add({.model = std::move(model),
+                           .sentences = std::move(sentences),
+                           .deadline = Clock::now() + timeout,
+                           .done = [promise](Results results) {
+                             promise->set_value(std::move(results));
+                           }});
+    return call;
+  }
+
+  const std::shared_ptr<FakeModel> model_ =
+      std::make_shared<FakeModel>("tiny@1");
+};
+
+TEST_F(BatcherTest, AnswersInTheOrderOfTheRequestsSentences) {
+  Batcher batcher({});
+  Call call = Add(batcher, {Sentence(10), Sentence(20, 4), Sentence(30)});
+  const Results results = call.results.get();
+  ASSERT_OK(results);
+  ASSERT_THAT(*results, SizeIs(3));
+  EXPECT_THAT((*results)[0][0].ids, ElementsAre(10));
+  EXPECT_THAT((*results)[1][0].ids, ElementsAre(5, 20));
+  EXPECT_THAT((*results)[2][0].ids, ElementsAre(30));
+  EXPECT_EQ(batcher.requests(), 0);
+}
+
+TEST_F(BatcherTest, SentencesJoinWhatRunsBetweenSteps) {
+  model_->SetSteps(3);
+  model_->Hold();
+  Batcher batcher({.batch = {.max_rows = 4}});  // a caller's: 3
+  Call first = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call second = Add(batcher, {Sentence(20), Sentence(21)});
+  Call third = Add(batcher, {Sentence(30)});
+  EXPECT_EQ(batcher.queued_sentences(), 3);
+  EXPECT_EQ(batcher.queued_tokens(), 3 + 3 + 3);
+  EXPECT_EQ(batcher.running_sentences(), 1);
+  model_->Release();
+  EXPECT_OK(first.results.get());
+  EXPECT_OK(second.results.get());
+  EXPECT_OK(third.results.get());
+  EXPECT_THAT(model_->steps(),
+              ElementsAre(ElementsAre(10), ElementsAre(10, 20, 30),
+                          ElementsAre(10, 20, 30), ElementsAre(20, 30, 21),
+                          ElementsAre(21), ElementsAre(21)));
+}
+
+TEST_F(BatcherTest, SentenceAboveTheBudgetRunsAlone) {
+  Batcher batcher({.batch = {.max_rows = 1, .max_encode_tokens = 1}});
+  SourceSentence wide = Sentence(10);
+  wide.options.beam_size = 4;
+  Call call = Add(batcher, {wide, Sentence(20)});
+  EXPECT_OK(call.results.get());
+  EXPECT_THAT(model_->steps(), ElementsAre(ElementsAre(10), ElementsAre(20)));
+}
+
+TEST_F(BatcherTest, SentenceAboveTheCacheIsRefused) {
+  Batcher batcher({.batch = {.max_positions = 30}});
+  SourceSentence wide = Sentence(10);
+  wide.options.beam_size = 4;
+  EXPECT_THAT(Add(batcher, {Sentence(20), wide}).id,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("sentences[1]: the source and the beam at its "
+                                 "longest have 31 positions, at most 30")));
+  wide.options.max_length = 6;
+  EXPECT_OK(Add(batcher, {wide}).results.get());
+}
+
+TEST_F(BatcherTest, ModelsTakeTurns) {
+  const auto other = std::make_shared<FakeModel>("other@1");
+  model_->SetSteps(2);
+  model_->Hold();
+  Batcher batcher({});
+  Call first = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call second = Add(batcher, {Sentence(20)});
+  Call third = AddFor(other, batcher, {Sentence(30)});
+  model_->ReleaseStep();
+  model_->ReleaseStep();
+  EXPECT_OK(third.results.get());  // though the first model still runs
+  model_->Release();
+  EXPECT_OK(first.results.get());
+  EXPECT_OK(second.results.get());
+  EXPECT_THAT(other->steps(), ElementsAre(ElementsAre(30)));
+}
+
+TEST_F(BatcherTest, ADocumentGivesWayToASentence) {
+  model_->Hold();
+  Batcher batcher({.batch = {.max_rows = 1}});
+  Call document =
+      Add(batcher, {Sentence(10), Sentence(11), Sentence(12), Sentence(13)});
+  model_->WaitForSteps(1);
+  Call sentence = Add(batcher, {Sentence(20)});
+  model_->Release();
+  EXPECT_OK(document.results.get());
+  EXPECT_OK(sentence.results.get());
+  EXPECT_THAT(model_->steps(),
+              ElementsAre(ElementsAre(10), ElementsAre(11), ElementsAre(20),
+                          ElementsAre(12), ElementsAre(13)));
+}
+
+TEST_F(BatcherTest, FullQueueRefusesUntilThereIsRoom) {
+  model_->Hold();
+  Batcher batcher(
+      {.admission = {.max_queued_tokens = 9, .max_queued_sentences = 3}});
+  Call running = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call waiting = Add(batcher, {Sentence(20), Sentence(21)});
+  EXPECT_THAT(Add(batcher, {Sentence(30, 4)}).id,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("2 sentences and 6 tokens wait")));
+  EXPECT_THAT(Add(batcher, {Sentence(30, 1 + 1), Sentence(31, 2)}).id,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("the queue is full")));
+  batcher.Cancel(*waiting.id);
+  EXPECT_THAT(waiting.results.get(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("client")));
+  EXPECT_EQ(batcher.queued_sentences(), 0);
+  EXPECT_EQ(batcher.queued_tokens(), 0);
+  Call later = Add(batcher, {Sentence(30, 4)});
+  model_->Release();
+  EXPECT_OK(running.results.get());
+  EXPECT_OK(later.results.get());
+}
+
+TEST_F(BatcherTest, RequestAboveTheLimitsIsToldToSplit) {
+  Batcher batcher(
+      {.admission = {.max_queued_tokens = 9, .max_queued_sentences = 3}});
+  EXPECT_THAT(
+      Add(batcher, {Sentence(10, 10)}).id,
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("split it")));
+  SourceSentence beams = Sentence(10, 5);
+  beams.options.beam_size = 2;
+  EXPECT_THAT(Add(batcher, {beams}).id,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("1 sentences and 10 tokens")));
+  EXPECT_EQ(batcher.requests(), 0);
+}
+
+TEST_F(BatcherTest, StepStopsWhenNobodyWaitsForIt) {
+  model_->SetSteps(3);
+  model_->Hold();
+  Batcher batcher({});
+  Call first = Add(batcher, {Sentence(10), Sentence(11)});
+  Call second = Add(batcher, {Sentence(20)});
+  model_->WaitForSteps(1);
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
+
+  batcher.Cancel(*first.id);
+  EXPECT_THAT(first.results.get(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("client")));
+  batcher.Cancel(*second.id);
+  EXPECT_THAT(second.results.get(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("client")));
+  model_->WaitForEnds(2);  // though it is held
+  EXPECT_EQ(batcher.requests(), 0);
+  EXPECT_EQ(batcher.queued_sentences(), 0);
+  while (batcher.running_sentences() > 0) std::this_thread::yield();
+  EXPECT_EQ(model_->steps().size(), 2u);
+}
+
+TEST_F(BatcherTest, ACancelledSentenceIsInNoFurtherStep) {
+  model_->SetSteps(3);
+  model_->Hold();
+  Batcher batcher({});
+  Call before = Add(batcher, {Sentence(1)});
+  model_->WaitForSteps(1);
+  Call first = Add(batcher, {Sentence(10)});
+  Call second = Add(batcher, {Sentence(20)});
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
+  batcher.Cancel(*first.id);
+  model_->Release();
+  EXPECT_OK(before.results.get());
+  EXPECT_OK(second.results.get());
+  EXPECT_THAT(model_->steps(),
+              ElementsAre(ElementsAre(1), ElementsAre(1, 10, 20),
+                          ElementsAre(1, 20), ElementsAre(20)));
+}
+
+TEST_F(BatcherTest, AnExpiredSentenceIsInNoFurtherStep) {
+  model_->SetSteps(3);
+  model_->Hold();
+  Batcher batcher({});
+  Call before = Add(batcher, {Sentence(1)});
+  model_->WaitForSteps(1);
+  Call late = Add(batcher, {Sentence(10)}, milliseconds(300));
+  Call after = Add(batcher, {Sentence(20)});
+  model_->ReleaseStep();
+  model_->WaitForSteps(2);
+  EXPECT_THAT(late.results.get(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
+  model_->Release();
+  EXPECT_OK(before.results.get());
+  EXPECT_OK(after.results.get());
+  const std::vector<std::vector<int32_t>> steps = model_->steps();
+  ASSERT_THAT(steps, SizeIs(4));
+  EXPECT_THAT(steps[2], ElementsAre(1, 20));
+  EXPECT_THAT(steps[3], ElementsAre(20));
+}
+
+TEST_F(BatcherTest, WhatCannotBeDoneInTimeCostsNoStep) {
+  model_->Hold();
+  Batcher batcher({.batch = {.max_rows = 1}});
+  Call first = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call late = Add(batcher, {Sentence(20)}, milliseconds(1300));
+  Call other = Add(batcher, {Sentence(30)});
+  // The round takes a second, and half of another is more than `late` has then.
+  Call second = Add(batcher, {Sentence(40)}, milliseconds(1000));
+  EXPECT_FALSE(second.results.get().ok());
+  model_->Release();
+  EXPECT_OK(first.results.get());
+  EXPECT_THAT(late.results.get(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
+  EXPECT_OK(other.results.get());
+  EXPECT_THAT(model_->steps(), ElementsAre(ElementsAre(10), ElementsAre(30)));
+}
+
+TEST_F(BatcherTest, DeadlineEndsWaitingAndRunningRequests) {
+  model_->Hold();
+  Batcher batcher({});
+  Call running = Add(batcher, {Sentence(10)}, milliseconds(20));
+  Call waiting = Add(batcher, {Sentence(20)}, milliseconds(1));
+  EXPECT_THAT(waiting.results.get(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
+  EXPECT_THAT(running.results.get(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("time")));
+  EXPECT_EQ(batcher.requests(), 0);
+  EXPECT_EQ(batcher.queued_sentences(), 0);
+}
+
+TEST_F(BatcherTest, WhatSentencesHaveCostIsExpectedOfTheirCaller) {
+  Metrics metrics("router", "test");
+  const RouterMetrics gauges(metrics);
+  Batcher batcher({}, gauges);
+  model_->SetSteps(6);
+  model_->SetRowCost(2.5);
+  ASSERT_OK(Add(batcher, {Sentence(1)}).results.get());
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);  // 6 for 3 tokens
+  EXPECT_EQ(gauges.highest_row_cost.Value(), 2.5);
+}
+
+// Also if nobody waits for the end.
+TEST_F(BatcherTest, ASentenceThatIsNotDoneInTheRoundsItShouldTakeIsLonger) {
+  Metrics metrics("router", "test");
+  const RouterMetrics gauges(metrics);
+  Batcher batcher({}, gauges);
+  model_->SetSteps(100);
+  model_->Hold();
+  Call call = Add(batcher, {Sentence(1)});
+  constexpr size_t kRounds = 6;
+  for (size_t i = 1; i <= kRounds; ++i) {
+    model_->WaitForSteps(i);
+    model_->ReleaseStep();
+  }
+  model_->WaitForSteps(kRounds + 1);
+  batcher.Cancel(*call.id);
+  while (batcher.running_sentences() > 0) std::this_thread::yield();
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);
+}
+
+TEST_F(BatcherTest, SoItIsIfOthersAreThere) {
+  Metrics metrics("router", "test");
+  const RouterMetrics gauges(metrics);
+  Batcher batcher({}, gauges);
+  model_->SetSteps(100);
+  model_->Hold();
+  Call call = Add(batcher, {Sentence(1)});
+  model_->WaitForSteps(1);
+  Call other = Add(batcher, {Sentence(2)});
+  constexpr size_t kRounds = 6;
+  for (size_t i = 1; i < kRounds; ++i) {
+    model_->ReleaseStep();
+    model_->WaitForSteps(i + 1);
+  }
+  batcher.Cancel(*call.id);
+  model_->ReleaseStep();
+  model_->WaitForSteps(kRounds + 1);
+  EXPECT_EQ(gauges.highest_rounds.Value(), 2);
+  model_->Release();
+}
+
+TEST_F(BatcherTest, FailureEndsTheRequestsOfTheBatchOnly) {
+  Batcher batcher({.batch = {.max_rows = 1}});
+  model_->Fail(absl::UnavailableError("worker w0 is lost"));
+  EXPECT_THAT(Add(batcher, {Sentence(10)}).results.get(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("w0")));
+  model_->Fail(absl::OkStatus());
+  EXPECT_OK(Add(batcher, {Sentence(20)}).results.get());
+}
+
+TEST_F(BatcherTest, WhereWorkersHaveNoRoomTheYoungestAreRefused) {
+  model_->SetSteps(2);
+  model_->Hold();
+  Batcher batcher({});
+  Call oldest = Add(batcher, {Sentence(10), Sentence(11)});
+  model_->WaitForSteps(1);
+  Call second = Add(batcher, {Sentence(20)});
+  Call third = Add(batcher, {Sentence(30), Sentence(31)});
+  Call youngest = Add(batcher, {Sentence(40)});
+  model_->SetRoom(3);
+  model_->Release();
+  EXPECT_OK(oldest.results.get());
+  EXPECT_OK(second.results.get());
+  for (Call* refused : {&third, &youngest}) {
+    const Results results = refused->results.get();
+    EXPECT_THAT(results, StatusIs(absl::StatusCode::kResourceExhausted,
+                                  HasSubstr("full")));
+    EXPECT_TRUE(RetryDelay(results.status()).has_value());
+  }
+  // Those that stay are decoded from their beginning.
+  EXPECT_THAT(
+      model_->steps(),
+      ElementsAre(ElementsAre(10, 11), ElementsAre(10, 11, 20, 30, 40, 31),
+                  ElementsAre(10, 20, 11), ElementsAre(10, 20, 11)));
+  // Alone it is refused as well.
+  model_->SetRoom(0);
+  EXPECT_THAT(Add(batcher, {Sentence(50)}).results.get(),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+  EXPECT_EQ(batcher.requests(), 0);
+  EXPECT_EQ(batcher.queued_sentences(), 0);
+  EXPECT_EQ(batcher.running_sentences(), 0);
+}
+
+TEST_F(BatcherTest, WithoutWorkNothingIsKeptForTensors) {
+  model_->Hold();
+  Batcher batcher({});
+  Call call = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  { const auto block = AllocateBuffer(1 << 20); }
+  EXPECT_GE(GetBufferUsage().cached_bytes, 1 << 20);
+  model_->Release();
+  EXPECT_OK(call.results.get());
+  while (GetBufferUsage().cached_bytes > 0) std::this_thread::yield();
+}
+
+TEST_F(BatcherTest, FinishWaitsForWhatWasAccepted) {
+  model_->Hold();
+  Batcher batcher({});
+  Call running = Add(batcher, {Sentence(10)});
+  Call waiting = Add(batcher, {Sentence(20)});
+  model_->WaitForSteps(1);
+  std::future<void> finished = std::async(std::launch::async, [&batcher] {
+    batcher.Finish(std::chrono::hours(1));
+  });
+  while (true) {  // until it refuses
+    Call late = Add(batcher, {Sentence(30)});
+    if (!late.id.ok()) {
+      EXPECT_THAT(late.id, StatusIs(absl::StatusCode::kUnavailable,
+                                    HasSubstr("shutting down")));
+      break;
+    }
+    batcher.Cancel(*late.id);
+  }
+  model_->Release();
+  finished.get();
+  EXPECT_OK(running.results.get());
+  EXPECT_OK(waiting.results.get());
+}
+
+TEST_F(BatcherTest, FinishEndsWhatIsNotDoneInTime) {
+  model_->Hold();
+  Batcher batcher({});
+  Call running = Add(batcher, {Sentence(10)});
+  Call waiting = Add(batcher, {Sentence(20)});
+  batcher.Finish(milliseconds(0));
+  for (Call* call : {&running, &waiting}) {
+    EXPECT_THAT(call->results.get(), StatusIs(absl::StatusCode::kUnavailable,
+                                              HasSubstr("shutting down")));
+  }
+}
+
+}  // namespace
+}  // namespace gshard

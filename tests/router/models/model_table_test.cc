@@ -1,0 +1,138 @@
+// Which model a name stands for, and when one may go.
+
+#include "router/models/model_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <memory>
+
+#include "tests/router/fake_model.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class ModelTableTest : public ::testing::Test {
+ protected:
+  ModelTableTest() { table_.Expect({}); }
+
+  void Add(const std::string& id) {
+    ASSERT_OK(table_.Add(std::make_shared<FakeModel>(id)));
+  }
+  std::string FindId(const std::string& name) {
+    const auto model = table_.Find(name);
+    return model.ok() ? (*model)->id() : model.status().ToString();
+  }
+
+  ModelTable table_;
+};
+
+TEST_F(ModelTableTest, NewestVersionAnswersForItsName) {
+  Add("a@1");
+  EXPECT_EQ(FindId("a"), "a@1");
+  Add("a@2");
+  EXPECT_EQ(FindId("a"), "a@2");
+  EXPECT_EQ(FindId("a@1"), "a@1");
+  EXPECT_EQ(FindId(""), "a@2");
+  table_.Remove("a@2", /*wait=*/true);
+  EXPECT_EQ(FindId("a"), "a@1");
+  EXPECT_THAT(table_.Add(std::make_shared<FakeModel>("a@1")),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("a@1")));
+}
+
+TEST_F(ModelTableTest, AStandbyHasNoNameUntilItIsCurrent) {
+  Add("a@2");
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("a@1"), /*standby=*/true));
+  EXPECT_EQ(FindId("a"), "a@2");
+  EXPECT_EQ(FindId(""), "a@2");
+  EXPECT_EQ(FindId("a@1"), "a@1");
+  EXPECT_TRUE(table_.HasName("a@2"));
+  EXPECT_FALSE(table_.HasName("a@1"));
+  EXPECT_FALSE(table_.HasName("a@3"));
+  table_.MakeCurrent("a@2");  // it is
+  table_.MakeCurrent("a@3");  // is not there
+  EXPECT_EQ(FindId("a"), "a@2");
+  table_.MakeCurrent("a@1");
+  EXPECT_TRUE(table_.HasName("a@1"));
+  EXPECT_TRUE(table_.HasName("a@2"));  // to be released next
+  EXPECT_EQ(FindId("a"), "a@1");
+  EXPECT_EQ(FindId(""), "a@1");
+  // Nor does it take the name back.
+  table_.MakeCurrent("a@2");
+  EXPECT_EQ(FindId("a"), "a@1");
+}
+
+TEST_F(ModelTableTest, WithStandbysOnlyNothingHasAName) {
+  ASSERT_OK(table_.Add(std::make_shared<FakeModel>("a@1"), /*standby=*/true));
+  EXPECT_THAT(table_.Find(""),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));
+  EXPECT_THAT(table_.Find("a"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model")));
+}
+
+TEST_F(ModelTableTest, WhatTheRouterWasNotToldYetMayBeThereLater) {
+  ModelTable table;
+  EXPECT_THAT(table.Find("a"), StatusIs(absl::StatusCode::kUnavailable,
+                                        HasSubstr("has not been told yet")));
+  table.Expect({"a"});
+  for (const char* name : {"a", "a@1"}) {
+    EXPECT_THAT(table.Find(name), StatusIs(absl::StatusCode::kUnavailable,
+                                           HasSubstr("is being loaded")));
+  }
+  EXPECT_THAT(table.Find("b"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'b'")));
+  // Then it is as any other.
+  ASSERT_OK(table.Add(std::make_shared<FakeModel>("a@1")));
+  EXPECT_OK(table.Find("a"));
+  EXPECT_THAT(table.Find("a@2"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a@2'")));
+  // Or is not to be served any more.
+  table.Expect({"c", "d"});
+  table.Remove("c@1", /*wait=*/true);
+  EXPECT_THAT(table.Find("c"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'c'")));
+  EXPECT_THAT(table.Find("d"), StatusIs(absl::StatusCode::kUnavailable,
+                                        HasSubstr("is being loaded")));
+}
+
+TEST_F(ModelTableTest, UnknownNamesAreToldWhatThereIs) {
+  EXPECT_THAT(table_.Find(""),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no model")));
+  Add("a@1");
+  Add("b@7");
+  EXPECT_THAT(table_.Find("c"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("'c'"), HasSubstr("a@1, b@7"))));
+  EXPECT_THAT(table_.Find("a@2"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'a@2'")));
+  EXPECT_THAT(table_.Find(""), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("a@1, b@7")));
+  EXPECT_THAT(table_.ids(), ElementsAre("a@1", "b@7"));
+}
+
+TEST_F(ModelTableTest, RemovalWaitsForThoseWhoUseTheModel) {
+  Add("a@1");
+  auto held = table_.Find("a");
+  ASSERT_OK(held);
+  std::promise<void> released;
+  std::future<bool> removed = std::async(std::launch::async, [&] {
+    table_.Remove("a@1", /*wait=*/true);
+    return released.get_future().wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  });
+  // From the moment on when it is gone for others.
+  while (table_.Find("a").ok()) {
+  }
+  released.set_value();
+  *held = nullptr;
+  EXPECT_TRUE(removed.get());
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,50 @@
+#include "router/training/dense_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+v1::DenseGroup GlooGroup() {
+  v1::DenseGroup group;
+  group.set_transport(v1::DenseGroup::GLOO);
+  group.set_timeout_ms(60'000);
+  group.add_owners();
+  group.add_owners();
+  return group;
+}
+
+// Gloo takes whoever connects.
+TEST(MeetOverNetworkTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
+  EXPECT_OK(MeetOverNetwork("127.0.0.1")(GlooGroup()).status());
+  EXPECT_OK(MeetOverNetwork("localhost")(GlooGroup()).status());
+  // For documentation: no machine's, so that gloo would find nothing to listen
+  // on, if it was asked.
+  const std::string beyond = "192.0.2.1";
+  EXPECT_THAT(MeetOverNetwork(beyond)(GlooGroup()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(beyond), HasSubstr("--insecure"))));
+  EXPECT_THAT(MeetOverNetwork(beyond, {.insecure = true})(GlooGroup()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(beyond), HasSubstr("--reduce_host"),
+                             Not(HasSubstr("--insecure")))));
+}
+
+TEST(MeetOverNetworkTest, HostsAreThoseOfTheAddress) {
+  EXPECT_EQ(HostOf("unix:/run/router"), "127.0.0.1");
+  EXPECT_EQ(HostOf("127.0.0.1:7000"), "127.0.0.1");
+  EXPECT_EQ(HostOf("[::1]:7000"), "::1");
+  EXPECT_EQ(HostOf("router-1:7000"), "router-1");
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,449 @@
+// Calls of experts that are on several workers: the same bits whoever answers,
+// and what becomes of calls when workers fail, stall or are all gone.
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "router/workers/worker_connection.h"
+#include "services/exchange/expert_exchange.h"
+#include "services/exchange/replica_set.h"
+#include "services/graph/executor.h"
+#include "services/metrics/metrics.h"
+#include "tests/router/fake_worker.h"
+#include "tests/services/segments/split_model.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+using Sender = FakeWorker::Sender;
+
+// The twin without a network: all experts here, but the rows of some are lost.
+class LossySegments final : public SegmentRunner {
+ public:
+  LossySegments(const RolePrograms& roles, const TensorMap& parameters,
+                std::set<int32_t> lost)
+      : whole_(roles.segments, {{0, 1, 2, 3}},
+               ShareParameters(roles, {{0, 1, 2, 3}}, parameters)),
+        lost_(std::move(lost)) {}
+
+  absl::StatusOr<std::vector<Tensor>> Call(
+      const Node& node, absl::Span<const Tensor> operands) override {
+    lost_rows_.clear();
+    auto results = whole_.Call(node, operands);
+    if (!results.ok()) return results;
+    int64_t row = 0;
+    for (int32_t e = 0; e < 4; ++e) {
+      const int64_t size = operands[0].i32()[e];
+      if (lost_.count(e) > 0 && size > 0) {
+        lost_rows_.push_back({row, row + size});
+        Tensor rows = (*results)[0].Rows(row, row + size);
+        std::fill_n(rows.f32(), rows.size(), 0.0f);
+      }
+      row += size;
+    }
+    return results;
+  }
+  absl::Span<const RowRange> lost_rows() const override { return lost_rows_; }
+
+ private:
+  LocalSegments whole_;
+  const std::set<int32_t> lost_;
+  std::vector<RowRange> lost_rows_;
+};
+
+class ServingExchangeTest : public ::testing::Test {
+ protected:
+  ServingExchangeTest() {
+    auto program = BuildEncodeProgram(config_);
+    EXPECT_OK(program);
+    program_ = *std::move(program);
+    auto roles = SplitRoles(program_);
+    EXPECT_OK(roles);
+    roles_ = *std::move(roles);
+    auto calls = ReadSegmentCalls({&roles_.router});
+    EXPECT_OK(calls);
+    calls_ = *std::move(calls);
+    parameters_ = TinyParameters(config_, 7);
+    AddSentences("source", {{1, 4, 9, 2}, {5, 2}, {3, 3, 8}}, 0, inputs_);
+    inputs_["key"] = KeyInput(0);
+  }
+
+  ~ServingExchangeTest() override {
+    replicas_ = nullptr;
+    group_ = nullptr;  // streams end before the workers
+  }
+
+  // Starts a worker for each list of experts.
+  void StartWorkers(const ExpertsOfWorkers& experts) {
+    auto group = std::make_shared<ReplicaGroup>();
+    group->version = 1;
+    const std::vector<TensorMap> shares =
+        ShareParameters(roles_, experts, parameters_);
+    for (size_t w = 0; w < experts.size(); ++w) {
+      workers_.push_back(
+          std::make_unique<FakeWorker>(roles_.segments, shares[w]));
+      const std::string name = absl::StrCat("w", w);
+      group->holdings.push_back({.worker = name,
+                                 .session = "m@1#0",
+                                 .experts = experts[w],
+                                 .stub = std::make_shared<WorkerConnection>(
+                                     name, workers_[w]->Channel())});
+    }
+    group_ = group;
+    replicas_ = std::make_unique<ReplicaSet>(4, group, exchange_metrics_);
+  }
+
+  absl::StatusOr<TensorMap> Run(Clock::duration timeout = hours(1)) {
+    ExpertExchange segments(*replicas_, calls_,
+                            {.deadline = Clock::now() + timeout});
+    auto outputs =
+        Executor(roles_.router)
+            .Run(inputs_, parameters_,
+                 {.context = RunContext().With<SegmentRunner>(&segments)});
+    if (!outputs.ok()) return outputs.status();
+    return NamedOutputs(roles_.router, *outputs);
+  }
+
+  // What the program gives without the lost experts.
+  TensorMap Expected(std::set<int32_t> lost = {}) {
+    if (lost.empty()) {
+      auto whole = RunWhole(program_, parameters_, inputs_);
+      EXPECT_OK(whole);
+      return *whole;
+    }
+    LossySegments segments(roles_, parameters_, std::move(lost));
+    auto outputs =
+        Executor(roles_.router)
+            .Run(inputs_, parameters_,
+                 {.context = RunContext().With<SegmentRunner>(&segments)});
+    EXPECT_OK(outputs);
+    return NamedOutputs(roles_.router, *outputs);
+  }
+
+  void ExpectSame(const absl::StatusOr<TensorMap>& outputs,
+                  std::set<int32_t> lost = {}) {
+    ASSERT_OK(outputs);
+    ExpectSameOutputs(Expected(std::move(lost)), *outputs);
+  }
+
+  static int64_t LostChoices(const TensorMap& outputs) {
+    int64_t lost = 0;
+    for (const auto& [name, tensor] : outputs) {
+      if (name.rfind("lost/", 0) != 0) continue;
+      for (const int32_t count : tensor.span<int32_t>()) lost += count;
+    }
+    return lost;
+  }
+
+  WorkerHealth::State StateOf(int w) {
+    return group_->holdings[w].stub->state().health();
+  }
+  void WaitForState(int w, WorkerHealth::State state) {
+    while (StateOf(w) != state) std::this_thread::yield();
+  }
+
+  // No call is left open, and no rows are counted as under way.
+  void ExpectNothingLeft() {
+    for (const ReplicaHolding& holding : group_->holdings) {
+      EXPECT_EQ(holding.stub->state().outstanding_rows(), 0);
+    }
+  }
+
+  bool HasMetric(const std::string& line) {
+    return metrics_.Serialize().find(line) != std::string::npos;
+  }
+
+  ModelConfig config_ = TinyConfig();
+  Program program_;
+  RolePrograms roles_;
+  TensorMap parameters_;
+  TensorMap inputs_;
+  SegmentCalls calls_;
+  Metrics metrics_{"router", "test"};
+  ExchangeMetrics exchange_metrics_{metrics_};
+  std::vector<std::unique_ptr<FakeWorker>> workers_;
+  std::shared_ptr<const ReplicaGroup> group_;
+  std::unique_ptr<ReplicaSet> replicas_;
+};
+
+TEST_F(ServingExchangeTest, GivesTheBitsOfTheWholeProgram) {
+  for (const ExpertsOfWorkers& experts :
+       {ExpertsOfWorkers{{0, 1, 2, 3}}, ExpertsOfWorkers{{0, 2}, {1, 3}},
+        ExpertsOfWorkers{{0, 1, 2}, {0, 3}, {1, 2, 3}},
+        ExpertsOfWorkers{{0, 1, 2, 3}, {0, 1, 2, 3}}}) {
+    replicas_ = nullptr;
+    group_ = nullptr;
+    workers_.clear();
+    StartWorkers(experts);
+    for (int run = 0; run < 3; ++run) {
+      // Whatever waits elsewhere, which decides who is asked.
+      group_->holdings[0].stub->state().AddOutstanding(run * 50);
+      ExpectSame(Run());
+      group_->holdings[0].stub->state().AddOutstanding(-run * 50);
+    }
+    ExpectNothingLeft();
+  }
+}
+
+TEST_F(ServingExchangeTest, RowsGoWhereFewestAreOutstanding) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  // However long it takes, nobody else is asked.
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  group_->holdings[0].stub->state().AddOutstanding(1000);
+  ExpectSame(Run());
+  EXPECT_EQ(workers_[0]->runs(), 0);
+  EXPECT_EQ(workers_[1]->runs(), 1);
+  group_->holdings[0].stub->state().AddOutstanding(-1000);
+}
+
+TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
+  StartWorkers({{0, 1, 2}, {0, 2, 3}, {1, 3}});
+  workers_[0]->AnswerPings(false);
+  workers_[0]->Instead([](const Sender& sender, const ExpertFrame&) {
+    sender->Finish(absl::UnavailableError("shutting down"));
+  });
+  ExpectSame(Run());
+  ExpectNothingLeft();
+  EXPECT_EQ(StateOf(0), WorkerHealth::State::kFailed);
+  EXPECT_TRUE(HasMetric("gshard_expert_call_retries_total{worker=\"w0\"} 1"));
+  EXPECT_TRUE(HasMetric("gshard_worker_ejections_total{worker=\"w0\"} 1"));
+  // It is left alone until it answers a ping, and is asked again then.
+  const size_t runs = workers_[0]->runs();
+  for (int i = 0; i < 5; ++i) ExpectSame(Run());
+  EXPECT_EQ(workers_[0]->runs(), runs);
+  EXPECT_EQ(replicas_->live_experts(), 4);
+  workers_[0]->Instead(nullptr);
+  workers_[0]->AnswerPings(true);
+  WaitForState(0, WorkerHealth::State::kGood);
+  ExpectSame(Run());
+  EXPECT_GT(workers_[0]->runs(), runs);
+}
+
+TEST_F(ServingExchangeTest, ASilentWorkerCostsTheHedgeDelayOnce) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  // The other one is not slow, however busy this machine is.
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  workers_[0]->AnswerPings(false);
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  ExpectSame(Run());
+  EXPECT_TRUE(HasMetric("gshard_expert_call_hedges_total{worker=\"w0\"} 1"));
+  for (int i = 0; i < 3; ++i) ExpectSame(Run());
+  EXPECT_EQ(workers_[0]->runs(), 1);
+  ExpectNothingLeft();
+  // The loser is told that nobody waits.
+  EXPECT_EQ(workers_[0]->WaitForFrames(2)[1].kind(),
+            v1::ExpertFrameHeader::CANCEL);
+  WaitForState(0, WorkerHealth::State::kFailed);
+}
+
+TEST_F(ServingExchangeTest, ASlowWorkerMayAnswerAfterAll) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  std::promise<std::pair<Sender, ExpertFrame>> asked;
+  workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
+    asked.set_value({sender, frame});
+  });
+  ExpectSame(Run());
+  // Its late reply, of whatever, reaches nobody.
+  auto [sender, frame] = asked.get_future().get();
+  ExpertFrame reply;
+  reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+  reply.header.set_call_id(frame.header.call_id());
+  EXPECT_OK(sender->Send(std::move(reply)));
+  // It answers pings, so it is asked again.
+  workers_[0]->Instead(nullptr);
+  WaitForState(0, WorkerHealth::State::kGood);
+  ExpectSame(Run());
+  EXPECT_EQ(workers_[0]->runs(), 2);
+  ExpectNothingLeft();
+}
+
+TEST_F(ServingExchangeTest, ASlowWorkerTakesWhatAFailedOneLeaves) {
+  StartWorkers({{0, 1, 2, 3}, {2, 3}});
+  // 2 and 3 are asked of w1, and of nobody else as long as it may answer.
+  group_->holdings[0].stub->state().AddOutstanding(1000);
+  group_->holdings[1].stub->state().Health([](WorkerHealth& health) {
+    health = WorkerHealth({.first_hedge_delay = hours(1)});
+  });
+  std::atomic<int> calls = 0;
+  std::promise<std::pair<Sender, ExpertFrame>> slow;
+  workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
+    if (calls++ > 0) return workers_[0]->RunNow(sender, frame);
+    slow.set_value({sender, frame});
+  });
+  std::promise<Sender> failing;
+  workers_[1]->Instead([&](const Sender& sender, const ExpertFrame&) {
+    failing.set_value(sender);
+  });
+  auto run = std::async(std::launch::async, [&] { return Run(); });
+  auto [sender, frame] = slow.get_future().get();
+  while (workers_[0]->pings() == 0) std::this_thread::yield();
+  failing.get_future().get()->Finish(absl::UnavailableError("killed"));
+  while (!HasMetric("gshard_expert_call_retries_total{worker=\"w1\"} 1")) {
+    std::this_thread::yield();
+  }
+  workers_[0]->RunNow(sender, std::move(frame));
+  const auto outputs = run.get();
+  ExpectSame(outputs);
+  EXPECT_EQ(LostChoices(*outputs), 0);
+  EXPECT_EQ(calls, 2);
+  group_->holdings[0].stub->state().AddOutstanding(-1000);
+  ExpectNothingLeft();
+}
+
+TEST_F(ServingExchangeTest, RowsWithoutAReplicaAreLostAndDeclared) {
+  StartWorkers({{0, 1}, {2, 3}});
+  ExpectSame(Run());
+  workers_[1]->AnswerPings(false);
+  workers_[1]->Instead([](const Sender& sender, const ExpertFrame&) {
+    sender->Finish(absl::UnavailableError("shutting down"));
+  });
+  // In the middle of a call, and from then on.
+  for (int i = 0; i < 3; ++i) {
+    const auto outputs = Run();
+    ExpectSame(outputs, {2, 3});
+    EXPECT_GT(LostChoices(*outputs), 0);
+  }
+  EXPECT_EQ(replicas_->live_experts(), 2);
+  EXPECT_FALSE(HasMetric("gshard_expert_tokens_lost_total 0"));
+  ExpectNothingLeft();
+  // And in full again.
+  workers_[1]->Instead(nullptr);
+  workers_[1]->AnswerPings(true);
+  WaitForState(1, WorkerHealth::State::kGood);
+  const auto outputs = Run();
+  ExpectSame(outputs);
+  EXPECT_EQ(LostChoices(*outputs), 0);
+}
+
+TEST_F(ServingExchangeTest, ASilentWorkerWithoutReplicasIsGivenUp) {
+  StartWorkers({{0, 1}, {2, 3}});
+  workers_[0]->AnswerPings(false);
+  workers_[0]->Instead([](const Sender&, const ExpertFrame&) {});
+  ExpectSame(Run(), {0, 1});
+  ExpectNothingLeft();
+}
+
+TEST_F(ServingExchangeTest, ABusyWorkerWithoutReplicasIsWaitedFor) {
+  StartWorkers({{0, 1, 2, 3}});
+  std::promise<std::pair<Sender, ExpertFrame>> asked;
+  workers_[0]->Instead([&](const Sender& sender, const ExpertFrame& frame) {
+    asked.set_value({sender, frame});
+  });
+  auto run = std::async(std::launch::async, [&] { return Run(); });
+  auto [sender, frame] = asked.get_future().get();
+  // Long enough to be looked at and pinged.
+  while (workers_[0]->pings() == 0) std::this_thread::yield();
+  WaitForState(0, WorkerHealth::State::kGood);
+  workers_[0]->RunNow(sender, std::move(frame));
+  ExpectSame(run.get());
+}
+
+TEST_F(ServingExchangeTest, WithoutAnyWorkerItIsUnavailable) {
+  StartWorkers({{0, 1, 2, 3}, {2, 3}});
+  for (const auto& worker : workers_) {
+    worker->AnswerPings(false);
+    worker->Instead([](const Sender& sender, const ExpertFrame&) {
+      sender->Finish(absl::UnavailableError("shutting down"));
+    });
+  }
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable,
+                                HasSubstr("no expert worker")));
+  }
+  replicas_->Update(std::make_shared<ReplicaGroup>(ReplicaGroup{2, {}}));
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kUnavailable,
+                              HasSubstr("no expert worker")));
+}
+
+TEST_F(ServingExchangeTest, ACallThatMissedAChangeFollowsIt) {
+  StartWorkers({{0, 1, 2, 3}});
+  // The worker has released the session, and has another one instead.
+  workers_[0]->Instead([this](const Sender& sender, const ExpertFrame& frame) {
+    if (frame.header.session() != "m@1#0") {
+      return workers_[0]->RunNow(sender, frame);
+    }
+    ReplicaGroup changed = *group_;
+    changed.version = 2;
+    changed.holdings[0].session = "m@1#1";
+    replicas_->Update(std::make_shared<ReplicaGroup>(changed));
+    ExpertFrame reply;
+    reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+    reply.header.set_call_id(frame.header.call_id());
+    *reply.header.mutable_status() =
+        ToProtoStatus(absl::NotFoundError("no session 'm@1#0'"));
+    EXPECT_OK(sender->Send(std::move(reply)));
+  });
+  ExpectSame(Run());
+  // The worker itself is well.
+  EXPECT_EQ(StateOf(0), WorkerHealth::State::kGood);
+  // An older placement that comes late changes nothing.
+  replicas_->Update(group_);
+  EXPECT_EQ(replicas_->group()->version, 2);
+}
+
+TEST_F(ServingExchangeTest, FullQueuesAndBugsAreErrors) {
+  StartWorkers({{0, 1, 2, 3}, {0, 1, 2, 3}});
+  absl::Status answer = absl::ResourceExhaustedError("the queue is full");
+  for (const auto& worker : workers_) {
+    worker->Instead([&](const Sender& sender, const ExpertFrame& frame) {
+      ExpertFrame reply;
+      reply.header.set_kind(v1::ExpertFrameHeader::REPLY);
+      reply.header.set_call_id(frame.header.call_id());
+      *reply.header.mutable_status() = ToProtoStatus(answer);
+      if (answer.ok()) {
+        reply.Add("", Tensor::Zeros(ElementType::kFloat32, {1, 1}));
+      }
+      // The router may have ended the stream over the call before.
+      (void)sender->Send(std::move(reply));
+    });
+  }
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kResourceExhausted,
+                              HasSubstr("the queue is full")));
+  EXPECT_LE(workers_[0]->runs() + workers_[1]->runs(), 4);
+  answer = absl::InvalidArgumentError("no such operand");
+  EXPECT_THAT(Run(), StatusIs(absl::StatusCode::kInvalidArgument,
+                              HasSubstr("no such operand")));
+  answer = absl::OkStatus();
+  EXPECT_THAT(
+      Run(), StatusIs(absl::StatusCode::kInternal, HasSubstr("got f32[1, 1]")));
+  ExpectNothingLeft();
+}
+
+TEST_F(ServingExchangeTest, VerifyNamesWhoCannotBeReached) {
+  StartWorkers({{0, 1}, {2, 3}, {2, 3}});
+  EXPECT_OK(replicas_->Verify(*group_));
+  workers_[2]->AnswerPings(false);
+  // Its experts are reached elsewhere.
+  EXPECT_OK(replicas_->Verify(*group_, milliseconds(50)));
+  EXPECT_EQ(StateOf(2), WorkerHealth::State::kFailed);
+  workers_[0]->AnswerPings(false);
+  EXPECT_THAT(replicas_->Verify(*group_, milliseconds(50)),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("'w")));
+}
+
+// Models share the workers, but not their pings: one that goes, for one, leaves
+// a worker that it has found failed to the others.
+TEST_F(ServingExchangeTest, WhatAnotherModelFindsIsLookedAt) {
+  StartWorkers({{0, 1}, {2, 3}});
+  // In which its thread looks for the first time, and finds nothing.
+  std::this_thread::sleep_for(milliseconds(50));
+  group_->holdings[0].stub->state().Health(
+      [](WorkerHealth& health) { health.OnFailure(Clock::now()); });
+  WaitForState(0, WorkerHealth::State::kGood);
+  ExpectSame(Run());
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,132 @@
+// How much a step may hold, and which jobs do not fit.
+
+#include "services/coordinator/membership/training_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "services/coordinator/membership/session_plan.h"
+#include "services/train/job_options.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+// With M 8, H 4, E 3 and an MoE layer in either stack.
+TrainingJob Job() {
+  const ScratchDirectory scratch;
+  TrainingJob job = MakeFakeJob("demo", scratch);
+  job.optimizer = AdamConfig();
+  job.microbatches_per_step = 12;
+  job.tokens_per_microbatch = 30;
+  return job;
+}
+
+TEST(TrainingMemoryTest, CountsWhatAWorkerHolds) {
+  const double expert = 4.0 * 2 * (8 * 4 + 4 * 8);
+  const TrainingMemory memory =
+      MemoryOfWorker(Job(), /*experts=*/2, /*replicas=*/1);
+  EXPECT_EQ(memory.parameters, 3 * 3 * expert);  // with Adam's two moments
+  EXPECT_EQ(memory.sum, 3 * expert);
+  EXPECT_EQ(memory.gradient, 2 * expert);
+  // Two rows a token, two thirds of them, in two layers.
+  EXPECT_DOUBLE_EQ(memory.rows, 2.0 * 30 * 2 / 3 * 4 * (8 + 4) * 2);
+  EXPECT_EQ(memory.Total(6), memory.parameters + memory.sum +
+                                 6 * (memory.gradient + memory.rows));
+}
+
+TEST(TrainingMemoryTest, CountsWhatTheStoreOfTheCoordinatorHolds) {
+  const TrainingJob job = Job();
+  ParameterStore store(ParametersOf(job.model, /*per_expert=*/false), {},
+                       MakeOptimizer(job.optimizer));
+  ASSERT_OK(store.Initialize(1));
+  const TrainingMemory memory = MemoryOfCoordinator(job);
+  EXPECT_EQ(memory.parameters, static_cast<double>(store.bytes()));
+  EXPECT_EQ(memory.sum, memory.parameters / 3);
+  EXPECT_EQ(memory.gradient, memory.sum);
+  EXPECT_EQ(memory.rows, 0);
+}
+
+TEST(TrainingMemoryTest, TheWindowIsWhatThereIsMemoryFor) {
+  TrainingJob job = Job();
+  const TrainingMemory memory = MemoryOfWorker(job, 3, 0);
+  const auto window = [&](double capacity) {
+    return LargestWindow(job, memory, static_cast<int64_t>(capacity), "'w'");
+  };
+  for (int64_t most = 1; most <= 8; ++most) {
+    ASSERT_OK_AND_ASSIGN(const int32_t exactly, window(memory.Total(most)));
+    EXPECT_EQ(exactly, most);
+  }
+  ASSERT_OK_AND_ASSIGN(const int32_t unknown, window(0));
+  EXPECT_EQ(unknown, 12);
+  job.microbatches_per_step = 5;
+  ASSERT_OK_AND_ASSIGN(const int32_t all, window(1e9));
+  EXPECT_EQ(all, 5);
+  EXPECT_THAT(window(memory.Total(1) - 1),
+              StatusIs(kExhausted,
+                       AllOf(HasSubstr("training takes"), HasSubstr("of 'w'"),
+                             HasSubstr("which offers"))));
+}
+
+TEST(TrainingMemoryTest, AJobForWhichThereIsNotEnoughIsRefusedAtOnce) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  const auto needed = static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1));
+  cluster.AddWorker("small", nullptr, needed - 1);
+  while (cluster.Describe().members_size() == 0) std::this_thread::yield();
+  EXPECT_THAT(cluster.Submit(job),
+              StatusIs(kExhausted, HasSubstr("of expert worker 'small'")));
+  // Two of them have room for it, if they come.
+  job.min_workers = 2;
+  ASSERT_OK(cluster.Submit(job));
+  cluster.AddRouter("r");
+  cluster.AddWorker("other", nullptr, needed - 1);
+  EXPECT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  ExpectTrained(job, 3);
+}
+
+TEST(TrainingMemoryTest, WithMemoryForOneMicrobatchTheyRunInTurn) {
+  CoordinatorOptions options;
+  options.retry_delay = absl::Milliseconds(1);
+  FakeCluster cluster(std::move(options));
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1;
+  FakeMember& router = cluster.AddRouter(
+      "r", [](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        const v1::AssignMicrobatch& assign = c.assign_microbatch();
+        if (assign.microbatch() != 0 || assign.attempt() == 2 ||
+            !c.has_assign_microbatch()) {
+          return std::nullopt;
+        }
+        return ReplyWith(absl::UnavailableError("a worker was slow"));
+      });
+  FakeMember& worker = cluster.AddWorker(
+      "w", nullptr, static_cast<int64_t>(MemoryOfWorker(job, 3, 0).Total(1)));
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("demo").back().state(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(worker.last_load().worker().microbatch_window(), 1);
+  std::vector<std::string> commands = router.commands();
+  std::erase_if(commands, [](const std::string& command) {
+    return command.rfind("assign", 0) != 0;
+  });
+  EXPECT_THAT(commands,
+              ElementsAre("assign 1/0/0", "assign 1/0/1", "assign 1/0/2",
+                          "assign 1/1/0", "assign 1/2/0", "assign 1/3/0"));
+  ExpectTrained(job, 1);
+}
+
+}  // namespace
+}  // namespace gshard

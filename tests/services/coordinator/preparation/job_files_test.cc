@@ -1,0 +1,73 @@
+#include "services/coordinator/preparation/job_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class JobFilesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    job_.name = "demo";
+    job_.checkpoint.directory = scratch_ / "out";
+    for (const char* name : {"de-2", "de-10", "fr", "de[1]"}) {
+      Spill(scratch_ / name, "x");
+    }
+  }
+
+  void ExpectInvalid(const std::string& message) {
+    EXPECT_THAT(
+        FindJobFiles(&job_),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  }
+
+  const ScratchDirectory scratch_;
+  TrainingJob job_;
+};
+
+TEST_F(JobFilesTest, PatternsStandForTheirFiles) {
+  job_.data.train_files = {{scratch_ / "fr", "fr", 1.0},
+                           {scratch_ / "de-*", "de", 0.5}};
+  job_.data.dev_files = {{scratch_ / "f?", "", 1.0}};
+  ASSERT_OK(FindJobFiles(&job_));
+  EXPECT_EQ(job_.data.train_files,
+            (std::vector<TextFile>{{scratch_ / "fr", "fr", 1.0},
+                                   {scratch_ / "de-10", "de", 0.5},
+                                   {scratch_ / "de-2", "de", 0.5}}));
+  EXPECT_EQ(job_.data.dev_files,
+            (std::vector<TextFile>{{scratch_ / "fr", "", 1.0}}));
+}
+
+TEST_F(JobFilesTest, AFileThatIsThereIsNoPattern) {
+  job_.data.train_files = {{scratch_ / "de[1]", "", 1.0}};
+  ASSERT_OK(FindJobFiles(&job_));
+  EXPECT_EQ(job_.data.train_files.size(), 1u);
+  EXPECT_EQ(job_.data.train_files[0].path, scratch_ / "de[1]");
+}
+
+TEST_F(JobFilesTest, NamesTheFieldThatFindsNothing) {
+  job_.data.train_path = scratch_ / "none";
+  ExpectInvalid("data.train_path: expected a readable file");
+  job_.data.train_path = scratch_ / "fr";
+  job_.data.dev_path = scratch_ / "none";
+  ExpectInvalid("data.dev_path: expected a readable file");
+  job_.data.dev_path = "";
+  job_.data.train_files = {{scratch_ / "fr", "", 1.0},
+                           {scratch_ / "it-*", "", 1.0}};
+  ExpectInvalid("data.train_files[1].path: no file matches");
+  job_.data.train_files[1].path = scratch_ / "none";
+  ExpectInvalid("data.train_files[1].path: expected a readable file");
+  ASSERT_EQ(mkdir((scratch_ / "it-folder").c_str(), 0755), 0);
+  job_.data.train_files[1].path = scratch_ / "it-*";
+  ExpectInvalid("data.train_files[1].path: expected a readable file");
+}
+
+}  // namespace
+}  // namespace gshard

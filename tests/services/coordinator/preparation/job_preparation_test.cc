@@ -1,0 +1,141 @@
+// What takes long before a job's first step, and what goes on meanwhile.
+
+#include "services/coordinator/preparation/job_preparation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "services/base/thread_priority.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::_;
+
+// A program spm_train that takes hours.
+class SlowTrainer {
+ public:
+  SlowTrainer() {
+    FakeTokenizerPath();  // by the true one
+    const std::string program = scratch_ / "spm_train";
+    Spill(program, "#!/bin/sh\necho $$ > " + scratch_ / "new" + "\nmv " +
+                       scratch_ / "new " + scratch_ / "pid" +
+                       "\nexec sleep 36000\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    ::setenv("PATH", (scratch_.path() + ":" + path_).c_str(), 1);
+  }
+  ~SlowTrainer() { ::setenv("PATH", path_.c_str(), 1); }
+
+  // The job is one that needs it.
+  static TrainingJob Needing(TrainingJob job) {
+    job.data.source_tokenizer_path = "";
+    return job;
+  }
+
+  void WaitUntilItRuns() {
+    while (!std::filesystem::exists(scratch_ / "pid")) {
+      std::this_thread::yield();
+    }
+    std::ifstream(scratch_ / "pid") >> process_;
+    ASSERT_GT(process_, 0);
+  }
+  int niceness() const {
+    return ::getpriority(PRIO_PROCESS, static_cast<id_t>(process_));
+  }
+  void WaitUntilItIsGone() const {
+    while (::kill(process_, 0) == 0) std::this_thread::yield();
+  }
+
+ private:
+  const std::string path_ = ::getenv("PATH");
+  const ScratchDirectory scratch_;
+  pid_t process_ = 0;
+};
+
+TEST(JobPreparationTest, RemovesWhatAKilledCoordinatorLeft) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  const std::string root = job.checkpoint.directory;
+  std::filesystem::create_directories(root + "/tokenizer");
+  for (const char* name :
+       {"/owner.json.1f09a2c4.tmp", "/tokenizer/source.model.1f09a2c4.tmp",
+        "/tokenizer/source.model.1f09a2c4.tmp.training-Xb3d"}) {
+    Spill(root + name, "half");
+  }
+  Spill(root + "/mine.tmp", "a person's");
+  ASSERT_OK(PrepareJob(job, {}, {}).status());
+  EXPECT_THAT(*ListDirectory(root),
+              ::testing::UnorderedElementsAre("mine.tmp", "owner.json",
+                                              "owner.lock", "tokenizer"));
+  EXPECT_THAT(*ListDirectory(root + "/tokenizer"),
+              ::testing::ElementsAre("source.model"));
+}
+
+TEST(JobPreparationTest, OthersAreHeardWhileATokenizerTrains) {
+  SlowTrainer trainer;
+  FakeCluster cluster;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(SlowTrainer::Needing(cluster.MakeJob("slow"))));
+  trainer.WaitUntilItRuns();
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("a")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("b")));
+  ASSERT_OK(cluster.Cancel("a"));
+  EXPECT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_CANCELLED);
+  ASSERT_OK(cluster.Cancel("slow"));
+  EXPECT_EQ(cluster.Watch("slow").back().state(), v1::JOB_STATE_CANCELLED);
+  trainer.WaitUntilItIsGone();
+  EXPECT_EQ(cluster.Watch("b").back().state(), v1::JOB_STATE_SUCCEEDED);
+}
+
+TEST(JobPreparationTest, ACoordinatorThatStopsWaitsForNoTokenizer) {
+  SlowTrainer trainer;
+  FakeCluster cluster({}, /*keep=*/true);
+  ASSERT_OK(cluster.Submit(SlowTrainer::Needing(cluster.MakeJob("slow"))));
+  trainer.WaitUntilItRuns();
+  EXPECT_GT(trainer.niceness(), ThreadNiceness());
+  cluster.coordinator().Drain(absl::Hours(1));
+  EXPECT_EQ(cluster.Describe().jobs(0).state(), v1::JOB_STATE_QUEUED);
+  cluster.coordinator().Shutdown();
+  trainer.WaitUntilItIsGone();
+}
+
+TEST(JobPreparationTest, NoneIsMadeOnceItIsToldToStop) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob("a");
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  ASSERT_EQ(cluster.Watch("a").back().state(), v1::JOB_STATE_SUCCEEDED);
+  // Its threads have let the folder go then.
+  cluster.coordinator().Shutdown();
+  std::stop_source stop;
+  stop.request_stop();
+  job.steps = 10;
+  for (const bool restored : {false, true}) {
+    EXPECT_THAT(PrepareJob(job, {.resume = true, .restored = restored},
+                           stop.get_token()),
+                StatusIs(absl::StatusCode::kCancelled, _));
+  }
+  // It has let the folder go.
+  ASSERT_OK_AND_ASSIGN(const PreparedJob prepared,
+                       PrepareJob(job, {.resume = true, .restored = true}, {}));
+  EXPECT_FALSE(prepared.trained);
+  ASSERT_NE(prepared.start.checkpoint, nullptr);
+  EXPECT_EQ(prepared.start.checkpoint->manifest().step, 3);
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,324 @@
+// Served models follow their workers: replicas, losses and returns.
+
+#include "services/coordinator/serving/served_models.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "services/rpc/wire/status.h"
+#include "tests/services/coordinator/served_models_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
+  Start(3, 2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  v1::SessionInfo session = WaitForReplicas(3);
+  EXPECT_EQ(session.replicas(), 2);
+  EXPECT_EQ(session.experts_unavailable(), 0);
+  std::map<int32_t, int> counts;
+  for (const auto& [worker, experts] : ExpertsOf(session.placement())) {
+    for (const int32_t expert : experts) ++counts[expert];
+  }
+  EXPECT_EQ(counts, (std::map<int32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
+  // What routers call is what the workers have loaded.
+  for (const v1::WorkerPlacement& part : session.placement().workers()) {
+    const int w = part.name()[1] - '0';
+    EXPECT_EQ(part.session(), workers_[w]->last_load().session());
+    EXPECT_GT(part.incarnation(), 0);
+  }
+}
+
+TEST_F(ServedModelsTest, ARouterThatJoinsIsToldWhatItIsToServe) {
+  Start(1, 1);
+  EXPECT_THAT(router_->accepted().models(), IsEmpty());
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(cluster_->AddRouter("late").accepted().models(),
+              ElementsAre("m"));
+}
+
+TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {
+  Start(3, 2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto before = ExpertsOf(WaitForReplicas(3).placement());
+  std::set<v1::SessionInfo::State> states;
+  workers_[1]->Leave();
+  while (true) {
+    const v1::SessionInfo session = Session();
+    states.insert(session.state());
+    EXPECT_EQ(session.experts_unavailable(), 0);
+    if (session.experts_below_replicas() == 0 &&
+        ExpertsOf(session.placement()).size() == 2) {
+      break;
+    }
+    std::this_thread::yield();
+  }
+  EXPECT_THAT(states, ElementsAre(v1::SessionInfo::READY));
+  const auto after = ExpertsOf(WaitForReplicas(2).placement());
+  for (const char* worker : {"w0", "w2"}) {
+    // Nothing that it had was loaded again, or was gone for a time.
+    EXPECT_TRUE(std::includes(after.at(worker).begin(), after.at(worker).end(),
+                              before.at(worker).begin(),
+                              before.at(worker).end()));
+    EXPECT_EQ(after.at(worker).size(), 3u);
+  }
+  for (const FakeMember* worker : {workers_[0], workers_[2]}) {
+    EXPECT_THAT(worker->commands(), ElementsAre("load m@1", "load m@1"));
+  }
+
+  // It is back: as before, and the others let go of what they had taken over.
+  cluster_->AddWorker("w1");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(3).placement()), before);
+  workers_[0]->WaitFor("unload m@1");
+  workers_[2]->WaitFor("unload m@1");
+}
+
+TEST_F(ServedModelsTest, WithoutReplicasExpertsAreMissingUntilTheyAreLoaded) {
+  Start(2, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto before = ExpertsOf(WaitForReplicas(2).placement());
+  workers_[0]->Leave();
+  const auto during = ExpertsOf(WaitForReplicas(1).placement());
+  EXPECT_THAT(during.at("w1"), ElementsAre(0, 1, 2));
+  EXPECT_EQ(Session().state(), v1::SessionInfo::READY);
+  cluster_->AddWorker("w0");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
+  // The router never loaded it again: it was told where experts are.
+  const std::vector<std::string> commands = router_->commands();
+  EXPECT_EQ(std::count(commands.begin(), commands.end(), "load m@1"), 1);
+}
+
+TEST_F(ServedModelsTest, PartsAreReleasedWhenNoRouterUsesThemAnyMore) {
+  std::promise<void> told, go;
+  std::shared_future<void> may_go = go.get_future();
+  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{.replicas = 1});
+  std::atomic<bool> hold = false;
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        // The last one: what the first worker keeps has been loaded, too.
+        int32_t placed = 0;
+        for (const v1::WorkerPlacement& worker :
+             command.update_placement().placement().workers()) {
+          placed += worker.experts_size();
+        }
+        if (placed == 3 && hold.exchange(false)) {
+          told.set_value();
+          may_go.wait();
+        }
+        return std::nullopt;
+      });
+  workers_.push_back(&cluster_->AddWorker("w0"));
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  hold = true;
+  FakeMember& other = cluster_->AddWorker("w1");
+  other.WaitFor("load m@1");
+  told.get_future().wait();
+  // The router still calls the first worker for everything.
+  const v1::SessionInfo session = WaitFor([](const v1::SessionInfo& session) {
+    return ExpertsOf(session.placement()).size() == 2;
+  });
+  EXPECT_THAT(workers_[0]->commands(), ElementsAre("load m@1", "load m@1"));
+  go.set_value();
+  workers_[0]->WaitFor("unload m@1");
+}
+
+TEST_F(ServedModelsTest, AWorkerLostWhileLoadingIsDoneWithout) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  cluster_->AddWorker("w0");
+  std::promise<void> loading;
+  std::atomic<bool> began = false;
+  FakeMember* lost = nullptr;
+  std::thread leave;
+  lost = &cluster_->AddWorker(
+      "w1", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        if (!began.exchange(true)) loading.set_value();
+        return ReplyWith(absl::UnavailableError("going"));
+      });
+  WaitForMembers(3);
+  leave = std::thread([&] {
+    loading.get_future().wait();
+    lost->Leave();
+  });
+  EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+  leave.join();
+  EXPECT_THAT(ExpertsOf(WaitForReplicas(1).placement()).at("w0"),
+              ElementsAre(0, 1, 2));
+}
+
+TEST_F(ServedModelsTest, AWorkerWithoutRoomKeepsWhatItHas) {
+  Start(2, 1);
+  // Has room for its first expert only.
+  std::atomic<bool> full = false;
+  cluster_->AddWorker(
+      "x", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        if (command.load_session().worker().experts_size() == 1 &&
+            !full.exchange(true)) {
+          return std::nullopt;
+        }
+        return ReplyWith(absl::ResourceExhaustedError("no memory"));
+      });
+  WaitForMembers(4);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  (void)WaitForReplicas(3);
+  // Its two neighbours go one after the other; it cannot take two experts.
+  workers_[0]->Leave();
+  const auto experts = ExpertsOf(WaitForReplicas(2).placement());
+  EXPECT_EQ(experts.at("x").size() + experts.at("w1").size(), 3u);
+  workers_[1]->Leave();
+  const v1::SessionInfo session = WaitFor([](const v1::SessionInfo& session) {
+    return session.experts_unavailable() > 0 &&
+           ExpertsOf(session.placement()).size() == 1;
+  });
+  EXPECT_EQ(session.state(), v1::SessionInfo::READY);
+}
+
+TEST_F(ServedModelsTest, AWorkerThatCannotNowIsAskedAgain) {
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.serving_retry = absl::Milliseconds(1)});
+  router_ = &cluster_->AddRouter("r");
+  std::atomic<int> refusals = 2;
+  std::atomic<bool> full = false;
+  FakeMember& worker = cluster_->AddWorker(
+      "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        if (--refusals >= 0) return ReplyWith(absl::UnavailableError("a disk"));
+        if (full) return ReplyWith(absl::ResourceExhaustedError("no memory"));
+        return std::nullopt;
+      });
+  FakeMember& other = cluster_->AddWorker("w1");
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(worker.commands(),
+              ElementsAre("load m@1", "load m@1", "load m@1"));
+  (void)WaitForReplicas(2);
+  full = true;
+  other.Leave();
+  (void)WaitFor([](const v1::SessionInfo& session) {
+    return session.experts_unavailable() > 0;
+  });
+  // Members do not change any more.
+  full = false;
+  EXPECT_EQ(WaitForReplicas(1).experts_unavailable(), 0);
+}
+
+// A worker that returns has its experts again before the one in its place.
+TEST_F(ServedModelsTest, WhatIsNotNeededOnceItIsLoadedIsReleased) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  std::atomic<bool> hold = false;
+  FakeMember& worker = cluster_->AddWorker(
+      "w0", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_load_session() && hold.exchange(false)) may_go.wait();
+        return std::nullopt;
+      });
+  FakeMember& other = cluster_->AddWorker("w1");
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto before = ExpertsOf(WaitForReplicas(2).placement());
+  hold = true;
+  other.Leave();
+  while (worker.commands().size() < 2) std::this_thread::yield();
+  cluster_->AddWorker("w1");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
+  go.set_value();
+  worker.WaitFor("unload m@1");
+  EXPECT_EQ(ExpertsOf(WaitForReplicas(2).placement()), before);
+}
+
+TEST_F(ServedModelsTest, ARouterThatCannotReachAWorkerIsToldAgain) {
+  cluster_ = std::make_unique<FakeCluster>();
+  std::atomic<int> refusals = 2;
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() || --refusals < 0) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("worker 'w0' is not reached"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_EQ(router_->commands().size(), 3u);
+}
+
+TEST_F(ServedModelsTest, AModelThatServesCanHaveMoreReplicas) {
+  Start(3, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  const auto count = [](const v1::SessionInfo& session) {
+    size_t experts = 0;
+    for (const auto& [worker, held] : ExpertsOf(session.placement())) {
+      experts += held.size();
+    }
+    return experts;
+  };
+  const size_t once = count(WaitForReplicas(3));
+  for (const int32_t replicas : {2, 1}) {
+    ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, replicas));
+    const v1::SessionInfo session = WaitFor([&](const auto& now) {
+      return now.experts_below_replicas() == 0 && count(now) == once * replicas;
+    });
+    EXPECT_EQ(session.replicas(), replicas);
+  }
+  // Whoever does not say leaves it as it is.
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_EQ(Session().replicas(), 1);
+}
+
+// It is there until it is replaced.
+TEST_F(ServedModelsTest, ARouterOfAnotherReleaseIsLeftOut) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  cluster_->AddRouter(
+      "old",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        return ReplyWith(absl::UnimplementedError("other segments"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(3);
+  EXPECT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(Session().routers(), ElementsAre("r"));
+}
+
+TEST_F(ServedModelsTest, RefusesWhatMakesNoSense) {
+  Start(1, 1);
+  const auto load = [&](v1::LoadModelRequest request) {
+    v1::LoadModelResponse response;
+    grpc::ClientContext context;
+    return FromGrpcStatus(
+        cluster_->stub().LoadModel(&context, request, &response));
+  };
+  v1::LoadModelRequest request;
+  request.set_name("m");
+  request.set_checkpoint_directory(*directory_);
+  request.set_replicas(17);
+  EXPECT_THAT(load(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("1 to 16, or 0")));
+  request.set_replicas(0);
+  request.set_rollback(true);
+  EXPECT_THAT(load(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("rollback")));
+}
+
+}  // namespace
+}  // namespace gshard

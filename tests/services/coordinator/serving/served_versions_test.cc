@@ -1,0 +1,331 @@
+// One version of a served model follows another, and one coordinator another.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "services/cluster/replica_placement.h"
+#include "services/coordinator/serving/served_models.h"
+#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/coordinator/served_models_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ServedVersionsTest : public ServedModelsTest {};
+
+TEST_F(ServedVersionsTest, AVersionIsReplacedAndCalledBack) {
+  Start(1, 1);
+  EXPECT_THAT(Rollback("m"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no model 'm'")));
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(Rollback("m"), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("before m@1")));
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  ASSERT_OK_AND_ASSIGN(std::string session, Rollback("m"));
+  EXPECT_EQ(session, "m@1");
+  router_->WaitFor("unload m@2");
+  EXPECT_EQ(Session().session(), "m@1");
+  // And forward again.
+  ASSERT_OK_AND_ASSIGN(session, Rollback("m"));
+  EXPECT_EQ(session, "m@2");
+}
+
+TEST_F(ServedVersionsTest, AVersionAnswersOnceAllRoutersHaveIt) {
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter("r");
+  FakeMember& other = cluster_->AddRouter(
+      "s", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        const std::string& session = command.load_session().session();
+        if (session != "m@2" && session != "m@3") return std::nullopt;
+        while (router_->last_load().session() != session) {
+          std::this_thread::yield();
+        }
+        EXPECT_TRUE(router_->last_load().router().standby());
+        if (session == "m@3") return std::nullopt;
+        return ReplyWith(absl::FailedPreconditionError("no room"));
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(3);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_FALSE(router_->last_load().router().standby());
+  // A router that cannot load it leaves all as it was.
+  EXPECT_THAT(
+      cluster_->LoadModel("m", "2", *directory_),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no room")));
+  router_->WaitFor("unload m@2");
+  EXPECT_THAT(router_->commands(),
+              ElementsAre("load m@1", "load m@2", "unload m@2"));
+  EXPECT_EQ(Session().session(), "m@1");
+
+  ASSERT_OK(cluster_->LoadModel("m", "3", *directory_));
+  for (const FakeMember* router : {router_, &other}) {
+    EXPECT_EQ(router->last_load().session(), "m@3");
+    EXPECT_FALSE(router->last_load().router().standby());
+    router->WaitFor("unload m@1");
+  }
+  EXPECT_THAT(router_->commands(),
+              ElementsAre("load m@1", "load m@2", "unload m@2", "load m@3",
+                          "place m@3", "unload m@1"));
+}
+
+// The version before is released when no router is without the new one.
+TEST_F(ServedVersionsTest, ARouterThatJoinsWhileVersionsChangeGetsTheNewOne) {
+  std::promise<void> placed, loaded;
+  const std::shared_future<void> is_placed = placed.get_future().share();
+  const std::shared_future<void> is_loaded = loaded.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.update_placement().session() == "m@2") is_placed.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+  router_->WaitFor("place m@2");
+  FakeMember& late = cluster_->AddRouter(
+      "late",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.load_session().session() != "m@2") return std::nullopt;
+        EXPECT_FALSE(command.load_session().router().standby());
+        is_loaded.wait();
+        return std::nullopt;
+      });
+  late.WaitFor("load m@2");
+  placed.set_value();
+  // The coordinator knows of the reply once it has answered a later one.
+  while (router_->last_load().router().standby()) std::this_thread::yield();
+  ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
+  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
+  loaded.set_value();
+  ASSERT_OK(loading.get());
+  late.WaitFor("unload m@1");
+}
+
+TEST_F(ServedVersionsTest, AVersionIsOfOneCheckpoint) {
+  Start(1, 1);
+  const ScratchDirectory scratch;
+  const std::string other = scratch / "other";
+  std::filesystem::copy(*directory_, other,
+                        std::filesystem::copy_options::recursive);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  EXPECT_THAT(cluster_->LoadModel("m", "1", other),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       AllOf(HasSubstr("m@1"), HasSubstr(*directory_))));
+  // A training that ends at the same step is another version.
+  ASSERT_OK(cluster_->LoadModel("m", "", *directory_));
+  const std::string step = Session().session();
+  ASSERT_OK(cluster_->LoadModel("m", "", other));
+  EXPECT_EQ(Session().session(), step + "-2");
+  EXPECT_EQ(Session().checkpoint_directory(), other);
+}
+
+TEST_F(ServedVersionsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
+  Start(1, 1, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  cluster_->RestartCoordinator();
+  EXPECT_EQ(WaitForReplicas(1).session(), "m@2");
+  ASSERT_OK_AND_ASSIGN(const std::string session, Rollback("m"));
+  EXPECT_EQ(session, "m@1");
+}
+
+TEST_F(ServedVersionsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
+  Start(3, 2, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_, /*replicas=*/1));
+  (void)WaitForReplicas(3);
+  workers_[2]->Leave();
+  (void)WaitForReplicas(2);
+  cluster_->AddWorker("a");
+  const v1::Placement before = WaitForReplicas(3).placement();
+  // What has moved lies where nobody would place it anew.
+  ASSERT_OK_AND_ASSIGN(
+      const ExpertLists anew,
+      PlaceReplicas({.num_experts = 3, .load = {}, .workers = {{}, {}, {}}}));
+  ExpertLists moved;
+  for (const auto& [worker, experts] : ExpertsOf(before)) {
+    moved.emplace_back(experts.begin(), experts.end());
+  }
+  ASSERT_NE(moved, anew);
+  const auto loads = [&] {
+    std::set<std::string> sessions;
+    const v1::SessionInfo session = Session();
+    for (const v1::WorkerPlacement& part : session.placement().workers()) {
+      sessions.insert(part.name() + " " + part.session());
+    }
+    return sessions;
+  };
+  const std::set<std::string> parts = loads();
+  cluster_->RestartCoordinator();
+  const v1::SessionInfo after = WaitForReplicas(3);
+  EXPECT_EQ(after.replicas(), 1);
+  EXPECT_GT(after.placement().version(), before.version());
+  EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
+  EXPECT_EQ(loads(), parts);
+  // It had the model, and was told so.
+  EXPECT_THAT(router_->commands(), Contains("load m@1").Times(2));
+  EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));
+}
+
+// An unload that waits for a router's calls is not one of what came back.
+TEST_F(ServedVersionsTest, AVersionThatIsBackKeepsItsExperts) {
+  std::promise<void> done;
+  const std::shared_future<void> is_done = done.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>();
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.unload_session().session() == "m@1") is_done.wait();
+        return std::nullopt;
+      });
+  FakeMember& worker = cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  ASSERT_OK(cluster_->LoadModel("m", "2", *directory_));
+  router_->WaitFor("unload m@1");
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "1", *directory_); });
+  // Its experts are known to be there before the router is asked.
+  (void)WaitFor([](const v1::SessionInfo& session) {
+    return session.session() == "m@1" && !session.placement().workers().empty();
+  });
+  done.set_value();
+  ASSERT_OK(loading.get());
+  worker.WaitFor("unload m@2");
+  EXPECT_THAT(worker.commands(),
+              ElementsAre("load m@1", "load m@2", "unload m@2"));
+  EXPECT_EQ(Session().session(), "m@1");
+}
+
+TEST_F(ServedVersionsTest, AVersionThatIsGivenUpLeavesTheOneThatServes) {
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>(CoordinatorOptions{}, /*keep=*/true);
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.load_session().session() == "m@2") may_go.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  WaitForMembers(2);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  std::future<absl::StatusOr<std::string>> loading =
+      std::async(std::launch::async,
+                 [&] { return cluster_->LoadModel("m", "2", *directory_); });
+  router_->WaitFor("load m@2");
+  ASSERT_OK(cluster_->UnloadModel("m@2"));
+  EXPECT_THAT(loading.get(),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("unloaded")));
+  go.set_value();
+  cluster_->RestartCoordinator();
+  EXPECT_EQ(WaitForReplicas(1).session(), "m@1");
+}
+
+// Routers answer with it all the time.
+TEST_F(ServedVersionsTest, TheNextCoordinatorTakesNothingAway) {
+  std::atomic<bool> broken = false;
+  std::string had;  // by the worker when it broke
+  const auto refuse =
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (!broken || !command.has_load_session() ||
+        command.load_session().session() == had) {
+      return std::nullopt;
+    }
+    return ReplyWith(absl::NotFoundError("no such folder"));
+  };
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.lease = absl::Seconds(1),
+                         .watch_interval = absl::Milliseconds(1),
+                         .serving_retry = absl::Milliseconds(20)},
+      /*keep=*/true);
+  router_ = &cluster_->AddRouter("r");
+  FakeMember& other = cluster_->AddRouter("s", refuse);
+  FakeMember& worker = cluster_->AddWorker("w0", refuse);
+  FakeMember& lost = cluster_->AddWorker("w1");
+  WaitForMembers(4);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  had = worker.last_load().session();
+  broken = true;
+  // The worker that is left cannot take over from the one that was lost.
+  lost.Leave();
+  (void)WaitFor([](const v1::SessionInfo& session) {
+    return session.experts_unavailable() > 0;
+  });
+  cluster_->RestartCoordinator();
+  const v1::SessionInfo session = WaitFor([](const v1::SessionInfo& session) {
+    return session.state() == v1::SessionInfo::READY &&
+           session.experts_unavailable() > 0;
+  });
+  EXPECT_THAT(session.routers(), ElementsAre("r"));
+  // And in full again once they can.
+  broken = false;
+  (void)WaitFor([](const v1::SessionInfo& session) {
+    return session.experts_unavailable() == 0 && session.routers_size() == 2;
+  });
+  for (const FakeMember* member : {router_, &other, &worker}) {
+    EXPECT_THAT(member->commands(), Not(Contains("abort m@1")));
+    EXPECT_THAT(member->commands(), Not(Contains("unload m@1")));
+  }
+}
+
+// Models to serve from the start are tried again, but not those that somebody
+// has taken back meanwhile.
+TEST_F(ServedVersionsTest, WhatWasUnloadedWhileItWasLoadedStaysAway) {
+  std::promise<void> go;
+  const std::shared_future<void> may_go = go.get_future().share();
+  cluster_ = std::make_unique<FakeCluster>(
+      CoordinatorOptions{.models = {{"m", *directory_}},
+                         .min_workers = 1,
+                         .serving_retry = absl::Milliseconds(1)});
+  router_ = &cluster_->AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_load_session()) may_go.wait();
+        return std::nullopt;
+      });
+  cluster_->AddWorker("w0");
+  const std::string session = WaitFor([&](const v1::SessionInfo& session) {
+                                return !session.session().empty();
+                              }).session();
+  router_->WaitFor("load " + session);
+  ASSERT_OK(cluster_->UnloadModel(session));
+  go.set_value();
+  // Longer than until it would be tried again.
+  ASSERT_OK(cluster_->LoadModel("other", "1", *directory_));
+  ASSERT_OK(cluster_->UnloadModel("other@1"));
+  ASSERT_OK(cluster_->LoadModel("other", "2", *directory_));
+  EXPECT_EQ(cluster_->Describe().sessions_size(), 1);
+  EXPECT_EQ(Session().session(), "other@2");
+}
+
+TEST_F(ServedVersionsTest, WhatNobodyNeedsAnyMoreIsReleased) {
+  Start(2, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  // Its successor knows nothing of models.
+  cluster_->RestartCoordinator();
+  router_->WaitFor("unload m@1");
+  for (const FakeMember* worker : workers_) worker->WaitFor("unload m@1");
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,422 @@
+// What members are told, as a function of what they have and of what is wanted.
+
+#include "services/coordinator/serving/serving_diff.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/services/coordinator/serving_world.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using Phase = ServedModel::Phase;
+using State = HeldSession::State;
+
+class ServingDiffTest : public ::testing::Test {
+ protected:
+  // Two workers, of which each has two of the experts of m@1, and a router.
+  void Serve(int32_t replicas = 1) {
+    world_.AddWorker("w0");
+    world_.AddWorker("w1");
+    world_.AddRouter("r");
+    world_.Want("m@1", 4, replicas);
+    world_.Settle();
+    ASSERT_EQ(world_.model("m@1").phase, Phase::kAnswering);
+  }
+  std::string Placed(const std::string& session = "m@1") {
+    return ServingWorld::Text(world_.model(session).placement);
+  }
+  // Workers have what is placed, and nothing else.
+  void ExpectTidy() {
+    std::multiset<std::string> placed, held;
+    for (const auto& [session, model] : world_.desired.models) {
+      for (const auto& part : model.placement.workers()) {
+        placed.insert(part.name() + " " + part.session());
+      }
+    }
+    for (const auto& [name, process] : world_.processes) {
+      if (process.member.info.role == MemberRole::kRouter) continue;
+      for (const std::string& session : process.sessions) {
+        held.insert(name + " " + session);
+      }
+    }
+    EXPECT_EQ(placed, held);
+    EXPECT_THAT(world_.violations, IsEmpty());
+  }
+
+  ServingWorld world_;
+};
+
+TEST_F(ServingDiffTest, ANewModelIsOnWorkersBeforeRoutersHearOfIt) {
+  world_.AddWorker("w0");
+  world_.AddWorker("w1");
+  world_.AddRouter("r");
+  world_.Want("m@1", 4);
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre("w0 load m@1 {0 1}", "w1 load m@1 {2 3}"));
+  EXPECT_THAT(world_.Decide(), IsEmpty());  // it has been said
+  world_.Answer("w1", "m@1");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Answer("w0", "m@1");
+  EXPECT_THAT(world_.Decide(), ElementsAre("r load m@1 {w0: 0 1, w1: 2 3}"));
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kLoading);
+  world_.Answer("r", "m@1");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kAnswering);
+  // A router that joins is told.
+  world_.AddRouter("s");
+  EXPECT_THAT(world_.Decide(), ElementsAre("s load m@1 {w0: 0 1, w1: 2 3}"));
+}
+
+TEST_F(ServingDiffTest, ADenseModelNeedsRoutersOnly) {
+  world_.AddRouter("r");
+  world_.Want("m@1", 0);
+  EXPECT_THAT(world_.Settle(), ElementsAre("r load m@1 {}"));
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kAnswering);
+  EXPECT_EQ(DescribeModel(world_.model("m@1"), world_.members).state(),
+            v1::SessionInfo::READY);
+}
+
+TEST_F(ServingDiffTest, AVersionStandsByUntilAllRoutersHaveIt) {
+  Serve();
+  world_.AddRouter("s");
+  world_.Settle();
+  world_.Want("m@2", 4);
+  EXPECT_THAT(world_.Decide(), Each(HasSubstr("load m@2")));
+  world_.Answer("w0", "m@2");
+  world_.Answer("w1", "m@2");
+  EXPECT_THAT(world_.Decide(),
+              Each(AllOf(HasSubstr(" load m@2 {w0: "), HasSubstr("standby"))));
+  world_.Answer("r", "m@2");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Answer("s", "m@2");
+  EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("r tell m@2 {"),
+                                           StartsWith("s tell m@2 {")));
+  world_.Answer("s", "m@2");
+  EXPECT_THAT(world_.Decide(), IsEmpty());  // one answers with m@1
+  world_.Answer("r", "m@2");
+  // Routers first: their calls need the workers until they are done.
+  EXPECT_THAT(world_.Decide(), ElementsAre("r unload m@1", "s unload m@1"));
+  EXPECT_THAT(world_.ended.at("m@1"),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("replaced")));
+  world_.Answer("r", "m@1");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Answer("s", "m@1");
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre("w0 unload m@1 {0 1}", "w1 unload m@1 {2 3}"));
+  world_.Settle();
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, AVersionThatARouterCannotLoadChangesNothing) {
+  Serve();
+  world_.Want("m@2", 4);
+  world_.Decide();
+  world_.Answer("w0", "m@2");
+  world_.Answer("w1", "m@2");
+  world_.Decide();
+  world_.Answer("r", "m@2", absl::FailedPreconditionError("no room"));
+  world_.Settle();
+  EXPECT_THAT(
+      world_.ended.at("m@2"),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no room")));
+  EXPECT_TRUE(world_.processes.at("r").Answers("m@1"));
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, WhatIsInUseGoesWhenRoutersHaveItsSuccessors) {
+  Serve();
+  world_.AddWorker("w2");
+  world_.AddWorker("w3");
+  EXPECT_THAT(world_.Decide(), Contains("w2 load m@1 {0}"));
+  // Of those that move, one is there: it serves beside what is there still.
+  world_.Answer("w2", "m@1");
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre("r tell m@1 {w0: 0 1, w1: 2 3, w2: 0}"));
+  // What has nothing to add waits for the others.
+  world_.Answer("w0", "m@1");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3, w2: 0");
+  for (const char* worker : {"w1", "w3"}) world_.Answer(worker, "m@1");
+  EXPECT_THAT(world_.Decide(), IsEmpty());  // the router is being told
+  EXPECT_EQ(Placed(), "w0: 1, w1: 3, w2: 0, w3: 2");
+  world_.Answer("r", "m@1");
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre("r tell m@1 {w0: 1, w1: 3, w2: 0, w3: 2}"));
+  world_.Answer("r", "m@1");
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre("w0 unload m@1 {0 1}", "w1 unload m@1 {2 3}"));
+  world_.Settle();
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, ALostWorkersExpertsGoToOthersAndComeBack) {
+  Serve();
+  world_.Lose("w1");
+  // Routers hear of the loss at once.
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre("r tell m@1 {w0: 0 1}", "w0 load m@1 {2 3}"));
+  EXPECT_EQ(
+      DescribeModel(world_.model("m@1"), world_.members).experts_unavailable(),
+      2);
+  world_.Settle();
+  EXPECT_EQ(
+      DescribeModel(world_.model("m@1"), world_.members).experts_unavailable(),
+      0);
+  world_.Lose("w0");
+  world_.Settle();
+  EXPECT_EQ(DescribeModel(world_.model("m@1"), world_.members).state(),
+            v1::SessionInfo::BROKEN);
+  world_.AddWorker("w0");
+  world_.AddWorker("w1");
+  world_.Settle();
+  EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3");  // as when all was well
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, ReplicasComeAndGoWhileItServes) {
+  Serve();
+  world_.model("m@1").replicas = 2;
+  world_.model("m@1").homes.clear();
+  EXPECT_THAT(world_.Settle(),
+              ElementsAre("w0 load m@1 {2 3}", "w1 load m@1 {0 1}",
+                          StartsWith("r tell m@1 {w0: ")));
+  EXPECT_EQ(DescribeModel(world_.model("m@1"), world_.members)
+                .experts_below_replicas(),
+            0);
+  ExpectTidy();
+}
+
+// It is found, not loaded, and what has to move does so without a gap.
+TEST_F(ServingDiffTest, TheNextCoordinatorAsksForWhatTheOneBeforePlaced) {
+  Serve();
+  const std::string placed = Placed();
+  world_.Restart();
+  world_.AddWorker("w2");  // meanwhile
+  world_.AddWorker("w3");
+  EXPECT_THAT(
+      world_.Decide(),
+      ElementsAre("w0 load m@1 {0 1}", "w0 load m@1 {1}", "w1 load m@1 {2 3}",
+                  "w1 load m@1 {3}", "w2 load m@1 {0}", "w3 load m@1 {2}"));
+  world_.Answer("w0", PartSession(world_.model("m@1"), {0, 1}));
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Answer("w1", PartSession(world_.model("m@1"), {2, 3}));
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre(absl::StrCat("r load m@1 {", placed, "}")));
+  world_.Answer("r", "m@1");  // it has it, but another placement
+  EXPECT_THAT(world_.Decide(),
+              ElementsAre(absl::StrCat("r tell m@1 {", placed, "}")));
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kLoaded);
+  world_.Settle();
+  EXPECT_EQ(Placed(), "w0: 1, w1: 3, w2: 0, w3: 2");
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, WhatIsKeptOnDiskIsNotTrusted) {
+  v1::Placement kept;
+  for (int i = 0; i < 2; ++i) {
+    v1::WorkerPlacement* const part = kept.add_workers();
+    part->set_name("w0");
+    part->set_session("m@1#0000000000000000");
+    for (const int32_t expert : {7, 1, 1, -1, 0}) part->add_experts(expert);
+  }
+  ServedModel& model = world_.Want("m@1", 4);
+  Adopt(kept, &model);
+  EXPECT_EQ(Placed(), "w0: 0 1");
+  EXPECT_EQ(model.placement.workers(0).session(), PartSession(model, {0, 1}));
+  // Who comes later is asked then.
+  FindKept(&model, &world_.members);
+  EXPECT_EQ(model.away.workers_size(), 1);
+  world_.AddWorker("w0");
+  FindKept(&model, &world_.members);
+  EXPECT_EQ(model.away.workers_size(), 0);
+  EXPECT_THAT(world_.Decide(), Contains("w0 load m@1 {0 1}"));
+}
+
+TEST_F(ServingDiffTest, WhatNobodyWantsGoesFromRoutersFirstAtTheSecondLook) {
+  Serve();
+  world_.Restart();
+  world_.desired.models.clear();
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Look();
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Look();
+  // Names that are to be served later keep what they have.
+  world_.desired.awaited = {"m"};
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.desired.awaited = {"other"};
+  EXPECT_THAT(world_.Decide(), ElementsAre("r unload m@1"));
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  world_.Answer("r", "m@1");
+  world_.Settle();
+  ExpectTidy();
+}
+
+// A coordinator that ended between the two.
+TEST_F(ServingDiffTest, AVersionThatIsForgottenAnswersUntilTheNextOneDoes) {
+  Serve();
+  world_.Restart();
+  world_.desired.models.clear();
+  world_.Want("m@2", 4).standby = true;
+  world_.Decide();
+  world_.Look();
+  world_.Look();
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  const std::vector<std::string> sent = world_.Settle();
+  EXPECT_THAT(sent, Contains("r unload m@1"));
+  EXPECT_TRUE(world_.processes.at("r").Answers("m@2"));
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, ANameAndVersionMayComeBackAsAnotherCheckpoint) {
+  Serve();
+  world_.Lose("w1");
+  world_.Decide();  // the router is being told
+  world_.desired.models.clear();
+  world_.Want("m@1", 4, 1, /*content=*/78);
+  const std::vector<std::string> sent = world_.Settle();
+  EXPECT_THAT(sent, Contains("w0 load m@1 {0 1 2 3}"));
+  EXPECT_THAT(sent, Contains("r unload m@1"));
+  EXPECT_THAT(sent, Contains("r load m@1 {w0: 0 1 2 3}"));
+  EXPECT_THAT(sent, Contains("w0 unload m@1 {0 1}"));
+  EXPECT_EQ(world_.model("m@1").phase, Phase::kAnswering);
+  ExpectTidy();
+}
+
+TEST_F(ServingDiffTest, OneThatComesBackFindsWhatHasNotBeenReleased) {
+  Serve();
+  const ServedModel before = world_.model("m@1");
+  world_.desired.models.clear();
+  EXPECT_THAT(world_.Decide(), ElementsAre("r unload m@1"));
+  world_.Want("m@1", 4);
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  EXPECT_EQ(Placed(), "w0: 0 1, w1: 2 3");
+  world_.Answer("r", "m@1");
+  EXPECT_THAT(world_.Decide(), ElementsAre("r load m@1 {w0: 0 1, w1: 2 3}"));
+}
+
+TEST_F(ServingDiffTest, AWorkerWithoutRoomKeepsWhatItHas) {
+  Serve();
+  world_.Lose("w1");
+  world_.Decide();
+  world_.Answer("w0", PartSession(world_.model("m@1"), {2, 3}),
+                absl::ResourceExhaustedError("no memory"));
+  world_.Settle();
+  EXPECT_EQ(Placed(), "w0: 0 1");
+  world_.EndPauses();
+  EXPECT_THAT(world_.Decide(), ElementsAre("w0 load m@1 {2 3}"));
+}
+
+TEST_F(ServingDiffTest, AModelThatDoesNotServeYetFailsWithoutMembers) {
+  world_.AddWorker("w0");
+  world_.AddRouter("r");
+  world_.Want("m@1", 4);
+  world_.Decide();
+  world_.Lose("w0");
+  EXPECT_THAT(world_.Decide(), IsEmpty());
+  EXPECT_THAT(world_.ended.at("m@1"),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("workers")));
+
+  world_.AddWorker("w0");
+  world_.Want("n@1", 4);
+  world_.Decide();
+  world_.Answer("w0", "n@1");
+  world_.Lose("r");
+  world_.Decide();
+  EXPECT_THAT(world_.ended.at("n@1"),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("routers")));
+
+  world_.AddRouter("r");
+  world_.Want("big@1", 4);
+  world_.Lose("w0");
+  world_.AddWorker("w0", /*capacity_bytes=*/3);
+  world_.Decide();
+  EXPECT_THAT(world_.ended.at("big@1"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("")));
+}
+
+TEST_F(ServingDiffTest, RoutersThatCannotAreNotWaitedFor) {
+  Serve();
+  for (const char* router : {"old", "ill"}) world_.AddRouter(router);
+  world_.Decide();
+  world_.Answer("old", "m@1", absl::UnimplementedError("other segments"));
+  world_.Answer("ill", "m@1", absl::NotFoundError("no such folder"));
+  world_.Lose("w1");
+  world_.Settle();
+  EXPECT_EQ(Placed(), "w0: 0 1, w0: 2 3");
+  world_.EndPauses();
+  EXPECT_THAT(world_.Decide(), ElementsAre(StartsWith("ill load m@1")));
+  EXPECT_THAT(world_.ended, IsEmpty());
+}
+
+TEST(OnRepliedTest, SaysWhatFollows) {
+  const auto unavailable = absl::UnavailableError("a disk");
+  const auto full = absl::ResourceExhaustedError("no memory");
+  const auto exists = absl::AlreadyExistsError("it is loaded");
+  const auto other = absl::UnimplementedError("other segments");
+  const auto router = MemberRole::kRouter, worker = MemberRole::kExpertWorker;
+  const auto never = absl::InfiniteDuration(), pause = absl::Seconds(30),
+             soon = absl::Milliseconds(200), later = absl::Seconds(10);
+  const struct {
+    State before;
+    absl::Status status;
+    MemberRole role;
+    bool serves;
+    int refusals;  // before
+    State after;
+    absl::Duration pause;
+    bool fails;
+  } rows[] = {
+      {State::kLoading, {}, router, false, 3, State::kReady, never, false},
+      {State::kLoading, exists, worker, true, 0, State::kReady, never, false},
+      {State::kLoading, unavailable, worker, false, 0, State::kWaiting, soon,
+       false},
+      {State::kLoading, unavailable, router, false, 0, State::kPaused, soon,
+       false},
+      {State::kLoading, unavailable, router, false, kMaxRefusals,
+       State::kPaused, later, true},
+      {State::kLoading, unavailable, worker, true, kMaxRefusals,
+       State::kWaiting, later, false},
+      {State::kLoading, full, worker, true, 0, State::kPaused, pause, false},
+      {State::kLoading, full, worker, false, 0, State::kPaused, pause, true},
+      {State::kLoading, other, router, false, 0, State::kLeftOut, never, false},
+      {State::kLoading, other, worker, false, 0, State::kPaused, pause, true},
+      {State::kTelling, {}, router, true, 0, State::kReady, never, false},
+      {State::kTelling, full, router, true, 0, State::kUnknown, never, false},
+      {State::kReleasing, {}, router, true, 0, State::kUnknown, never, false},
+      {State::kReleasing, full, worker, true, 0, State::kUnknown, never, false},
+  };
+  for (size_t i = 0; i < std::size(rows); ++i) {
+    SCOPED_TRACE(i);
+    ServedModel model;
+    if (rows[i].serves) model.phase = Phase::kAnswering;
+    HeldSession held;
+    held.state = rows[i].before;
+    held.version = 5;
+    held.refusals = rows[i].refusals;
+    EXPECT_EQ(OnReplied(rows[i].status, rows[i].role, pause, &model, &held),
+              rows[i].pause);
+    EXPECT_EQ(held.state, rows[i].after);
+    EXPECT_EQ(!model.failure.ok(), rows[i].fails);
+    if (held.state != State::kReady) continue;
+    EXPECT_EQ(held.refusals, 0);
+    EXPECT_EQ(held.version, rows[i].status.ok() ? 5 : 0);
+  }
+}
+
+}  // namespace
+}  // namespace gshard

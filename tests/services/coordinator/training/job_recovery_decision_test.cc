@@ -1,0 +1,59 @@
+// The decisions of a job that recovers, without a job.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "services/coordinator/training/job_recovery.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(JobRecoveryDecisionTest, ABudgetIsOfRecoveriesWithoutAStepFurther) {
+  RecoveryBudget budget(2);
+  const absl::Status cause = absl::UnavailableError("lost");
+  EXPECT_OK(budget.Lose(0, cause));
+  EXPECT_OK(budget.Lose(0, cause));
+  EXPECT_OK(budget.Lose(3, cause));  // further than before
+  EXPECT_OK(budget.Lose(2, cause));  // not so
+  EXPECT_THAT(budget.Lose(3, cause),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("gave up after 2 recoveries without a step "
+                                 "further: lost")));
+}
+
+TEST(JobRecoveryDecisionTest, RetriesWaitTwiceAsLongEachTime) {
+  const absl::Duration delay = absl::Milliseconds(50);
+  EXPECT_EQ(RetryDelay(delay, 1, 8), delay);
+  EXPECT_EQ(RetryDelay(delay, 2, 8), 2 * delay);
+  EXPECT_EQ(RetryDelay(delay, 8, 8), 128 * delay);
+  EXPECT_EQ(RetryDelay(delay, 1000, 8), 128 * delay);
+}
+
+TEST(JobRecoveryDecisionTest, RollsBackToTheLastMultiple) {
+  TrainingJob job;
+  job.checkpoint.directory = "/c";
+  job.checkpoint.every_steps = 4;
+  for (const auto& [step, skipped] :
+       {std::pair(1, 1), std::pair(4, 4), std::pair(5, 1), std::pair(8, 4)}) {
+    const TrainingStart start = RollbackStart(job, step, "/t");
+    EXPECT_EQ(start.step, step);
+    EXPECT_EQ(start.skipped_steps, skipped);
+    EXPECT_EQ(start.checkpoint_directory.empty(), step <= 4);
+    EXPECT_EQ(start.tokenizer_directory, "/t");
+  }
+}
+
+TEST(JobRecoveryDecisionTest, BuddiesAreLeftUnlessTwoInARowAreLost) {
+  EXPECT_TRUE(BuddiesAreLeft({}, 4));
+  EXPECT_TRUE(BuddiesAreLeft({1}, 4));
+  EXPECT_TRUE(BuddiesAreLeft({1, 3}, 4));
+  EXPECT_FALSE(BuddiesAreLeft({1, 2}, 4));
+  EXPECT_FALSE(BuddiesAreLeft({0, 3}, 4));
+  EXPECT_FALSE(BuddiesAreLeft({0}, 1));  // its own buddy
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,578 @@
+#include "services/coordinator/training/job_run.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <future>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/checkpoint/checkpoint_folder.h"
+#include "services/tokenizer/tokenizer.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/coordinator/fake_gradients.h"
+#include "tests/services/coordinator/hold.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// The commands that begin so.
+std::vector<std::string> Only(const std::vector<std::string>& commands,
+                              const std::string& prefix) {
+  std::vector<std::string> out;
+  for (const std::string& command : commands) {
+    if (absl::StartsWith(command, prefix)) out.push_back(command);
+  }
+  return out;
+}
+
+TEST(JobRunTest, TrainsBitForBitWithAnyNumberOfMembers) {
+  for (const auto& [routers, workers] :
+       {std::pair(1, 1), std::pair(1, 4), std::pair(2, 3)}) {
+    SCOPED_TRACE(absl::StrCat(routers, " routers, ", workers, " workers"));
+    FakeCluster cluster;
+    TrainingJob job = cluster.MakeJob();
+    job.min_routers = routers;
+    job.min_workers = workers;
+    job.checkpoint.every_steps = 2;
+    std::vector<FakeMember*> fakes;
+    for (int r = 0; r < routers; ++r) {
+      fakes.push_back(&cluster.AddRouter(absl::StrCat("r", r)));
+    }
+    for (int w = 0; w < workers; ++w) {
+      fakes.push_back(&cluster.AddWorker(absl::StrCat("w", w)));
+    }
+    ASSERT_OK(cluster.Submit(job));
+    const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+    ASSERT_FALSE(lines.empty());
+    const v1::JobProgress& last = lines.back();
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    EXPECT_EQ(last.step(), 3);
+    EXPECT_EQ(last.total_steps(), 3);
+    EXPECT_DOUBLE_EQ(last.loss(), 40.0 / 46.0);
+    EXPECT_DOUBLE_EQ(last.balance_loss(), 1.5);
+    EXPECT_DOUBLE_EQ(last.overflow_ratio(), 0.2);
+    EXPECT_DOUBLE_EQ(last.load_imbalance(), 1.0);
+    EXPECT_GT(last.gradient_norm(), 0.5);  // clipped
+    EXPECT_EQ(last.checkpoint_step(), 3);
+    ExpectTrained(job, 2);
+    ExpectTrained(job, 3);
+    EXPECT_FALSE(
+        IsDirectory(PartialCheckpointPath(job.checkpoint.directory, 3)));
+    EXPECT_THAT(cluster.Describe().sessions(), IsEmpty());
+    fakes[routers]->WaitFor("abort demo/1");
+    // Each worker with experts did its part; the fourth of four has none.
+    EXPECT_THAT(Only(fakes[routers]->commands(), ""),
+                ElementsAre("load demo/1", "prepare 1", "commit 1", "prepare 2",
+                            "commit 2", "write 2", "prepare 3", "commit 3",
+                            "write 3", "abort demo/1"));
+    if (workers == 4) {
+      EXPECT_THAT(fakes.back()->commands(), IsEmpty());
+    }
+  }
+}
+
+TEST(JobRunTest, TrainsTheTokenizersThatTheJobDoesNotName) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1;
+  job.data.source_tokenizer_path.clear();
+  job.model.shared_vocabulary = false;
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    absl::StrAppend(&text, "de\teins zwei ", i, "\tone two ", i, "\n");
+  }
+  Spill(job.data.train_path, text);
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ASSERT_OK_AND_ASSIGN(const auto reader,
+                       CheckpointReader::Open(last.checkpoint_directory()));
+  ASSERT_OK_AND_ASSIGN(const ModelConfig model,
+                       ParseModelConfig(reader->manifest().model_config));
+  ASSERT_OK_AND_ASSIGN(const std::string source, reader->ReadTokenizer());
+  ASSERT_OK_AND_ASSIGN(const std::string target, reader->ReadTargetTokenizer());
+  ASSERT_OK_AND_ASSIGN(const auto source_tokenizer,
+                       Tokenizer::FromModelBytes(source));
+  ASSERT_OK_AND_ASSIGN(const auto target_tokenizer,
+                       Tokenizer::FromModelBytes(target));
+  EXPECT_THAT(source_tokenizer->languages(), ElementsAre("de"));
+  EXPECT_THAT(target_tokenizer->languages(), IsEmpty());
+  EXPECT_EQ(model.source_vocabulary_size, source_tokenizer->vocab_size());
+  EXPECT_EQ(model.target_vocabulary_size, target_tokenizer->vocab_size());
+  EXPECT_EQ(Slurp(job.checkpoint.directory + "/tokenizer/target.model"),
+            target);
+}
+
+TEST(JobRunTest, ALostRoutersMicrobatchesGoToOthers) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> stuck;
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  FakeMember& lost = cluster.AddRouter(
+      "lost",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_assign_microbatch()) return std::nullopt;
+        if (first.exchange(false)) stuck.set_value();
+        released.wait();
+        return ReplyWith(absl::CancelledError("left"));
+      });
+  FakeMember& stays = cluster.AddRouter("stays");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  stuck.get_future().wait();
+  std::thread leave([&] { lost.Leave(); });
+  cluster.Watch("demo", [&](const v1::JobProgress& progress) {
+    return progress.step() >= 1;
+  });
+  release.set_value();
+  leave.join();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+  EXPECT_THAT(stays.commands(),
+              AllOf(Contains("assign 1/0/1"), Not(Contains("assign 2/0/1"))));
+}
+
+TEST(JobRunTest, ARouterThatJoinsLaterHelps) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  std::promise<void> stuck;
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddRouter(
+      "a", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_assign_microbatch() && first.exchange(false)) {
+          stuck.set_value();
+          released.wait();
+        }
+        return std::nullopt;
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  stuck.get_future().wait();
+  std::promise<void> helped;
+  std::atomic<bool> told{false};
+  cluster.AddRouter(
+      "b", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_assign_microbatch() && !told.exchange(true)) {
+          helped.set_value();
+        }
+        return std::nullopt;
+      });
+  helped.get_future().wait();
+  release.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+}
+
+TEST(JobRunTest, APassingFailureIsTriedAgain) {
+  FakeCluster cluster;
+  const TrainingJob job = cluster.MakeJob();
+  FakeMember& router = cluster.AddRouter(
+      "r", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_assign_microbatch()) return std::nullopt;
+        const auto& assign = command.assign_microbatch();
+        if (assign.step() != 2 || assign.microbatch() != 3 ||
+            assign.attempt() > 1) {
+          return std::nullopt;
+        }
+        return ReplyWith(absl::UnavailableError("a worker is slow to come"));
+      });
+  FakeMember& worker = cluster.AddWorker(
+      "w", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_prepare_step()) return std::nullopt;
+        const auto& attempts = command.prepare_step().attempts();
+        EXPECT_EQ(attempts.size(), 4);
+        EXPECT_EQ(attempts[3], command.prepare_step().step() == 2 ? 2 : 0);
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+  EXPECT_THAT(Only(router.commands(), "assign 2/3"),
+              ElementsAre("assign 2/3/0", "assign 2/3/1", "assign 2/3/2"));
+  EXPECT_THAT(worker.commands(), Contains("commit 3"));
+}
+
+// It makes way for the first one as often as all may fail, and then fails.
+TEST(JobRunTest, ToMakeWayIsNoFailure) {
+  FakeCluster cluster({.retry_delay = absl::Milliseconds(1)});
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> failed;
+  auto has_failed = failed.get_future().share();
+  const auto intercept =
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (!command.has_assign_microbatch()) return std::nullopt;
+    const auto& assign = command.assign_microbatch();
+    if (assign.step() != 2) return std::nullopt;
+    if (assign.microbatch() == 0) has_failed.wait();
+    if (assign.microbatch() != 3 || assign.attempt() > 8) return std::nullopt;
+    if (assign.attempt() < 8) return ReplyWith(absl::AbortedError("full"));
+    failed.set_value();
+    return ReplyWith(absl::UnavailableError("a worker is slow to come"));
+  };
+  cluster.AddRouter("r0", intercept);
+  cluster.AddRouter("r1", intercept);
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 3);
+}
+
+struct FailureCase {
+  std::string name;
+  FakeMember::Intercept router;
+  FakeMember::Intercept worker;
+  absl::StatusCode code;
+  std::string message;
+};
+
+FakeMember::Intercept On(bool (v1::Command::*has)() const,
+                         std::function<v1::CommandReply()> reply) {
+  return [=](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (!(command.*has)()) return std::nullopt;
+    return reply();
+  };
+}
+
+TEST(JobRunTest, WhatDoesNotPassFailsTheJob) {
+  using absl::StatusCode;
+  const auto error = [](absl::Status status) {
+    return [status] { return ReplyWith(status); };
+  };
+  const auto norms = [](std::vector<std::string> names, double value) {
+    return [=] {
+      v1::CommandReply reply;
+      for (const std::string& name : names) {
+        auto* const norm = reply.mutable_step_prepared()->add_norms();
+        norm->set_tensor(name);
+        norm->set_squared_norm(value);
+      }
+      return reply;
+    };
+  };
+  std::vector<std::string> tensors;
+  for (const char* stack : {"encoder", "decoder"}) {
+    for (const char* weight : {"wi", "wo"}) {
+      for (int e = 0; e < 3; ++e) {
+        tensors.push_back(absl::StrCat(stack, ".0.moe.", weight, "/", e));
+      }
+    }
+  }
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<FailureCase> cases = {
+      {"router load",
+       On(&v1::Command::has_load_session, error(absl::InternalError("oops"))),
+       nullptr, StatusCode::kInternal, "router 'r': oops"},
+      {"worker load", nullptr,
+       On(&v1::Command::has_load_session,
+          error(absl::ResourceExhaustedError("no memory"))),
+       StatusCode::kResourceExhausted, "expert worker 'w': no memory"},
+      {"microbatch",
+       On(&v1::Command::has_assign_microbatch,
+          error(absl::InvalidArgumentError("bad batch"))),
+       nullptr, StatusCode::kInvalidArgument, "microbatch 0: router 'r': bad"},
+      {"always unavailable",
+       On(&v1::Command::has_assign_microbatch,
+          error(absl::UnavailableError("no route"))),
+       nullptr, StatusCode::kUnavailable,
+       "gave up after 0 recoveries without a step further: failed 8 times: "
+       "step 1, microbatch 0: router 'r': no route"},
+      {"no gradients",
+       On(&v1::Command::has_assign_microbatch,
+          [] {
+            v1::CommandReply reply;
+            ModelConfig model = FakeCluster().MakeJob().model;
+            *reply.mutable_microbatch_done()->mutable_stats() =
+                FakeStats(model, 1, 0);
+            return reply;
+          }),
+       nullptr, StatusCode::kInvalidArgument, "but no gradients"},
+      {"no statistics",
+       On(&v1::Command::has_assign_microbatch,
+          [] { return v1::CommandReply(); }),
+       nullptr, StatusCode::kInvalidArgument,
+       "stats.layers: expected 2 layers, got 0"},
+      {"norm missing", nullptr,
+       On(&v1::Command::has_prepare_step, norms({tensors[0]}, 1.0)),
+       StatusCode::kInvalidArgument, "expected norms of 12 tensors, got 1"},
+      {"norm not finite", nullptr,
+       On(&v1::Command::has_prepare_step, norms(tensors, nan)),
+       StatusCode::kFailedPrecondition,
+       "step 1: the gradient of encoder.0.moe.wi/0 is not finite, the first of "
+       "12"},
+      {"disk full", nullptr,
+       On(&v1::Command::has_write_checkpoint,
+          error(absl::ResourceExhaustedError("write: No space left"))),
+       StatusCode::kResourceExhausted, "No space left"},
+      {"shard missing", nullptr,
+       On(&v1::Command::has_write_checkpoint,
+          [] { return v1::CommandReply(); }),
+       StatusCode::kFailedPrecondition, "' is in no shard"},
+  };
+  for (const FailureCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    FakeCluster cluster;
+    TrainingJob job = cluster.MakeJob();
+    job.recovery.max_recoveries = 0;
+    FakeMember& router = cluster.AddRouter("r", c.router);
+    cluster.AddWorker("w", c.worker);
+    ASSERT_OK(cluster.Submit(job));
+    const v1::JobProgress last = cluster.Watch("demo").back();
+    EXPECT_EQ(last.state(), v1::JOB_STATE_FAILED);
+    EXPECT_EQ(last.status().code(), static_cast<int>(c.code));
+    EXPECT_THAT(last.status().message(), HasSubstr(c.message));
+    EXPECT_FALSE(IsDirectory(CheckpointPath(job.checkpoint.directory, 3)));
+    // The cluster is free for the next one.
+    EXPECT_THAT(cluster.Describe().sessions(), IsEmpty());
+    EXPECT_THAT(Only(router.commands(), "commit"), IsEmpty());
+  }
+}
+
+TEST(JobRunTest, IsCancelled) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1'000'000;
+  FakeMember& router = cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  cluster.Watch("demo", [](const auto& p) { return p.step() >= 2; });
+  ASSERT_OK(cluster.Cancel("demo"));
+  const std::vector<v1::JobProgress> lines = cluster.Watch("demo");
+  ASSERT_EQ(lines.size(), 1u);  // it is over: its state, and nothing more
+  EXPECT_EQ(lines[0].state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_OK(cluster.Cancel("demo"));  // over already
+  EXPECT_THAT(cluster.Cancel("other"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("'other'")));
+  ASSERT_OK_AND_ASSIGN(const auto checkpoints,
+                       ListCheckpoints(job.checkpoint.directory));
+  EXPECT_THAT(checkpoints, IsEmpty());
+  // Another one runs at once.
+  TrainingJob next = cluster.MakeJob("next");
+  ASSERT_OK(cluster.Submit(next));
+  EXPECT_EQ(cluster.Watch("next").back().state(), v1::JOB_STATE_SUCCEEDED);
+  router.WaitFor("abort demo/1");
+}
+
+TEST(JobRunTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
+  std::atomic<int64_t> seconds{1000};
+  FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
+                         return MonotonicTime() + absl::Seconds(seconds.load());
+                       }});
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1000;
+  job.time_limit_seconds = 60;
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_commit_step()) seconds += 25;
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.step(), 3);
+  EXPECT_EQ(last.elapsed_seconds(), 75);
+  EXPECT_EQ(last.eta_seconds(), 0);
+  ExpectTrained(job, 3);
+}
+
+class NoSender final : public StreamSender<v1::JoinResponse> {
+ public:
+  absl::Status Send(v1::JoinResponse) override { return absl::OkStatus(); }
+  void Finish(const absl::Status&) override {}
+  void Cancel() override {}
+};
+
+// It was put on a smaller machine.
+TEST(JobRunTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  Members members({.lease = absl::Hours(24)});
+  v1::RegisterMember member;
+  member.set_address("unix:/tmp/x");
+  member.set_protocol_version(1);
+  for (const auto role :
+       {v1::MEMBER_ROLE_ROUTER, v1::MEMBER_ROLE_EXPERT_WORKER}) {
+    member.set_name(v1::MemberRole_Name(role));
+    member.set_role(role);
+    ASSERT_OK(members.Register(member, std::make_shared<NoSender>()).status());
+  }
+  TaskQueue disk, sums;
+  ProgressFeed feed((v1::JobProgress()));
+  JobEnvironment environment;
+  environment.members = &members;
+  environment.on_disk = [&](std::function<void()> work) {
+    disk.Post(std::move(work));
+  };
+  environment.sums = &sums;
+  environment.memory_bytes = 1;
+  environment.next_placement_version = [] { return 1; };
+  JobStatus status;
+  RunJob({.job = job, .resume = true, .restored = true}, environment,
+         std::make_shared<JobMailbox>(), &feed, &status);
+  EXPECT_EQ(feed.Latest().state(), v1::JOB_STATE_FAILED);
+  EXPECT_THAT(feed.Latest().status().message(), HasSubstr("coordinator"));
+}
+
+// One that is about to leave says so, but may be all there is.
+TEST(JobRunTest, ARouterThatIsUnavailableIsAskedAgain) {
+  FakeCluster cluster;
+  std::atomic<int> loads{0};
+  cluster.AddRouter(
+      "r", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session() || ++loads > 2) return std::nullopt;
+        return ReplyWith(absl::UnavailableError("its disk is away"));
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(cluster.MakeJob()));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  EXPECT_EQ(loads, 3);
+}
+
+// Who makes the index of a large text takes longer than any model to load.
+TEST(JobRunTest, RoutersHaveTimeToIndexTheText) {
+  std::atomic<int64_t> hours{0};
+  FakeCluster cluster({.lease = absl::Hours(1000), .clock = [&] {
+                         return MonotonicTime() + absl::Hours(hours.load());
+                       }});
+  const TrainingJob job = cluster.MakeJob();
+  // Ten hours by the pace of job_files.h, and all of it a hole.
+  std::filesystem::resize_file(job.data.train_path, int64_t{36'000} << 18);
+  Hold hold;
+  cluster.AddRouter("r", hold.At([](const v1::Command& command) {
+    return command.has_load_session();
+  }));
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  hold.WaitUntilHeld();
+  hours = 11;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 2);
+  hours = 13;
+  cluster.coordinator().members().Expire();
+  EXPECT_EQ(cluster.Describe().members_size(), 1);
+  hold.Release();
+  ASSERT_OK(cluster.Cancel("demo"));
+}
+
+TEST(JobRunTest, WaitsForMembers) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.min_workers = 2;
+  ASSERT_OK(cluster.Submit(job));
+  cluster.AddWorker("w0");
+  const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+    return absl::StrContains(progress.status().message(),
+                             "0 of 1 routers and 1 of 2 expert workers");
+  });
+  EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_WAITING);
+  cluster.AddRouter("r");
+  cluster.AddWorker("w1");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+}
+
+TEST(JobRunTest, ARouterOfAnotherReleaseIsLeftOut) {
+  FakeCluster cluster;
+  const TrainingJob job = cluster.MakeJob();
+  cluster.AddRouter(
+      "old", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_load_session()) return std::nullopt;
+        return ReplyWith(absl::UnimplementedError("other segments"));
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  // It says what it waits for.
+  const auto waiting = cluster.Watch("demo", [](const auto& progress) {
+    return absl::StrContains(progress.status().message(), "other segments");
+  });
+  EXPECT_EQ(waiting.back().state(), v1::JOB_STATE_WAITING);
+  EXPECT_THAT(waiting.back().status().message(), HasSubstr("'old'"));
+  cluster.AddRouter("new");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  EXPECT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.status().message(), "");
+}
+
+TEST(JobRunTest, ADrainEndsTheJobWithACheckpoint) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1'000'000;
+  cluster.AddRouter("r");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  cluster.Watch("demo", [](const auto& p) { return p.step() >= 2; });
+  cluster.coordinator().Drain(absl::Minutes(1));
+  const v1::DescribeResponse state =
+      cluster.coordinator().Describe(v1::DescribeRequest(), {});
+  ASSERT_EQ(state.jobs_size(), 1);
+  EXPECT_EQ(state.jobs(0).state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_THAT(state.jobs(0).status().message(), HasSubstr("resume"));
+  ExpectTrained(job, state.jobs(0).step());
+  EXPECT_THAT(cluster.Submit(cluster.MakeJob("next")),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
+}
+
+TEST(JobRunTest, WritesCurvesAndServesWhatItTrained) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.summary_directory = cluster.scratch / "summary";
+  job.serve_as = "translator";
+  FakeMember& router = cluster.AddRouter("r");
+  FakeMember& worker = cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.logit_magnitude(), 8.5);
+  EXPECT_EQ(last.gate_logit_magnitude(), 2.5);
+  ASSERT_OK_AND_ASSIGN(const auto files, ListDirectory(job.summary_directory));
+  ASSERT_EQ(files.size(), 1u);
+  const std::string events = Slurp(job.summary_directory + "/" + files.front());
+  for (const char* tag :
+       {"train/loss", "train/balance_loss", "train/overflow_ratio",
+        "train/tokens_per_second", "train/learning_rate", "train/gradient_norm",
+        "train/logit_magnitude", "gate_logit_magnitude/"}) {
+    EXPECT_TRUE(absl::StrContains(events, tag)) << tag;
+  }
+  const v1::DescribeResponse state = cluster.Describe();
+  ASSERT_EQ(state.sessions_size(), 1);
+  EXPECT_EQ(state.sessions(0).session(), "translator@3");
+  EXPECT_EQ(state.sessions(0).state(), v1::SessionInfo::READY);
+  EXPECT_EQ(router.last_load().router().checkpoint_directory(),
+            last.checkpoint_directory());
+  EXPECT_GT(worker.last_load().worker().segments_size(), 0);
+  router.WaitFor("unload demo/1");
+}
+
+}  // namespace
+}  // namespace gshard

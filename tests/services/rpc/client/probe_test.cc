@@ -1,0 +1,80 @@
+#include "services/rpc/client/probe.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "proto/gshard/v1/translation.grpc.pb.h"
+#include "services/rpc/server/server.h"
+#include "tests/services/rpc/secure_server.h"
+#include "tests/testing/certificates.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::_;
+using ::testing::HasSubstr;
+
+const std::string kService = v1::TranslationService::service_full_name();
+
+ProcessOptions Asking(const std::string& probe, const std::string& address) {
+  ProcessOptions options;
+  options.probe = probe;
+  options.listen = address;
+  return options;
+}
+
+TEST(ProbeTest, TellsLifeFromReadiness) {
+  InfoService service;
+  ServerShell server({.address = "127.0.0.1:0"});
+  server.AddService(&service, kService);
+  ASSERT_OK(server.Start());
+  const auto probe = [&](const std::string& what) {
+    return Probe(Asking(what, server.address()), kService);
+  };
+  const auto kNot = StatusIs(absl::StatusCode::kFailedPrecondition,
+                             HasSubstr("answers, but is not"));
+  EXPECT_OK(probe("live"));
+  EXPECT_THAT(probe("joined"), kNot);
+  EXPECT_THAT(probe("ready"), kNot);
+
+  server.SetReady(true);
+  server.SetServiceReady(kService, false);
+  EXPECT_OK(probe("live"));
+  EXPECT_OK(probe("joined"));
+  EXPECT_THAT(probe("ready"), kNot);
+
+  server.SetServiceReady(kService, true);
+  EXPECT_OK(probe("ready"));
+
+  server.Drain(std::chrono::milliseconds(0));
+  EXPECT_THAT(probe("live"), StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr(server.address())));
+}
+
+TEST(ProbeTest, NeedsAnAddressThatCanBeCalled) {
+  EXPECT_THAT(Probe(Asking("live", "127.0.0.1:0"), kService),
+              StatusIs(absl::StatusCode::kInvalidArgument, _));
+}
+
+// By the flags of the server alone, as a container's probe has them.
+TEST(ProbeTest, IsAClientByTheServersCertificate) {
+  const Certificates files;
+  SecurityOptions security;
+  security.tls_certificate = files.Certificate("member");
+  security.tls_key = files.Key("member");
+  security.tls_ca = files.Authority();
+  security.auth_file =
+      files.Write("callers", "ops token " + std::string(64, '0') + " admin\n");
+  SecureServer server(security);
+  ProcessOptions options = Asking("live", server.address());
+  EXPECT_THAT(Probe(options, kService),
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  options.security = security;
+  EXPECT_OK(Probe(options, kService));
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,56 @@
+#include "services/rpc/process/process_main.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace gshard {
+namespace {
+
+// A process that starts and ends as it is told to.
+struct FakeOptions {
+  ProcessOptions process;
+  absl::Status start;
+  absl::Status end;
+};
+
+class FakeProcess {
+ public:
+  explicit FakeProcess(const FakeOptions& options) : options_(options) {}
+
+  absl::Status Start() { return options_.start; }
+  absl::Status Wait() { return options_.end; }
+  void Drain(std::chrono::seconds, std::chrono::milliseconds) {}
+  static const char* Service() { return "fake"; }
+
+ private:
+  const FakeOptions options_;
+};
+
+int ExitCodeOf(FakeOptions options, const std::vector<std::string>& arguments) {
+  Flags flags("gshard_fake", "Does nothing.");
+  AddProcessFlags(flags, &options.process);
+  return RunProcess<FakeProcess>(flags, options, "fake", arguments);
+}
+
+TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
+  EXPECT_EQ(ExitCodeOf({}, {}), 0);
+  EXPECT_EQ(ExitCodeOf({}, {"--help"}), 0);
+  EXPECT_EQ(ExitCodeOf({}, {"--lissen=unix:/x"}), 2);
+  EXPECT_EQ(ExitCodeOf({}, {"--max_calls=none"}), 2);
+  // An address that is none shows only when it is used.
+  FakeOptions wrong;
+  wrong.start = absl::InvalidArgumentError("expected an address");
+  EXPECT_EQ(ExitCodeOf(wrong, {}), 2);
+  FakeOptions taken;
+  taken.start = absl::UnavailableError("the address is in use");
+  EXPECT_EQ(ExitCodeOf(taken, {}), 1);
+  // What the coordinator says of a member is no matter of flags.
+  FakeOptions refused;
+  refused.end = absl::InvalidArgumentError("no such role");
+  EXPECT_EQ(ExitCodeOf(refused, {}), 1);
+}
+
+}  // namespace
+}  // namespace gshard

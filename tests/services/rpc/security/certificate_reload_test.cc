@@ -1,0 +1,206 @@
+// Certificates are replaced while a server and a client of it run.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/rpc/client/client_stream.h"
+#include "services/rpc/server/server.h"
+#include "services/rpc/server/server_stream.h"
+#include "tests/services/rpc/secure_server.h"
+#include "tests/testing/certificates.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::_;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Answers each message of a stream.
+class EchoHandler final : public StreamHandler<v1::JoinRequest> {
+ public:
+  explicit EchoHandler(std::shared_ptr<StreamSender<v1::JoinResponse>> sender)
+      : sender_(std::move(sender)) {}
+  void OnMessage(v1::JoinRequest) override { (void)sender_->Send({}); }
+  void OnEnd(const absl::Status&) override {}
+
+ private:
+  const std::shared_ptr<StreamSender<v1::JoinResponse>> sender_;
+};
+
+class EchoService final
+    : public v1::CoordinatorService::WithRawCallbackMethod_Join<
+          v1::CoordinatorService::Service> {
+ public:
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
+      grpc::CallbackServerContext* context) override {
+    return ServeStream<v1::JoinRequest, v1::JoinResponse>(
+        context, [](auto sender) {
+          return std::make_unique<EchoHandler>(std::move(sender));
+        });
+  }
+};
+
+absl::Status Serve(std::shared_ptr<const Security> security,
+                   EchoService& service, ServerShell& server) {
+  server.UseSecurity(std::move(security));
+  server.AddService(&service, v1::CoordinatorService::service_full_name());
+  return server.Start();
+}
+
+// A stream of the client's, kept open.
+class OpenEcho {
+ public:
+  explicit OpenEcho(std::shared_ptr<grpc::Channel> channel)
+      : channel_(std::move(channel)) {
+    sender_ = OpenStream<v1::JoinRequest, v1::JoinResponse>(
+        channel_, "/gshard.v1.CoordinatorService/Join",
+        [this](auto) { return std::make_unique<Answers>(this); });
+  }
+  ~OpenEcho() {
+    sender_->Cancel();
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return ended_; });
+  }
+
+  // Whether a message comes back.
+  bool Answered() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    const int before = answers_;
+    lock.unlock();
+    if (!sender_->Send({}).ok()) return false;
+    lock.lock();
+    changed_.wait(lock, [&] { return ended_ || answers_ > before; });
+    return answers_ > before;
+  }
+
+ private:
+  class Answers final : public StreamHandler<v1::JoinResponse> {
+   public:
+    explicit Answers(OpenEcho* echo) : echo_(echo) {}
+    void OnMessage(v1::JoinResponse) override { Add(1, false); }
+    void OnEnd(const absl::Status&) override { Add(0, true); }
+
+   private:
+    void Add(int answers, bool ended) {
+      std::lock_guard<std::mutex> lock(echo_->mutex_);
+      echo_->answers_ += answers;
+      echo_->ended_ = ended;
+      echo_->changed_.notify_all();
+    }
+    OpenEcho* const echo_;
+  };
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<StreamSender<v1::JoinRequest>> sender_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int answers_ = 0;
+  bool ended_ = false;
+};
+
+SecurityOptions With(const Certificates& files, const std::string& name) {
+  return {.tls_certificate = files.Certificate(name),
+          .tls_key = files.Key(name),
+          .tls_ca = files.Authority()};
+}
+
+// Puts the files of `from` over those of `to`.
+void Replace(const Certificates& to, const Certificates& from) {
+  for (const char* file : {"ca.pem", "member.key", "member.pem"}) {
+    std::filesystem::copy_file(from.Path(file), to.Path("new"));
+    std::filesystem::rename(to.Path("new"), to.Path(file));
+  }
+}
+
+TEST(CertificateReloadTest, NewConnectionsUseNewFilesAndOldStreamsGoOn) {
+  const Certificates files;   // the server's; replaced
+  const Certificates fresh;   // of another authority
+  const Certificates former;  // files, as they were
+  Replace(former, files);
+  files.Make({"client:ops"});
+
+  ASSERT_OK_AND_ASSIGN(
+      const auto security,
+      Security::CreateForServer(With(files, "member"), "127.0.0.1:0"));
+  EchoService service;
+  ServerShell server({.address = "127.0.0.1:0"});
+  ASSERT_OK(Serve(security, service, server));
+  const auto channel = [&](const SecurityOptions& options) {
+    return CreateChannel(server.address(),
+                         {.security = *Security::CreateForClient(options)})
+        .value();
+  };
+  // Of the member's own kind, which both sides take for both.
+  const SecurityOptions old_client = With(former, "member");
+  const SecurityOptions new_client = With(fresh, "member");
+  OpenEcho old_stream(channel(old_client));
+  ASSERT_TRUE(old_stream.Answered());
+  EXPECT_FALSE(OpenEcho(channel(new_client)).Answered());
+
+  Replace(files, fresh);
+  EXPECT_TRUE(
+      Eventually([&] { return OpenEcho(channel(new_client)).Answered(); }));
+  EXPECT_FALSE(OpenEcho(channel(old_client)).Answered());
+  EXPECT_TRUE(old_stream.Answered());
+  server.Drain(std::chrono::milliseconds(0));
+}
+
+// Whatever new connections find until it is mended: those that are open do not
+// notice, and the process need not be started again.
+TEST(CertificateReloadTest, DamagedFilesAreNamedAndNeedOnlyBeMended) {
+  const Certificates files;  // the server's; damaged, then replaced
+  const Certificates fresh;
+  const Certificates former;
+  Replace(former, files);
+  ASSERT_OK_AND_ASSIGN(
+      const auto security,
+      Security::CreateForServer(With(files, "member"), "127.0.0.1:0"));
+  EchoService service;
+  ServerShell server({.address = "127.0.0.1:0"});
+  ASSERT_OK(Serve(security, service, server));
+  const auto channel = [&](const Certificates& shown) {
+    return CreateChannel(
+               server.address(),
+               {.security = *Security::CreateForClient(With(shown, "member"))})
+        .value();
+  };
+  OpenEcho open(channel(former));
+  ASSERT_TRUE(open.Answered());
+
+  ::testing::internal::CaptureStderr();
+  files.Write("member.pem", "nonsense\n");
+  security->Reload();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("its former state stays in force"),
+                    HasSubstr("member.pem")));
+  EXPECT_TRUE(open.Answered());
+
+  Replace(files, fresh);
+  EXPECT_TRUE(Eventually([&] { return OpenEcho(channel(fresh)).Answered(); }));
+  EXPECT_TRUE(open.Answered());
+  server.Drain(std::chrono::milliseconds(0));
+}
+
+// A client too takes up new files, and its channel connects with them.
+TEST(CertificateReloadTest, AChannelConnectsAgainWithNewFiles) {
+  const Certificates files;
+  const Certificates fresh;
+  SecureServer server(With(fresh, "member"));
+  ASSERT_OK_AND_ASSIGN(const auto channel,
+                       server.Channel(With(files, "member")));
+  EXPECT_THAT(SecureServer::CallOn(channel),
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  Replace(files, fresh);
+  EXPECT_TRUE(Eventually([&] { return SecureServer::CallOn(channel).ok(); }));
+}
+
+}  // namespace
+}  // namespace gshard

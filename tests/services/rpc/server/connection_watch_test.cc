@@ -1,0 +1,357 @@
+// What clients can make a server hold, tried at a ServerShell.
+
+#include "services/rpc/server/connection_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/gshard/v1/coordinator.grpc.pb.h"
+#include "services/checkpoint/sha256.h"
+#include "services/rpc/server/raw_service.h"
+#include "services/rpc/server/server.h"
+#include "services/rpc/server/server_stream.h"
+#include "tests/services/rpc/secure_server.h"
+#include "tests/testing/certificates.h"
+#include "tests/testing/raw_http2.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::_;
+using ::testing::HasSubstr;
+
+constexpr char kHealth[] = "/grpc.health.v1.Health/Check";
+constexpr char kTranslate[] = "/gshard.v1.TranslationService/Translate";
+constexpr char kPush[] = "/gshard.v1.CoordinatorService/PushGradients";
+constexpr uint32_t kMiB = 1 << 20;
+
+// Answers with the request's model.
+class Translation final
+    : public RawService<v1::TranslationService::WithRawCallbackMethod_Translate<
+          v1::TranslationService::Service>> {
+ public:
+  Translation() {
+    ReadLate(MethodIndex("gshard.v1.TranslationService.Translate"),
+             &Translation::Translate);
+  }
+  grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
+                                      const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::TranslateRequest, v1::TranslateResponse>(
+        context, *request, response, [](const auto& asked, auto done) {
+          v1::TranslateResponse answer;
+          answer.set_model(asked.model());
+          done(answer);
+        });
+  }
+};
+
+// Reads what members send.
+class Gradients final
+    : public RawService<
+          v1::CoordinatorService::WithRawCallbackMethod_PushGradients<
+              v1::CoordinatorService::Service>> {
+ public:
+  grpc::ServerReadReactor<grpc::ByteBuffer>* PushGradients(
+      grpc::CallbackServerContext*, grpc::ByteBuffer*) override {
+    return new Reader;
+  }
+
+ private:
+  class Reader final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
+   public:
+    Reader() { StartRead(&message_); }
+    void OnReadDone(bool ok) override {
+      if (!ok) return Finish(grpc::Status::CANCELLED);
+      StartRead(&message_);
+    }
+    void OnDone() override { delete this; }
+
+   private:
+    grpc::ByteBuffer message_;
+  };
+};
+
+class ConnectionWatchTest : public ::testing::Test {
+ protected:
+  void Start(ServerOptions options, const SecurityOptions& security = {}) {
+    if (options.address.empty()) options.address = "127.0.0.1:0";
+    server_.reset();
+    metrics_ = std::make_unique<Metrics>("router", "1");
+    server_ = std::make_unique<ServerShell>(options);
+    ASSERT_OK_AND_ASSIGN(const std::shared_ptr<Security> secure,
+                         Security::CreateForServer(security, options.address));
+    server_->UseSecurity(secure);
+    server_->AddService(&translation_,
+                        v1::TranslationService::service_full_name());
+    server_->AddService(&gradients_,
+                        v1::CoordinatorService::service_full_name());
+    server_->AddMetrics(*metrics_);
+    ASSERT_OK(server_->Start());
+    server_->SetReady(true);
+  }
+
+  // Whose callers are "shop", a translator with the token "sesame", and nobody
+  // else.
+  SecurityOptions WithCallers() {
+    return {.auth_file = files_.Write(
+                "callers",
+                absl::StrCat("shop token ", Sha256("sesame"), " translate\n"))};
+  }
+
+  std::unique_ptr<RawHttp2> Connect() {
+    auto client = RawHttp2::Connect(server_->address());
+    EXPECT_TRUE(client.ok()) << client.status();
+    return *std::move(client);
+  }
+
+  // A connection with uploads that never end.
+  std::unique_ptr<RawHttp2> Stall(const std::string& method, int streams,
+                                  uint32_t declared,
+                                  const std::string& token = "") {
+    std::unique_ptr<RawHttp2> client = Connect();
+    for (int i = 0; i < streams; ++i) {
+      client->SendMessage(client->BeginCall(method, token), declared,
+                          declared - 1);
+    }
+    return client;
+  }
+
+  // Steps until so many streams have ended, or the time is over.
+  static bool EventuallyEnds(RawHttp2& client, int streams, milliseconds most) {
+    const auto end = std::chrono::steady_clock::now() + most;
+    while (std::chrono::steady_clock::now() < end) {
+      if (!client.Step()) return false;
+      if (client.streams_ended() >= streams) return true;
+      client.Wait(milliseconds(10));
+    }
+    return false;
+  }
+
+  double Value(const std::string& metric) const {
+    const std::string all = metrics_->Serialize();
+    const size_t at = all.find(absl::StrCat("\n", metric, " "));
+    return at == std::string::npos
+               ? -1
+               : std::stod(all.substr(at + metric.size() + 2));
+  }
+
+  const Certificates files_;
+  std::unique_ptr<Metrics> metrics_;
+  Translation translation_;
+  Gradients gradients_;
+  std::unique_ptr<ServerShell> server_;
+};
+
+TEST_F(ConnectionWatchTest, StalledHealthChecksOfStrangersEndTheirConnection) {
+  Start({}, WithCallers());
+  ASSERT_OK_AND_ASSIGN(const auto security,
+                       Security::CreateForClient(
+                           {.token_file = files_.Write("token", "sesame\n")}));
+  ASSERT_OK_AND_ASSIGN(
+      const auto honest,
+      CreateChannel(server_->address(), {.security = security}));
+  EXPECT_OK(SecureServer::CallOn(honest));
+  const auto client = Stall(kHealth, 20, 60 * kMiB);
+  EXPECT_TRUE(Eventually([&] {
+    // Others go on meanwhile, over the connection that they had.
+    EXPECT_OK(SecureServer::CallOn(honest));
+    return !client->Step();
+  }));
+  // Of 1,200.
+  EXPECT_LT(client->bytes_taken(), int64_t{64} * kMiB);
+  EXPECT_OK(SecureServer::CallOn(honest));
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_connections") == 1; }));
+  EXPECT_EQ(Value("gshard_server_connections_ended_total"), 1);
+  EXPECT_EQ(Value("gshard_server_held_bytes"), 0);
+}
+
+TEST_F(ConnectionWatchTest, NewcomersWaitTheirTurnAfterAnEnd) {
+  Start({});
+  const auto client = Stall(kHealth, 1, 60 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return !client->Step(); }));
+  std::vector<std::unique_ptr<RawHttp2>> others;
+  for (int i = 0; i < 40; ++i) others.push_back(Connect());
+  EXPECT_TRUE(Eventually(
+      [&] { return Value("gshard_server_connections") >= others.size(); }));
+  ASSERT_OK_AND_ASSIGN(const auto honest, CreateChannel(server_->address()));
+  // Whoever goes while it waits takes no turn.
+  others.clear();
+  EXPECT_OK(SecureServer::CallOn(honest));
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_connections") == 1; }));
+  // And those that wait when the server ends are let go.
+  for (int i = 0; i < 40; ++i) others.push_back(Connect());
+  EXPECT_TRUE(Eventually(
+      [&] { return Value("gshard_server_connections") > others.size(); }));
+}
+
+TEST_F(ConnectionWatchTest, UploadsThatAreTooLongEndTheirConnection) {
+  Start({}, WithCallers());
+  const auto client = Stall(kTranslate, 10, 60 * kMiB, "sesame");
+  EXPECT_TRUE(Eventually([&] { return !client->Step(); }));
+  EXPECT_LT(client->bytes_taken(), int64_t{128} * kMiB);
+}
+
+// Each upload is one that a router would take.
+TEST_F(ConnectionWatchTest, UploadsOfManyConnectionsAreBoundedTogether) {
+  Start({.limits = {.held_bytes = 16 * kMiB}}, WithCallers());
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(Stall(kTranslate, 2, 3 * kMiB, "sesame"));
+  }
+  const auto done = [&] {
+    bool all_sent = true;
+    for (const auto& client : clients) {
+      if (client->Step() && client->bytes_waiting() > 0) all_sent = false;
+    }
+    return all_sent;
+  };
+  EXPECT_TRUE(Eventually(done));
+  // Five of them would be within it.
+  EXPECT_TRUE(Eventually(
+      [&] { return Value("gshard_server_connections_ended_total") >= 15; }));
+  EXPECT_LE(Value("gshard_server_held_bytes"), 16 * kMiB);
+}
+
+TEST_F(ConnectionWatchTest, MembersMaySendLargeMessages) {
+  Start({});
+  const auto client = Stall(kPush, 4, 60 * kMiB);
+  EXPECT_TRUE(Eventually(
+      [&] { return !client->Step() || client->bytes_waiting() == 0; }));
+  EXPECT_FALSE(client->ended());
+  EXPECT_EQ(Value("gshard_server_connections_ended_total"), 0);
+  EXPECT_EQ(Value("gshard_server_held_bytes"), 0);
+}
+
+TEST_F(ConnectionWatchTest, HonestUploadsAreNotHeldAgainstAnybody) {
+  // On a busy machine all four may be there before one is delivered.
+  Start({.limits = {.held_bytes = 17 * kMiB}});
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server_->address()));
+  std::vector<std::future<void>> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.push_back(std::async(std::launch::async, [&] {
+      const std::string text(4 * kMiB - 100, 'm');
+      for (int call = 0; call < 40; ++call) {
+        EXPECT_OK(SecureServer::CallOn(channel, text));
+      }
+    }));
+  }
+  for (auto& thread : threads) thread.get();
+  EXPECT_EQ(Value("gshard_server_connections_ended_total"), 0);
+  EXPECT_EQ(Value("gshard_server_connections"), 1);
+}
+
+TEST_F(ConnectionWatchTest, TlsHidesNothing) {
+  const SecurityOptions member{.tls_certificate = files_.Certificate("member"),
+                               .tls_key = files_.Key("member"),
+                               .tls_ca = files_.Authority()};
+  Start({}, member);
+  ASSERT_OK_AND_ASSIGN(const auto security, Security::CreateForClient(member));
+  ASSERT_OK_AND_ASSIGN(
+      const auto channel,
+      CreateChannel(server_->address(), {.security = security}));
+  EXPECT_OK(SecureServer::CallOn(channel, std::string(4 * kMiB - 100, 'm')));
+  EXPECT_THAT(SecureServer::CallOn(channel, std::string(60 * kMiB, 'm')),
+              StatusIs(absl::StatusCode::kUnavailable, _));
+  EXPECT_EQ(Value("gshard_server_connections_ended_total"), 1);
+  EXPECT_OK(SecureServer::CallOn(channel));
+}
+
+TEST_F(ConnectionWatchTest, ARequestThatDoesNotComeEndsItsCallAlone) {
+  for (const std::string& address :
+       {std::string("127.0.0.1:0"), "unix:" + files_.Path("socket")}) {
+    Start({.address = address, .limits = {.request_time = milliseconds(50)}});
+    const auto client = Connect();
+    const uint32_t none = client->BeginCall(kHealth);
+    const uint32_t half = client->BeginCall(kHealth);
+    client->SendMessage(half, 100, 99);
+    const uint32_t push = client->BeginCall(kPush);
+    EXPECT_TRUE(Eventually([&] {
+      return !client->Step() ||
+             (client->status_of(none) >= 0 && client->status_of(half) >= 0);
+    }));
+    EXPECT_EQ(client->status_of(none), GRPC_STATUS_DEADLINE_EXCEEDED);
+    EXPECT_EQ(client->status_of(half), GRPC_STATUS_DEADLINE_EXCEEDED);
+    EXPECT_EQ(client->status_of(push), -1);
+    EXPECT_FALSE(client->ended());
+    EXPECT_EQ(Value("gshard_server_calls_late_total"), 2);
+    const uint32_t good = client->BeginCall(kHealth);
+    client->SendMessage(good, 0, 0);
+    EXPECT_TRUE(Eventually([&] {
+      return !client->Step() || client->status_of(good) >= 0 ||
+             client->streams_ended() == 3;
+    }));
+    EXPECT_FALSE(client->ended());
+  }
+}
+
+// Answers that a client lets nobody send keep their calls, and memory, open.
+TEST_F(ConnectionWatchTest, HealthChecksWhoseAnswersAreNotTakenAreFewAndEnd) {
+  Start({.limits = {.request_time = std::chrono::milliseconds(300)}},
+        WithCallers());
+  const auto client = Connect();
+  // SETTINGS_INITIAL_WINDOW_SIZE is 0.
+  client->SendBytes(
+      RawHttp2::Frame(4, 0, 0, absl::string_view("\0\x4\0\0\0\0", 6)));
+  std::vector<uint32_t> checks;
+  for (int i = 0; i < 17; ++i) {
+    checks.push_back(client->BeginCall(kHealth));
+    client->SendMessage(checks.back(), 0, 0);
+    // It is known before the next one comes.
+    if (i == 15) {
+      EXPECT_FALSE(EventuallyEnds(*client, 1, milliseconds(50)));
+    }
+  }
+  EXPECT_TRUE(EventuallyEnds(*client, 1, milliseconds(10'000)));
+  EXPECT_EQ(client->status_of(checks[16]), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(EventuallyEnds(*client, 17, milliseconds(10'000)));
+  EXPECT_EQ(Value("gshard_server_calls_late_total"), 16);
+}
+
+TEST_F(ConnectionWatchTest, OneHostHasSoManyConnections) {
+  Start({.limits = {.peer_connections = 3}});
+  std::vector<std::unique_ptr<RawHttp2>> clients;
+  for (int i = 0; i < 3; ++i) clients.push_back(Connect());
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_connections") == 3; }));
+  const auto refused = Connect();
+  EXPECT_TRUE(Eventually([&] { return !refused->Step(); }));
+  EXPECT_TRUE(Eventually(
+      [&] { return Value("gshard_server_connections_refused_total") == 1; }));
+  for (const auto& client : clients) EXPECT_TRUE(client->Step());
+  clients.pop_back();
+  EXPECT_TRUE(
+      Eventually([&] { return Value("gshard_server_connections") == 2; }));
+  ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server_->address()));
+  EXPECT_OK(SecureServer::CallOn(channel));
+}
+
+TEST_F(ConnectionWatchTest, RefusedCallsDoNotEndAConnectionThatServes) {
+  Start({}, WithCallers());
+  const auto client = Connect();
+  client->SendMessage(client->BeginCall(kHealth), 0, 0);
+  EXPECT_TRUE(Eventually(
+      [&] { return !client->Step() || client->streams_ended() == 1; }));
+  // 3 MiB of what nobody wants to read.
+  for (int i = 0; i < 100; ++i) {
+    client->SendMessage(client->BeginCall(kTranslate), 30'000, 30'000);
+    EXPECT_TRUE(Eventually(
+        [&] { return !client->Step() || client->streams_ended() == i + 2; }));
+  }
+  EXPECT_FALSE(client->ended());
+}
+
+}  // namespace
+}  // namespace gshard
