@@ -77,7 +77,7 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
 ExpertWorkerProcess::~ExpertWorkerProcess() { Close(); }
 
 absl::Status ExpertWorkerProcess::Serve() {
-  commands_.ReachBuddiesBy(ToOthers());
+  commands_.ReachBuddiesBy(PeerChannelOptions());
   return Join(v1::MEMBER_ROLE_EXPERT_WORKER, options_.coordinator_channel,
               MemoryBytes(options_), &commands_);
 }

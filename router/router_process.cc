@@ -168,21 +168,21 @@ absl::Status RouterProcess::Serve() {
   // Parameters and gradients do not hold up commands and heartbeats.
   std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
   if (transfers == nullptr) {
-    ChannelOptions bulk = ToOthers();
+    ChannelOptions bulk = PeerChannelOptions();
     bulk.bulk = true;
     ASSIGN_OR_RETURN(transfers,
                      CreateChannel(options_.process.coordinator, bulk));
   }
-  MeetingFactory meet = options_.meet;
-  if (meet == nullptr) {
-    meet = MeetOverNetwork(options_.reduce_host.empty()
-                               ? HostOf(AdvertisedAddress())
-                               : options_.reduce_host,
-                           options_.process.security);
+  RendezvousFactory make_rendezvous = options_.make_rendezvous;
+  if (make_rendezvous == nullptr) {
+    make_rendezvous = NetworkRendezvous(options_.reduce_host.empty()
+                                            ? HostOf(AdvertisedAddress())
+                                            : options_.reduce_host,
+                                        options_.process.security);
   }
-  sessions_ = std::make_unique<RouterSessions>(std::move(transfers), ToOthers(),
-                                               &models_, router_metrics_,
-                                               std::move(meet));
+  sessions_ = std::make_unique<RouterSessions>(
+      std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,
+      std::move(make_rendezvous));
   commands_ = std::make_unique<Commands>(this);
   readiness_thread_ = std::thread([this] { WatchReadiness(); });
   return Join(v1::MEMBER_ROLE_ROUTER, options_.coordinator_channel,

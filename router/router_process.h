@@ -51,8 +51,8 @@ struct RouterOptions {
   // A name or address of this machine on which other routers reach it when they
   // sum gradients among themselves; empty: see HostOf.
   std::string reduce_host;
-  // Instead of a meeting over the network, if set.
-  MeetingFactory meet;
+  // Replaces the rendezvous over the network, if set.
+  RendezvousFactory make_rendezvous;
 
   // Instead of process.coordinator, if set.
   std::shared_ptr<grpc::Channel> coordinator_channel;

@@ -19,11 +19,12 @@ namespace gshard {
 
 RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
                                ChannelOptions to_workers, ModelTable* models,
-                               RouterMetrics metrics, MeetingFactory meet)
+                               RouterMetrics metrics,
+                               RendezvousFactory make_rendezvous)
     : coordinator_(std::move(coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
-      meet_(std::move(meet)),
+      make_rendezvous_(std::move(make_rendezvous)),
       to_served_(to_workers),
       to_training_(std::move(to_workers)) {}
 
@@ -136,7 +137,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
     job.model = model;
     std::shared_ptr<DenseShard> dense;
     if (router.has_dense_group()) {
-      ASSIGN_OR_RETURN(dense, MakeDenseShard(router.dense_group(), job, meet_));
+      ASSIGN_OR_RETURN(
+          dense, MakeDenseShard(router.dense_group(), job, make_rendezvous_));
     }
     ASSIGN_OR_RETURN(entry.training,
                      TrainingSession::Create(

@@ -27,12 +27,12 @@ namespace gshard {
 // Thread-safe.
 class RouterSessions {
  public:
-  // `models` (not owned) gets the models that are served; `meet` is for
-  // training sessions with a dense group.
-  RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
-                 ChannelOptions to_workers, ModelTable* models,
-                 RouterMetrics metrics,
-                 MeetingFactory meet = MeetOverNetwork("127.0.0.1"));
+  // `models` (not owned) gets the models that are served; `make_rendezvous` is
+  // for training sessions with a dense group.
+  RouterSessions(
+      std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
+      ModelTable* models, RouterMetrics metrics,
+      RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"));
 
   // Does a command; blocks. Errors go into the reply, as coordinator.proto
   // says.
@@ -76,7 +76,7 @@ class RouterSessions {
   const std::shared_ptr<grpc::Channel> coordinator_;
   ModelTable* const models_;
   const RouterMetrics metrics_;
-  const MeetingFactory meet_;
+  const RendezvousFactory make_rendezvous_;
   // Apart, so that no row of a translation waits behind a job's megabytes.
   WorkerConnections to_served_;
   WorkerConnections to_training_;

@@ -75,7 +75,7 @@ const char* VerdictName(Verdict verdict) {
       return "over_share";
     case Verdict::kTooLate:
       return "too_late";
-    case Verdict::kInTheWay:
+    case Verdict::kWouldViolateSlo:
       return "in_the_way";
   }
   return "unknown";
@@ -163,21 +163,23 @@ Admission::Decision Admission::DecideInTime(
                                   BatchRows(), batches_);
   demand.promised =
       its * margin * full.work_seconds <= share / (1 + share) * left;
-  const Outlook outlook = work_.Look(demand, request.now, pace, margin);
-  if (outlook.seconds > left) {
+  const SchedulabilityEstimate estimate =
+      work_.Estimate(demand, request.now, pace, margin);
+  if (estimate.seconds > left) {
     // Who finds nobody is taken: nothing new would be measured otherwise.
     if (work_.empty()) return Decision();
     Decision late{
         Verdict::kTooLate,
         absl::ResourceExhaustedError(absl::StrCat(
             "an answer would take about ",
-            static_cast<int64_t>(1000 * outlook.seconds), " ms, there are ",
+            static_cast<int64_t>(1000 * estimate.seconds), " ms, there are ",
             static_cast<int64_t>(1000 * left), " ms"))};
-    late.status = WithRetryDelay(late.status, ToDelay(outlook.seconds - left));
+    late.status = WithRetryDelay(late.status, ToDelay(estimate.seconds - left));
     return late;
   }
   if (pace.work_seconds > 0 && waits.caller > 0) {
-    const double free = (left - outlook.seconds) / (margin * pace.work_seconds);
+    const double free =
+        (left - estimate.seconds) / (margin * pace.work_seconds);
     const double part = waits.flow + work;
     const double excess =
         std::max(its - share * free,
@@ -193,8 +195,8 @@ Admission::Decision Admission::DecideInTime(
                     excess);
     }
   }
-  if (outlook.breaks_promises) {
-    return Refuse(Verdict::kInTheWay,
+  if (estimate.breaks_promises) {
+    return Refuse(Verdict::kWouldViolateSlo,
                   "others that were accepted before would be answered late",
                   work);
   }
@@ -234,8 +236,8 @@ Slack Admission::SlackAt(SteadyTime now) const {
       kMargin * correction_);
 }
 
-bool Admission::Hopeless(const WaitingSentence& sentence,
-                         SteadyTime now) const {
+bool Admission::MissesDeadline(const WaitingSentence& sentence,
+                               SteadyTime now) const {
   const double seconds = sentence.cost.rounds * times_.RoundSeconds(1);
   return std::chrono::duration<double>(sentence.deadline - now).count() <
          0.5 * seconds;

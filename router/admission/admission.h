@@ -66,17 +66,17 @@ struct AdmissionRequest {
 // What became of a request; also names of a metric's label.
 enum class Verdict {
   kAdmitted,
-  kTooLarge,     // never to be taken
-  kQueueFull,    // tokens or sentences
-  kCallerLimit,  // of tokens
-  kOverShare,    // of what can be done in time
-  kTooLate,      // by the estimate
-  kInTheWay,     // of those that were taken before
+  kTooLarge,         // never to be taken
+  kQueueFull,        // tokens or sentences
+  kCallerLimit,      // of tokens
+  kOverShare,        // of what can be done in time
+  kTooLate,          // by the estimate
+  kWouldViolateSlo,  // of those that were taken before
 };
 inline constexpr Verdict kVerdicts[] = {
-    Verdict::kAdmitted,    Verdict::kTooLarge,  Verdict::kQueueFull,
-    Verdict::kCallerLimit, Verdict::kOverShare, Verdict::kTooLate,
-    Verdict::kInTheWay};
+    Verdict::kAdmitted,       Verdict::kTooLarge,  Verdict::kQueueFull,
+    Verdict::kCallerLimit,    Verdict::kOverShare, Verdict::kTooLate,
+    Verdict::kWouldViolateSlo};
 const char* VerdictName(Verdict verdict);
 
 class Admission {
@@ -118,7 +118,7 @@ class Admission {
 
   // Whether a sentence that would join now cannot be done in time, even if it
   // takes half as long as it should.
-  bool Hopeless(const WaitingSentence& sentence, SteadyTime now) const;
+  bool MissesDeadline(const WaitingSentence& sentence, SteadyTime now) const;
 
   ServiceTimes& times() { return times_; }
   CallerCosts& callers() { return callers_; }

@@ -98,10 +98,12 @@ Waits OutstandingWork::WaitsOf(const Demand& demand) const {
   return waits;
 }
 
-Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
-                              const Pace& pace, double margin) const {
+SchedulabilityEstimate OutstandingWork::Estimate(const Demand& demand,
+                                                 SteadyTime now,
+                                                 const Pace& pace,
+                                                 double margin) const {
   const Pace slow = pace.Times(margin);
-  Outlook outlook;
+  SchedulabilityEstimate estimate;
   Backlog expected = Running(now, pace), at_worst = Running(now, slow);
   const auto add = [&](const auto& entry) {
     const auto& [deadline, caller, flow, promised] = entry.first;
@@ -115,7 +117,7 @@ Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
     if (std::get<SteadyTime>(entry->first) > demand.deadline) break;
     add(*entry);
   }
-  outlook.seconds = at_worst.Seconds(demand.work, demand.longest);
+  estimate.seconds = at_worst.Seconds(demand.work, demand.longest);
   const double delay = slow.Seconds(demand.work, 0);
   for (; entry != waiting_.end() && delay > 0; ++entry) {
     const auto& [work, longest] =
@@ -125,12 +127,12 @@ Outlook OutstandingWork::Look(const Demand& demand, SteadyTime now,
     if ((promised || !demand.promised) &&
         expected.Seconds(work, longest) <= left &&
         at_worst.Seconds(work, longest) + delay > left) {
-      outlook.breaks_promises = true;
+      estimate.breaks_promises = true;
       break;
     }
     add(*entry);
   }
-  return outlook;
+  return estimate;
 }
 
 Slack OutstandingWork::SlackAt(SteadyTime now, const Pace& pace,

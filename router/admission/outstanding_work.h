@@ -26,7 +26,7 @@
 namespace gshard {
 
 // What a request would find.
-struct Outlook {
+struct SchedulabilityEstimate {
   double seconds = 0;            // until it is done, with the margin
   bool breaks_promises = false;  // somebody who is in time would not be
 };
@@ -87,8 +87,8 @@ class OutstandingWork {
 
   // At this pace. Who would be in time by it may not be late if all takes
   // `margin` times as long.
-  Outlook Look(const Demand& demand, SteadyTime now, const Pace& pace,
-               double margin) const;
+  SchedulabilityEstimate Estimate(const Demand& demand, SteadyTime now,
+                                  const Pace& pace, double margin) const;
 
   // How long those that wait with a promise can be held up by others that are
   // due later.

@@ -263,7 +263,8 @@ std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
   for (const WaitingSentence& waiting : joining) admission_.Joined(waiting);
   for (const WaitingSentence& waiting : joining) {
     const auto request = requests_.find(waiting.request);
-    if (request == requests_.end() || !admission_.Hopeless(waiting, now)) {
+    if (request == requests_.end() ||
+        !admission_.MissesDeadline(waiting, now)) {
       continue;
     }
     hopeless.push_back(request->second);

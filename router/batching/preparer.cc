@@ -167,7 +167,7 @@ void Preparer::RunThread() {
     int64_t next = 0;
     {
       const TraceScope scope(entry->task.trace);
-      next = entry->task.part();
+      next = entry->task.prepare_next();
     }
     lock.lock();
     if (next == 0) {

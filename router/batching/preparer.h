@@ -52,7 +52,7 @@ class Preparer {
 
     // Does the next part; returns the bytes of the one behind it, 0 if there is
     // none. Called by one thread at a time.
-    std::function<int64_t()> part;
+    std::function<int64_t()> prepare_next;
     // Called once, on any thread but not inside of Add(), if there are parts
     // left that nobody does: DeadlineExceeded, Cancelled (inside of Cancel()
     // unless a part runs), Unavailable.

@@ -59,7 +59,7 @@ absl::Status Intake::Take(IncomingRequest request) {
        .bytes = std::max<int64_t>(1, job->bytes),
        .deadline = job->request.deadline,
        .trace = job->request.trace,
-       .part = [this, job] { return Prepare(job); },
+       .prepare_next = [this, job] { return Prepare(job); },
        .give_up = [job](const absl::Status& why) { job->request.done(why); }});
   if (!id.ok()) {
     Refuse(job, id.status());

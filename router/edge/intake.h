@@ -72,7 +72,7 @@ class Intake {
  private:
   struct Job;
 
-  // A part of it, as Preparer::Task::part.
+  // A part of it, as Preparer::Task::prepare_next.
   int64_t Prepare(const std::shared_ptr<Job>& job);
   absl::Status PrepareNext(Job& job);
   // Ends it with an error, soon.

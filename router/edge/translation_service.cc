@@ -157,10 +157,10 @@ TranslationService::TranslationService(const ModelTable* models,
       explainer_(models, limits.debug_calls),
       preparer_(limits.preparer, metrics_),
       intake_(models, &preparer_, batcher, metrics_) {
-  ReadLate(MethodIndex("gshard.v1.TranslationService.Translate"),
-           &TranslationService::Translate);
-  ReadLate(MethodIndex("gshard.v1.TranslationService.ExplainRouting"),
-           &TranslationService::ExplainRouting);
+  DeferRead(MethodIndex("gshard.v1.TranslationService.Translate"),
+            &TranslationService::Translate);
+  DeferRead(MethodIndex("gshard.v1.TranslationService.ExplainRouting"),
+            &TranslationService::ExplainRouting);
 }
 
 grpc::ServerUnaryReactor* TranslationService::Translate(

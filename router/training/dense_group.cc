@@ -7,10 +7,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/gloo_meeting.h"
+#include "services/collectives/gloo_rendezvous.h"
 #include "services/train/job_options.h"
 #ifdef GSHARD_NCCL
-#include "services/collectives/nccl_meeting.h"
+#include "services/collectives/nccl_rendezvous.h"
 #endif
 
 namespace gshard {
@@ -24,24 +24,24 @@ absl::Status Unfit(const absl::Status& status, absl::string_view hint) {
       absl::StrCat(std::string(status.message()), "; ", hint));
 }
 
-absl::StatusOr<std::unique_ptr<Meeting>> MeetByGloo(
+absl::StatusOr<std::unique_ptr<Rendezvous>> MakeGlooRendezvous(
     const std::string& host, const SecurityOptions& security,
     const v1::DenseGroup& group) {
   RETURN_IF_ERROR(ValidateOpenExchange(security, "gloo", host));
-  GlooMeetingOptions options;
+  GlooRendezvousOptions options;
   options.rank = group.rank();
   options.size = group.owners_size();
   options.host = host;
   options.timeout = std::chrono::milliseconds(group.timeout_ms());
-  absl::StatusOr<std::unique_ptr<Meeting>> meeting =
-      GlooMeeting::Create(options);
-  if (absl::IsInvalidArgument(meeting.status())) {
-    return Unfit(meeting.status(), "set --reduce_host");
+  absl::StatusOr<std::unique_ptr<Rendezvous>> rendezvous =
+      GlooRendezvous::Create(options);
+  if (absl::IsInvalidArgument(rendezvous.status())) {
+    return Unfit(rendezvous.status(), "set --reduce_host");
   }
-  return meeting;
+  return rendezvous;
 }
 
-absl::StatusOr<std::unique_ptr<Meeting>> MeetByNccl(
+absl::StatusOr<std::unique_ptr<Rendezvous>> MakeNcclRendezvous(
     const SecurityOptions& security, const v1::DenseGroup& group) {
 #ifdef GSHARD_NCCL
   // NCCL listens where it likes, unless its environment says where.
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetByNccl(
           : "any interface, as NCCL_SOCKET_IFNAME is not lo"));
   NcclOptions options;
   options.timeout = std::chrono::milliseconds(group.timeout_ms());
-  return NcclMeeting::Create(group.rank(), group.owners_size(), options);
+  return NcclRendezvous::Create(group.rank(), group.owners_size(), options);
 #else
   (void)security;
   (void)group;
@@ -64,15 +64,15 @@ absl::StatusOr<std::unique_ptr<Meeting>> MeetByNccl(
 
 }  // namespace
 
-MeetingFactory MeetOverNetwork(const std::string& host,
-                               const SecurityOptions& security) {
+RendezvousFactory NetworkRendezvous(const std::string& host,
+                                    const SecurityOptions& security) {
   return [host, security](const v1::DenseGroup& group)
-             -> absl::StatusOr<std::unique_ptr<Meeting>> {
+             -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
     switch (group.transport()) {
       case v1::DenseGroup::GLOO:
-        return MeetByGloo(host, security, group);
+        return MakeGlooRendezvous(host, security, group);
       case v1::DenseGroup::NCCL:
-        return MeetByNccl(security, group);
+        return MakeNcclRendezvous(security, group);
       default:
         return absl::InvalidArgumentError(
             absl::StrCat("dense_group.transport: expected GLOO or NCCL, got ",
@@ -91,7 +91,7 @@ std::string HostOf(const std::string& advertised) {
 
 absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
     const v1::DenseGroup& group, const TrainingJob& job,
-    const MeetingFactory& meet) {
+    const RendezvousFactory& make_rendezvous) {
   if (group.rank() < 0 || group.rank() >= group.owners_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("dense_group.rank: expected one of ", group.owners_size(),
@@ -131,8 +131,9 @@ absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
   spec.source.step = group.step();
   spec.source.skipped_steps = group.skipped_steps();
   spec.microbatches_per_step = job.microbatches_per_step;
-  ASSIGN_OR_RETURN(std::unique_ptr<Meeting> meeting, meet(group));
-  return DenseShard::Create(std::move(spec), std::move(meeting));
+  ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,
+                   make_rendezvous(group));
+  return DenseShard::Create(std::move(spec), std::move(rendezvous));
 }
 
 }  // namespace gshard

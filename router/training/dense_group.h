@@ -11,15 +11,16 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "router/training/dense_shard.h"
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 #include "services/config/security_options.h"
 #include "services/config/training_job.h"
 
 namespace gshard {
 
-// Makes this router's end of its meeting with the group's others.
-using MeetingFactory = std::function<absl::StatusOr<std::unique_ptr<Meeting>>(
-    const v1::DenseGroup& group)>;
+// Makes this router's end of the group's rendezvous.
+using RendezvousFactory =
+    std::function<absl::StatusOr<std::unique_ptr<Rendezvous>>(
+        const v1::DenseGroup& group)>;
 
 // Over the network: GLOO listens on `host`, a name or address of this machine;
 // NCCL where it finds a network, or by loopback alone if the environment has
@@ -27,18 +28,18 @@ using MeetingFactory = std::function<absl::StatusOr<std::unique_ptr<Meeting>>(
 // need `security.insecure`. Errors of the factory: FailedPrecondition if that
 // is not set, if `host` is none, or for NCCL where it is not built in or there
 // is no GPU; InvalidArgument for another transport.
-MeetingFactory MeetOverNetwork(const std::string& host,
-                               const SecurityOptions& security = {});
+RendezvousFactory NetworkRendezvous(const std::string& host,
+                                    const SecurityOptions& security = {});
 
 // The host on which a router that is reached at `advertised`, an address as in
 // RegisterMember, is reached by other routers.
 std::string HostOf(const std::string& advertised);
 
-// Errors: InvalidArgument naming the field; those of `meet` and of
+// Errors: InvalidArgument naming the field; those of `make_rendezvous` and of
 // DenseShard::Create.
 absl::StatusOr<std::unique_ptr<DenseShard>> MakeDenseShard(
     const v1::DenseGroup& group, const TrainingJob& job,
-    const MeetingFactory& meet);
+    const RendezvousFactory& make_rendezvous);
 
 }  // namespace gshard
 

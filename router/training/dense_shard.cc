@@ -36,10 +36,10 @@ absl::Status CheckSpec(const DenseShardSpec& spec) {
 }  // namespace
 
 DenseShard::DenseShard(DenseShardSpec spec, ParameterStore own,
-                       TensorMap others, std::unique_ptr<Meeting> meeting)
+                       TensorMap others, std::unique_ptr<Rendezvous> rendezvous)
     : spec_(std::move(spec)),
       memory_bytes_(own.bytes()),
-      meeting_(std::move(meeting)),
+      rendezvous_(std::move(rendezvous)),
       own_(std::move(own), spec_.source.step) {
   for (const ParameterSpec& parameter : spec_.parameters) {
     shapes_.push_back({parameter.name, parameter.dims});
@@ -57,7 +57,7 @@ DenseShard::DenseShard(DenseShardSpec spec, ParameterStore own,
 }
 
 absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
-    DenseShardSpec spec, std::unique_ptr<Meeting> meeting) {
+    DenseShardSpec spec, std::unique_ptr<Rendezvous> rendezvous) {
   RETURN_IF_ERROR(CheckSpec(spec));
   const std::vector<std::string>& owned = spec.owners[spec.rank];
   std::vector<ParameterSpec> own, others;
@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
                                   spec.source.initial_seed));
   return std::unique_ptr<DenseShard>(
       new DenseShard(std::move(spec), std::move(store), std::move(copies),
-                     std::move(meeting)));
+                     std::move(rendezvous)));
 }
 
 absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
@@ -86,7 +86,7 @@ absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
   if (exchange_ != nullptr) {
     return absl::FailedPreconditionError("the routers are connected");
   }
-  const absl::StatusOr<Communicator*> group = meeting_->Join(addresses);
+  const absl::StatusOr<Communicator*> group = rendezvous_->Join(addresses);
   if (!group.ok()) return Break(own_.step() + 1, group.status());
   exchange_ = std::make_unique<DenseExchange>(spec_.parameters, spec_.owners,
                                               *group, spec_.max_round_bytes);
@@ -96,7 +96,7 @@ absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
 absl::Status DenseShard::Break(int64_t step, const absl::Status& status) {
   broken_ = Annotate(
       status, absl::StrCat("the routers of the session, at step ", step));
-  meeting_->Abort();
+  rendezvous_->Abort();
   kept_.clear();
   return broken_;
 }

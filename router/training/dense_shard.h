@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/checkpoint/checkpoint.h"
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 #include "services/train/dense_exchange.h"
 #include "services/train/optimizer.h"
 #include "services/train/parameter_shard.h"
@@ -51,14 +51,15 @@ class DenseShard {
  public:
   using Parameters = std::shared_ptr<const TensorMap>;
 
-  // `meeting` is with the other owners. Errors: InvalidArgument if the parts of
-  // `spec` do not fit together; those of OpenToTrain and ParameterStore::Load.
+  // `rendezvous` is with the other owners. Errors: InvalidArgument if the parts
+  // of `spec` do not fit together; those of OpenToTrain and
+  // ParameterStore::Load.
   static absl::StatusOr<std::unique_ptr<DenseShard>> Create(
-      DenseShardSpec spec, std::unique_ptr<Meeting> meeting);
+      DenseShardSpec spec, std::unique_ptr<Rendezvous> rendezvous);
 
-  // See Meeting; to be called once, before the first step is prepared.
+  // See Rendezvous; to be called once, before the first step is prepared.
   const std::vector<std::string>& addresses() const {
-    return meeting_->addresses();
+    return rendezvous_->addresses();
   }
   absl::Status Connect(absl::Span<const std::string> addresses);
 
@@ -93,7 +94,7 @@ class DenseShard {
       const std::string& root, int64_t step, const std::string& shard) const;
 
   // Ends a command that waits for other routers, and the session for them.
-  void Abort() { meeting_->Abort(); }
+  void Abort() { rendezvous_->Abort(); }
 
   int64_t memory_bytes() const { return memory_bytes_; }
 
@@ -104,7 +105,7 @@ class DenseShard {
   };
 
   DenseShard(DenseShardSpec spec, ParameterStore own, TensorMap others,
-             std::unique_ptr<Meeting> meeting);
+             std::unique_ptr<Rendezvous> rendezvous);
 
   // These need mutex_.
   absl::Status CheckRuns(absl::Span<const int32_t> attempts,
@@ -117,7 +118,7 @@ class DenseShard {
   const DenseShardSpec spec_;
   std::vector<NamedShape> shapes_;  // of spec_.parameters
   int64_t memory_bytes_;
-  const std::unique_ptr<Meeting> meeting_;
+  const std::unique_ptr<Rendezvous> rendezvous_;
   std::unique_ptr<DenseExchange> exchange_;  // once connected
 
   mutable std::mutex mutex_;

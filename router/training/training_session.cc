@@ -134,7 +134,7 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
 
 TrainingSession::Parameters TrainingSession::Hold(int64_t version,
                                                   TensorMap parameters) {
-  runner_.RoundParameters(parameters);
+  runner_.CastToBf16(parameters);
   parameters_ = std::make_shared<const TensorMap>(std::move(parameters));
   version_ = version;
   return parameters_;

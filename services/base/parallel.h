@@ -30,27 +30,28 @@ int ComputeThreads();
 // throws nothing but std::bad_alloc, which is thrown again here.
 void ParallelFor(int64_t tiles, absl::FunctionRef<void(int64_t)> body);
 
-// Calls body(begin, end) for parts of [0, size), each of `part` but the last.
-inline void ParallelForParts(int64_t size, int64_t part,
-                             absl::FunctionRef<void(int64_t, int64_t)> body) {
-  ParallelFor((size + part - 1) / part, [&](int64_t i) {
-    body(i * part, std::min(size, (i + 1) * part));
+// Calls body(begin, end) for chunks of [0, size), each of `chunk` but the last.
+inline void ParallelForChunks(int64_t size, int64_t chunk,
+                              absl::FunctionRef<void(int64_t, int64_t)> body) {
+  ParallelFor((size + chunk - 1) / chunk, [&](int64_t i) {
+    body(i * chunk, std::min(size, (i + 1) * chunk));
   });
 }
 
-// The part for items that take so many simple operations each: so much work
-// that handing it over does not matter. REQUIRES: operations >= 0.
-constexpr int64_t kOperationsOfPart = 32768;
-constexpr int64_t PartOf(int64_t operations) {
+// The chunk size for items of `operations` simple operations each: enough work
+// to make the hand-over negligible. REQUIRES: operations >= 0.
+constexpr int64_t kOperationsPerChunk = 32768;
+constexpr int64_t ChunkSize(int64_t operations) {
   return std::max<int64_t>(
-      1, kOperationsOfPart / std::max<int64_t>(1, operations));
+      1, kOperationsPerChunk / std::max<int64_t>(1, operations));
 }
 
 // The same for columns of a row-major matrix, that are walked down so many
 // rows: whole cache lines.
 constexpr int64_t kColumnsOfLine = 16;
 constexpr int64_t ColumnsOf(int64_t rows) {
-  return (PartOf(rows) + kColumnsOfLine - 1) / kColumnsOfLine * kColumnsOfLine;
+  return (ChunkSize(rows) + kColumnsOfLine - 1) / kColumnsOfLine *
+         kColumnsOfLine;
 }
 
 }  // namespace gshard

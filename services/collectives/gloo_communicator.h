@@ -1,5 +1,5 @@
 // GlooCommunicator: a group whose members are connected by gloo. Behind
-// gloo_world.h and gloo_meeting.h, which keep its headers to themselves.
+// gloo_world.h and gloo_rendezvous.h, which keep its headers to themselves.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_
 #define SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_

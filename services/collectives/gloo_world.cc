@@ -19,9 +19,9 @@ namespace {
 
 // A file store that waits no longer than it is told: gloo's own get() has a
 // fixed 30 seconds.
-class PatientStore : public gloo::rendezvous::Store {
+class BoundedWaitStore : public gloo::rendezvous::Store {
  public:
-  PatientStore(const std::string& folder, std::chrono::milliseconds timeout)
+  BoundedWaitStore(const std::string& folder, std::chrono::milliseconds timeout)
       : files_(folder), timeout_(timeout) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
@@ -89,16 +89,15 @@ absl::StatusOr<Communicator*> GlooWorld::Group(absl::Span<const int> ranks) {
       position, static_cast<int>(ranks.size()));
   context->setTimeout(options_.timeout);
   RETURN_IF_ERROR(Annotate(CatchGloo([&] {
-                             PatientStore files(options_.rendezvous_folder,
-                                                options_.timeout);
+                             BoundedWaitStore files(options_.rendezvous_folder,
+                                                    options_.timeout);
                              gloo::rendezvous::PrefixStore store(name, files);
                              context->connectFullMesh(store, network_->device);
                            }),
                            absl::StrCat("device ", rank(), " joining ", name)));
   auto communicator = std::make_unique<GlooCommunicator>(std::move(context));
-  RETURN_IF_ERROR(
-      Annotate(communicator->Greet(),
-               absl::StrCat("device ", rank(), " joining ", name)));
+  RETURN_IF_ERROR(Annotate(communicator->Greet(),
+                           absl::StrCat("device ", rank(), " joining ", name)));
   return (groups_[std::move(key)] = std::move(communicator)).get();
 }
 

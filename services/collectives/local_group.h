@@ -49,7 +49,7 @@ class LocalGroup {
   absl::Status broken_;
   absl::Status outcome_;  // of the exchange for which all came
   bool each_copies_ = false;
-  uint64_t exchange_ = 0;  // complete meetings so far
+  uint64_t exchange_ = 0;  // exchanges completed so far
   uint64_t copied_exchange_ = 0;
   int came_ = 0;
   int copied_ = 0;

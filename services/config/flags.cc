@@ -313,8 +313,7 @@ absl::StatusOr<Flags::Result> Flags::Parse(
                [](const char* name) -> const char* { return getenv(name); });
 }
 
-std::optional<int> Flags::ParseForMain(
-    absl::Span<const std::string> arguments) {
+std::optional<int> Flags::ParseOrExit(absl::Span<const std::string> arguments) {
   const absl::StatusOr<Result> parsed = Parse(arguments);
   if (!parsed.ok()) {
     std::fprintf(stderr, "%s\n",

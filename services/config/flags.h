@@ -95,7 +95,7 @@ class Flags {
 
   // Parse() for main(): prints what --help asks for, or the error. Returns the
   // exit code if the program is to end now: 0 or 2.
-  std::optional<int> ParseForMain(absl::Span<const std::string> arguments);
+  std::optional<int> ParseOrExit(absl::Span<const std::string> arguments);
 
   // The page that --help asks for: summary, usage, flags in columns with range,
   // default and environment variable, examples. Lines of at most 80 columns

@@ -178,7 +178,7 @@ class Coordinator {
                     const Requester& submitter, ServedModels::OnLoaded done);
   // The rights of a job that is taken up again; it fails if it names paths that
   // it may not, or not any more.
-  absl::Status JudgeAgain(StoredJob* job, int64_t now_micros);
+  absl::Status RecheckRights(StoredJob* job, int64_t now_micros);
   // Of models that are served, or will be. On any thread.
   std::vector<std::string> ServedCheckpoints() const;
 

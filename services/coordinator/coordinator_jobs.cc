@@ -284,7 +284,7 @@ void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {
            {{"job", progress.job()}, {"status", stored}});
 }
 
-absl::Status Coordinator::JudgeAgain(StoredJob* job, int64_t now_micros) {
+absl::Status Coordinator::RecheckRights(StoredJob* job, int64_t now_micros) {
   if (IsOver(job->progress.state())) return absl::OkStatus();
   Caller& submitter = job->submitter.caller;
   const bool known = !submitter.name.empty();
@@ -322,7 +322,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   }
   const int64_t now = absl::ToUnixMicros(absl::Now());
   for (StoredJob& job : jobs) {
-    RETURN_IF_ERROR(JudgeAgain(&job, now));
+    RETURN_IF_ERROR(RecheckRights(&job, now));
     const bool begun = job.progress.attempt() > 0;
     if (!IsOver(job.progress.state()) && begun) {
       job.progress.set_state(v1::JOB_STATE_QUEUED);

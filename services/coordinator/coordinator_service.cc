@@ -209,7 +209,7 @@ CoordinatorServiceImpl::CoordinatorServiceImpl(Coordinator* coordinator,
                                                FrameLimits limits)
     : coordinator_(coordinator), limits_(limits) {
   const auto late = [this](const char* method, auto serve) {
-    ReadLate(MethodIndex(method), serve);
+    DeferRead(MethodIndex(method), serve);
   };
   using Impl = CoordinatorServiceImpl;
   late("gshard.v1.CoordinatorService.SubmitJob", &Impl::SubmitJob);

@@ -147,7 +147,7 @@ absl::Status Build(const VersionedText& text, const PairEncoder& encoder,
 
 }  // namespace
 
-absl::StatusOr<VersionedText> LookAtText(std::vector<TextFile> files) {
+absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files) {
   VersionedText text;
   for (const TextFile& file : files) {
     ASSIGN_OR_RETURN(const auto reader, TextReader::Open(file.path));

@@ -23,7 +23,7 @@ struct VersionedText {
 };
 
 // The present versions. Errors: those of TextReader::Open, each with its path.
-absl::StatusOr<VersionedText> LookAtText(std::vector<TextFile> files);
+absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files);
 
 // The key of the text's index: grows not with the text.
 std::string PairIndexKey(const VersionedText& text, const PairEncoder& encoder);

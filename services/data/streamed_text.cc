@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<StreamedText>> StreamedText::Open(
     const std::vector<std::string>& index_directories, std::stop_token stop) {
   ASSIGN_OR_RETURN(PairEncoder encoder,
                    PairEncoder::Create(std::move(tokenizers), options));
-  ASSIGN_OR_RETURN(VersionedText text, LookAtText(std::move(files)));
+  ASSIGN_OR_RETURN(VersionedText text, ReadTextVersions(std::move(files)));
   ASSIGN_OR_RETURN(auto index,
                    OpenPairIndex(text, encoder, index_directories, stop));
   // What the digest does not tell: that it fits these files.

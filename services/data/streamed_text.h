@@ -20,8 +20,8 @@ namespace gshard {
 class StreamedText final : public TokenizedText {
  public:
   // Takes one pass over the files, unless their index is in one of
-  // `index_directories` already. Errors: those of LookAtText, PairEncoder and
-  // OpenPairIndex.
+  // `index_directories` already. Errors: those of ReadTextVersions, PairEncoder
+  // and OpenPairIndex.
   static absl::StatusOr<std::unique_ptr<StreamedText>> Open(
       std::vector<TextFile> files, TextTokenizers tokenizers,
       const TextOptions& options,

@@ -215,17 +215,17 @@ absl::Status RunningBatch::Advance(const Tensor& logits) {
     }
   }
   std::vector<std::vector<TokenScore>> candidates(hypotheses.size());
-  ParallelForParts(static_cast<int64_t>(hypotheses.size()), PartOf(8 * V),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t row = begin; row < end; ++row) {
-                       const auto [active, k] = hypotheses[row];
-                       candidates[row] =
-                           TopTokens(logits.span<float>().subspan(row * V, V),
-                                     active->search.candidates_wanted(),
-                                     translator_.never(active->allow_unknown),
-                                     active->search.tokens_wanted(k));
-                     }
-                   });
+  ParallelForChunks(static_cast<int64_t>(hypotheses.size()), ChunkSize(8 * V),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t row = begin; row < end; ++row) {
+                        const auto [active, k] = hypotheses[row];
+                        candidates[row] =
+                            TopTokens(logits.span<float>().subspan(row * V, V),
+                                      active->search.candidates_wanted(),
+                                      translator_.never(active->allow_unknown),
+                                      active->search.tokens_wanted(k));
+                      }
+                    });
   for (const std::vector<TokenScore>& of_row : candidates) {
     if (of_row.empty()) {
       return absl::InternalError("the model's logits are not numbers");

@@ -19,9 +19,9 @@ Translator::Translator(const ModelConfig& config, Program encode,
   if (tokens_.unk >= 0) never_or_unknown_.push_back(tokens_.unk);
 }
 
-std::set<std::string> Translator::RoundedParameters() const {
-  std::set<std::string> names = encode_.RoundedParameters();
-  names.merge(decode_.RoundedParameters());
+std::set<std::string> Translator::Bf16Parameters() const {
+  std::set<std::string> names = encode_.Bf16Parameters();
+  names.merge(decode_.Bf16Parameters());
   return names;
 }
 

@@ -79,7 +79,7 @@ class Translator {
 
   // Names of the parameters that the programs take as bfloat16; Translate
   // rounds those that are not, at each step.
-  std::set<std::string> RoundedParameters() const;
+  std::set<std::string> Bf16Parameters() const;
 
  private:
   absl::Status CheckOptions(const SourceSentence& sentence) const;

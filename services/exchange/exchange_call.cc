@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<Tensor>> ExchangeCall::Run() {
   }
   RETURN_IF_ERROR(Send(experts, absl::OkStatus()));
   while (open_ > 0) {
-    auto replies = mailbox_->WaitUntil(std::min(NextLook(), run_.deadline));
+    auto replies = mailbox_->WaitUntil(std::min(NextWakeup(), run_.deadline));
     if (!replies.has_value()) {
       return absl::CancelledError("the run was cancelled");
     }
@@ -168,8 +168,8 @@ absl::StatusOr<WorkerCall> ExchangeCall::CallOf(const ReplicaHolding& holding,
                   .attempt = run_.attempt};
   for (size_t i = 0; i < operands_.size(); ++i) {
     if (!call_.sent[i]) continue;
-    ASSIGN_OR_RETURN(Tensor part, PartOf(operands_[i], call_.division[i], rows_,
-                                         piece, holding.experts));
+    ASSIGN_OR_RETURN(Tensor part, PieceOf(operands_[i], call_.division[i],
+                                          rows_, piece, holding.experts));
     call.inputs.emplace_back(call_.names[i], std::move(part));
   }
   return call;
@@ -282,7 +282,7 @@ absl::Status ExchangeCall::Recover(const SentPiece& sent,
   return Send(experts, why);  // `sent` may be gone then
 }
 
-ExchangeCall::Time ExchangeCall::NextLook() const {
+ExchangeCall::Time ExchangeCall::NextWakeup() const {
   Time next = Time::max();
   for (const SentPiece& sent : sent_) {
     if (sent.open) next = std::min(next, sent.late_at);
@@ -294,15 +294,15 @@ absl::Status ExchangeCall::Look(Time now) {
   for (size_t i = 0; i < sent_.size(); ++i) {
     if (!sent_[i].open || sent_[i].late_at > now) continue;
     const ReplicaHolding& holding = *sent_[i].holding;
-    const Late late = policy_.OnLate(holding, /*again=*/sent_[i].late,
-                                     sent_[i].others_asked, now);
+    const LateAction late = policy_.OnLate(holding, /*again=*/sent_[i].late,
+                                           sent_[i].others_asked, now);
     sent_[i].late = true;
     sent_[i].late_at = now + kLookInterval;
-    if (late == Late::kGiveUp) {
+    if (late == LateAction::kGiveUp) {
       Close(sent_[i], /*cancel=*/true);
       RETURN_IF_ERROR(
           Recover(sent_[i], absl::UnavailableError("it does not answer")));
-    } else if (late == Late::kAskOthersToo) {
+    } else if (late == LateAction::kHedge) {
       sent_[i].others_asked = true;
       std::vector<int32_t> experts;
       for (const int32_t expert : sent_[i].piece.experts) {

@@ -92,7 +92,7 @@ class ExchangeCall {
   void Close(SentPiece& sent, bool cancel);
   // Experts of the piece without an answer that no other piece has.
   std::vector<int32_t> Unanswered(const SentPiece& sent) const;
-  Time NextLook() const;
+  Time NextWakeup() const;
   absl::Status DeadlineError() const;
   Replies Finish();
 

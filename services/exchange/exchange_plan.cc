@@ -28,9 +28,9 @@ RowPlan PlanExchange(const ExpertRows& rows, absl::Span<const int32_t> experts,
   return plan;
 }
 
-absl::StatusOr<Tensor> PartOf(const Tensor& operand, Division division,
-                              const ExpertRows& rows, const RowPiece& piece,
-                              absl::Span<const int32_t> held) {
+absl::StatusOr<Tensor> PieceOf(const Tensor& operand, Division division,
+                               const ExpertRows& rows, const RowPiece& piece,
+                               absl::Span<const int32_t> held) {
   if (division == Division::kWhole) return operand;
   if (division == Division::kRows) {
     return TakeRows(operand, rows.total(), piece.ranges);

@@ -36,13 +36,13 @@ struct RowPlan {
 RowPlan PlanExchange(const ExpertRows& rows, absl::Span<const int32_t> experts,
                      absl::Span<const ReplicaHolder> holders, bool idle_too);
 
-// The piece's part of an operand of the call; a view where possible. `held` are
+// The piece's rows of an operand of the call; a view where possible. `held` are
 // all experts of the holder: others than the piece's get no rows there.
 //
 // Errors: InvalidArgument if the operand does not have the call's rows.
-absl::StatusOr<Tensor> PartOf(const Tensor& operand, Division division,
-                              const ExpertRows& rows, const RowPiece& piece,
-                              absl::Span<const int32_t> held);
+absl::StatusOr<Tensor> PieceOf(const Tensor& operand, Division division,
+                               const ExpertRows& rows, const RowPiece& piece,
+                               absl::Span<const int32_t> held);
 
 }  // namespace gshard
 

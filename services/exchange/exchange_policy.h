@@ -38,10 +38,10 @@ struct ReplicaGroup {
 };
 
 // What is done about a piece that is late.
-enum class Late {
+enum class LateAction {
   kWait,
-  kAskOthersToo,  // the first answer counts
-  kGiveUp,        // as if it had failed
+  kHedge,   // the first answer counts
+  kGiveUp,  // as if it had failed
 };
 
 // Thread-safe.
@@ -76,9 +76,9 @@ class ExchangePolicy {
     return Time::max();
   }
   // It is late, for the first time or again.
-  virtual Late OnLate(const ReplicaHolding& /*holding*/, bool /*again*/,
-                      bool /*others_asked*/, Time /*now*/) {
-    return Late::kWait;
+  virtual LateAction OnLate(const ReplicaHolding& /*holding*/, bool /*again*/,
+                            bool /*others_asked*/, Time /*now*/) {
+    return LateAction::kWait;
   }
 
   // It was answered.

@@ -65,19 +65,19 @@ ReplicaSet::Time ReplicaSet::LateAt(const ReplicaHolding& holding, int64_t rows,
   });
 }
 
-Late ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
-                        bool others_asked, Time now) {
+LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
+                              bool others_asked, Time now) {
   WorkerState& state = holding.stub->state();
   if (!again) {
     Avoid(holding, state.Health([now](WorkerHealth& health) {
       return health.OnSilence(now);
     }));
   } else if (state.health() == WorkerHealth::State::kFailed) {
-    return Late::kGiveUp;
+    return LateAction::kGiveUp;
   }
-  if (others_asked) return Late::kWait;
+  if (others_asked) return LateAction::kWait;
   std::lock_guard<std::mutex> lock(mutex_);
-  return budget_.Take() ? Late::kAskOthersToo : Late::kWait;
+  return budget_.Take() ? LateAction::kHedge : LateAction::kWait;
 }
 
 void ReplicaSet::OnReply(const ReplicaHolding& holding, int64_t rows,

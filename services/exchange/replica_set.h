@@ -54,8 +54,8 @@ class ReplicaSet final : public ExchangePolicy {
   Time LateAt(const ReplicaHolding& holding, int64_t rows, Time now) override;
   // Another is asked as well if the HedgeBudget has it; if not, at a later
   // look. Who does not answer pings either is given up.
-  Late OnLate(const ReplicaHolding& holding, bool again, bool others_asked,
-              Time now) override;
+  LateAction OnLate(const ReplicaHolding& holding, bool again,
+                    bool others_asked, Time now) override;
   void OnReply(const ReplicaHolding& holding, int64_t rows,
                std::chrono::microseconds latency) override;
   // Others may be there where a worker or its session is not, and have room

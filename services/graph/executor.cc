@@ -95,7 +95,7 @@ Executor::Executor(Program program, Backend backend)
   }
 }
 
-std::set<std::string> Executor::RoundedParameters() const {
+std::set<std::string> Executor::Bf16Parameters() const {
   std::set<std::string> names;
   for (const Step& step : steps_) {
     if (step.source == Source::kParameter &&
@@ -106,8 +106,7 @@ std::set<std::string> Executor::RoundedParameters() const {
   return names;
 }
 
-void RoundParameters(const std::set<std::string>& names,
-                     TensorMap& parameters) {
+void CastToBf16(const std::set<std::string>& names, TensorMap& parameters) {
   for (const std::string& name : names) {
     const auto found = parameters.find(name);
     if (found == parameters.end()) continue;

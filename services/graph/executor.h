@@ -44,7 +44,7 @@ class Executor {
   // cache is updated in place.
   //
   // A parameter that is f32 where the program says bf16 is rounded, at every
-  // run: see RoundedParameters.
+  // run: see Bf16Parameters.
   //
   // Returns the outputs in the program's order.
   //
@@ -57,7 +57,7 @@ class Executor {
                                           const RunOptions& options = {}) const;
 
   // Names of the parameters that the program has as bf16.
-  std::set<std::string> RoundedParameters() const;
+  std::set<std::string> Bf16Parameters() const;
 
   const Program& program() const { return program_; }
 
@@ -84,7 +84,7 @@ class Executor {
 };
 
 // Rounds those of `parameters` that have these names.
-void RoundParameters(const std::set<std::string>& names, TensorMap& parameters);
+void CastToBf16(const std::set<std::string>& names, TensorMap& parameters);
 
 }  // namespace gshard
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/model/parameters.h"
-#include "services/moe/settle_choices.h"
+#include "services/moe/missing_experts.h"
 #include "services/sharding/annotation.h"
 
 namespace gshard {
@@ -30,8 +30,8 @@ GatingOptions GateOptions(const ModelConfig& config, bool training) {
   options.normalize = gate.normalize == GateNormalize::kBeforeDropping
                           ? Normalize::kBeforeCapacity
                           : Normalize::kAfterCapacity;
-  options.order = gate.batch_prioritized ? SlotOrder::kBatchPriority
-                                         : SlotOrder::kToken;
+  options.order =
+      gate.batch_prioritized ? SlotOrder::kBatchPriority : SlotOrder::kToken;
   options.literal = gate.literal && policy == SecondExpertPolicy::kRandom;
   options.drop = factor > 0.0;
   options.capacity_factor = factor > 0.0 ? factor : 1.0;
@@ -55,7 +55,7 @@ Layers::Layers(Builder& builder, const ModelConfig& config, bool training,
       compute_type_(ElementTypeFor(config.compute_type)),
       wire_type_(ElementTypeFor(config.wire_type)) {}
 
-ValueId Layers::Factor(ValueId x) {
+ValueId Layers::CastToComputeType(ValueId x) {
   const auto [found, added] = factors_.emplace(x, kNoValue);
   if (added) found->second = b_.Cast(x, compute_type_);
   return found->second;
@@ -65,16 +65,15 @@ ValueId Layers::Weight(const std::string& name, Shape shape) {
   return b_.Parameter(name, std::move(shape), compute_type_);
 }
 
-ValueId Layers::Product(absl::string_view equation, ValueId x, ValueId weight) {
-  return b_.Einsum(equation, Factor(x), weight);
+ValueId Layers::Linear(absl::string_view equation, ValueId x, ValueId weight) {
+  return b_.Einsum(equation, CastToComputeType(x), weight);
 }
 
 // The hidden width of a layer, rounded before it is kept for the gradient.
-ValueId Layers::Activate(ValueId h) { return b_.Relu(Factor(h)); }
+ValueId Layers::Activate(ValueId h) { return b_.Relu(CastToComputeType(h)); }
 
 ValueId Layers::Norm(const std::string& name, ValueId x) {
-  return b_.RmsNorm(x, b_.Parameter(name, {config_.model_width}),
-                    kNormEpsilon);
+  return b_.RmsNorm(x, b_.Parameter(name, {config_.model_width}), kNormEpsilon);
 }
 
 ValueId Layers::Dropout(ValueId x, double rate) {
@@ -98,16 +97,14 @@ ValueId Layers::AddPositions(ValueId x, ValueId positions,
 }
 
 ValueId Layers::Query(const std::string& name, ValueId x) {
-  const Shape shape = {config_.model_width, config_.heads,
-                       config_.head_width};
-  return Product("blm,mnd->blnd", x, Weight(name + ".query", shape));
+  const Shape shape = {config_.model_width, config_.heads, config_.head_width};
+  return Linear("blm,mnd->blnd", x, Weight(name + ".query", shape));
 }
 
 Layers::KeyValue Layers::KeysValues(const std::string& name, ValueId x) {
-  const Shape shape = {config_.model_width, config_.heads,
-                       config_.head_width};
-  return {Product("blm,mnd->blnd", x, Weight(name + ".key", shape)),
-          Product("blm,mnd->blnd", x, Weight(name + ".value", shape))};
+  const Shape shape = {config_.model_width, config_.heads, config_.head_width};
+  return {Linear("blm,mnd->blnd", x, Weight(name + ".key", shape)),
+          Linear("blm,mnd->blnd", x, Weight(name + ".value", shape))};
 }
 
 ValueId Layers::Attend(ValueId query, const KeyValue& memory, ValueId lengths,
@@ -124,8 +121,8 @@ ValueId Layers::Attend(ValueId query, const KeyValue& memory, ValueId lengths,
                       attributes);
 }
 
-ValueId Layers::AttendPages(ValueId query, const KeyValue& cache,
-                            ValueId pages, ValueId lengths) {
+ValueId Layers::AttendPages(ValueId query, const KeyValue& cache, ValueId pages,
+                            ValueId lengths) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_width));
   return b_.AddOne("paged_attention",
                    {query, cache.key, cache.value, pages, lengths},
@@ -137,7 +134,7 @@ ValueId Layers::AddHeads(const std::string& name, ValueId residual,
   const ValueId output =
       Weight(name + ".output",
              {config_.heads, config_.head_width, config_.model_width});
-  const ValueId y = Product("blnd,ndm->blm", heads, output);
+  const ValueId y = Linear("blnd,ndm->blm", heads, output);
   return b_.Add(residual, Dropout(y, config_.dropout.residual));
 }
 
@@ -153,12 +150,12 @@ ValueId Layers::FeedForward(absl::string_view stack, int64_t layer, ValueId x,
 
 ValueId Layers::DenseFeedForward(const std::string& name, ValueId x) {
   const Dim M = config_.model_width, H = config_.ffn_width;
-  ValueId h = Activate(Product("blm,mh->blh", x, Weight(name + ".wi", {M, H})));
+  ValueId h = Activate(Linear("blm,mh->blh", x, Weight(name + ".wi", {M, H})));
   if (training_ && config_.dropout.ffn > 0.0) {
     h = b_.Cast(h, ElementType::kFloat32);
   }
-  return Product("blh,hm->blm", Dropout(h, config_.dropout.ffn),
-                 Weight(name + ".wo", {H, M}));
+  return Linear("blh,hm->blm", Dropout(h, config_.dropout.ffn),
+                Weight(name + ".wo", {H, M}));
 }
 
 ValueId Layers::ExpertParameter(const std::string& name, Shape shape,
@@ -176,9 +173,8 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   const Dim T = shape[0] * shape[1];
   const ValueId tokens = b_.Reshape(x, {T, M});
   const GatingOptions options = GateOptions(config_, training_);
-  const ValueId logits =
-      b_.Einsum("tm,me->te", tokens,
-                Replicate(b_, b_.Parameter(name + ".gate", {M, E})));
+  const ValueId logits = b_.Einsum(
+      "tm,me->te", tokens, Replicate(b_, b_.Parameter(name + ".gate", {M, E})));
   const GateValues gate = GateTokens(b_, logits, b_.Reshape(valid, {T}), key_,
                                      options, next_salt_++);
   moe_reports_.push_back({name, gate});
@@ -194,7 +190,7 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
                      {{"type", std::string(ElementTypeName(compute_type_))}});
   }
   const auto product = [&](ValueId x, const std::string& weight, Shape dims) {
-    return b_.RaggedDot(Factor(x),
+    return b_.RaggedDot(CastToComputeType(x),
                         ExpertParameter(weight, std::move(dims), compute_type_),
                         sizes);
   };
@@ -218,10 +214,10 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   ValueId weight = gate.weight;
   if (!training_) {
     // Serving goes on without experts that are lost.
-    const SettledValues settled =
-        SettleRows(b_, y, dispatched.row_source, weight);
-    weight = settled.weight;
-    moe_reports_.back().lost = settled.lost;
+    const RenormalizedValues renormalized =
+        RenormalizeWeights(b_, y, dispatched.row_source, weight);
+    weight = renormalized.weight;
+    moe_reports_.back().lost = renormalized.lost;
   }
   moe_reports_.back().weight = weight;
   return b_.Reshape(CombineRows(b_, y, dispatched.row_source, weight), shape);

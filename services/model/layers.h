@@ -41,9 +41,9 @@ class Layers {
 
   // A factor of a product, as the config's compute_type says; the weight of one
   // as well. Asking for the same value again gives the same cast.
-  ValueId Factor(ValueId x);
+  ValueId CastToComputeType(ValueId x);
   ValueId Weight(const std::string& name, Shape shape);
-  ValueId Product(absl::string_view equation, ValueId x, ValueId weight);
+  ValueId Linear(absl::string_view equation, ValueId x, ValueId weight);
 
   ValueId Norm(const std::string& name, ValueId x);
   // Dropout at one of the config's rates; identity when serving.
@@ -53,7 +53,7 @@ class Layers {
   // x plus position vectors for positions i32[L] or i32[B, L].
   ValueId AddPositions(ValueId x, ValueId positions, absl::string_view side);
 
-  ValueId Query(const std::string& name, ValueId x);     // [B, L, N, D]
+  ValueId Query(const std::string& name, ValueId x);  // [B, L, N, D]
   KeyValue KeysValues(const std::string& name, ValueId x);
   // Heads [B, L, N, D] back to [B, L, M], added to the residual.
   ValueId AddHeads(const std::string& name, ValueId residual, ValueId heads);

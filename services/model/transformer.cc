@@ -103,7 +103,7 @@ ValueId Logits(Layers& layers, const ModelConfig& config, Builder& b,
     table = layers.Weight("output_projection",
                           {config.target_vocabulary_size, config.model_width});
   }
-  return layers.Product("nm,vm->nv", rows, table);
+  return layers.Linear("nm,vm->nv", rows, table);
 }
 
 // The cross entropy of targets given sources, summed over the labels.
@@ -254,21 +254,20 @@ absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config,
     const Layers::KeyValue entry = layers.KeysValues(self, normed);
     const Layers::KeyValue cached = {cache("key", entry.key),
                                      cache("value", entry.value)};
-    x = layers.AddHeads(self, x,
-                        layers.AttendPages(layers.Query(self, normed), cached,
-                                           pages, lengths));
+    x = layers.AddHeads(
+        self, x,
+        layers.AttendPages(layers.Query(self, normed), cached, pages, lengths));
 
     const std::string cross = LayerName("decoder", i, "cross_attention");
     normed = layers.Norm(cross + ".norm", x);
-    x = layers.AddHeads(
-        cross, x,
-        layers.AttendPages(layers.Query(cross, normed), cached, source_pages,
-                           source_lengths));
+    x = layers.AddHeads(cross, x,
+                        layers.AttendPages(layers.Query(cross, normed), cached,
+                                           source_pages, source_lengths));
     x = layers.FeedForward("decoder", i, x, valid);
   }
   x = layers.Norm("decoder.norm", x);
-  b.Output("logits", Logits(layers, config, b,
-                            b.Reshape(x, {R, config.model_width})));
+  b.Output("logits",
+           Logits(layers, config, b, b.Reshape(x, {R, config.model_width})));
   layers.OutputMoeReports();
   if (routing) layers.OutputRouting();
   ASSIGN_OR_RETURN(const Program program, std::move(b).Finish());

@@ -90,26 +90,28 @@ Tensor SumRows(const Tensor& rows, const std::vector<int32_t>& row_of_choice,
   const int64_t tokens = static_cast<int64_t>(row_of_choice.size()) / 2;
   const int64_t width = rows.dim(1);
   Tensor y(ElementType::kFloat32, {tokens, width});
-  ParallelForParts(tokens, PartOf(2 * width), [&](int64_t begin, int64_t end) {
-    std::vector<float> first_row, second_row;
-    for (int64_t t = begin; t < end; ++t) {
-      float* out = y.f32() + t * width;
-      const int32_t r0 = row_of_choice[2 * t], r1 = row_of_choice[2 * t + 1];
-      const float w0 = weight == nullptr ? 1.0f : weight[2 * t];
-      const float w1 = weight == nullptr ? 1.0f : weight[2 * t + 1];
-      const float* first = r0 < 0 ? nullptr : RowOf(rows, r0, first_row);
-      const float* second = r1 < 0 ? nullptr : RowOf(rows, r1, second_row);
-      if (r0 >= 0 && r1 >= 0) {
-        WeightedSum(first, w0, second, w1, width, out);
-      } else if (r0 >= 0) {
-        WeightedRow(first, w0, width, out);
-      } else if (r1 >= 0) {
-        WeightedRow(second, w1, width, out);
-      } else {
-        std::fill_n(out, width, 0.0f);
-      }
-    }
-  });
+  ParallelForChunks(
+      tokens, ChunkSize(2 * width), [&](int64_t begin, int64_t end) {
+        std::vector<float> first_row, second_row;
+        for (int64_t t = begin; t < end; ++t) {
+          float* out = y.f32() + t * width;
+          const int32_t r0 = row_of_choice[2 * t],
+                        r1 = row_of_choice[2 * t + 1];
+          const float w0 = weight == nullptr ? 1.0f : weight[2 * t];
+          const float w1 = weight == nullptr ? 1.0f : weight[2 * t + 1];
+          const float* first = r0 < 0 ? nullptr : RowOf(rows, r0, first_row);
+          const float* second = r1 < 0 ? nullptr : RowOf(rows, r1, second_row);
+          if (r0 >= 0 && r1 >= 0) {
+            WeightedSum(first, w0, second, w1, width, out);
+          } else if (r0 >= 0) {
+            WeightedRow(first, w0, width, out);
+          } else if (r1 >= 0) {
+            WeightedRow(second, w1, width, out);
+          } else {
+            std::fill_n(out, width, 0.0f);
+          }
+        }
+      });
   return y;
 }
 
@@ -198,16 +200,18 @@ absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
                        "), got ", row_source.i32()[r], " in row ", r));
     }
   }
-  ParallelForParts(num_rows, PartOf(width), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* const from = x.f32() + (row_source.i32()[r] >> 1) * width;
-      if (type == ElementType::kFloat32) {
-        std::memcpy(rows.f32() + r * width, from, width * sizeof(float));
-      } else {
-        CastRow(from, rows.data<BFloat16>() + r * width, width);
-      }
-    }
-  });
+  ParallelForChunks(
+      num_rows, ChunkSize(width), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const float* const from =
+              x.f32() + (row_source.i32()[r] >> 1) * width;
+          if (type == ElementType::kFloat32) {
+            std::memcpy(rows.f32() + r * width, from, width * sizeof(float));
+          } else {
+            CastRow(from, rows.data<BFloat16>() + r * width, width);
+          }
+        }
+      });
   return rows;
 }
 
@@ -260,8 +264,8 @@ absl::StatusOr<CombineGradients> CombineGradient(const Tensor& dy,
       .d_rows = Tensor(rows.type(), rows.dims()),
       .d_weight = Tensor::Zeros(ElementType::kFloat32, weight.dims())};
   const bool narrow = rows.type() == ElementType::kBFloat16;
-  ParallelForParts(
-      rows.dim(0), PartOf(2 * width), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(
+      rows.dim(0), ChunkSize(2 * width), [&](int64_t begin, int64_t end) {
         std::vector<float> row, d_row(narrow ? width : 0);
         for (int64_t r = begin; r < end; ++r) {
           const int32_t source = row_source.i32()[r];

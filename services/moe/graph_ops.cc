@@ -4,7 +4,7 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/moe/dispatch.h"
-#include "services/moe/settle_choices.h"
+#include "services/moe/missing_experts.h"
 #include "services/moe/sharding_rules.h"
 
 namespace gshard {
@@ -347,7 +347,7 @@ Kernel GatingKernel(GateFunction gate) {
 
 void RegisterMoeOps() {
   RegisterOps(MoeOps());
-  RegisterOps(SettleOps());
+  RegisterOps(RenormalizeOps());
   RegisterMoeSharding();
 }
 

@@ -1,5 +1,5 @@
 // The MoE operators of the program: top2_gating, plan_dispatch, dispatch,
-// combine, with their gradients; settle_choices stands in settle_choices.h.
+// combine, with their gradients; settle_choices stands in missing_experts.h.
 //
 // Letters: T tokens, E experts, R rows = choices that have a slot, M width.
 

@@ -106,10 +106,10 @@ absl::StatusOr<LocalNode> LocalOperands(Lowering& l, const Node& node,
   for (size_t i = 0; i < node.inputs.size(); ++i) {
     // Operand checks the number of tokens, which that of groups is not.
     absl::StatusOr<ValueId> operand =
-        i == groups ? l.As(node.inputs[i],
-                           l.ShardingFor(local.rule.operands[i], local.rule,
-                                         local.axes),
-                           local.axes.role)
+        i == groups ? l.Reshard(node.inputs[i],
+                                l.ShardingFor(local.rule.operands[i],
+                                              local.rule, local.axes),
+                                local.axes.role)
                     : l.Operand(node, local.rule, local.axes, i);
     RETURN_IF_ERROR(operand.status());
     local.operands.push_back(*operand);
@@ -161,9 +161,9 @@ absl::StatusOr<std::vector<LocalValue>> LowerGatingGradient(Lowering& l,
   // As the forward pass had it, for it to be found.
   ASSIGN_OR_RETURN(
       const ValueId expert,
-      l.As(node.inputs[1],
-           l.ShardingFor(local.rule.operands[1], local.rule, local.axes),
-           local.axes.role));
+      l.Reshard(node.inputs[1],
+                l.ShardingFor(local.rule.operands[1], local.rule, local.axes),
+                local.axes.role));
   const LossShares shares =
       SharesOf(l, expert, GroupSize(node), local.axes.of[kToken]);
   local.operands[6] = l.AddOne("multiply", {local.operands[6], shares.groups});

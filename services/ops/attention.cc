@@ -216,12 +216,12 @@ Workspace& ThreadWorkspace(const Sizes& sizes) {
 template <typename Body>
 void ForEachHead(const Sizes& sizes, int64_t products, const Body& body) {
   const int64_t work = products * sizes.queries * sizes.keys * sizes.width;
-  ParallelForParts(sizes.batch * sizes.heads, PartOf(work / 8),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       body(i / sizes.heads, i % sizes.heads);
-                     }
-                   });
+  ParallelForChunks(sizes.batch * sizes.heads, ChunkSize(work / 8),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i) {
+                        body(i / sizes.heads, i % sizes.heads);
+                      }
+                    });
 }
 
 }  // namespace

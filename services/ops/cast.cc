@@ -19,7 +19,7 @@ GSHARD_SIMD void CastRow(const BFloat16* x, float* out, int64_t size) {
 Tensor Cast(const Tensor& x, ElementType type) {
   if (x.type() == type) return x;
   Tensor out(type, x.dims());
-  ParallelForParts(x.size(), PartOf(1), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(x.size(), ChunkSize(1), [&](int64_t begin, int64_t end) {
     if (type == ElementType::kBFloat16) {
       CastRow(x.f32() + begin, out.data<BFloat16>() + begin, end - begin);
     } else {

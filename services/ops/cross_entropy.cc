@@ -53,7 +53,7 @@ CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& labels,
   const float off = options.smoothing / static_cast<float>(v);
   Tensor log_sum_exp(ElementType::kFloat32, {n});
   std::vector<double> losses(n, 0.0);
-  ParallelForParts(n, PartOf(8 * v), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(n, ChunkSize(8 * v), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int32_t label = labels.i32()[r];
       CHECK(label < v);
@@ -83,7 +83,7 @@ Tensor CrossEntropyGradient(Tensor logits, const Tensor& labels,
   const float upstream = dloss_sum.f32()[0];
   const float off = upstream * options.smoothing / static_cast<float>(v);
   Tensor dlogits = ReuseOrAllocate(logits);
-  ParallelForParts(n, PartOf(8 * v), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(n, ChunkSize(8 * v), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       float* drow = dlogits.f32() + r * v;
       const int32_t label = labels.i32()[r];

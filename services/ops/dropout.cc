@@ -26,7 +26,7 @@ Tensor Dropout(Tensor x, float rate, uint64_t key) {
   if (rate == 0.0f) return x;
   Tensor out = ReuseOrAllocate(x);
   const DropoutMask mask(rate, key);
-  ParallelForParts(x.size(), PartOf(4), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(x.size(), ChunkSize(4), [&](int64_t begin, int64_t end) {
     DropoutRow(x.f32() + begin, out.f32() + begin, end - begin, begin, mask);
   });
   return out;
@@ -73,13 +73,15 @@ Tensor DropoutRowsPart(Tensor x, const Tensor& rows, int64_t first_column,
   Tensor out = ReuseOrAllocate(x);
   const DropoutMask mask(rate, key);
   const int64_t H = x.dim(1);
-  ParallelForParts(x.dim(0), PartOf(4 * H), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      DropoutRow(x.f32() + r * H, out.f32() + r * H, H,
-                 static_cast<uint64_t>(rows.i32()[r]) * columns + first_column,
-                 mask);
-    }
-  });
+  ParallelForChunks(
+      x.dim(0), ChunkSize(4 * H), [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          DropoutRow(
+              x.f32() + r * H, out.f32() + r * H, H,
+              static_cast<uint64_t>(rows.i32()[r]) * columns + first_column,
+              mask);
+        }
+      });
   return out;
 }
 

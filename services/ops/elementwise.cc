@@ -99,7 +99,7 @@ GSHARD_SIMD float SumRow(const float* x, int64_t size) {
 // register does.
 template <typename Body>
 void ForElements(const Tensor& x, const Body& body) {
-  ParallelForParts(x.size(), PartOf(1), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(x.size(), ChunkSize(1), [&](int64_t begin, int64_t end) {
     body(begin, end - begin);
   });
 }
@@ -126,12 +126,12 @@ Tensor ApplySuffix(Tensor a, Tensor b, RowFunction row,
         a, [=](int64_t i, int64_t size) { constant(x + i, *y, z + i, size); });
   } else if (b.size() > 0) {
     const int64_t columns = b.size();
-    ParallelForParts(a.size() / columns, PartOf(columns),
-                     [=](int64_t begin, int64_t end) {
-                       for (int64_t r = begin; r < end; ++r) {
-                         row(x + r * columns, y, z + r * columns, columns);
-                       }
-                     });
+    ParallelForChunks(a.size() / columns, ChunkSize(columns),
+                      [=](int64_t begin, int64_t end) {
+                        for (int64_t r = begin; r < end; ++r) {
+                          row(x + r * columns, y, z + r * columns, columns);
+                        }
+                      });
   }
   return out;
 }
@@ -230,7 +230,7 @@ Tensor SumToSuffix(const Tensor& x, const Dims& dims) {
   if (sum.size() == 0) return sum;
   // By columns: each is summed in the order of rows.
   const int64_t rows = x.size() / sum.size();
-  ParallelForParts(
+  ParallelForChunks(
       sum.size(), ColumnsOf(rows), [&](int64_t begin, int64_t end) {
         for (int64_t r = 0; r < rows; ++r) {
           AddRow(sum.f32() + begin, x.f32() + r * sum.size() + begin,

@@ -28,7 +28,7 @@ Tensor Embedding(const Tensor& table, const Tensor& ids) {
   dims.push_back(m);
   Tensor result(ElementType::kFloat32, dims);
   const int32_t* id = ids.i32();
-  ParallelForParts(ids.size(), PartOf(m), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(ids.size(), ChunkSize(m), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       CHECK(id[i] >= 0 && id[i] < vocabulary);
       float* const row = result.f32() + i * m;
@@ -49,7 +49,7 @@ Tensor EmbeddingGradient(const Tensor& dresult, const Tensor& ids,
   Tensor dtable = Tensor::Zeros(ElementType::kFloat32, {vocabulary, m});
   const int32_t* id = ids.i32();
   // By columns: the rows of an id are added in their order.
-  ParallelForParts(m, ColumnsOf(ids.size()), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(m, ColumnsOf(ids.size()), [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < ids.size(); ++i) {
       CHECK(id[i] >= 0 && id[i] < vocabulary);
       float* row = dtable.f32() + id[i] * m + begin;

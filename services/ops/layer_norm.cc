@@ -77,7 +77,7 @@ LayerNormResult LayerNorm(Tensor x, const Tensor& scale, const Tensor& bias,
   Tensor mean(ElementType::kFloat32, row_dims);
   Tensor inverse_std(ElementType::kFloat32, row_dims);
   Tensor y = ReuseOrAllocate(x);
-  ParallelForParts(mean.size(), PartOf(4 * m), [&](int64_t r, int64_t end) {
+  ParallelForChunks(mean.size(), ChunkSize(4 * m), [&](int64_t r, int64_t end) {
     Forward(x.f32() + r * m, scale.f32(), bias.f32(), epsilon, end - r, m,
             y.f32() + r * m, mean.f32() + r, inverse_std.f32() + r);
   });
@@ -94,7 +94,7 @@ LayerNormGradients LayerNormGradient(const Tensor& x, const Tensor& scale,
   const int64_t parts = (rows + kRowsOfSum - 1) / kRowsOfSum;
   Tensor sums = Tensor::Zeros(ElementType::kFloat32, {parts, 2 * m});
   Tensor dx = ReuseOrAllocate(dy);
-  ParallelForParts(rows, kRowsOfSum, [&](int64_t r, int64_t end) {
+  ParallelForChunks(rows, kRowsOfSum, [&](int64_t r, int64_t end) {
     float* const sum = sums.f32() + r / kRowsOfSum * 2 * m;
     Backward(x.f32() + r * m, scale.f32(), mean.f32() + r,
              inverse_std.f32() + r, dy.f32() + r * m, end - r, m,

@@ -105,10 +105,10 @@ Tensor PagedAttention(const Tensor& q, const Tensor& keys, const Tensor& values,
         /*keep_probabilities=*/false);
     std::memcpy(to, result.out.f32(), result.out.bytes());
   };
-  ParallelForParts(count, PartOf(N * D * most / 2),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) attend(i);
-                   });
+  ParallelForChunks(count, ChunkSize(N * D * most / 2),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i) attend(i);
+                    });
   return out;
 }
 

@@ -137,7 +137,7 @@ Tensor RaggedBiasAdd(Tensor rows, const Tensor& bias,
                [&](int64_t e, int64_t begin, int64_t size) {
                  std::fill_n(group_of_row.begin() + begin, size, e);
                });
-  ParallelForParts(num_rows, PartOf(h), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(num_rows, ChunkSize(h), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       AddRow(rows.f32() + r * h, bias.f32() + group_of_row[r] * h,
              result.f32() + r * h, h);

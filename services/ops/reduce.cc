@@ -23,36 +23,36 @@ GSHARD_SIMD void SumRows(const float* x, int64_t rows, int64_t size,
   }
 }
 
-// A run of neighbouring dimensions, all new or none.
-struct Run {
+// A group of neighbouring dimensions, all new or none.
+struct DimGroup {
   int64_t size;
   bool is_new;
 };
 
-// Writes the repetition of x over `runs` to `to`; x has `from_size` elements.
-void Repeat(absl::Span<const Run> runs, const float* from, int64_t from_size,
-            float* to, int64_t to_size) {
-  if (runs.empty()) {
+// Writes the repetition of x over `groups` to `to`; x has `from_size` elements.
+void Repeat(absl::Span<const DimGroup> groups, const float* from,
+            int64_t from_size, float* to, int64_t to_size) {
+  if (groups.empty()) {
     *to = *from;
     return;
   }
-  const Run run = runs[0];
-  const int64_t part = to_size / run.size;
-  if (run.is_new) {
-    if (runs.size() == 1) {
-      std::fill_n(to, run.size, *from);
+  const DimGroup group = groups[0];
+  const int64_t part = to_size / group.size;
+  if (group.is_new) {
+    if (groups.size() == 1) {
+      std::fill_n(to, group.size, *from);
       return;
     }
-    Repeat(runs.subspan(1), from, from_size, to, part);
-    for (int64_t i = 1; i < run.size; ++i) {
+    Repeat(groups.subspan(1), from, from_size, to, part);
+    for (int64_t i = 1; i < group.size; ++i) {
       std::memcpy(to + i * part, to, part * sizeof(float));
     }
-  } else if (runs.size() == 1) {
-    std::memcpy(to, from, run.size * sizeof(float));
+  } else if (groups.size() == 1) {
+    std::memcpy(to, from, group.size * sizeof(float));
   } else {
-    const int64_t from_part = from_size / run.size;
-    for (int64_t i = 0; i < run.size; ++i) {
-      Repeat(runs.subspan(1), from + i * from_part, from_part, to + i * part,
+    const int64_t from_part = from_size / group.size;
+    for (int64_t i = 0; i < group.size; ++i) {
+      Repeat(groups.subspan(1), from + i * from_part, from_part, to + i * part,
              part);
     }
   }
@@ -79,7 +79,7 @@ Tensor ReduceSum(const Tensor& x, absl::Span<const int> dims) {
   if (!kept.empty() && kept.back() < reduced.front() && rows > 0) {
     Tensor sums(ElementType::kFloat32, kept_dims);
     const int64_t size = x.size() / rows;
-    ParallelForParts(rows, PartOf(size), [&](int64_t r, int64_t end) {
+    ParallelForChunks(rows, ChunkSize(size), [&](int64_t r, int64_t end) {
       SumRows(x.f32() + r * size, end - r, size, sums.f32() + r);
     });
     return sums;
@@ -91,7 +91,7 @@ Tensor ReduceSum(const Tensor& x, absl::Span<const int> dims) {
 
 Tensor Broadcast(const Tensor& x, const Dims& target,
                  absl::Span<const int> new_dims) {
-  std::vector<Run> runs;
+  std::vector<DimGroup> groups;
   size_t next_new = 0;
   int next_old = 0;
   for (int d = 0; d < static_cast<int>(target.size()); ++d) {
@@ -102,16 +102,16 @@ Tensor Broadcast(const Tensor& x, const Dims& target,
       CHECK(next_old < x.rank() && x.dim(next_old) == target[d]);
       ++next_old;
     }
-    if (!runs.empty() && runs.back().is_new == is_new) {
-      runs.back().size *= target[d];
+    if (!groups.empty() && groups.back().is_new == is_new) {
+      groups.back().size *= target[d];
     } else {
-      runs.push_back({target[d], is_new});
+      groups.push_back({target[d], is_new});
     }
   }
   CHECK(next_new == new_dims.size() && next_old == x.rank());
   Tensor result(ElementType::kFloat32, target);
   if (result.size() > 0) {
-    Repeat(runs, x.f32(), x.size(), result.f32(), result.size());
+    Repeat(groups, x.f32(), x.size(), result.f32(), result.size());
   }
   return result;
 }

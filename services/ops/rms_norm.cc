@@ -60,7 +60,7 @@ RmsNormResult RmsNorm(Tensor x, const Tensor& scale, float epsilon) {
   Tensor inverse_rms(ElementType::kFloat32, row_dims);
   Tensor y = ReuseOrAllocate(x);
   const int64_t rows = inverse_rms.size();
-  ParallelForParts(rows, PartOf(2 * m), [&](int64_t r, int64_t end) {
+  ParallelForChunks(rows, ChunkSize(2 * m), [&](int64_t r, int64_t end) {
     Forward(x.f32() + r * m, scale.f32(), epsilon, end - r, m, y.f32() + r * m,
             inverse_rms.f32() + r);
   });
@@ -75,7 +75,7 @@ RmsNormGradients RmsNormGradient(const Tensor& x, const Tensor& scale,
   const int64_t parts = (rows + kRowsOfSum - 1) / kRowsOfSum;
   Tensor sums = Tensor::Zeros(ElementType::kFloat32, {parts, m});
   Tensor dx = ReuseOrAllocate(dy);
-  ParallelForParts(rows, kRowsOfSum, [&](int64_t r, int64_t end) {
+  ParallelForChunks(rows, kRowsOfSum, [&](int64_t r, int64_t end) {
     Backward(x.f32() + r * m, scale.f32(), inverse_rms.f32() + r,
              dy.f32() + r * m, end - r, m, dx.f32() + r * m,
              sums.f32() + r / kRowsOfSum * m);

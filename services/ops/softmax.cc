@@ -51,7 +51,7 @@ int64_t Rows(const Tensor& x) {
 Tensor Softmax(Tensor x) {
   Tensor y = ReuseOrAllocate(x);
   const int64_t size = x.dims().back();
-  ParallelForParts(Rows(x), PartOf(8 * size), [&](int64_t r, int64_t end) {
+  ParallelForChunks(Rows(x), ChunkSize(8 * size), [&](int64_t r, int64_t end) {
     SoftmaxRows(x.f32() + r * size, y.f32() + r * size, end - r, size);
   });
   return y;
@@ -61,7 +61,7 @@ Tensor SoftmaxGradient(const Tensor& y, Tensor dy) {
   CHECK(y.size() == dy.size());
   Tensor dx = ReuseOrAllocate(dy);
   const int64_t size = dy.dims().back();
-  ParallelForParts(Rows(dy), PartOf(2 * size), [&](int64_t r, int64_t end) {
+  ParallelForChunks(Rows(dy), ChunkSize(2 * size), [&](int64_t r, int64_t end) {
     SoftmaxGradientRows(y.f32() + r * size, dy.f32() + r * size,
                         dx.f32() + r * size, end - r, size);
   });

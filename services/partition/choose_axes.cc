@@ -90,7 +90,7 @@ class AxisChoice {
     double cost = 0;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       if (rule_.operand_rule(i).own_share) continue;
-      const LocalValue& operand = l_.Main(node_.inputs[i]);
+      const LocalValue& operand = l_.Canonical(node_.inputs[i]);
       const double received =
           ReshardCost(l_.Type(node_.inputs[i]).shape, operand.sharding,
                       l_.ShardingFor(rule_.operands[i], rule_, axes_), l_.mesh);
@@ -151,8 +151,9 @@ class AxisChoice {
     ForEachDim([&](ValueId value, const DimFactors& factors, size_t d,
                    bool operand, size_t i) {
       if (operand && rule_.operand_rule(i).own_share) return;
-      const DimSharding& sharding =
-          operand ? l_.Main(value).sharding.dims[d] : l_.Wanted(value).dims[d];
+      const DimSharding& sharding = operand
+                                        ? l_.Canonical(value).sharding.dims[d]
+                                        : l_.Wanted(value).dims[d];
       const Axes* axes = AxesOf(f, factors, sharding, rule_.ragged);
       if (axes == nullptr || axes->empty()) return;
       const Shape& shape = l_.Type(value).shape;
@@ -182,8 +183,8 @@ class AxisChoice {
     ForEachDim([&](ValueId value, const DimFactors& factors, size_t d,
                    bool operand, size_t i) {
       if (!operand || rule_.operand_rule(i).own_share) return;
-      const Axes* axes =
-          AxesOf(f, factors, l_.Main(value).sharding.dims[d], rule_.ragged);
+      const Axes* axes = AxesOf(
+          f, factors, l_.Canonical(value).sharding.dims[d], rule_.ragged);
       if (axes == nullptr) return;
       if (first == nullptr) first = axes;
       alike = alike && !axes->empty() && *axes == *first;

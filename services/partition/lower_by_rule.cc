@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/partition/known_sizes.h"
+#include "services/partition/dynamic_dims.h"
 #include "services/partition/lowering.h"
 
 namespace gshard {
@@ -53,7 +53,7 @@ absl::StatusOr<ValueId> Lowering::Operand(const Node& node, const OpRule& rule,
       }
     }
   }
-  ASSIGN_OR_RETURN(ValueId x, As(value, sharding, axes.role));
+  ASSIGN_OR_RETURN(ValueId x, Reshard(value, sharding, axes.role));
   for (size_t d = 0; d < dims.size(); ++d) {
     if (rule.ragged && dims[d].size() == 2) continue;
     const int factor = dims[d].front();
@@ -94,8 +94,8 @@ absl::StatusOr<std::vector<LocalValue>> Lowering::LowerByRule(
     results[i].role = axes.role;
     shapes.push_back(
         LocalShape(Type(node.outputs[i]).shape, results[i].sharding, mesh));
-    RETURN_IF_ERROR(KnowSizes(*this, operands, Type(node.outputs[i]).shape,
-                              results[i].sharding));
+    RETURN_IF_ERROR(BindDynamicDims(
+        *this, operands, Type(node.outputs[i]).shape, results[i].sharding));
   }
   Attributes attributes = node.attributes;
   // Shapes among the attributes are those of the result.

@@ -68,7 +68,7 @@ bool Lowering::HasShares(const Dim& rows, const Axes& axes) const {
   const ValueId sizes = GroupSizes(rows);
   if (sizes == kNoValue || mesh.Parts(axes) == 1) return true;
   // The operator that makes the rows counts them too.
-  if (!HasForm(sizes)) return true;
+  if (!HasVersion(sizes)) return true;
   const std::vector<LocalValue>& forms = versions_[sizes];
   return std::any_of(forms.begin(), forms.end(), [&](const LocalValue& form) {
     return form.sharding.partial == axes;
@@ -93,12 +93,12 @@ void Lowering::AddVersion(ValueId value, LocalValue version) {
   versions_[value].push_back(std::move(version));
 }
 
-void Lowering::MakeMain(ValueId value, LocalValue version) {
+void Lowering::SetCanonical(ValueId value, LocalValue version) {
   versions_[value].insert(versions_[value].begin(), std::move(version));
 }
 
-absl::StatusOr<ValueId> Lowering::As(ValueId value, const Sharding& sharding,
-                                     int role) {
+absl::StatusOr<ValueId> Lowering::Reshard(ValueId value,
+                                          const Sharding& sharding, int role) {
   for (const LocalValue& version : versions_[value]) {
     if (version.role == role && version.sharding == sharding) {
       return version.value;
@@ -106,7 +106,7 @@ absl::StatusOr<ValueId> Lowering::As(ValueId value, const Sharding& sharding,
   }
   const int role_before = role_;
   ASSIGN_OR_RETURN(const ValueId made,
-                   Convert(value, Main(value), sharding, role));
+                   Convert(value, Canonical(value), sharding, role));
   role_ = role_before;
   AddVersion(value, {made, sharding, role});
   return made;
@@ -130,7 +130,7 @@ absl::StatusOr<ValueId> Lowering::Convert(ValueId value, LocalValue from,
       role_ = role;
       return AddOne("send_whole", {from.value});
     }
-    return Reshard(from.value, shape, from.sharding, to);
+    return ReshardLocal(from.value, shape, from.sharding, to);
   }
   // Other dimensions first, where they are not in the way of the rows; then
   // the rows; then the rest. A sum that crosses to another role is made there.
@@ -146,14 +146,14 @@ absl::StatusOr<ValueId> Lowering::Convert(ValueId value, LocalValue from,
     between.dims[d] = in_the_way ? DimSharding() : to.dims[d];
   }
   ASSIGN_OR_RETURN(from.value,
-                   Reshard(from.value, shape, from.sharding, between));
+                   ReshardLocal(from.value, shape, from.sharding, between));
   from.sharding = between;
   Sharding after = between;
   after.dims[0] = to.dims[0];
   if (crosses) after.partial.clear();
   ASSIGN_OR_RETURN(from.value, ReshardRows(*this, value, from, after, role));
   role_ = role;
-  return Reshard(from.value, shape, after, to);
+  return ReshardLocal(from.value, shape, after, to);
 }
 
 std::vector<ValueId> Lowering::Add(absl::string_view op,
@@ -196,9 +196,9 @@ ValueId Lowering::MaskPadding(ValueId x, const Shape& shape,
   return x;
 }
 
-absl::StatusOr<ValueId> Lowering::Reshard(ValueId x, const Shape& shape,
-                                          const Sharding& from,
-                                          const Sharding& to) {
+absl::StatusOr<ValueId> Lowering::ReshardLocal(ValueId x, const Shape& shape,
+                                               const Sharding& from,
+                                               const Sharding& to) {
   if (from == to) return x;
   return ReshardDense(*this, x, shape, from, to);
 }

@@ -47,8 +47,8 @@ class Lowering {
   const ValueType& Type(ValueId value) const { return program.type(value); }
   // What propagation wants of a value.
   const Sharding& Wanted(ValueId value) const { return shardings.of[value]; }
-  // The form in which a value is at hand; others are made by As.
-  const LocalValue& Main(ValueId value) const {
+  // The form in which a value is at hand; others are made by Reshard.
+  const LocalValue& Canonical(ValueId value) const {
     return versions_[value].front();
   }
   // All forms in which it is at hand.
@@ -56,20 +56,21 @@ class Lowering {
     return versions_[value];
   }
   // The value in another sharding, on a role: a form made before, or made now
-  // from Main by the cheapest collectives (reshard.h).
+  // from Canonical by the cheapest collectives (reshard.h).
   //
   // Errors: Unimplemented, naming the value, for a way between roles that is
   // not known; those of the builder.
-  absl::StatusOr<ValueId> As(ValueId value, const Sharding& sharding, int role);
-  absl::StatusOr<ValueId> As(ValueId value, const Sharding& sharding) {
-    return As(value, sharding, Main(value).role);
+  absl::StatusOr<ValueId> Reshard(ValueId value, const Sharding& sharding,
+                                  int role);
+  absl::StatusOr<ValueId> Reshard(ValueId value, const Sharding& sharding) {
+    return Reshard(value, sharding, Canonical(value).role);
   }
   // Whether the value has a form by now.
-  bool HasForm(ValueId value) const { return !versions_[value].empty(); }
+  bool HasVersion(ValueId value) const { return !versions_[value].empty(); }
   // Adds a form of a value that came about otherwise.
   void AddVersion(ValueId value, LocalValue version);
-  // The same, and it is what Main returns from now on.
-  void MakeMain(ValueId value, LocalValue version);
+  // The same, and it is what Canonical returns from now on.
+  void SetCanonical(ValueId value, LocalValue version);
 
   // Group sizes i32[E] of ragged rows, by the symbol of their dimension;
   // kNoValue if `rows` is none.
@@ -117,8 +118,9 @@ class Lowering {
   // A local tensor of whole shape `shape` from one sharding to another. No
   // ragged rows, no partial target.
   // See reshard.h.
-  absl::StatusOr<ValueId> Reshard(ValueId x, const Shape& shape,
-                                  const Sharding& from, const Sharding& to);
+  absl::StatusOr<ValueId> ReshardLocal(ValueId x, const Shape& shape,
+                                       const Sharding& from,
+                                       const Sharding& to);
   ValueId PadEnd(ValueId x, int dim, const Dim& size);
   ValueId TakeFirst(ValueId x, int dim, const Dim& size);
 
@@ -154,7 +156,7 @@ class Lowering {
   // The role of each value of the device's program.
   std::vector<int> value_roles;
   // Values of the device's program that stay though no output needs them:
-  // see known_sizes.h.
+  // see dynamic_dims.h.
   std::vector<ValueId> kept;
 
  private:

@@ -33,7 +33,7 @@ class Partitioner {
       // A sum is an output only when it has been made.
       placed.sharding.partial.clear();
       ASSIGN_OR_RETURN(const ValueId local,
-                       l_.As(value, placed.sharding, placed.role));
+                       l_.Reshard(value, placed.sharding, placed.role));
       l_.b.Output(name, Reorder(local, placed, /*inverse=*/true));
       partitioned_.outputs.emplace_back(name, std::move(placed));
     }
@@ -45,8 +45,8 @@ class Partitioner {
  private:
   Placed PlacedAs(ValueId value) const {
     return {.type = program_.type(value),
-            .sharding = l_.Main(value).sharding,
-            .role = l_.Main(value).role,
+            .sharding = l_.Canonical(value).sharding,
+            .role = l_.Canonical(value).role,
             .device_order = shardings_.device_orders[value]};
   }
 
@@ -95,8 +95,9 @@ class Partitioner {
         (wanted.IsReplicated() || !natural.sharding.partial.empty())) {
       return absl::OkStatus();
     }
-    ASSIGN_OR_RETURN(const ValueId made, l_.As(value, wanted, natural.role));
-    l_.MakeMain(value, {made, wanted, natural.role});
+    ASSIGN_OR_RETURN(const ValueId made,
+                     l_.Reshard(value, wanted, natural.role));
+    l_.SetCanonical(value, {made, wanted, natural.role});
     return absl::OkStatus();
   }
 
@@ -126,7 +127,7 @@ class Partitioner {
     (node.op->name == "input" ? partitioned_.inputs : partitioned_.parameters)
         .emplace(name, placed);
     local.value = Reorder(local.value, placed, /*inverse=*/false);
-    l_.MakeMain(value, local);
+    l_.SetCanonical(value, local);
     return l_.b.status();
   }
 

@@ -66,7 +66,7 @@ class RowResharder {
     Sharding sharding = Sharding::Replicated(1);
     sharding.dims[0].axes = rows.axes;
     sharding.partial = rows.token_axes;
-    return l_.As(sizes_, sharding, role);
+    return l_.Reshard(sizes_, sharding, role);
   }
 
   // Notes the sizes that came with rows.
@@ -93,7 +93,8 @@ class RowResharder {
     const ValueId choices = l_.program.producer(value_).inputs[0];
     Sharding sharding = Sharding::Replicated(2);
     sharding.dims[0].axes = tokens;
-    ASSIGN_OR_RETURN(const ValueId local, l_.As(choices, sharding, from_role_));
+    ASSIGN_OR_RETURN(const ValueId local,
+                     l_.Reshard(choices, sharding, from_role_));
     const ValueId offset = l_.AddOne("rows_offset", {local}, l_.Along(tokens));
     x_ = l_.AddOne("add_offset", {x_, offset}, {{"factor", factor}});
     return absl::OkStatus();

@@ -42,9 +42,9 @@ struct Draft {
 };
 
 // Parts a program of both roles.
-class RoleParting {
+class RoleSplitter {
  public:
-  explicit RoleParting(const Partitioned& partitioned)
+  explicit RoleSplitter(const Partitioned& partitioned)
       : program_(partitioned.program),
         roles_(partitioned.roles),
         level_(program_.values.size(), 0),
@@ -391,7 +391,7 @@ absl::StatusOr<RolePrograms> SplitRoles(const Program& program,
   for (const auto& [name, placed] : partitioned.parameters) {
     RETURN_IF_ERROR(CheckParameter(name, placed.type, placed.sharding, mesh));
   }
-  return RoleParting(partitioned).Run();
+  return RoleSplitter(partitioned).Run();
 }
 
 }  // namespace gshard

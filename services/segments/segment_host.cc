@@ -9,13 +9,14 @@
 
 namespace gshard {
 
-absl::StatusOr<int64_t> SegmentHost::Slice::Index(absl::string_view axes) {
+absl::StatusOr<int64_t> SegmentHost::SliceGroups::Index(
+    absl::string_view axes) {
   if (axes == "model") return index_;
   return absl::UnimplementedError(
       absl::StrCat("a segment does not know its place along '", axes, "'"));
 }
 
-absl::StatusOr<Communicator*> SegmentHost::Slice::Along(
+absl::StatusOr<Communicator*> SegmentHost::SliceGroups::Along(
     absl::string_view axes) {
   return absl::UnimplementedError(absl::StrCat(
       "segments do not talk to each other, not along '", axes, "' either"));
@@ -156,10 +157,10 @@ void SegmentHost::ForgetCall(const std::string& segment,
   if (open->second.called.empty()) runs_.erase(open);
 }
 
-std::set<std::string> SegmentHost::RoundedParameters() const {
+std::set<std::string> SegmentHost::Bf16Parameters() const {
   std::set<std::string> names;
   for (const auto& [name, hosted] : segments_) {
-    names.merge(hosted.executor->RoundedParameters());
+    names.merge(hosted.executor->Bf16Parameters());
   }
   return names;
 }

@@ -60,7 +60,7 @@ class SegmentHost {
   absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
   // Names of the parameters that the segments take as bfloat16; Run rounds
   // those that are not, at each call.
-  std::set<std::string> RoundedParameters() const;
+  std::set<std::string> Bf16Parameters() const;
 
   // Drops what a run has saved.
   void EndRun(const std::string& run);
@@ -89,9 +89,9 @@ class SegmentHost {
 
   // Tells the operators of a segment which slice they work on; nothing else
   // can be asked.
-  class Slice : public DeviceGroups {
+  class SliceGroups : public DeviceGroups {
    public:
-    explicit Slice(int index) : index_(index) {}
+    explicit SliceGroups(int index) : index_(index) {}
     absl::StatusOr<int64_t> Index(absl::string_view axes) override;
     absl::StatusOr<Communicator*> Along(absl::string_view axes) override;
 
@@ -99,7 +99,7 @@ class SegmentHost {
     const int index_;
   };
 
-  Slice slice_;
+  SliceGroups slice_;
   std::map<std::string, Hosted, std::less<>> segments_;
   bool has_saves_ = false;
   mutable std::mutex mutex_;

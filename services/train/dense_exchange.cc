@@ -6,7 +6,7 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/train/ordered_sum.h"
-#include "services/train/tensor_run.h"
+#include "services/train/tensor_bucket.h"
 
 namespace gshard {
 namespace {
@@ -19,23 +19,23 @@ int64_t Elements(const Specs& specs) {
   return elements;
 }
 
-// `specs` of `tensors`, as one run.
-TensorRun RunOf(const Specs& specs, const TensorMap& tensors) {
-  std::vector<Tensor> run;
+// `specs` of `tensors`, as one bucket.
+TensorBucket BucketOf(const Specs& specs, const TensorMap& tensors) {
+  std::vector<Tensor> bucket;
   for (const ParameterSpec& spec : specs) {
     const auto found = tensors.find(spec.name);
     CHECK(found != tensors.end() && found->second.dims() == spec.dims);
-    run.push_back(found->second);
+    bucket.push_back(found->second);
   }
-  return TensorRun(std::move(run));
+  return TensorBucket(std::move(bucket));
 }
 
-TensorRun NewRun(const Specs& specs) {
-  std::vector<Tensor> run;
+TensorBucket NewBucket(const Specs& specs) {
+  std::vector<Tensor> bucket;
   for (const ParameterSpec& spec : specs) {
-    run.emplace_back(ElementType::kFloat32, spec.dims);
+    bucket.emplace_back(ElementType::kFloat32, spec.dims);
   }
-  return TensorRun(std::move(run));
+  return TensorBucket(std::move(bucket));
 }
 
 }  // namespace
@@ -88,12 +88,12 @@ absl::StatusOr<GradientList> DenseExchange::SumGradients(
   const int64_t chunk = Chunk(std::max(count, most * (size - 1)));
 
   // By microbatch that was run here, and owner.
-  std::vector<std::vector<TensorRun>> mine;
+  std::vector<std::vector<TensorBucket>> mine;
   for (int64_t m = 0; m < count; ++m) {
     if (ran[m] != rank) continue;
-    std::vector<TensorRun>& runs = mine.emplace_back();
+    std::vector<TensorBucket>& buckets = mine.emplace_back();
     for (const Specs& part : parts_) {
-      runs.push_back(RunOf(part, gradients.at(static_cast<int32_t>(m))));
+      buckets.push_back(BucketOf(part, gradients.at(static_cast<int32_t>(m))));
     }
   }
 
@@ -105,7 +105,7 @@ absl::StatusOr<GradientList> DenseExchange::SumGradients(
     // The own ones are not sent, but copied to the same place.
     receiving[r] = Tensor(ElementType::kFloat32, {of_rank[r] * in});
   }
-  TensorRun sums = NewRun(own());
+  TensorBucket sums = NewBucket(own());
   for (int64_t round = 0; round < Rounds(chunk); ++round) {
     std::vector<SendBytes> send(size);
     std::vector<ReceiveBytes> receive(size);
@@ -113,8 +113,8 @@ absl::StatusOr<GradientList> DenseExchange::SumGradients(
     for (int r = 0; r < size; ++r) {
       const Range out = RangeOf(r, chunk, round);
       float* to = r == rank ? receiving[r].f32() : sending[r].f32();
-      for (const std::vector<TensorRun>& runs : mine) {
-        runs[r].CopyOut(out.begin, out.end, to);
+      for (const std::vector<TensorBucket>& buckets : mine) {
+        buckets[r].CopyOut(out.begin, out.end, to);
         to += out.size();
       }
       if (r == rank) continue;
@@ -145,11 +145,11 @@ absl::StatusOr<TensorMap> DenseExchange::GatherParameters(
   const int rank = group_->rank();
   const int size = group_->size();
   const int64_t chunk = Chunk(std::max(1, size - 1));
-  std::vector<TensorRun> parts;
+  std::vector<TensorBucket> parts;
   std::vector<Tensor> receiving(size);
   for (int r = 0; r < size; ++r) {
-    parts.push_back(r == rank ? RunOf(parts_[r], own_tensors)
-                              : NewRun(parts_[r]));
+    parts.push_back(r == rank ? BucketOf(parts_[r], own_tensors)
+                              : NewBucket(parts_[r]));
     receiving[r] = Tensor(ElementType::kFloat32,
                           {r == rank ? 0 : std::min(chunk, sizes_[r])});
   }

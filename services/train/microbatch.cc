@@ -22,8 +22,8 @@ double Root(const Tensor& square) {
 
 }  // namespace
 
-void MicrobatchRunner::RoundParameters(TensorMap& parameters) const {
-  gshard::RoundParameters(executor_.RoundedParameters(), parameters);
+void MicrobatchRunner::CastToBf16(TensorMap& parameters) const {
+  gshard::CastToBf16(executor_.Bf16Parameters(), parameters);
 }
 
 MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program)

@@ -52,7 +52,7 @@ class MicrobatchRunner {
 
   // Rounds those parameters that the program takes as bfloat16, which running
   // it would do each time.
-  void RoundParameters(TensorMap& parameters) const;
+  void CastToBf16(TensorMap& parameters) const;
 
  private:
   absl::StatusOr<MicrobatchResult> RunKeyed(

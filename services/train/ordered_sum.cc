@@ -17,7 +17,7 @@ GSHARD_SIMD void AddTo(const float* value, int64_t size, float* sum) {
 
 void AddTensor(const Tensor& value, Tensor& sum) {
   CHECK(value.dims() == sum.dims());
-  ParallelForParts(sum.size(), PartOf(1), [&](int64_t begin, int64_t end) {
+  ParallelForChunks(sum.size(), ChunkSize(1), [&](int64_t begin, int64_t end) {
     AddTo(value.f32() + begin, end - begin, sum.f32() + begin);
   });
 }

@@ -175,7 +175,7 @@ int Main(int argc, char** argv) {
   HostileFlags values;
   Flags flags = DeclareFlags(&values);
   if (const auto exit_code =
-          flags.ParseForMain(std::vector<std::string>(argv + 1, argv + argc))) {
+          flags.ParseOrExit(std::vector<std::string>(argv + 1, argv + argc))) {
     return *exit_code;
   }
   auto security = Security::CreateForClient(values.security);

@@ -201,7 +201,7 @@ int Main(int argc, char** argv) {
   MixedFlags values;
   Flags flags = DeclareFlags(&values);
   if (const auto exit_code =
-          flags.ParseForMain(std::vector<std::string>(argv + 1, argv + argc))) {
+          flags.ParseOrExit(std::vector<std::string>(argv + 1, argv + argc))) {
     return *exit_code;
   }
   Mixture mixture(values);

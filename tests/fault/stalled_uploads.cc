@@ -116,8 +116,8 @@ void Run(const UploadFlags& flags) {
 int Main(int argc, char** argv) {
   UploadFlags values;
   Flags flags = DeclareFlags(&values);
-  if (const auto exit_code = flags.ParseForMain(
-          std::vector<std::string>(argv + 1, argv + argc))) {
+  if (const auto exit_code =
+          flags.ParseOrExit(std::vector<std::string>(argv + 1, argv + argc))) {
     return *exit_code;
   }
   Run(values);

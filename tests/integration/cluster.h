@@ -80,11 +80,12 @@ class Cluster {
     workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
     Check(workers_.back()->Start());
   }
-  void AddRouter(const std::string& name, MeetingFactory meet = nullptr,
+  void AddRouter(const std::string& name,
+                 RendezvousFactory make_rendezvous = nullptr,
                  bool debug_calls = false) {
     RouterOptions options;
     options.process = Member(name);
-    options.meet = std::move(meet);
+    options.make_rendezvous = std::move(make_rendezvous);
     options.enable_debug_calls = debug_calls;
     routers_.push_back(std::make_unique<RouterProcess>(options));
     Check(routers_.back()->Start());

@@ -17,7 +17,7 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 #include "tests/integration/cluster.h"
 #include "tests/integration/names_job.h"
 #include "tests/testing/status_matchers.h"
@@ -66,44 +66,46 @@ struct Moment {
   int exchanges;
 };
 
-// A meeting whose member stops for good at a moment, which it says, and waits
-// to be aborted. The first one made does.
-class StoppingMeeting : public Meeting {
+// A rendezvous whose member stops for good at a moment, which it says, and
+// waits to be aborted. The first one made does.
+class StoppingRendezvous : public Rendezvous {
  public:
-  StoppingMeeting(std::unique_ptr<Meeting> meeting, int exchanges,
-                  std::promise<void>* stopped)
-      : meeting_(std::move(meeting)), left_(exchanges), stopped_(stopped) {}
+  StoppingRendezvous(std::unique_ptr<Rendezvous> rendezvous, int exchanges,
+                     std::promise<void>* stopped)
+      : rendezvous_(std::move(rendezvous)),
+        left_(exchanges),
+        stopped_(stopped) {}
 
   const std::vector<std::string>& addresses() const override {
-    return meeting_->addresses();
+    return rendezvous_->addresses();
   }
   absl::StatusOr<Communicator*> Join(
       absl::Span<const std::string> addresses) override {
     if (left_ < 0) Stop();
-    ASSIGN_OR_RETURN(Communicator* const group, meeting_->Join(addresses));
+    ASSIGN_OR_RETURN(Communicator* const group, rendezvous_->Join(addresses));
     group_ = std::make_unique<Group>(this, group);
     return group_.get();
   }
   void Abort() override {
     if (!has_aborted_.exchange(true)) aborted_.set_value();
-    meeting_->Abort();
+    rendezvous_->Abort();
   }
 
  private:
   class Group : public Communicator {
    public:
-    Group(StoppingMeeting* meeting, Communicator* group)
-        : meeting_(meeting), group_(group) {}
+    Group(StoppingRendezvous* rendezvous, Communicator* group)
+        : rendezvous_(rendezvous), group_(group) {}
     int rank() const override { return group_->rank(); }
     int size() const override { return group_->size(); }
     absl::Status Exchange(absl::Span<const SendBytes> send,
                           absl::Span<const ReceiveBytes> receive) override {
-      if (meeting_->left_-- == 0) meeting_->Stop();
+      if (rendezvous_->left_-- == 0) rendezvous_->Stop();
       return group_->Exchange(send, receive);
     }
 
    private:
-    StoppingMeeting* const meeting_;
+    StoppingRendezvous* const rendezvous_;
     Communicator* const group_;
   };
 
@@ -112,7 +114,7 @@ class StoppingMeeting : public Meeting {
     aborted_.get_future().wait();
   }
 
-  const std::unique_ptr<Meeting> meeting_;
+  const std::unique_ptr<Rendezvous> rendezvous_;
   int left_;
   std::promise<void>* const stopped_;
   std::promise<void> aborted_;
@@ -220,12 +222,13 @@ TEST_P(LostAt, TheOthersGoOnFromTheLastCheckpoint) {
   std::promise<void> stopped;
   cluster.AddRouter("stops",
                     [&, first = true](const v1::DenseGroup& group) mutable
-                    -> absl::StatusOr<std::unique_ptr<Meeting>> {
-                      ASSIGN_OR_RETURN(auto meeting,
-                                       MeetOverNetwork("127.0.0.1")(group));
-                      if (!std::exchange(first, false)) return meeting;
-                      return std::make_unique<StoppingMeeting>(
-                          std::move(meeting), GetParam().exchanges, &stopped);
+                    -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
+                      ASSIGN_OR_RETURN(auto rendezvous,
+                                       NetworkRendezvous("127.0.0.1")(group));
+                      if (!std::exchange(first, false)) return rendezvous;
+                      return std::make_unique<StoppingRendezvous>(
+                          std::move(rendezvous), GetParam().exchanges,
+                          &stopped);
                     });
   std::thread dropping([&] {
     stopped.get_future().wait();
@@ -240,7 +243,7 @@ TEST_P(LostAt, TheOthersGoOnFromTheLastCheckpoint) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, LostAt,
-                         ::testing::Values(Moment{"Meeting", -1},
+                         ::testing::Values(Moment{"Rendezvous", -1},
                                            Moment{"FirstStep", 0},
                                            Moment{"Prepare", 8},
                                            Moment{"Commit", 9},

@@ -8,7 +8,7 @@
 #include "services/graph/kernel_calls.h"
 #include "services/graph/op.h"
 #include "services/moe/graph_ops.h"
-#include "services/moe/settle_choices.h"
+#include "services/moe/missing_experts.h"
 #include "tests/reference/attention.h"
 #include "tests/reference/cast.h"
 #include "tests/reference/convolution.h"
@@ -17,12 +17,12 @@
 #include "tests/reference/elementwise.h"
 #include "tests/reference/gating.h"
 #include "tests/reference/layer_norm.h"
+#include "tests/reference/missing_experts.h"
 #include "tests/reference/padding.h"
 #include "tests/reference/paged_attention.h"
 #include "tests/reference/ragged_dot.h"
 #include "tests/reference/reduce_max.h"
 #include "tests/reference/rms_norm.h"
-#include "tests/reference/settle_choices.h"
 #include "tests/reference/shape.h"
 #include "tests/reference/softmax.h"
 
@@ -217,7 +217,8 @@ std::map<std::string, Kernel> AttentionAndLossKernels() {
 
 std::map<std::string, Kernel> MoeKernels() {
   return {{"top2_gating", GatingKernel(reference::Top2Gating)},
-          {"settle_choices", SettleKernel(reference::SettleChoices)}};
+          {"settle_choices",
+           RenormalizeKernel(reference::RenormalizeForMissingExperts)}};
 }
 
 }  // namespace

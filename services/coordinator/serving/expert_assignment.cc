@@ -43,11 +43,11 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
           model.experts));
     }
     std::set<int32_t> has;  // or is loading
-    bool full = false;      // it could not load a part
+    bool full = false;      // it could not load a bundle
     for (const auto& [session, held] : worker.sessions) {
       if (!IsOfModel(session, held, model)) continue;
       full = full || held.state == HeldSession::State::kPaused;
-      if (IsThereOrComes(held)) {
+      if (IsLoadedOrLoading(held)) {
         has.insert(held.experts.begin(), held.experts.end());
       }
     }
@@ -98,12 +98,12 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
   return assignment;
 }
 
-void RememberHome(ServedModel* model) {
+void RecordHomes(ServedModel* model) {
   if (model->phase == ServedModel::Phase::kLoading) return;
   std::map<std::pair<std::string, int64_t>, std::set<int32_t>> placed;
-  for (const v1::WorkerPlacement& part : model->placement.workers()) {
-    placed[{part.name(), part.incarnation()}].insert(part.experts().begin(),
-                                                     part.experts().end());
+  for (const v1::WorkerPlacement& bundle : model->placement.workers()) {
+    placed[{bundle.name(), bundle.incarnation()}].insert(
+        bundle.experts().begin(), bundle.experts().end());
   }
   std::vector<std::string> names;
   ExpertLists lists;

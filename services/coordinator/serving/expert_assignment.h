@@ -10,9 +10,9 @@
 namespace gshard {
 
 // From what `model.assignment` says of the workers that are there and, of those
-// that it does not know, from the parts that they have. Nothing moves unless
+// that it does not know, from the bundles that they have. Nothing moves unless
 // experts lack replicas or the model's load makes it worth while; a worker with
-// a part that it could not load keeps what it has. Calling again with the
+// a bundle that it could not load keeps what it has. Calling again with the
 // result changes nothing. Empty without workers or experts. Errors: those of
 // PlaceReplicas, where no worker has anything yet.
 absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
@@ -20,7 +20,7 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
 
 // Notes in model->homes where experts are, if all that is assigned is placed
 // and no expert lacks replicas.
-void RememberHome(ServedModel* model);
+void RecordHomes(ServedModel* model);
 
 }  // namespace gshard
 

@@ -1,8 +1,8 @@
 // ServedModel: what is to be served, and what members are seen to have of it.
 // Plain data; serving_diff.h says what follows from the two.
 //
-// Workers hold experts in parts: sessions of their own, loaded and released as
-// a whole, whose names say what is in them. A member's session that has the
+// Workers hold experts in bundles: sessions of their own, loaded and released
+// as a whole, whose names say what is in them. A member's session that has the
 // name of what is to be loaded is never loaded twice, whoever asked for it.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVED_MODEL_H_
@@ -23,8 +23,8 @@
 
 namespace gshard {
 
-// A session of a served model on a router, or one of its parts on a worker. One
-// command about it is under way at a time.
+// A session of a served model on a router, or one of its bundles on a worker.
+// One command about it is under way at a time.
 struct HeldSession {
   enum class State {
     kUnknown,  // but for what heartbeats, or an earlier coordinator, say of it
@@ -32,7 +32,8 @@ struct HeldSession {
     kReady,
     kTelling,  // router: ready, and being told a placement
     kReleasing,
-    kWaiting,  // part: was UNAVAILABLE, but will be; kUnknown again in a while
+    kWaiting,  // bundle: was UNAVAILABLE, but will be; kUnknown again in a
+               // while
     kPaused,   // could not be loaded; kUnknown again in a while
     kLeftOut,  // router: it is of a release that runs other segments
   };
@@ -41,7 +42,7 @@ struct HeldSession {
   uint64_t content = 0;          // ServedModel::content; 0: not known
   int reports = 0;               // looks in a row at which heartbeats had it
   int refusals = 0;              // in a row
-  std::vector<int32_t> experts;  // of a part, ascending; empty if not known
+  std::vector<int32_t> experts;  // of a bundle, ascending; empty if not known
   int64_t version = 0;  // router: of the placement that it has, or is told
 };
 
@@ -105,7 +106,7 @@ struct DesiredModels {
   std::set<std::string> awaited;
 };
 
-// "name@version" of a session of a served model: a router's, or a part.
+// "name@version" of a session of a served model: a router's, or a bundle.
 inline std::string ModelOf(const std::string& session) {
   return session.substr(0, session.find('#'));
 }
@@ -120,8 +121,8 @@ inline bool IsOfModel(const std::string& session, const HeldSession& held,
                       const ServedModel& model) {
   return ModelOf(session) == model.session && held.content == model.content;
 }
-// Of a part: it may be counted on.
-inline bool IsThereOrComes(const HeldSession& held) {
+// Of a bundle: it may be counted on.
+inline bool IsLoadedOrLoading(const HeldSession& held) {
   return held.state != HeldSession::State::kPaused &&
          held.state != HeldSession::State::kReleasing;
 }

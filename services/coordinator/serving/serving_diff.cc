@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/random.h"
-#include "services/cluster/placement_parts.h"
+#include "services/cluster/placement_bundles.h"
 #include "services/coordinator/serving/expert_assignment.h"
 
 namespace gshard {
@@ -61,8 +61,8 @@ bool AllRoutersKnow(const ObservedMembers& members, const ServedModel& model) {
   });
 }
 
-// A part that a worker has, or is to have.
-struct Part {
+// A bundle that a worker has, or is to have.
+struct Bundle {
   const ObservedMember* worker;
   std::string session;
   std::vector<int32_t> experts;
@@ -74,96 +74,100 @@ struct Part {
 bool IsPlaced(const ServedModel& model, const std::string& worker,
               const std::string& session) {
   const auto& placed = model.placement.workers();
-  return std::any_of(placed.begin(), placed.end(), [&](const auto& part) {
-    return part.name() == worker && part.session() == session;
+  return std::any_of(placed.begin(), placed.end(), [&](const auto& bundle) {
+    return bundle.name() == worker && bundle.session() == session;
   });
 }
 
-std::vector<Part> PartsOf(const ObservedMembers& members,
-                          const ServedModel& model) {
-  std::vector<Part> parts;
+std::vector<Bundle> BundlesOf(const ObservedMembers& members,
+                              const ServedModel& model) {
+  std::vector<Bundle> bundles;
   for (const auto& [key, worker] : members) {
     if (IsRouter(worker)) continue;
-    const size_t first = parts.size();
+    const size_t first = bundles.size();
     std::vector<std::vector<int32_t>> experts;
     for (const auto& [session, held] : worker.sessions) {
-      if (!IsOfModel(session, held, model) || !IsThereOrComes(held)) continue;
+      if (!IsOfModel(session, held, model) || !IsLoadedOrLoading(held))
+        continue;
       experts.push_back(held.experts);
-      parts.push_back({&worker, session, held.experts, held.state,
-                       /*wanted=*/false, IsPlaced(model, key.name, session)});
+      bundles.push_back({&worker, session, held.experts, held.state,
+                         /*wanted=*/false, IsPlaced(model, key.name, session)});
     }
     const auto assigned = model.assignment.find(key);
     if (assigned == model.assignment.end()) continue;
-    const PartChange change = PlanParts(experts, assigned->second);
+    const BundleChange change = PlanBundles(experts, assigned->second);
     for (size_t p = 0; p < experts.size(); ++p) {
-      parts[first + p].wanted = change.keep[p];
+      bundles[first + p].wanted = change.keep[p];
     }
     if (change.load.empty()) continue;
-    const std::string session = PartSession(model, change.load);
-    parts.push_back({&worker, session, change.load, Find(worker, session).state,
-                     /*wanted=*/true, /*in_use=*/false});
+    const std::string session = BundleSession(model, change.load);
+    bundles.push_back({&worker, session, change.load,
+                       Find(worker, session).state,
+                       /*wanted=*/true, /*in_use=*/false});
   }
-  return parts;
+  return bundles;
 }
 
-bool IsMissing(const Part& part) {
-  return part.wanted && part.state != State::kReady;
+bool IsMissing(const Bundle& bundle) {
+  return bundle.wanted && bundle.state != State::kReady;
 }
 
 // What routers may call.
-v1::Placement PlacementOf(const std::vector<Part>& parts) {
+v1::Placement PlacementOf(const std::vector<Bundle>& bundles) {
   // What is in use and goes serves on until its successors are loaded, and
   // those that have nothing to add wait for the others.
-  const bool loading = std::any_of(parts.begin(), parts.end(), IsMissing);
-  const auto is_covered = [&](const Part& part) {
-    return std::any_of(parts.begin(), parts.end(), [&](const Part& other) {
-      return other.worker == part.worker && !other.wanted && other.in_use &&
-             other.state == State::kReady &&
-             std::includes(other.experts.begin(), other.experts.end(),
-                           part.experts.begin(), part.experts.end());
-    });
+  const bool loading = std::any_of(bundles.begin(), bundles.end(), IsMissing);
+  const auto is_covered = [&](const Bundle& bundle) {
+    return std::any_of(
+        bundles.begin(), bundles.end(), [&](const Bundle& other) {
+          return other.worker == bundle.worker && !other.wanted &&
+                 other.in_use && other.state == State::kReady &&
+                 std::includes(other.experts.begin(), other.experts.end(),
+                               bundle.experts.begin(), bundle.experts.end());
+        });
   };
   v1::Placement placement;
-  for (const Part& part : parts) {
-    const bool placed =
-        part.wanted ? !loading || !is_covered(part) : loading && part.in_use;
-    if (part.state != State::kReady || !placed) continue;
-    const Member& worker = part.worker->member;
+  for (const Bundle& bundle : bundles) {
+    const bool placed = bundle.wanted ? !loading || !is_covered(bundle)
+                                      : loading && bundle.in_use;
+    if (bundle.state != State::kReady || !placed) continue;
+    const Member& worker = bundle.worker->member;
     v1::WorkerPlacement* const out = placement.add_workers();
     out->set_name(worker.info.id);
     out->set_address(worker.info.address);
-    *out->mutable_experts() = {part.experts.begin(), part.experts.end()};
-    out->set_session(part.session);
+    *out->mutable_experts() = {bundle.experts.begin(), bundle.experts.end()};
+    out->set_session(bundle.session);
     out->set_incarnation(worker.incarnation);
   }
   return placement;
 }
 
 // Whether routers may learn the placement.
-bool MayPlace(const ServedModel& model, const std::vector<Part>& parts) {
+bool MayPlace(const ServedModel& model, const std::vector<Bundle>& bundles) {
   if (model.phase != Phase::kLoading) return true;
   // Of a model that is new when all of it is there, of what they have already
   // when it has been found again.
-  return std::none_of(parts.begin(), parts.end(), [&](const Part& part) {
-    return model.adopted ? part.in_use && part.state != State::kReady &&
-                               part.state != State::kWaiting
-                         : IsMissing(part);
-  });
+  return std::none_of(
+      bundles.begin(), bundles.end(), [&](const Bundle& bundle) {
+        return model.adopted ? bundle.in_use && bundle.state != State::kReady &&
+                                   bundle.state != State::kWaiting
+                             : IsMissing(bundle);
+      });
 }
 
 // Loads what is wanted, and asks for what routers may be calling.
-void LoadParts(const ServedModel& model, const std::vector<Part>& parts,
-               std::vector<SessionCommand>* commands) {
-  for (const Part& part : parts) {
-    if (part.state != State::kUnknown || !(part.wanted || part.in_use)) {
+void LoadBundles(const ServedModel& model, const std::vector<Bundle>& bundles,
+                 std::vector<SessionCommand>* commands) {
+  for (const Bundle& bundle : bundles) {
+    if (bundle.state != State::kUnknown || !(bundle.wanted || bundle.in_use)) {
       continue;
     }
-    commands->push_back({KeyOf(part.worker->member), part.session, {}});
+    commands->push_back({KeyOf(bundle.worker->member), bundle.session, {}});
     v1::LoadSession& load = *commands->back().command.mutable_load_session();
     load = model.plan.worker_load;
-    load.set_session(part.session);
-    *load.mutable_worker()->mutable_experts() = {part.experts.begin(),
-                                                 part.experts.end()};
+    load.set_session(bundle.session);
+    *load.mutable_worker()->mutable_experts() = {bundle.experts.begin(),
+                                                 bundle.experts.end()};
   }
 }
 
@@ -203,7 +207,7 @@ void TellRouters(const ObservedMembers& members, const ServedModel& model,
 // What members have and nobody needs.
 void ReleaseOthers(
     const ObservedMembers& members, const DesiredModels& desired,
-    const std::set<std::pair<MemberKey, std::string>>& needed_parts,
+    const std::set<std::pair<MemberKey, std::string>>& needed_bundles,
     std::vector<SessionCommand>* commands) {
   std::set<std::string> with_routers, changing, settled;
   for (const auto& [key, member] : members) {
@@ -231,7 +235,7 @@ void ReleaseOthers(
     const std::string model = ModelOf(session), name = NameOf(session);
     if (desired.models.contains(model)) {
       return !is_router && !IsOut(held) && settled.contains(model) &&
-             !needed_parts.contains({key, session});
+             !needed_bundles.contains({key, session});
     }
     // Routers answer with an earlier version until they have the new one.
     return !desired.awaited.contains(name) &&
@@ -251,18 +255,19 @@ void ReleaseOthers(
 
 void Adopt(const v1::Placement& kept, ServedModel* model) {
   std::map<std::string, std::set<int32_t>> placed;  // by worker
-  for (const v1::WorkerPlacement& part : kept.workers()) {
+  for (const v1::WorkerPlacement& bundle : kept.workers()) {
     std::vector<int32_t> experts;
     for (const int32_t expert :
-         std::set<int32_t>(part.experts().begin(), part.experts().end())) {
+         std::set<int32_t>(bundle.experts().begin(), bundle.experts().end())) {
       if (expert < 0 || expert >= model->experts) continue;
-      if (placed[part.name()].insert(expert).second) experts.push_back(expert);
+      if (placed[bundle.name()].insert(expert).second)
+        experts.push_back(expert);
     }
     if (experts.empty()) continue;
     v1::WorkerPlacement* const out = model->placement.add_workers();
-    *out = part;
+    *out = bundle;
     *out->mutable_experts() = {experts.begin(), experts.end()};
-    out->set_session(PartSession(*model, experts));
+    out->set_session(BundleSession(*model, experts));
   }
   model->away = model->placement;
   model->adopted = !kept.workers().empty();
@@ -270,17 +275,17 @@ void Adopt(const v1::Placement& kept, ServedModel* model) {
 
 void FindKept(ServedModel* model, ObservedMembers* members) {
   v1::Placement away = std::exchange(model->away, {});
-  for (const v1::WorkerPlacement& part : away.workers()) {
+  for (const v1::WorkerPlacement& bundle : away.workers()) {
     const auto worker = std::find_if(
         members->begin(), members->end(),
-        [&](const auto& member) { return member.first.name == part.name(); });
+        [&](const auto& member) { return member.first.name == bundle.name(); });
     if (worker == members->end()) {
-      *model->away.add_workers() = part;
+      *model->away.add_workers() = bundle;
       continue;
     }
-    HeldSession& held = worker->second.sessions[part.session()];
+    HeldSession& held = worker->second.sessions[bundle.session()];
     held.content = model->content;
-    held.experts.assign(part.experts().begin(), part.experts().end());
+    held.experts.assign(bundle.experts().begin(), bundle.experts().end());
   }
 }
 
@@ -306,9 +311,9 @@ void Advance(const ObservedMembers& members, int64_t next_version,
     fail(absl::UnavailableError("all expert workers were lost"));
   }
   if (!model->failure.ok()) return;
-  const std::vector<Part> parts = PartsOf(members, *model);
-  if (MayPlace(*model, parts)) {
-    v1::Placement placement = PlacementOf(parts);
+  const std::vector<Bundle> bundles = BundlesOf(members, *model);
+  if (MayPlace(*model, bundles)) {
+    v1::Placement placement = PlacementOf(bundles);
     placement.set_version(model->placement.version());
     if (placement.version() == 0 ||
         placement.SerializeAsString() != model->placement.SerializeAsString()) {
@@ -328,7 +333,8 @@ void Advance(const ObservedMembers& members, int64_t next_version,
     return HasModel(*model, held) || is_left_out(held);
   };
   if (model->phase == Phase::kLoading &&
-      (model->adopted || std::none_of(parts.begin(), parts.end(), IsMissing)) &&
+      (model->adopted ||
+       std::none_of(bundles.begin(), bundles.end(), IsMissing)) &&
       AllRouters(members, *model, has_or_is_left_out) &&
       !AllRouters(members, *model, is_left_out)) {
     model->phase = Phase::kLoaded;
@@ -340,23 +346,23 @@ void Advance(const ObservedMembers& members, int64_t next_version,
   if (model->phase == Phase::kLoaded && AllRoutersKnow(members, *model)) {
     model->phase = Phase::kAnswering;
   }
-  RememberHome(model);
+  RecordHomes(model);
 }
 
 std::vector<SessionCommand> Diff(const ObservedMembers& members,
                                  const DesiredModels& desired) {
   std::vector<SessionCommand> commands;
-  std::set<std::pair<MemberKey, std::string>> needed_parts;
+  std::set<std::pair<MemberKey, std::string>> needed_bundles;
   for (const auto& [session, model] : desired.models) {
-    const std::vector<Part> parts = PartsOf(members, model);
-    LoadParts(model, parts, &commands);
+    const std::vector<Bundle> bundles = BundlesOf(members, model);
+    LoadBundles(model, bundles, &commands);
     TellRouters(members, model, &commands);
-    for (const Part& part : parts) {
-      if (!part.wanted && !part.in_use) continue;
-      needed_parts.insert({KeyOf(part.worker->member), part.session});
+    for (const Bundle& bundle : bundles) {
+      if (!bundle.wanted && !bundle.in_use) continue;
+      needed_bundles.insert({KeyOf(bundle.worker->member), bundle.session});
     }
   }
-  ReleaseOthers(members, desired, needed_parts, &commands);
+  ReleaseOthers(members, desired, needed_bundles, &commands);
   return commands;
 }
 
@@ -423,8 +429,8 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
   return often ? absl::Seconds(10) : absl::Milliseconds(200);
 }
 
-std::string PartSession(const ServedModel& model,
-                        const std::vector<int32_t>& experts) {
+std::string BundleSession(const ServedModel& model,
+                          const std::vector<int32_t>& experts) {
   uint64_t hash = model.content;
   for (const int32_t expert : experts) hash = FoldIn(hash, expert);
   return absl::StrCat(model.session, "#", absl::Hex(hash, absl::kZeroPad16));

@@ -1,8 +1,8 @@
 // ServingDiff: what members are to be told so that they serve what they should,
 // by pure functions of what they have and of what is wanted.
 //
-// Parts are loaded first, then routers are told the new placement, and only
-// when all of them have it are the old parts released: calls never wait. A
+// Bundles are loaded first, then routers are told the new placement, and only
+// when all of them have it are the old bundles released: calls never wait. A
 // version that replaces another is loaded as a standby; when all routers have
 // it, they are told that it answers for the name, so that one which cannot load
 // it changes nothing. What nobody wants goes from routers first, which finish
@@ -71,9 +71,9 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
 // does not serve yet has failed.
 inline constexpr int kMaxRefusals = 20;
 
-// The name of a part.
-std::string PartSession(const ServedModel& model,
-                        const std::vector<int32_t>& experts);
+// The name of a bundle.
+std::string BundleSession(const ServedModel& model,
+                          const std::vector<int32_t>& experts);
 
 v1::SessionInfo DescribeModel(const ServedModel& model,
                               const ObservedMembers& members);

@@ -38,7 +38,7 @@ void CheckpointWrite::Fail(const absl::Status& status, bool by_member) {
   failed_by_member_ = by_member;
 }
 
-void CheckpointWrite::Tend() {
+void CheckpointWrite::Poll() {
   if (done()) return;
   if (!replies_->error.ok()) return Fail(replies_->error, /*by_member=*/true);
   if (dense_entries_ != nullptr && dense_entries_->has_value()) {
@@ -93,7 +93,7 @@ void CheckpointWrite::Drop() {
     context_->mailbox->Next(MonotonicTime::InfiniteFuture());
   }
   dense_->tensors.clear();
-  if (has_all_shards()) Tend();
+  if (has_all_shards()) Poll();
   if (done() && path_->ok()) return;
   (void)AbandonCheckpoint(context_->job.checkpoint.directory, step_,
                           context_->claim.get());

@@ -43,7 +43,7 @@ class CheckpointWrite {
   int64_t step() const { return step_; }
 
   // Takes up what has come.
-  void Tend();
+  void Poll();
 
   // It has come to an end, and to which: the path, or why it is in vain.
   bool done() const { return path_.has_value(); }

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 
 namespace gshard {
 
@@ -77,10 +77,10 @@ absl::Status DenseReduction::OnLoaded(int rank,
         routers_.size(), " routers, got ", loaded.addresses_size()));
   }
   for (const std::string& address : loaded.addresses()) {
-    if (address.size() <= kMaxMeetingAddressBytes) continue;
+    if (address.size() <= kMaxRendezvousAddressBytes) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "router '", routers_[rank].name, "': expected addresses of at most ",
-        kMaxMeetingAddressBytes, " bytes, got ", address.size()));
+        kMaxRendezvousAddressBytes, " bytes, got ", address.size()));
   }
   loaded_[rank] = loaded;
   return absl::OkStatus();

@@ -116,11 +116,11 @@ absl::Status JobAttempt::Await(const std::function<bool()>& done,
                                MonotonicTime until) {
   while (true) {
     RETURN_IF_ERROR(context_->CheckWanted());
-    RETURN_IF_ERROR(TendCheckpoint());
+    RETURN_IF_ERROR(PollCheckpoint());
     if (context_->mailbox->TakeMembersChanged()) {
-      RETURN_IF_ERROR(TendMembers());
+      RETURN_IF_ERROR(CheckMembers());
     }
-    RETURN_IF_ERROR(TendRouters());
+    RETURN_IF_ERROR(PollRouters());
     if (done() || context_->env.clock() >= until) return absl::OkStatus();
     context_->mailbox->Next(
         routers_ == nullptr ? until : std::min(until, routers_->next()));
@@ -136,13 +136,13 @@ absl::StatusOr<std::vector<v1::CommandReply>> JobAttempt::AwaitAll(
 
 absl::Status JobAttempt::OnMemberFailed(const absl::Status& status) {
   // Has a better word for a worker that was lost.
-  RETURN_IF_ERROR(TendMembers());
+  RETURN_IF_ERROR(CheckMembers());
   // A member that is short of memory or disk will be so again.
   if (!IsPassing(status) || absl::IsResourceExhausted(status)) return status;
   return Leave(Exit::kLost, status);
 }
 
-absl::Status JobAttempt::TendMembers() {
+absl::Status JobAttempt::CheckMembers() {
   // Nobody is needed any more for the last checkpoint.
   if (last_step_ && writing_ != nullptr && writing_->step() == step_ &&
       writing_->has_all_shards()) {
@@ -163,19 +163,19 @@ absl::Status JobAttempt::TendMembers() {
   return absl::OkStatus();
 }
 
-absl::Status JobAttempt::TendRouters() {
+absl::Status JobAttempt::PollRouters() {
   if (routers_ == nullptr) return absl::OkStatus();
   const std::vector<MemberKey> before = routers_->ready();
-  const absl::Status status = routers_->Tend(trained_);
+  const absl::Status status = routers_->Poll(trained_);
   if (absl::IsUnavailable(status)) return OnMemberFailed(status);
   RETURN_IF_ERROR(status);
   if (routers_->ready() != before) Publish();
   return absl::OkStatus();
 }
 
-absl::Status JobAttempt::TendCheckpoint() {
+absl::Status JobAttempt::PollCheckpoint() {
   if (writing_ == nullptr) return absl::OkStatus();
-  writing_->Tend();
+  writing_->Poll();
   if (!writing_->done()) return absl::OkStatus();
   const absl::Status failed = writing_->path().status();
   if (failed.ok()) {

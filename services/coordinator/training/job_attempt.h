@@ -94,9 +94,9 @@ class JobAttempt {
   // Until all have replied.
   absl::StatusOr<std::vector<v1::CommandReply>> AwaitAll(
       std::shared_ptr<const MemberReplies> replies);
-  absl::Status TendMembers();
-  absl::Status TendRouters();
-  absl::Status TendCheckpoint();
+  absl::Status CheckMembers();
+  absl::Status PollRouters();
+  absl::Status PollCheckpoint();
   absl::Status Leave(Exit exit, const absl::Status& why);
   // Of a member: ends the attempt, or fails the job.
   absl::Status OnMemberFailed(const absl::Status& status);

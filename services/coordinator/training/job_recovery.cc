@@ -20,7 +20,8 @@ absl::Duration RetryDelay(absl::Duration delay, int32_t attempt,
   return delay * (int64_t{1} << std::min(attempt, max_attempts) >> 1);
 }
 
-absl::Status RecoveryBudget::Lose(int64_t step, const absl::Status& cause) {
+absl::Status RecoveryBudget::RecordLoss(int64_t step,
+                                        const absl::Status& cause) {
   if (step > best_step_) {
     best_step_ = step;
     in_a_row_ = 0;

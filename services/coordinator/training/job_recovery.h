@@ -32,7 +32,7 @@ class RecoveryBudget {
 
   // An attempt that had committed `step` is lost. Errors: `cause`, annotated,
   // if it was one too many.
-  absl::Status Lose(int64_t step, const absl::Status& cause);
+  absl::Status RecordLoss(int64_t step, const absl::Status& cause);
 
  private:
   const int64_t most_;

@@ -73,7 +73,7 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
     }
     BeginCheckpoint(committed_, /*validation_loss=*/std::nullopt, lost);
     RETURN_IF_ERROR(context_->Await([&] {
-      writing_->Tend();
+      writing_->Poll();
       return writing_->done();
     }));
     const absl::Status failed = writing_->path().status();

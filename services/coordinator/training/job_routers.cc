@@ -49,7 +49,7 @@ void JobRouters::Load(const MemberKey& key, Router* router) {
                  context_->Send(std::move(commands), context_->time_to_index)};
 }
 
-absl::Status JobRouters::Tend(bool training) {
+absl::Status JobRouters::Poll(bool training) {
   const MonotonicTime now = context_->env.clock();
   for (auto& [key, router] : routers_) {
     if (router.load != nullptr && router.load->decided()) {

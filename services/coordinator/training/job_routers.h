@@ -31,8 +31,8 @@ class JobRouters {
 
   // Takes up what has come; `training`: the job waits for none of them. Errors:
   // what fails the job; Unavailable if a router that owns parameters is lost.
-  absl::Status Tend(bool training);
-  // When Tend() has something to do, though nothing comes.
+  absl::Status Poll(bool training);
+  // When Poll() has something to do, though nothing comes.
   MonotonicTime next() const;
 
   // Those that have loaded, in that order.

@@ -239,7 +239,7 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
     case JobAttempt::Exit::kFailed:
       return cause;
     case JobAttempt::Exit::kLost: {
-      const absl::Status lost = budget_.Lose(attempt.committed(), cause);
+      const absl::Status lost = budget_.RecordLoss(attempt.committed(), cause);
       gave_up_ = !lost.ok();
       return lost;
     }

@@ -75,7 +75,7 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
     given.erase(next);
     if (!answer->error.ok()) {
       // A router or worker that is gone shows here first.
-      RETURN_IF_ERROR(TendMembers());
+      RETURN_IF_ERROR(CheckMembers());
       schedule.SetRouters(routers_->ready());
     }
     if (!schedule.IsCurrent(assignment)) continue;
@@ -157,7 +157,7 @@ absl::StatusOr<MonotonicTime> JobAttempt::OnMicrobatchFailed(
       (absl::IsAborted(status) || absl::IsResourceExhausted(status)) &&
       assignment.microbatch > schedule->oldest();
   if (makes_way) {
-    schedule->MadeWay(assignment);
+    schedule->Preempted(assignment);
   } else if (const int32_t failures = schedule->Failed(assignment);
              failures >= settings.max_attempts) {
     return Leave(

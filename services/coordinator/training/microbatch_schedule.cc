@@ -72,11 +72,11 @@ void MicrobatchSchedule::Finish(const Assignment& assignment) {
 }
 
 int32_t MicrobatchSchedule::Failed(const Assignment& assignment) {
-  MadeWay(assignment);
+  Preempted(assignment);
   return ++microbatches_[assignment.microbatch].failures;
 }
 
-void MicrobatchSchedule::MadeWay(const Assignment& assignment) {
+void MicrobatchSchedule::Preempted(const Assignment& assignment) {
   CHECK(IsCurrent(assignment));
   Microbatch& microbatch = microbatches_[assignment.microbatch];
   microbatch.assigned = false;

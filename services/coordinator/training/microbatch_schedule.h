@@ -68,7 +68,7 @@ class MicrobatchSchedule {
   // returns how often this microbatch has; one that made way for others has
   // not. REQUIRES: IsCurrent.
   int32_t Failed(const Assignment& assignment);
-  void MadeWay(const Assignment& assignment);
+  void Preempted(const Assignment& assignment);
   void Release(int32_t microbatch);
 
   // The oldest that is not finished; their number when complete.

@@ -24,7 +24,7 @@ Values Loss(Lowering& l, const Node& node) {
     return l.LowerByRule(node, rule, axes);
   }
   ASSIGN_OR_RETURN(const ValueId logits,
-                   l.As(node.inputs[0], sharding, axes.role));
+                   l.Reshard(node.inputs[0], sharding, axes.role));
   ASSIGN_OR_RETURN(const ValueId labels, l.Operand(node, rule, axes, 1));
   l.SetRole(axes.role);
   const ValueId masked = l.MaskPadding(logits, shape, sharding, 1,

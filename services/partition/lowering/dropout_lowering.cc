@@ -53,7 +53,7 @@ Values LowerDropoutRows(Lowering& l, const Node& node) {
     Sharding of_choices = Sharding::Replicated(2);
     of_choices.dims[0].axes = tokens;
     ASSIGN_OR_RETURN(const ValueId choices,
-                     l.As(plan.inputs[0], of_choices, axes.role));
+                     l.Reshard(plan.inputs[0], of_choices, axes.role));
     const ValueId offset = l.AddOne("rows_offset", {choices}, l.Along(tokens));
     operands[1] =
         l.AddOne("add_offset", {operands[1], offset}, {{"factor", int64_t{1}}});

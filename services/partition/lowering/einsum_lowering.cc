@@ -54,7 +54,7 @@ absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
   double most = static_cast<double>(l.options.windowed_einsum_bytes);
   for (int i = 0; i < 2; ++i) {
     const ValueId value = node.inputs[i];
-    const LocalValue& have = l.Main(value);
+    const LocalValue& have = l.Canonical(value);
     const Sharding want = l.ShardingFor(rule.operands[i], rule, axes);
     const std::optional<int> dim = GatheredDim(have.sharding, want, l.mesh);
     if (!dim.has_value() || have.role != axes.role) continue;
@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
   const int moving = largest->operand;
   const ValueId value = node.inputs[moving];
   const Shape& shape = l.Type(value).shape;
-  const LocalValue have = l.Main(value);
+  const LocalValue have = l.Canonical(value);
   std::vector<ValueId> operands(2);
   ASSIGN_OR_RETURN(operands[1], l.Operand(node, rule, axes, 1 - moving));
   l.SetRole(axes.role);

@@ -21,7 +21,7 @@ Values Lookup(Lowering& l, const Node& node) {
   }
   // The table's padding is not read, so nobody masks it, which would copy it.
   ASSIGN_OR_RETURN(const ValueId table,
-                   l.As(node.inputs[0], sharding, axes.role));
+                   l.Reshard(node.inputs[0], sharding, axes.role));
   ASSIGN_OR_RETURN(const ValueId ids, l.Operand(node, rule, axes, 1));
   l.SetRole(axes.role);
   LocalValue rows{

@@ -110,7 +110,7 @@ bool IsNear(const HaloPlan& plan, int64_t parts) {
          plan.fetch_left + plan.fetch_right <= plan.base_shard * (parts - 1);
 }
 
-bool IsWholeAtHand(const Lowering& l, ValueId value, size_t dim) {
+bool HasUncutVersion(const Lowering& l, ValueId value, size_t dim) {
   const std::vector<LocalValue>& forms = l.Versions(value);
   return std::any_of(forms.begin(), forms.end(), [&](const LocalValue& form) {
     return form.sharding.partial.empty() &&
@@ -127,7 +127,7 @@ absl::StatusOr<ValueId> HaloOperand(Lowering& l, const Node& node,
     const int factor = dims[d].front();
     halos.push_back(cuts.Find(factor, i));
     if (halos[d] == nullptr) continue;
-    if (IsWholeAtHand(l, node.inputs[i], d) ||
+    if (HasUncutVersion(l, node.inputs[i], d) ||
         !IsNear(halos[d]->plan, l.mesh.Parts(axes.of[factor]))) {
       axes.of[factor].clear();
     }

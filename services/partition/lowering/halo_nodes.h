@@ -51,7 +51,7 @@ HaloCuts ChooseCuts(const Lowering& l, const Node& node, OpRule rule,
 bool IsNear(const HaloPlan& plan, int64_t parts);
 
 // Whether a value is at hand in a form that does not cut dimension `dim`.
-bool IsWholeAtHand(const Lowering& l, ValueId value, size_t dim);
+bool HasUncutVersion(const Lowering& l, ValueId value, size_t dim);
 
 // Operand i, with each dimension that has a halo replaced by the slice of step
 // 4 of halo.h: exchanged if that is near, cut from the whole if not or if the

@@ -32,7 +32,7 @@ absl::StatusOr<std::vector<LocalValue>> Enter(Lowering& l, const Node& node) {
         "a device has ", ShapeToString(local), ", the program was written for ",
         l.Type(node.outputs[0]).ToString()));
   }
-  ASSIGN_OR_RETURN(const ValueId entered, l.As(x, sharding));
+  ASSIGN_OR_RETURN(const ValueId entered, l.Reshard(x, sharding));
   return std::vector<LocalValue>{
       {.value = entered, .sharding = Sharding::Replicated(local.size())}};
 }
@@ -45,7 +45,7 @@ absl::StatusOr<std::vector<LocalValue>> Leave(Lowering& l, const Node& node) {
     }
   }
   return std::vector<LocalValue>{
-      {.value = l.Main(node.inputs[0]).value, .sharding = sharding}};
+      {.value = l.Canonical(node.inputs[0]).value, .sharding = sharding}};
 }
 
 }  // namespace

@@ -119,7 +119,7 @@ class ReshapeNode {
     if (have == want) return std::vector<HaloRequest>{};
     // What is at hand whole is reshaped whole and then cut.
     if (!have.is_static() || !want.is_static() ||
-        IsWholeAtHand(l_, node_.inputs[0], group.from_begin)) {
+        HasUncutVersion(l_, node_.inputs[0], group.from_begin)) {
       return std::nullopt;
     }
     const int64_t unit = Unit(group), parts = l_.mesh.Parts(axes);

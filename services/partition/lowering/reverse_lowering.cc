@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<LocalValue>> LowerReverse(Lowering& l,
         [&l, input,
          d](const Axes& axes) -> std::optional<std::vector<HaloRequest>> {
       // What is at hand whole is reversed whole and then cut.
-      if (IsWholeAtHand(l, input, d)) return std::nullopt;
+      if (HasUncutVersion(l, input, d)) return std::nullopt;
       const Dim& dim = l.Type(input).shape[d];
       if (!IsUneven(dim, axes, l.mesh)) return std::vector<HaloRequest>{};
       const int64_t parts = l.mesh.Parts(axes);

@@ -25,7 +25,7 @@ absl::StatusOr<ValueId> RowStatistics::Operand(size_t i, double identity) {
   const ValueId value = node_.inputs[i];
   const Sharding sharding = l_.ShardingFor(rule_.operands[i], rule_, axes_);
   const int last = rule_.operands[0].back().front();
-  ASSIGN_OR_RETURN(ValueId x, l_.As(value, sharding, axes_.role));
+  ASSIGN_OR_RETURN(ValueId x, l_.Reshard(value, sharding, axes_.role));
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     const bool is_last = rule_.operands[i][d].front() == last;
     x = l_.MaskPadding(x, l_.Type(value).shape, sharding, d,

@@ -32,7 +32,7 @@ auto AtRank2(Function infer) {
 }
 
 // As another operator.
-auto As(const char* op) {
+auto InferAs(const char* op) {
   return AtRank2(
       [op](absl::Span<const ValueType> operands, const Attributes& attributes) {
         return FindOp(op)->infer(operands, attributes);
@@ -128,10 +128,10 @@ absl::Status GradientKernel(KernelContext& c) {
 
 std::vector<OpDef> VocabularyPartOps() {
   return {{.name = "embedding_part",
-           .infer = As("embedding"),
+           .infer = InferAs("embedding"),
            .kernel = EmbeddingKernel},
           {.name = "embedding_gradient_part",
-           .infer = As("embedding_gradient"),
+           .infer = InferAs("embedding_gradient"),
            .kernel = EmbeddingGradientKernel},
           {.name = "cross_entropy_sums",
            .infer = AtRank2(InferSums),
@@ -140,7 +140,7 @@ std::vector<OpDef> VocabularyPartOps() {
            .infer = InferOfSums,
            .kernel = OfSumsKernel},
           {.name = "cross_entropy_gradient_part",
-           .infer = As("cross_entropy_gradient"),
+           .infer = InferAs("cross_entropy_gradient"),
            .kernel = GradientKernel}};
 }
 

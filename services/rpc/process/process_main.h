@@ -36,7 +36,7 @@ template <typename Process, typename Options>
 int RunProcess(Flags& flags, const Options& options, const char* role,
                const std::vector<std::string>& arguments,
                const std::function<absl::Status()>& check = nullptr) {
-  if (const auto exit_code = flags.ParseForMain(arguments)) return *exit_code;
+  if (const auto exit_code = flags.ParseOrExit(arguments)) return *exit_code;
   absl::Status status = check ? check() : absl::OkStatus();
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

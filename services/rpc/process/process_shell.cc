@@ -110,7 +110,7 @@ std::string ProcessShell::AdvertisedAddress() const {
   return gshard::AdvertisedAddress(options_, address());
 }
 
-ChannelOptions ProcessShell::ToOthers() const {
+ChannelOptions ProcessShell::PeerChannelOptions() const {
   return {.max_message_bytes = MaxMessageBytes(options_),
           .security = security_,
           .silence = Silence(options_)};

@@ -102,7 +102,7 @@ class ProcessShell {
   // Set by Start().
   const std::shared_ptr<Security>& security() const { return security_; }
   // Of a channel to another process of the system; from Prepare() on.
-  ChannelOptions ToOthers() const;
+  ChannelOptions PeerChannelOptions() const;
 
  private:
   bool ended() const { return drained_ || !refused_.ok(); }  // needs mutex_

@@ -142,15 +142,15 @@ HealthService::HealthService() : state_(std::make_shared<State>()) {
   using grpc::internal::RpcMethod;
   using grpc::internal::RpcServiceMethod;
   for (const char* method : {kCheck, kWatch}) {
-    // ReadLate() replaces a handler.
+    // DeferRead() replaces a handler.
     auto* const added =
         new RpcServiceMethod(method, RpcMethod::BIDI_STREAMING,
                              new grpc::internal::UnknownMethodHandler(""));
     added->SetServerApiType(RpcServiceMethod::ApiType::RAW_CALL_BACK);
     AddMethod(added);
   }
-  ReadLate(0, &HealthService::Check);
-  ReadLate(1, &HealthService::Watch);
+  DeferRead(0, &HealthService::Check);
+  DeferRead(1, &HealthService::Watch);
 }
 
 void HealthService::Set(const std::string& service, bool serving) {

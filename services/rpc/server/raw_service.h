@@ -12,7 +12,7 @@
 //       : public RawService<v1::FooService::WithRawCallbackMethod_Get<
 //             v1::FooService::Service>> {
 //    public:
-//     Service() { ReadLate(MethodIndex("foo.Foo.Get"), &Service::Get); }
+//     Service() { DeferRead(MethodIndex("foo.Foo.Get"), &Service::Get); }
 //     grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext*,
 //                                   const grpc::ByteBuffer* request,
 //                                   grpc::ByteBuffer* response) override;
@@ -46,10 +46,10 @@ class RawMethods {
 // Implementation: reads the one message of a call into what `Handler`, gRPC's
 // own, takes for it.
 template <typename Handler, typename Request>
-class LateReadHandler final : public grpc::internal::MethodHandler {
+class DeferredReadHandler final : public grpc::internal::MethodHandler {
  public:
   template <typename GetReactor>
-  explicit LateReadHandler(GetReactor get_reactor)
+  explicit DeferredReadHandler(GetReactor get_reactor)
       : handler_(std::move(get_reactor)) {}
 
   void RunHandler(const HandlerParameter& parameter) override {
@@ -136,16 +136,16 @@ class RawService : public Base, public RawMethods {
   // For the constructor of `Service`, which derives from this: all of its unary
   // and server-streaming methods have to be told.
   template <typename Service>
-  void ReadLate(int index, grpc::ServerUnaryReactor* (Service::*method)(
-                               grpc::CallbackServerContext*,
-                               const grpc::ByteBuffer*, grpc::ByteBuffer*)) {
+  void DeferRead(int index, grpc::ServerUnaryReactor* (Service::*method)(
+                                grpc::CallbackServerContext*,
+                                const grpc::ByteBuffer*, grpc::ByteBuffer*)) {
     using Holder = grpc::internal::DefaultMessageHolder<grpc::ByteBuffer,
                                                         grpc::ByteBuffer>;
     using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer,
                                                          grpc::ByteBuffer>;
     auto* const service = static_cast<Service*>(this);
     this->MarkMethodStreamed(
-        index, new LateReadHandler<Handler, Holder>(
+        index, new DeferredReadHandler<Handler, Holder>(
                    [service, method](grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) {
@@ -153,15 +153,15 @@ class RawService : public Base, public RawMethods {
                    }));
   }
   template <typename Service>
-  void ReadLate(int index,
-                grpc::ServerWriteReactor<grpc::ByteBuffer>* (Service::*method)(
-                    grpc::CallbackServerContext*, const grpc::ByteBuffer*)) {
+  void DeferRead(int index,
+                 grpc::ServerWriteReactor<grpc::ByteBuffer>* (Service::*method)(
+                     grpc::CallbackServerContext*, const grpc::ByteBuffer*)) {
     using Handler =
         grpc::internal::CallbackServerStreamingHandler<grpc::ByteBuffer,
                                                        grpc::ByteBuffer>;
     auto* const service = static_cast<Service*>(this);
     this->MarkMethodStreamed(
-        index, new LateReadHandler<Handler, grpc::ByteBuffer>(
+        index, new DeferredReadHandler<Handler, grpc::ByteBuffer>(
                    [service, method](grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request) {
                      return (service->*method)(context, request);

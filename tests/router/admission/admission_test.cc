@@ -167,11 +167,11 @@ class OutstandingWorkTest : public ::testing::Test {
             .longest = work,
             .promised = promised};
   }
-  Outlook Look(const Demand& demand) const {
-    return work_.Look(demand, At(0), {.work_seconds = 0.1}, 1.0);
+  SchedulabilityEstimate Estimate(const Demand& demand) const {
+    return work_.Estimate(demand, At(0), {.work_seconds = 0.1}, 1.0);
   }
-  Outlook Look(int64_t deadline, double work) const {
-    return Look(Asks(deadline, work));
+  SchedulabilityEstimate Estimate(int64_t deadline, double work) const {
+    return Estimate(Asks(deadline, work));
   }
   OutstandingWork work_;
 };
@@ -181,15 +181,15 @@ TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
   const WaitingSentence later = Sentence("a", 2, Cost(50), At(20));
   work_.Take(soon);
   work_.Take(later);
-  EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 1.0);
-  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
-  EXPECT_DOUBLE_EQ(Look(20, 10).seconds, 9.0);
+  EXPECT_DOUBLE_EQ(Estimate(5, 10).seconds, 1.0);
+  EXPECT_DOUBLE_EQ(Estimate(10, 10).seconds, 4.0);
+  EXPECT_DOUBLE_EQ(Estimate(20, 10).seconds, 9.0);
   EXPECT_EQ(work_.WaitsOf(Asks(19, 10)).caller, 0);
   EXPECT_EQ(work_.WaitsOf(Asks(20, 10)).caller, 50);
   EXPECT_EQ(work_.WaitsOf(Asks(20, 10)).flow, 50);
   work_.Begin(later);
   work_.Progress(this, 25, At(20));
-  EXPECT_DOUBLE_EQ(Look(5, 10).seconds, 3.5);  // half of what runs is done
+  EXPECT_DOUBLE_EQ(Estimate(5, 10).seconds, 3.5);  // half of what runs is done
   work_.Progress(this, 0, {});
   EXPECT_EQ(work_.TokensOf("a"), 50);
   work_.Finish(later);
@@ -201,12 +201,12 @@ TEST_F(OutstandingWorkTest, WhatIsDueEarlierGoesFirst) {
 
 TEST_F(OutstandingWorkTest, PromisesAreNotBroken) {
   work_.Take(Sentence("b", 1, Cost(80), At(10)));
-  EXPECT_FALSE(Look(5, 20).breaks_promises);
-  EXPECT_TRUE(Look(5, 21).breaks_promises);
-  EXPECT_FALSE(Look(10, 21).breaks_promises);  // that comes after it
+  EXPECT_FALSE(Estimate(5, 20).breaks_promises);
+  EXPECT_TRUE(Estimate(5, 21).breaks_promises);
+  EXPECT_FALSE(Estimate(10, 21).breaks_promises);  // that comes after it
   // Who is late in any case cannot be made so.
   work_.Take(Sentence("b", 2, Cost(40), At(11)));
-  EXPECT_FALSE(Look(5, 20).breaks_promises);
+  EXPECT_FALSE(Estimate(5, 20).breaks_promises);
 }
 
 // One who comes alone is taken, with far more than can be done in its time.
@@ -214,14 +214,14 @@ TEST_F(OutstandingWorkTest, WhatIsGivenUpHoldsUpNobody) {
   const WaitingSentence endless = Sentence("b", 1, Cost(500), At(2));
   work_.Take(endless);
   work_.Take(Sentence("b", 2, Cost(10), At(6)));
-  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
-  EXPECT_FALSE(Look(5, 30).breaks_promises);
-  EXPECT_TRUE(Look(5, 31).breaks_promises);
+  EXPECT_DOUBLE_EQ(Estimate(10, 10).seconds, 4.0);
+  EXPECT_FALSE(Estimate(5, 30).breaks_promises);
+  EXPECT_TRUE(Estimate(5, 31).breaks_promises);
   EXPECT_TRUE(
       work_.SlackAt(At(0), {.work_seconds = 0.1}, 1.0).Allows(At(7), 30));
   work_.Begin(endless);
   work_.Progress(this, 490, At(2));
-  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 4.0);
+  EXPECT_DOUBLE_EQ(Estimate(10, 10).seconds, 4.0);
 }
 
 // It waits for its turns, before nobody who was promised to be in time.
@@ -229,10 +229,10 @@ TEST_F(OutstandingWorkTest, NoPromiseWaitsForWhatIsNotPromised) {
   WaitingSentence unpromised = Sentence("a", 1, Cost(50), At(6));
   unpromised.promised = false;
   work_.Take(unpromised);
-  EXPECT_DOUBLE_EQ(Look(10, 10).seconds, 1.0);
-  EXPECT_DOUBLE_EQ(Look(Asks(10, 10, false)).seconds, 6.0);
-  EXPECT_FALSE(Look(5, 20).breaks_promises);
-  EXPECT_TRUE(Look(Asks(5, 20, false)).breaks_promises);
+  EXPECT_DOUBLE_EQ(Estimate(10, 10).seconds, 1.0);
+  EXPECT_DOUBLE_EQ(Estimate(Asks(10, 10, false)).seconds, 6.0);
+  EXPECT_FALSE(Estimate(5, 20).breaks_promises);
+  EXPECT_TRUE(Estimate(Asks(5, 20, false)).breaks_promises);
   // It counts for its caller, whenever it is due.
   EXPECT_EQ(work_.WaitsOf(Asks(3, 10)).caller, 50);
   EXPECT_EQ(work_.WaitsOf(Asks(3, 10)).flow, 0);
@@ -243,7 +243,7 @@ TEST_F(OutstandingWorkTest, NoPromiseWaitsForWhatIsNotPromised) {
   work_.Take(Sentence("b", 2, Cost(10), At(8)));
   EXPECT_FALSE(allows_all());
   work_.Drop(unpromised);
-  EXPECT_DOUBLE_EQ(Look(Asks(10, 10, false)).seconds, 2.0);
+  EXPECT_DOUBLE_EQ(Estimate(Asks(10, 10, false)).seconds, 2.0);
 }
 
 TEST_F(OutstandingWorkTest, SlackIsWhatOthersCanWaitFor) {
@@ -374,7 +374,7 @@ TEST_F(AdmissionTest, WhoWasTakenIsNotMadeLateByOthers) {
   admission.Queued(Sentence("bulk", 1, Cost(100), kNow + milliseconds(12'000)));
   EXPECT_OK(admission.Decide(Request("a", 10, milliseconds(2000))).status);
   const auto decision = admission.Decide(Request("a", 15, milliseconds(2000)));
-  EXPECT_EQ(decision.verdict, Verdict::kInTheWay);
+  EXPECT_EQ(decision.verdict, Verdict::kWouldViolateSlo);
   EXPECT_TRUE(RetryDelay(decision.status).has_value());
 }
 
@@ -436,10 +436,10 @@ TEST_F(AdmissionTest, WhatIsMoreThanAShareIsNotPromised) {
   EXPECT_EQ(ask("b", 70).verdict, Verdict::kTooLate);
 }
 
-TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftIsHopeless) {
+TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftMissesItsDeadline) {
   Admission admission({}, {}, 1);
   const auto hopeless = [&](int64_t tokens, int64_t left_ms) {
-    return admission.Hopeless(
+    return admission.MissesDeadline(
         Sentence("a", 1, Cost(tokens), kNow + milliseconds(left_ms)), kNow);
   };
   EXPECT_FALSE(hopeless(10, 1));  // nothing is known

@@ -156,7 +156,7 @@ class Simulation {
     for (WaitingSentence& sentence : TakeJoining(
              queue_, load_, scenario_.limits, admission_.SlackAt(At(now_)))) {
       admission_.Joined(sentence);
-      if (admission_.Hopeless(sentence, At(now_))) {
+      if (admission_.MissesDeadline(sentence, At(now_))) {
         admission_.Left(sentence);
         Late(sentence);
         continue;

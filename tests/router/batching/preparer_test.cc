@@ -50,7 +50,7 @@ class PreparerTest : public ::testing::Test {
                              .flow = 1,
                              .bytes = 1,
                              .deadline = kForever,
-                             .part =
+                             .prepare_next =
                                  [this] {
                                    begun_.set_value();
                                    release_.get_future().wait();
@@ -81,7 +81,7 @@ class PreparerTest : public ::testing::Test {
                           .flow = 1,
                           .bytes = bytes,
                           .deadline = deadline,
-                          .part =
+                          .prepare_next =
                               [this, caller, bytes, left] {
                                 diary_.Write(caller);
                                 return --*left > 0 ? bytes : 0;
@@ -135,7 +135,7 @@ TEST_F(PreparerTest, OneMayHaveAllOfIt) {
                           .flow = 1,
                           .bytes = 100,
                           .deadline = kForever,
-                          .part =
+                          .prepare_next =
                               [&] {
                                 done.set_value();
                                 return 0;
@@ -168,7 +168,7 @@ TEST_F(PreparerTest, WhoRunsIsCancelledAfterThePart) {
                      .flow = 1,
                      .bytes = 1,
                      .deadline = kForever,
-                     .part =
+                     .prepare_next =
                          [&] {
                            preparer_.Cancel(number.get_future().get());
                            diary_.Write("part");

@@ -24,22 +24,22 @@ v1::DenseGroup GlooGroup() {
 }
 
 // Gloo takes whoever connects.
-TEST(MeetOverNetworkTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
-  EXPECT_OK(MeetOverNetwork("127.0.0.1")(GlooGroup()).status());
-  EXPECT_OK(MeetOverNetwork("localhost")(GlooGroup()).status());
+TEST(NetworkRendezvousTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
+  EXPECT_OK(NetworkRendezvous("127.0.0.1")(GlooGroup()).status());
+  EXPECT_OK(NetworkRendezvous("localhost")(GlooGroup()).status());
   // For documentation: no machine's, so that gloo would find nothing to listen
   // on, if it was asked.
   const std::string beyond = "192.0.2.1";
-  EXPECT_THAT(MeetOverNetwork(beyond)(GlooGroup()),
+  EXPECT_THAT(NetworkRendezvous(beyond)(GlooGroup()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr(beyond), HasSubstr("--insecure"))));
-  EXPECT_THAT(MeetOverNetwork(beyond, {.insecure = true})(GlooGroup()),
+  EXPECT_THAT(NetworkRendezvous(beyond, {.insecure = true})(GlooGroup()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr(beyond), HasSubstr("--reduce_host"),
                              Not(HasSubstr("--insecure")))));
 }
 
-TEST(MeetOverNetworkTest, HostsAreThoseOfTheAddress) {
+TEST(NetworkRendezvousTest, HostsAreThoseOfTheAddress) {
   EXPECT_EQ(HostOf("unix:/run/router"), "127.0.0.1");
   EXPECT_EQ(HostOf("127.0.0.1:7000"), "127.0.0.1");
   EXPECT_EQ(HostOf("[::1]:7000"), "::1");

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/collectives/local_meeting.h"
+#include "services/collectives/local_rendezvous.h"
 #include "services/train/job_options.h"
 #include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/train/step_contract.h"
@@ -103,7 +103,7 @@ class DenseShardTest : public ::testing::Test {
       change(&spec);
       ASSERT_OK_AND_ASSIGN(
           shards_[rank],
-          DenseShard::Create(std::move(spec), std::make_unique<LocalMeeting>(
+          DenseShard::Create(std::move(spec), std::make_unique<LocalRendezvous>(
                                                   std::move(worlds[rank]))));
       ASSERT_OK(shards_[rank]->Connect({"", ""}));
     }
@@ -348,7 +348,7 @@ TEST_F(DenseShardTest, TwoGoOnFromTheCheckpointOfTwo) {
   spec.source.checkpoint_directory = path;
   spec.source.step = 5;
   EXPECT_THAT(DenseShard::Create(std::move(spec),
-                                 std::make_unique<LocalMeeting>(
+                                 std::make_unique<LocalRendezvous>(
                                      std::move(LocalWorlds(kRouters)[0]))),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("a checkpoint of step 5, got 1")));
@@ -359,7 +359,7 @@ TEST_F(DenseShardTest, SpecsAreChecked) {
     DenseShardSpec spec = Spec(0);
     change(&spec);
     return DenseShard::Create(std::move(spec),
-                              std::make_unique<LocalMeeting>(
+                              std::make_unique<LocalRendezvous>(
                                   std::move(LocalWorlds(kRouters)[0])))
         .status();
   };

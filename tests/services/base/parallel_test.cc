@@ -34,7 +34,7 @@ TEST_P(ParallelTest, EachTileIsComputedOnce) {
 TEST_P(ParallelTest, PartsCoverTheWhole) {
   for (const int64_t size : {0, 1, 4, 5, 23}) {
     std::vector<int> counts(size, 0);
-    ParallelForParts(size, 5, [&](int64_t begin, int64_t end) {
+    ParallelForChunks(size, 5, [&](int64_t begin, int64_t end) {
       EXPECT_EQ(begin % 5, 0);
       EXPECT_LE(end - begin, 5);
       for (int64_t i = begin; i < end; ++i) ++counts[i];

@@ -198,9 +198,9 @@ TEST_F(FlagsTest, TakesNoArgumentsUnlessDeclared) {
 TEST_F(FlagsTest, ForMainPrintsWhatEndsIt) {
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
-  EXPECT_EQ(flags_.ParseForMain({"--listen=localhost:1"}), std::nullopt);
-  EXPECT_EQ(flags_.ParseForMain({"--help"}), 0);
-  EXPECT_EQ(flags_.ParseForMain({"--nonsense"}), 2);
+  EXPECT_EQ(flags_.ParseOrExit({"--listen=localhost:1"}), std::nullopt);
+  EXPECT_EQ(flags_.ParseOrExit({"--help"}), 0);
+  EXPECT_EQ(flags_.ParseOrExit({"--nonsense"}), 2);
   EXPECT_EQ(testing::internal::GetCapturedStdout(), flags_.Help());
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               HasSubstr("unknown flag --nonsense"));

@@ -20,10 +20,10 @@ std::string List(const std::vector<int32_t>& experts) {
 bool Has(const v1::Placement& placement, const Member& worker,
          const std::string& session) {
   return std::any_of(placement.workers().begin(), placement.workers().end(),
-                     [&](const v1::WorkerPlacement& part) {
-                       return part.session() == session &&
-                              part.name() == worker.info.id &&
-                              part.incarnation() == worker.incarnation;
+                     [&](const v1::WorkerPlacement& bundle) {
+                       return bundle.session() == session &&
+                              bundle.name() == worker.info.id &&
+                              bundle.incarnation() == worker.incarnation;
                      });
 }
 
@@ -72,20 +72,20 @@ ServedModel& ServingWorld::Want(const std::string& session, int32_t experts,
 }
 
 std::string ServingWorld::Text(const v1::Placement& placement) {
-  std::vector<std::string> parts;
-  for (const v1::WorkerPlacement& part : placement.workers()) {
-    parts.push_back(
-        absl::StrCat(part.name(), ": ", absl::StrJoin(part.experts(), " ")));
+  std::vector<std::string> bundles;
+  for (const v1::WorkerPlacement& bundle : placement.workers()) {
+    bundles.push_back(absl::StrCat(bundle.name(), ": ",
+                                   absl::StrJoin(bundle.experts(), " ")));
   }
-  return absl::StrJoin(parts, ", ");
+  return absl::StrJoin(bundles, ", ");
 }
 
 std::string ServingWorld::Text(const SessionCommand& command) const {
-  const auto part = parts_.find(command.session);
+  const auto bundle = bundles_.find(command.session);
   const std::string who = command.member.name;
-  const std::string what =
-      absl::StrCat(ModelOf(command.session),
-                   part == parts_.end() ? "" : " {" + List(part->second) + "}");
+  const std::string what = absl::StrCat(
+      ModelOf(command.session),
+      bundle == bundles_.end() ? "" : " {" + List(bundle->second) + "}");
   const auto router = [&](const char* verb, const v1::Placement& placement,
                           bool standby) {
     return absl::StrCat(who, verb, what, " {", Text(placement), "}",
@@ -127,7 +127,7 @@ std::vector<std::string> ServingWorld::Decide() {
     HeldSession& held = members.at(command.member).sessions[command.session];
     OnSent(command.command,
            model == desired.models.end() ? nullptr : &model->second, &held);
-    if (!held.experts.empty()) parts_[command.session] = held.experts;
+    if (!held.experts.empty()) bundles_[command.session] = held.experts;
     under_way_.push_back(command);
     log.push_back(Text(command));
     sent.push_back(Text(command));
@@ -193,11 +193,11 @@ absl::Status ServingWorld::Do(Process& process, const SessionCommand& command) {
   }
   const v1::LoadSession& load = message.load_session();
   if (load.has_router() && !process.sessions.contains(session)) {
-    for (const v1::WorkerPlacement& part :
+    for (const v1::WorkerPlacement& bundle :
          load.router().placement().workers()) {
-      const auto worker = processes.find(part.name());
+      const auto worker = processes.find(bundle.name());
       if (worker == processes.end() ||
-          worker->second.member.incarnation != part.incarnation()) {
+          worker->second.member.incarnation != bundle.incarnation()) {
         return absl::UnavailableError("a worker is not reached");
       }
     }
@@ -285,9 +285,9 @@ void ServingWorld::Restart() {
     // Joining again is not starting again: workers are where they were.
     for (auto& [router, other] : processes) {
       for (auto& [session, placement] : other.placements) {
-        for (v1::WorkerPlacement& part : *placement.mutable_workers()) {
-          if (part.name() != name) continue;
-          part.set_incarnation(process.member.incarnation);
+        for (v1::WorkerPlacement& bundle : *placement.mutable_workers()) {
+          if (bundle.name() != name) continue;
+          bundle.set_incarnation(process.member.incarnation);
         }
       }
     }

@@ -78,7 +78,7 @@ class ServingWorld {
   void Add(const std::string& name, MemberRole role, int64_t capacity_bytes);
   std::string Text(const SessionCommand& command) const;
   absl::Status Do(Process& process, const SessionCommand& command);
-  // That of a member about a session, or about a part of it.
+  // That of a member about a session, or about a bundle of it.
   std::vector<SessionCommand>::const_iterator FindUnderWay(
       const std::string& member, const std::string& session) const;
   void CheckRelease(const Process& process, const std::string& session);
@@ -86,7 +86,7 @@ class ServingWorld {
   int64_t last_incarnation_ = 0;
   int64_t last_version_ = 0;
   int64_t last_number_ = 0;
-  std::map<std::string, std::vector<int32_t>> parts_;  // by session
+  std::map<std::string, std::vector<int32_t>> bundles_;  // by session
   std::vector<SessionCommand> under_way_;
 };
 

@@ -77,7 +77,7 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
                      .eos = kEos,
                      .never = {0, 2, kBos},
                      .unk = kUnknown}) {
-    RoundParameters(translator_.RoundedParameters(), parameters_);
+    CastToBf16(translator_.Bf16Parameters(), parameters_);
     for (int i = 0; i < kSentences; ++i) {
       sentences_.push_back(RandomSentence(i));
       auto alone = translator_.Translate({&sentences_.back(), 1}, parameters_,

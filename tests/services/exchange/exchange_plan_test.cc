@@ -51,7 +51,7 @@ TEST(ExchangePlanTest, PiecesAreTheRowsOfTheExperts) {
   EXPECT_THAT(piece.ranges, ElementsAre(RowRange{0, 2}, RowRange{3, 6}));
   ASSERT_OK_AND_ASSIGN(
       const Tensor part,
-      PartOf(NumberedRows(6), Division::kRows, rows, piece, held[0]));
+      PieceOf(NumberedRows(6), Division::kRows, rows, piece, held[0]));
   EXPECT_THAT(part.span<float>(),
               ElementsAre(0, 0, 1, -1, 3, -3, 4, -4, 5, -5));
   EXPECT_EQ(plan.pieces[1].holder, 2);
@@ -67,7 +67,7 @@ TEST(ExchangePlanTest, NeighboursAndWholesAreViews) {
   ASSERT_EQ(plan.pieces.size(), 2u);
   const Tensor whole = NumberedRows(6);
   const auto part = [&](int p, Division division) {
-    return *PartOf(whole, division, rows, plan.pieces[p], held[p]);
+    return *PieceOf(whole, division, rows, plan.pieces[p], held[p]);
   };
   EXPECT_EQ(part(0, Division::kRows).raw(), whole.raw());
   EXPECT_EQ(part(1, Division::kRows).raw(),
@@ -87,11 +87,11 @@ TEST(ExchangePlanTest, IdleHoldersGetAnEmptyPieceIfAsked) {
   EXPECT_EQ(plan.pieces[0].rows, 0);
   ASSERT_OK_AND_ASSIGN(
       const Tensor part,
-      PartOf(NumberedRows(6), Division::kRows, rows, plan.pieces[0], held[0]));
+      PieceOf(NumberedRows(6), Division::kRows, rows, plan.pieces[0], held[0]));
   EXPECT_EQ(part.dims(), (Dims{0, 2}));
   ASSERT_OK_AND_ASSIGN(const Tensor sizes,
-                       PartOf(rows.group_sizes(), Division::kGroupSizes, rows,
-                              plan.pieces[0], held[0]));
+                       PieceOf(rows.group_sizes(), Division::kGroupSizes, rows,
+                               plan.pieces[0], held[0]));
   EXPECT_THAT(sizes.span<int32_t>(), ElementsAre(0, 0));
   EXPECT_EQ(
       PlanExchange(rows, kWithRows, holders, /*idle_too=*/false).pieces.size(),
@@ -114,8 +114,8 @@ TEST(ExchangePlanTest, AReplicaGetsTheSizesOfItsPieceOnly) {
   EXPECT_THAT(ExpertsOf(busy, 2),
               ElementsAre(ElementsAre(0), ElementsAre(2, 3)));
   ASSERT_OK_AND_ASSIGN(const Tensor sizes,
-                       PartOf(rows.group_sizes(), Division::kGroupSizes, rows,
-                              busy.pieces[0], held[0]));
+                       PieceOf(rows.group_sizes(), Division::kGroupSizes, rows,
+                               busy.pieces[0], held[0]));
   EXPECT_THAT(sizes.span<int32_t>(), ElementsAre(2, 0, 0));
 }
 
@@ -136,7 +136,7 @@ TEST(ExchangePlanTest, RefusesOperandsWithOtherRows) {
   const RowPlan plan = PlanExchange(
       rows, kWithRows, std::vector<ReplicaHolder>{{held}}, /*idle_too=*/false);
   for (const Tensor& operand : {NumberedRows(5), Tensor::Scalar(1.0f)}) {
-    EXPECT_THAT(PartOf(operand, Division::kRows, rows, plan.pieces[0], held),
+    EXPECT_THAT(PieceOf(operand, Division::kRows, rows, plan.pieces[0], held),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("expected 6 rows, got ")));
   }

@@ -55,8 +55,8 @@ class HotExpertsTest : public ::testing::Test {
   // How many workers hold each expert.
   static Counts CountsOf(const v1::Placement& placement) {
     Counts counts(3);
-    for (const v1::WorkerPlacement& part : placement.workers()) {
-      for (const int32_t expert : part.experts()) ++counts.at(expert);
+    for (const v1::WorkerPlacement& bundle : placement.workers()) {
+      for (const int32_t expert : bundle.experts()) ++counts.at(expert);
     }
     return counts;
   }

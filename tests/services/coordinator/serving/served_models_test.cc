@@ -38,10 +38,10 @@ TEST_F(ServedModelsTest, EachExpertIsOnAsManyWorkersAsAskedFor) {
   }
   EXPECT_EQ(counts, (std::map<int32_t, int>{{0, 2}, {1, 2}, {2, 2}}));
   // What routers call is what the workers have loaded.
-  for (const v1::WorkerPlacement& part : session.placement().workers()) {
-    const int w = part.name()[1] - '0';
-    EXPECT_EQ(part.session(), workers_[w]->last_load().session());
-    EXPECT_GT(part.incarnation(), 0);
+  for (const v1::WorkerPlacement& bundle : session.placement().workers()) {
+    const int w = bundle.name()[1] - '0';
+    EXPECT_EQ(bundle.session(), workers_[w]->last_load().session());
+    EXPECT_GT(bundle.incarnation(), 0);
   }
 }
 

@@ -171,18 +171,18 @@ TEST_F(ServedVersionsTest, TheNextCoordinatorFindsExpertsWhereTheyWere) {
   const auto loads = [&] {
     std::set<std::string> sessions;
     const v1::SessionInfo session = Session();
-    for (const v1::WorkerPlacement& part : session.placement().workers()) {
-      sessions.insert(part.name() + " " + part.session());
+    for (const v1::WorkerPlacement& bundle : session.placement().workers()) {
+      sessions.insert(bundle.name() + " " + bundle.session());
     }
     return sessions;
   };
-  const std::set<std::string> parts = loads();
+  const std::set<std::string> bundles = loads();
   cluster_->RestartCoordinator();
   const v1::SessionInfo after = WaitForReplicas(3);
   EXPECT_EQ(after.replicas(), 1);
   EXPECT_GT(after.placement().version(), before.version());
   EXPECT_EQ(ExpertsOf(after.placement()), ExpertsOf(before));
-  EXPECT_EQ(loads(), parts);
+  EXPECT_EQ(loads(), bundles);
   // It had the model, and was told so.
   EXPECT_THAT(router_->commands(), Contains("load m@1").Times(2));
   EXPECT_THAT(router_->commands(), Not(Contains("unload m@1")));

@@ -44,8 +44,8 @@ class ServingDiffTest : public ::testing::Test {
   void ExpectTidy() {
     std::multiset<std::string> placed, held;
     for (const auto& [session, model] : world_.desired.models) {
-      for (const auto& part : model.placement.workers()) {
-        placed.insert(part.name() + " " + part.session());
+      for (const auto& bundle : model.placement.workers()) {
+        placed.insert(bundle.name() + " " + bundle.session());
       }
     }
     for (const auto& [name, process] : world_.processes) {
@@ -212,9 +212,9 @@ TEST_F(ServingDiffTest, TheNextCoordinatorAsksForWhatTheOneBeforePlaced) {
       world_.Decide(),
       ElementsAre("w0 load m@1 {0 1}", "w0 load m@1 {1}", "w1 load m@1 {2 3}",
                   "w1 load m@1 {3}", "w2 load m@1 {0}", "w3 load m@1 {2}"));
-  world_.Answer("w0", PartSession(world_.model("m@1"), {0, 1}));
+  world_.Answer("w0", BundleSession(world_.model("m@1"), {0, 1}));
   EXPECT_THAT(world_.Decide(), IsEmpty());
-  world_.Answer("w1", PartSession(world_.model("m@1"), {2, 3}));
+  world_.Answer("w1", BundleSession(world_.model("m@1"), {2, 3}));
   EXPECT_THAT(world_.Decide(),
               ElementsAre(absl::StrCat("r load m@1 {", placed, "}")));
   world_.Answer("r", "m@1");  // it has it, but another placement
@@ -229,15 +229,15 @@ TEST_F(ServingDiffTest, TheNextCoordinatorAsksForWhatTheOneBeforePlaced) {
 TEST_F(ServingDiffTest, WhatIsKeptOnDiskIsNotTrusted) {
   v1::Placement kept;
   for (int i = 0; i < 2; ++i) {
-    v1::WorkerPlacement* const part = kept.add_workers();
-    part->set_name("w0");
-    part->set_session("m@1#0000000000000000");
-    for (const int32_t expert : {7, 1, 1, -1, 0}) part->add_experts(expert);
+    v1::WorkerPlacement* const bundle = kept.add_workers();
+    bundle->set_name("w0");
+    bundle->set_session("m@1#0000000000000000");
+    for (const int32_t expert : {7, 1, 1, -1, 0}) bundle->add_experts(expert);
   }
   ServedModel& model = world_.Want("m@1", 4);
   Adopt(kept, &model);
   EXPECT_EQ(Placed(), "w0: 0 1");
-  EXPECT_EQ(model.placement.workers(0).session(), PartSession(model, {0, 1}));
+  EXPECT_EQ(model.placement.workers(0).session(), BundleSession(model, {0, 1}));
   // Who comes later is asked then.
   FindKept(&model, &world_.members);
   EXPECT_EQ(model.away.workers_size(), 1);
@@ -313,7 +313,7 @@ TEST_F(ServingDiffTest, AWorkerWithoutRoomKeepsWhatItHas) {
   Serve();
   world_.Lose("w1");
   world_.Decide();
-  world_.Answer("w0", PartSession(world_.model("m@1"), {2, 3}),
+  world_.Answer("w0", BundleSession(world_.model("m@1"), {2, 3}),
                 absl::ResourceExhaustedError("no memory"));
   world_.Settle();
   EXPECT_EQ(Placed(), "w0: 0 1");

@@ -109,14 +109,15 @@ class Walk {
     for (const auto& [name, process] : world_.processes) {
       workers += process.member.info.role == MemberRole::kExpertWorker;
     }
-    std::set<std::string> wanted, parts;
+    std::set<std::string> wanted, bundles;
     for (const auto& [session, model] : world_.desired.models) {
       EXPECT_EQ(model.phase, ServedModel::Phase::kAnswering) << session;
       wanted.insert(session);
       std::map<int32_t, std::set<std::string>> holders;
-      for (const v1::WorkerPlacement& part : model.placement.workers()) {
-        parts.insert(part.name() + " " + part.session());
-        for (const int32_t e : part.experts()) holders[e].insert(part.name());
+      for (const v1::WorkerPlacement& bundle : model.placement.workers()) {
+        bundles.insert(bundle.name() + " " + bundle.session());
+        for (const int32_t e : bundle.experts())
+          holders[e].insert(bundle.name());
       }
       for (int32_t e = 0; e < model.experts; ++e) {
         EXPECT_GE(holders[e].size(), std::min<size_t>(model.replicas, workers));
@@ -133,10 +134,10 @@ class Walk {
         continue;
       }
       for (const std::string& session : process.sessions) {
-        EXPECT_EQ(parts.erase(name + " " + session), 1u) << session;
+        EXPECT_EQ(bundles.erase(name + " " + session), 1u) << session;
       }
     }
-    EXPECT_THAT(parts, IsEmpty());
+    EXPECT_THAT(bundles, IsEmpty());
   }
 
   const uint64_t seed_;

@@ -14,11 +14,11 @@ using ::testing::HasSubstr;
 TEST(JobRecoveryDecisionTest, ABudgetIsOfRecoveriesWithoutAStepFurther) {
   RecoveryBudget budget(2);
   const absl::Status cause = absl::UnavailableError("lost");
-  EXPECT_OK(budget.Lose(0, cause));
-  EXPECT_OK(budget.Lose(0, cause));
-  EXPECT_OK(budget.Lose(3, cause));  // further than before
-  EXPECT_OK(budget.Lose(2, cause));  // not so
-  EXPECT_THAT(budget.Lose(3, cause),
+  EXPECT_OK(budget.RecordLoss(0, cause));
+  EXPECT_OK(budget.RecordLoss(0, cause));
+  EXPECT_OK(budget.RecordLoss(3, cause));  // further than before
+  EXPECT_OK(budget.RecordLoss(2, cause));  // not so
+  EXPECT_THAT(budget.RecordLoss(3, cause),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("gave up after 2 recoveries without a step "
                                  "further: lost")));

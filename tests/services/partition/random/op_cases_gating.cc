@@ -1,7 +1,7 @@
 // The MoE layer: gating, dispatch to experts, combine.
 
 #include "services/moe/graph_ops.h"
-#include "services/moe/settle_choices.h"
+#include "services/moe/missing_experts.h"
 #include "tests/services/partition/random/random_case.h"
 
 namespace gshard {
@@ -75,10 +75,10 @@ void MoeLayer(CaseWriter& c) {
   if (c.Chance(0.3)) rows = c.Annotated(rows);
   ValueId weight = gated.gate.weight;
   if (c.Chance(0.3)) {
-    const SettledValues settled =
-        SettleRows(c.b, rows, sent.row_source, weight);
-    weight = settled.weight;
-    c.Result(settled.lost);
+    const RenormalizedValues renormalized =
+        RenormalizeWeights(c.b, rows, sent.row_source, weight);
+    weight = renormalized.weight;
+    c.Result(renormalized.lost);
   }
   c.Result(CombineRows(c.b, rows, sent.row_source, weight));
   if (c.Chance(0.5)) c.Result(gated.gate.balance_loss);

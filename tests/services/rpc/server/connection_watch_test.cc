@@ -41,8 +41,8 @@ class Translation final
           v1::TranslationService::Service>> {
  public:
   Translation() {
-    ReadLate(MethodIndex("gshard.v1.TranslationService.Translate"),
-             &Translation::Translate);
+    DeferRead(MethodIndex("gshard.v1.TranslationService.Translate"),
+              &Translation::Translate);
   }
   grpc::ServerUnaryReactor* Translate(grpc::CallbackServerContext* context,
                                       const grpc::ByteBuffer* request,

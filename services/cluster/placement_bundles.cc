@@ -1,4 +1,4 @@
-#include "services/cluster/placement_parts.h"
+#include "services/cluster/placement_bundles.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,9 +6,9 @@
 
 namespace gshard {
 
-PartChange PlanParts(absl::Span<const std::vector<int32_t>> held,
-                     absl::Span<const int32_t> wanted) {
-  PartChange change;
+BundleChange PlanBundles(absl::Span<const std::vector<int32_t>> held,
+                         absl::Span<const int32_t> wanted) {
+  BundleChange change;
   change.keep.assign(held.size(), false);
   std::vector<int32_t> missing(wanted.begin(), wanted.end());
   // The largest first: they are the dearest to load again.
@@ -17,7 +17,7 @@ PartChange PlanParts(absl::Span<const std::vector<int32_t>> held,
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return held[a].size() > held[b].size();
   });
-  size_t parts = 0;
+  size_t bundles = 0;
   for (const size_t i : order) {
     if (held[i].empty() || !std::includes(missing.begin(), missing.end(),
                                           held[i].begin(), held[i].end())) {
@@ -28,9 +28,9 @@ PartChange PlanParts(absl::Span<const std::vector<int32_t>> held,
                         held[i].end(), std::back_inserter(rest));
     missing = std::move(rest);
     change.keep[i] = true;
-    ++parts;
+    ++bundles;
   }
-  if (parts + !missing.empty() > kMaxParts) {
+  if (bundles + !missing.empty() > kMaxBundles) {
     change.keep.assign(held.size(), false);
     missing.assign(wanted.begin(), wanted.end());
   }

@@ -1,7 +1,7 @@
-// What all meetings promise: members come together by addresses that travel
-// by hand, exchange as any group, and nobody waits for one that is gone.
+// What every rendezvous promises: members come together by addresses that
+// travel by hand, exchange as any group, and nobody waits for one that is gone.
 
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 
 #include "services/base/status_macros.h"
 #include "services/collectives/collectives.h"
-#include "services/collectives/gloo_meeting.h"
-#include "services/collectives/local_meeting.h"
+#include "services/collectives/gloo_rendezvous.h"
+#include "services/collectives/local_rendezvous.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -29,57 +29,60 @@ using ::testing::_;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-using Meetings = std::vector<std::unique_ptr<Meeting>>;
+using RendezvousList = std::vector<std::unique_ptr<Rendezvous>>;
 
 struct Kind {
   std::string name;
-  std::function<Meetings(int size)> make;
+  std::function<RendezvousList(int size)> make;
 };
 
-Meetings LocalMeetings(int size) {
-  Meetings meetings;
+RendezvousList LocalRendezvousList(int size) {
+  RendezvousList rendezvous_list;
   for (auto& world : LocalWorlds(size)) {
-    meetings.push_back(std::make_unique<LocalMeeting>(std::move(world)));
+    rendezvous_list.push_back(
+        std::make_unique<LocalRendezvous>(std::move(world)));
   }
-  return meetings;
+  return rendezvous_list;
 }
 
-Meetings GlooMeetings(int size, milliseconds timeout) {
-  Meetings meetings;
+RendezvousList GlooRendezvousList(int size, milliseconds timeout) {
+  RendezvousList rendezvous_list;
   for (int rank = 0; rank < size; ++rank) {
-    GlooMeetingOptions options;
+    GlooRendezvousOptions options;
     options.rank = rank;
     options.size = size;
     options.timeout = timeout;
-    auto meeting = GlooMeeting::Create(options);
-    EXPECT_OK(meeting);
-    meetings.push_back(*std::move(meeting));
+    auto rendezvous = GlooRendezvous::Create(options);
+    EXPECT_OK(rendezvous);
+    rendezvous_list.push_back(*std::move(rendezvous));
   }
-  return meetings;
+  return rendezvous_list;
 }
 
 // What the members have for `rank`.
-std::vector<std::string> AddressesFor(const Meetings& meetings, size_t rank) {
+std::vector<std::string> AddressesFor(const RendezvousList& rendezvous_list,
+                                      size_t rank) {
   std::vector<std::string> addresses;
-  for (const auto& meeting : meetings) {
-    EXPECT_LE(meeting->addresses()[rank].size(), kMaxMeetingAddressBytes);
-    addresses.push_back(meeting->addresses()[rank]);
+  for (const auto& rendezvous : rendezvous_list) {
+    EXPECT_LE(rendezvous->addresses()[rank].size(), kMaxRendezvousAddressBytes);
+    addresses.push_back(rendezvous->addresses()[rank]);
   }
   return addresses;
 }
 
 // Runs all members, each on a thread of its own; statuses by rank.
 std::vector<absl::Status> Meet(
-    Meetings& meetings,
+    RendezvousList& rendezvous_list,
     const std::function<absl::Status(int rank, Communicator& comm)>& member) {
-  std::vector<absl::Status> statuses(meetings.size());
+  std::vector<absl::Status> statuses(rendezvous_list.size());
   std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < meetings.size(); ++rank) {
-    threads.emplace_back([&, rank, addresses = AddressesFor(meetings, rank)] {
-      const auto group = meetings[rank]->Join(addresses);
-      statuses[rank] =
-          group.ok() ? member(static_cast<int>(rank), **group) : group.status();
-    });
+  for (size_t rank = 0; rank < rendezvous_list.size(); ++rank) {
+    threads.emplace_back(
+        [&, rank, addresses = AddressesFor(rendezvous_list, rank)] {
+          const auto group = rendezvous_list[rank]->Join(addresses);
+          statuses[rank] = group.ok() ? member(static_cast<int>(rank), **group)
+                                      : group.status();
+        });
   }
   for (std::thread& thread : threads) thread.join();
   return statuses;
@@ -92,32 +95,32 @@ absl::Status AddOne(Communicator& comm) {
   return absl::OkStatus();
 }
 
-class MeetingTest : public ::testing::TestWithParam<Kind> {};
+class RendezvousTest : public ::testing::TestWithParam<Kind> {};
 
-TEST_P(MeetingTest, MembersMeetAndExchange) {
+TEST_P(RendezvousTest, MembersMeetAndExchange) {
   for (const int size : {1, 2, 4}) {
-    Meetings meetings = GetParam().make(size);
-    for (const auto& status :
-         Meet(meetings, [&](int rank, Communicator&comm) -> absl::Status {
-           EXPECT_EQ(comm.rank(), rank);
-           EXPECT_EQ(comm.size(), size);
-           return AddOne(comm);
-         })) {
+    RendezvousList rendezvous_list = GetParam().make(size);
+    for (const auto& status : Meet(
+             rendezvous_list, [&](int rank, Communicator&comm) -> absl::Status {
+               EXPECT_EQ(comm.rank(), rank);
+               EXPECT_EQ(comm.size(), size);
+               return AddOne(comm);
+             })) {
       EXPECT_OK(status);
     }
   }
 }
 
 // Rank 1 comes to the second exchange when rank 0 has stopped waiting for it.
-TEST_P(MeetingTest, AbortWakesAMemberThatWaits) {
-  Meetings meetings = GetParam().make(2);
+TEST_P(RendezvousTest, AbortWakesAMemberThatWaits) {
+  RendezvousList rendezvous_list = GetParam().make(2);
   std::promise<void> met, ended;
   std::thread aborting([&] {
     met.get_future().wait();
-    meetings[0]->Abort();
+    rendezvous_list[0]->Abort();
   });
   const auto statuses =
-      Meet(meetings, [&](int rank, Communicator& comm) -> absl::Status {
+      Meet(rendezvous_list, [&](int rank, Communicator& comm) -> absl::Status {
         RETURN_IF_ERROR(AddOne(comm));
         if (rank == 1) {
           ended.get_future().wait();
@@ -133,24 +136,24 @@ TEST_P(MeetingTest, AbortWakesAMemberThatWaits) {
   EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, _));
 }
 
-TEST_P(MeetingTest, NothingIsExchangedAfterAnAbort) {
-  Meetings meetings = GetParam().make(2);
+TEST_P(RendezvousTest, NothingIsExchangedAfterAnAbort) {
+  RendezvousList rendezvous_list = GetParam().make(2);
   const auto statuses =
-      Meet(meetings, [&](int rank, Communicator& comm) -> absl::Status {
-        if (rank == 0) meetings[0]->Abort();
+      Meet(rendezvous_list, [&](int rank, Communicator& comm) -> absl::Status {
+        if (rank == 0) rendezvous_list[0]->Abort();
         return AddOne(comm);
       });
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kCancelled, _));
   EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, _));
 }
 
-TEST_P(MeetingTest, AMemberThatGoesIsMissed) {
-  Meetings meetings = GetParam().make(3);
+TEST_P(RendezvousTest, AMemberThatGoesIsMissed) {
+  RendezvousList rendezvous_list = GetParam().make(3);
   const auto statuses =
-      Meet(meetings, [&](int rank, Communicator& comm) -> absl::Status {
+      Meet(rendezvous_list, [&](int rank, Communicator& comm) -> absl::Status {
         RETURN_IF_ERROR(AddOne(comm));
         if (rank == 2) {
-          meetings[2] = nullptr;
+          rendezvous_list[2] = nullptr;
           return absl::OkStatus();
         }
         return AddOne(comm);
@@ -159,81 +162,82 @@ TEST_P(MeetingTest, AMemberThatGoesIsMissed) {
   EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kUnavailable, _));
 }
 
-TEST_P(MeetingTest, AddressesAreOnePerMember) {
-  Meetings meetings = GetParam().make(2);
-  EXPECT_THAT(meetings[0]->addresses(), SizeIs(2));
-  EXPECT_THAT(meetings[0]->Join({"", "", ""}),
+TEST_P(RendezvousTest, AddressesAreOnePerMember) {
+  RendezvousList rendezvous_list = GetParam().make(2);
+  EXPECT_THAT(rendezvous_list[0]->addresses(), SizeIs(2));
+  EXPECT_THAT(rendezvous_list[0]->Join({"", "", ""}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("of 2 members, got 3")));
 }
 
-INSTANTIATE_TEST_SUITE_P(, MeetingTest,
-                         ::testing::Values(Kind{"Local", LocalMeetings},
+INSTANTIATE_TEST_SUITE_P(, RendezvousTest,
+                         ::testing::Values(Kind{"Local", LocalRendezvousList},
                                            Kind{"Gloo",
                                                 [](int size) {
-                                                  return GlooMeetings(
+                                                  return GlooRendezvousList(
                                                       size,
                                                       std::chrono::seconds(60));
                                                 }}),
                          [](const auto& info) { return info.param.name; });
 
-TEST(GlooMeetingTest, AddressesAreChecked) {
-  Meetings meetings = GlooMeetings(2, milliseconds(1000));
-  std::vector<std::string> addresses = AddressesFor(meetings, 0);
+TEST(GlooRendezvousTest, AddressesAreChecked) {
+  RendezvousList rendezvous_list = GlooRendezvousList(2, milliseconds(1000));
+  std::vector<std::string> addresses = AddressesFor(rendezvous_list, 0);
   const std::string good = addresses[1];
   for (const std::string& bad :
        {std::string(), std::string("\x02"), good + good, good.substr(1),
         std::string(good.size(), '\x7f')}) {
     addresses[1] = bad;
-    EXPECT_THAT(meetings[0]->Join(addresses),
+    EXPECT_THAT(rendezvous_list[0]->Join(addresses),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("address of member 1")));
   }
 }
 
 // The port of rank 1 has been closed: it is gone before the two have met.
-TEST(GlooMeetingTest, AMemberThatIsGoneBeforeIsMissed) {
+TEST(GlooRendezvousTest, AMemberThatIsGoneBeforeIsMissed) {
   for (const size_t rank : {0, 1}) {
-    Meetings meetings = GlooMeetings(2, milliseconds(200));
-    const auto addresses = AddressesFor(meetings, rank);
-    meetings[1 - rank] = nullptr;
-    const absl::Status status = meetings[rank]->Join(addresses).status();
+    RendezvousList rendezvous_list = GlooRendezvousList(2, milliseconds(200));
+    const auto addresses = AddressesFor(rendezvous_list, rank);
+    rendezvous_list[1 - rank] = nullptr;
+    const absl::Status status = rendezvous_list[rank]->Join(addresses).status();
     EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status))
         << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("joining"));
   }
 }
 
-TEST(GlooMeetingTest, AbortEndsTheWaitForMembers) {
+TEST(GlooRendezvousTest, AbortEndsTheWaitForMembers) {
   for (const size_t rank : {0, 1}) {
-    Meetings meetings = GlooMeetings(2, std::chrono::seconds(60));
+    RendezvousList rendezvous_list =
+        GlooRendezvousList(2, std::chrono::seconds(60));
     // The other one lives, and never joins.
-    const auto addresses = AddressesFor(meetings, rank);
+    const auto addresses = AddressesFor(rendezvous_list, rank);
     auto joined = std::async(std::launch::async, [&] {
-      auto group = meetings[rank]->Join(addresses);
+      auto group = rendezvous_list[rank]->Join(addresses);
       if (!group.ok()) return group.status();
       return AddOne(**group);  // who connects may think that it has met
     });
-    meetings[rank]->Abort();
+    rendezvous_list[rank]->Abort();
     EXPECT_THAT(joined.get(), StatusIs(absl::StatusCode::kCancelled, _));
   }
 }
 
-TEST(GlooMeetingTest, CreateChecksItsOptions) {
-  GlooMeetingOptions options;
+TEST(GlooRendezvousTest, CreateChecksItsOptions) {
+  GlooRendezvousOptions options;
   options.rank = 2;
   options.size = 2;
-  EXPECT_THAT(GlooMeeting::Create(options),
+  EXPECT_THAT(GlooRendezvous::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("got rank 2 of 2")));
   options.rank = 0;
   options.timeout = milliseconds(0);
   EXPECT_THAT(
-      GlooMeeting::Create(options),
+      GlooRendezvous::Create(options),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("timeout")));
   options.timeout = milliseconds(1);
   options.host = "192.0.2.1";  // reserved for documentation
-  EXPECT_THAT(GlooMeeting::Create(options),
+  EXPECT_THAT(GlooRendezvous::Create(options),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("host '192.0.2.1'")));
 }

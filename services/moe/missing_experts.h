@@ -5,8 +5,8 @@
 //
 // Letters: T tokens, R rows, M width.
 
-#ifndef SERVICES_MOE_SETTLE_CHOICES_H_
-#define SERVICES_MOE_SETTLE_CHOICES_H_
+#ifndef SERVICES_MOE_MISSING_EXPERTS_H_
+#define SERVICES_MOE_MISSING_EXPERTS_H_
 
 #include <vector>
 
@@ -19,7 +19,7 @@
 
 namespace gshard {
 
-struct SettledChoices {
+struct RenormalizedWeights {
   Tensor weight;  // f32[T, 2]; the argument itself if nothing is lost
   Tensor lost;    // i32[T]: choices lost, 0 to 2
 };
@@ -27,7 +27,7 @@ struct SettledChoices {
 // `row_source` i32[R] as PlanDispatch makes it, `weight` f32[T, 2] with 0 for
 // choices without a row. Errors: InvalidArgument for other shapes, ranges that
 // are not within [0, R), or a row source that is not a choice.
-absl::StatusOr<SettledChoices> SettleChoices(
+absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows);
 
@@ -36,22 +36,22 @@ absl::StatusOr<SettledChoices> SettleChoices(
 // runner of the segment call that has brought them (SegmentRunner::lost_rows),
 // none without one. For training, which does not go on without experts, it is
 // the identity on weights.
-struct SettledValues {
+struct RenormalizedValues {
   ValueId weight = kNoValue;
   ValueId lost = kNoValue;
 };
-SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
-                         ValueId weight);
+RenormalizedValues RenormalizeWeights(Builder& builder, ValueId rows,
+                                      ValueId row_source, ValueId weight);
 
-// Its kernel by SettleChoices(), or by one that does the same.
-using SettleFunction = absl::StatusOr<SettledChoices> (*)(
+// Its kernel by RenormalizeForMissingExperts(), or by one that does the same.
+using RenormalizeFunction = absl::StatusOr<RenormalizedWeights> (*)(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows);
-Kernel SettleKernel(SettleFunction settle);
+Kernel RenormalizeKernel(RenormalizeFunction renormalize);
 
 // For RegisterMoeOps().
-std::vector<OpDef> SettleOps();
+std::vector<OpDef> RenormalizeOps();
 
 }  // namespace gshard
 
-#endif  // SERVICES_MOE_SETTLE_CHOICES_H_
+#endif  // SERVICES_MOE_MISSING_EXPERTS_H_

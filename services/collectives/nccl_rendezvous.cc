@@ -1,4 +1,4 @@
-#include "services/collectives/nccl_meeting.h"
+#include "services/collectives/nccl_rendezvous.h"
 
 #include <utility>
 
@@ -8,12 +8,12 @@
 
 namespace gshard {
 
-NcclMeeting::NcclMeeting(int rank, int size, const NcclOptions& options)
+NcclRendezvous::NcclRendezvous(int rank, int size, const NcclOptions& options)
     : rank_(rank), addresses_(size), options_(options) {
   options_.cancelled = &aborted_;
 }
 
-absl::StatusOr<std::unique_ptr<NcclMeeting>> NcclMeeting::Create(
+absl::StatusOr<std::unique_ptr<NcclRendezvous>> NcclRendezvous::Create(
     int rank, int size, const NcclOptions& options) {
   if (size < 1 || rank < 0 || rank >= size) {
     return absl::InvalidArgumentError(
@@ -21,15 +21,16 @@ absl::StatusOr<std::unique_ptr<NcclMeeting>> NcclMeeting::Create(
                      rank, " of ", size));
   }
   RETURN_IF_ERROR(CheckGpu(options.gpu));
-  std::unique_ptr<NcclMeeting> meeting(new NcclMeeting(rank, size, options));
+  std::unique_ptr<NcclRendezvous> rendezvous(
+      new NcclRendezvous(rank, size, options));
   if (rank == 0) {
-    ASSIGN_OR_RETURN(meeting->id_, NewNcclId());
-    for (int r = 1; r < size; ++r) meeting->addresses_[r] = meeting->id_;
+    ASSIGN_OR_RETURN(rendezvous->id_, NewNcclId());
+    for (int r = 1; r < size; ++r) rendezvous->addresses_[r] = rendezvous->id_;
   }
-  return meeting;
+  return rendezvous;
 }
 
-absl::StatusOr<Communicator*> NcclMeeting::Join(
+absl::StatusOr<Communicator*> NcclRendezvous::Join(
     absl::Span<const std::string> addresses) {
   if (addresses.size() != addresses_.size()) {
     return absl::InvalidArgumentError(

@@ -1,8 +1,8 @@
-// LocalMeeting: the members are threads of this process and have met already.
-// The in-process twin of the others.
+// LocalRendezvous: the members are threads of this process and have met
+// already. The in-process twin of the others.
 
-#ifndef SERVICES_COLLECTIVES_LOCAL_MEETING_H_
-#define SERVICES_COLLECTIVES_LOCAL_MEETING_H_
+#ifndef SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
+#define SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
 
 #include <atomic>
 #include <memory>
@@ -10,15 +10,15 @@
 #include <vector>
 
 #include "services/collectives/local_world.h"
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 
 namespace gshard {
 
-class LocalMeeting : public Meeting {
+class LocalRendezvous : public Rendezvous {
  public:
   // One of the worlds of LocalWorlds().
-  explicit LocalMeeting(std::unique_ptr<LocalWorld> world);
-  ~LocalMeeting() override;
+  explicit LocalRendezvous(std::unique_ptr<LocalWorld> world);
+  ~LocalRendezvous() override;
 
   const std::vector<std::string>& addresses() const override {
     return addresses_;
@@ -38,4 +38,4 @@ class LocalMeeting : public Meeting {
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_LOCAL_MEETING_H_
+#endif  // SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_

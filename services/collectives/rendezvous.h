@@ -1,13 +1,13 @@
-// Meeting: how the members of a group come together when each of them can talk
-// to a third party, but no folder is shared and nobody has an address yet.
+// Rendezvous: how the members of a group come together when each of them can
+// talk to a third party, but no folder is shared and nobody has an address yet.
 //
 // Each member makes its end and tells the third party its addresses, one for
 // each member; once all have, each is told those that the others have for it,
 // and joins. A member that is lost, or Abort(), ends the wait of those that
 // wait for it.
 
-#ifndef SERVICES_COLLECTIVES_MEETING_H_
-#define SERVICES_COLLECTIVES_MEETING_H_
+#ifndef SERVICES_COLLECTIVES_RENDEZVOUS_H_
+#define SERVICES_COLLECTIVES_RENDEZVOUS_H_
 
 #include <cstddef>
 #include <string>
@@ -21,15 +21,15 @@
 namespace gshard {
 
 // Of one address.
-inline constexpr size_t kMaxMeetingAddressBytes = 256;
+inline constexpr size_t kMaxRendezvousAddressBytes = 256;
 
 // One thread at a time, but for Abort().
-class Meeting {
+class Rendezvous {
  public:
-  virtual ~Meeting() = default;
+  virtual ~Rendezvous() = default;
 
   // addresses()[r] is for the member of rank r. Opaque bytes, at most
-  // kMaxMeetingAddressBytes each; some may be empty, the own one is.
+  // kMaxRendezvousAddressBytes each; some may be empty, the own one is.
   virtual const std::vector<std::string>& addresses() const = 0;
 
   // Waits for the other members; addresses[r] is what the member of rank r has
@@ -49,4 +49,4 @@ class Meeting {
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_MEETING_H_
+#endif  // SERVICES_COLLECTIVES_RENDEZVOUS_H_

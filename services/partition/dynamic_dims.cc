@@ -1,4 +1,4 @@
-#include "services/partition/known_sizes.h"
+#include "services/partition/dynamic_dims.h"
 
 #include <algorithm>
 
@@ -40,11 +40,11 @@ bool Keep(Lowering& l, const std::string& symbol) {
 // Brings a vector as long as `dim` of some value so far into the sharding.
 absl::Status Bring(Lowering& l, const Dim& dim, const DimSharding& wanted) {
   for (size_t v = 0; v < l.program.values.size(); ++v) {
-    if (!l.HasForm(v) || l.shardings.IsManual(v)) continue;
+    if (!l.HasVersion(v) || l.shardings.IsManual(v)) continue;
     const Shape& shape = l.Type(v).shape;
     for (size_t d = 0; d < shape.size(); ++d) {
       if (shape[d].symbols() != dim.symbols()) continue;
-      const DimSharding& have = l.Main(v).sharding.dims[d];
+      const DimSharding& have = l.Canonical(v).sharding.dims[d];
       if (!have.token_axes.empty() || !wanted.token_axes.empty()) continue;
       const Dim local = LocalDim(shape[d], have, l.mesh);
       for (const std::string& symbol : local.symbols()) {
@@ -54,8 +54,8 @@ absl::Status Bring(Lowering& l, const Dim& dim, const DimSharding& wanted) {
           l.AddOne("constant", {}, {{"value", 0.0}, {"shape", Shape{local}}});
       ASSIGN_OR_RETURN(
           const ValueId brought,
-          l.Reshard(vector, {shape[d]}, {.dims = {have}, .partial = {}},
-                    {.dims = {wanted}, .partial = {}}));
+          l.ReshardLocal(vector, {shape[d]}, {.dims = {have}, .partial = {}},
+                         {.dims = {wanted}, .partial = {}}));
       l.kept.push_back(brought);
       return absl::OkStatus();
     }
@@ -65,8 +65,8 @@ absl::Status Bring(Lowering& l, const Dim& dim, const DimSharding& wanted) {
 
 }  // namespace
 
-absl::Status KnowSizes(Lowering& l, const std::vector<ValueId>& operands,
-                       const Shape& shape, const Sharding& sharding) {
+absl::Status BindDynamicDims(Lowering& l, const std::vector<ValueId>& operands,
+                             const Shape& shape, const Sharding& sharding) {
   for (size_t d = 0; d < shape.size(); ++d) {
     const Dim local = LocalDim(shape[d], sharding.dims[d], l.mesh);
     for (const std::string& symbol : local.symbols()) {

@@ -1,12 +1,12 @@
-// GlooMeeting: processes, on one machine or several, that come together over
+// GlooRendezvous: processes, on one machine or several, that come together over
 // TCP with the gloo library and share no folder.
 //
 // An address is a port that waits for one connection, until Join() or the end
-// of the meeting. What connects there is not authenticated: members need a
+// of the rendezvous. What connects there is not authenticated: members need a
 // network that nobody else can reach.
 
-#ifndef SERVICES_COLLECTIVES_GLOO_MEETING_H_
-#define SERVICES_COLLECTIVES_GLOO_MEETING_H_
+#ifndef SERVICES_COLLECTIVES_GLOO_RENDEZVOUS_H_
+#define SERVICES_COLLECTIVES_GLOO_RENDEZVOUS_H_
 
 #include <chrono>
 #include <memory>
@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "services/collectives/meeting.h"
+#include "services/collectives/rendezvous.h"
 
 namespace gshard {
 
-struct GlooMeetingOptions {
+struct GlooRendezvousOptions {
   int rank = 0;
   int size = 1;
   // Where to listen; see GlooOptions.
@@ -30,14 +30,14 @@ struct GlooMeetingOptions {
 
 class GlooCommunicator;
 
-class GlooMeeting : public Meeting {
+class GlooRendezvous : public Rendezvous {
  public:
   // Errors: InvalidArgument for a rank outside [0, size), a timeout that is not
   // positive, or a host or interface that cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<GlooMeeting>> Create(
-      const GlooMeetingOptions& options);
+  static absl::StatusOr<std::unique_ptr<GlooRendezvous>> Create(
+      const GlooRendezvousOptions& options);
 
-  ~GlooMeeting() override;
+  ~GlooRendezvous() override;
 
   const std::vector<std::string>& addresses() const override {
     return addresses_;
@@ -47,18 +47,18 @@ class GlooMeeting : public Meeting {
   void Abort() override;
 
  private:
-  class Ends;  // of connections, which wait for the others'
+  class Endpoints;  // of connections, which wait for the others'
 
-  GlooMeeting();
+  GlooRendezvous();
 
   std::vector<std::string> addresses_;
   std::mutex mutex_;
-  bool aborted_ = false;                     // guarded by mutex_
-  std::unique_ptr<Ends> owned_ends_;         // until Join() is over
-  Ends* ends_ = nullptr;                     // guarded by mutex_
-  std::unique_ptr<GlooCommunicator> group_;  // set under mutex_
+  bool aborted_ = false;                        // guarded by mutex_
+  std::unique_ptr<Endpoints> owned_endpoints_;  // until Join() is over
+  Endpoints* endpoints_ = nullptr;              // guarded by mutex_
+  std::unique_ptr<GlooCommunicator> group_;     // set under mutex_
 };
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_GLOO_MEETING_H_
+#endif  // SERVICES_COLLECTIVES_GLOO_RENDEZVOUS_H_

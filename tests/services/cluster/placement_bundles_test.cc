@@ -1,4 +1,4 @@
-#include "services/cluster/placement_parts.h"
+#include "services/cluster/placement_bundles.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,39 +13,39 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using Parts = std::vector<std::vector<int32_t>>;
+using Bundles = std::vector<std::vector<int32_t>>;
 
-TEST(PlanPartsTest, LoadsOnlyWhatIsNew) {
-  const PartChange change = PlanParts(Parts{{0, 1, 2}}, {0, 1, 2, 7});
+TEST(PlanBundlesTest, LoadsOnlyWhatIsNew) {
+  const BundleChange change = PlanBundles(Bundles{{0, 1, 2}}, {0, 1, 2, 7});
   EXPECT_THAT(change.keep, ElementsAre(true));
   EXPECT_THAT(change.load, ElementsAre(7));
 }
 
-TEST(PlanPartsTest, APartThatIsNotWantedAsAWholeGoes) {
-  const PartChange change = PlanParts(Parts{{0, 1, 2}, {5}}, {0, 1, 5});
+TEST(PlanBundlesTest, ABundleThatIsNotWantedAsAWholeGoes) {
+  const BundleChange change = PlanBundles(Bundles{{0, 1, 2}, {5}}, {0, 1, 5});
   EXPECT_THAT(change.keep, ElementsAre(false, true));
   EXPECT_THAT(change.load, ElementsAre(0, 1));
 }
 
-TEST(PlanPartsTest, WhatAnotherPartHasGoes) {
-  const PartChange change = PlanParts(Parts{{1}, {0, 1}}, {0, 1});
+TEST(PlanBundlesTest, WhatAnotherBundleHasGoes) {
+  const BundleChange change = PlanBundles(Bundles{{1}, {0, 1}}, {0, 1});
   EXPECT_THAT(change.keep, ElementsAre(false, true));
   EXPECT_THAT(change.load, IsEmpty());
 }
 
-TEST(PlanPartsTest, TooManyPartsBecomeOne) {
-  const PartChange change = PlanParts(Parts{{0}, {1}, {2}}, {0, 1, 2, 3});
+TEST(PlanBundlesTest, TooManyBundlesBecomeOne) {
+  const BundleChange change = PlanBundles(Bundles{{0}, {1}, {2}}, {0, 1, 2, 3});
   EXPECT_THAT(change.keep, ElementsAre(false, false, false));
   EXPECT_THAT(change.load, ElementsAre(0, 1, 2, 3));
 }
 
-TEST(PlanPartsTest, HoldsWhatIsWantedOnceForAnyParts) {
+TEST(PlanBundlesTest, HoldsWhatIsWantedOnceForAnyBundles) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(seed);
     const auto draw = [&](uint64_t i, uint64_t n) {
       return RandomBelow(seed, i, n);
     };
-    Parts held(draw(0, 5));
+    Bundles held(draw(0, 5));
     std::vector<int32_t> wanted;
     for (int32_t e = 0; e < 12; ++e) {
       if (draw(100 + e, 2) == 0) wanted.push_back(e);
@@ -53,24 +53,24 @@ TEST(PlanPartsTest, HoldsWhatIsWantedOnceForAnyParts) {
         if (draw(1000 * (p + 1) + e, 4) == 0) held[p].push_back(e);
       }
     }
-    const PartChange change = PlanParts(held, wanted);
+    const BundleChange change = PlanBundles(held, wanted);
     std::vector<int32_t> all = change.load;
-    size_t parts = !change.load.empty();
+    size_t bundles = !change.load.empty();
     for (size_t p = 0; p < held.size(); ++p) {
       if (!change.keep[p]) continue;
       all.insert(all.end(), held[p].begin(), held[p].end());
-      ++parts;
+      ++bundles;
     }
     std::sort(all.begin(), all.end());
     EXPECT_EQ(all, wanted);
-    EXPECT_LE(parts, kMaxParts);
+    EXPECT_LE(bundles, kMaxBundles);
     // And it is where it wants to be.
-    Parts after;
+    Bundles after;
     if (!change.load.empty()) after.push_back(change.load);
     for (size_t p = 0; p < held.size(); ++p) {
       if (change.keep[p]) after.push_back(held[p]);
     }
-    EXPECT_THAT(PlanParts(after, wanted).load, IsEmpty());
+    EXPECT_THAT(PlanBundles(after, wanted).load, IsEmpty());
   }
 }
 

@@ -5,8 +5,8 @@
 // form that the device needs: an input that is cut along "router" binds
 // B_by_router, not B.
 
-#ifndef SERVICES_PARTITION_KNOWN_SIZES_H_
-#define SERVICES_PARTITION_KNOWN_SIZES_H_
+#ifndef SERVICES_PARTITION_DYNAMIC_DIMS_H_
+#define SERVICES_PARTITION_DYNAMIC_DIMS_H_
 
 #include <vector>
 
@@ -21,9 +21,9 @@ namespace gshard {
 // that size is brought there.
 //
 // Symbols that no value before has are left to the operator.
-absl::Status KnowSizes(Lowering& l, const std::vector<ValueId>& operands,
-                       const Shape& shape, const Sharding& sharding);
+absl::Status BindDynamicDims(Lowering& l, const std::vector<ValueId>& operands,
+                             const Shape& shape, const Sharding& sharding);
 
 }  // namespace gshard
 
-#endif  // SERVICES_PARTITION_KNOWN_SIZES_H_
+#endif  // SERVICES_PARTITION_DYNAMIC_DIMS_H_

@@ -1,4 +1,4 @@
-#include "services/moe/settle_choices.h"
+#include "services/moe/missing_experts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "services/base/random.h"
 #include "services/moe/dispatch.h"
 #include "services/moe/gating.h"
-#include "tests/reference/settle_choices.h"
+#include "tests/reference/missing_experts.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -58,22 +58,22 @@ Gated MakeGated(uint64_t seed, bool drop) {
 
 // What the gate itself would have said, had it found the lost experts full
 // after choosing, and then shared the weight among the choices that are left.
-TEST(SettleChoicesTest, IsTheGateWithLostExpertsOverflowed) {
+TEST(MissingExpertsTest, IsTheGateWithLostExpertsOverflowed) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
     const Gated gated = MakeGated(seed, /*drop=*/seed % 2 == 0);
     const Tensor& weight = gated.routing.weight;
-    ASSERT_OK_AND_ASSIGN(
-        const SettledChoices settled,
-        SettleChoices(gated.plan.row_source, weight, gated.lost_rows));
-    ASSERT_OK_AND_ASSIGN(const SettledChoices plain,
-                         reference::SettleChoices(gated.plan.row_source, weight,
-                                                  gated.lost_rows));
-    EXPECT_TRUE(TensorEqual(settled.weight, plain.weight));
-    EXPECT_TRUE(TensorEqual(settled.lost, plain.lost));
+    ASSERT_OK_AND_ASSIGN(const RenormalizedWeights renormalized,
+                         RenormalizeForMissingExperts(gated.plan.row_source,
+                                                      weight, gated.lost_rows));
+    ASSERT_OK_AND_ASSIGN(const RenormalizedWeights plain,
+                         reference::RenormalizeForMissingExperts(
+                             gated.plan.row_source, weight, gated.lost_rows));
+    EXPECT_TRUE(TensorEqual(renormalized.weight, plain.weight));
+    EXPECT_TRUE(TensorEqual(renormalized.lost, plain.lost));
     for (int64_t t = 0; t < weight.dim(0); ++t) {
       const float* const before = weight.f32() + 2 * t;
-      const float* const after = settled.weight.f32() + 2 * t;
+      const float* const after = renormalized.weight.f32() + 2 * t;
       bool kept[2], lost[2];
       for (int k = 0; k < 2; ++k) {
         const bool had = gated.routing.slot.i32()[2 * t + k] >= 0;
@@ -84,7 +84,7 @@ TEST(SettleChoicesTest, IsTheGateWithLostExpertsOverflowed) {
           EXPECT_EQ(after[k], 0.0f);
         }
       }
-      EXPECT_EQ(settled.lost.i32()[t], lost[0] + lost[1]);
+      EXPECT_EQ(renormalized.lost.i32()[t], lost[0] + lost[1]);
       if (!lost[0] && !lost[1]) {
         EXPECT_EQ(after[0], before[0]);
         EXPECT_EQ(after[1], before[1]);
@@ -95,40 +95,42 @@ TEST(SettleChoicesTest, IsTheGateWithLostExpertsOverflowed) {
   }
 }
 
-TEST(SettleChoicesTest, NothingLostChangesNoBitAndCopiesNothing) {
+TEST(MissingExpertsTest, NothingLostChangesNoBitAndCopiesNothing) {
   const Gated gated = MakeGated(7, /*drop=*/false);
-  ASSERT_OK_AND_ASSIGN(
-      const SettledChoices settled,
-      SettleChoices(gated.plan.row_source, gated.routing.weight, {}));
-  EXPECT_EQ(settled.weight.raw(), gated.routing.weight.raw());
+  ASSERT_OK_AND_ASSIGN(const RenormalizedWeights renormalized,
+                       RenormalizeForMissingExperts(gated.plan.row_source,
+                                                    gated.routing.weight, {}));
+  EXPECT_EQ(renormalized.weight.raw(), gated.routing.weight.raw());
 }
 
-TEST(SettleChoicesTest, BothChoicesLostLeaveTheResidual) {
+TEST(MissingExpertsTest, BothChoicesLostLeaveTheResidual) {
   const Tensor weight = Tensor::Floats({2, 2}, {0.75f, 0.25f, 0.5f, 0.5f});
   // Rows of token 0's both choices, and of token 1's second.
   const Tensor row_source = Tensor::Ints({4}, {0, 1, 3, 2});
-  ASSERT_OK_AND_ASSIGN(const SettledChoices settled,
-                       SettleChoices(row_source, weight, {{{0, 1}, {1, 3}}}));
-  EXPECT_THAT(settled.weight.span<float>(), ElementsAre(0, 0, 1.0f, 0));
-  EXPECT_THAT(settled.lost.span<int32_t>(), ElementsAre(2, 1));
+  ASSERT_OK_AND_ASSIGN(
+      const RenormalizedWeights renormalized,
+      RenormalizeForMissingExperts(row_source, weight, {{{0, 1}, {1, 3}}}));
+  EXPECT_THAT(renormalized.weight.span<float>(), ElementsAre(0, 0, 1.0f, 0));
+  EXPECT_THAT(renormalized.lost.span<int32_t>(), ElementsAre(2, 1));
   const Tensor rows = Tensor::Floats({4, 1}, {0, 0, 0, 8});
   ASSERT_OK_AND_ASSIGN(const Tensor y,
-                       Combine(rows, row_source, settled.weight));
+                       Combine(rows, row_source, renormalized.weight));
   EXPECT_THAT(y.span<float>(), ElementsAre(0, 8.0f));
 }
 
-TEST(SettleChoicesTest, RefusesWhatIsNoRowOrNoChoice) {
+TEST(MissingExpertsTest, RefusesWhatIsNoRowOrNoChoice) {
   const Tensor weight = Tensor::Floats({1, 2}, {0.5f, 0.5f});
   const Tensor rows = Tensor::Ints({2}, {0, 2});
   constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
-  for (auto* settle : {SettleChoices, reference::SettleChoices}) {
-    EXPECT_THAT(settle(rows, weight, {{{0, 3}}}),
+  for (auto* renormalize : {RenormalizeForMissingExperts,
+                            reference::RenormalizeForMissingExperts}) {
+    EXPECT_THAT(renormalize(rows, weight, {{{0, 3}}}),
                 StatusIs(kInvalid, HasSubstr("got [0, 3)")));
-    EXPECT_THAT(settle(rows, weight, {{{1, 2}}}),
+    EXPECT_THAT(renormalize(rows, weight, {{{1, 2}}}),
                 StatusIs(kInvalid, HasSubstr("got 2 in row 1")));
-    EXPECT_THAT(settle(rows, weight, {{{1, 1}, {0, 1}}}),
+    EXPECT_THAT(renormalize(rows, weight, {{{1, 1}, {0, 1}}}),
                 StatusIs(kInvalid, HasSubstr("after 1")));
-    EXPECT_THAT(settle(weight, weight, {}),
+    EXPECT_THAT(renormalize(weight, weight, {}),
                 StatusIs(kInvalid, HasSubstr("row_source i32[R]")));
   }
 }

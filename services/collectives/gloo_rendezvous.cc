@@ -1,4 +1,4 @@
-#include "services/collectives/gloo_meeting.h"
+#include "services/collectives/gloo_rendezvous.h"
 
 #include <sys/socket.h>
 
@@ -35,10 +35,10 @@ absl::Status CheckAddress(const std::string& address) {
 
 }  // namespace
 
-class GlooMeeting::Ends : public gloo::Context {
+class GlooRendezvous::Endpoints : public gloo::Context {
  public:
-  Ends(const GlooMeetingOptions& options,
-       std::shared_ptr<gloo::transport::Device> device)
+  Endpoints(const GlooRendezvousOptions& options,
+            std::shared_ptr<gloo::transport::Device> device)
       : gloo::Context(options.rank, options.size) {
     setTimeout(options.timeout);
     device_ = std::move(device);
@@ -46,7 +46,7 @@ class GlooMeeting::Ends : public gloo::Context {
     transportContext_->setTimeout(options.timeout);
   }
 
-  ~Ends() override {
+  ~Endpoints() override {
     const SigpipeGuard guard;
     // In this order, as gloo's own contexts do: ends before their loop.
     transportContext_.reset();
@@ -93,11 +93,11 @@ class GlooMeeting::Ends : public gloo::Context {
   gloo::transport::Pair* connecting_ = nullptr;  // set under mutex_
 };
 
-GlooMeeting::GlooMeeting() = default;
-GlooMeeting::~GlooMeeting() = default;
+GlooRendezvous::GlooRendezvous() = default;
+GlooRendezvous::~GlooRendezvous() = default;
 
-absl::StatusOr<std::unique_ptr<GlooMeeting>> GlooMeeting::Create(
-    const GlooMeetingOptions& options) {
+absl::StatusOr<std::unique_ptr<GlooRendezvous>> GlooRendezvous::Create(
+    const GlooRendezvousOptions& options) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected a rank below the number of members, got rank ",
@@ -109,16 +109,17 @@ absl::StatusOr<std::unique_ptr<GlooMeeting>> GlooMeeting::Create(
   }
   ASSIGN_OR_RETURN(auto device,
                    OpenGlooDevice(options.network_interface, options.host));
-  std::unique_ptr<GlooMeeting> meeting(new GlooMeeting());
+  std::unique_ptr<GlooRendezvous> rendezvous(new GlooRendezvous());
   RETURN_IF_ERROR(CatchGloo([&] {
-    meeting->owned_ends_ = std::make_unique<Ends>(options, std::move(device));
-    meeting->ends_ = meeting->owned_ends_.get();
-    meeting->addresses_ = meeting->ends_->Open();
+    rendezvous->owned_endpoints_ =
+        std::make_unique<Endpoints>(options, std::move(device));
+    rendezvous->endpoints_ = rendezvous->owned_endpoints_.get();
+    rendezvous->addresses_ = rendezvous->endpoints_->Open();
   }));
-  return meeting;
+  return rendezvous;
 }
 
-absl::StatusOr<Communicator*> GlooMeeting::Join(
+absl::StatusOr<Communicator*> GlooRendezvous::Join(
     absl::Span<const std::string> addresses) {
   const size_t size = addresses_.size();
   if (addresses.size() != size) {
@@ -126,22 +127,23 @@ absl::StatusOr<Communicator*> GlooMeeting::Join(
                                                    size, " members, got ",
                                                    addresses.size()));
   }
-  if (owned_ends_ == nullptr) {
+  if (owned_endpoints_ == nullptr) {
     return absl::FailedPreconditionError("the members have met before");
   }
-  const int rank = owned_ends_->rank;
+  const int rank = owned_endpoints_->rank;
   for (int r = 0; r < static_cast<int>(size); ++r) {
     if (r == rank) continue;
     RETURN_IF_ERROR(Annotate(CheckAddress(addresses[r]),
                              absl::StrCat("address of member ", r)));
   }
-  absl::Status status = CatchGloo([&] { owned_ends_->Connect(addresses); });
+  absl::Status status =
+      CatchGloo([&] { owned_endpoints_->Connect(addresses); });
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    ends_ = nullptr;
-    if (aborted_) status = absl::CancelledError("the meeting was aborted");
+    endpoints_ = nullptr;
+    if (aborted_) status = absl::CancelledError("the rendezvous was aborted");
     if (status.ok()) {
-      group_ = std::make_unique<GlooCommunicator>(std::move(owned_ends_));
+      group_ = std::make_unique<GlooCommunicator>(std::move(owned_endpoints_));
     }
   }
   if (status.ok()) status = group_->Greet();
@@ -149,16 +151,16 @@ absl::StatusOr<Communicator*> GlooMeeting::Join(
   // The others are not to wait for this one.
   std::lock_guard<std::mutex> lock(mutex_);
   group_ = nullptr;
-  owned_ends_ = nullptr;
+  owned_endpoints_ = nullptr;
   return Annotate(status,
                   absl::StrCat("member ", rank, " of ", size, " joining"));
 }
 
-void GlooMeeting::Abort() {
+void GlooRendezvous::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
   aborted_ = true;
   if (group_ != nullptr) return group_->Abort();
-  if (ends_ != nullptr) ends_->Interrupt();
+  if (endpoints_ != nullptr) endpoints_->Interrupt();
 }
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-#include "services/moe/settle_choices.h"
+#include "services/moe/missing_experts.h"
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
@@ -52,16 +52,16 @@ absl::StatusOr<std::vector<ValueType>> InferSettle(
 
 }  // namespace
 
-absl::StatusOr<SettledChoices> SettleChoices(
+absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows) {
   RETURN_IF_ERROR(CheckArguments(row_source, weight, lost_rows));
-  SettledChoices settled{
+  RenormalizedWeights renormalized{
       .weight = weight,
       .lost = Tensor::Zeros(ElementType::kInt32, {weight.dim(0)})};
-  if (lost_rows.empty()) return settled;
-  settled.weight = weight.Clone();
-  float* const w = settled.weight.f32();
+  if (lost_rows.empty()) return renormalized;
+  renormalized.weight = weight.Clone();
+  float* const w = renormalized.weight.f32();
   for (const RowRange& range : lost_rows) {
     for (int64_t r = range.begin; r < range.end; ++r) {
       const int32_t choice = row_source.i32()[r];
@@ -71,36 +71,36 @@ absl::StatusOr<SettledChoices> SettleChoices(
         w[other] = weight.f32()[choice & ~1] + weight.f32()[choice | 1];
       }
       w[choice] = 0.0f;
-      ++settled.lost.i32()[choice / 2];
+      ++renormalized.lost.i32()[choice / 2];
     }
   }
-  return settled;
+  return renormalized;
 }
 
-Kernel SettleKernel(SettleFunction settle) {
-  return [settle](KernelContext& c) -> absl::Status {
+Kernel RenormalizeKernel(RenormalizeFunction renormalize) {
+  return [renormalize](KernelContext& c) -> absl::Status {
     absl::Span<const RowRange> lost_rows;
     const auto* const segments = c.run.Get<SegmentRunner>();
     if (segments != nullptr) lost_rows = segments->lost_rows();
-    ASSIGN_OR_RETURN(SettledChoices settled,
-                     settle(c.operands[1], c.operands[2], lost_rows));
-    c.results[0] = std::move(settled.weight);
-    c.results[1] = std::move(settled.lost);
+    ASSIGN_OR_RETURN(RenormalizedWeights renormalized,
+                     renormalize(c.operands[1], c.operands[2], lost_rows));
+    c.results[0] = std::move(renormalized.weight);
+    c.results[1] = std::move(renormalized.lost);
     return absl::OkStatus();
   };
 }
 
-SettledValues SettleRows(Builder& builder, ValueId rows, ValueId row_source,
-                         ValueId weight) {
+RenormalizedValues RenormalizeWeights(Builder& builder, ValueId rows,
+                                      ValueId row_source, ValueId weight) {
   const std::vector<ValueId> results =
       builder.AddNode("settle_choices", {rows, row_source, weight}, {});
   return {.weight = results[0], .lost = results[1]};
 }
 
-std::vector<OpDef> SettleOps() {
+std::vector<OpDef> RenormalizeOps() {
   return {{.name = "settle_choices",
            .infer = InferSettle,
-           .kernel = SettleKernel(SettleChoices),
+           .kernel = RenormalizeKernel(RenormalizeForMissingExperts),
            // Whoever trains has all rows.
            .gradient = [](Builder&, const Node&, absl::Span<const ValueId> dy)
                -> absl::StatusOr<std::vector<ValueId>> {

@@ -1,8 +1,8 @@
-// TensorRun: float32 tensors one after another, as if they were one row of
-// numbers that can be cut anywhere.
+// TensorBucket: float32 tensors addressed as one flat buffer that can be
+// cut anywhere.
 
-#ifndef SERVICES_TRAIN_TENSOR_RUN_H_
-#define SERVICES_TRAIN_TENSOR_RUN_H_
+#ifndef SERVICES_TRAIN_TENSOR_BUCKET_H_
+#define SERVICES_TRAIN_TENSOR_BUCKET_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -15,9 +15,9 @@
 namespace gshard {
 
 // Shares the tensors' memory.
-class TensorRun {
+class TensorBucket {
  public:
-  explicit TensorRun(std::vector<Tensor> tensors)
+  explicit TensorBucket(std::vector<Tensor> tensors)
       : tensors_(std::move(tensors)) {
     for (const Tensor& tensor : tensors_) size_ += tensor.size();
   }
@@ -25,7 +25,7 @@ class TensorRun {
   int64_t size() const { return size_; }  // elements
   std::vector<Tensor>& tensors() { return tensors_; }
 
-  // Elements [begin, end) of the run, to and from memory.
+  // Elements [begin, end) of the bucket, to and from memory.
   // REQUIRES: 0 <= begin <= end <= size().
   void CopyOut(int64_t begin, int64_t end, float* to) const {
     Visit(tensors_, begin, end, [&](const float* piece, int64_t count) {
@@ -59,4 +59,4 @@ class TensorRun {
 
 }  // namespace gshard
 
-#endif  // SERVICES_TRAIN_TENSOR_RUN_H_
+#endif  // SERVICES_TRAIN_TENSOR_BUCKET_H_

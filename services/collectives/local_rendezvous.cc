@@ -1,4 +1,4 @@
-#include "services/collectives/local_meeting.h"
+#include "services/collectives/local_rendezvous.h"
 
 #include <utility>
 
@@ -8,7 +8,7 @@
 namespace gshard {
 
 // The world's communicator, with a word for its own member's end.
-class LocalMeeting::Group : public Communicator {
+class LocalRendezvous::Group : public Communicator {
  public:
   Group(Communicator* group, const std::atomic<bool>* aborted)
       : group_(group), aborted_(aborted) {}
@@ -28,12 +28,12 @@ class LocalMeeting::Group : public Communicator {
   const std::atomic<bool>* const aborted_;
 };
 
-LocalMeeting::LocalMeeting(std::unique_ptr<LocalWorld> world)
+LocalRendezvous::LocalRendezvous(std::unique_ptr<LocalWorld> world)
     : world_(std::move(world)), addresses_(world_->size()) {}
 
-LocalMeeting::~LocalMeeting() = default;
+LocalRendezvous::~LocalRendezvous() = default;
 
-absl::StatusOr<Communicator*> LocalMeeting::Join(
+absl::StatusOr<Communicator*> LocalRendezvous::Join(
     absl::Span<const std::string> addresses) {
   if (addresses.size() != addresses_.size()) {
     return absl::InvalidArgumentError(
@@ -45,7 +45,7 @@ absl::StatusOr<Communicator*> LocalMeeting::Join(
   return group_.get();
 }
 
-void LocalMeeting::Abort() {
+void LocalRendezvous::Abort() {
   aborted_ = true;
   world_->Leave();
 }

@@ -1,9 +1,9 @@
-// NcclMeeting: processes with a GPU each, which come together with NVIDIA's
+// NcclRendezvous: processes with a GPU each, which come together with NVIDIA's
 // NCCL and share no folder. The address that rank 0 has for everybody is the
 // name of the group; the others have none.
 
-#ifndef SERVICES_COLLECTIVES_NCCL_MEETING_H_
-#define SERVICES_COLLECTIVES_NCCL_MEETING_H_
+#ifndef SERVICES_COLLECTIVES_NCCL_RENDEZVOUS_H_
+#define SERVICES_COLLECTIVES_NCCL_RENDEZVOUS_H_
 
 #include <atomic>
 #include <chrono>
@@ -11,16 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "services/collectives/meeting.h"
 #include "services/collectives/nccl_world.h"
+#include "services/collectives/rendezvous.h"
 
 namespace gshard {
 
-class NcclMeeting : public Meeting {
+class NcclRendezvous : public Rendezvous {
  public:
   // `options.cancelled` is not used. Errors: InvalidArgument for a rank outside
   // [0, size); FailedPrecondition if there is no such GPU.
-  static absl::StatusOr<std::unique_ptr<NcclMeeting>> Create(
+  static absl::StatusOr<std::unique_ptr<NcclRendezvous>> Create(
       int rank, int size, const NcclOptions& options);
 
   const std::vector<std::string>& addresses() const override {
@@ -31,7 +31,7 @@ class NcclMeeting : public Meeting {
   void Abort() override { aborted_ = true; }
 
  private:
-  NcclMeeting(int rank, int size, const NcclOptions& options);
+  NcclRendezvous(int rank, int size, const NcclOptions& options);
 
   const int rank_;
   std::vector<std::string> addresses_;
@@ -43,4 +43,4 @@ class NcclMeeting : public Meeting {
 
 }  // namespace gshard
 
-#endif  // SERVICES_COLLECTIVES_NCCL_MEETING_H_
+#endif  // SERVICES_COLLECTIVES_NCCL_RENDEZVOUS_H_
