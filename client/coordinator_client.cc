@@ -171,30 +171,32 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
                                             "before the job was over"))
                          : status;
     }
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_for(lock, pause, [&] { return interrupted_; });
+    MutexLock lock(mutex_);
+    changed_.WaitFor(lock, pause, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return interrupted_;
+    });
     if (interrupted_) return absl::CancelledError("interrupted");
     pause = std::min(2 * pause, kMaxReconnectPause);
   }
 }
 
 absl::Status CoordinatorClient::BeginWait(grpc::ClientContext* context) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (interrupted_) return absl::CancelledError("interrupted");
   waiting_.insert(context);
   return absl::OkStatus();
 }
 
 void CoordinatorClient::EndWait(grpc::ClientContext* context) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   waiting_.erase(context);
 }
 
 void CoordinatorClient::Interrupt() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   interrupted_ = true;
   for (grpc::ClientContext* context : waiting_) context->TryCancel();
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 bool JobIsOver(v1::JobState state) {

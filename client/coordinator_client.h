@@ -4,10 +4,8 @@
 #define CLIENT_COORDINATOR_CLIENT_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/mutex.h"
 #include "services/config/security_options.h"
 #include "services/rpc/client/channel.h"
 
@@ -73,10 +72,10 @@ class CoordinatorClient {
   const std::string address_;
   const std::unique_ptr<v1::CoordinatorService::Stub> stub_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool interrupted_ = false;                // guarded by mutex_
-  std::set<grpc::ClientContext*> waiting_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::set<grpc::ClientContext*> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Whether a job in this state goes on no more.

@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <deque>
 #include <future>
-#include <mutex>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "router/models/terminology.h"
+#include "services/base/mutex.h"
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
@@ -108,16 +107,16 @@ struct LineTranslator::Call {
   std::future<void> done;
   std::atomic<bool> over{true};  // false from its sending until its answer
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool cancelled = false;                  // guarded by mutex
-  grpc::ClientContext* context = nullptr;  // guarded by mutex
+  Mutex mutex;
+  CondVar changed;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  grpc::ClientContext* context ABSL_GUARDED_BY(mutex) = nullptr;
 
   void Cancel() {
-    std::lock_guard<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     cancelled = true;
     if (context != nullptr) context->TryCancel();
-    changed.notify_all();
+    changed.NotifyAll();
   }
 
   // `error` with the lines that it is about.
@@ -192,14 +191,14 @@ absl::Status LineTranslator::Ask(Streams& streams, Call* call, size_t router) {
   grpc::ClientContext context;
   SetDeadline(context, options_.timeout);
   {
-    std::lock_guard<std::mutex> lock(call->mutex);
+    MutexLock lock(call->mutex);
     if (call->cancelled) return absl::CancelledError("given up");
     call->context = &context;
   }
   const grpc::Status status =
       v1::TranslationService::NewStub(channels_[router])
           ->Translate(&context, call->request, &call->response);
-  std::lock_guard<std::mutex> lock(call->mutex);
+  MutexLock lock(call->mutex);
   call->context = nullptr;
   return Annotate(FromGrpcStatus(status),
                   absl::StrCat("router ", options_.routers[router]));
@@ -218,9 +217,11 @@ void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
     const bool later = refused && delay.has_value() &&
                        std::chrono::steady_clock::now() < patience;
     if (!later && ++attempts >= options_.attempts) return;
-    std::unique_lock<std::mutex> lock(call->mutex);
-    call->changed.wait_for(lock, std::max(pause, delay.value_or(pause)),
-                           [&] { return call->cancelled; });
+    MutexLock lock(call->mutex);
+    call->changed.WaitFor(lock, std::max(pause, delay.value_or(pause)),
+                          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call->mutex) {
+                            return call->cancelled;
+                          });
     if (call->cancelled) return;
     if (!later) pause *= 2;
   }

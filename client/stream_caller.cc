@@ -1,10 +1,10 @@
 #include "client/stream_caller.h"
 
-#include <condition_variable>
 #include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/wire/status.h"
@@ -23,12 +23,16 @@ using Answer = absl::StatusOr<v1::TranslateResponse>;
 
 // One stream from its opening to its end. Shared with its reader.
 struct StreamCaller::Stream {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool ended = false;                                 // guarded by mutex
-  bool cancelled = false;                             // guarded by mutex
-  absl::Status status;                                // once it has ended
-  std::map<uint64_t, std::unique_ptr<Answer>> calls;  // null: no answer yet
+  explicit Stream(bool cancelled) : cancelled(cancelled) {}
+
+  Mutex mutex;
+  CondVar changed;
+  bool ended ABSL_GUARDED_BY(mutex) = false;
+  bool cancelled ABSL_GUARDED_BY(mutex);
+  absl::Status status ABSL_GUARDED_BY(mutex);  // once it has ended
+  // Null: no answer yet.
+  std::map<uint64_t, std::unique_ptr<Answer>> calls ABSL_GUARDED_BY(mutex);
+  // Set before it is used.
   std::shared_ptr<StreamSender<v1::TranslateStreamRequest>> sender;
 };
 
@@ -40,23 +44,23 @@ class StreamCaller::Answers final
 
   void OnMessage(v1::TranslateStreamResponse message) override {
     const absl::Status status = FromProtoStatus(message.status());
-    std::lock_guard<std::mutex> lock(stream_->mutex);
+    MutexLock lock(stream_->mutex);
     const auto call = stream_->calls.find(message.id());
     if (call == stream_->calls.end()) return;  // given up meanwhile
     call->second =
         status.ok()
             ? std::make_unique<Answer>(std::move(*message.mutable_response()))
             : std::make_unique<Answer>(status);
-    stream_->changed.notify_all();
+    stream_->changed.NotifyAll();
   }
 
   void OnEnd(const absl::Status& status) override {
-    std::lock_guard<std::mutex> lock(stream_->mutex);
+    MutexLock lock(stream_->mutex);
     stream_->ended = true;
     stream_->status = status.ok() || absl::IsCancelled(status)
                           ? absl::UnavailableError("the stream was lost")
                           : status;
-    stream_->changed.notify_all();
+    stream_->changed.NotifyAll();
   }
 
  private:
@@ -70,28 +74,32 @@ StreamCaller::StreamCaller(std::string address,
 StreamCaller::~StreamCaller() {
   if (stream_ == nullptr) return;
   if (!cancelled_) stream_->sender->Finish();
-  std::unique_lock<std::mutex> lock(stream_->mutex);
-  const auto ended = [this] { return stream_->ended; };
+  Stream* const stream = stream_.get();
+  MutexLock lock(stream->mutex);
+  const auto ended = [stream]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream->mutex) {
+    return stream->ended;
+  };
   // All is answered: a router that is well ends the stream at once.
-  if (!cancelled_) stream_->changed.wait_for(lock, kPatience, ended);
+  if (!cancelled_) stream_->changed.WaitFor(lock, kPatience, ended);
   if (stream_->ended) return;
-  lock.unlock();
+  lock.Unlock();
   stream_->sender->Cancel();
-  lock.lock();
-  stream_->changed.wait(lock, ended);
+  lock.Lock();
+  stream_->changed.Wait(lock, ended);
 }
 
 std::shared_ptr<StreamCaller::Stream> StreamCaller::LiveStream() {
   if (stream_ != nullptr) {
-    std::lock_guard<std::mutex> lock(stream_->mutex);
+    MutexLock lock(stream_->mutex);
     if (!stream_->ended) return stream_;
   }
-  stream_ = std::make_shared<Stream>();
-  stream_->cancelled = cancelled_;
+  stream_ = std::make_shared<Stream>(cancelled_);
   stream_->sender =
       OpenStream<v1::TranslateStreamRequest, v1::TranslateStreamResponse>(
           channel_, kMethod,
-          [this](const auto&) { return std::make_unique<Answers>(stream_); });
+          [this](const auto&) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+            return std::make_unique<Answers>(stream_);
+          });
   return stream_;
 }
 
@@ -103,23 +111,24 @@ absl::StatusOr<v1::TranslateResponse> StreamCaller::Translate(
   message.set_timeout_ms(timeout.count());
   std::shared_ptr<Stream> stream;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     message.set_id(++last_id_);
     stream = LiveStream();
   }
   const uint64_t id = message.id();
-  std::unique_lock<std::mutex> lock(stream->mutex);
+  MutexLock lock(stream->mutex);
   stream->calls[id] = nullptr;
-  lock.unlock();
+  lock.Unlock();
   const absl::Status sent = stream->sender->Send(std::move(message));
-  lock.lock();
+  lock.Lock();
   std::unique_ptr<Answer>& answer = stream->calls[id];
   // A stream that takes no more is about to end, and says why then.
   if (sent.ok() || absl::IsUnavailable(sent)) {
     // The router answers in time, unless it cannot.
-    stream->changed.wait_until(lock, deadline, [&] {
-      return answer != nullptr || stream->ended || stream->cancelled;
-    });
+    stream->changed.WaitUntil(
+        lock, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream->mutex) {
+          return answer != nullptr || stream->ended || stream->cancelled;
+        });
   }
   Answer result = absl::DeadlineExceededError(
       absl::StrCat("router ", address_, " did not answer"));
@@ -137,12 +146,12 @@ absl::StatusOr<v1::TranslateResponse> StreamCaller::Translate(
 }
 
 void StreamCaller::Cancel() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   cancelled_ = true;
   if (stream_ == nullptr) return;
-  std::lock_guard<std::mutex> stream_lock(stream_->mutex);
+  MutexLock stream_lock(stream_->mutex);
   stream_->cancelled = true;
-  stream_->changed.notify_all();
+  stream_->changed.NotifyAll();
 }
 
 }  // namespace gshard

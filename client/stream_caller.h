@@ -9,11 +9,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/translation.pb.h"
+#include "services/base/mutex.h"
 #include "services/rpc/wire/stream.h"
 
 namespace gshard {
@@ -44,14 +44,14 @@ class StreamCaller {
   struct Stream;
   class Answers;
 
-  std::shared_ptr<Stream> LiveStream();  // needs mutex_
+  std::shared_ptr<Stream> LiveStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
-  std::mutex mutex_;
-  uint64_t last_id_ = 0;            // guarded by mutex_
-  bool cancelled_ = false;          // guarded by mutex_
-  std::shared_ptr<Stream> stream_;  // guarded by mutex_
+  Mutex mutex_;
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -90,8 +90,8 @@ struct ExpertService::Stream {
   uint64_t id = 0;
   std::shared_ptr<StreamSender<ExpertFrame>> sender;
   std::atomic<bool> ended = false;
-  std::mutex mutex;
-  std::set<uint64_t> unanswered;  // guarded by mutex
+  Mutex mutex;
+  std::set<uint64_t> unanswered ABSL_GUARDED_BY(mutex);
 };
 
 struct ExpertService::Call {
@@ -156,7 +156,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
       [this](auto sender) {
         auto stream = std::make_shared<Stream>();
         stream->sender = std::move(sender);
-        std::lock_guard<std::mutex> lock(mutex_);
+        MutexLock lock(mutex_);
         stream->id = ++last_stream_;
         streams_[stream->id] = stream;
         return std::make_unique<FrameReader>(this, std::move(stream));
@@ -197,7 +197,7 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
       return;
   }
   {
-    std::lock_guard<std::mutex> lock(stream->mutex);
+    MutexLock lock(stream->mutex);
     if (!stream->unanswered.insert(call_id).second) {
       // A reply could not be told from the other's.
       stream->sender->Finish(absl::InvalidArgumentError(
@@ -295,7 +295,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
 
 void ExpertService::Reply(Stream& stream, ExpertFrame frame) {
   {
-    std::lock_guard<std::mutex> lock(stream.mutex);
+    MutexLock lock(stream.mutex);
     stream.unanswered.erase(frame.header.call_id());
   }
   metrics_.calls
@@ -314,9 +314,9 @@ void ExpertService::OnStreamEnd(Stream& stream) {
   sessions_->ForEach([&](const std::string&, WorkerSession& session) {
     session.EndRuns(stream.id);
   });
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   streams_.erase(stream.id);
-  stream_ended_.notify_all();
+  stream_ended_.NotifyAll();
 }
 
 void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {
@@ -324,18 +324,20 @@ void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {
   served_.Finish(grace);
   training.join();
   finishing_ = true;
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, stream] : streams_) {
     stream->sender->Finish(
         absl::UnavailableError("the worker is shutting down"));
   }
   // A server that stops earlier takes away what is on its way.
-  stream_ended_.wait_for(lock, kFinishTimeout,
-                         [this] { return streams_.empty(); });
+  stream_ended_.WaitFor(lock, kFinishTimeout,
+                        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                          return streams_.empty();
+                        });
 }
 
 int ExpertService::streams() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(streams_.size());
 }
 

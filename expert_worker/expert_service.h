@@ -6,17 +6,16 @@
 #define EXPERT_WORKER_EXPERT_SERVICE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "absl/status/status.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/work_queue.h"
 #include "expert_worker/worker_metrics.h"
 #include "proto/gshard/v1/expert.grpc.pb.h"
+#include "services/base/mutex.h"
 #include "services/rpc/server/server_stream.h"
 
 namespace gshard {
@@ -81,11 +80,11 @@ class ExpertService final
   const WorkerMetrics metrics_;
   std::atomic<int64_t> rows_ = 0;
 
-  mutable std::mutex mutex_;
-  std::condition_variable stream_ended_;
+  mutable Mutex mutex_;
+  CondVar stream_ended_;
   std::atomic<bool> finishing_ = false;
-  uint64_t last_stream_ = 0;                             // guarded by mutex_
-  std::map<uint64_t, std::shared_ptr<Stream>> streams_;  // guarded by mutex_
+  uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 
   // Last: their threads use the rest.
   WorkQueue served_;

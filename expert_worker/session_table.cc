@@ -9,9 +9,9 @@ namespace gshard {
 
 absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
                                            WorkerSessionSpec spec) {
-  std::lock_guard<std::mutex> load_lock(load_mutex_);
+  MutexLock load_lock(load_mutex_);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (sessions_.count(id) > 0) {
       return absl::AlreadyExistsError(
           absl::StrCat("session '", id, "' is loaded already"));
@@ -22,7 +22,7 @@ absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
   const int64_t bytes = session->memory_bytes();
   auto entry = std::make_shared<Entry>();
   entry->session = std::move(session);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   sessions_.emplace(id, std::move(entry));
   return bytes;
 }
@@ -32,14 +32,14 @@ SessionTable::Lease SessionTable::MakeLease(std::shared_ptr<Entry> entry) {
   Lease lease(entry);
   lease.release_ =
       std::shared_ptr<void>(nullptr, [this, entry = std::move(entry)](void*) {
-        std::lock_guard<std::mutex> lock(mutex_);
-        if (--entry->leases == 0) released_.notify_all();
+        MutexLock lock(mutex_);
+        if (--entry->leases == 0) released_.NotifyAll();
       });
   return lease;
 }
 
 absl::StatusOr<SessionTable::Lease> SessionTable::Find(const std::string& id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) {
     return absl::NotFoundError(absl::StrCat("no session '", id, "'"));
@@ -48,20 +48,22 @@ absl::StatusOr<SessionTable::Lease> SessionTable::Find(const std::string& id) {
 }
 
 void SessionTable::Unload(const std::string& id) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   const std::shared_ptr<Entry> entry = std::move(found->second);
   sessions_.erase(found);
-  released_.wait(lock, [&] { return entry->leases == 0; });
+  released_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return entry->leases == 0;
+  });
   // Nobody finds it any more. To give much memory back takes its time, in which
   // others find theirs, and it counts until it is done.
-  lock.unlock();
+  lock.Unlock();
   entry->session = nullptr;
 }
 
 void SessionTable::Abort(const std::string& id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   if (found == sessions_.end() || !found->second->session->training()) return;
   found->second->aborted = true;
@@ -70,7 +72,7 @@ void SessionTable::Abort(const std::string& id) {
 void SessionTable::DropTraining() {
   std::vector<std::string> ids;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, entry] : sessions_) {
       if (!entry->session->training()) continue;
       entry->aborted = true;
@@ -85,7 +87,7 @@ void SessionTable::ForEach(
         visit) {
   std::vector<std::pair<std::string, Lease>> leases;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, entry] : sessions_) {
       leases.emplace_back(id, MakeLease(entry));
     }
@@ -94,7 +96,7 @@ void SessionTable::ForEach(
 }
 
 int64_t SessionTable::size() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int64_t>(sessions_.size());
 }
 

@@ -4,12 +4,10 @@
 #define EXPERT_WORKER_SESSION_TABLE_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -17,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "expert_worker/worker_session.h"
 #include "services/base/memory_account.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -75,16 +74,18 @@ class SessionTable {
   struct Entry {
     std::unique_ptr<WorkerSession> session;
     std::atomic<bool> aborted = false;
-    int leases = 0;  // guarded by mutex_
+    int leases ABSL_GUARDED_BY(&SessionTable::mutex_) = 0;
   };
 
-  Lease MakeLease(std::shared_ptr<Entry> entry);  // needs mutex_
+  Lease MakeLease(std::shared_ptr<Entry> entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   MemoryAccount memory_;
-  std::mutex load_mutex_;  // one load at a time
-  mutable std::mutex mutex_;
-  std::condition_variable released_;
-  std::map<std::string, std::shared_ptr<Entry>> sessions_;  // guarded by mutex_
+  Mutex load_mutex_;  // one load at a time
+  mutable Mutex mutex_;
+  CondVar released_;
+  std::map<std::string, std::shared_ptr<Entry>> sessions_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

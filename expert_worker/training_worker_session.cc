@@ -72,7 +72,7 @@ void TrainingWorkerSession::TakeParameters() {
 
 absl::StatusOr<std::vector<Tensor>> TrainingWorkerSession::RunSegment(
     const SegmentRun& run, TensorMap inputs) {
-  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  ReaderMutexLock lock(step_mutex_);
   if (run.step == 0 && run.microbatch == 0 && run.attempt == 0) {
     ASSIGN_OR_RETURN(SegmentResult result,
                      evaluation_host_.Run(run.segment, /*run=*/"",
@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<Tensor>> TrainingWorkerSession::RunSegment(
 
 absl::Status TrainingWorkerSession::EnterRun(const SegmentRun& run,
                                              const std::string& name) {
-  std::lock_guard<std::mutex> lock(runs_mutex_);
+  MutexLock lock(runs_mutex_);
   RETURN_IF_ERROR(own_->Begin(run.step, run.microbatch, run.attempt));
   const auto given_up = given_up_.find(run.microbatch);
   if (given_up != given_up_.end() && given_up->second == run.attempt) {
@@ -119,7 +119,7 @@ absl::Status TrainingWorkerSession::EnterRun(const SegmentRun& run,
 absl::Status TrainingWorkerSession::KeepResult(
     const SegmentRun& run, const std::string& name,
     absl::StatusOr<SegmentResult>& result) {
-  std::lock_guard<std::mutex> lock(runs_mutex_);
+  MutexLock lock(runs_mutex_);
   const auto found = runs_.find(run.microbatch);
   if (found == runs_.end() || found->second.attempt != run.attempt) {
     return absl::AbortedError(
@@ -169,7 +169,7 @@ void TrainingWorkerSession::GiveUp(OpenRuns::iterator run) {
 
 void TrainingWorkerSession::DropRun(const SegmentRun& run,
                                     const std::string& name) {
-  std::lock_guard<std::mutex> lock(runs_mutex_);
+  MutexLock lock(runs_mutex_);
   // Though the run is over, a call of it that was late may have saved anew.
   host_.EndRun(name);
   const auto open = runs_.find(run.microbatch);
@@ -179,7 +179,7 @@ void TrainingWorkerSession::DropRun(const SegmentRun& run,
 }
 
 void TrainingWorkerSession::EndRuns(uint64_t owner) {
-  std::lock_guard<std::mutex> lock(runs_mutex_);
+  MutexLock lock(runs_mutex_);
   for (auto it = runs_.begin(); it != runs_.end();) {
     const auto run = it++;
     if (run->second.owner == owner) GiveUp(run);
@@ -188,7 +188,7 @@ void TrainingWorkerSession::EndRuns(uint64_t owner) {
 
 absl::StatusOr<std::vector<SquaredNorm>> TrainingWorkerSession::PrepareStep(
     int64_t step, absl::Span<const int32_t> attempts) {
-  std::unique_lock<std::shared_mutex> lock(step_mutex_);
+  WriterMutexLock lock(step_mutex_);
   return own_->Prepare(step, attempts);
 }
 
@@ -199,7 +199,7 @@ std::vector<NamedShape> TrainingWorkerSession::ReplicaShapes() const {
 
 absl::Status TrainingWorkerSession::ReplicateGradients(int64_t step,
                                                        GradientList sums) {
-  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  ReaderMutexLock lock(step_mutex_);
   if (replica_ == nullptr) {
     return absl::FailedPreconditionError("the session keeps no replica");
   }
@@ -212,7 +212,7 @@ absl::Status TrainingWorkerSession::CommitStep(int64_t step,
                                                double gradient_scale,
                                                double learning_rate,
                                                bool skip) {
-  std::unique_lock<std::shared_mutex> lock(step_mutex_);
+  WriterMutexLock lock(step_mutex_);
   RETURN_IF_ERROR(own_->CheckCommit(step, gradient_scale, learning_rate));
   if (step == own_->step()) return absl::OkStatus();
   if (replica_ != nullptr) {
@@ -223,7 +223,7 @@ absl::Status TrainingWorkerSession::CommitStep(int64_t step,
   if (!skip) parameters_.clear();  // what is shared would be copied
   RETURN_IF_ERROR(own_->Commit(step, gradient_scale, learning_rate, skip));
   if (!skip) TakeParameters();
-  std::lock_guard<std::mutex> runs_lock(runs_mutex_);
+  MutexLock runs_lock(runs_mutex_);
   for (const auto& [microbatch, run] : runs_) host_.EndRun(run.name);
   runs_.clear();
   given_up_.clear();
@@ -234,7 +234,7 @@ absl::Status TrainingWorkerSession::CommitStep(int64_t step,
 absl::StatusOr<std::unique_ptr<TrainingWorkerSession::Shard>>
 TrainingWorkerSession::BeginCheckpoint(ShardTarget target,
                                        bool include_replica) const {
-  std::shared_lock<std::shared_mutex> lock(step_mutex_);
+  ReaderMutexLock lock(step_mutex_);
   if (target.step != own_->step()) {
     return absl::FailedPreconditionError(
         absl::StrCat("expected the last step committed, ", own_->step(),

@@ -24,9 +24,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -34,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "expert_worker/worker_session.h"
+#include "services/base/mutex.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/train/parameter_shard.h"
 
@@ -133,7 +132,7 @@ class TrainingWorkerSession final : public WorkerSession {
                         MemoryShare memory, std::unique_ptr<ParameterShard> own,
                         std::unique_ptr<ParameterShard> replica);
 
-  void TakeParameters();
+  void TakeParameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   // Notes the run, and that it makes a call.
   absl::Status EnterRun(const SegmentRun& run, const std::string& name);
   // Keeps what a call of the run has left here; what the run's last call
@@ -141,9 +140,11 @@ class TrainingWorkerSession final : public WorkerSession {
   absl::Status KeepResult(const SegmentRun& run, const std::string& name,
                           absl::StatusOr<SegmentResult>& result);
   void DropRun(const SegmentRun& run, const std::string& name);
-  // These need runs_mutex_.
-  absl::Status TakeMemory(int32_t microbatch, int64_t bytes, OpenRun* run);
-  void GiveUp(OpenRuns::iterator run);  // its attempt, too
+  absl::Status TakeMemory(int32_t microbatch, int64_t bytes, OpenRun* run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(runs_mutex_);
+  // Its attempt, too.
+  void GiveUp(OpenRuns::iterator run)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(runs_mutex_);
 
   MemoryAccount account_;
   SegmentHost host_;
@@ -151,17 +152,20 @@ class TrainingWorkerSession final : public WorkerSession {
   const std::set<std::string> bf16_parameters_;  // that host_ takes as bfloat16
 
   // Shared by runs, exclusive for steps.
-  mutable std::shared_mutex step_mutex_;
+  mutable SharedMutex step_mutex_;
   const std::unique_ptr<ParameterShard> own_;
   const std::unique_ptr<ParameterShard> replica_;  // may be null
-  TensorMap parameters_;  // own_'s, rounded as the segments take them
+  // own_'s, rounded as the segments take them.
+  TensorMap parameters_ ABSL_GUARDED_BY(step_mutex_);
 
   mutable std::atomic<uint64_t> last_shard_ = 0;
 
-  std::mutex runs_mutex_;
-  OpenRuns runs_;                         // guarded by runs_mutex_
-  std::map<int32_t, int32_t> given_up_;   // attempts, by microbatch; the same
-  std::map<int32_t, MemoryShare> early_;  // by microbatch; the same
+  Mutex runs_mutex_;
+  OpenRuns runs_ ABSL_GUARDED_BY(runs_mutex_);
+  // Attempts, by microbatch.
+  std::map<int32_t, int32_t> given_up_ ABSL_GUARDED_BY(runs_mutex_);
+  // By microbatch.
+  std::map<int32_t, MemoryShare> early_ ABSL_GUARDED_BY(runs_mutex_);
 };
 
 // Errors: FailedPrecondition if it serves.

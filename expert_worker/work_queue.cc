@@ -36,7 +36,7 @@ WorkQueue::~WorkQueue() {
 }
 
 absl::Status WorkQueue::Add(Work work) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (finishing_) return ShuttingDown();
   if (!waiting_.empty() && (waiting_.size() >= options_.max_calls ||
                             waiting_bytes_ + work.bytes > options_.max_bytes)) {
@@ -49,31 +49,33 @@ absl::Status WorkQueue::Add(Work work) {
   }
   waiting_bytes_ += work.bytes;
   waiting_.push_back({std::move(work), options_.now()});
-  changed_.notify_one();
+  changed_.NotifyOne();
   return absl::OkStatus();
 }
 
 void WorkQueue::RunThread() {
   BeNice(options_.niceness);
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return finishing_ || !waiting_.empty(); });
+    changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return finishing_ || !waiting_.empty();
+    });
     if (waiting_.empty()) return;
     {
       const Waiting next = std::move(waiting_.front());
       waiting_.pop_front();
       waiting_bytes_ -= next.work.bytes;
       ++running_;
-      lock.unlock();
+      lock.Unlock();
       const bool late = options_.now() >= next.work.deadline;
       next.work.run(late ? absl::DeadlineExceededError(
                                "the time went by before the segment began")
                          : absl::OkStatus(),
                     Waited(next));
     }
-    lock.lock();
+    lock.Lock();
     --running_;
-    if (finishing_) changed_.notify_all();
+    if (finishing_) changed_.NotifyAll();
   }
 }
 
@@ -81,14 +83,14 @@ void WorkQueue::CancelIf(const absl::Status& why,
                          const std::function<bool(const Work&)>& matches) {
   std::list<Waiting> cancelled;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       const auto waiting = it++;
       if (!matches(waiting->work)) continue;
       waiting_bytes_ -= waiting->work.bytes;
       cancelled.splice(cancelled.end(), waiting_, waiting);
     }
-    if (finishing_) changed_.notify_all();
+    if (finishing_) changed_.NotifyAll();
   }
   for (const Waiting& waiting : cancelled) {
     waiting.work.run(why, Waited(waiting));
@@ -102,20 +104,21 @@ void WorkQueue::Cancel(uint64_t stream, uint64_t call_id) {
 }
 
 void WorkQueue::CancelStream(uint64_t stream) {
-  CancelIf(NotBegun(),
-           [=](const Work& work) { return work.stream == stream; });
+  CancelIf(NotBegun(), [=](const Work& work) { return work.stream == stream; });
 }
 
 void WorkQueue::Finish(std::chrono::milliseconds grace) {
-  const auto done = [this] { return waiting_.empty() && running_ == 0; };
-  std::unique_lock<std::mutex> lock(mutex_);
+  const auto done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return waiting_.empty() && running_ == 0;
+  };
+  MutexLock lock(mutex_);
   finishing_ = true;
-  changed_.notify_all();
-  if (changed_.wait_for(lock, grace, done)) return;
-  lock.unlock();
+  changed_.NotifyAll();
+  if (changed_.WaitFor(lock, grace, done)) return;
+  lock.Unlock();
   CancelIf(ShuttingDown(), [](const Work&) { return true; });
-  lock.lock();
-  changed_.wait(lock, done);  // segments are short
+  lock.Lock();
+  changed_.Wait(lock, done);  // segments are short
 }
 
 std::chrono::microseconds WorkQueue::Waited(const Waiting& waiting) const {
@@ -124,17 +127,17 @@ std::chrono::microseconds WorkQueue::Waited(const Waiting& waiting) const {
 }
 
 int WorkQueue::running() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return running_;
 }
 
 int WorkQueue::waiting() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int>(waiting_.size());
 }
 
 size_t WorkQueue::waiting_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return waiting_bytes_;
 }
 

@@ -12,16 +12,15 @@
 #define EXPERT_WORKER_WORK_QUEUE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -95,12 +94,12 @@ class WorkQueue {
   std::chrono::microseconds Waited(const Waiting& waiting) const;
 
   const WorkQueueOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::list<Waiting> waiting_;  // guarded by mutex_
-  size_t waiting_bytes_ = 0;    // guarded by mutex_
-  int running_ = 0;             // guarded by mutex_
-  bool finishing_ = false;      // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

@@ -59,7 +59,7 @@ absl::Status WorkerCommands::Do(const v1::Command& command,
       // Aborting has begun in Interrupt().
       sessions_->Unload(SessionOf(command));
       {
-        std::lock_guard<std::mutex> lock(mutex_);
+        MutexLock lock(mutex_);
         buddies_.erase(SessionOf(command));
       }
       LogInfo("session released", {{"session", SessionOf(command)}});
@@ -86,7 +86,7 @@ absl::Status WorkerCommands::DoLoad(const v1::LoadSession& load,
   ASSIGN_OR_RETURN(const int64_t bytes,
                    sessions_->Load(load.session(), std::move(spec)));
   if (buddy != nullptr) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     buddies_[load.session()] = std::move(buddy);
   }
   LogInfo("session loaded", {{"session", load.session()},
@@ -132,7 +132,7 @@ std::function<v1::CommandReply()> WorkerCommands::Begin(
 
 std::shared_ptr<BuddyLink> WorkerCommands::FindBuddy(
     const std::string& session) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = buddies_.find(session);
   return found == buddies_.end() ? nullptr : found->second;
 }
@@ -216,7 +216,7 @@ void WorkerCommands::OnLost() {
   if (on_joined_) on_joined_(false);
   // Routers go on calling the experts of served models.
   sessions_->DropTraining();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   buddies_.clear();
 }
 

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
@@ -14,6 +13,7 @@
 #include "expert_worker/expert_service.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/worker_metrics.h"
+#include "services/base/mutex.h"
 #include "services/rpc/process/member_client.h"
 
 namespace gshard {
@@ -75,9 +75,10 @@ class WorkerCommands final : public MemberHandler {
   FaultPoints* const faults_;
   ChannelOptions to_buddies_;
 
-  std::mutex mutex_;
+  Mutex mutex_;
   // By session, for as long as it is loaded.
-  std::map<std::string, std::shared_ptr<BuddyLink>> buddies_;  // by mutex_
+  std::map<std::string, std::shared_ptr<BuddyLink>> buddies_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

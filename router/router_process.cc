@@ -152,7 +152,7 @@ RouterProcess::~RouterProcess() {
 }
 
 void RouterProcess::UpdateReadiness() {
-  std::lock_guard<std::mutex> lock(readiness_mutex_);
+  MutexLock lock(readiness_mutex_);
   const bool ready = sessions_->ready();
   if (ready_ == ready) return;
   ready_ = ready;

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 
@@ -21,6 +20,7 @@
 #include "router/metrics/router_metrics.h"
 #include "router/models/model_table.h"
 #include "router/router_sessions.h"
+#include "services/base/mutex.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
 #include "services/rpc/process/process_shell.h"
@@ -94,8 +94,8 @@ class RouterProcess final : public ProcessShell {
   Batcher batcher_;
   TranslationService service_;
 
-  std::mutex readiness_mutex_;
-  bool ready_ = false;  // as health was told; guarded by readiness_mutex_
+  Mutex readiness_mutex_;
+  bool ready_ ABSL_GUARDED_BY(readiness_mutex_) = false;  // as health was told
 
   std::unique_ptr<RouterSessions> sessions_;
   std::unique_ptr<Commands> commands_;

@@ -175,7 +175,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   }
   std::stop_source stop;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = sessions_.find(session);
     if (found != sessions_.end()) {
       if (found->second.serving != nullptr) {
@@ -191,7 +191,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
   }
   absl::StatusOr<Entry> made = Make(load, stop.get_token());
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     loading_.erase(session);
   }
   RETURN_IF_ERROR(made.status());
@@ -207,7 +207,7 @@ absl::StatusOr<v1::SessionLoaded> RouterSessions::Load(
       }
     }
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (entry.serving != nullptr) {
     RETURN_IF_ERROR(models_->Add(entry.serving, load.router().standby()));
   }
@@ -254,7 +254,7 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
 }
 
 RouterSessions::Entry RouterSessions::Find(const std::string& session) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = sessions_.find(session);
   return found == sessions_.end() ? Entry() : found->second;
 }
@@ -267,7 +267,7 @@ void RouterSessions::Stop(const Entry& entry) {
 void RouterSessions::Remove(const std::string& session, bool wait) {
   Entry entry = Find(session);
   if (wait) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = sessions_.find(session);
     if (found != sessions_.end()) found->second.leaving = true;
   } else {
@@ -275,7 +275,7 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
   }
   if (entry.serving != nullptr) models_->Remove(session, wait);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     sessions_.erase(session);
   }
   entry = {};
@@ -285,7 +285,7 @@ void RouterSessions::Remove(const std::string& session, bool wait) {
 
 void RouterSessions::Interrupt(const std::string& session) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto loading = loading_.find(session);
     if (loading != loading_.end()) loading->second.request_stop();
   }
@@ -296,7 +296,7 @@ void RouterSessions::Interrupt(const std::string& session) {
 void RouterSessions::DropTraining() {
   std::map<std::string, Entry> dropped;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto it = sessions_.begin(); it != sessions_.end();) {
       const auto entry = it++;
       if (entry->second.training == nullptr) continue;
@@ -310,7 +310,7 @@ void RouterSessions::DropTraining() {
 
 std::vector<v1::SessionLoad> RouterSessions::Loads() const {
   std::vector<v1::SessionLoad> loads;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, entry] : sessions_) {
     if (entry.serving == nullptr) continue;
     v1::SessionLoad& load = loads.emplace_back();
@@ -322,7 +322,7 @@ std::vector<v1::SessionLoad> RouterSessions::Loads() const {
 }
 
 bool RouterSessions::ready() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   bool any = false;
   for (const auto& [id, entry] : sessions_) {
     if (entry.serving == nullptr || !models_->HasName(id)) continue;
@@ -333,7 +333,7 @@ bool RouterSessions::ready() const {
 }
 
 int64_t RouterSessions::memory_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   int64_t bytes = 0;
   for (const auto& [id, entry] : sessions_) {
     bytes += entry.training ? entry.training->memory_bytes()

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "router/training/dense_group.h"
 #include "router/training/training_session.h"
 #include "router/workers/worker_connection.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -81,10 +81,10 @@ class RouterSessions {
   WorkerConnections to_served_;
   WorkerConnections to_training_;
 
-  mutable std::mutex mutex_;
-  std::map<std::string, Entry> sessions_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
   // Sessions of jobs that are being made.
-  std::map<std::string, std::stop_source> loading_;  // guarded by mutex_
+  std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -282,6 +282,25 @@ TEST(TidyTest, RefusesWorkLeftToDoAndTestsSwitchedOff) {
               IsEmpty());
 }
 
+TEST(TidyTest, LocksAreThoseThatClangChecks) {
+  const auto list = [](const std::string& path, const std::string& line) {
+    return TidyViolations(
+        {{path, line + "\n"},
+         {"router/CMakeLists.txt", "gshard_binary(x SRCS a.cc)\n"},
+         {"tests/router/CMakeLists.txt", "gshard_test(y SRCS a_test.cc)\n"}});
+  };
+  for (const char* type :
+       {"std::mutex", "std::shared_mutex", "std::condition_variable",
+        "std::lock_guard", "std::unique_lock", "std::scoped_lock"}) {
+    EXPECT_THAT(list("router/a.cc", absl::StrCat("  ", type, " a;")),
+                ElementsAre(AllOf(StartsWith("router/a.cc:1: "),
+                                  HasSubstr("services/base/mutex.h"),
+                                  HasSubstr(type))));
+  }
+  EXPECT_THAT(list("router/a.cc", "  MutexLock lock(mutex_);"), IsEmpty());
+  EXPECT_THAT(list("tests/router/a_test.cc", "  std::mutex mutex;"), IsEmpty());
+}
+
 // A table with one row, beside a test and a script.
 std::vector<SourceFile> WithRow(const std::string& row) {
   return {{"ARCHITECTURE.md",

@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <future>
-#include <mutex>
 #include <ostream>
 #include <system_error>
 
@@ -22,6 +20,7 @@
 #include "client/system_wait.h"
 #include "client/table.h"
 #include "services/base/log_style.h"
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/config/process_options.h"
 #include "services/rpc/client/channel.h"
@@ -72,19 +71,21 @@ class DirectoryLock {
 class StopRequest {
  public:
   void Set() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     set_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   bool WaitFor(std::chrono::milliseconds time) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, time, [&] { return set_; });
+    MutexLock lock(mutex_);
+    return changed_.WaitFor(
+        lock, time,
+        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return set_; });
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool set_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  bool set_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 std::string MemberTable(const LocalSystemOptions& options) {

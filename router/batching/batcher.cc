@@ -50,10 +50,10 @@ Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
 Batcher::~Batcher() {
   Finish(std::chrono::milliseconds(0));
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_all();
-    timer_.notify_all();
+    changed_.NotifyAll();
+    timer_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -65,7 +65,7 @@ absl::Status Batcher::Check(const std::string& caller, uint64_t flow,
   SentenceCost cost{.source_tokens = source_tokens,
                     .rows = std::max(1, options.beam_size),
                     .max_rounds = options.max_length};
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   admission_.callers().Estimate(caller, cost);
   const Admission::Decision decision =
       admission_.Decide({.caller = caller,
@@ -102,7 +102,7 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   request->results.resize(call.sentences.size());
   request->missing = call.sentences.size();
   request->call = std::move(call);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (finishing_) {
     return absl::UnavailableError("the router is shutting down");
   }
@@ -131,18 +131,18 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
     queue.Add(std::move(sentence));
   }
   UpdateGauges();
-  changed_.notify_all();
-  if (deadlines_.begin()->second == request->id) timer_.notify_all();
+  changed_.NotifyAll();
+  if (deadlines_.begin()->second == request->id) timer_.NotifyAll();
   return request->id;
 }
 
 bool Batcher::HasWorkOf(const std::string& caller) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return admission_.work().TokensOf(caller) > 0;
 }
 
 uint64_t Batcher::NewFlow() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return ++last_id_;
 }
 
@@ -159,7 +159,9 @@ bool Batcher::End(Request& request) {
   }
   for (auto& [lane, running] : running_) {
     if (std::none_of(running.requests.begin(), running.requests.end(),
-                     [this](uint64_t id) { return requests_.contains(id); })) {
+                     [this](uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                       return requests_.contains(id);
+                     })) {
       running.stop->Cancel();
     }
   }
@@ -176,7 +178,7 @@ void Batcher::TellExpired(const Requests& expired) {
     Tell(*request,
          absl::DeadlineExceededError("the translation was not done in time"));
   }
-  if (!expired.empty()) over_.notify_all();
+  if (!expired.empty()) over_.NotifyAll();
 }
 
 void Batcher::Tell(Request& request, const absl::Status& error) {
@@ -190,14 +192,14 @@ void Batcher::Tell(Request& request, const absl::Status& error) {
 void Batcher::Cancel(uint64_t id) {
   std::shared_ptr<Request> request;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = requests_.find(id);
     if (found == requests_.end()) return;
     request = found->second;
     End(*request);
   }
   Tell(*request, absl::CancelledError("the client cancelled or was lost"));
-  over_.notify_all();
+  over_.NotifyAll();
 }
 
 std::vector<std::shared_ptr<TranslationModel>> Batcher::ActiveModels(
@@ -217,18 +219,18 @@ void Batcher::RunThread() {
   while (true) {
     std::vector<std::shared_ptr<TranslationModel>> models;
     {
-      std::unique_lock<std::mutex> lock(mutex_);
-      const auto called = [&] {
+      MutexLock lock(mutex_);
+      const auto called = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         models = ActiveModels(lanes);
         return stopping_ || !models.empty();
       };
-      while (!changed_.wait_for(lock, kIdle, called)) {
+      while (!changed_.WaitFor(lock, kIdle, called)) {
         // Nobody runs a batch: what is kept for tensors can go.
         if (running_.empty()) {
-          lock.unlock();
+          lock.Unlock();
           TrimBufferCache();
-          lock.lock();
-          changed_.wait(lock, called);
+          lock.Lock();
+          changed_.Wait(lock, called);
           break;
         }
       }
@@ -270,11 +272,13 @@ std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
     hopeless.push_back(request->second);
     Expire(*hopeless.back());
   }
-  std::erase_if(joining, [this](const WaitingSentence& waiting) {
-    if (requests_.contains(waiting.request)) return false;
-    admission_.Left(waiting);
-    return true;
-  });
+  std::erase_if(joining, [this](const WaitingSentence& waiting)
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                               if (requests_.contains(waiting.request))
+                                 return false;
+                               admission_.Left(waiting);
+                               return true;
+                             });
   return joining;
 }
 
@@ -282,7 +286,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   Round round;
   round.deadline = Clock::now();
   round.stop = std::make_shared<Cancellation>();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<WaitingSentence> joining = TakeJoiningOf(lane, round.hopeless);
   Running& running = running_[&lane];
   running = {.requests = {}, .stop = round.stop};
@@ -332,7 +336,7 @@ void Batcher::RunRound(BatchLane& lane) {
 void Batcher::Settle(BatchLane& lane, RoundResult result) {
   std::vector<std::pair<std::shared_ptr<Request>, absl::Status>> ended;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (result.rows > 0) {
       admission_.times().ObserveRound(result.rows, result.seconds);
     }
@@ -375,11 +379,11 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
     UpdateGauges();
   }
   for (const auto& [request, status] : ended) Tell(*request, status);
-  if (!ended.empty()) over_.notify_all();
+  if (!ended.empty()) over_.NotifyAll();
 }
 
 void Batcher::RunTimer() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     Requests expired;
     const Clock::time_point now = Clock::now();
@@ -388,26 +392,28 @@ void Batcher::RunTimer() {
       Expire(*expired.back());
     }
     if (!expired.empty()) {
-      lock.unlock();
+      lock.Unlock();
       TellExpired(expired);
-      lock.lock();
+      lock.Lock();
     } else if (deadlines_.empty()) {
-      timer_.wait(lock);
+      timer_.Wait(lock);
     } else {
       const Clock::time_point next = deadlines_.begin()->first;
-      timer_.wait_until(lock, next);
+      timer_.WaitUntil(lock, next);
     }
   }
 }
 
 void Batcher::Finish(std::chrono::milliseconds grace) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   finishing_ = true;
-  over_.wait_for(lock, grace, [this] { return requests_.empty(); });
+  over_.WaitFor(lock, grace, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return requests_.empty();
+  });
   Requests late;
   for (const auto& [id, request] : requests_) late.push_back(request);
   for (const std::shared_ptr<Request>& request : late) End(*request);
-  lock.unlock();
+  lock.Unlock();
   for (const std::shared_ptr<Request>& request : late) {
     Tell(*request, absl::UnavailableError("the router is shutting down"));
   }
@@ -427,17 +433,17 @@ void Batcher::UpdateGauges() {
 }
 
 int64_t Batcher::queued_sentences() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return admission_.queued_sentences();
 }
 
 int64_t Batcher::queued_tokens() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return admission_.queued_tokens();
 }
 
 int64_t Batcher::running_sentences() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   int64_t sentences = 0;
   for (const auto& [lane, running] : running_) {
     sentences += static_cast<int64_t>(running.requests.size());
@@ -446,7 +452,7 @@ int64_t Batcher::running_sentences() const {
 }
 
 int64_t Batcher::requests() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return static_cast<int64_t>(requests_.size());
 }
 

@@ -15,12 +15,10 @@
 #define ROUTER_BATCHING_BATCHER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -33,6 +31,7 @@
 #include "router/batching/batch_lane.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/translation_model.h"
+#include "services/base/mutex.h"
 #include "services/rpc/wire/trace_context.h"
 
 namespace gshard {
@@ -114,42 +113,44 @@ class Batcher {
 
   void RunThread();
   void RunTimer();
-  // Models with somebody who waits or runs in `lanes`. Needs mutex_.
+  // Models with somebody who waits or runs in `lanes`.
   std::vector<std::shared_ptr<TranslationModel>> ActiveModels(
-      const Lanes& lanes) const;
+      const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
   // Those that join now. Requests whose sentences would, but cannot be done in
-  // time any more, are ended before they cost anything. Needs mutex_.
+  // time any more, are ended before they cost anything.
   std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
-                                             Requests& hopeless);
+                                             Requests& hopeless)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Settle(BatchLane& lane, RoundResult result);
-  // Ends a request; false if it was over. Needs mutex_.
-  bool End(Request& request);
-  // Ends one whose deadline passes. Needs mutex_.
-  void Expire(Request& request);
+  // Ends a request; false if it was over.
+  bool End(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends one whose deadline passes.
+  void Expire(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tell the outcome. Not under mutex_.
-  void TellExpired(const Requests& expired);
+  void TellExpired(const Requests& expired) ABSL_LOCKS_EXCLUDED(mutex_);
   static void Tell(Request& request, const absl::Status& error);
-  void UpdateGauges();  // needs mutex_
+  void UpdateGauges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const BatcherOptions options_;
   const RouterMetrics metrics_;
 
-  mutable std::mutex mutex_;
-  // All below are guarded by mutex_.
-  std::condition_variable changed_;  // queues, stopping
-  std::condition_variable timer_;    // deadlines, stopping
-  std::condition_variable over_;     // requests have ended
-  uint64_t last_id_ = 0;             // of requests, flows and sentences
-  std::map<uint64_t, std::shared_ptr<Request>> requests_;
+  mutable Mutex mutex_;
+  CondVar changed_;  // queues, stopping
+  CondVar timer_;    // deadlines, stopping
+  CondVar over_;     // requests have ended
+  // Of requests, flows and sentences.
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::shared_ptr<Request>> requests_
+      ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>>
-      deadlines_;  // of requests_
-  std::map<TranslationModel*, FairQueue> queues_;
-  std::map<BatchLane*, Running> running_;
-  Admission admission_;
-  bool finishing_ = false;
-  bool stopping_ = false;
+      deadlines_ ABSL_GUARDED_BY(mutex_);  // of requests_
+  std::map<TranslationModel*, FairQueue> queues_ ABSL_GUARDED_BY(mutex_);
+  std::map<BatchLane*, Running> running_ ABSL_GUARDED_BY(mutex_);
+  Admission admission_ ABSL_GUARDED_BY(mutex_);
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };

@@ -44,11 +44,13 @@ Preparer::Preparer(const PreparerLimits& limits, RouterMetrics metrics)
 Preparer::~Preparer() {
   Finish(std::chrono::milliseconds(0));
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     // Other threads may be giving some up.
-    over_.wait(lock, [this] { return entries_.empty(); });
+    over_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return entries_.empty();
+    });
     stopping_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -58,7 +60,7 @@ absl::StatusOr<uint64_t> Preparer::Add(Task task) {
   auto entry = std::make_shared<Entry>();
   entry->task = std::move(task);
   const int64_t bytes = entry->task.bytes;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (finishing_) {
     return absl::UnavailableError("the router is shutting down");
   }
@@ -93,7 +95,7 @@ void Preparer::Wait(const Entry& entry, int64_t bytes) {
               .sentence = 0,
               .cost = {.rows = 1, .rounds = static_cast<double>(bytes)},
               .arrival = {}});
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 void Preparer::Remove(const Entry& entry) {
@@ -104,7 +106,7 @@ void Preparer::Remove(const Entry& entry) {
   if (its->second == 0) callers_.erase(its);
   bytes_ -= entry.task.bytes;
   metrics_.preparing_bytes.Set(static_cast<double>(bytes_));
-  if (entries_.empty()) over_.notify_all();
+  if (entries_.empty()) over_.NotifyAll();
 }
 
 bool Preparer::End(Entry& entry, const absl::Status& why) {
@@ -122,7 +124,7 @@ void Preparer::Cancel(uint64_t id) {
   std::shared_ptr<Entry> entry;
   const auto why = absl::CancelledError("the client cancelled or was lost");
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = entries_.find(id);
     if (found == entries_.end()) return;
     entry = found->second;
@@ -133,7 +135,7 @@ void Preparer::Cancel(uint64_t id) {
 
 void Preparer::GiveUp(const Entry& entry, const absl::Status& why) {
   entry.task.give_up(why);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   Remove(entry);
 }
 
@@ -149,27 +151,29 @@ Preparer::Entries Preparer::TakeExpired() {
 
 void Preparer::RunThread() {
   BeNice(NicenessOfShare(kPercentOfCore));
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return stopping_ || !queue_.empty();
+    });
     // A part is short, so those whose deadlines pass need no other thread.
     const Entries expired = TakeExpired();
     if (!expired.empty()) {
-      lock.unlock();
+      lock.Unlock();
       for (const auto& entry : expired) GiveUp(*entry, TooLate());
-      lock.lock();
+      lock.Lock();
       continue;
     }
     if (queue_.empty()) return;  // stopping
     const std::shared_ptr<Entry> entry = entries_.at(queue_.Take().request);
     entry->running = true;
-    lock.unlock();
+    lock.Unlock();
     int64_t next = 0;
     {
       const TraceScope scope(entry->task.trace);
       next = entry->task.prepare_next();
     }
-    lock.lock();
+    lock.Lock();
     if (next == 0) {
       Remove(*entry);
     } else if (entry->end.ok()) {
@@ -177,9 +181,9 @@ void Preparer::RunThread() {
       Wait(*entry, next);
     } else {
       const absl::Status why = entry->end;
-      lock.unlock();
+      lock.Unlock();
       GiveUp(*entry, why);
-      lock.lock();
+      lock.Lock();
     }
   }
 }
@@ -188,9 +192,11 @@ void Preparer::Finish(std::chrono::milliseconds grace) {
   const auto why = absl::UnavailableError("the router is shutting down");
   Entries late;
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     finishing_ = true;
-    over_.wait_for(lock, grace, [this] { return entries_.empty(); });
+    over_.WaitFor(lock, grace, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return entries_.empty();
+    });
     Entries left;
     for (const auto& [id, entry] : entries_) left.push_back(entry);
     for (const std::shared_ptr<Entry>& entry : left) {

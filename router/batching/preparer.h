@@ -12,12 +12,10 @@
 #define ROUTER_BATCHING_PREPARER_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -28,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "router/admission/fair_queue.h"
 #include "router/metrics/router_metrics.h"
+#include "services/base/mutex.h"
 #include "services/rpc/wire/trace_context.h"
 
 namespace gshard {
@@ -89,31 +88,34 @@ class Preparer {
   using Entries = std::vector<std::shared_ptr<Entry>>;
 
   void RunThread();
-  void Wait(const Entry& entry, int64_t bytes);  // needs mutex_
+  void Wait(const Entry& entry, int64_t bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes the task out of the queue, for GiveUp(); or marks it, and returns
-  // false, while it runs. Needs mutex_.
-  bool End(Entry& entry, const absl::Status& why);
-  // Tells it, and forgets it then: Finish() waits for both. Not under mutex_.
-  void GiveUp(const Entry& entry, const absl::Status& why);
-  void Remove(const Entry& entry);  // needs mutex_
-  Entries TakeExpired();            // needs mutex_
+  // false, while it runs.
+  bool End(Entry& entry, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells it, and forgets it then: Finish() waits for both.
+  void GiveUp(const Entry& entry, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Remove(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entries TakeExpired() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PreparerLimits limits_;
   const RouterMetrics metrics_;
 
-  std::mutex mutex_;
-  // All below are guarded by mutex_.
-  std::condition_variable changed_;  // queue_, stopping_
-  std::condition_variable over_;     // tasks have ended
-  uint64_t last_id_ = 0;
-  std::map<uint64_t, std::shared_ptr<Entry>> entries_;
+  Mutex mutex_;
+  CondVar changed_;  // queue_, stopping_
+  CondVar over_;     // tasks have ended
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>>
-      deadlines_;                           // of entries_ without `end`
-  FairQueue queue_;                         // of those that do not run
-  std::map<std::string, int64_t> callers_;  // bytes; none is 0
-  int64_t bytes_ = 0;
-  bool finishing_ = false;
-  bool stopping_ = false;
+      deadlines_ ABSL_GUARDED_BY(mutex_);    // of entries_ without `end`
+  FairQueue queue_ ABSL_GUARDED_BY(mutex_);  // of those that do not run
+  // Bytes; none is 0.
+  std::map<std::string, int64_t> callers_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::vector<std::thread> threads_;
 };

@@ -87,7 +87,7 @@ RoutingExplainer::RoutingExplainer(const ModelTable* models, bool enabled)
 
 RoutingExplainer::~RoutingExplainer() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (running_ != nullptr) running_->Cancel();
   }
   if (thread_.joinable()) thread_.join();
@@ -99,9 +99,9 @@ void RoutingExplainer::Explain(Call call) {
         "the router was started without --enable_debug_calls"));
     return;
   }
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (running_ != nullptr) {
-    lock.unlock();
+    lock.Unlock();
     call.done(WithRetryDelay(
         absl::ResourceExhaustedError("another ExplainRouting is running"),
         std::chrono::milliseconds(1000)));
@@ -115,7 +115,7 @@ void RoutingExplainer::Explain(Call call) {
         call.request, ModelAccess(models_, call.user, Role::kAdmin),
         {.deadline = call.deadline, .all_cancelled = call.stop.get()});
     {
-      std::lock_guard<std::mutex> running_lock(mutex_);
+      MutexLock running_lock(mutex_);
       running_ = nullptr;
     }
     call.done(std::move(response));

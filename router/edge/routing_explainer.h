@@ -10,7 +10,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -18,6 +17,7 @@
 #include "proto/gshard/v1/translation.pb.h"
 #include "router/models/cancellation.h"
 #include "router/models/model_access.h"
+#include "services/base/mutex.h"
 #include "services/rpc/security/caller.h"
 #include "services/rpc/wire/trace_context.h"
 
@@ -48,9 +48,9 @@ class RoutingExplainer {
  private:
   const ModelTable* const models_;
   const bool enabled_;
-  std::mutex mutex_;
-  std::shared_ptr<Cancellation> running_;  // if one is; guarded by mutex_
-  std::thread thread_;                     // guarded by mutex_
+  Mutex mutex_;
+  std::shared_ptr<Cancellation> running_ ABSL_GUARDED_BY(mutex_);  // if one is
+  std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -132,7 +132,7 @@ class TranslationService::ExplainCall final : public grpc::ServerUnaryReactor {
 
 absl::Status TranslationService::Streams::Admit(const std::string& caller,
                                                 int64_t most) {
-  std::lock_guard<std::mutex> lock(mutex);
+  MutexLock lock(mutex);
   int64_t& open = by_caller[caller];
   if (open >= most) {
     return absl::ResourceExhaustedError(
@@ -143,7 +143,7 @@ absl::Status TranslationService::Streams::Admit(const std::string& caller,
 }
 
 void TranslationService::Streams::Leave(const std::string& caller) {
-  std::lock_guard<std::mutex> lock(mutex);
+  MutexLock lock(mutex);
   const auto found = by_caller.find(caller);
   if (--found->second == 0) by_caller.erase(found);
 }
@@ -177,30 +177,30 @@ TranslationService::TranslateStream(grpc::CallbackServerContext* context) {
   const absl::Status admitted =
       streams_->Admit(caller, limits_.max_caller_streams);
   auto stream = std::make_shared<TranslationStream*>(nullptr);
-  *stream = new TranslationStream(
-      {.intake = &intake_,
-       .flow = batcher_->NewFlow(),
-       .metrics = metrics_,
-       .max_sentences = limits_.max_stream_sentences,
-       .max_request_time = limits_.max_request_time,
-       .on_over =
-           [streams = streams_, live_calls = live_calls_, stream,
-            open_streams = metrics_.open_streams, caller,
-            counted = admitted.ok()] {
-             open_streams.Add(-1);
-             {
-               std::lock_guard<std::mutex> lock(streams->mutex);
-               streams->live.erase(*stream);
-             }
-             if (counted) streams->Leave(caller);
-             --*live_calls;
-           }},
-      context);
+  auto on_over = [streams = streams_, live_calls = live_calls_, stream,
+                  open_streams = metrics_.open_streams, caller,
+                  counted = admitted.ok()] {
+    open_streams.Add(-1);
+    {
+      MutexLock lock(streams->mutex);
+      streams->live.erase(*stream);
+    }
+    if (counted) streams->Leave(caller);
+    --*live_calls;
+  };
+  *stream =
+      new TranslationStream({.intake = &intake_,
+                             .flow = batcher_->NewFlow(),
+                             .metrics = metrics_,
+                             .max_sentences = limits_.max_stream_sentences,
+                             .max_request_time = limits_.max_request_time,
+                             .on_over = std::move(on_over)},
+                            context);
   ++*live_calls_;
   metrics_.open_streams.Add(1);
   bool draining;
   {
-    std::lock_guard<std::mutex> lock(streams_->mutex);
+    MutexLock lock(streams_->mutex);
     streams_->live.insert(*stream);
     draining = streams_->draining;
   }
@@ -225,7 +225,7 @@ grpc::ServerUnaryReactor* TranslationService::ExplainRouting(
 }
 
 void TranslationService::DrainStreams() {
-  std::lock_guard<std::mutex> lock(streams_->mutex);
+  MutexLock lock(streams_->mutex);
   streams_->draining = true;
   // None can go meanwhile: that takes the lock.
   for (TranslationStream* const stream : streams_->live) {

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 
@@ -20,6 +19,7 @@
 #include "router/edge/translation_stream.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/model_table.h"
+#include "services/base/mutex.h"
 #include "services/rpc/server/raw_service.h"
 
 namespace gshard {
@@ -86,11 +86,11 @@ class TranslationService final
     absl::Status Admit(const std::string& caller, int64_t most);
     void Leave(const std::string& caller);
 
-    std::mutex mutex;
-    // All below are guarded by mutex.
-    std::set<TranslationStream*> live;
-    std::map<std::string, int64_t> by_caller;  // those that were admitted
-    bool draining = false;
+    Mutex mutex;
+    std::set<TranslationStream*> live ABSL_GUARDED_BY(mutex);
+    // Those that were admitted.
+    std::map<std::string, int64_t> by_caller ABSL_GUARDED_BY(mutex);
+    bool draining ABSL_GUARDED_BY(mutex) = false;
   };
 
   Batcher* const batcher_;

@@ -30,21 +30,28 @@ TranslationStream::TranslationStream(TranslationStreamOptions options,
       caller_(CallerOf(*context)),
       trace_(CallInfoOf(*context).trace) {}
 
-void TranslationStream::Start() { GoOn(std::unique_lock<std::mutex>(mutex_)); }
+void TranslationStream::Start() {
+  MutexLock lock(mutex_);
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
+}
 
 void TranslationStream::End(const absl::Status& status) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (!stopping_) {
     stopping_ = true;
     status_ = status;
   }
-  GoOn(std::move(lock));
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
 }
 
 void TranslationStream::Stop(const absl::Status& status) {
   std::set<std::shared_ptr<Message>> messages;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     status_ = status;
     messages = live_;
@@ -54,27 +61,34 @@ void TranslationStream::Stop(const absl::Status& status) {
 
 void TranslationStream::OnCancel() {
   Stop(absl::CancelledError("the client cancelled or was lost"));
-  GoOn(std::unique_lock<std::mutex>(mutex_));
+  MutexLock lock(mutex_);
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
 }
 
 void TranslationStream::OnReadDone(bool ok) {
   if (ok) return Take(std::exchange(incoming_, {}));
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   reading_ = false;
   complete_ = true;
-  GoOn(std::move(lock));
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
 }
 
 void TranslationStream::Take(grpc::ByteBuffer bytes) {
   const auto message = std::make_shared<Message>();
   message->id = PeekStreamRequestId(bytes);
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     // The stream may be over, but for this read: nobody would hold it while
     // the message is translated.
     if (stopping_) {
       reading_ = false;
-      return GoOn(std::move(lock));
+      const auto end = GoOn();
+      lock.Unlock();
+      return FinishWith(end);
     }
     live_.insert(message);
   }
@@ -127,10 +141,12 @@ absl::StatusOr<ParsedRequest> TranslationStream::Parse(Message& message,
 
 void TranslationStream::OnParsed(Message& message, int64_t sentences) {
   message.sentences = std::max<int64_t>(1, sentences);
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   owed_ += message.sentences;
   reading_ = false;
-  GoOn(std::move(lock));
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
 }
 
 void TranslationStream::Reply(const std::shared_ptr<Message>& message,
@@ -144,23 +160,27 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
                                 SecondsSince(message->start));
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   live_.erase(message);
   if (!message->malformed) answers_.push_back(std::move(answer));
-  GoOn(std::move(lock));
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
 }
 
 void TranslationStream::OnWriteDone(bool ok) {
   if (!ok) Stop(absl::CancelledError("the client cancelled or was lost"));
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   writing_ = false;
   owed_ -= answers_.front().sentences;
   answers_.pop_front();
-  GoOn(std::move(lock));
+  const auto end = GoOn();
+  lock.Unlock();
+  FinishWith(end);
 }
 
-void TranslationStream::GoOn(std::unique_lock<std::mutex> lock) {
-  if (over_) return;
+std::optional<grpc::Status> TranslationStream::GoOn() {
+  if (over_) return std::nullopt;
   const bool lost = stopping_ && absl::IsCancelled(status_);
   if (!writing_ && lost) answers_.clear();
   if (!writing_ && !answers_.empty()) {
@@ -173,11 +193,15 @@ void TranslationStream::GoOn(std::unique_lock<std::mutex> lock) {
     StartRead(&incoming_);
   }
   // A read that is under way when a stream is stopped ends by Finish().
-  if (!live_.empty() || writing_ || (!complete_ && !stopping_)) return;
+  if (!live_.empty() || writing_ || (!complete_ && !stopping_)) {
+    return std::nullopt;
+  }
   over_ = true;
-  const grpc::Status status = ToGrpcStatus(status_);
-  lock.unlock();
-  Finish(status);  // `this` may be gone
+  return ToGrpcStatus(status_);
+}
+
+void TranslationStream::FinishWith(const std::optional<grpc::Status>& status) {
+  if (status.has_value()) Finish(*status);
 }
 
 void TranslationStream::OnDone() {

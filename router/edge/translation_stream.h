@@ -14,7 +14,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -23,6 +23,7 @@
 #include "router/edge/intake.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/cancellation.h"
+#include "services/base/mutex.h"
 #include "services/rpc/security/caller.h"
 #include "services/rpc/wire/trace_context.h"
 
@@ -84,8 +85,11 @@ class TranslationStream final
              absl::StatusOr<v1::TranslateResponse> response);
   // Ends the stream with an error, and what it is doing.
   void Stop(const absl::Status& status);
-  // Goes on, after any change: reads, writes, or ends. Unlocks.
-  void GoOn(std::unique_lock<std::mutex> lock);
+  // Goes on, after any change: reads, writes, or ends. Returns what
+  // FinishWith() is to take once mutex_ is not held any more.
+  std::optional<grpc::Status> GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null: the stream goes on. `this` may be gone afterwards.
+  void FinishWith(const std::optional<grpc::Status>& status);
 
   const TranslationStreamOptions options_;
   grpc::CallbackServerContext* const context_;
@@ -94,17 +98,18 @@ class TranslationStream final
   const TraceContext trace_;
   grpc::ByteBuffer incoming_;
 
-  std::mutex mutex_;
-  // All below are guarded by mutex_.
-  bool reading_ = false;                     // until what was read is parsed
-  bool complete_ = false;                    // the client has half-closed
-  bool stopping_ = false;                    // reads no more
-  bool writing_ = false;                     // the front of answers_
-  bool over_ = false;                        // Finish() has been called
-  absl::Status status_;                      // why it ends
-  int64_t owed_ = 0;                         // sentences
-  std::set<std::shared_ptr<Message>> live_;  // those without an answer
-  std::deque<Answer> answers_;
+  Mutex mutex_;
+  // Until what was read is parsed.
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool complete_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // reads no more
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // the front of answers_
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;      // Finish() has been called
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);    // why it ends
+  int64_t owed_ ABSL_GUARDED_BY(mutex_) = 0;       // sentences
+  // Those without an answer.
+  std::set<std::shared_ptr<Message>> live_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Answer> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -8,8 +8,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <utility>
+
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -22,7 +23,7 @@ class Cancellation {
 
   // Sets the flag and runs the callbacks.
   void Cancel() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (cancelled_.exchange(true)) return;
     for (const auto& [id, callback] : callbacks_) callback();
   }
@@ -33,21 +34,21 @@ class Cancellation {
   // call this object, and runs no more once Remove() of the result has
   // returned.
   uint64_t OnCancel(std::function<void()> callback) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (cancelled_) callback();
     callbacks_[++last_id_] = std::move(callback);
     return last_id_;
   }
   void Remove(uint64_t id) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     callbacks_.erase(id);
   }
 
  private:
   std::atomic<bool> cancelled_ = false;
-  std::mutex mutex_;
-  uint64_t last_id_ = 0;                                 // guarded by mutex_
-  std::map<uint64_t, std::function<void()>> callbacks_;  // guarded by mutex_
+  Mutex mutex_;
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::function<void()>> callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

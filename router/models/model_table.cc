@@ -17,7 +17,7 @@ std::string NameOf(const std::string& id) { return id.substr(0, id.find('@')); }
 absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
                              bool standby) {
   const std::string& id = model->id();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Entry& entry : entries_) {
     if (entry.model->id() == id) {
       return absl::AlreadyExistsError(absl::StrCat("model ", id, " is loaded"));
@@ -29,13 +29,13 @@ absl::Status ModelTable::Add(std::shared_ptr<TranslationModel> model,
 }
 
 void ModelTable::Expect(std::set<std::string> names) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   told_ = true;
   expected_ = std::move(names);
 }
 
 void ModelTable::MakeCurrent(const std::string& id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = std::find_if(
       entries_.begin(), entries_.end(),
       [&id](const Entry& entry) { return entry.model->id() == id; });
@@ -46,7 +46,7 @@ void ModelTable::MakeCurrent(const std::string& id) {
 }
 
 bool ModelTable::HasName(const std::string& id) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return std::any_of(entries_.begin(), entries_.end(),
                      [&id](const Entry& entry) {
                        return entry.model->id() == id && !entry.name.empty();
@@ -65,7 +65,7 @@ void ModelTable::Append(const std::string& name, Entry entry) {
 
 absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
     const std::string& name) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (name.empty()) {
     std::set<std::string> names;
     for (const Entry& entry : entries_) {
@@ -105,20 +105,20 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelTable::Find(
                      entries_.empty() ? "none is" : "loaded: " + List()));
   }
   const std::shared_ptr<Uses> uses = entry->uses;
-  std::lock_guard<std::mutex> uses_lock(uses->mutex);
+  MutexLock uses_lock(uses->mutex);
   ++uses->count;
   return std::shared_ptr<TranslationModel>(
       entry->model.get(), [model = entry->model, uses](TranslationModel*) {
-        std::lock_guard<std::mutex> lock(uses->mutex);
+        MutexLock lock(uses->mutex);
         --uses->count;
-        uses->changed.notify_all();
+        uses->changed.NotifyAll();
       });
 }
 
 void ModelTable::Remove(const std::string& id, bool wait) {
   std::shared_ptr<Uses> uses;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto entry = std::find_if(
         entries_.begin(), entries_.end(),
         [&id](const Entry& entry) { return entry.model->id() == id; });
@@ -132,18 +132,19 @@ void ModelTable::Remove(const std::string& id, bool wait) {
     entries_.erase(entry);
   }
   if (!wait) return;
-  std::unique_lock<std::mutex> lock(uses->mutex);
-  uses->changed.wait(lock, [&uses] { return uses->count == 0; });
+  MutexLock lock(uses->mutex);
+  uses->changed.Wait(lock, [&uses]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                               uses->mutex) { return uses->count == 0; });
 }
 
 void ModelTable::Clear() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const Entry& entry : entries_) interrupted_.insert(entry.model->id());
   entries_.clear();
 }
 
 std::vector<std::string> ModelTable::ids() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<std::string> ids;
   for (const Entry& entry : entries_) ids.push_back(entry.model->id());
   return ids;

@@ -3,15 +3,14 @@
 #ifndef ROUTER_MODELS_MODEL_TABLE_H_
 #define ROUTER_MODELS_MODEL_TABLE_H_
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "router/models/translation_model.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -55,9 +54,9 @@ class ModelTable {
 
  private:
   struct Uses {
-    std::mutex mutex;
-    std::condition_variable changed;
-    int count = 0;  // guarded by mutex
+    Mutex mutex;
+    CondVar changed;
+    int count ABSL_GUARDED_BY(mutex) = 0;
   };
   struct Entry {
     std::string name;  // empty for a standby
@@ -65,15 +64,15 @@ class ModelTable {
     std::shared_ptr<Uses> uses;
   };
 
-  // The rest needs mutex_.
-  void Append(const std::string& name, Entry entry);
-  std::string List() const;
+  void Append(const std::string& name, Entry entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string List() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable std::mutex mutex_;
-  std::vector<Entry> entries_;         // guarded by mutex_; the newest last
-  std::set<std::string> interrupted_;  // ids; guarded by mutex_
-  std::set<std::string> expected_;     // names; guarded by mutex_
-  bool told_ = false;                  // Expect() was called; guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<Entry> entries_ ABSL_GUARDED_BY(mutex_);  // the newest last
+  std::set<std::string> interrupted_ ABSL_GUARDED_BY(mutex_);  // ids
+  std::set<std::string> expected_ ABSL_GUARDED_BY(mutex_);     // names
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // Expect() was called
 };
 
 }  // namespace gshard

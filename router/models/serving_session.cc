@@ -237,7 +237,7 @@ std::unique_ptr<ModelBatch> ServingSession::NewBatch(int64_t max_positions) {
 }
 
 void ServingSession::CountRows(const DecodeStatistics& statistics) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (const LayerLoad& layer : statistics.layers) {
     for (size_t e = 0; e < layer.expert_rows.size(); ++e) {
       expert_rows_[e] += layer.expert_rows[e];
@@ -246,7 +246,7 @@ void ServingSession::CountRows(const DecodeStatistics& statistics) {
 }
 
 std::vector<int64_t> ServingSession::expert_rows() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return expert_rows_;
 }
 

@@ -6,13 +6,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/translation_model.h"
+#include "services/base/mutex.h"
 #include "services/config/model_config.h"
 #include "services/exchange/replica_set.h"
 #include "services/exchange/segment_calls.h"
@@ -119,8 +119,8 @@ class ServingSession final : public TranslationModel {
   Cancellation interrupted_;
   ReplicaSet replicas_;
   std::atomic<bool> was_full_ = false;
-  mutable std::mutex mutex_;
-  std::vector<int64_t> expert_rows_;  // [E]; guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<int64_t> expert_rows_ ABSL_GUARDED_BY(mutex_);  // [E]
 };
 
 }  // namespace gshard

@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<DenseShard>> DenseShard::Create(
 }
 
 absl::Status DenseShard::Connect(absl::Span<const std::string> addresses) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   if (exchange_ != nullptr) {
     return absl::FailedPreconditionError("the routers are connected");
@@ -103,7 +103,7 @@ absl::Status DenseShard::Break(int64_t step, const absl::Status& status) {
 
 absl::StatusOr<DenseShard::Parameters> DenseShard::ParametersOf(
     int64_t version) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   if (version == own_.step()) return parameters_;
   return absl::FailedPreconditionError(
@@ -118,7 +118,7 @@ absl::Status DenseShard::Keep(int64_t step, int32_t microbatch, int32_t attempt,
   for (size_t i = 0; i < values.size(); ++i) {
     by_name[shapes_[i].name] = std::move(values[i]);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   RETURN_IF_ERROR(own_.Begin(step, microbatch, attempt));
   kept_[microbatch] = {.attempt = attempt, .gradients = std::move(by_name)};
@@ -169,21 +169,24 @@ absl::StatusOr<GradientList> DenseShard::SumStep(
 absl::StatusOr<std::vector<SquaredNorm>> DenseShard::PrepareStep(
     int64_t step, absl::Span<const int32_t> attempts,
     absl::Span<const int32_t> ran_by) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   std::vector<int32_t> of(attempts.begin(), attempts.end());
   of.insert(of.end(), ran_by.begin(), ran_by.end());
-  return own_.PrepareSums(step, of, [&]() -> absl::StatusOr<GradientList> {
-    absl::StatusOr<GradientList> sums = SumStep(attempts, ran_by);
-    if (!sums.ok()) return Break(step, sums.status());
-    kept_.clear();
-    return sums;
-  });
+  return own_.PrepareSums(step, of,
+                          [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                              mutex_) -> absl::StatusOr<GradientList> {
+                            absl::StatusOr<GradientList> sums =
+                                SumStep(attempts, ran_by);
+                            if (!sums.ok()) return Break(step, sums.status());
+                            kept_.clear();
+                            return sums;
+                          });
 }
 
 absl::Status DenseShard::CommitStep(int64_t step, double gradient_scale,
                                     double learning_rate, bool skip) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   const int64_t committed = own_.step();
   RETURN_IF_ERROR(own_.Commit(step, gradient_scale, learning_rate, skip));
@@ -197,7 +200,7 @@ absl::Status DenseShard::CommitStep(int64_t step, double gradient_scale,
 
 absl::StatusOr<std::vector<TensorEntry>> DenseShard::WriteCheckpoint(
     const std::string& root, int64_t step, const std::string& shard) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   if (step != own_.step()) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -16,13 +16,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "services/base/mutex.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/collectives/rendezvous.h"
 #include "services/train/dense_exchange.h"
@@ -107,25 +107,28 @@ class DenseShard {
   DenseShard(DenseShardSpec spec, ParameterStore own, TensorMap others,
              std::unique_ptr<Rendezvous> rendezvous);
 
-  // These need mutex_.
   absl::Status CheckRuns(absl::Span<const int32_t> attempts,
-                         absl::Span<const int32_t> ran_by) const;
+                         absl::Span<const int32_t> ran_by) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<GradientList> SumStep(absl::Span<const int32_t> attempts,
-                                       absl::Span<const int32_t> ran_by);
+                                       absl::Span<const int32_t> ran_by)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the others, and refuses what comes later.
-  absl::Status Break(int64_t step, const absl::Status& status);
+  absl::Status Break(int64_t step, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const DenseShardSpec spec_;
   std::vector<NamedShape> shapes_;  // of spec_.parameters
   int64_t memory_bytes_;
   const std::unique_ptr<Rendezvous> rendezvous_;
-  std::unique_ptr<DenseExchange> exchange_;  // once connected
+  // Once connected.
+  std::unique_ptr<DenseExchange> exchange_ ABSL_GUARDED_BY(mutex_);
 
-  mutable std::mutex mutex_;
-  absl::Status broken_;           // guarded by mutex_
-  ParameterShard own_;            // changed under mutex_
-  Parameters parameters_;         // guarded by mutex_; all, at own_'s step
-  std::map<int32_t, Kept> kept_;  // guarded by mutex_; by microbatch
+  mutable Mutex mutex_;
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  ParameterShard own_ ABSL_GUARDED_BY(mutex_);
+  Parameters parameters_ ABSL_GUARDED_BY(mutex_);         // all, at own_'s step
+  std::map<int32_t, Kept> kept_ ABSL_GUARDED_BY(mutex_);  // by microbatch
 };
 
 }  // namespace gshard

@@ -118,7 +118,7 @@ absl::Status TrainingSession::CheckAssignment(
 
 absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
     int64_t version, std::chrono::milliseconds timeout) {
-  std::lock_guard<std::mutex> lock(parameters_mutex_);
+  MutexLock lock(parameters_mutex_);
   if (version == version_) return parameters_;
   if (spec_.dense != nullptr) {
     ASSIGN_OR_RETURN(const Parameters all, spec_.dense->ParametersOf(version));

@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <stop_token>
 #include <string>
 
@@ -22,6 +21,7 @@
 #include "router/models/cancellation.h"
 #include "router/training/dense_shard.h"
 #include "router/training/training_text.h"
+#include "services/base/mutex.h"
 #include "services/config/training_job.h"
 #include "services/exchange/expert_exchange.h"
 #include "services/rpc/wire/tensor_pieces.h"
@@ -87,8 +87,9 @@ class TrainingSession {
   // The dense parameters of a version; keeps the last.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);
-  // Keeps them, in the types of the program. Needs parameters_mutex_.
-  Parameters Hold(int64_t version, TensorMap parameters);
+  // Keeps them, in the types of the program.
+  Parameters Hold(int64_t version, TensorMap parameters)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(parameters_mutex_);
   absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
                                        const TensorMap& parameters,
                                        SegmentRunner* segments,
@@ -109,9 +110,9 @@ class TrainingSession {
   std::map<std::string, ExpectedTensor> expected_;  // dense parameters
   Cancellation interrupted_;
 
-  std::mutex parameters_mutex_;
-  int64_t version_ = -1;   // guarded by parameters_mutex_
-  Parameters parameters_;  // guarded by parameters_mutex_
+  Mutex parameters_mutex_;
+  int64_t version_ ABSL_GUARDED_BY(parameters_mutex_) = -1;
+  Parameters parameters_ ABSL_GUARDED_BY(parameters_mutex_);
 };
 
 }  // namespace gshard

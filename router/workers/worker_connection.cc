@@ -23,14 +23,14 @@ constexpr size_t kHeaderAllowance = size_t{64} << 10;
 // One stream from its opening to its end. Shared with its reader, which may
 // outlive the connection.
 struct WorkerConnection::Stream {
-  std::mutex mutex;
-  bool ended = false;                                 // guarded by mutex
-  std::map<uint64_t, OnReply> pending;                // guarded by mutex
+  Mutex mutex;
+  bool ended ABSL_GUARDED_BY(mutex) = false;
+  std::map<uint64_t, OnReply> pending ABSL_GUARDED_BY(mutex);
   std::shared_ptr<StreamSender<ExpertFrame>> sender;  // set before it is used
 
   // Takes a call out; null if it is not there.
   OnReply Take(uint64_t call_id) {
-    std::lock_guard<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     const auto found = pending.find(call_id);
     if (found == pending.end()) return nullptr;
     OnReply on_reply = std::move(found->second);
@@ -42,7 +42,7 @@ struct WorkerConnection::Stream {
   void End(const absl::Status& error) {
     std::map<uint64_t, OnReply> told;
     {
-      std::lock_guard<std::mutex> lock(mutex);
+      MutexLock lock(mutex);
       ended = true;
       told.swap(pending);
     }
@@ -103,15 +103,16 @@ WorkerConnection::~WorkerConnection() {
 
 std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
   if (stream_ != nullptr) {
-    std::lock_guard<std::mutex> lock(stream_->mutex);
+    MutexLock lock(stream_->mutex);
     if (!stream_->ended) return stream_;
   }
   stream_ = std::make_shared<Stream>();
   stream_->sender = OpenStream<ExpertFrame, ExpertFrame>(
       channel_, kRun,
-      [this](const std::shared_ptr<StreamSender<ExpertFrame>>&) {
-        return std::make_unique<ReplyReader>(name(), stream_, channel_);
-      },
+      [this](const std::shared_ptr<StreamSender<ExpertFrame>>&)
+          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+            return std::make_unique<ReplyReader>(name(), stream_, channel_);
+          },
       options_);
   return stream_;
 }
@@ -146,7 +147,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   std::shared_ptr<Stream> stream;
   uint64_t call_id = 0;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     call_id = ++last_call_id_;
     if (bytes <= limit) stream = LiveStream();
   }
@@ -158,7 +159,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   }
   frame.header.set_call_id(call_id);
   {
-    std::lock_guard<std::mutex> lock(stream->mutex);
+    MutexLock lock(stream->mutex);
     stream->pending[call_id] = std::move(on_reply);
   }
   const absl::Status sent = stream->sender->Send(std::move(frame));
@@ -173,7 +174,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
 void WorkerConnection::Cancel(uint64_t call_id) {
   std::shared_ptr<Stream> stream;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stream = stream_;
   }
   if (stream == nullptr || stream->Take(call_id) == nullptr) return;
@@ -184,9 +185,9 @@ void WorkerConnection::Cancel(uint64_t call_id) {
 }
 
 size_t WorkerConnection::pending() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (stream_ == nullptr) return 0;
-  std::lock_guard<std::mutex> stream_lock(stream_->mutex);
+  MutexLock stream_lock(stream_->mutex);
   return stream_->pending.size();
 }
 
@@ -195,7 +196,7 @@ WorkerConnections::WorkerConnections(ChannelOptions channel)
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
     const std::string& name, const std::string& address, int64_t incarnation) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = connections_.find({name, address, incarnation});
   if (found != connections_.end()) return found->second;
   ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel,
@@ -210,7 +211,7 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
 
 void WorkerConnections::Prune() {
   std::vector<std::shared_ptr<WorkerConnection>> unused;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     if (it->second.use_count() > 1) {
       ++it;

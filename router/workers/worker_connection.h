@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <tuple>
 
 #include "absl/status/statusor.h"
+#include "services/base/mutex.h"
 #include "services/exchange/worker_stub.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/wire/stream.h"
@@ -47,14 +47,14 @@ class WorkerConnection final : public WorkerStub {
   class ReplyReader;
 
   uint64_t Send(ExpertFrame frame, OnReply on_reply);
-  std::shared_ptr<Stream> LiveStream();  // needs mutex_
+  std::shared_ptr<Stream> LiveStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<grpc::Channel> channel_;
   const StreamOptions options_;
 
-  mutable std::mutex mutex_;
-  uint64_t last_call_id_ = 0;       // guarded by mutex_
-  std::shared_ptr<Stream> stream_;  // guarded by mutex_; null until used
+  mutable Mutex mutex_;
+  uint64_t last_call_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null until used
 };
 
 // The connections of a router by name, address and incarnation: a worker that
@@ -75,11 +75,10 @@ class WorkerConnections {
 
  private:
   const ChannelOptions channel_;
-  std::mutex mutex_;
-  // Guarded by mutex_.
+  Mutex mutex_;
   std::map<std::tuple<std::string, std::string, int64_t>,
            std::shared_ptr<WorkerConnection>>
-      connections_;
+      connections_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <new>
 #include <thread>
 #include <vector>
 
 #include "services/base/check.h"
+#include "services/base/mutex.h"
 #include "services/base/thread_priority.h"
 
 namespace gshard {
@@ -73,74 +72,75 @@ class Pool {
   }
   ~Pool() {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
-      came_.notify_all();
+      came_.NotifyAll();
     }
     for (std::thread& thread : threads_) thread.join();
   }
 
   void Run(Loop& loop) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       loops_.push_back(&loop);
       open_.fetch_add(1, std::memory_order_relaxed);
-      if (sleeping_ > 0) came_.notify_all();
+      if (sleeping_ > 0) came_.NotifyAll();
     }
     in_body = true;
     loop.Run();
     in_body = false;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       Close(loop);  // nobody comes any more
     }
     const auto alone = [&loop] { return loop.helpers == 0; };
     if (SpinUntil(alone)) return;
-    std::unique_lock<std::mutex> lock(mutex_);
-    left_.wait(lock, alone);
+    MutexLock lock(mutex_);
+    left_.Wait(lock, alone);
   }
 
  private:
   void Help() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
       if (loops_.empty() && !stopping_) {
-        lock.unlock();
+        lock.Unlock();
         SpinUntil([this] { return open_.load(std::memory_order_relaxed) > 0; });
-        lock.lock();
+        lock.Lock();
         ++sleeping_;
-        came_.wait(lock, [this] { return stopping_ || !loops_.empty(); });
+        came_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || !loops_.empty();
+        });
         --sleeping_;
       }
       if (stopping_) return;
       Loop& loop = *loops_[turn_++ % loops_.size()];
       ++loop.helpers;
-      lock.unlock();
+      lock.Unlock();
       loop.Run();
-      lock.lock();
+      lock.Lock();
       Close(loop);
       // Where the last one has left the loop may be gone.
-      if (--loop.helpers == 0) left_.notify_all();
+      if (--loop.helpers == 0) left_.NotifyAll();
     }
   }
 
-  // Needs mutex_.
-  void Close(const Loop& loop) {
+  void Close(const Loop& loop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto found = std::find(loops_.begin(), loops_.end(), &loop);
     if (found == loops_.end()) return;
     loops_.erase(found);
     open_.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  std::mutex mutex_;
-  // All below but the threads are guarded by mutex_.
-  std::condition_variable came_;  // loops_, stopping_
-  std::condition_variable left_;  // helpers of loops
-  std::vector<Loop*> loops_;      // with tiles that nobody has taken
+  Mutex mutex_;
+  CondVar came_;  // loops_, stopping_
+  CondVar left_;  // helpers of loops
+  // With tiles that nobody has taken.
+  std::vector<Loop*> loops_ ABSL_GUARDED_BY(mutex_);
   std::atomic<size_t> open_ = 0;  // of loops_, for those who only look
-  size_t turn_ = 0;
-  int sleeping_ = 0;
-  bool stopping_ = false;
+  size_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
+  int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 
@@ -155,7 +155,7 @@ class Pools {
 
   void Set(int threads) {
     CHECK(threads >= 1);
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     pools_.clear();
     threads_ = threads;
   }
@@ -163,7 +163,7 @@ class Pools {
   // For the calling thread.
   Pool& Mine() {
     const int niceness = ThreadNiceness();
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     std::unique_ptr<Pool>& pool = pools_[niceness];
     if (pool == nullptr) pool = std::make_unique<Pool>(threads_ - 1, niceness);
     return *pool;
@@ -171,8 +171,8 @@ class Pools {
 
  private:
   std::atomic<int> threads_ = 1;
-  std::mutex mutex_;
-  std::map<int, std::unique_ptr<Pool>> pools_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<int, std::unique_ptr<Pool>> pools_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -7,19 +7,19 @@ namespace gshard {
 TaskQueue::TaskQueue() : thread_([this] { Run(); }) {}
 
 void TaskQueue::Post(Task task) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) return;
   tasks_.push_back(std::move(task));
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 void TaskQueue::PostAfter(absl::Duration delay, Task task) {
   if (delay <= absl::ZeroDuration()) return Post(std::move(task));
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) return;
   later_.emplace(Clock::now() + absl::ToChronoNanoseconds(delay),
                  std::move(task));
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 void TaskQueue::Stop() {
@@ -27,18 +27,18 @@ void TaskQueue::Stop() {
   std::multimap<Clock::time_point, Task> dropped_later;
   std::thread thread;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     dropped.swap(tasks_);
     dropped_later.swap(later_);
     thread.swap(thread_);
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
   if (thread.joinable()) thread.join();
 }
 
 void TaskQueue::Run() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     while (!later_.empty() && later_.begin()->first <= Clock::now()) {
       tasks_.push_back(std::move(later_.begin()->second));
@@ -47,14 +47,14 @@ void TaskQueue::Run() {
     if (!tasks_.empty()) {
       Task task = std::move(tasks_.front());
       tasks_.pop_front();
-      lock.unlock();
+      lock.Unlock();
       task();
       task = nullptr;  // what it captured goes outside of the lock
-      lock.lock();
+      lock.Lock();
     } else if (later_.empty()) {
-      changed_.wait(lock);
+      changed_.Wait(lock);
     } else {
-      changed_.wait_until(lock, later_.begin()->first);
+      changed_.WaitUntil(lock, later_.begin()->first);
     }
   }
 }

@@ -5,14 +5,13 @@
 #define SERVICES_BASE_TASK_QUEUE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 
 #include "absl/time/time.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -42,11 +41,11 @@ class TaskQueue {
 
   void Run();
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Task> tasks_;                        // guarded by mutex_
-  std::multimap<Clock::time_point, Task> later_;  // guarded by mutex_
-  bool stopping_ = false;                         // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<Task> tasks_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<Clock::time_point, Task> later_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

@@ -64,7 +64,7 @@ absl::Status GlooCommunicator::Greet() {
   }
   RETURN_IF_ERROR(TryExchange(send, receive));
   exchange_ = 0;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   greeted_ = true;
   return absl::OkStatus();
 }
@@ -79,7 +79,7 @@ absl::Status GlooCommunicator::Exchange(
 absl::Status GlooCommunicator::TryExchange(
     absl::Span<const SendBytes> send, absl::Span<const ReceiveBytes> receive) {
   broken_ = CatchGloo([&] { ExchangeOrThrow(send, receive); });
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   // Whatever became of the connections meanwhile.
   if (aborted_) broken_ = absl::CancelledError("the group was aborted");
   if (!broken_.ok()) {
@@ -99,14 +99,14 @@ void GlooCommunicator::Close() {
 
 bool GlooCommunicator::Announce(const std::vector<Buffer>* sending,
                                 const std::vector<Buffer>* receiving) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   sending_ = sending;
   receiving_ = receiving;
   return !aborted_;
 }
 
 void GlooCommunicator::Abort() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(aborted_, true)) return;
   if (sending_ != nullptr) {
     for (const Buffer& buffer : *sending_) buffer->abortWaitSend();

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "gloo/context.h"
 #include "gloo/transport/device.h"
 #include "gloo/transport/unbound_buffer.h"
+#include "services/base/mutex.h"
 #include "services/collectives/communicator.h"
 
 namespace gshard {
@@ -68,11 +68,11 @@ class GlooCommunicator : public Communicator {
   uint64_t exchange_ = 0;
   absl::Status broken_;
 
-  std::mutex mutex_;
-  bool aborted_ = false;                            // guarded by mutex_
-  bool greeted_ = false;                            // guarded by mutex_
-  const std::vector<Buffer>* sending_ = nullptr;    // guarded by mutex_
-  const std::vector<Buffer>* receiving_ = nullptr;  // guarded by mutex_
+  Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool greeted_ ABSL_GUARDED_BY(mutex_) = false;
+  const std::vector<Buffer>* sending_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const std::vector<Buffer>* receiving_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace gshard

@@ -68,29 +68,30 @@ class GlooRendezvous::Endpoints : public gloo::Context {
   void Connect(absl::Span<const std::string> addresses) {
     for (int r = 0; r < size; ++r) {
       if (r == rank) continue;
+      gloo::transport::Pair* const pair = getPair(r).get();
       {
-        std::lock_guard<std::mutex> lock(mutex_);
+        MutexLock lock(mutex_);
         if (interrupted_) return;
-        connecting_ = getPair(r).get();
+        connecting_ = pair;
       }
-      connecting_->connect(
+      pair->connect(
           std::vector<char>(addresses[r].begin(), addresses[r].end()));
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       connecting_ = nullptr;
     }
   }
 
   // On any thread.
   void Interrupt() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     interrupted_ = true;
     if (connecting_ != nullptr) connecting_->close();
   }
 
  private:
-  std::mutex mutex_;
-  bool interrupted_ = false;                     // guarded by mutex_
-  gloo::transport::Pair* connecting_ = nullptr;  // set under mutex_
+  Mutex mutex_;
+  bool interrupted_ ABSL_GUARDED_BY(mutex_) = false;
+  gloo::transport::Pair* connecting_ ABSL_GUARDED_BY(mutex_) = nullptr;
 };
 
 GlooRendezvous::GlooRendezvous() = default;
@@ -113,8 +114,9 @@ absl::StatusOr<std::unique_ptr<GlooRendezvous>> GlooRendezvous::Create(
   RETURN_IF_ERROR(CatchGloo([&] {
     rendezvous->owned_endpoints_ =
         std::make_unique<Endpoints>(options, std::move(device));
+    rendezvous->addresses_ = rendezvous->owned_endpoints_->Open();
+    MutexLock lock(rendezvous->mutex_);
     rendezvous->endpoints_ = rendezvous->owned_endpoints_.get();
-    rendezvous->addresses_ = rendezvous->endpoints_->Open();
   }));
   return rendezvous;
 }
@@ -138,18 +140,20 @@ absl::StatusOr<Communicator*> GlooRendezvous::Join(
   }
   absl::Status status =
       CatchGloo([&] { owned_endpoints_->Connect(addresses); });
+  GlooCommunicator* group = nullptr;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     endpoints_ = nullptr;
     if (aborted_) status = absl::CancelledError("the rendezvous was aborted");
     if (status.ok()) {
       group_ = std::make_unique<GlooCommunicator>(std::move(owned_endpoints_));
+      group = group_.get();
     }
   }
-  if (status.ok()) status = group_->Greet();
-  if (status.ok()) return group_.get();
+  if (status.ok()) status = group->Greet();
+  if (status.ok()) return group;
   // The others are not to wait for this one.
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   group_ = nullptr;
   owned_endpoints_ = nullptr;
   return Annotate(status,
@@ -157,7 +161,7 @@ absl::StatusOr<Communicator*> GlooRendezvous::Join(
 }
 
 void GlooRendezvous::Abort() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   aborted_ = true;
   if (group_ != nullptr) return group_->Abort();
   if (endpoints_ != nullptr) endpoints_->Interrupt();

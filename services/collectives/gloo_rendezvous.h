@@ -10,10 +10,10 @@
 
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "services/base/mutex.h"
 #include "services/collectives/rendezvous.h"
 
 namespace gshard {
@@ -52,11 +52,11 @@ class GlooRendezvous : public Rendezvous {
   GlooRendezvous();
 
   std::vector<std::string> addresses_;
-  std::mutex mutex_;
-  bool aborted_ = false;                        // guarded by mutex_
+  Mutex mutex_;
+  bool aborted_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<Endpoints> owned_endpoints_;  // until Join() is over
-  Endpoints* endpoints_ = nullptr;              // guarded by mutex_
-  std::unique_ptr<GlooCommunicator> group_;     // set under mutex_
+  Endpoints* endpoints_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<GlooCommunicator> group_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

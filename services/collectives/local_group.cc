@@ -14,7 +14,7 @@ constexpr size_t kOneCopiesBytes = size_t{1} << 16;
 
 }  // namespace
 
-LocalGroup::LocalGroup(int size) : members_(size) {}
+LocalGroup::LocalGroup(int size) : size_(size), members_(size) {}
 
 absl::Status LocalGroup::CheckSizes() const {
   const int n = size();
@@ -50,12 +50,14 @@ void LocalGroup::CopyTo(int rank) const {
 
 absl::Status LocalGroup::Exchange(int rank, absl::Span<const SendBytes> send,
                                   absl::Span<const ReceiveBytes> receive) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(broken_);
   members_[rank] = {send, receive};
   const uint64_t mine = exchange_;
   if (++came_ < size()) {
-    all_came_.wait(lock, [&] { return exchange_ != mine || !broken_.ok(); });
+    all_came_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return exchange_ != mine || !broken_.ok();
+    });
     // If the group broke first, the others never read what this one posted.
     if (exchange_ == mine) return broken_;
   } else {
@@ -67,36 +69,38 @@ absl::Status LocalGroup::Exchange(int rank, absl::Span<const SendBytes> send,
       for (int r = 0; r < size(); ++r) CopyTo(r);
     }
     ++exchange_;
-    lock.unlock();
-    all_came_.notify_all();
-    lock.lock();
+    lock.Unlock();
+    all_came_.NotifyAll();
+    lock.Lock();
   }
   // A next exchange cannot complete, and change these, before this member
   // comes to it.
   if (!each_copies_) return outcome_;
 
-  lock.unlock();
+  lock.Unlock();
   CopyTo(rank);
-  lock.lock();
+  lock.Lock();
   // Others may still read what this member sent. They have all come and none
   // waits for anything else, so not even a break cuts this short.
   if (++copied_ < size()) {
-    all_copied_.wait(lock, [&] { return copied_exchange_ > mine; });
+    all_copied_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return copied_exchange_ > mine;
+    });
   } else {
     copied_exchange_ = exchange_;
-    lock.unlock();
-    all_copied_.notify_all();
+    lock.Unlock();
+    all_copied_.NotifyAll();
   }
   return absl::OkStatus();
 }
 
 void LocalGroup::Break(const absl::Status& why) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!broken_.ok()) return;
     broken_ = why;
   }
-  all_came_.notify_all();
+  all_came_.NotifyAll();
 }
 
 }  // namespace gshard

@@ -3,13 +3,12 @@
 #ifndef SERVICES_COLLECTIVES_LOCAL_GROUP_H_
 #define SERVICES_COLLECTIVES_LOCAL_GROUP_H_
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "services/base/mutex.h"
 #include "services/collectives/communicator.h"
 
 namespace gshard {
@@ -19,7 +18,7 @@ class LocalGroup {
  public:
   explicit LocalGroup(int size);
 
-  int size() const { return static_cast<int>(members_.size()); }
+  int size() const { return size_; }
 
   // Communicator::Exchange of one member.
   absl::Status Exchange(int rank, absl::Span<const SendBytes> send,
@@ -36,23 +35,27 @@ class LocalGroup {
     absl::Span<const ReceiveBytes> receive;
   };
 
-  // Whether all members' sizes agree. mutex_ must be held.
-  absl::Status CheckSizes() const;
-  // Bytes that travel. mutex_ must be held.
-  size_t TotalBytes() const;
-  void CopyTo(int rank) const;
+  // Whether all members' sizes agree.
+  absl::Status CheckSizes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Bytes that travel.
+  size_t TotalBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Not analyzed: members copy for themselves without the lock, while members_
+  // stays as it is until all of them have copied.
+  void CopyTo(int rank) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  std::mutex mutex_;
-  std::condition_variable all_came_;  // or the group broke
-  std::condition_variable all_copied_;
-  std::vector<Member> members_;
-  absl::Status broken_;
-  absl::Status outcome_;  // of the exchange for which all came
-  bool each_copies_ = false;
-  uint64_t exchange_ = 0;  // exchanges completed so far
-  uint64_t copied_exchange_ = 0;
-  int came_ = 0;
-  int copied_ = 0;
+  const int size_;
+  Mutex mutex_;
+  CondVar all_came_;  // or the group broke
+  CondVar all_copied_;
+  std::vector<Member> members_ ABSL_GUARDED_BY(mutex_);
+  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
+  // Of the exchange for which all came.
+  absl::Status outcome_ ABSL_GUARDED_BY(mutex_);
+  bool each_copies_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t exchange_ ABSL_GUARDED_BY(mutex_) = 0;  // exchanges completed so far
+  uint64_t copied_exchange_ ABSL_GUARDED_BY(mutex_) = 0;
+  int came_ ABSL_GUARDED_BY(mutex_) = 0;
+  int copied_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gshard

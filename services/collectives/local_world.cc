@@ -1,11 +1,11 @@
 #include "services/collectives/local_world.h"
 
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/exchange_check.h"
 #include "services/collectives/local_group.h"
@@ -15,13 +15,13 @@ namespace gshard {
 // Thread-safe.
 class LocalDevices {
  public:
-  explicit LocalDevices(int size) : left_(size, false) {}
+  explicit LocalDevices(int size) : size_(size), left_(size, false) {}
 
-  int size() const { return static_cast<int>(left_.size()); }
+  int size() const { return size_; }
 
   absl::StatusOr<std::shared_ptr<LocalGroup>> Group(
       const std::vector<int>& ranks) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     RETURN_IF_ERROR(aborted_);
     std::shared_ptr<LocalGroup>& group = groups_[ranks];
     if (group == nullptr) {
@@ -34,14 +34,14 @@ class LocalDevices {
   }
 
   void Abort(const absl::Status& why) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!aborted_.ok()) return;
     aborted_ = absl::CancelledError(absl::StrCat("aborted: ", why.ToString()));
     for (auto& [ranks, group] : groups_) group->Break(aborted_);
   }
 
   void Leave(int rank) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     left_[rank] = true;
     for (auto& [ranks, group] : groups_) {
       for (const int member : ranks) {
@@ -55,10 +55,12 @@ class LocalDevices {
     return absl::UnavailableError(absl::StrCat("device ", rank, " is gone"));
   }
 
-  std::mutex mutex_;
-  absl::Status aborted_;
-  std::vector<bool> left_;
-  std::map<std::vector<int>, std::shared_ptr<LocalGroup>> groups_;
+  const int size_;
+  Mutex mutex_;
+  absl::Status aborted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> left_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::vector<int>, std::shared_ptr<LocalGroup>> groups_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 namespace {

@@ -135,7 +135,7 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
                     caller = folder_limits_.Resolve(who.caller),
                     done = std::move(done)] {
     const auto job = [&]() -> absl::StatusOr<Job*> {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       return FindFor(caller, name);
     }();
     if (!job.ok()) return done(job.status());
@@ -312,7 +312,7 @@ absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
   const Caller resolved = folder_limits_.Resolve(caller);
   v1::ListJobsResponse response;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (!request.job().empty()) {
       RETURN_IF_ERROR(FindFor(resolved, request.job()).status());
     }
@@ -344,7 +344,7 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
   }
   std::vector<v1::SessionInfo> sessions = served_.Describe();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& job : jobs_) {
       if (Find(job->name) != job.get()) continue;  // it was submitted again
       if (!MayFollow(resolved, job->ownership)) continue;
@@ -372,14 +372,14 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
 absl::StatusOr<std::shared_ptr<ProgressFeed>> Coordinator::WatchJob(
     const std::string& job, const Caller& caller) const {
   const Caller resolved = folder_limits_.Resolve(caller);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   ASSIGN_OR_RETURN(const Job* const found, FindFor(resolved, job));
   return found->feed;
 }
 
 absl::StatusOr<std::shared_ptr<DenseParameters>> Coordinator::FindTraining(
     const std::string& session) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::shared_ptr<DenseParameters> dense =
       running_ == nullptr ? nullptr : running_->thread->dense();
   if (dense == nullptr || dense->session() != session) {
@@ -400,14 +400,14 @@ void Coordinator::Drain(absl::Duration grace) {
   (void)ended->get_future().wait_for(absl::ToChronoMilliseconds(grace));
   HaltJob();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& any : jobs_) any->feed->Close();
   }
   members_->Shutdown();
 }
 
 void Coordinator::HaltJob() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (running_ != nullptr) running_->thread->Halt();
 }
 
@@ -420,7 +420,7 @@ void Coordinator::Shutdown() {
   jobs_queue_.Stop();
   std::unique_ptr<JobThread> thread;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (running_ != nullptr) thread = std::move(running_->thread);
     running_ = nullptr;
   }

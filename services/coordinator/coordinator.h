@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/base/mutex.h"
 #include "services/base/task_queue.h"
 #include "services/coordinator/folders/folder_limits.h"
 #include "services/coordinator/folders/path_rights.h"
@@ -182,11 +182,12 @@ class Coordinator {
   // Of models that are served, or will be. On any thread.
   std::vector<std::string> ServedCheckpoints() const;
 
-  // The last of the name; null if there is none. The rest needs mutex_.
-  Job* Find(const std::string& job) const;
+  // The last of the name; null if there is none.
+  Job* Find(const std::string& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Errors: NotFound; PermissionDenied if it is none of the caller's business.
   absl::StatusOr<Job*> FindFor(const Caller& caller,
-                               const std::string& job) const;
+                               const std::string& job) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void OnMembersChanged();
   void CountMembers();
@@ -220,10 +221,11 @@ class Coordinator {
   bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
   std::set<std::string> awaited_workers_;  // by name; of serving_queue_
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   // In order of submission. A job that is run again has the last entry.
-  std::vector<std::unique_ptr<Job>> jobs_;  // guarded by mutex_
-  std::map<std::string, Job*> by_name_;     // the last ones; likewise
+  std::vector<std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  // The last ones.
+  std::map<std::string, Job*> by_name_ ABSL_GUARDED_BY(mutex_);
   Job* running_ = nullptr;  // changed on jobs_queue_, under mutex_
   // What waits for the end of running_; of jobs_queue_.
   std::vector<std::function<void()>> on_ended_;

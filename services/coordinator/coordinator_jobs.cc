@@ -22,7 +22,7 @@ namespace gshard {
 
 absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
                                    const Caller& resolved) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const Job* const same = Find(job.name);
   if (same != nullptr) {
     RETURN_IF_ERROR(
@@ -82,7 +82,7 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
 }
 
 absl::Status Coordinator::CheckQueue(const std::string& submitter) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   int64_t all = 0, its = 0;
   for (const auto& job : jobs_) {
     if (IsOver(job->feed->Latest().state())) continue;
@@ -116,7 +116,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   stored.progress.set_total_steps(job.steps);
   stored.progress.set_eta_seconds(-1);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const Job* const before = Find(job.name);
     if (before != nullptr) {
       stored.progress.set_attempt(before->feed->Latest().attempt());
@@ -201,13 +201,13 @@ void Coordinator::AddJob(const StoredJob& stored, bool restored) {
   if (!IsOver(stored.progress.state())) {
     job->stored = std::make_unique<const StoredJob>(stored);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   by_name_[job->name] = job.get();
   jobs_.push_back(std::move(job));
 }
 
 void Coordinator::ForgetOldJobs() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   int64_t over = 0;
   for (size_t i = jobs_.size(); i-- > 0;) {
     Job* const job = jobs_[i].get();
@@ -225,7 +225,7 @@ void Coordinator::StartNextJob() {
   if (running_ != nullptr) return;
   Job* next = nullptr;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = std::find_if(
         jobs_.begin(), jobs_.end(), [](const std::unique_ptr<Job>& job) {
           return job->stored != nullptr && !job->started;
@@ -235,7 +235,7 @@ void Coordinator::StartNextJob() {
   }
   const StoredJob& stored = *next->stored;
   const JobEnvironment environment = MakeEnvironment(stored);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (draining_) return;  // HaltJob() may have been
   next->started = true;
   next->thread = std::make_unique<JobThread>(
@@ -256,7 +256,7 @@ void Coordinator::StartNextJob() {
 void Coordinator::OnJobEnded() {
   std::unique_ptr<JobThread> thread;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     thread = std::move(running_->thread);
     running_ = nullptr;
   }

@@ -1,11 +1,11 @@
 #include "services/coordinator/coordinator_service.h"
 
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/security/audit.h"
 #include "services/rpc/server/call_info.h"
@@ -77,14 +77,14 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     writing_ = false;
     if (!ok) End(grpc::Status::CANCELLED);
     Go();
   }
 
   void OnCancel() override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     End(grpc::Status::CANCELLED);
     Go();
   }
@@ -99,7 +99,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   static constexpr size_t kMaxWaiting = 64;
 
   void OnProgress(const v1::JobProgress* progress) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (end_.has_value()) return;
     if (progress == nullptr) {
       end_ = ToGrpcStatus(
@@ -112,12 +112,12 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     Go();
   }
 
-  void End(const grpc::Status& status) {
+  void End(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     waiting_.clear();
     end_ = status;
   }
 
-  void Go() {
+  void Go() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writing_ || finished_) return;
     if (!waiting_.empty()) {
       writing_ = true;
@@ -132,12 +132,13 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 
   const std::shared_ptr<ProgressFeed> feed_;
   int64_t id_ = 0;
-  std::mutex mutex_;
-  std::deque<v1::JobProgress> waiting_;  // guarded by mutex_
-  grpc::ByteBuffer message_;             // being written
-  bool writing_ = false;                 // guarded by mutex_
-  bool finished_ = false;                // guarded by mutex_
-  std::optional<grpc::Status> end_;      // once all waiting_ are written
+  Mutex mutex_;
+  std::deque<v1::JobProgress> waiting_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer message_;  // being written
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  // Once all waiting_ are written.
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
 class FailedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {

@@ -125,7 +125,6 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::MakePlan(
   return plan;
 }
 
-// REQUIRES: the cache is locked.
 std::shared_ptr<const BatchOrder::Plan> BatchOrder::GetPlan(
     int64_t epoch) const {
   for (const auto& plan : cache_->recent) {
@@ -142,7 +141,6 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::GetPlan(
   return plan;
 }
 
-// REQUIRES: the cache is locked.
 std::shared_ptr<const BatchOrder::Plan> BatchOrder::FindPlan(
     int64_t number, int64_t* offset) const {
   std::vector<int64_t>& starts = cache_->epoch_starts;
@@ -162,7 +160,7 @@ std::vector<int32_t> BatchOrder::Microbatch(int64_t step,
   int64_t offset = 0;
   std::shared_ptr<const Plan> plan;
   {
-    std::lock_guard<std::mutex> lock(cache_->mutex);
+    MutexLock lock(cache_->mutex);
     plan =
         FindPlan(step * options_.microbatches_per_step + microbatch, &offset);
   }
@@ -173,13 +171,13 @@ std::vector<int32_t> BatchOrder::Microbatch(int64_t step,
 int64_t BatchOrder::Epoch(int64_t step) const {
   CHECK(step >= 0);
   int64_t offset = 0;
-  std::lock_guard<std::mutex> lock(cache_->mutex);
+  MutexLock lock(cache_->mutex);
   return FindPlan(step * options_.microbatches_per_step, &offset)->epoch;
 }
 
 int64_t BatchOrder::MicrobatchesInEpoch(int64_t epoch) const {
   CHECK(epoch >= 0);
-  std::lock_guard<std::mutex> lock(cache_->mutex);
+  MutexLock lock(cache_->mutex);
   return GetPlan(epoch)->size();
 }
 

@@ -22,12 +22,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "services/base/mutex.h"
 #include "services/data/epoch_sampler.h"
 #include "services/data/tokenized_text.h"
 
@@ -83,10 +83,10 @@ class BatchOrder {
     int64_t size() const { return static_cast<int64_t>(starts.size()) - 1; }
   };
   struct Cache {
-    std::mutex mutex;
+    Mutex mutex;
     // Number of the first microbatch of each epoch known so far.
-    std::vector<int64_t> epoch_starts = {0};
-    std::shared_ptr<const Plan> recent[2];
+    std::vector<int64_t> epoch_starts ABSL_GUARDED_BY(mutex) = {0};
+    std::shared_ptr<const Plan> recent[2] ABSL_GUARDED_BY(mutex);
   };
 
   using LengthsOf = std::function<PairLengths(int32_t sentence)>;
@@ -102,8 +102,10 @@ class BatchOrder {
                                            EpochSampler sampler);
   void SortByLength(absl::Span<int32_t> pool) const;
   std::shared_ptr<const Plan> MakePlan(int64_t epoch) const;
-  std::shared_ptr<const Plan> GetPlan(int64_t epoch) const;
-  std::shared_ptr<const Plan> FindPlan(int64_t number, int64_t* offset) const;
+  std::shared_ptr<const Plan> GetPlan(int64_t epoch) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex);
+  std::shared_ptr<const Plan> FindPlan(int64_t number, int64_t* offset) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache_->mutex);
 
   BatchOrderOptions options_;
   LengthsOf lengths_;

@@ -28,13 +28,13 @@ ReplicaSet::~ReplicaSet() {
 }
 
 ReplicaSet::Group ReplicaSet::group() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return group_;
 }
 
 void ReplicaSet::Update(Group group) {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (group->version < group_->version) return;
     group_.swap(group);
   }
@@ -54,7 +54,7 @@ int64_t ReplicaSet::live_experts() const {
 }
 
 void ReplicaSet::OnCall() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   budget_.OnCall();
 }
 
@@ -76,7 +76,7 @@ LateAction ReplicaSet::OnLate(const ReplicaHolding& holding, bool again,
     return LateAction::kGiveUp;
   }
   if (others_asked) return LateAction::kWait;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return budget_.Take() ? LateAction::kHedge : LateAction::kWait;
 }
 

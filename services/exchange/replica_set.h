@@ -13,11 +13,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/base/mutex.h"
 #include "services/cluster/worker_health.h"
 #include "services/exchange/exchange_policy.h"
 #include "services/exchange/reply_mailbox.h"
@@ -77,9 +77,9 @@ class ReplicaSet final : public ExchangePolicy {
 
   // Of the thread; shared with replies, which may come after the set is gone.
   const std::shared_ptr<ReplyMailbox> pings_ = std::make_shared<ReplyMailbox>();
-  mutable std::mutex mutex_;
-  Group group_;         // guarded by mutex_; not null
-  HedgeBudget budget_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  Group group_ ABSL_GUARDED_BY(mutex_);  // not null
+  HedgeBudget budget_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

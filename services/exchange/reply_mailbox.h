@@ -4,14 +4,13 @@
 #define SERVICES_EXCHANGE_REPLY_MAILBOX_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "services/base/mutex.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -29,47 +28,48 @@ class ReplyMailbox {
   };
 
   void Put(Reply reply) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     replies_.push_back(std::move(reply));
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
 
   // Ends the wait, or the next one, though nothing has come.
   void Wake() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     woken_ = true;
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
 
   // Ends the wait, and all that follow.
   void Stop() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
-    changed_.notify_one();
+    changed_.NotifyOne();
   }
   bool stopped() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return stopped_;
   }
 
   // What has come, as soon as something has, it is woken or it is `until`;
   // nullopt once it was stopped.
   std::optional<std::vector<Reply>> WaitUntil(Time until) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait_until(lock, until, [this] {
-      return stopped_ || woken_ || !replies_.empty();
-    });
+    MutexLock lock(mutex_);
+    changed_.WaitUntil(lock, until,
+                       [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                         return stopped_ || woken_ || !replies_.empty();
+                       });
     if (stopped_) return std::nullopt;
     woken_ = false;
     return std::exchange(replies_, {});
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Reply> replies_;  // guarded by mutex_
-  bool woken_ = false;          // guarded by mutex_
-  bool stopped_ = false;        // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<Reply> replies_ ABSL_GUARDED_BY(mutex_);
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gshard

@@ -7,8 +7,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 
+#include "services/base/mutex.h"
 #include "services/cluster/worker_health.h"
 
 namespace gshard {
@@ -25,19 +25,19 @@ class WorkerState {
   // Calls a method of WorkerHealth under the lock.
   template <typename Visit>
   auto Health(Visit visit) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return visit(health_);
   }
 
   WorkerHealth::State health() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return health_.state();
   }
 
  private:
   std::atomic<int64_t> outstanding_rows_ = 0;
-  mutable std::mutex mutex_;
-  WorkerHealth health_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  WorkerHealth health_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

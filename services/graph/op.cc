@@ -1,10 +1,10 @@
 #include "services/graph/op.h"
 
 #include <map>
-#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/graph/ops/standard_ops.h"
 
@@ -12,11 +12,12 @@ namespace gshard {
 namespace {
 
 struct Registry {
-  std::mutex mutex;
-  std::map<std::string, OpDef, std::less<>> ops;
-  std::map<Backend, std::map<std::string, Kernel, std::less<>>> kernels;
+  Mutex mutex;
+  std::map<std::string, OpDef, std::less<>> ops ABSL_GUARDED_BY(mutex);
+  std::map<Backend, std::map<std::string, Kernel, std::less<>>> kernels
+      ABSL_GUARDED_BY(mutex);
 
-  void Add(std::vector<OpDef> defs) {
+  void Add(std::vector<OpDef> defs) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (OpDef& def : defs) {
       std::string name = def.name;
       if (def.kernel != nullptr) {
@@ -74,26 +75,26 @@ absl::string_view AttributeKind<Shape>() {
 
 void RegisterOps(std::vector<OpDef> ops) {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   registry.Add(std::move(ops));
 }
 
 const OpDef* FindOp(absl::string_view name) {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   const auto found = registry.ops.find(name);
   return found == registry.ops.end() ? nullptr : &found->second;
 }
 
 void RegisterKernels(Backend backend, std::map<std::string, Kernel> kernels) {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   registry.kernels[backend].insert(kernels.begin(), kernels.end());
 }
 
 const Kernel* FindKernel(absl::string_view op, Backend backend) {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   const auto& kernels = registry.kernels[backend];
   const auto found = kernels.find(op);
   return found == kernels.end() ? nullptr : &found->second;
@@ -113,7 +114,7 @@ absl::string_view BackendName(Backend backend) {
 
 std::vector<std::string> OpNames() {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   std::vector<std::string> names;
   for (const auto& [name, def] : registry.ops) names.push_back(name);
   return names;

@@ -39,7 +39,7 @@ class Series {
 
   Metric* Find(const Values& values) {
     CHECK(values.size() == labels_.size());
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (const auto found = metrics_.find(values); found != metrics_.end()) {
       return found->second;
     }
@@ -56,8 +56,8 @@ class Series {
  private:
   const Values labels_;
   const Make make_;
-  std::mutex mutex_;
-  std::map<Values, Metric*> metrics_;
+  Mutex mutex_;
+  std::map<Values, Metric*> metrics_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -115,7 +115,7 @@ std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
   std::vector<prometheus::MetricFamily> families = registry.Collect();
   {
     // Held while reading: ~Metrics() waits for a scrape in progress.
-    std::lock_guard<std::mutex> lock(mutex);
+    MutexLock lock(mutex);
     for (const auto& callback : callbacks) families.push_back(callback());
   }
   for (auto& metric : ProcessMetrics()) families.push_back(std::move(metric));
@@ -135,7 +135,7 @@ Metrics::Metrics(absl::string_view role, absl::string_view version)
 Metrics::~Metrics() {
   // A MetricsServer may hold `impl_`, but what callbacks read may go with this
   // object.
-  std::lock_guard<std::mutex> lock(impl_->mutex);
+  MutexLock lock(impl_->mutex);
   impl_->callbacks.clear();
 }
 
@@ -146,7 +146,7 @@ void Metrics::Register(absl::string_view name, bool counter,
   CHECK(absl::StartsWith(name, "gshard_"));
   CHECK(absl::EndsWith(name, "_total") == counter);
   for (const std::string& label : labels) CHECK(IsName(label));
-  std::lock_guard<std::mutex> lock(impl_->mutex);
+  MutexLock lock(impl_->mutex);
   CHECK(impl_->names.insert(std::string(name)).second);
 }
 
@@ -223,7 +223,7 @@ HistogramFamily Metrics::AddHistogramFamily(
 void Metrics::AddCallbackGauge(absl::string_view name, absl::string_view help,
                                std::function<double()> read) {
   Register(name, /*counter=*/false, {});
-  std::lock_guard<std::mutex> lock(impl_->mutex);
+  MutexLock lock(impl_->mutex);
   impl_->callbacks.push_back([name = std::string(name),
                               help = std::string(help),
                               read = std::move(read)] {

@@ -7,12 +7,12 @@
 #include <prometheus/registry.h>
 
 #include <functional>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "services/base/mutex.h"
 #include "services/metrics/metrics.h"
 
 namespace gshard {
@@ -23,10 +23,11 @@ class Metrics::Impl final : public prometheus::Collectable {
 
   prometheus::Registry registry;
 
-  mutable std::mutex mutex;
-  std::set<std::string> names;
+  mutable Mutex mutex;
+  std::set<std::string> names ABSL_GUARDED_BY(mutex);
   // Metrics that are read at each scrape.
-  std::vector<std::function<prometheus::MetricFamily()>> callbacks;
+  std::vector<std::function<prometheus::MetricFamily()>> callbacks
+      ABSL_GUARDED_BY(mutex);
 };
 
 }  // namespace gshard

@@ -7,16 +7,15 @@
 
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/mutex.h"
 #include "services/metrics/metrics_impl.h"
 
 namespace gshard {
@@ -86,21 +85,21 @@ class MetricsServer::Impl {
   ~Impl() {
     // The HTTP server looks for its end only once in 2 s, or when somebody
     // connects.
-    std::mutex mutex;
-    std::condition_variable changed;
+    Mutex mutex;
+    CondVar changed;
     bool stopped = false;
     std::thread waker([&, port = port()] {
-      std::unique_lock<std::mutex> lock(mutex);
-      while (!changed.wait_for(lock, std::chrono::milliseconds(10),
-                               [&] { return stopped; })) {
+      MutexLock lock(mutex);
+      while (!changed.WaitFor(lock, std::chrono::milliseconds(10),
+                              [&] { return stopped; })) {
         Touch(host_, port);
       }
     });
     exposer_.reset();
     {
-      std::lock_guard<std::mutex> lock(mutex);
+      MutexLock lock(mutex);
       stopped = true;
-      changed.notify_all();
+      changed.NotifyAll();
     }
     waker.join();
   }

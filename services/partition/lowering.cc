@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/partition/reshard.h"
 
@@ -13,8 +13,9 @@ namespace {
 
 // Lowerings are added but never removed, so one that has been found stays.
 struct Registry {
-  std::mutex mutex;
-  std::map<std::string, LowerFunction, std::less<>> lowerings;
+  Mutex mutex;
+  std::map<std::string, LowerFunction, std::less<>> lowerings
+      ABSL_GUARDED_BY(mutex);
 };
 
 Registry& GetRegistry() {
@@ -26,13 +27,13 @@ Registry& GetRegistry() {
 
 void RegisterLowering(absl::string_view op, LowerFunction lower) {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   registry.lowerings.emplace(std::string(op), std::move(lower));
 }
 
 const LowerFunction* FindLowering(absl::string_view op) {
   Registry& registry = GetRegistry();
-  std::lock_guard<std::mutex> lock(registry.mutex);
+  MutexLock lock(registry.mutex);
   const auto found = registry.lowerings.find(op);
   return found == registry.lowerings.end() ? nullptr : &found->second;
 }

@@ -74,7 +74,7 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
   }
 
   SegmentResult result;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto open = runs_.find(run);
   const Program& program = hosted.executor->program();
   for (size_t i = 0; i < outputs->size(); ++i) {
@@ -127,7 +127,7 @@ absl::Status SegmentHost::WarmUp(int64_t num_experts,
 absl::Status SegmentHost::OpenCall(const std::string& segment,
                                    const Hosted& hosted, const std::string& run,
                                    TensorMap& inputs) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   auto open = runs_.find(run);
   for (const std::string& name : hosted.saved_inputs) {
     const auto key = absl::StripPrefix(name, "saved/");
@@ -150,7 +150,7 @@ absl::Status SegmentHost::OpenCall(const std::string& segment,
 
 void SegmentHost::ForgetCall(const std::string& segment,
                              const std::string& run) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto open = runs_.find(run);
   if (open == runs_.end()) return;
   open->second.called.erase(segment);
@@ -166,12 +166,12 @@ std::set<std::string> SegmentHost::Bf16Parameters() const {
 }
 
 void SegmentHost::EndRun(const std::string& run) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   runs_.erase(run);
 }
 
 size_t SegmentHost::open_runs() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return runs_.size();
 }
 

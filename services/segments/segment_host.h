@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "services/base/mutex.h"
 #include "services/collectives/device_groups.h"
 #include "services/graph/executor.h"
 #include "services/segments/role_split.h"
@@ -102,8 +102,8 @@ class SegmentHost {
   SliceGroups slice_;
   std::map<std::string, Hosted, std::less<>> segments_;
   bool has_saves_ = false;
-  mutable std::mutex mutex_;
-  std::map<std::string, OpenRun> runs_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<std::string, OpenRun> runs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <map>
-#include <mutex>
 
 #include "absl/strings/str_split.h"
 #include "services/base/check.h"
+#include "services/base/mutex.h"
 #include "services/graph/op.h"
 #include "services/sharding/rules/standard_rules.h"
 
@@ -22,12 +22,12 @@ class Registry {
   }
 
   void Add(absl::string_view op, RuleFunction rule) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     rules_.emplace(std::string(op), std::move(rule));
   }
 
   const RuleFunction* Find(absl::string_view op) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = rules_.find(op);
     return found == rules_.end() ? nullptr : &found->second;
   }
@@ -37,8 +37,9 @@ class Registry {
     for (auto& [op, rule] : StandardRules()) rules_.emplace(op, rule);
   }
 
-  std::mutex mutex_;
-  std::map<std::string, RuleFunction, std::less<>> rules_;
+  Mutex mutex_;
+  std::map<std::string, RuleFunction, std::less<>> rules_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 std::vector<DimFactors> ParseDims(absl::string_view letters,

@@ -6,10 +6,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 #include <unordered_map>
 #include <vector>
+
+#include "services/base/mutex.h"
 
 namespace gshard {
 namespace {
@@ -67,7 +68,7 @@ size_t BlockSize(size_t bytes) {
 class BlockCache {
  public:
   std::byte* Take(size_t size) {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     auto found = free_.find(size);
     if (found != free_.end() && !found->second.blocks.empty()) {
       std::byte* const block = found->second.blocks.back();
@@ -77,15 +78,15 @@ class BlockCache {
       CountLive(size);
       return block;
     }
-    lock.unlock();
+    lock.Unlock();
     std::byte* const block = NewBlock(size);  // may throw: then nothing is live
-    lock.lock();
+    lock.Lock();
     CountLive(size);
     return block;
   }
 
   void Return(std::byte* block, size_t size) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     usage_.live_bytes -= size;
     usage_.cached_bytes += size;
     Blocks& same = free_[size];
@@ -99,12 +100,12 @@ class BlockCache {
   }
 
   BufferUsage usage() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return usage_;
   }
 
   void Trim() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [size, same] : free_) {
       for (std::byte* block : same.blocks) FreeBlock(block, size);
     }
@@ -113,8 +114,7 @@ class BlockCache {
   }
 
  private:
-  // Needs mutex_.
-  void CountLive(size_t size) {
+  void CountLive(size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     usage_.live_bytes += size;
     peak_bytes_ = std::max(peak_bytes_, usage_.live_bytes);
   }
@@ -125,8 +125,8 @@ class BlockCache {
   };
 
   // Gives a block back, of the size that was not used for longest. There are at
-  // most eight sizes for each power of two. Needs mutex_.
-  void FreeStalest() {
+  // most eight sizes for each power of two.
+  void FreeStalest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto stalest = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second.blocks.empty()) continue;
@@ -140,12 +140,11 @@ class BlockCache {
     usage_.cached_bytes -= stalest->first;
   }
 
-  std::mutex mutex_;
-  // All below are guarded by mutex_.
-  std::unordered_map<size_t, Blocks> free_;
-  BufferUsage usage_;
-  size_t peak_bytes_ = 0;  // the most that was live
-  uint64_t clock_ = 0;     // counts uses
+  Mutex mutex_;
+  std::unordered_map<size_t, Blocks> free_ ABSL_GUARDED_BY(mutex_);
+  BufferUsage usage_ ABSL_GUARDED_BY(mutex_);
+  size_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the most that was live
+  uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;     // counts uses
 };
 
 // Never destroyed: tensors of other static objects may outlive any order.

@@ -34,7 +34,7 @@ absl::Status OrderedSum::Add(int64_t index, std::vector<Tensor> values) {
     return absl::OutOfRangeError(absl::StrCat("expected a microbatch in [0, ",
                                               count_, "), got ", index));
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (index < next_ || early_.count(index) > 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("microbatch ", index, " was added before"));
@@ -70,14 +70,14 @@ void OrderedSum::AddNext(std::vector<Tensor> values) {
 }
 
 int64_t OrderedSum::next() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return next_;
 }
 
 bool OrderedSum::complete() const { return next() == count_; }
 
 std::vector<Tensor> OrderedSum::Take() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   CHECK(next_ == count_ && !taken_);
   taken_ = true;
   return std::move(sum_);

@@ -11,10 +11,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/base/mutex.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -45,15 +45,16 @@ class OrderedSum {
   std::vector<Tensor> Take();
 
  private:
-  void AddNext(std::vector<Tensor> values);  // needs mutex_
+  void AddNext(std::vector<Tensor> values)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t count_;
   const int64_t max_pending_;
-  mutable std::mutex mutex_;
-  int64_t next_ = 0;                              // guarded by mutex_
-  bool taken_ = false;                            // guarded by mutex_
-  std::vector<Tensor> sum_;                       // guarded by mutex_
-  std::map<int64_t, std::vector<Tensor>> early_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool taken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Tensor> sum_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, std::vector<Tensor>> early_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

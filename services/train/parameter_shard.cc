@@ -24,11 +24,11 @@ absl::Status CheckNumbers(double gradient_scale, double learning_rate) {
 }  // namespace
 
 ParameterShard::ParameterShard(ParameterStore store, int64_t step)
-    : store_(std::move(store)), step_(step) {}
+    : shapes_(store.shapes()), store_(std::move(store)), step_(step) {}
 
 void ParameterShard::BeginStep(int32_t microbatches, int32_t window) {
   CHECK(microbatches >= 1 && window >= 1);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   window_ = window;
   microbatches_.resize(microbatches);
   ResetSum();
@@ -80,7 +80,7 @@ absl::Status ParameterShard::CheckCurrent(int64_t step, int32_t microbatch,
 
 absl::Status ParameterShard::Begin(int64_t step, int32_t microbatch,
                                    int32_t attempt) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(CheckMicrobatch(step, microbatch, attempt));
   Microbatch& known = microbatches_[microbatch];
   if (attempt > known.attempt) known = {.attempt = attempt, .added = false};
@@ -89,7 +89,7 @@ absl::Status ParameterShard::Begin(int64_t step, int32_t microbatch,
 
 absl::Status ParameterShard::CheckAdd(int64_t step, int32_t microbatch,
                                       int32_t attempt) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return CheckCurrent(step, microbatch, attempt);
 }
 
@@ -99,14 +99,14 @@ absl::Status ParameterShard::Add(int64_t step, int32_t microbatch,
                    InOrder(shapes(), std::move(gradients)));
   std::shared_ptr<OrderedSum> sum;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     RETURN_IF_ERROR(CheckCurrent(step, microbatch, attempt));
     sum = sum_;
   }
   // Others read the parameters meanwhile.
   const absl::Status added = sum->Add(microbatch, std::move(values));
   if (!added.ok() && !absl::IsAlreadyExists(added)) return added;
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (sum != sum_) return absl::OkStatus();  // the step is over
   Microbatch& known = microbatches_[microbatch];
   if (known.attempt == attempt) known.added = true;
@@ -114,12 +114,12 @@ absl::Status ParameterShard::Add(int64_t step, int32_t microbatch,
 }
 
 bool ParameterShard::Has(int32_t microbatch) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return microbatches_[microbatch].added;
 }
 
 int64_t ParameterShard::next() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return sum_->next();
 }
 
@@ -143,20 +143,23 @@ absl::Status ParameterShard::CheckAttempts(
 
 absl::StatusOr<std::vector<SquaredNorm>> ParameterShard::Prepare(
     int64_t step, absl::Span<const int32_t> attempts) {
-  return PrepareSums(step, attempts, [&]() -> absl::StatusOr<GradientList> {
-    RETURN_IF_ERROR(CheckAttempts(attempts));
-    std::vector<Tensor> values = sum_->Take();
-    GradientList sums;
-    for (size_t i = 0; i < values.size(); ++i) {
-      sums.emplace_back(shapes()[i].name, std::move(values[i]));
-    }
-    return sums;
-  });
+  return PrepareSums(step, attempts,
+                     [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                         mutex_) -> absl::StatusOr<GradientList> {
+                       RETURN_IF_ERROR(CheckAttempts(attempts));
+                       std::vector<Tensor> values = sum_->Take();
+                       GradientList sums;
+                       for (size_t i = 0; i < values.size(); ++i) {
+                         sums.emplace_back(shapes()[i].name,
+                                           std::move(values[i]));
+                       }
+                       return sums;
+                     });
 }
 
 absl::StatusOr<std::vector<SquaredNorm>> ParameterShard::PrepareSums(
     int64_t step, absl::Span<const int32_t> of, const MakeSums& make) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (step != step_ + 1) {
     return absl::FailedPreconditionError(
         absl::StrCat("expected step ", step_ + 1, ", got ", step));
@@ -175,7 +178,7 @@ absl::StatusOr<std::vector<SquaredNorm>> ParameterShard::PrepareSums(
 }
 
 absl::StatusOr<GradientList> ParameterShard::PreparedSums(int64_t step) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (step == step_ + 1 && prepared_.has_value()) return prepared_->sums;
   return absl::FailedPreconditionError(
       absl::StrCat("step ", step, " is not prepared"));
@@ -194,14 +197,14 @@ absl::Status ParameterShard::CheckPrepared(int64_t step) const {
 absl::Status ParameterShard::CheckCommit(int64_t step, double gradient_scale,
                                          double learning_rate) const {
   RETURN_IF_ERROR(CheckNumbers(gradient_scale, learning_rate));
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return CheckPrepared(step);
 }
 
 absl::Status ParameterShard::Commit(int64_t step, double gradient_scale,
                                     double learning_rate, bool skip) {
   RETURN_IF_ERROR(CheckNumbers(gradient_scale, learning_rate));
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   RETURN_IF_ERROR(CheckPrepared(step));
   if (step == step_) return absl::OkStatus();
   if (!skip) {
@@ -213,27 +216,27 @@ absl::Status ParameterShard::Commit(int64_t step, double gradient_scale,
 }
 
 int64_t ParameterShard::step() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return step_;
 }
 
 TensorMap ParameterShard::tensors() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return store_.tensors();
 }
 
 absl::StatusOr<TensorMap> ParameterShard::TensorsOf(int64_t version) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (version == step_) return store_.tensors();
   return absl::FailedPreconditionError(
       absl::StrCat("expected version ", step_, ", got ", version));
 }
 
 ParameterShard::Snapshot ParameterShard::TakeSnapshot() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return Snapshot(new std::vector<NamedTensor>(store_.Snapshot()),
                   [this](const std::vector<NamedTensor>* tensors) {
-                    std::lock_guard<std::mutex> let_go(mutex_);
+                    MutexLock let_go(mutex_);
                     delete tensors;
                   });
 }

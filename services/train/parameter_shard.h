@@ -21,13 +21,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "services/base/mutex.h"
 #include "services/train/ordered_sum.h"
 #include "services/train/parameter_store.h"
 
@@ -116,7 +116,7 @@ class ParameterShard {
   Snapshot TakeSnapshot() const;
 
   // What is held here, in order; gradients have the same shapes.
-  const std::vector<NamedShape>& shapes() const { return store_.shapes(); }
+  const std::vector<NamedShape>& shapes() const { return shapes_; }
 
  private:
   struct Microbatch {
@@ -129,23 +129,27 @@ class ParameterShard {
     std::vector<SquaredNorm> norms;
   };
 
-  // These need mutex_.
   absl::Status CheckMicrobatch(int64_t step, int32_t microbatch,
-                               int32_t attempt) const;
+                               int32_t attempt) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckCurrent(int64_t step, int32_t microbatch,
-                            int32_t attempt) const;
-  absl::Status CheckAttempts(absl::Span<const int32_t> attempts) const;
-  absl::Status CheckPrepared(int64_t step) const;
-  void ResetSum();
+                            int32_t attempt) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckAttempts(absl::Span<const int32_t> attempts) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckPrepared(int64_t step) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ResetSum() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  mutable std::mutex mutex_;
-  ParameterStore store_;  // guarded by mutex_, but for its shapes
-  int64_t step_;          // guarded by mutex_; committed
-  int32_t window_ = 1;    // guarded by mutex_
+  const std::vector<NamedShape> shapes_;  // of store_
+  mutable Mutex mutex_;
+  ParameterStore store_ ABSL_GUARDED_BY(mutex_);
+  int64_t step_ ABSL_GUARDED_BY(mutex_);  // committed
+  int32_t window_ ABSL_GUARDED_BY(mutex_) = 1;
   // These are of step_ + 1.
-  std::shared_ptr<OrderedSum> sum_;       // guarded by mutex_; may be null
-  std::vector<Microbatch> microbatches_;  // guarded by mutex_
-  std::optional<Prepared> prepared_;      // guarded by mutex_
+  std::shared_ptr<OrderedSum> sum_ ABSL_GUARDED_BY(mutex_);  // may be null
+  std::vector<Microbatch> microbatches_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Prepared> prepared_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

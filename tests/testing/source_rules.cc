@@ -115,6 +115,29 @@ void CheckGuard(const SourceFile& file, std::vector<std::string>* violations) {
   }
 }
 
+// Production code has its locks from here, with annotations that Clang checks.
+constexpr char kLocks[] = "services/base/mutex.h";
+
+void CheckLocks(const SourceFile& file, std::vector<std::string>* violations) {
+  static const std::vector<std::string> unchecked = {
+      "std::mutex",       "std::recursive_mutex",
+      "std::timed_mutex", "std::shared_mutex",
+      "std::lock_guard",  "std::unique_lock",
+      "std::shared_lock", "std::scoped_lock",
+      "absl::Mutex",      "std::condition_variable",
+      "absl::MutexLock",  "std::condition_variable_any"};
+  if (IsTest(file.path) || file.path == kLocks) return;
+  const std::vector<std::string> lines = Lines(file.text);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (const std::string& type : unchecked) {
+      if (HasWord(lines[i], type)) {
+        violations->push_back(absl::StrCat(At(file, i + 1), "take a lock of ",
+                                           kLocks, ", not ", type));
+      }
+    }
+  }
+}
+
 // Every CMakeLists.txt, its words by its folder.
 std::map<std::string, std::set<std::string>> CMakeFolders(
     const std::vector<SourceFile>& files) {
@@ -351,6 +374,7 @@ std::vector<std::string> TidyViolations(const std::vector<SourceFile>& files) {
     }
     if (!IsCpp(file)) continue;
 
+    CheckLocks(file, &violations);
     const std::filesystem::path path(file.path);
     const std::vector<std::string> words =
         absl::StrSplit(path.stem().string(), '_');

@@ -32,7 +32,8 @@ std::vector<std::string> LayeringViolations(
 std::vector<std::string> FenceViolations(const std::vector<SourceFile>& files);
 
 // No file is too long, named for a drawer, or left with work to do; no test is
-// switched off; guards match paths; every source file is built.
+// switched off; guards match paths; every source file is built; locks are those
+// of services/base/mutex.h, but in tests.
 std::vector<std::string> TidyViolations(const std::vector<SourceFile>& files);
 
 }  // namespace gshard

@@ -13,7 +13,7 @@ constexpr size_t kMaxFolders = 1024;
 }  // namespace
 
 std::string FolderLimits::Resolve(const std::string& folder) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (folders_.size() >= kMaxFolders && !folders_.contains(folder)) {
     std::erase_if(folders_, [](const auto& f) { return !f.second.pending; });
   }
@@ -23,15 +23,17 @@ std::string FolderLimits::Resolve(const std::string& folder) {
     asked.since = Clock::now();
     queue_.Post([this, folder] {
       std::string found = resolve_(folder).value_or(folder);
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       Folder& answered = folders_[folder];
       answered.found = std::move(found);
       answered.pending = false;
-      found_.notify_all();
+      found_.NotifyAll();
     });
   }
   const auto end = asked.since + kMoment;
-  found_.wait_until(lock, end, [&] { return !folders_[folder].pending; });
+  found_.WaitUntil(lock, end, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !folders_[folder].pending;
+  });
   const std::string& found = folders_[folder].found;
   return found.empty() ? folder : found;
 }

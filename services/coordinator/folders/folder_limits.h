@@ -5,11 +5,10 @@
 #define SERVICES_COORDINATOR_FOLDERS_FOLDER_LIMITS_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <string>
 
+#include "services/base/mutex.h"
 #include "services/base/task_queue.h"
 #include "services/coordinator/folders/path_rights.h"
 #include "services/rpc/security/caller.h"
@@ -42,9 +41,9 @@ class FolderLimits {
   std::string Resolve(const std::string& folder);
 
   const PathResolver resolve_;
-  std::mutex mutex_;
-  std::condition_variable found_;
-  std::map<std::string, Folder> folders_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar found_;
+  std::map<std::string, Folder> folders_ ABSL_GUARDED_BY(mutex_);
   TaskQueue queue_;
 };
 

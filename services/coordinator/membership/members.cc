@@ -85,7 +85,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
   std::vector<OnReply> expired;
   MemberKey key;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) {
       return absl::UnavailableError("the coordinator is shutting down");
     }
@@ -108,7 +108,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
                              .last_message = now,
                              .sender = std::move(sender),
                              .pending = {}};
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
   LogInfo("member joined", {{"member_role", MemberRoleName(info.role)},
                             {"name", info.id},
@@ -130,7 +130,7 @@ Members::Connection* Members::Find(const MemberKey& key) {
 
 absl::Status Members::OnHeartbeat(const MemberKey& key,
                                   const v1::Heartbeat& load) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   Connection* const connection = Find(key);
   const MonotonicTime now = options_.clock();
   if (connection == nullptr ||
@@ -147,7 +147,7 @@ absl::Status Members::OnCommandReply(const MemberKey& key,
   OnReply on_reply;
   std::string role;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     Connection* const connection = Find(key);
     const MonotonicTime now = options_.clock();
     if (connection == nullptr ||
@@ -178,7 +178,7 @@ void Members::OnEnd(const MemberKey& key, const absl::Status& why) {
   std::vector<OnReply> pending;
   Member member;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (Find(key) == nullptr) return;
     member = *membership_.Find(key.name);
     (void)membership_.Leave(key.name, key.incarnation);
@@ -208,12 +208,12 @@ void Members::Fail(std::vector<OnReply> pending, const absl::Status& why) {
 }
 
 std::vector<Member> Members::List(std::optional<MemberRole> role) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return membership_.List(role);
 }
 
 std::vector<v1::Member> Members::Describe() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const MonotonicTime now = options_.clock();
   std::vector<v1::Member> members;
   for (const Member& member : membership_.List()) {
@@ -234,7 +234,7 @@ void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
                    absl::Duration more) {
   absl::Status status;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     Connection* const connection = Find(key);
     if (connection == nullptr) {
       status = absl::UnavailableError(
@@ -300,12 +300,14 @@ void Members::Expire() {
   };
   std::vector<Expiry> expired;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const MonotonicTime now = options_.clock();
-    const auto expire = [&](const Member& member, const std::string& why) {
-      const absl::Status end = absl::DeadlineExceededError(why);
-      expired.push_back({member, end, Drop(member.info.id, end)});
-    };
+    const auto expire =
+        [&](const Member& member, const std::string& why)
+            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+              const absl::Status end = absl::DeadlineExceededError(why);
+              expired.push_back({member, end, Drop(member.info.id, end)});
+            };
     for (const MembershipEvent& event : membership_.Expire(now)) {
       expire(event.member, "the lease ran out");
     }
@@ -331,20 +333,20 @@ void Members::Expire() {
 }
 
 void Members::WatchLeases() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const MonotonicTime next = membership_.NextExpiry();
     if (next == MonotonicTime::InfiniteFuture()) {
-      wake_.wait(lock);
+      wake_.Wait(lock);
       continue;
     }
     // Renewals move `next`; looking a few times a lease is enough.
     const absl::Duration wait =
         std::max(next - options_.clock(), options_.lease / 8);
-    wake_.wait_for(lock, absl::ToChronoNanoseconds(wait));
-    lock.unlock();
+    wake_.WaitFor(lock, absl::ToChronoNanoseconds(wait));
+    lock.Unlock();
     Expire();
-    lock.lock();
+    lock.Lock();
   }
 }
 
@@ -352,7 +354,7 @@ void Members::Shutdown() {
   std::vector<std::pair<Member, std::vector<OnReply>>> dropped;
   std::thread thread;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     for (const Member& member : membership_.List()) {
       (void)membership_.Leave(member.info.id, member.incarnation);
@@ -362,7 +364,7 @@ void Members::Shutdown() {
                absl::UnavailableError("the coordinator is shutting down")));
     }
     thread.swap(lease_thread_);
-    wake_.notify_one();
+    wake_.NotifyOne();
   }
   if (thread.joinable()) thread.join();
   for (auto& [member, replies] : dropped) {

@@ -5,12 +5,10 @@
 #define SERVICES_COORDINATOR_MEMBERSHIP_MEMBERS_H_
 
 #include <compare>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -21,6 +19,7 @@
 #include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/base/monotonic_time.h"
+#include "services/base/mutex.h"
 #include "services/cluster/membership.h"
 #include "services/cluster/protocol_versions.h"
 #include "services/rpc/wire/stream.h"
@@ -126,21 +125,21 @@ class Members {
   };
 
   // Null if the member has been lost.
-  Connection* Find(const MemberKey& key);  // needs mutex_
+  Connection* Find(const MemberKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the member's connection; returns what must be called without the lock.
-  std::vector<OnReply> Drop(const std::string& name,
-                            const absl::Status& end);  // needs mutex_
+  std::vector<OnReply> Drop(const std::string& name, const absl::Status& end)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration TimeFor(const v1::Command& command) const;
   void Fail(std::vector<OnReply> pending, const absl::Status& why);
   void WatchLeases();
 
   const MembersOptions options_;
-  mutable std::mutex mutex_;
-  std::condition_variable wake_;
-  Membership membership_;                          // guarded by mutex_
-  std::map<std::string, Connection> connections_;  // guarded by mutex_
-  uint64_t last_command_ = 0;                      // guarded by mutex_
-  bool stopping_ = false;                          // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar wake_;
+  Membership membership_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_command_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread lease_thread_;
 };
 

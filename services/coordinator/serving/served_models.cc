@@ -237,7 +237,7 @@ void ServedModels::Reconcile() {
   }
   for (const auto& [session, why] : over) Remove(session, why);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     desired_.awaited = awaited_;
   }
   for (const SessionCommand& command : Diff(members_, desired_)) Send(command);
@@ -246,7 +246,7 @@ void ServedModels::Reconcile() {
     infos.push_back(DescribeModel(model, members_));
   }
   options_.gauges.Set(infos);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   published_ = std::move(infos);
 }
 
@@ -329,12 +329,12 @@ void ServedModels::Look() {
 }
 
 void ServedModels::SetAwaited(std::set<std::string> names) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   awaited_ = std::move(names);
 }
 
 std::set<std::string> ServedModels::Names() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::set<std::string> names = awaited_;
   for (const v1::SessionInfo& info : published_) {
     names.insert(NameOf(info.session()));
@@ -343,7 +343,7 @@ std::set<std::string> ServedModels::Names() const {
 }
 
 std::vector<v1::SessionInfo> ServedModels::Describe() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return published_;
 }
 

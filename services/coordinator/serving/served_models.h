@@ -19,7 +19,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -28,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/base/mutex.h"
 #include "services/base/task_queue.h"
 #include "services/coordinator/membership/members.h"
 #include "services/coordinator/preparation/job_checkpoint.h"
@@ -152,9 +152,9 @@ class ServedModels {
   bool watching_ = false;
   ModelLoads loads_;
 
-  mutable std::mutex mutex_;
-  std::set<std::string> awaited_;           // guarded by mutex_
-  std::vector<v1::SessionInfo> published_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::set<std::string> awaited_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::SessionInfo> published_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

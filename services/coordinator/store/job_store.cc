@@ -202,8 +202,9 @@ absl::Status JobStore::Submit(const StoredJob& job) {
         " files written out, got ", text.size(),
         "; put them into fewer files"));
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  return database_->Transact([&]() -> absl::Status {
+  MutexLock lock(mutex_);
+  return database_->Transact([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                 mutex_) -> absl::Status {
     RETURN_IF_ERROR(
         database_->Run("DELETE FROM jobs WHERE name = ?", {job.job.name}));
     RETURN_IF_ERROR(database_->Run(
@@ -219,18 +220,19 @@ absl::Status JobStore::Submit(const StoredJob& job) {
 
 absl::Status JobStore::Update(const v1::JobProgress& progress,
                               int64_t time_micros) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return database_->Transact([&]() -> absl::Status {
-    RETURN_IF_ERROR(
-        database_->Run("UPDATE jobs SET progress = ? WHERE name = ?",
-                       {progress.SerializeAsString(), progress.job()}));
-    return time_micros < 0 ? absl::OkStatus()
-                           : AppendChange(progress, time_micros);
-  });
+  MutexLock lock(mutex_);
+  return database_->Transact(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        RETURN_IF_ERROR(
+            database_->Run("UPDATE jobs SET progress = ? WHERE name = ?",
+                           {progress.SerializeAsString(), progress.job()}));
+        return time_micros < 0 ? absl::OkStatus()
+                               : AppendChange(progress, time_micros);
+      });
 }
 
 absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<StoredJob> jobs;
   std::map<std::string, v1::JobProgress> failed;  // by that
   RETURN_IF_ERROR(database_->Run(
@@ -253,21 +255,22 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
       }));
   // What people are told, the next coordinator must not have forgotten.
   const int64_t now = absl::ToUnixMicros(absl::Now());
-  RETURN_IF_ERROR(database_->Transact([&]() -> absl::Status {
-    for (const auto& [name, progress] : failed) {
-      RETURN_IF_ERROR(
-          database_->Run("UPDATE jobs SET progress = ? WHERE name = ?",
-                         {progress.SerializeAsString(), name}));
-      RETURN_IF_ERROR(AppendChange(progress, now));
-    }
-    return absl::OkStatus();
-  }));
+  RETURN_IF_ERROR(database_->Transact(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        for (const auto& [name, progress] : failed) {
+          RETURN_IF_ERROR(
+              database_->Run("UPDATE jobs SET progress = ? WHERE name = ?",
+                             {progress.SerializeAsString(), name}));
+          RETURN_IF_ERROR(AppendChange(progress, now));
+        }
+        return absl::OkStatus();
+      }));
   return jobs;
 }
 
 absl::StatusOr<std::vector<v1::JobChange>> JobStore::History(
     const std::string& job) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<v1::JobChange> changes;
   RETURN_IF_ERROR(
       database_->Run("SELECT change FROM changes WHERE job = ? ORDER BY number",
@@ -308,36 +311,37 @@ absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
 
 absl::Status JobStore::PutModel(const StoredModel& model,
                                 const std::optional<StoredModel>& previous) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return database_->Transact([&]() -> absl::Status {
-    if (previous.has_value()) {
-      RETURN_IF_ERROR(PutRow("previous_models", *previous));
-    }
-    return PutRow("models", model);
-  });
+  MutexLock lock(mutex_);
+  return database_->Transact(
+      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {
+        if (previous.has_value()) {
+          RETURN_IF_ERROR(PutRow("previous_models", *previous));
+        }
+        return PutRow("models", model);
+      });
 }
 
 absl::Status JobStore::RemoveModel(const std::string& name,
                                    const std::string& version) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return database_->Run(
       "DELETE FROM models WHERE name = ?1 AND (version = ?2 OR length(?2) = 0)",
       {name, version});
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Models() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return Rows("models");
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::PreviousModels() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return Rows("previous_models");
 }
 
 absl::Status JobStore::PutPlacement(const std::string& session,
                                     const v1::Placement& placement) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (placement.workers().empty()) {
     return database_->Run("DELETE FROM placements WHERE session = ?",
                           {session});
@@ -349,7 +353,7 @@ absl::Status JobStore::PutPlacement(const std::string& session,
 }
 
 absl::StatusOr<std::map<std::string, v1::Placement>> JobStore::Placements() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::map<std::string, v1::Placement> placements;
   RETURN_IF_ERROR(database_->Run(
       "SELECT session, placement FROM placements", {},

@@ -27,7 +27,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/mutex.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/store/database.h"
 #include "services/rpc/security/audit.h"
@@ -109,14 +109,16 @@ class JobStore {
       : database_(std::move(database)) {}
 
   absl::Status AppendChange(const v1::JobProgress& progress,
-                            int64_t time_micros);
-  absl::Status ForgetOldJobs();
-  // With `mutex_`.
-  absl::Status PutRow(const std::string& table, const StoredModel& model);
-  absl::StatusOr<std::vector<StoredModel>> Rows(const std::string& table);
+                            int64_t time_micros)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status ForgetOldJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status PutRow(const std::string& table, const StoredModel& model)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::vector<StoredModel>> Rows(const std::string& table)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  std::mutex mutex_;
-  const std::unique_ptr<Database> database_;  // guarded by mutex_
+  Mutex mutex_;
+  const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

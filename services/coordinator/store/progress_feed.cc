@@ -10,29 +10,29 @@ bool IsOver(v1::JobState state) {
 }
 
 void ProgressFeed::Publish(const v1::JobProgress& progress) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   latest_ = progress;
   for (const auto& [id, listener] : listeners_) listener(&latest_);
 }
 
 void ProgressFeed::Update(const v1::JobProgress& progress) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   latest_ = progress;
 }
 
 void ProgressFeed::Close() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
   for (const auto& [id, listener] : listeners_) listener(nullptr);
 }
 
 v1::JobProgress ProgressFeed::Latest() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return latest_;
 }
 
 int64_t ProgressFeed::Listen(Listener listener) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   listener(&latest_);
   if (closed_) listener(nullptr);
   listeners_[++last_id_] = std::move(listener);
@@ -40,7 +40,7 @@ int64_t ProgressFeed::Listen(Listener listener) {
 }
 
 void ProgressFeed::Remove(int64_t id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   listeners_.erase(id);
 }
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -41,11 +41,11 @@ class ProgressFeed {
   void Remove(int64_t id);
 
  private:
-  mutable std::mutex mutex_;
-  v1::JobProgress latest_;                 // guarded by mutex_
-  std::map<int64_t, Listener> listeners_;  // guarded by mutex_
-  int64_t last_id_ = 0;                    // guarded by mutex_
-  bool closed_ = false;                    // guarded by mutex_
+  mutable Mutex mutex_;
+  v1::JobProgress latest_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Listener> listeners_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gshard

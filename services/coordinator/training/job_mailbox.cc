@@ -5,16 +5,16 @@
 namespace gshard {
 
 void JobMailbox::Post(std::function<void()> event) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (closed_) return;
   events_.push_back(std::move(event));
-  came_.notify_one();
+  came_.NotifyOne();
 }
 
 bool JobMailbox::RunOne() {
   std::function<void()> event;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (events_.empty()) return false;
     event = std::move(events_.front());
     events_.pop_front();
@@ -25,13 +25,14 @@ bool JobMailbox::RunOne() {
 
 void JobMailbox::Next(MonotonicTime until) {
   {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const auto has_come = [this] { return !events_.empty(); };
+    MutexLock lock(mutex_);
+    const auto has_come = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return !events_.empty();
+    };
     if (until == MonotonicTime::InfiniteFuture()) {
-      came_.wait(lock, has_come);
-    } else if (!came_.wait_for(lock,
-                               absl::ToChronoNanoseconds(until - clock_()),
-                               has_come)) {
+      came_.Wait(lock, has_come);
+    } else if (!came_.WaitFor(lock, absl::ToChronoNanoseconds(until - clock_()),
+                              has_come)) {
       return;
     }
   }
@@ -40,7 +41,7 @@ void JobMailbox::Next(MonotonicTime until) {
 
 void JobMailbox::Close() {
   std::deque<std::function<void()>> dropped;  // outside of the lock
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
   dropped.swap(events_);
 }

@@ -6,13 +6,12 @@
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <utility>
 
 #include "services/base/monotonic_time.h"
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -59,10 +58,10 @@ class JobMailbox {
 
  private:
   const std::function<MonotonicTime()> clock_;
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::deque<std::function<void()>> events_;  // guarded by mutex_
-  bool closed_ = false;                       // guarded by mutex_
+  Mutex mutex_;
+  CondVar came_;
+  std::deque<std::function<void()>> events_ ABSL_GUARDED_BY(mutex_);
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Of the job's thread.
   bool cancelled_ = false;

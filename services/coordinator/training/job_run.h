@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -25,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "services/base/monotonic_time.h"
+#include "services/base/mutex.h"
 #include "services/base/task_queue.h"
 #include "services/checkpoint/fault_points.h"
 #include "services/config/training_job.h"
@@ -101,25 +101,25 @@ class JobStatus {
   // parameters are: null unless they are here.
   void Publish(std::optional<v1::SessionInfo> session,
                std::shared_ptr<DenseParameters> dense) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     session_ = std::move(session);
     dense_ = std::move(dense);
   }
   void Clear() { Publish(std::nullopt, nullptr); }
 
   std::optional<v1::SessionInfo> session() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return session_;
   }
   std::shared_ptr<DenseParameters> dense() const {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return dense_;
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::optional<v1::SessionInfo> session_;  // guarded by mutex_
-  std::shared_ptr<DenseParameters> dense_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::optional<v1::SessionInfo> session_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<DenseParameters> dense_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Runs the job on this thread. It is then over; or parked, i.e. in the state

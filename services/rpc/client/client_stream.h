@@ -14,13 +14,13 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/base/mutex.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/client/reaper.h"
 #include "services/rpc/wire/status.h"
@@ -40,20 +40,22 @@ template <typename In>
 class StreamEnd {
  public:
   explicit StreamEnd(std::unique_ptr<StreamHandler<In>> handler)
-      : handler_(std::move(handler)) {}
+      : handler_(std::move(handler)), reader_(handler_.get()) {}
 
   // Until the last message has been read.
-  StreamHandler<In>& handler() { return *handler_; }
+  StreamHandler<In>& handler() { return *reader_; }
 
   // For who tells it; null if it has been taken.
   std::unique_ptr<StreamHandler<In>> Take() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     return std::move(handler_);
   }
 
  private:
-  std::mutex mutex_;
-  std::unique_ptr<StreamHandler<In>> handler_;  // null once it has been told
+  Mutex mutex_;
+  // Null once it has been told.
+  std::unique_ptr<StreamHandler<In>> handler_ ABSL_GUARDED_BY(mutex_);
+  StreamHandler<In>* const reader_;
 };
 
 template <typename Out, typename In>

@@ -1,10 +1,10 @@
 #include "services/rpc/client/reaper.h"
 
-#include <condition_variable>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "services/base/mutex.h"
 
 namespace gshard {
 namespace {
@@ -18,34 +18,34 @@ class Reaper {
   }
 
   void Add(Clock::time_point due, std::function<void()> work) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     const auto added = waiting_.emplace(due, std::move(work));
-    if (added == waiting_.begin()) changed_.notify_one();
+    if (added == waiting_.begin()) changed_.NotifyOne();
   }
 
  private:
   [[noreturn]] void Run() {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     while (true) {
       if (waiting_.empty()) {
-        changed_.wait(lock);
+        changed_.Wait(lock);
       } else if (Clock::now() < waiting_.begin()->first) {
         const Clock::time_point due = waiting_.begin()->first;
-        changed_.wait_until(lock, due);
+        changed_.WaitUntil(lock, due);
       } else {
         auto next = waiting_.extract(waiting_.begin());
-        lock.unlock();
+        lock.Unlock();
         next.mapped()();
         next = {};
-        lock.lock();
+        lock.Lock();
       }
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::multimap<Clock::time_point, std::function<void()>>
-      waiting_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::multimap<Clock::time_point, std::function<void()>> waiting_
+      ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

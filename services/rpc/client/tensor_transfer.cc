@@ -1,10 +1,9 @@
 #include "services/rpc/client/tensor_transfer.h"
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <utility>
 
+#include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/rpc/client/client_stream.h"
 
@@ -13,10 +12,10 @@ namespace {
 
 // Where a blocking call waits for its stream.
 struct Outcome {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool over = false;
-  absl::Status status;
+  Mutex mutex;
+  CondVar changed;
+  bool over ABSL_GUARDED_BY(mutex) = false;
+  absl::Status status ABSL_GUARDED_BY(mutex);
 };
 
 // Hands messages to `on_message` and ends the stream on its first error.
@@ -37,10 +36,10 @@ class BlockingHandler final : public StreamHandler<In> {
 
   void OnEnd(const absl::Status& status) override {
     // Notified under the lock: the waiter destroys `outcome_` next.
-    std::lock_guard<std::mutex> lock(outcome_->mutex);
+    MutexLock lock(outcome_->mutex);
     outcome_->status = error_.ok() ? status : error_;
     outcome_->over = true;
-    outcome_->changed.notify_all();
+    outcome_->changed.NotifyAll();
   }
 
  private:
@@ -73,12 +72,15 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
     if (!sender->Send(std::move(message)).ok()) break;
   }
   sender->Finish();
+  absl::Status status;
   {
-    std::unique_lock<std::mutex> lock(outcome.mutex);
-    outcome.changed.wait(lock, [&] { return outcome.over; });
+    MutexLock lock(outcome.mutex);
+    outcome.changed.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                   outcome.mutex) { return outcome.over; });
+    status = outcome.status;
   }
   if (stop != nullptr) stop->OnStop(nullptr);
-  return outcome.status;
+  return status;
 }
 
 }  // namespace
@@ -86,7 +88,7 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
 void CallStop::Stop() {
   std::function<void()> cancel;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopped_ = true;
     cancel = cancel_;
   }
@@ -96,7 +98,7 @@ void CallStop::Stop() {
 void CallStop::OnStop(std::function<void()> cancel) {
   bool now = false;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     cancel_ = cancel;
     now = stopped_;
   }

@@ -11,13 +11,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "proto/gshard/v1/expert.pb.h"
+#include "services/base/mutex.h"
 #include "services/rpc/wire/tensor_pieces.h"
 
 namespace gshard {
@@ -32,9 +32,9 @@ class CallStop {
   void OnStop(std::function<void()> cancel);
 
  private:
-  std::mutex mutex_;
-  bool stopped_ = false;          // guarded by mutex_
-  std::function<void()> cancel_;  // guarded by mutex_; may be null
+  Mutex mutex_;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> cancel_ ABSL_GUARDED_BY(mutex_);  // may be null
 };
 
 // CoordinatorService.PushGradients. `header` says of which microbatch; the

@@ -9,7 +9,7 @@ CommandLanes::~CommandLanes() { WaitUntilIdle(); }
 void CommandLanes::Add(const Lane& lane, LaneTask task) {
   std::vector<std::thread> finished;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     finished.swap(finished_);
     const auto [added, is_new] = lanes_.try_emplace(lane);
     added->second.push_back(std::move(task));
@@ -21,27 +21,27 @@ void CommandLanes::Add(const Lane& lane, LaneTask task) {
 }
 
 void CommandLanes::RunLane(const Lane& lane) {
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   std::deque<LaneTask>& tasks = lanes_.at(lane);
   while (!tasks.empty()) {
     LaneTask task = std::move(tasks.front());
     tasks.pop_front();
-    lock.unlock();
+    lock.Unlock();
     task.run();
     task = {};
-    lock.lock();
+    lock.Lock();
   }
   lanes_.erase(lane);
   const auto thread = threads_.find(lane);
   finished_.push_back(std::move(thread->second));
   threads_.erase(thread);
-  if (lanes_.empty()) idle_.notify_all();
+  if (lanes_.empty()) idle_.NotifyAll();
 }
 
 void CommandLanes::Drop(const std::string& session) {
   std::vector<LaneTask> dropped;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (auto& [lane, tasks] : lanes_) {
       if (lane.session != session) continue;
       for (LaneTask& task : tasks) dropped.push_back(std::move(task));
@@ -56,7 +56,7 @@ void CommandLanes::Drop(const std::string& session) {
 std::set<std::string> CommandLanes::DropAll() {
   std::set<std::string> sessions;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [lane, tasks] : lanes_) sessions.insert(lane.session);
   }
   for (const std::string& session : sessions) Drop(session);
@@ -66,8 +66,10 @@ std::set<std::string> CommandLanes::DropAll() {
 void CommandLanes::WaitUntilIdle() {
   std::vector<std::thread> finished;
   {
-    std::unique_lock<std::mutex> lock(mutex_);
-    idle_.wait(lock, [this] { return lanes_.empty(); });
+    MutexLock lock(mutex_);
+    idle_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return lanes_.empty();
+    });
     finished.swap(finished_);
   }
   for (std::thread& thread : finished) thread.join();

@@ -6,15 +6,15 @@
 #define SERVICES_RPC_PROCESS_COMMAND_LANES_H_
 
 #include <compare>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -54,13 +54,13 @@ class CommandLanes {
  private:
   void RunLane(const Lane& lane);
 
-  std::mutex mutex_;
-  std::condition_variable idle_;
+  Mutex mutex_;
+  CondVar idle_;
   // Tasks that wait; a lane is here while its thread runs.
-  std::map<Lane, std::deque<LaneTask>> lanes_;  // guarded by mutex_
+  std::map<Lane, std::deque<LaneTask>> lanes_ ABSL_GUARDED_BY(mutex_);
   // By lane, and those that have nothing more to do.
-  std::map<Lane, std::thread> threads_;  // guarded by mutex_
-  std::vector<std::thread> finished_;    // guarded by mutex_
+  std::map<Lane, std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> finished_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

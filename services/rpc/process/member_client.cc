@@ -84,15 +84,15 @@ v1::CommandReply ReplyWith(const absl::Status& status) {
   return reply;
 }
 
-// Fields but `sender` are guarded by MemberClient::mutex_.
 struct MemberClient::Stream {
   std::shared_ptr<StreamSender<v1::JoinRequest>> sender;
-  bool accepted = false;
-  std::chrono::milliseconds heartbeat_interval{0};
-  std::chrono::milliseconds lease{0};
-  std::optional<absl::Status> ended;
+  bool accepted ABSL_GUARDED_BY(&MemberClient::mutex_) = false;
+  std::chrono::milliseconds heartbeat_interval
+      ABSL_GUARDED_BY(&MemberClient::mutex_){0};
+  std::chrono::milliseconds lease ABSL_GUARDED_BY(&MemberClient::mutex_){0};
+  std::optional<absl::Status> ended ABSL_GUARDED_BY(&MemberClient::mutex_);
   // Why the member itself ended it.
-  absl::Status error;
+  absl::Status error ABSL_GUARDED_BY(&MemberClient::mutex_);
 };
 
 class MemberClient::StreamReader final
@@ -105,10 +105,10 @@ class MemberClient::StreamReader final
     client_->OnMessage(stream_, std::move(message));
   }
   void OnEnd(const absl::Status& status) override {
-    std::lock_guard<std::mutex> lock(client_->mutex_);
+    MutexLock lock(client_->mutex_);
     stream_->ended = status;
     client_->joined_ = false;
-    client_->changed_.notify_all();
+    client_->changed_.NotifyAll();
   }
 
  private:
@@ -135,16 +135,16 @@ absl::Status MemberClient::Start() {
 }
 
 bool MemberClient::joined() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return joined_;
 }
 
 void MemberClient::Stop() {
   std::thread thread;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
     thread.swap(thread_);
   }
   if (thread.joinable()) thread.join();
@@ -156,9 +156,9 @@ void MemberClient::Run() {
   while (true) {
     bool accepted = false;
     const absl::Status end = RunStream(&accepted);
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
-    lock.unlock();
+    lock.Unlock();
     if (accepted) {
       backoff = options_.min_backoff;
       handler_->OnLost();
@@ -171,8 +171,10 @@ void MemberClient::Run() {
       LogWarning("cannot join the coordinator", {{"status", end}});
       logged = end;
     }
-    lock.lock();
-    changed_.wait_for(lock, backoff, [this] { return stopping_; });
+    lock.Lock();
+    changed_.WaitFor(
+        lock, backoff,
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; });
     if (stopping_) return;
     if (!accepted) backoff = std::min(2 * backoff, options_.max_backoff);
   }
@@ -196,10 +198,14 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   member.set_memory_bytes(options_.memory_bytes);
   (void)stream->sender->Send(std::move(request));  // or OnEnd() comes
 
-  std::unique_lock<std::mutex> lock(mutex_);
-  const auto over = [&] { return stopping_ || stream->ended.has_value(); };
-  if (!changed_.wait_for(lock, options_.accept_timeout,
-                         [&] { return over() || stream->accepted; })) {
+  MutexLock lock(mutex_);
+  const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || stream->ended.has_value();
+  };
+  if (!changed_.WaitFor(lock, options_.accept_timeout,
+                        [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                          return over() || stream->accepted;
+                        })) {
     stream->error = absl::DeadlineExceededError(
         "the coordinator has not accepted the member in time");
     stream->sender->Cancel();
@@ -207,12 +213,12 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   Clock::time_point sent = Clock::now();
   Clock::time_point next = sent + stream->heartbeat_interval;
   while (stream->accepted && !over()) {
-    if (changed_.wait_until(lock, next, over)) break;
-    lock.unlock();
+    if (changed_.WaitUntil(lock, next, over)) break;
+    lock.Unlock();
     v1::JoinRequest heartbeat;
     *heartbeat.mutable_heartbeat() = handler_->Load();
     const bool ok = stream->sender->Send(std::move(heartbeat)).ok();
-    lock.lock();
+    lock.Lock();
     const Clock::time_point now = Clock::now();
     next = now + stream->heartbeat_interval;
     if (ok) {
@@ -229,30 +235,33 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   // The handler's work for this stream ends before the stream's successor
   // begins. New commands may come until the stream has ended.
   const bool leaving = stopping_ && !stream->ended.has_value();
-  lock.unlock();
+  lock.Unlock();
   if (leaving) stream->sender->Finish();
   for (const std::string& session : lanes_.DropAll()) {
     handler_->Interrupt(session);
   }
-  lock.lock();
-  const auto ended = [&] { return stream->ended.has_value(); };
-  if (!changed_.wait_for(lock, kLeaveTimeout, ended)) {
+  lock.Lock();
+  const auto ended = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stream->ended.has_value();
+  };
+  if (!changed_.WaitFor(lock, kLeaveTimeout, ended)) {
     stream->sender->Cancel();
-    changed_.wait(lock, ended);
+    changed_.Wait(lock, ended);
   }
-  lock.unlock();
+  const absl::Status end = stream->error.ok() ? *stream->ended : stream->error;
+  lock.Unlock();
   for (const std::string& session : lanes_.DropAll()) {
     handler_->Interrupt(session);
   }
   lanes_.WaitUntilIdle();
-  return stream->error.ok() ? *stream->ended : stream->error;
+  return end;
 }
 
 void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
                              v1::JoinResponse message) {
   if (message.has_command()) {
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (!stream->accepted) return;  // a coordinator's bug; answered by nobody
     }
     return OnCommand(stream, std::move(*message.mutable_command()));
@@ -263,14 +272,14 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
   LogInfo("joined the coordinator",
           {{"lease_ms", message.accepted().lease_ms()},
            {"protocol_version", message.accepted().protocol_version()}});
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   stream->accepted = true;
   stream->heartbeat_interval = std::chrono::milliseconds(std::clamp<int64_t>(
       message.accepted().heartbeat_interval_ms(), 1, 60'000));
   stream->lease = std::chrono::milliseconds(
       std::clamp<int64_t>(message.accepted().lease_ms(), 1, 3'600'000));
   joined_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,

@@ -14,17 +14,16 @@
 #include <grpcpp/channel.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "absl/status/status.h"
 #include "proto/gshard/v1/coordinator.pb.h"
+#include "services/base/mutex.h"
 #include "services/cluster/protocol_versions.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/process/command_lanes.h"
@@ -162,10 +161,10 @@ class MemberClient {
   std::shared_ptr<grpc::Channel> channel_;
   CommandLanes lanes_;  // 0, and those of rests by the command's action
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;  // guarded by mutex_
-  bool joined_ = false;    // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

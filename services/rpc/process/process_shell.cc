@@ -63,9 +63,9 @@ void ProcessShell::Close() {
 }
 
 absl::Status ProcessShell::Start() {
-  std::lock_guard<std::mutex> start_lock(start_mutex_);
+  MutexLock start_lock(start_mutex_);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(
@@ -122,9 +122,9 @@ std::string ProcessShell::metrics_address() const {
 
 void ProcessShell::Drain(std::chrono::milliseconds grace,
                          std::chrono::milliseconds delay) {
-  std::lock_guard<std::mutex> start_lock(start_mutex_);
+  MutexLock start_lock(start_mutex_);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (drained_) return;
   }
   grace_ = grace;
@@ -138,24 +138,27 @@ void ProcessShell::Drain(std::chrono::milliseconds grace,
 }
 
 void ProcessShell::End(const absl::Status& status) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (status.ok()) {
     drained_ = true;
   } else {
     refused_ = status;
   }
-  ended_.notify_all();
+  ended_.NotifyAll();
 }
 
 absl::Status ProcessShell::Wait() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  ended_.wait(lock, [this] { return ended(); });
+  MutexLock lock(mutex_);
+  ended_.Wait(
+      lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended(); });
   return refused_;
 }
 
 bool ProcessShell::EndsWithin(std::chrono::milliseconds time) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return ended_.wait_for(lock, time, [this] { return ended(); });
+  MutexLock lock(mutex_);
+  return ended_.WaitFor(
+      lock, time,
+      [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended(); });
 }
 
 }  // namespace gshard

@@ -9,15 +9,14 @@
 #include <grpcpp/channel.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "services/base/mutex.h"
 #include "services/config/process_options.h"
 #include "services/metrics/metrics.h"
 #include "services/metrics/metrics_server.h"
@@ -105,7 +104,9 @@ class ProcessShell {
   ChannelOptions PeerChannelOptions() const;
 
  private:
-  bool ended() const { return drained_ || !refused_.ok(); }  // needs mutex_
+  bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return drained_ || !refused_.ok();
+  }
 
   const ProcessOptions options_;
   const std::string role_;
@@ -117,11 +118,11 @@ class ProcessShell {
   std::unique_ptr<MetricsServer> metrics_server_;
   std::unique_ptr<MemberClient> member_;
 
-  std::mutex start_mutex_;  // one Start() or Drain() at a time
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  bool drained_ = false;  // guarded by mutex_
-  absl::Status refused_;  // guarded by mutex_
+  Mutex start_mutex_;  // one Start() or Drain() at a time
+  Mutex mutex_;
+  CondVar ended_;
+  bool drained_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

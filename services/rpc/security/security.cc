@@ -57,14 +57,15 @@ absl::StatusOr<std::shared_ptr<Security>> Security::CreateForClient(
 
 Security::~Security() {
   {
-    std::lock_guard<std::mutex> lock(stop_mutex_);
+    MutexLock lock(stop_mutex_);
     stopping_ = true;
-    stopped_.notify_all();
+    stopped_.NotifyAll();
   }
   if (thread_.joinable()) thread_.join();
 }
 
 absl::Status Security::Start() {
+  MutexLock lock(reload_mutex_);
   if (!options_.auth_file.empty()) {
     files_.push_back({options_.auth_file,
                       [this](const auto& path) { return ReadAuthFile(path); },
@@ -104,7 +105,7 @@ absl::StatusOr<Caller> Security::Identify(
     const Credentials& credentials) const {
   std::shared_ptr<const AuthTable> table;
   {
-    std::shared_lock<std::shared_mutex> lock(mutex_);
+    ReaderMutexLock lock(mutex_);
     table = table_;
   }
   if (table != nullptr) return table->Identify(credentials);
@@ -115,7 +116,7 @@ absl::StatusOr<Caller> Security::Identify(
 }
 
 std::string Security::authorization() const {
-  std::shared_lock<std::shared_mutex> lock(mutex_);
+  ReaderMutexLock lock(mutex_);
   return authorization_;
 }
 
@@ -125,7 +126,7 @@ void Security::AddMetrics(Metrics& metrics) const {
       "gshard_tls_certificate_remaining_seconds",
       "Time until this process's certificate expires; negative afterwards.",
       [this] {
-        std::shared_lock<std::shared_mutex> lock(mutex_);
+        ReaderMutexLock lock(mutex_);
         return absl::ToDoubleSeconds(expiry_ - absl::Now());
       });
 }
@@ -136,7 +137,7 @@ absl::Status Security::ReadAuthFile(const std::string& path) {
   if (!table.ok()) return Annotate(table.status(), path);
   LogInfo("read the callers", {{"file", path}, {"callers", table->size()}});
   auto shared = std::make_shared<const AuthTable>(*std::move(table));
-  std::unique_lock<std::shared_mutex> lock(mutex_);
+  WriterMutexLock lock(mutex_);
   table_.swap(shared);
   return absl::OkStatus();
 }
@@ -153,7 +154,7 @@ absl::Status Security::ReadTokenFile(const std::string& path) {
                      " printable characters"));
   }
   std::string authorization = absl::StrCat("Bearer ", token);
-  std::unique_lock<std::shared_mutex> lock(mutex_);
+  WriterMutexLock lock(mutex_);
   authorization_.swap(authorization);
   return absl::OkStatus();
 }
@@ -163,7 +164,7 @@ absl::Status Security::ReadCertificate(const std::string& path) {
   ASSIGN_OR_RETURN(const absl::Time expiry, CertificateExpiry(path));
   LogInfo("read the certificate",
           {{"file", path}, {"expires", absl::FormatTime(expiry)}});
-  std::unique_lock<std::shared_mutex> lock(mutex_);
+  WriterMutexLock lock(mutex_);
   expiry_ = expiry;
   return absl::OkStatus();
 }
@@ -173,7 +174,7 @@ void Security::WarnOfExpiry() {
   const absl::Time now = absl::Now();
   absl::Time expiry;
   {
-    std::shared_lock<std::shared_mutex> lock(mutex_);
+    ReaderMutexLock lock(mutex_);
     expiry = expiry_;
   }
   if (expiry - now > kExpiryWarning || now - warned_ < absl::Hours(1)) return;
@@ -185,7 +186,7 @@ void Security::WarnOfExpiry() {
 }
 
 void Security::Reload() {
-  std::lock_guard<std::mutex> lock(reload_mutex_);
+  MutexLock lock(reload_mutex_);
   for (WatchedFile& file : files_) {
     std::string stamp = Stamp(file.path);
     if (stamp == file.stamp) continue;
@@ -200,12 +201,14 @@ void Security::Reload() {
 }
 
 void Security::Watch() {
-  std::unique_lock<std::mutex> lock(stop_mutex_);
-  while (
-      !stopped_.wait_for(lock, kReloadInterval, [this] { return stopping_; })) {
-    lock.unlock();
+  MutexLock lock(stop_mutex_);
+  while (!stopped_.WaitFor(lock, kReloadInterval,
+                           [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(stop_mutex_) {
+                             return stopping_;
+                           })) {
+    lock.Unlock();
     Reload();
-    lock.lock();
+    lock.Lock();
   }
 }
 

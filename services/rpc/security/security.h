@@ -18,12 +18,9 @@
 
 #include <grpcpp/security/tls_certificate_provider.h>
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -31,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "services/base/mutex.h"
 #include "services/config/security_options.h"
 #include "services/metrics/metrics.h"
 #include "services/rpc/security/auth_table.h"
@@ -95,25 +93,25 @@ class Security {
   absl::Status ReadAuthFile(const std::string& path);
   absl::Status ReadTokenFile(const std::string& path);
   absl::Status ReadCertificate(const std::string& path);
-  void WarnOfExpiry();
+  void WarnOfExpiry() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_);
   void Watch();
 
   const SecurityOptions options_;
   std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 
-  std::mutex reload_mutex_;                   // one Reload() at a time
-  std::vector<WatchedFile> files_;            // guarded by reload_mutex_
-  absl::Time warned_ = absl::InfinitePast();  // guarded by reload_mutex_
+  Mutex reload_mutex_;  // one Reload() at a time
+  std::vector<WatchedFile> files_ ABSL_GUARDED_BY(reload_mutex_);
+  absl::Time warned_ ABSL_GUARDED_BY(reload_mutex_) = absl::InfinitePast();
 
   // Calls only read: they do not wait for each other.
-  mutable std::shared_mutex mutex_;
-  std::shared_ptr<const AuthTable> table_;  // guarded by mutex_
-  std::string authorization_;               // guarded by mutex_
-  absl::Time expiry_;                       // guarded by mutex_
+  mutable SharedMutex mutex_;
+  std::shared_ptr<const AuthTable> table_ ABSL_GUARDED_BY(mutex_);
+  std::string authorization_ ABSL_GUARDED_BY(mutex_);
+  absl::Time expiry_ ABSL_GUARDED_BY(mutex_);
 
-  std::mutex stop_mutex_;
-  std::condition_variable stopped_;
-  bool stopping_ = false;  // guarded by stop_mutex_
+  Mutex stop_mutex_;
+  CondVar stopped_;
+  bool stopping_ ABSL_GUARDED_BY(stop_mutex_) = false;
   std::thread thread_;
 };
 

@@ -6,27 +6,27 @@
 namespace gshard {
 
 bool CallCount::HasRoom(const std::string& caller) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = by_caller_.find(caller);
   const bool has_some = found != by_caller_.end() && caller != kAnonymous;
   return IsWithinShare(has_some ? found->second : 0, 1, most_ - calls_ - 1);
 }
 
 void CallCount::Begin(const std::string& caller) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   ++calls_;
   ++by_caller_[caller];
 }
 
 void CallCount::End(const std::string& caller) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   --calls_;
   const auto its = by_caller_.find(caller);
   if (--its->second == 0) by_caller_.erase(its);
 }
 
 int64_t CallCount::calls() const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   return calls_;
 }
 

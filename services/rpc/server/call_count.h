@@ -6,8 +6,9 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
+
+#include "services/base/mutex.h"
 
 namespace gshard {
 
@@ -30,10 +31,10 @@ class CallCount {
 
  private:
   const int64_t most_;
-  mutable std::mutex mutex_;
-  // All below are guarded by mutex_.
-  int64_t calls_ = 0;
-  std::map<std::string, int64_t> by_caller_;  // none is 0
+  mutable Mutex mutex_;
+  int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  // None is 0.
+  std::map<std::string, int64_t> by_caller_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -129,7 +129,7 @@ void ConnectionWatch::AddMetrics(Metrics& metrics) {
         name, help, [watch = weak_from_this(), value]() -> double {
           const auto alive = watch.lock();
           if (alive == nullptr) return 0;
-          std::lock_guard<std::mutex> lock(alive->mutex_);
+          MutexLock lock(alive->mutex_);
           return static_cast<double>((alive->meter_.*value)());
         });
   };
@@ -154,7 +154,10 @@ absl::Status ConnectionWatch::Start(std::vector<int> listeners,
                                     HandOver hand_over) {
   AllowDescriptors();
   hand_over_ = std::move(hand_over);
-  listeners_ = std::move(listeners);
+  {
+    MutexLock lock(mutex_);
+    listeners_ = listeners;
+  }
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || wake_ < 0) {
@@ -163,17 +166,17 @@ absl::Status ConnectionWatch::Start(std::vector<int> listeners,
   }
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = kWakeId}};
   epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event);
-  for (size_t i = 0; i < listeners_.size(); ++i) {
+  for (size_t i = 0; i < listeners.size(); ++i) {
     event.data.u64 = kFirstListenerId + i;
-    epoll_ctl(epoll_, EPOLL_CTL_ADD, listeners_[i], &event);
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, listeners[i], &event);
   }
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
 void ConnectionWatch::StopAccepting() {
-  std::lock_guard<std::mutex> accept_lock(accept_mutex_);
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock accept_lock(accept_mutex_);
+  MutexLock lock(mutex_);
   for (const int listener : listeners_) close(listener);
   listeners_.clear();
   for (const auto& [id, descriptor] : newcomers_) {
@@ -186,14 +189,19 @@ void ConnectionWatch::StopAccepting() {
 void ConnectionWatch::Stop() {
   StopAccepting();
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   if (thread_.joinable()) {
     Wake();
     thread_.join();
   }
-  while (!connections_.empty()) Close(connections_.begin()->first);
+  std::vector<Id> left;  // no more come
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, connection] : connections_) left.push_back(id);
+  }
+  for (const Id id : left) Close(id);
   for (int* const descriptor : {&epoll_, &wake_}) {
     if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
   }
@@ -202,7 +210,7 @@ void ConnectionWatch::Stop() {
 uint64_t ConnectionWatch::Begin(const std::string& peer,
                                 const ConnectionMeter::Call& what,
                                 grpc_call* call) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const Id id = next_id_++;
   ConnectionMeter::Call begun = what;
   const auto found = by_peer_.find(peer);
@@ -237,7 +245,7 @@ grpc_call* ConnectionWatch::Release(Id call) {
 void ConnectionWatch::Tell(Id call, const std::function<void()>& news) {
   grpc_call* without_time = nullptr;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     news();
     if (!meter_.has_time(call)) without_time = Release(call);
   }
@@ -245,17 +253,21 @@ void ConnectionWatch::Tell(Id call, const std::function<void()>& news) {
 }
 
 void ConnectionWatch::Deliver(uint64_t call, int64_t bytes) {
-  Tell(call, [&] { meter_.Deliver(call, bytes); });
+  Tell(call, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    meter_.Deliver(call, bytes);
+  });
 }
 void ConnectionWatch::StopReading(uint64_t call) {
-  Tell(call, [&] { meter_.StopReading(call); });
+  Tell(call, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    meter_.StopReading(call);
+  });
 }
 void ConnectionWatch::End(uint64_t call) {
-  Tell(call, [&] { meter_.End(call); });
+  Tell(call, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { meter_.End(call); });
 }
 
 void ConnectionWatch::Trust(const std::string& peer) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = by_peer_.find(peer);
   if (found == by_peer_.end() || meter_.trusted(found->second)) return;
   meter_.Trust(found->second);
@@ -263,13 +275,13 @@ void ConnectionWatch::Trust(const std::string& peer) {
 }
 
 void ConnectionWatch::Refuse(const grpc_auth_context* context, int64_t bytes) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = by_context_.find(context);
   if (found != by_context_.end()) meter_.Refuse(found->second, bytes);
 }
 
 int64_t ConnectionWatch::BriefCalls(const grpc_auth_context* context) const {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = by_context_.find(context);
   return found == by_context_.end() ? 0 : meter_.brief_calls(found->second);
 }
@@ -296,7 +308,7 @@ void ConnectionWatch::Run() {
     }
     if (count > 0) idle_sweeps_ = 0;
     {
-      std::lock_guard<std::mutex> lock(mutex_);
+      MutexLock lock(mutex_);
       if (stopping_) return;
     }
     const Clock::time_point now = Clock::now();
@@ -312,7 +324,7 @@ void ConnectionWatch::Run() {
 }
 
 int ConnectionWatch::WaitMillis(Clock::time_point now) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   Clock::time_point next = trim_at_;
   if (!newcomers_.empty()) next = std::min(next, now + kNewcomerInterval);
   if (!active_.empty()) next = std::min(next, next_look_);
@@ -329,15 +341,15 @@ void ConnectionWatch::Accept(size_t index) {
   static LogBudget& budget = *new LogBudget(kLinesPerSecond);
   sockaddr_storage address = {};
   socklen_t size = sizeof(address);
-  std::lock_guard<std::mutex> accept_lock(accept_mutex_);
-  std::unique_lock<std::mutex> lock(mutex_);
+  MutexLock accept_lock(accept_mutex_);
+  MutexLock lock(mutex_);
   if (index >= listeners_.size()) return;
   const int accepted =
       accept4(listeners_[index], reinterpret_cast<sockaddr*>(&address), &size,
               SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (accepted < 0) {
     const bool none = errno == EAGAIN || errno == ECONNABORTED;
-    lock.unlock();
+    lock.Unlock();
     if (none || errno == EINTR) return;
     if (const auto left_out = budget.Take()) {
       LogWarning("cannot accept a connection",
@@ -357,7 +369,7 @@ void ConnectionWatch::Accept(size_t index) {
     meter_.Close(id);
   }
   if (!opened.ok()) {
-    lock.unlock();
+    lock.Unlock();
     if (duplicate >= 0) close(duplicate);
     close(accepted);
     refused_connections_.Increment();
@@ -374,26 +386,28 @@ void ConnectionWatch::Accept(size_t index) {
   if (!begins) newcomers_[id] = accepted;
   LimitBuffer(accepted);
   Arm(EPOLL_CTL_ADD, id, duplicate, /*news=*/true);
-  lock.unlock();
+  lock.Unlock();
   if (begins) hand_over_(accepted);
 }
 
 void ConnectionWatch::BeginNewcomers(Clock::time_point now) {
   std::vector<int> begin;
-  std::lock_guard<std::mutex> accept_lock(accept_mutex_);
+  MutexLock accept_lock(accept_mutex_);
   {
-    std::lock_guard<std::mutex> lock(mutex_);
-    std::erase_if(newcomers_, [&](const auto& newcomer) {
-      if (!meter_.MayBegin(newcomer.first, now)) return false;
-      begin.push_back(newcomer.second);
-      return true;
-    });
+    MutexLock lock(mutex_);
+    std::erase_if(newcomers_, [&](const auto& newcomer)
+                                  ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                                    if (!meter_.MayBegin(newcomer.first, now))
+                                      return false;
+                                    begin.push_back(newcomer.second);
+                                    return true;
+                                  });
   }
   for (const int descriptor : begin) hand_over_(descriptor);
 }
 
 void ConnectionWatch::Close(Id id) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   active_.erase(id);
   const auto found = connections_.find(id);
   if (found == connections_.end()) return;
@@ -426,7 +440,7 @@ bool ConnectionWatch::LookAt(Id id, Clock::time_point now) {
 void ConnectionWatch::Look(Clock::time_point now) {
   next_look_ = now + look_interval_;
   for (auto at = active_.begin(); at != active_.end();) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     at->second = LookAt(at->first, now) ? 0 : at->second + 1;
     if (at->second < kQuietLooks) {
       ++at;
@@ -446,7 +460,7 @@ void ConnectionWatch::Sweep(Clock::time_point now) {
   next_sweep_ = now + kSweepInterval;
   ++idle_sweeps_;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, connection] : connections_) {
       if (active_.count(id) > 0 || !LookAt(id, now)) continue;
       active_[id] = 0;
@@ -461,7 +475,7 @@ void ConnectionWatch::Judge(Clock::time_point now) {
   ConnectionMeter::Verdict verdict;
   std::vector<grpc_call*> late;
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     look_interval_ = meter_.held() > limits_.held_bytes / 4 ? kBusyLookInterval
                                                             : kLookInterval;
     verdict = meter_.Judge(now);

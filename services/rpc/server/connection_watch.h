@@ -20,12 +20,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "services/base/mutex.h"
 #include "services/metrics/metrics.h"
 #include "services/rpc/server/connection_meter.h"
 
@@ -94,23 +94,26 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   // Counters of connections that something came on, or of all.
   void Look(Clock::time_point now);
   void Sweep(Clock::time_point now);
-  // Whether there was something new. With the lock.
-  bool LookAt(Id id, Clock::time_point now);
+  // Whether there was something new.
+  bool LookAt(Id id, Clock::time_point now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Judge(Clock::time_point now);
   // epoll tells once: of news, or of a member's connection its end alone. Of
-  // newcomers that the client ends its side too. With the lock.
-  void Arm(int operation, Id id, int descriptor, bool news) const;
+  // newcomers that the client ends its side too.
+  void Arm(int operation, Id id, int descriptor, bool news) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake() const;
-  // Of a call; then lets go of it if it has no time any more.
+  // Of a call, told with the lock; then lets go of it if it has no time any
+  // more.
   void Tell(Id call, const std::function<void()>& news);
-  // With the lock; the reference is the caller's then. Null: there is none.
-  grpc_call* Release(Id call);
+  // The reference is the caller's then. Null: there is none.
+  grpc_call* Release(Id call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const MeterLimits limits_;
   HandOver hand_over_;
   int epoll_ = -1;
   int wake_ = -1;
-  std::vector<int> listeners_;  // guarded by mutex_
+  std::vector<int> listeners_ ABSL_GUARDED_BY(mutex_);
 
   // Of the thread alone.
   std::map<Id, int> active_;  // connections, and looks without news
@@ -123,24 +126,24 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
 
   // Held while a connection is handed over: none is once this has stopped
   // accepting.
-  std::mutex accept_mutex_;
+  Mutex accept_mutex_;
 
   Counter refused_connections_;
   Counter ended_connections_;
   Counter late_calls_;
 
-  mutable std::mutex mutex_;
-  // All below are guarded by mutex_.
-  ConnectionMeter meter_;
-  std::map<Id, Connection> connections_;
+  mutable Mutex mutex_;
+  ConnectionMeter meter_ ABSL_GUARDED_BY(mutex_);
+  std::map<Id, Connection> connections_ ABSL_GUARDED_BY(mutex_);
   // Of connections_, those that have not begun, and gRPC's descriptors of them.
-  std::map<Id, int> newcomers_;
-  std::map<std::string, Id> by_peer_;
-  std::map<const grpc_auth_context*, Id> by_context_;
-  std::map<Id, grpc_call*> calls_;  // those that have a time; referenced
-  Id next_id_;
-  bool asleep_ = false;  // without a time to wake up at
-  bool stopping_ = false;
+  std::map<Id, int> newcomers_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Id> by_peer_ ABSL_GUARDED_BY(mutex_);
+  std::map<const grpc_auth_context*, Id> by_context_ ABSL_GUARDED_BY(mutex_);
+  // Those that have a time; referenced.
+  std::map<Id, grpc_call*> calls_ ABSL_GUARDED_BY(mutex_);
+  Id next_id_ ABSL_GUARDED_BY(mutex_);
+  bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // without a time to wake up at
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;
 };

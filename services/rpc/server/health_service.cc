@@ -5,10 +5,11 @@
 #include <grpcpp/support/method_handler.h>
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
+
+#include "services/base/mutex.h"
 
 namespace gshard {
 namespace {
@@ -62,26 +63,26 @@ grpc::Status ShuttingDown() {
 }  // namespace
 
 struct HealthService::State {
-  Answer AnswerOf(const std::string& service) const;
-  void Tell();
+  Answer AnswerOf(const std::string& service) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
-  std::mutex mutex;
-  // All below are guarded by mutex.
-  std::map<std::string, bool> serving;
-  std::set<Watcher*> watchers;
-  bool shut_down = false;
-  bool ended = false;
+  Mutex mutex;
+  std::map<std::string, bool> serving ABSL_GUARDED_BY(mutex);
+  std::set<Watcher*> watchers ABSL_GUARDED_BY(mutex);
+  bool shut_down ABSL_GUARDED_BY(mutex) = false;
+  bool ended ABSL_GUARDED_BY(mutex) = false;
 };
 
-// Sends the answer that is, and what becomes of it. Its state is guarded by the
-// service's mutex; gRPC runs no reaction inside of Start...().
+// Sends the answer that is, and what becomes of it. gRPC runs no reaction
+// inside of Start...().
 class HealthService::Watcher final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   Watcher(std::shared_ptr<State> state, std::string service)
       : state_(std::move(state)), service_(std::move(service)) {}
 
-  void Tell() {
+  void Tell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(&State::mutex) {
     const Answer answer = state_->AnswerOf(service_);
     if (writing_ || finished_ || answer == told_) return;
     told_ = answer;
@@ -90,14 +91,15 @@ class HealthService::Watcher final
     StartWrite(&message_);
   }
 
-  void End(const grpc::Status& status) {
+  void End(const grpc::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(&State::mutex) {
     if (finished_) return;
     finished_ = true;
     Finish(status);
   }
 
   void OnWriteDone(bool ok) override {
-    std::lock_guard<std::mutex> lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     writing_ = false;
     if (ok) {
       Tell();
@@ -107,13 +109,13 @@ class HealthService::Watcher final
   }
 
   void OnCancel() override {
-    std::lock_guard<std::mutex> lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     End(grpc::Status::CANCELLED);
   }
 
   void OnDone() override {
     {
-      std::lock_guard<std::mutex> lock(state_->mutex);
+      MutexLock lock(state_->mutex);
       state_->watchers.erase(this);
     }
     delete this;
@@ -122,10 +124,10 @@ class HealthService::Watcher final
  private:
   const std::shared_ptr<State> state_;
   const std::string service_;
-  std::optional<Answer> told_;
-  grpc::ByteBuffer message_;
-  bool writing_ = false;
-  bool finished_ = false;
+  std::optional<Answer> told_ ABSL_GUARDED_BY(state_->mutex);
+  grpc::ByteBuffer message_ ABSL_GUARDED_BY(state_->mutex);
+  bool writing_ ABSL_GUARDED_BY(state_->mutex) = false;
+  bool finished_ ABSL_GUARDED_BY(state_->mutex) = false;
 };
 
 Answer HealthService::State::AnswerOf(const std::string& service) const {
@@ -154,20 +156,20 @@ HealthService::HealthService() : state_(std::make_shared<State>()) {
 }
 
 void HealthService::Set(const std::string& service, bool serving) {
-  std::lock_guard<std::mutex> lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->serving[service] = serving && !state_->shut_down;
   state_->Tell();
 }
 
 void HealthService::Shutdown() {
-  std::lock_guard<std::mutex> lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->shut_down = true;
   for (auto& [service, serving] : state_->serving) serving = false;
   state_->Tell();
 }
 
 void HealthService::EndWatchers() {
-  std::lock_guard<std::mutex> lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   state_->ended = true;
   for (Watcher* const watcher : state_->watchers) watcher->End(ShuttingDown());
 }
@@ -181,7 +183,7 @@ grpc::ServerUnaryReactor* HealthService::Check(
     reactor->Finish(BadRequest());
     return reactor;
   }
-  std::lock_guard<std::mutex> lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   const Answer answer = state_->AnswerOf(*service);
   *response = Response(answer);
   reactor->Finish(answer == kNoService
@@ -195,7 +197,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
     grpc::CallbackServerContext*, const grpc::ByteBuffer* request) {
   const std::optional<std::string> service = ReadService(*request);
   auto* const watcher = new Watcher(state_, service.value_or(""));
-  std::lock_guard<std::mutex> lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   if (!service.has_value()) {
     watcher->End(BadRequest());
   } else if (state_->ended) {

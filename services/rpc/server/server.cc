@@ -293,7 +293,7 @@ absl::Status ServerShell::Start() {
                             sockets.port);
   }
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     state_ = kServing;
   }
   SetReady(false);
@@ -301,7 +301,7 @@ absl::Status ServerShell::Start() {
 }
 
 void ServerShell::SetReady(bool ready) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != kServing) return;
   health_.Set("", ready);
   for (const std::string& name : service_names_) {
@@ -310,7 +310,7 @@ void ServerShell::SetReady(bool ready) {
 }
 
 void ServerShell::SetServiceReady(absl::string_view service, bool ready) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   if (state_ != kServing) return;
   const std::string name(service);
   own_readiness_.insert(name);
@@ -327,17 +327,19 @@ std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
 }
 
 void ServerShell::EndReadiness() {
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   // Whatever is set after this, health never flips back.
   if (state_ == kServing) health_.Shutdown();
 }
 
 void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   {
-    std::unique_lock<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (state_ == kIdle) return;
     if (state_ != kServing) {
-      drained_.wait(lock, [this] { return state_ == kDrained; });
+      drained_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return state_ == kDrained;
+      });
       return;
     }
     state_ = kDraining;
@@ -357,14 +359,16 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   health_.EndWatchers();
   server_->Shutdown(deadline);
   gate_->watch->Stop();
-  std::lock_guard<std::mutex> lock(mutex_);
+  MutexLock lock(mutex_);
   state_ = kDrained;
-  drained_.notify_all();
+  drained_.NotifyAll();
 }
 
 void ServerShell::Wait() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  drained_.wait(lock, [this] { return state_ == kDrained; });
+  MutexLock lock(mutex_);
+  drained_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return state_ == kDrained;
+  });
 }
 
 }  // namespace gshard

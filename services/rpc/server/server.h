@@ -27,18 +27,17 @@
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "services/base/mutex.h"
 #include "services/metrics/metrics.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/security/security.h"
@@ -158,15 +157,20 @@ class ServerShell {
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
   HealthService health_;
-  std::set<std::string> own_readiness_;  // guarded by mutex_
+  std::set<std::string> own_readiness_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void()>> drain_callbacks_;
   std::string address_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<grpc::Server> server_;
 
-  std::mutex mutex_;
-  std::condition_variable drained_;
-  enum { kIdle, kServing, kDraining, kDrained } state_ = kIdle;
+  Mutex mutex_;
+  CondVar drained_;
+  enum {
+    kIdle,
+    kServing,
+    kDraining,
+    kDrained
+  } state_ ABSL_GUARDED_BY(mutex_) = kIdle;
 };
 
 }  // namespace gshard

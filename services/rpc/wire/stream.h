@@ -13,12 +13,12 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/mutex.h"
 #include "services/rpc/wire/raw_message.h"
 #include "services/rpc/wire/tensor_frame.h"
 
@@ -124,7 +124,7 @@ class OutgoingQueue final : public StreamSender<Out> {
   absl::Status Send(Out message) override {
     grpc::ByteBuffer bytes = Wire<Out>::Encode(message);
     const size_t size = bytes.Length();
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (writer_ == nullptr || closing_) {
       return absl::UnavailableError("the stream has ended");
     }
@@ -140,19 +140,19 @@ class OutgoingQueue final : public StreamSender<Out> {
   }
 
   void Finish(const absl::Status& status) override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     BeginClose(status);
   }
 
   void Cancel() override {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     if (writer_ != nullptr) writer_->CancelCall();
   }
 
   // The rest is for the reactor.
 
   void OnWriteDone(bool ok) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     bytes_ -= queue_.front().size;
     queue_.pop_front();
     if (!ok) DropWaiting(/*keep=*/0);
@@ -166,14 +166,14 @@ class OutgoingQueue final : public StreamSender<Out> {
 
   // Like Finish(), but drops all messages except the one that gRPC has.
   void Abort(const absl::Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     DropWaiting(/*keep=*/1);
     BeginClose(status);
   }
 
   // The reactor is about to go. Returns what the stream was closed with.
   absl::Status Detach() {
-    std::lock_guard<std::mutex> lock(mutex_);
+    MutexLock lock(mutex_);
     writer_ = nullptr;
     DropWaiting(/*keep=*/0);
     return close_status_;
@@ -185,7 +185,8 @@ class OutgoingQueue final : public StreamSender<Out> {
     size_t size;
   };
 
-  void BeginClose(const absl::Status& status) {
+  void BeginClose(const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (writer_ == nullptr || closing_) return;
     closing_ = true;
     close_status_ = status;
@@ -194,22 +195,22 @@ class OutgoingQueue final : public StreamSender<Out> {
     writer_->Close(close_status_);
   }
 
-  void DropWaiting(size_t keep) {
+  void DropWaiting(size_t keep) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (queue_.size() > keep) {
       bytes_ -= queue_.back().size;
       queue_.pop_back();
     }
   }
 
-  std::mutex mutex_;
-  Writer* writer_;  // null once the stream has ended
+  Mutex mutex_;
+  Writer* writer_ ABSL_GUARDED_BY(mutex_);  // null once the stream has ended
   const size_t max_bytes_;
   // gRPC has the front one; a deque does not move it.
-  std::deque<Message> queue_;
-  size_t bytes_ = 0;
-  bool closing_ = false;
-  bool closed_ = false;
-  absl::Status close_status_;
+  std::deque<Message> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status close_status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard
