@@ -74,7 +74,8 @@ endfunction()
 function(gshard_test_options target)
   gshard_compile_options(${target})
   target_compile_options(${target} PRIVATE
-    -O0 -U_FORTIFY_SOURCE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+    -O0 -U_FORTIFY_SOURCE -pthread
+    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endfunction()
 
 function(gshard_compile_options target)
