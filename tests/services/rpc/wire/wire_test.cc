@@ -58,7 +58,7 @@ Lines PresentLines() {
 Lines LinesOfVersion(int version) {
   Lines lines;
   std::ifstream file(
-      absl::StrCat("tests/services/rpc/protocol_", version, ".txt"));
+      absl::StrCat("tests/services/rpc/wire/protocol_", version, ".txt"));
   for (std::string line; std::getline(file, line);) lines.insert(line);
   return lines;
 }
@@ -78,7 +78,7 @@ TEST(WireTest, WhatProgramsSpokeBeforeIsStillThere) {
 TEST(WireTest, TheNewestVersionIsWrittenDown) {
   for (const std::string& line :
        Missing(PresentLines(), LinesOfVersion(kProtocolVersions.newest))) {
-    ADD_FAILURE() << "add to tests/services/rpc/protocol_"
+    ADD_FAILURE() << "add to tests/services/rpc/wire/protocol_"
                   << kProtocolVersions.newest << ".txt: " << line;
   }
 }
