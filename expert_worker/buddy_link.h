@@ -1,4 +1,4 @@
-// BuddyLink: a session's way to the worker that keeps the replica of its
+// BuddyLink: connects a session to the worker that keeps the replica of its
 // experts.
 
 #ifndef EXPERT_WORKER_BUDDY_LINK_H_
@@ -21,18 +21,17 @@ namespace gshard {
 // Thread-safe.
 class BuddyLink {
  public:
-  // Connects when there is something to send. Errors: InvalidArgument if
-  // `address` is none.
+  // Connects on first use. Errors: InvalidArgument if `address` is invalid.
   static absl::StatusOr<std::shared_ptr<BuddyLink>> Create(
       const std::string& session, const std::string& address,
       const ChannelOptions& options = {});
 
   // Returns when the buddy has the sums of `step`. Errors: those of
-  // ExpertWorkerService.ReplicateGradients; Unavailable if it cannot be
-  // reached, or takes longer than anybody does; Cancelled after Stop().
+  // ExpertWorkerService.ReplicateGradients; Unavailable if it cannot be reached
+  // or exceeds the time limit; Cancelled after Stop().
   absl::Status Push(int64_t step, const GradientList& sums);
 
-  // Ends what is being sent, and sends nothing more.
+  // Aborts the call in progress and sends nothing more.
   void Stop() { stop_.Stop(); }
 
  private:

@@ -1,5 +1,5 @@
-// ExpertService: gshard.v1.ExpertWorkerService. Takes the routers' calls from
-// their streams, queues them, those of served models apart from those of jobs,
+// ExpertService: gshard.v1.ExpertWorkerService. Reads the routers' calls from
+// their streams, queues those of served models and those of jobs separately,
 // runs their segments and replies.
 
 #ifndef EXPERT_WORKER_EXPERT_SERVICE_H_
@@ -21,10 +21,10 @@
 namespace gshard {
 
 struct ExpertServiceOptions {
-  // Of each of the two queues; the niceness is that of training.
+  // For each of the two queues; the niceness is that of training.
   WorkQueueOptions queue;
 
-  // Of the frames in both directions, and what waits for one router.
+  // Limits of frames in both directions and of the outgoing queue per router.
   StreamOptions stream;
 };
 
@@ -44,8 +44,8 @@ class ExpertService final
       grpc::CallbackServerContext* context,
       grpc::ByteBuffer* response) override;
 
-  // Takes no new calls (UNAVAILABLE), replies to those accepted, and ends the
-  // streams. Calls that still wait after `grace` are UNAVAILABLE, too.
+  // Refuses new calls (UNAVAILABLE), replies to accepted ones and ends the
+  // streams. Calls still queued after `grace` get UNAVAILABLE, too.
   void FinishAccepted(std::chrono::milliseconds grace);
 
   const WorkQueue& queue(bool training) const {
@@ -57,7 +57,7 @@ class ExpertService final
   size_t waiting_bytes() const {
     return served_.waiting_bytes() + training_.waiting_bytes();
   }
-  // Rows, [R, ...] of floats, that calls have brought, ever.
+  // Total rows received in calls.
   int64_t rows() const { return rows_; }
   int streams() const;
 

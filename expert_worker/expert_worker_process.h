@@ -1,5 +1,5 @@
-// ExpertWorkerProcess: an expert worker, whole: sessions, service, and the
-// shell around them. `gshard_expert_worker` is one.
+// ExpertWorkerProcess: a complete expert worker: sessions, service and the
+// process shell. `gshard_expert_worker` is one.
 
 #ifndef EXPERT_WORKER_EXPERT_WORKER_PROCESS_H_
 #define EXPERT_WORKER_EXPERT_WORKER_PROCESS_H_
@@ -27,11 +27,11 @@ struct ExpertWorkerOptions {
   // Segments of translations that run at the same time, and of training.
   int64_t segments = 1;
 
-  // What may wait for a thread, of each of the two.
+  // Queue limits, for each of the two kinds.
   int64_t queue_calls = 1024;
   int64_t queue_mib = 1024;
 
-  // Memory for sessions; 0 is all that this process may have.
+  // Memory for sessions; 0: the memory limit of this process.
   int64_t memory_mib = 0;
 
   // Instead of process.coordinator, if set.

@@ -16,8 +16,8 @@
 
 namespace gshard {
 
-// All is checked before it counts. A caller that stops in the middle holds no
-// session.
+// Everything is validated before it takes effect. A caller that stalls does not
+// hold a session.
 class ReplicaUpload final
     : public UploadHandler<TensorFrame, v1::ReplicateGradientsResponse> {
  public:

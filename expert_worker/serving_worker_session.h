@@ -13,7 +13,7 @@
 
 namespace gshard {
 
-// Calls leave nothing behind, and may be made at the same time.
+// Calls are stateless and may run concurrently.
 class ServingWorkerSession final : public WorkerSession {
  public:
   // Reads the parameters, and warms up. REQUIRES: CheckWorkerSession. Errors:

@@ -32,7 +32,7 @@ class SessionTable {
     Lease& operator=(Lease&&) = default;
 
     WorkerSession& session() const { return *entry_->session; }
-    // The session was aborted: what has not begun should not begin.
+    // The session was aborted: do not start further work.
     bool aborted() const { return entry_->aborted; }
 
    private:
@@ -42,8 +42,7 @@ class SessionTable {
     std::shared_ptr<void> release_;
   };
 
-  // All sessions, and what is run of them, together take at most
-  // `memory_bytes`.
+  // All sessions and their running calls together use at most `memory_bytes`.
   explicit SessionTable(int64_t memory_bytes) : memory_(memory_bytes) {}
 
   // Makes a session; slow. Returns its bytes. Errors: AlreadyExists; those of
@@ -56,8 +55,8 @@ class SessionTable {
   // Removes a session, if it is there; returns when nobody uses it.
   void Unload(const std::string& id);
 
-  // Makes the users of a session that trains, present and future, see
-  // aborted(). Calls of others are short.
+  // Sets aborted() for all present and future users of a training session.
+  // Calls of serving sessions are short.
   void Abort(const std::string& id);
 
   // Aborts and unloads all that train.

@@ -1,20 +1,19 @@
 // TrainingWorkerSession: experts that a job trains: their ParameterShard, that
-// of the experts that are replicated here for another worker, and what runs of
-// the open step keep.
+// of experts replicated here for another worker, and the saved values of the
+// open step's runs.
 //
-// A training step: RunSegment of every microbatch, PrepareStep, CommitStep.
-// Everything that a step leaves behind is kept under its number and goes when
-// the step is committed.
+// A training step: RunSegment of every microbatch, PrepareStep, CommitStep. All
+// state of a step is keyed by its number and released when the step is
+// committed.
 //
 // Memory: parameters, their optimizer state and the sum of gradients are taken
-// from the account when the session is made. What a microbatch keeps is taken
-// as it comes: rows and gradients while it is run, gradients while it is early,
-// i.e. waits for those before it in the sum. If there is not enough,
-// microbatches that are run make way for earlier ones, the latest first
-// (ABORTED), and are run again. So the earliest gets all that those that are
-// run have. Of early ones there are fewer than the window has, which the
-// coordinator chooses so that there is memory for them and one more: a step
-// always goes on.
+// from the account when the session is made. The memory of a microbatch is
+// taken as needed: rows and gradients while it runs, gradients while it is
+// early, i.e. waits for earlier ones in the sum. If memory runs out, an earlier
+// microbatch preempts running ones, the latest first (ABORTED), and they are
+// rerun. So the earliest can get the memory of all running ones. There are
+// fewer early ones than the window, which the coordinator chooses so that they
+// and one more fit: a step always makes progress.
 
 #ifndef EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
 #define EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
@@ -48,15 +47,15 @@ class TrainingWorkerSession final : public WorkerSession {
       WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory);
 
   // Errors, besides: those of ParameterShard::Begin and Add; Aborted if the
-  // microbatch has made way for an earlier one; ResourceExhausted if there is
-  // no memory for what it keeps. An error ends the attempt. A call of an
-  // evaluation segment leaves nothing behind.
+  // microbatch was preempted by an earlier one; ResourceExhausted if there is
+  // no memory for its saved values. An error ends the attempt. A call of an
+  // evaluation segment keeps no state.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs) override;
   void EndRuns(uint64_t owner) override;
   TrainingWorkerSession* training() override { return this; }
 
-  // As ParameterShard::Prepare; no call of the step is taken from then on.
+  // As ParameterShard::Prepare; later calls of the step are refused.
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts);
 
@@ -66,20 +65,20 @@ class TrainingWorkerSession final : public WorkerSession {
     return own_->PreparedSums(step);
   }
 
-  // What is replicated here, by parameter; empty for no replica.
+  // Shapes of the parameters replicated here; empty without a replica.
   std::vector<NamedShape> ReplicaShapes() const;
 
-  // Takes their owner's sums of a step; of one that is committed it does
-  // nothing. Errors: FailedPrecondition without a replica; those of
+  // Accepts the owner's sums of a step; does nothing for a committed step.
+  // Errors: FailedPrecondition without a replica; those of
   // ParameterShard::PrepareSums.
   absl::Status ReplicateGradients(int64_t step, GradientList sums);
 
-  // As ParameterShard::Commit, of the replica, too: of both or of none.
+  // As ParameterShard::Commit, for the replica, too: both or neither.
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
-  // A shard of a checkpoint that is still to be written: the parameters as they
-  // were. The session outlives it.
+  // A snapshot of the parameters, to be written as a shard of a checkpoint. The
+  // session outlives it.
   class Shard {
    public:
     // On any thread, while the session goes on. As WriteShard.
@@ -97,21 +96,21 @@ class TrainingWorkerSession final : public WorkerSession {
     const TrainingWorkerSession* const session_;
     const ShardTarget target_;
     const uint64_t number_;
-    // Outlive tensors_, so that these are let go as the shards want it.
+    // Outlive tensors_, so that these are released as the shards require.
     std::vector<ParameterShard::Snapshot> snapshots_;
     std::vector<NamedTensor> tensors_;
   };
 
-  // Takes what is to be written of the parameters now, with `include_replica`
-  // also of the replica's. As a shard may come to take as much memory as
-  // parameters and optimizer state do, only the last one is wanted: the writing
-  // of an earlier one ends. Errors: FailedPrecondition if target.step is not
-  // the last one committed, or there is no replica.
+  // Takes a snapshot of the parameters, with `include_replica` of the
+  // replica's, too. Since a snapshot may grow to the size of parameters and
+  // optimizer state, only the latest is kept: the writing of an earlier one is
+  // abandoned. Errors: FailedPrecondition if target.step is not the last one
+  // committed, or there is no replica.
   absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
       ShardTarget target, bool include_replica = false) const;
 
   int64_t step() const { return own_->step(); }
-  // Runs that have saved something and not ended.
+  // Runs with saved values that have not ended.
   size_t open_runs() const { return host_.open_runs(); }
   // Copies that share memory, valid until the next commit.
   TensorMap Parameters() const { return own_->tensors(); }
@@ -135,8 +134,8 @@ class TrainingWorkerSession final : public WorkerSession {
   void TakeParameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   // Notes the run, and that it makes a call.
   absl::Status EnterRun(const SegmentRun& run, const std::string& name);
-  // Keeps what a call of the run has left here; what the run's last call
-  // completes goes to the sum.
+  // Keeps the results of a call; when the run's last call completes, adds them
+  // to the sum.
   absl::Status KeepResult(const SegmentRun& run, const std::string& name,
                           absl::StatusOr<SegmentResult>& result);
   void DropRun(const SegmentRun& run, const std::string& name);

@@ -1,12 +1,12 @@
-// WorkQueue: the calls of one kind that a worker has accepted, in order of
-// arrival, and the threads that run them. Bounded in calls and in bytes: what
-// is refused is the youngest.
+// WorkQueue: the accepted calls of one kind, in order of arrival, and the
+// threads that run them. Bounded in calls and in bytes: the newest are refused.
 //
-// A worker has a queue for translations and one for training jobs. What fills
-// one takes no place in the other, and no translation waits for a segment of a
-// job, which may take a second: it has a thread at once, and the job's, which
-// are nice, make way for it (services/base/thread_priority.h). So shares of the
-// processor are the system's matter, and nobody's time is left unused.
+// A worker has a queue for translations and one for training jobs. Neither
+// takes capacity from the other, and no translation waits for a job's segment,
+// which may take a second: it gets a thread at once, and the job's threads,
+// which have a higher nice value, yield to it
+// (services/base/thread_priority.h). So the kernel schedules the CPU, and no
+// CPU time is left unused.
 
 #ifndef EXPERT_WORKER_WORK_QUEUE_H_
 #define EXPERT_WORKER_WORK_QUEUE_H_
@@ -51,8 +51,8 @@ class WorkQueue {
     uint64_t call_id = 0;
     size_t bytes = 0;
     TimePoint deadline;
-    // Called once. OK: run, on one of the queue's threads. Otherwise why it
-    // will not be run: DeadlineExceeded, Cancelled, Unavailable.
+    // Called once. OK: run, on one of the queue's threads. Otherwise the reason
+    // why it is not run: DeadlineExceeded, Cancelled, Unavailable.
     std::function<void(const absl::Status& status,
                        std::chrono::microseconds waited)>
         run;
@@ -69,13 +69,12 @@ class WorkQueue {
   // Unavailable after Finish(). One call is always taken into an empty queue.
   absl::Status Add(Work work);
 
-  // Takes calls that still wait out of the queue: one, or all of a stream. They
-  // get CANCELLED.
+  // Removes queued calls, one or all of a stream, with CANCELLED.
   void Cancel(uint64_t stream, uint64_t call_id);
   void CancelStream(uint64_t stream);
 
-  // Takes no more calls, and returns when those accepted are done. What still
-  // waits after `grace` gets UNAVAILABLE.
+  // Refuses further calls and returns when the accepted ones are done. Calls
+  // still queued after `grace` get UNAVAILABLE.
   void Finish(std::chrono::milliseconds grace);
 
   int running() const;

@@ -1,4 +1,5 @@
-// WorkerCommands: what an expert worker does for the coordinator.
+// WorkerCommands: an expert worker's implementation of the coordinator's
+// commands.
 
 #ifndef EXPERT_WORKER_WORKER_COMMANDS_H_
 #define EXPERT_WORKER_WORKER_COMMANDS_H_
@@ -20,8 +21,8 @@ namespace gshard {
 
 class WorkerCommands final : public MemberHandler {
  public:
-  // None is owned. `on_joined` is told when the membership begins and ends;
-  // `on_refused` when there will never be one. Either may be null. For `faults`
+  // None is owned. `on_joined` is called when the membership begins and ends;
+  // `on_refused` if it is permanently refused. Either may be null. For `faults`
   // see services/checkpoint/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,
@@ -29,7 +30,7 @@ class WorkerCommands final : public MemberHandler {
                  std::function<void(const absl::Status&)> on_refused = nullptr,
                  FaultPoints* faults = nullptr);
 
-  // How buddies are reached. To be called before the first command.
+  // Sets the channel options for buddies. Call before the first command.
   void ReachBuddiesBy(ChannelOptions options) {
     to_buddies_ = std::move(options);
   }
@@ -38,9 +39,9 @@ class WorkerCommands final : public MemberHandler {
   // session that is not here; Cancelled if it was aborted; Unimplemented for a
   // command to routers.
   v1::CommandReply Handle(const v1::Command& command) override;
-  // WriteCheckpoint takes a snapshot in the order of commands, and writes it
-  // while others go on. PrepareStep with a buddy sums in that order, and sends
-  // the sums while others go on.
+  // WriteCheckpoint takes its snapshot in command order and writes it while
+  // other commands run. PrepareStep with a buddy sums in command order and
+  // sends the sums while other commands run.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override;
   void Interrupt(const std::string& session) override;
   void OnLost() override;

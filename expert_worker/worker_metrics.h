@@ -1,4 +1,4 @@
-// What an expert worker measures.
+// The metrics of an expert worker.
 
 #ifndef EXPERT_WORKER_WORKER_METRICS_H_
 #define EXPERT_WORKER_WORKER_METRICS_H_

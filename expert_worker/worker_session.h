@@ -1,5 +1,5 @@
-// WorkerSession: what an expert worker holds of one session: segments and some
-// experts' parameters. ServingWorkerSession is of a served model,
+// WorkerSession: an expert worker's state of one session: segments and the
+// parameters of some experts. ServingWorkerSession is of a served model,
 // TrainingWorkerSession of a job.
 
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
@@ -21,7 +21,7 @@
 
 namespace gshard {
 
-// What a session is made of. Nothing in it is trusted.
+// The definition of a session. Untrusted.
 struct WorkerSessionSpec {
   std::vector<Segment> segments;
   std::vector<ParameterSpec> parameters;  // dims over all workers: [E, ...]
@@ -35,8 +35,8 @@ struct WorkerSessionSpec {
   int64_t microbatch_window = 0;  // as in proto/gshard/v1/session.proto
   std::vector<Segment> evaluation_segments;  // reply only
 
-  // With buddies: experts of another worker that are replicated here, and where
-  // the replica of this one's is kept; either may be empty.
+  // With buddies: the experts of another worker replicated here, and the
+  // address of this worker's replica; either may be empty.
   std::vector<int32_t> replicated_experts;
   std::string buddy_address;
 };
@@ -55,9 +55,9 @@ struct SegmentRun {
 // Most segments of a session.
 inline constexpr size_t kMaxSegments = 16384;
 
-// Bytes of the session's parameters, as its segments take them, and in training
-// of optimizer state and sums, and OK, if the parts of `spec` fit together.
-// Errors: InvalidArgument saying which do not.
+// Checks that the fields of `spec` are consistent. Returns the bytes of the
+// session's parameters in the types of its segments and, in training, of
+// optimizer state and sums. Errors: InvalidArgument naming the inconsistency.
 absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec);
 
 class TrainingWorkerSession;
@@ -78,13 +78,13 @@ class WorkerSession {
   virtual absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                          TensorMap inputs) = 0;
 
-  // Drops what the unfinished runs of `owner` have saved.
+  // Drops the saved values of `owner`'s unfinished runs.
   virtual void EndRuns(uint64_t owner) = 0;
 
   // Null for a session that serves.
   virtual TrainingWorkerSession* training() { return nullptr; }
 
-  // That were taken when it was made.
+  // Taken at construction.
   int64_t memory_bytes() const { return memory_.bytes(); }
 
  protected:

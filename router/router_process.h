@@ -1,5 +1,5 @@
-// RouterProcess: a router, whole: sessions, batching, service, and the shell
-// around them. `gshard_router` is one.
+// RouterProcess: a complete router: sessions, batching, service and the process
+// shell. `gshard_router` is one.
 
 #ifndef ROUTER_ROUTER_PROCESS_H_
 #define ROUTER_ROUTER_PROCESS_H_
@@ -72,14 +72,14 @@ class RouterProcess final : public ProcessShell {
  private:
   class Commands;
 
-  // Begins to join the coordinator; health turns to SERVING when it has, that
-  // of the translation service when also every model that is to be served was
-  // reached in full once: experts that are lost later are told in answers,
-  // since taking all routers away would make an outage of it. A router that
-  // loses the coordinator serves its models on. Errors: InvalidArgument if the
-  // coordinator's address is not one.
+  // Starts joining the coordinator; health turns to SERVING when it has joined,
+  // that of the translation service when in addition all experts of every model
+  // to serve were reachable once: experts lost later are reported in answers,
+  // since taking all routers out of service would turn the loss into an outage.
+  // A router that loses the coordinator keeps serving its models. Errors:
+  // InvalidArgument if the coordinator's address is not one.
   absl::Status Serve() override;
-  // A microbatch that runs is given up: the coordinator hands it to another
+  // A running microbatch is abandoned: the coordinator assigns it to another
   // router.
   void Finish(std::chrono::milliseconds grace) override;
 

@@ -1,4 +1,4 @@
-// RouterSessions: what the coordinator's commands do on a router.
+// RouterSessions: a router's implementation of the coordinator's commands.
 
 #ifndef ROUTER_ROUTER_SESSIONS_H_
 #define ROUTER_ROUTER_SESSIONS_H_
@@ -38,14 +38,14 @@ class RouterSessions {
   // says.
   v1::CommandReply Handle(const v1::Command& command);
 
-  // Makes what a session of a job, or one that is being removed, is doing end
+  // Makes the current work of a job's session, or of one being removed, end
   // soon.
   void Interrupt(const std::string& session);
 
   // Drops all sessions of jobs at once. Models are served on.
   void DropTraining();
 
-  // There is a model, and workers have been there for every expert of each;
+  // There is a model, and workers for every expert of each were reachable once;
   // standbys do not count.
   bool ready() const;
 

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Makes what compose.yaml mounts as secrets, beside it: an authority, the roles'
-# and a client's certificate, a client's token, and the file of callers. Keeps
-# what is there; remove the folder to begin anew. The processes in the containers
-# run as another user than you, so everybody on this machine can read the
-# member's key: give each process a volume of its own in earnest.
+# Makes the secrets that compose.yaml mounts, beside it: an authority, the roles'
+# and a client's certificate, a client's token, and the auth file. Keeps existing
+# files; remove the folder to start over. The processes in the containers run as
+# a different user, so everyone on this machine can read the member's key: in
+# production give each process its own volume.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A small authority and certificates of it, for tests and the compose file. For
-# a cluster use what it has (cert-manager, your company's authority).
+# A small authority and its certificates, for tests and the compose file. On a
+# cluster use its own (cert-manager, your company's authority).
 #
 #   deploy/tls/certificates.sh DIR [--days N] KIND:NAME[,HOST...] ...
 #

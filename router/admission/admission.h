@@ -1,23 +1,23 @@
-// Admission: whether a request is taken, decided when it comes. One that the
-// queue has no room for, that would take a caller above its share, that cannot
-// be answered in time, or by which another could not that was taken before, is
-// refused at once, with a delay after which it may be tried again. So who is
-// taken is answered in time, as far as estimates hold; if they do not, they are
-// corrected by how many were late. Not thread-safe; no clock.
+// Admission: decides on arrival whether a request is accepted. A request is
+// refused at once, with a retry delay, if the queue is full, if its caller
+// would exceed its share, if it cannot be answered in time, or if it would make
+// an accepted one late. So accepted requests are answered in time as far as the
+// estimates hold; the estimates are corrected by the share of late answers. Not
+// thread-safe; no clock.
 //
-// Shares are fair at this place. Of the work that can be done until a request's
-// deadline, what is not taken yet is free. A caller that has something waiting
-// may have twice as much as it leaves free if no other one was ever seen, and a
-// quarter otherwise: two callers get a sixth each, and there is always room for
-// another one. That is a limit of what waits, not of what is done: who comes
-// again as its sentences end keeps the batch full. It is low so that turns can
-// be fair: if more was promised, what is due soon would have to go before the
-// turns of others whenever it takes longer than was expected. A flow may have
-// twice as much as it leaves of what its caller may have.
+// Fair shares are enforced here. The work that can be done until a request's
+// deadline and is not yet promised is free. A caller with queued work may have
+// twice what it leaves free if no other caller was ever seen, and a quarter of
+// it otherwise: two callers get a sixth each, and there is always room for
+// another one. This limits queued work, not throughput: a caller that sends new
+// sentences as its old ones end keeps the batch full. The limit is low so that
+// turns can be fair: if more were promised, urgent work would have to overtake
+// the turns of others whenever it takes longer than expected. A flow may have
+// twice what it leaves of its caller's share.
 //
-// Who has nothing waiting may ask for more than its share, as long as it can be
-// done in time. It is not promised that: it waits for its turns, and others
-// wait for nothing of it but what runs.
+// A caller without queued work may exceed its share as long as the request can
+// be done in time. That request has no promise: it takes its turns, and others
+// wait only for the part of it that is running.
 
 #ifndef ROUTER_ADMISSION_ADMISSION_H_
 #define ROUTER_ADMISSION_ADMISSION_H_
@@ -37,16 +37,16 @@ namespace gshard {
 
 // Tokens are those of the sources, once for each hypothesis of the beam.
 struct AdmissionLimits {
-  // What may wait, and so what one request may have.
+  // Limits of the queue, and so of one request.
   int64_t max_queued_tokens = int64_t{1} << 18;
   int64_t max_queued_sentences = 4096;
 
-  // What one caller may have waiting and running. One request may always have
-  // what it may have at all.
+  // Limit of one caller's queued and running work. A caller's only request may
+  // always use all of it.
   int64_t max_caller_tokens = int64_t{1} << 17;
 
   // Requests that would be answered later than this are refused, whatever their
-  // deadline; but one that finds no other work is taken.
+  // deadline; but a request to an idle router is accepted.
   std::chrono::milliseconds max_wait{30'000};
 };
 
@@ -63,15 +63,15 @@ struct AdmissionRequest {
   int64_t rows() const;
 };
 
-// What became of a request; also names of a metric's label.
+// The outcome of admission; names are also values of a metric's label.
 enum class Verdict {
   kAdmitted,
-  kTooLarge,         // never to be taken
+  kTooLarge,         // can never be accepted
   kQueueFull,        // tokens or sentences
   kCallerLimit,      // of tokens
   kOverShare,        // of what can be done in time
   kTooLate,          // by the estimate
-  kWouldViolateSlo,  // of those that were taken before
+  kWouldViolateSlo,  // an accepted request would miss its deadline
 };
 inline constexpr Verdict kVerdicts[] = {
     Verdict::kAdmitted,       Verdict::kTooLarge,  Verdict::kQueueFull,
@@ -94,30 +94,30 @@ class Admission {
   };
   Decision Decide(const AdmissionRequest& request) const;
 
-  // What happened to a sentence: it was queued; joined a batch; left that,
+  // The life of a sentence: it was queued; joined a batch; left the batch,
   // translated or not; left the queue.
   void Queued(const WaitingSentence& sentence);
   void Joined(const WaitingSentence& sentence);
   void Left(const WaitingSentence& sentence);
   void Dropped(const WaitingSentence& sentence);
 
-  // What is left to do of the sentences in a batch, as
-  // SentenceCost::WorkLeft() has it, and when the last of them is given up.
+  // The remaining work of the sentences in a batch, as by
+  // SentenceCost::WorkLeft(), and when the last of them is given up.
   void Progress(const void* batch, double work_left, SteadyTime end);
 
-  // A sentence that left a batch was not done in the rounds that it had: if
-  // those were more than expected, its caller's are longer than was thought.
+  // A sentence left a batch unfinished: if it had more rounds than expected,
+  // the estimate for its caller rises.
   void GivenUp(const WaitingSentence& sentence);
 
-  // What became of a promise: the answer was there in time, or was not.
+  // A promised answer was in time, or late.
   void Kept();
   void Broken();
 
-  // Of those that wait, who may go before others that are due earlier.
+  // Which queued sentences may overtake others with earlier deadlines.
   Slack SlackAt(SteadyTime now) const;
 
-  // Whether a sentence that would join now cannot be done in time, even if it
-  // takes half as long as it should.
+  // Whether a sentence that joins now will miss its deadline even if it takes
+  // half the expected time.
   bool MissesDeadline(const WaitingSentence& sentence, SteadyTime now) const;
 
   ServiceTimes& times() { return times_; }
@@ -128,17 +128,17 @@ class Admission {
   int64_t running_sentences() const { return running_sentences_; }
   int64_t running_positions() const { return running_positions_; }
 
-  // Until all that was taken is done.
+  // Until all accepted work is done.
   double EstimatedSeconds() const;
 
  private:
-  // By what it finds.
+  // By the schedulability estimate.
   Decision DecideInTime(const AdmissionRequest& request) const;
   // Rows of a full batch, as far as its cache has room for them.
   double BatchRows() const;
-  // An error with the time that so much work takes.
+  // An error with the time for this work as the retry delay.
   Decision Refuse(Verdict verdict, std::string why, double work) const;
-  // That of so many tokens of a usual caller.
+  // The work of this many tokens of a typical caller.
   double UsualWork(int64_t tokens) const {
     return callers_.UsualRounds() * static_cast<double>(tokens);
   }

@@ -1,7 +1,7 @@
-// CallerCosts: what sentences of a caller cost, as it was measured lately, so
-// that a caller pays for them itself: one whose translations never end, or
-// whose rows all go to the same experts, takes time from its own share, and
-// what others were promised stays true. Pure.
+// CallerCosts: the recently measured cost of each caller's sentences, so that a
+// caller is charged for them: one whose translations never end, or whose rows
+// all go to the same experts, uses up its own share, and promises to others
+// hold. Pure.
 
 #ifndef ROUTER_ADMISSION_CALLER_COSTS_H_
 #define ROUTER_ADMISSION_CALLER_COSTS_H_
@@ -17,11 +17,11 @@ namespace gshard {
 
 class CallerCosts {
  public:
-  // Whose are known; beyond that the one who was silent longest is forgotten.
+  // Callers that are remembered; beyond that the least recent one is forgotten.
   static constexpr size_t kMaxCallers = 1024;
 
-  // A sentence that was translated in so many rounds. `row_cost` is what its
-  // rows cost, in those of all that were beside them: see
+  // A sentence that was translated in so many rounds. `row_cost` is the cost of
+  // its rows relative to the average in the batch: see
   // FinishedSentence::row_cost. REQUIRES: source_tokens > 0.
   void Observe(const std::string& caller, int64_t source_tokens, int64_t rounds,
                double row_cost);
@@ -31,14 +31,14 @@ class CallerCosts {
     return callers_.size() > callers_.count(caller);
   }
 
-  // What is to be expected of a sentence: sets `rounds` and `row_cost` by the
-  // rest. Rows are never expected to cost less than others'.
+  // Estimates a sentence: sets `rounds` and `row_cost` from its other fields.
+  // Rows are never estimated cheaper than average.
   void Estimate(const std::string& caller, SentenceCost& cost) const;
 
-  // Rounds for each source token of who is not known: the median of callers.
+  // Rounds per source token for an unknown caller: the median of callers.
   double UsualRounds() const { return usual_rounds_; }
 
-  // The highest of all callers; rounds in those of who is not known.
+  // The highest of all callers, relative to an unknown caller's.
   double HighestRounds() const { return highest_rounds_ / usual_rounds_; }
   double HighestRowCost() const { return highest_row_cost_; }
 
@@ -50,8 +50,8 @@ class CallerCosts {
     int64_t last = 0;       // of all sentences, its latest
   };
 
-  // As it is now: others' sentences make it a thing of the past, so that nobody
-  // is refused for ever for what it was once.
+  // The present estimate: it decays with others' sentences, so that no caller
+  // is refused forever for past behaviour.
   Mean Now(const Mean& mean) const;
   // Takes what is of all callers from callers_.
   void Summarize();

@@ -1,13 +1,11 @@
-// FairQueue: the sentences of one model that wait for the batch, and whose turn
-// it is.
+// FairQueue: the queued sentences of one model, and whose turn is next.
 //
-// Callers that wait share the batch by work: next is the one that has been
-// given the least since it began to wait, among equals who came first. So it
-// is, within a caller, for its flows (a call, or a stream of them): a document
-// gives way to a sentence, and a caller with a thousand calls gets no more than
-// one with ten. A flow's own sentences keep their order. Who is due first is
-// known too, for when fairness would make somebody late. No clock and no
-// threads here.
+// Waiting callers share the batch by work: next is the one that has received
+// the least work since it began to wait, ties by arrival. The same holds within
+// a caller for its flows (a call, or a stream of them): a document yields to a
+// sentence, and a caller with a thousand calls gets no more than one with ten.
+// A flow's own sentences keep their order. The earliest deadline is also
+// tracked, for when fair turns would break a promise. No clock, no threads.
 
 #ifndef ROUTER_ADMISSION_FAIR_QUEUE_H_
 #define ROUTER_ADMISSION_FAIR_QUEUE_H_
@@ -25,7 +23,7 @@
 
 namespace gshard {
 
-// What a sentence takes of a batch.
+// The resources that a sentence uses in a batch.
 struct SentenceCost {
   int64_t source_tokens = 0;
   int64_t rows = 0;        // hypotheses, at most
@@ -47,8 +45,8 @@ struct SentenceCost {
   double work() const {
     return std::max(static_cast<double>(rows) * rounds * row_cost, encode_work);
   }
-  // What is left after so many rounds. Who takes longer than expected is
-  // expected to be late by as much again.
+  // The remaining work after `rounds_had` rounds. A sentence that is overdue is
+  // expected to take as much longer again.
   double WorkLeft(int64_t rounds_had) const;
 };
 
@@ -59,7 +57,7 @@ struct WaitingSentence {
   size_t sentence = 0;  // of the request
   SentenceCost cost;
   std::chrono::steady_clock::time_point arrival;
-  // When the answer is of no use any more.
+  // After this the answer is useless.
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::time_point::max();
   bool promised = true;  // an answer in time, by Admission
@@ -70,15 +68,15 @@ class FairQueue {
  public:
   void Add(WaitingSentence sentence);
 
-  // Who may be next; a caller whose turn may not be is left out.
+  // Which sentences are eligible; callers without one are skipped.
   using Filter = std::function<bool(const WaitingSentence&)>;
 
-  // Whose turn it is; null if nobody waits who may. Until the next change.
+  // The next sentence; null if none is eligible. Valid until the next change.
   const WaitingSentence* Next(const Filter& may = nullptr) const;
 
-  // Whose deadline is first, and not before `from`, of those that are promised
-  // an answer, at the head of their flow, and may be next; null if there is
-  // none. Until the next change.
+  // The sentence with the earliest deadline not before `from` among those with
+  // a promise, at the head of their flow and eligible; null if there is none.
+  // Valid until the next change.
   const WaitingSentence* MostUrgent(std::chrono::steady_clock::time_point from,
                                     const Filter& may = nullptr) const;
 

@@ -1,4 +1,5 @@
-// Who joins the batch now: a pure function of who waits and what room there is.
+// Decides which sentences join the batch: a pure function of the queue and the
+// free room.
 
 #ifndef ROUTER_ADMISSION_JOIN_RULE_H_
 #define ROUTER_ADMISSION_JOIN_RULE_H_
@@ -21,33 +22,34 @@ struct BatchLimits {
   // longest. No sentence that needs more can ever join.
   int64_t max_positions = 65536;
 
-  // Source tokens, padding included, that are encoded between two decoding
-  // steps: those that run wait for it. One sentence may always join; beside
-  // others its caller's next one waits until this is what it took on average.
+  // Source tokens, padding included, encoded between two decoding steps, while
+  // the running sentences wait. One sentence may always join; if there are
+  // other callers, its caller's next one waits until its average is within the
+  // limit.
   int64_t max_encode_tokens = 512;
 };
 
-// How many rows one caller may have, by itself: twice those that it leaves free
-// for others, and two, so that nobody waits for the end of one of its
-// sentences, which may be long in coming.
+// Rows that a single caller may have: twice those that it leaves free, which
+// are at least two, so that others need not wait for one of its possibly long
+// sentences to end.
 int64_t RowsOfOneCaller(const BatchLimits& limits);
 
-// SentenceCost::encode_work: a full batch could move on that much in the steps
-// that have to be made before the next sentence may be encoded.
+// SentenceCost::encode_work: the work that a full batch does in the steps that
+// must pass before the next sentence may be encoded.
 double EncodeWork(int64_t source_tokens, const BatchLimits& limits);
 
-// What those in the batch take, at most.
+// The maximal resource use of the sentences in the batch.
 struct BatchLoad {
   int64_t sentences = 0;
   int64_t rows = 0;
   int64_t positions = 0;
-  // What a caller has of it; rows count by what they cost.
+  // A caller's share of it; rows are weighted by cost.
   struct Share {
     int64_t sentences = 0;
     double rows = 0;
   };
   std::map<std::string, Share> callers = {};  // with sentences
-  // Source tokens of callers that steps have not made up for; none is 0.
+  // Encoded source tokens per caller not yet amortized by steps; none is 0.
   std::map<std::string, int64_t> encoded = {};
 
   // A sentence comes, or goes.
@@ -58,11 +60,11 @@ struct BatchLoad {
   void Step(const BatchLimits& limits);
 };
 
-// Takes from `queue` those who join: in its order where `slack` allows that,
-// else whose deadline is first. One who does not fit is waited for: nobody
-// overtakes, so large sentences get their turn. A caller that has some in the
-// batch leaves room for others, as RowsOfOneCaller() says for one, unless one
-// that was promised an answer in time would be late by that.
+// Takes the joining sentences from `queue`: in its order where `slack` allows,
+// else earliest deadline first. If the next one does not fit none overtakes it,
+// so large sentences get their turn. A caller with sentences in the batch
+// leaves room for others, as RowsOfOneCaller() says, unless that would break a
+// promise.
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
                                          const BatchLimits& limits,
                                          Slack slack = {});

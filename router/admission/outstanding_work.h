@@ -1,14 +1,12 @@
-// OutstandingWork: what was taken of callers and is not done, by the time at
-// which it is due, as SentenceCost::work() and in tokens. Most of it they were
-// promised in time; the rest is done as turns come, and no promise waits for
-// it.
+// OutstandingWork: accepted work that is not done, by deadline, as
+// SentenceCost::work() and in tokens. Most of it is promised in time; the rest
+// is done as its turns come, and no promise waits for it.
 //
-// A promise is kept if what waits is done in the order of deadlines, whatever
-// comes later; so whoever asks is told when its work would be done in that
-// order, and whether somebody who was promised earlier would be late by it.
-// What is not done at its deadline is given up, and holds up nobody from then
-// on: so one who asks for more than can be done until then costs others who
-// have more time that much, and no more.
+// Promises are kept if queued work is done earliest deadline first, whatever
+// arrives later; so the estimate for a request says when its work would be done
+// in that order, and whether it would make an earlier promise late. Work not
+// done by its deadline is given up and delays nobody from then on: an oversized
+// request delays others with later deadlines until its own, and no longer.
 
 #ifndef ROUTER_ADMISSION_OUTSTANDING_WORK_H_
 #define ROUTER_ADMISSION_OUTSTANDING_WORK_H_
@@ -25,27 +23,27 @@
 
 namespace gshard {
 
-// What a request would find.
+// What a new request can expect.
 struct SchedulabilityEstimate {
   double seconds = 0;            // until it is done, with the margin
-  bool breaks_promises = false;  // somebody who is in time would not be
+  bool breaks_promises = false;  // an earlier promise would be late
 };
 
-// What waits of a caller, and of its flow, and is due no later or may be late.
+// Queued work of a caller, and of its flow, due no later or without a promise.
 struct Waits {
   double caller = 0;
   double flow = 0;
 };
 
-// What has to be done first, in the order of deadlines.
+// Work to be done first, in the order of deadlines.
 class Backlog {
  public:
   explicit Backlog(const Pace& pace) : pace_(pace) {}
 
-  // Behind what is there: work that is given up in so many seconds.
+  // Appends work that is given up in `seconds_left`.
   void Add(double work, double seconds_left);
 
-  // Until all is done, and behind it more work of so many rounds.
+  // Until all of it and then `work` of `rounds` rounds is done.
   double Seconds(double work, double rounds) const {
     return busy_ + pace_.Seconds(work, rounds);
   }
@@ -62,7 +60,7 @@ struct Demand {
   SteadyTime deadline;
   double work = 0;
   double longest = 0;    // rounds of a sentence
-  bool promised = true;  // or it waits for what is not, too
+  bool promised = true;  // or it also waits for unpromised work
 };
 
 class OutstandingWork {
@@ -73,25 +71,24 @@ class OutstandingWork {
   void Finish(const WaitingSentence& sentence);
   // Taken, and never begun.
   void Drop(const WaitingSentence& sentence);
-  // What is left to do of the sentences in a batch, which are given up at
-  // `end` at the latest.
+  // The remaining work of the sentences in a batch, which are given up at `end`
+  // at the latest.
   void Progress(const void* batch, double work_left, SteadyTime end);
 
-  // What was taken of the caller and is not done, in tokens.
+  // The caller's accepted and unfinished work, in tokens.
   int64_t TokensOf(const std::string& caller) const;
-  // Of all, those that run as if they had just begun.
+  // Of all callers; running sentences count in full.
   double work() const { return waiting_work_ + running_work_; }
   bool empty() const { return callers_.empty(); }
 
   Waits WaitsOf(const Demand& demand) const;
 
-  // At this pace. Who would be in time by it may not be late if all takes
-  // `margin` times as long.
+  // At this pace. A promise that holds at this pace must also hold if
+  // everything takes `margin` times as long.
   SchedulabilityEstimate Estimate(const Demand& demand, SteadyTime now,
                                   const Pace& pace, double margin) const;
 
-  // How long those that wait with a promise can be held up by others that are
-  // due later.
+  // How long queued promises can be delayed by work with later deadlines.
   Slack SlackAt(SteadyTime now, const Pace& pace, double margin) const;
 
  private:

@@ -1,5 +1,5 @@
-// ServiceTimes: how long a batch takes, as it was measured lately, and what
-// follows for sentences that wait. Pure: whoever has a clock tells it.
+// ServiceTimes: the recently measured duration of batches, and estimates for
+// queued sentences. Pure: times are passed in.
 //
 // The seconds of a round (who joins is encoded, all are decoded by a token) are
 // taken as a + b rows, fitted to the last hundred rounds or so. Work is in
@@ -12,11 +12,10 @@
 
 namespace gshard {
 
-// How fast work is done: seconds until a sentence is translated are the work
-// that goes before it, its own included, times `work_seconds`, and its rounds
-// times `round_seconds`.
+// The rate of work: a sentence is translated after (the work before it and its
+// own) * `work_seconds` + its rounds * `round_seconds`.
 struct Pace {
-  double work_seconds = 0;  // 0: all that is there runs at once
+  double work_seconds = 0;  // 0: all present work runs at once
   double round_seconds = 0;
 
   double Seconds(double work, double rounds) const {
@@ -33,12 +32,12 @@ class ServiceTimes {
   // A round of a batch with so many hypotheses. REQUIRES: rows > 0.
   void ObserveRound(int64_t rows, double seconds);
 
-  // 0 before a round was measured: nobody is refused for what is not known.
+  // 0 before the first measurement: nobody is refused on unknown times.
   double RoundSeconds(double rows) const;
 
-  // Of so many batches, full with `max_rows` rows, when `rows` are there, those
-  // that wait included. Who waits does so at most until the work before it has
-  // filled all rows, and then takes its own time.
+  // For `batches` batches of at most `max_rows` rows each when there are `rows`
+  // in all, queued ones included. A queued sentence waits at most until the
+  // work before it has filled all rows, and then takes its own time.
   Pace PaceOf(double rows, double max_rows, double batches) const;
 
   // Seconds until so much work is done, when `rows` share it.

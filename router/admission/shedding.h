@@ -1,4 +1,4 @@
-// Who gives way when workers have no room for the rows of a batch.
+// Load shedding when workers have no room for the rows of a batch.
 
 #ifndef ROUTER_ADMISSION_SHEDDING_H_
 #define ROUTER_ADMISSION_SHEDDING_H_
@@ -11,10 +11,10 @@
 
 namespace gshard {
 
-// The requests that are refused, of those that `sentences` belong to: the
-// younger half, and the only one if there are no others. A request is answered
-// as a whole, so all of its sentences go. Those that stay take about half of
-// the room, so that a batch of n requests fits after log2(n) times.
+// The requests to refuse, of those that `sentences` belong to: the newer half,
+// or the only one. A request is answered as a whole, so all of its sentences
+// are dropped. The others need about half the room, so a batch of n requests
+// fits after log2(n) rounds.
 std::set<uint64_t> RequestsToShed(
     const std::vector<WaitingSentence>& sentences);
 

@@ -1,7 +1,7 @@
-// Slack: whether a sentence may go before others that are due earlier.
+// Slack: whether a sentence may overtake others with earlier deadlines.
 //
-// Turns are fair (fair_queue.h) as long as all that were promised an answer
-// stay in time; when somebody would not, those that are due first go first.
+// Turns are fair (fair_queue.h) as long as all promises hold; when one would
+// break, the earliest deadline goes first.
 
 #ifndef ROUTER_ADMISSION_SLACK_H_
 #define ROUTER_ADMISSION_SLACK_H_
@@ -16,25 +16,26 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 class Slack {
  public:
-  // With none, everybody may go first.
+  // Without limits: every sentence may go first.
   Slack() = default;
-  // Who goes first holds up the others by so much for each of its work.
+  // A sentence that goes first delays the others by this much per unit of its
+  // work.
   explicit Slack(double work_seconds) : work_seconds_(work_seconds) {}
 
-  // Those that are due then can be held up so long, in seconds.
-  // REQUIRES: in the order of deadlines.
+  // Work due at `deadline` can be delayed by `seconds`. REQUIRES: calls in the
+  // order of deadlines.
   void Add(SteadyTime deadline, double seconds);
 
   // The first deadline that can be met. REQUIRES: Add() was called.
   SteadyTime first() const { return least_.front().first; }
 
-  // May one that is due then, of so much work, go first?
+  // Whether a sentence with this deadline and work may go first.
   bool Allows(SteadyTime deadline, double work) const;
-  // It does.
+  // Records that it does.
   void Spend(SteadyTime deadline, double work);
 
  private:
-  // The least of those that are due before; null if there are none.
+  // The least slack of earlier deadlines; null if there are none.
   const double* LeastBefore(SteadyTime deadline) const;
 
   double work_seconds_ = 0;

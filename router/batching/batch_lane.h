@@ -1,7 +1,8 @@
-// BatchLane: the batch of one model on one of the batcher's threads. It makes
-// rounds: some leave, some join, and all that are there move on by a token.
+// BatchLane: the batch of one model on one of the batcher's threads. In each
+// round some sentences leave, some join, and all in the batch advance by a
+// token.
 //
-// Not thread-safe; tells nobody anything: what became of whom is a result.
+// Not thread-safe; has no callbacks: outcomes are returned.
 
 #ifndef ROUTER_BATCHING_BATCH_LANE_H_
 #define ROUTER_BATCHING_BATCH_LANE_H_
@@ -19,21 +20,21 @@
 
 namespace gshard {
 
-// One who joins; the sentence is used until Round() returns.
+// A joining sentence, which is used until Round() returns.
 struct JoiningItem {
   uint64_t id = 0;
   WaitingSentence waiting;
   const SourceSentence* sentence = nullptr;
 };
 
-// What became of one that was in the batch.
+// The outcome of a sentence in the batch.
 struct RoundOutcome {
   WaitingSentence waiting;
   absl::StatusOr<Hypotheses> result = Hypotheses();
   int64_t rounds = 0;   // that it took, if translated
   double row_cost = 1;  // FinishedSentence's
   bool joined = true;   // false if it could not
-  bool again = false;   // it is to wait and join again, from its beginning
+  bool again = false;   // to be queued again, from its beginning
 };
 
 struct RoundResult {
@@ -47,13 +48,13 @@ class BatchLane {
   BatchLane(std::shared_ptr<TranslationModel> model, const BatchLimits& limits,
             RouterMetrics metrics);
 
-  // Takes the sentences `leaving` out, adds `joining` and makes a step. Returns
-  // those that are not in the batch any more, but for `leaving`. Where workers
-  // have no room for their rows some are refused, and the others come again.
+  // Removes the sentences `leaving`, adds `joining` and makes a step. Returns
+  // those that have left the batch, except `leaving`. If workers have no room
+  // for their rows some are refused, and the others are to be queued again.
   RoundResult Round(const std::vector<uint64_t>& leaving,
                     std::vector<JoiningItem> joining, const BatchRun& run);
 
-  // Who is there, by id, and what they take.
+  // The sentences in the batch, by id, and their cost.
   const std::map<uint64_t, WaitingSentence>& sentences() const {
     return sentences_;
   }
@@ -64,7 +65,7 @@ class BatchLane {
   void Join(std::vector<JoiningItem> joining, const BatchRun& run,
             RoundResult& result);
   void Step(const BatchRun& run, RoundResult& result);
-  // What becomes of those that could not be encoded, or decoded, together.
+  // Outcomes of sentences whose joint encoding or decoding failed.
   static void Fail(std::vector<WaitingSentence> sentences,
                    const absl::Status& status, bool joined,
                    RoundResult& result);

@@ -5,11 +5,11 @@
 //
 // A request ends once, by an answer or an error: all of its sentences are
 // translated, its deadline passes, it is cancelled, or a batch with some of its
-// sentences fails; if that fails because workers have no room for so many rows,
-// only the younger requests of it are refused. From then on it takes no place
-// in the queue, its sentences leave the batch before the next step, and a step
-// that nobody waits for is stopped. One that cannot be done in time any more
-// ends when its turn comes.
+// sentences fails; if it fails because workers have no room for its rows, only
+// its newer requests are refused. From then on it is not in the queue, its
+// sentences leave the batch before the next step, and a step without any live
+// request is stopped. A request that can no longer meet its deadline ends when
+// its turn comes.
 
 #ifndef ROUTER_BATCHING_BATCHER_H_
 #define ROUTER_BATCHING_BATCHER_H_
@@ -51,7 +51,7 @@ struct TranslationRequest {
   std::chrono::steady_clock::time_point deadline;
   TraceContext trace = {};  // for logs and workers; may be empty
 
-  // Who asks, for fair shares: see FairQueue. Flow 0: a flow of its own.
+  // The caller, for fair shares: see FairQueue. Flow 0: its own flow.
   std::string caller = {};
   uint64_t flow = 0;
 
@@ -75,8 +75,8 @@ class Batcher {
   // decides; Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(TranslationRequest request);
 
-  // OK unless Add() would refuse requests of so many sentences now, even if
-  // each had only so many tokens: so that they need not be counted.
+  // OK unless Add() would now refuse a request of this many sentences even if
+  // each had only this many tokens: then tokenizing is unnecessary.
   absl::Status Check(const std::string& caller, uint64_t flow, size_t sentences,
                      int64_t source_tokens, const DecodeOptions& options,
                      std::chrono::steady_clock::time_point deadline);
@@ -90,8 +90,8 @@ class Batcher {
   // Ends a request with CANCELLED, unless it is over.
   void Cancel(uint64_t id);
 
-  // Takes no more requests, and returns when those accepted are over; those
-  // that are not after `grace` end with UNAVAILABLE.
+  // Refuses further requests and returns when the accepted ones have ended;
+  // those still open after `grace` end with UNAVAILABLE.
   void Finish(std::chrono::milliseconds grace);
 
   int64_t queued_sentences() const;
@@ -118,8 +118,8 @@ class Batcher {
       const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
-  // Those that join now. Requests whose sentences would, but cannot be done in
-  // time any more, are ended before they cost anything.
+  // The sentences that join now. Requests that can no longer meet their
+  // deadlines are ended instead.
   std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
                                              Requests& hopeless)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,12 +1,13 @@
 // Preparer: the threads that turn requests into tokens, and the requests that
-// wait for them. gRPC's threads must not do it: health and heartbeats are
-// theirs, too. The threads are nice (thread_priority.h).
+// wait for them. gRPC's threads must not do it, since they also serve health
+// checks and heartbeats. The threads have a higher nice value
+// (thread_priority.h).
 //
-// A request is prepared in parts, a sentence each. Turns are fair by bytes, as
-// those of the batch are by tokens (fair_queue.h): who sends much text gives
-// way to who sends little after each part. What may be there is bounded in
-// bytes, of which a caller that has something there may have twice as much as
-// it leaves free, so that there is always room for another one.
+// A request is prepared one sentence at a time. Turns are fair by bytes, as
+// those of the batch are by work (fair_queue.h): after each sentence a caller
+// with much text yields to one with little. The total is bounded in bytes, of
+// which a caller with requests here may have twice what it leaves free, so that
+// there is always room for another caller.
 
 #ifndef ROUTER_BATCHING_PREPARER_H_
 #define ROUTER_BATCHING_PREPARER_H_
@@ -49,12 +50,12 @@ class Preparer {
     std::chrono::steady_clock::time_point deadline;
     TraceContext trace = {};  // for logs; may be empty
 
-    // Does the next part; returns the bytes of the one behind it, 0 if there is
-    // none. Called by one thread at a time.
+    // Prepares the next sentence; returns the bytes of the one after it, 0 if
+    // there is none. Called by one thread at a time.
     std::function<int64_t()> prepare_next;
-    // Called once, on any thread but not inside of Add(), if there are parts
-    // left that nobody does: DeadlineExceeded, Cancelled (inside of Cancel()
-    // unless a part runs), Unavailable.
+    // Called once, on any thread but not inside Add(), if sentences will remain
+    // unprepared: DeadlineExceeded, Cancelled (inside Cancel() unless a
+    // sentence is being prepared), Unavailable.
     std::function<void(const absl::Status&)> give_up;
   };
 
@@ -70,12 +71,12 @@ class Preparer {
   // Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(Task task);
 
-  // Gives a task up, unless it is over: at once, or when a part that is being
-  // done has been.
+  // Gives a task up, unless it is over: at once, or after the sentence being
+  // prepared.
   void Cancel(uint64_t id);
 
-  // Takes no more tasks, and returns when all are over or `grace` has passed;
-  // those that wait then are given up.
+  // Refuses further tasks and returns when all are over or `grace` has passed;
+  // tasks still queued then are given up.
   void Finish(std::chrono::milliseconds grace);
 
  private:

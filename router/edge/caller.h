@@ -1,4 +1,4 @@
-// Who calls, as far as shares and limits are concerned.
+// The identity of a caller for shares and limits.
 
 #ifndef ROUTER_EDGE_CALLER_H_
 #define ROUTER_EDGE_CALLER_H_

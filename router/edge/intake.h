@@ -1,12 +1,12 @@
-// Intake: a request's way from its bytes to its answer. It is parsed and
-// prepared on the preparer's threads and translated by the batcher; whoever
-// brings it does nothing but wait. What the batcher would refuse however short
-// its sentences are is not made tokens of.
+// Intake: takes a request from its bytes to its answer. It is parsed and
+// prepared on the preparer's threads and translated by the batcher; the calling
+// thread is not used. A request that the batcher would refuse however short its
+// sentences are is not tokenized.
 //
-// A caller that has work at the batcher and is refused a large request is told
-// so when a part of the delay has passed after which it may come again, a tenth
-// of a second at most: one that does not wait would take more time by what it
-// is refused than by what it is given.
+// The refusal of a large request of a caller with work in the batcher is held
+// back for part of the retry delay, at most a tenth of a second: otherwise a
+// caller that ignores the delay would cost more time by refused requests than
+// by accepted ones.
 
 #ifndef ROUTER_EDGE_INTAKE_H_
 #define ROUTER_EDGE_INTAKE_H_
@@ -47,13 +47,12 @@ struct IncomingRequest {
   uint64_t flow = 0;
   TraceContext trace = {};
   std::chrono::steady_clock::time_point deadline;
-  std::shared_ptr<Cancellation> stop;  // set: nobody waits any more
+  std::shared_ptr<Cancellation> stop;  // set when nobody waits any more
 
   // Parses the bytes, on a thread that may compute.
   std::function<absl::StatusOr<ParsedRequest>(grpc::ByteBuffer bytes)> parse;
 
-  // Called once, on any thread, perhaps inside of Take(): it is if `stop` is
-  // set then.
+  // Called once, on any thread; inside Take() if `stop` is already set.
   std::function<void(absl::StatusOr<v1::TranslateResponse>)> done;
 };
 

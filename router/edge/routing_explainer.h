@@ -1,5 +1,5 @@
-// RoutingExplainer: serves ExplainRouting, one call at a time, on a thread of
-// its own: gRPC's threads bring the workers' replies and must not wait for
+// RoutingExplainer: serves ExplainRouting, one call at a time, on its own
+// thread: gRPC's threads deliver the workers' replies and must not wait for
 // them.
 
 #ifndef ROUTER_EDGE_ROUTING_EXPLAINER_H_

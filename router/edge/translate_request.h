@@ -1,4 +1,4 @@
-// TranslateRequest: from the wire to token ids, everything checked.
+// TranslateRequest: parsing, validation and tokenization of requests.
 
 #ifndef ROUTER_EDGE_TRANSLATE_REQUEST_H_
 #define ROUTER_EDGE_TRANSLATE_REQUEST_H_
@@ -22,8 +22,8 @@ inline constexpr int kMaxSentences = 64;  // of one call
 inline constexpr size_t kMaxTextBytes = 16384;
 inline constexpr int64_t kMinSourceTokens = 3;  // language, text and end
 
-// Of an encoded request: more than its fields may have together. What is
-// longer is not parsed, for tiny messages take many times their bytes.
+// Limit of an encoded request, above the sum of its fields' limits. Longer ones
+// are not parsed, since tiny messages occupy many times their bytes.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
 // A request that may be translated.
@@ -54,8 +54,8 @@ uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer);
 // Unavailable, with the delay after which to try again.
 absl::Status NotFull(const TranslationModel& model);
 
-// A request on its way to tokens, a sentence at a time: texts may be long, and
-// others wait for whoever prepares them.
+// Prepares a request one sentence at a time: texts may be long, and other
+// requests wait for the thread.
 class TranslationDraft {
  public:
   // Checks what is not a sentence's own. Errors, here and below, as

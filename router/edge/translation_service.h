@@ -29,11 +29,11 @@ struct TranslationLimits {
   // deadline.
   std::chrono::milliseconds max_request_time{60'000};
 
-  // What a stream may be owed: TranslationStreamOptions.
+  // See TranslationStreamOptions.
   int64_t max_stream_sentences = 256;
 
-  // Streams that a caller may have open; more are RESOURCE_EXHAUSTED. Idle ones
-  // cost nothing but a place among the calls that the server takes.
+  // Open streams per caller; more are RESOURCE_EXHAUSTED. An idle stream costs
+  // only one of the server's calls.
   int64_t max_caller_streams = 256;
 
   PreparerLimits preparer = {};
@@ -64,8 +64,8 @@ class TranslationService final
                                            const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override;
 
-  // Streams read no more, and end when what they have read is answered; so do
-  // those that begin later.
+  // Stops reading from streams, which end when everything read is answered; so
+  // do later ones.
   void DrainStreams();
 
   // Drains the streams and finishes the batcher: takes no more requests, and

@@ -1,7 +1,7 @@
 // TranslationStream: one call of TranslateStream. Deletes itself.
 //
-// What it owes is bounded: a message is read only while fewer than so many
-// sentences are being translated or wait to be taken by the client.
+// Its backlog is bounded: a message is read only while fewer than max_sentences
+// sentences are being translated or have unread answers.
 
 #ifndef ROUTER_EDGE_TRANSLATION_STREAM_H_
 #define ROUTER_EDGE_TRANSLATION_STREAM_H_
@@ -50,8 +50,8 @@ class TranslationStream final
   // Begins to read. The stream may be gone when this returns.
   void Start();
 
-  // Reads no more, or does not begin to; ends with `status` when what was read
-  // is answered. Not after on_over.
+  // Stops reading, or does not start; ends with `status` when everything read
+  // is answered. Not to be called after on_over.
   void End(const absl::Status& status);
 
   void OnReadDone(bool ok) override;
@@ -85,8 +85,8 @@ class TranslationStream final
              absl::StatusOr<v1::TranslateResponse> response);
   // Ends the stream with an error, and what it is doing.
   void Stop(const absl::Status& status);
-  // Goes on, after any change: reads, writes, or ends. Returns what
-  // FinishWith() is to take once mutex_ is not held any more.
+  // Continues after a change: reads, writes or ends. Returns what FinishWith()
+  // is to take once mutex_ is no longer held.
   std::optional<grpc::Status> GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null: the stream goes on. `this` may be gone afterwards.
   void FinishWith(const std::optional<grpc::Status>& status);

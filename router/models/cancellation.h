@@ -1,5 +1,5 @@
-// Cancellation: a flag that is set once and wakes those who wait for something
-// else meanwhile.
+// Cancellation: a flag that is set once and wakes threads blocked on something
+// else.
 
 #ifndef ROUTER_MODELS_CANCELLATION_H_
 #define ROUTER_MODELS_CANCELLATION_H_

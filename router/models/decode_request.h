@@ -1,4 +1,4 @@
-// From the options of a request to those of the search, everything checked.
+// Converts and validates a request's options for the search.
 
 #ifndef ROUTER_MODELS_DECODE_REQUEST_H_
 #define ROUTER_MODELS_DECODE_REQUEST_H_

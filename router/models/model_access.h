@@ -1,4 +1,4 @@
-// ModelAccess: the models of a router, as one caller may use them.
+// ModelAccess: a router's models as visible to one caller.
 
 #ifndef ROUTER_MODELS_MODEL_ACCESS_H_
 #define ROUTER_MODELS_MODEL_ACCESS_H_
@@ -19,8 +19,8 @@ class ModelAccess {
   ModelAccess(const ModelTable* table, Caller caller, Role role);
 
   // As ModelTable::Find, naming the field "model". Errors: also
-  // PermissionDenied for a name that is not the caller's, be there such a model
-  // or not. To a caller with limits no others are listed.
+  // PermissionDenied for a name that the caller may not use, whether the model
+  // exists or not. A limited caller sees no other names.
   absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
       const std::string& name) const;
 

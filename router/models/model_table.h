@@ -22,15 +22,16 @@ class ModelTable {
   absl::Status Add(std::shared_ptr<TranslationModel> model,
                    bool standby = false);
 
-  // The coordinator says what is to be served: until it has done so once, what
-  // is not there is Unavailable instead of NotFound, and so are these names
-  // until they are there, or others are expected.
+  // Sets the names that the coordinator wants served. Until the first call,
+  // missing models are Unavailable instead of NotFound; afterwards, expected
+  // names are until they are added or no longer expected.
   void Expect(std::set<std::string> names);
 
-  // A standby becomes what its name stands for. Nothing happens to others.
+  // Makes a standby the model that its name refers to. Does nothing otherwise.
   void MakeCurrent(const std::string& id);
 
-  // It is there, and no standby: its name stands for it or for a newer one.
+  // It is present and not a standby: its name refers to it or to a newer
+  // version.
   bool HasName(const std::string& id) const;
 
   // By name, "name@version", or empty if there is one name only; standbys have
@@ -42,9 +43,9 @@ class ModelTable {
   absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
       const std::string& name) const;
 
-  // Takes the model out, if it is there: for good with `wait`, which returns
-  // when nobody holds it any more; otherwise it is interrupted, and expected
-  // back.
+  // Removes the model, if present: for good with `wait`, which returns when
+  // nobody holds it any more; otherwise it is interrupted and expected to
+  // return.
   void Remove(const std::string& id, bool wait);
 
   // Interrupts all.

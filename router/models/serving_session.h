@@ -66,14 +66,15 @@ class ServingSession final : public TranslationModel {
       const std::vector<int32_t>& source, const std::vector<int32_t>& target,
       const BatchRun& run) override;
 
-  // Makes batches that run, and all that follow, fail with UNAVAILABLE.
+  // Makes running and later batches fail with UNAVAILABLE.
   void Interrupt() { interrupted_.Cancel(); }
 
-  // Where the experts are; UpdatePlacement changes that while batches run.
+  // The replicas of the experts; UpdatePlacement changes them while batches
+  // run.
   ReplicaSet& replicas() { return replicas_; }
 
-  // Whether calls are answered: the model is full(), or was when this was asked
-  // before, and an expert of it can be reached.
+  // Whether calls are answered: the model is full() or was at an earlier call,
+  // and at least one of its experts can be reached.
   bool Ready() {
     const int64_t live = replicas_.live_experts();
     if (live == spec_.model.experts) was_full_ = true;

@@ -27,9 +27,8 @@ absl::Status CheckTerms(const v1::TranslateOptions& options);
 
 // Where `text` first has `phrase` as words: where it begins or ends with a
 // letter or digit, none stands beside it; npos if nowhere. Bytes of letters
-// outside ASCII are letters. Takes time for every byte of the phrase at every
-// byte of the text if they are built for it: not for what others send.
-// REQUIRES: `phrase` is not empty.
+// outside ASCII are letters. Quadratic in the worst case: not for untrusted
+// input. REQUIRES: `phrase` is not empty.
 size_t FindWords(absl::string_view text, absl::string_view phrase);
 
 // Finds terms in texts as FindWords() does, all at once: Aho and Corasick's

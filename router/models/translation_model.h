@@ -1,5 +1,5 @@
-// TranslationModel: a served model as the front end and the batcher see it.
-// ServingSession is the real one.
+// TranslationModel: the interface of a served model for the front end and the
+// batcher. ServingSession implements it.
 
 #ifndef ROUTER_MODELS_TRANSLATION_MODEL_H_
 #define ROUTER_MODELS_TRANSLATION_MODEL_H_
@@ -21,7 +21,7 @@ namespace gshard {
 
 using Hypotheses = std::vector<DecodedHypothesis>;  // of one sentence
 
-// What is known of those that a batch is translating.
+// Context of the sentences that a batch is translating.
 struct BatchRun {
   // Nobody waits for any sentence after this.
   std::chrono::steady_clock::time_point deadline;
@@ -30,16 +30,16 @@ struct BatchRun {
   Cancellation* all_cancelled = nullptr;
 };
 
-// Sentences of one model that are decoded together: RunningBatch, with experts
-// and all. Used by one thread at a time; does not outlive its model.
+// Sentences of one model that are decoded together: RunningBatch with its
+// experts. Used by one thread at a time; does not outlive its model.
 class ModelBatch {
  public:
   virtual ~ModelBatch() = default;
 
   // As RunningBatch::Join and Step; they block. Errors: Unavailable if the
-  // model cannot be run any more or an expert worker is lost;
-  // DeadlineExceeded; Cancelled. After an error of Join the batch is well and
-  // nobody has joined; after one of Step it is of no use.
+  // model cannot be run any more or an expert worker is lost; DeadlineExceeded;
+  // Cancelled. After an error of Join the batch is unchanged; after an error of
+  // Step it is unusable.
   virtual absl::Status Join(absl::Span<const JoiningSentence> joining,
                             const BatchRun& run) = 0;
   virtual absl::Status Step(const BatchRun& run) = 0;

@@ -24,7 +24,7 @@ using RendezvousFactory =
 
 // Over the network: GLOO listens on `host`, a name or address of this machine;
 // NCCL where it finds a network, or by loopback alone if the environment has
-// NCCL_SOCKET_IFNAME=lo. Neither asks who connects: beyond this machine both
+// NCCL_SOCKET_IFNAME=lo. Neither authenticates peers: beyond this machine both
 // need `security.insecure`. Errors of the factory: FailedPrecondition if that
 // is not set, if `host` is none, or for NCCL where it is not built in or there
 // is no GPU; InvalidArgument for another transport.

@@ -2,13 +2,12 @@
 // routers sum gradients among themselves: the ParameterShard of those dense
 // parameters that it owns, and a copy of all others.
 //
-// What needs the other routers fails when one of them does; the session is then
-// of no further use, and the others are told by that.
+// Operations that need the other routers fail when one of them does; the
+// session is then unusable, and the others learn of it by the failure.
 //
-// Memory: all dense parameters once, and once more while an update is under
-// way; the gradients of those microbatches of the step that were run here; sums
-// and optimizer state of what is owned; and kMaxRoundBytes for each direction
-// of an exchange.
+// Memory: all dense parameters once, and once more during an update; the
+// gradients of the step's microbatches that ran here; sums and optimizer state
+// of owned parameters; and kMaxRoundBytes for each direction of an exchange.
 
 #ifndef ROUTER_TRAINING_DENSE_SHARD_H_
 #define ROUTER_TRAINING_DENSE_SHARD_H_
@@ -87,13 +86,13 @@ class DenseShard {
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
 
-  // Writes what is owned, as the shard `shard` of the checkpoint of `step`
-  // under `root`. Errors: FailedPrecondition if `step` is not the last one
-  // committed; those of WriteShard.
+  // Writes the owned parameters as the shard `shard` of the checkpoint of
+  // `step` under `root`. Errors: FailedPrecondition if `step` is not the last
+  // one committed; those of WriteShard.
   absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
       const std::string& root, int64_t step, const std::string& shard) const;
 
-  // Ends a command that waits for other routers, and the session for them.
+  // Aborts a command that waits for other routers, and the session of all.
   void Abort() { rendezvous_->Abort(); }
 
   int64_t memory_bytes() const { return memory_bytes_; }
@@ -113,7 +112,7 @@ class DenseShard {
   absl::StatusOr<GradientList> SumStep(absl::Span<const int32_t> attempts,
                                        absl::Span<const int32_t> ran_by)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells the others, and refuses what comes later.
+  // Notifies the others and refuses later calls.
   absl::Status Break(int64_t step, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

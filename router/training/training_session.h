@@ -1,6 +1,6 @@
 // TrainingSession: the dense side of a training job on this router. Reads the
-// text, runs microbatches of it with the expert workers, and hands their
-// gradients to the coordinator, or keeps them for the routers' own sum.
+// text, runs microbatches with the expert workers, and sends their gradients to
+// the coordinator or keeps them for the sum among routers.
 
 #ifndef ROUTER_TRAINING_TRAINING_SESSION_H_
 #define ROUTER_TRAINING_TRAINING_SESSION_H_
@@ -34,7 +34,7 @@ struct TrainingSessionSpec {
   TrainingJob job;                  // validated
   std::string tokenizer_directory;  // source.model, and target.model if needed
   std::shared_ptr<const ReplicaGroup> workers;  // each expert once
-  // Where parameters come from and gradients go; null: to the coordinator.
+  // Source of parameters and destination of gradients; null: the coordinator.
   std::shared_ptr<DenseShard> dense;
   uint64_t segments_key = 0;  // what workers run: segments_key.h
 };
@@ -42,9 +42,9 @@ struct TrainingSessionSpec {
 // Thread-safe.
 class TrainingSession {
  public:
-  // `coordinator` is where parameters come from and gradients go. Errors: those
-  // of TrainingText::Open, which ends when it is told to stop, and of building
-  // the program; Unimplemented if workers run other segments.
+  // Parameters come from `coordinator` and gradients go there. Errors: those of
+  // TrainingText::Open, which can be stopped, and of building the program;
+  // Unimplemented if workers run other segments.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {}, std::stop_token stop = {});
@@ -62,7 +62,7 @@ class TrainingSession {
   // them.
   DenseShard* dense() const { return spec_.dense.get(); }
 
-  // Ends the microbatch or exchange that is running, and all that follow.
+  // Aborts the running microbatch or exchange and all later ones.
   void Interrupt() {
     interrupted_.Cancel();
     if (spec_.dense != nullptr) spec_.dense->Abort();
@@ -80,7 +80,7 @@ class TrainingSession {
                   RouterMetrics metrics);
 
   absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
-  // Gives the gradients of a microbatch to whoever sums them.
+  // Sends the gradients of a microbatch to the place where they are summed.
   absl::Status HandOver(const v1::AssignMicrobatch& assignment,
                         GradientList gradients,
                         std::chrono::milliseconds timeout);

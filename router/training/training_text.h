@@ -1,4 +1,4 @@
-// TrainingText: the text of a training job, as a router reads it.
+// TrainingText: a router's access to the text of a training job.
 
 #ifndef ROUTER_TRAINING_TRAINING_TEXT_H_
 #define ROUTER_TRAINING_TRAINING_TEXT_H_

@@ -1,4 +1,4 @@
-// From a placement, as the coordinator tells it, to connections.
+// Converts the coordinator's placement to connections.
 
 #ifndef ROUTER_WORKERS_CONNECT_REPLICAS_H_
 #define ROUTER_WORKERS_CONNECT_REPLICAS_H_
@@ -15,9 +15,9 @@
 
 namespace gshard {
 
-// Experts may be held by several, or by none. `session` is that of holdings
-// which name none. Errors: InvalidArgument if a list is not ascending experts
-// below `num_experts`, or an address is not one.
+// An expert may have several holders or none. `session` is the default for
+// holdings that name none. Errors: InvalidArgument if a list is not ascending
+// experts below `num_experts`, or an address is not one.
 absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
     const v1::Placement& placement, const std::string& session,
     int64_t num_experts, WorkerConnections& connections);

@@ -1,6 +1,6 @@
 // WorkerConnection: the one stream between this router and an expert worker,
-// which all sessions and calls share. It is opened when first used, and again
-// when used after it was lost.
+// which all sessions and calls share. It is opened on first use and reopened on
+// use after a loss.
 
 #ifndef ROUTER_WORKERS_WORKER_CONNECTION_H_
 #define ROUTER_WORKERS_WORKER_CONNECTION_H_
@@ -30,11 +30,11 @@ class WorkerConnection final : public WorkerStub {
                    std::shared_ptr<grpc::Channel> channel,
                    StreamOptions options = {});
 
-  // Ends the stream; calls in flight get CANCELLED. Waits for nobody: a reply
-  // that is being told may be told for a moment longer.
+  // Ends the stream; calls in flight get CANCELLED. Does not block: a callback
+  // in progress may still be running.
   ~WorkerConnection() override;
 
-  // The traces that the thread works for go along (trace_scope.h).
+  // Propagates the thread's traces (trace_scope.h).
   uint64_t Call(WorkerCall call, OnReply on_reply) override;
   uint64_t Ping(const std::string& session, OnReply on_reply) override;
   void Cancel(uint64_t call_id) override;
@@ -57,9 +57,9 @@ class WorkerConnection final : public WorkerStub {
   std::shared_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);  // null until used
 };
 
-// The connections of a router by name, address and incarnation: a worker that
-// was started again is connected to at once, without the backoff of the
-// connection that was lost. Thread-safe.
+// The connections of a router by name, address and incarnation: a restarted
+// worker is connected to at once, without the backoff of the lost connection.
+// Thread-safe.
 class WorkerConnections {
  public:
   // `channel` says how all of them are made.
@@ -70,7 +70,7 @@ class WorkerConnections {
       const std::string& name, const std::string& address,
       int64_t incarnation = 0);
 
-  // Closes those that nobody uses.
+  // Closes unused ones.
   void Prune();
 
  private:

@@ -1,5 +1,5 @@
-// CHECK ends the process on a bug of ours. Never use it on what came from a
-// caller, a file or the wire: those are absl::Status.
+// CHECK terminates the process on a programming error. Never use it on input
+// from a caller, a file or the wire: report those as absl::Status.
 
 #ifndef SERVICES_BASE_CHECK_H_
 #define SERVICES_BASE_CHECK_H_

@@ -1,10 +1,10 @@
-// Structured logs: one JSON object a line on standard error.
+// Structured logs: one JSON object per line on standard error.
 //
 //   LogInfo("step committed", {{"step", 12}, {"loss", 3.25}});
 //   {"time":"...","severity":"INFO","message":"step committed","step":12,...}
 //
-// The message is a constant phrase; what varies goes into fields. Never log
-// text of users or secrets. Thread-safe: each line is one write.
+// The message is a constant phrase; variable data goes into fields. Never log
+// users' text or secrets. Thread-safe: each line is one write.
 
 #ifndef SERVICES_BASE_LOG_H_
 #define SERVICES_BASE_LOG_H_

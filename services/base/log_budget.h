@@ -1,4 +1,4 @@
-// LogBudget: at most so many lines a second of one kind; the rest is counted.
+// LogBudget: limits the lines per second of one kind and counts the rest.
 //
 //   static LogBudget budget(20);
 //   if (const auto missed = budget.Take()) {

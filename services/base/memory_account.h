@@ -1,5 +1,6 @@
-// MemoryAccount: bytes that several users share. Each takes what it needs
-// before it uses it, or is refused, and has it until it lets go of its share.
+// MemoryAccount: a byte budget shared by several users. Each reserves what it
+// needs before using it, or is refused, and keeps it until it releases its
+// share.
 //
 //   MemoryAccount account(1 << 30);
 //   MemoryShare share(account);
@@ -18,7 +19,7 @@ namespace gshard {
 // A handle: copies are the same account. Thread-safe.
 class MemoryAccount {
  public:
-  // Implicit: a number of bytes is as good as an account of one's own.
+  // Implicit: a number of bytes makes a separate account.
   MemoryAccount(int64_t bytes) : state_(std::make_shared<State>(bytes)) {}
 
   int64_t used() const { return state_->used; }
@@ -44,7 +45,7 @@ class MemoryShare {
       : state_(other.state_), bytes_(std::exchange(other.bytes_, 0)) {}
   MemoryShare& operator=(MemoryShare&&) = delete;
 
-  // `bytes` more; false, and none of them, if fewer are free.
+  // Reserves `bytes` more; false, reserving none, if fewer are free.
   bool Take(int64_t bytes) {
     int64_t used = state_->used;
     do {

@@ -1,6 +1,7 @@
-// MonotonicTime: a moment of this process, by a clock that nobody sets: for
-// leases, limits and durations. What people read, and what outlives the process
-// or is compared with other machines, has absl::Time.
+// MonotonicTime: a point in time by a clock that is never set: for leases,
+// limits and durations within this process. Use absl::Time for times that
+// people read, that outlive the process or that are compared with other
+// machines.
 
 #ifndef SERVICES_BASE_MONOTONIC_TIME_H_
 #define SERVICES_BASE_MONOTONIC_TIME_H_

@@ -1,12 +1,12 @@
 // Parallel loops: the tiles of a kernel, computed on several cores.
 //
-// What a tile is depends on the sizes of tensors alone, never on the number of
-// threads: these decide who computes a tile, and when. So results have the same
-// bits on any number of cores, as long as tiles write to places of their own
-// and what they have summed is added in their order.
+// Tiles depend only on the sizes of tensors, never on the number of threads,
+// which only decide where and when a tile is computed. So results have the same
+// bits on any number of cores, as long as tiles write to disjoint memory and
+// their partial sums are added in order.
 //
-// The threads are the process's: one pool for each niceness of those who come
-// with work (thread_priority.h), so that the tiles of training make way for
+// The threads belong to the process: one pool per nice value of the calling
+// threads (thread_priority.h), so that the tiles of training yield to
 // translations as its segments do.
 
 #ifndef SERVICES_BASE_PARALLEL_H_

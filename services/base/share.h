@@ -7,10 +7,10 @@
 
 namespace gshard {
 
-// Whether one that has `its` may take `more`, which leaves `free` to all: all
-// that there is if it has nothing, otherwise up to twice what it leaves. So one
-// alone has two thirds, two have two fifths each, and there is always room for
-// somebody who comes new.
+// Whether a user with `its` may take `more`, leaving `free` for everyone:
+// everything if it has nothing, otherwise up to twice what it leaves. So a
+// single user gets two thirds, two get two fifths each, and there is always
+// room for a new one.
 constexpr bool IsWithinShare(int64_t its, int64_t more, int64_t free) {
   return free >= 0 && (its == 0 || its + more <= 2 * free);
 }

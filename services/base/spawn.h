@@ -22,8 +22,8 @@ struct SpawnOptions {
   // empty.
   int output = -1;
   int error = -1;
-  // What it gets when the thread that started it ends, however that comes
-  // about, SIGKILL of this process included.
+  // The signal that it gets when the thread that started it ends in any way,
+  // including SIGKILL of this process.
   int death_signal = SIGKILL;
   // Ctrl-C then reaches only this process.
   bool own_process_group = false;

@@ -17,7 +17,7 @@ struct SubprocessOptions {
   std::vector<std::string> environment = {};
   // Folder to run in; empty for the current one.
   std::string working_directory = {};
-  // Show what the program says on our standard error as it comes; its standard
+  // Forward the program's output to standard error as it arrives; its standard
   // output is then not returned.
   bool show_output = false;
   // A program that writes more is killed.
@@ -33,8 +33,8 @@ struct SubprocessResult {
 };
 
 // Runs argv[0], found along PATH unless it holds a '/', with standard input
-// empty, and waits for its end. The program is killed when this process ends
-// before it, by whatever. Which exit codes are failures is up to the caller.
+// empty, and waits for its end. The program is killed if this process ends
+// first, for any reason. Which exit codes are failures is up to the caller.
 //
 // Errors: NotFound if there is no such program, ResourceExhausted if it writes
 // over max_output_bytes, Cancelled if it was told to stop, Internal if it

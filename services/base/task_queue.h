@@ -1,5 +1,5 @@
-// TaskQueue: a thread that runs tasks one after the other, in the order in
-// which they were posted. State that only its tasks touch needs no lock.
+// TaskQueue: a thread that runs tasks one at a time, in the order of posting.
+// State that only its tasks touch needs no lock.
 
 #ifndef SERVICES_BASE_TASK_QUEUE_H_
 #define SERVICES_BASE_TASK_QUEUE_H_

@@ -1,7 +1,7 @@
-// Priorities of threads. Work that can wait runs on threads that are nice: when
-// a thread that is not nice has something to do, Linux takes the core from them
-// at once, in the middle of a kernel, and gives them a share of it that keeps
-// them going. Where a core is idle they are as fast as any.
+// Priorities of threads. Work that can wait runs on threads with a positive
+// nice value: when a normal thread becomes runnable, Linux preempts them at
+// once, in the middle of a kernel, and leaves them a share of the core that
+// prevents starvation. On an idle core they run at full speed.
 
 #ifndef SERVICES_BASE_THREAD_PRIORITY_H_
 #define SERVICES_BASE_THREAD_PRIORITY_H_
@@ -15,9 +15,9 @@ namespace gshard {
 // <= 50.
 int NicenessOfShare(int64_t percent);
 
-// Makes the calling thread, and those that it will begin, at least so nice. It
-// stays so: the way back needs a privilege. Linux keeps a niceness for each
-// thread; where none can be set nothing changes.
+// Raises the nice value of the calling thread, and of those that it starts
+// later, to at least `niceness`. Lowering it again needs a privilege. Linux has
+// a nice value per thread; does nothing where it cannot be set.
 void BeNice(int niceness);
 
 // That of the calling thread.

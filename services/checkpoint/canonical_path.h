@@ -1,4 +1,4 @@
-// CanonicalPath: the one name of what a path leads to: absolute, without links,
+// CanonicalPath: the unique name of a path's target: absolute, without links,
 // "." and "..". Two paths lead to one folder if these are equal; a path lies in
 // a folder if IsWithin() says so of these.
 
@@ -17,9 +17,9 @@ inline constexpr size_t kMaxPathBytes = 4096;
 // Of what need not be there: its deepest ancestor that is decides, and the rest
 // is taken as it is written. A relative path begins in the working directory.
 //
-// It says how the disk is now. Whoever may write into a folder on the way can
-// put a link there afterwards: use the result, never again the path, and trust
-// those who may write there on their own.
+// The result describes the disk at this moment. Anyone with write access to a
+// folder on the path can put a link there afterwards: use the result, never the
+// original path again, and decide separately whom to trust with write access.
 //
 // Errors: InvalidArgument if `path` is empty, longer than kMaxPathBytes or has
 // a NUL; NotFound for a link to nothing, which would otherwise decide only

@@ -1,5 +1,5 @@
-// Checkpoints: written by many processes, whole or not at all; read by any
-// number, never wrongly.
+// Checkpoints: written atomically by many processes; read and verified by any
+// number.
 //
 //   ROOT/step-00001200/manifest.json            written last
 //                      tokenizer.model
@@ -8,18 +8,19 @@
 //   ROOT/step-00001400.partial/...              being written, or abandoned
 //
 // A tensor in a checkpoint is a logical one, e.g. one matrix of one expert of
-// one layer, so that a checkpoint says nothing of how many processes wrote it.
+// one layer, so that a checkpoint is independent of the number of processes
+// that wrote it.
 //
 // Writing: every process opens a CheckpointWriter on the same root and step,
 // under a shard name of its own, and sends the entries that Finish returns to
 // the leader, which calls CommitCheckpoint with all of them. All processes must
 // see the same file system.
 //
-// What survives what: each file is written beside, synced, renamed, and its
-// directory synced, before anything that names it is; the rename of the
-// directory makes the checkpoint. A process that dies, a machine that loses its
-// power or a disk that is full at any point leaves a ".partial" directory,
-// which no reader looks at and the next attempt at that step clears.
+// Durability: each file is written under a temporary name, synced, renamed, and
+// its directory synced, before anything that refers to it; the rename of the
+// directory creates the checkpoint. A process crash, a power loss or a full
+// disk at any point leaves a ".partial" directory, which readers ignore and the
+// next attempt at that step clears.
 //
 // Every byte of a checkpoint is checked on its way in: elements and tokenizers
 // by SHA-256 (OpenSSL's, which uses the processor's instructions for it; strong

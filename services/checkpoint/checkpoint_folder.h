@@ -1,5 +1,4 @@
-// The checkpoints of a job: which there are, which to go on from, which to
-// keep.
+// The checkpoints of a job: listing, choosing one to resume from, pruning.
 //
 //   ROOT/step-00001200            a checkpoint
 //   ROOT/step-00001400.partial    being written, or abandoned
@@ -34,9 +33,9 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(
 
 // The newest checkpoint that opens; elements are not read. Damaged ones are
 // passed over with a warning in the log. Errors: NotFound if there is none at
-// all; DataLoss if none of those there can be read; what else CheckpointReader
-// says, for a trouble that may pass (no permission, no descriptors, a release
-// that is too old), which is no reason to go on from an older one.
+// all; DataLoss if none of those there can be read; other errors of
+// CheckpointReader for problems that may pass (no permission, no descriptors, a
+// release that is too old), which do not justify an older checkpoint.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 
 // The same, opened, after all of it has been read and compared with its
@@ -50,11 +49,11 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
 absl::StatusOr<std::string> BestCheckpoint(const std::string& root);
 
 // Before a job trains on from `step` (-1: from the start): gives each newer
-// checkpoint, which cannot have been good, the suffix ".damaged", and removes
-// what dead writers left, so that nothing stands where the job will write.
+// checkpoint, which must be bad, the suffix ".damaged", and removes leftovers
+// of dead writers, so that the job's new checkpoints have free names.
 //
-// This and what follows change `root`, which is for its owner: `faults` is the
-// FolderClaim, where others may write there.
+// This and the following functions modify `root`, which only its owner may do:
+// `faults` is the FolderClaim if others may write there.
 absl::Status ClearAfter(const std::string& root, int64_t step,
                         FaultPoints* faults = nullptr);
 

@@ -1,5 +1,5 @@
-// Every change that a writer makes to a disk, shown before it is made: the
-// points at which a process can die, a disk can be full or a device can fail.
+// A hook before every change that a writer makes to a disk: the points at which
+// a process can die, a disk can be full or a device can fail.
 //
 // The owner of a checkpoint folder passes its claim, which refuses all changes
 // once another has the folder (folder_claim.h); others pass null. A test passes

@@ -12,8 +12,8 @@
 //   INVALID_ARGUMENT    a name is longer than any may be
 //   UNAVAILABLE         anything else
 //
-// What changes the disk takes an object that is asked before each change
-// (fault_points.h), or null; it outlives what it is passed to.
+// Functions that change the disk take an object that is consulted before each
+// change (fault_points.h), or null; it must outlive them.
 
 #ifndef SERVICES_CHECKPOINT_FILE_H_
 #define SERVICES_CHECKPOINT_FILE_H_
@@ -49,7 +49,7 @@ class OutputFile {
   // to put there: "path.<random>.tmp".
   static absl::StatusOr<std::unique_ptr<OutputFile>> CreateBeside(
       const std::string& path, FaultPoints* faults = nullptr);
-  ~OutputFile();  // closes without a word; call Close to hear of errors
+  ~OutputFile();  // closes silently; call Close to get errors
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 

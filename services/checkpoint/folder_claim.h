@@ -4,12 +4,12 @@
 //   ROOT/owner.lock   locked by the owner's process for as long as it lives
 //   ROOT/owner.json   who the last owner is: folder_owner.h
 //
-// The lock keeps rivals out. It ends with the owner, however that ends, and not
-// before: an owner that is paused has it still, and who comes meanwhile is
-// refused. The file tells an owner that it has been replaced: each writes its
-// own, with a higher epoch, and looks at it again before every name that it
-// makes, changes or removes in the folder. Whoever finds another there, or
-// none, has lost, and changes nothing from then on.
+// The lock keeps rivals out. It is held until the owner's process ends in any
+// way: a paused owner still has it, and rivals are refused meanwhile. The file
+// tells an owner that it has been replaced: each writes its own, with a higher
+// epoch, and checks it again before it creates, changes or removes any name in
+// the folder. An owner that finds another file, or none, has lost the folder
+// and changes nothing from then on.
 //
 // What holds:
 //
@@ -18,16 +18,14 @@
 // - Where they do not, which is logged, or if a person has removed owner.lock
 //   to take the folder from a process that hangs, an owner that was replaced
 //   can still make the one change that it was about to make when it last
-//   looked; there is one system call between the two. That change may make its
-//   last checkpoint, or take away an older one that its job does not keep;
-//   neither makes a checkpoint of two owners' shards, for those of each have
-//   names of their own (tag()).
-// - Members that write shards for an owner that is gone may go on for a while.
-//   What they write has the names of that owner and is in no later checkpoint.
+//   looked; there is one system call between the two. That change may create
+//   its last checkpoint or remove an older one that its job does not keep;
+//   neither mixes shards of two owners, since their names differ (tag()).
+// - Members writing shards for a former owner may continue for a while. Their
+//   shards have that owner's names and are in no later checkpoint.
 //
-// What does not hold: that others, who read the folder, find a checkpoint there
-// until they have opened it; and anything against whoever may write into the
-// folder and does not use this.
+// Not guaranteed: that a reader's checkpoint is not removed before it is
+// opened; and anything against writers that do not use this class.
 
 #ifndef SERVICES_CHECKPOINT_FOLDER_CLAIM_H_
 #define SERVICES_CHECKPOINT_FOLDER_CLAIM_H_
@@ -56,7 +54,7 @@ class FolderClaim final : public FaultPoints {
       const std::string& root, const std::string& job,
       FaultPoints* faults = nullptr);
 
-  // Whether Take() would find that no other process has it now. Changes
+  // Whether no other process has the folder now, as Take() would find. Changes
   // nothing. Errors: the same.
   static absl::Status CheckFree(const std::string& root);
 

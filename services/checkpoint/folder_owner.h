@@ -1,5 +1,4 @@
-// FolderOwner: who may change a checkpoint folder, as the file owner.json in it
-// says.
+// FolderOwner: the owner of a checkpoint folder, as recorded in its owner.json.
 
 #ifndef SERVICES_CHECKPOINT_FOLDER_OWNER_H_
 #define SERVICES_CHECKPOINT_FOLDER_OWNER_H_

@@ -1,5 +1,4 @@
-// JSON from files that are not trusted: nlohmann's parser with what it does not
-// check by itself.
+// JSON from untrusted files: nlohmann's parser with additional checks.
 
 #ifndef SERVICES_CHECKPOINT_JSON_TEXT_H_
 #define SERVICES_CHECKPOINT_JSON_TEXT_H_

@@ -1,5 +1,5 @@
-// The table of contents of a checkpoint, and what makes it one: the file
-// manifest.json, written after everything that it names.
+// The table of contents that completes a checkpoint: the file manifest.json,
+// written after everything that it names.
 //
 // It is JSON, one field and one tensor a line, and carries checksums of itself
 // (sealed_lines.h), so that a flipped bit in a step number or in the model's
@@ -23,7 +23,7 @@ namespace gshard {
 
 constexpr absl::string_view kManifestFile = "manifest.json";
 
-// Raised when a reader of the old version could not read the new one right.
+// Raised when a reader of the old version would misread the new one.
 constexpr int64_t kManifestVersion = 1;
 
 // The key of the metadata under which the language of requests that name none

@@ -6,8 +6,8 @@
 //                              "data_offsets": [begin, end]}, ...}
 //   the elements:      row-major, little-endian, no holes, to the end of file
 //
-// Files of ours are read by any safetensors library and the reverse, as far as
-// the element types go: F32, I32, I64, F64 and U8.
+// Compatible in both directions with any safetensors library for the element
+// types F32, I32, I64, F64 and U8.
 //
 // A file is not trusted. Opening one checks the whole header (its length, its
 // JSON, names, types, that shapes and offsets agree, that the tensors fill the

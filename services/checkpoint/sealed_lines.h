@@ -1,5 +1,5 @@
-// Text that finds its own damage, and says in which line it is: one JSON object
-// of one member or element a line, closed by
+// Text with checksums that locate damage by line: one JSON object of one member
+// or element a line, closed by
 //
 //   "lines":["1f3a90c2",...],   the first 8 digits of each line's SHA-256
 //   "sha256":"..."              of all text before this line

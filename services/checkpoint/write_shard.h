@@ -6,9 +6,9 @@
 // unique() replaces it (services/tensor), and the snapshot keeps the old one.
 // So there is at most one further copy of the weights for each snapshot.
 //
-// A snapshot must be let go in order with its owner's updates, under the lock
-// or on the thread of these: from then on its tensors may be unique() again,
-// and an update in place must not race with the last read.
+// A snapshot must be released in order with its owner's updates, under their
+// lock or on their thread: afterwards its tensors may be unique() again, and an
+// in-place update must not race with the last read.
 
 #ifndef SERVICES_CHECKPOINT_WRITE_SHARD_H_
 #define SERVICES_CHECKPOINT_WRITE_SHARD_H_

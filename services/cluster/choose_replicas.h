@@ -18,7 +18,8 @@ struct ReplicaHolder {
   // Rows that the router has sent there and that have no answer yet.
   int64_t outstanding_rows = 0;
 
-  // A slow one is chosen for what no good one holds, a failed one never.
+  // A slow holder is chosen only for experts without a good one, a failed one
+  // never.
   WorkerHealth::State state = WorkerHealth::State::kGood;
 };
 
@@ -28,9 +29,9 @@ inline constexpr int64_t kRowsPerCall = 8;
 // For each expert the index of the holder that computes its rows; -1 for an
 // expert without rows, and for one without a holder that may be chosen.
 //
-// Experts choose one after the other, those with one holder first and then by
-// falling number of rows: the holder that then has the fewest rows outstanding,
-// this call's included; of several alike the one of the lowest index.
+// Greedy: experts are assigned one by one, those with one holder first, then by
+// decreasing number of rows, each to the holder with the fewest outstanding
+// rows, this call's included; ties go to the lowest index.
 std::vector<int32_t> ChooseReplicas(absl::Span<const int32_t> rows_of_expert,
                                     absl::Span<const ReplicaHolder> holders);
 

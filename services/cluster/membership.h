@@ -3,7 +3,7 @@
 // A process joins, renews its lease before it runs out, and leaves; one that
 // does neither is expired. All decisions are functions of the calls and the
 // times passed in: there is no clock and no thread, and the caller serializes
-// the calls. What changed comes back as events, for the caller to act on.
+// the calls. Changes are returned as events for the caller to act on.
 
 #ifndef SERVICES_CLUSTER_MEMBERSHIP_H_
 #define SERVICES_CLUSTER_MEMBERSHIP_H_
@@ -46,8 +46,8 @@ struct MemberInfo {
 struct Member {
   MemberInfo info;
 
-  // Given at Join and never again, so that a restarted process is not taken
-  // for the one before it.
+  // Assigned at Join and never reused, so that a restarted process is not
+  // mistaken for its predecessor.
   int64_t incarnation = 0;
 
   MonotonicTime joined;

@@ -20,10 +20,10 @@ struct BundleChange {
   std::vector<int32_t> load;  // the experts of a new bundle; may be empty
 };
 
-// How a worker comes from the bundles that it holds, whose experts are
-// ascending, to hold the experts of `wanted`, ascending, once each. Bundles
-// with other experts go, as do those whose experts other bundles have; if too
-// many would be left, all go and what is wanted becomes one bundle.
+// How a worker that holds the bundles `held`, with ascending experts, comes to
+// hold the experts of `wanted`, ascending, once each. Bundles with unwanted
+// experts are released, as are those whose experts other bundles have; if too
+// many would remain, all are replaced by a single new bundle.
 BundleChange PlanBundles(absl::Span<const std::vector<int32_t>> held,
                          absl::Span<const int32_t> wanted);
 

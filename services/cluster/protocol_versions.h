@@ -1,6 +1,6 @@
 // ProtocolVersions: which versions of the protocol between members and the
-// coordinator a program speaks. A release that changes the protocol speaks the
-// version before as well, so that processes can be replaced one by one.
+// coordinator a program speaks. A release that changes the protocol also
+// supports the previous version, so that processes can be replaced one by one.
 
 #ifndef SERVICES_CLUSTER_PROTOCOL_VERSIONS_H_
 #define SERVICES_CLUSTER_PROTOCOL_VERSIONS_H_

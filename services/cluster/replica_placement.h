@@ -49,16 +49,16 @@ double PlacementCost(const ReplicaProblem& problem, const ExpertLists& lists);
 // as far as there are workers. Memory is not looked at. [E]
 std::vector<int32_t> WantedReplicas(const ReplicaProblem& problem);
 
-// Places from nothing, so that ImproveReplicas has nothing to do. If memory is
+// Places from scratch, leaving nothing for ImproveReplicas to do. If memory is
 // short, hot experts get fewer replicas.
 //
 // Errors: InvalidArgument if a field is out of its range; ResourceExhausted if
 // not even problem.replicas of each expert fit.
 absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem);
 
-// Gives experts the replicas that they lack, and changes nothing else: what is
-// after the loss of a worker, whose list is then empty or gone. Experts without
-// any replica come first, then those with few. Takes what fits: it cannot fail.
+// Adds missing replicas and changes nothing else, e.g. after the loss of a
+// worker, whose list is then empty or removed. Experts without any replica come
+// first, then those with few. Best effort within memory: it cannot fail.
 //
 // REQUIRES: CheckReplicas(problem, lists) is OK.
 ExpertLists RepairReplicas(const ReplicaProblem& problem, ExpertLists lists);

@@ -1,5 +1,5 @@
-// What a router thinks of one expert worker: whether to send it rows, and how
-// long to wait for its answer before another replica is asked as well.
+// A router's view of one expert worker: whether to send it rows, and how long
+// to wait for its answer before hedging to another replica.
 //
 // Decisions only: time is passed in, and the caller serializes the calls.
 
@@ -37,7 +37,7 @@ class WorkerHealth {
 
   enum class State {
     kGood,
-    kSlow,    // keeps calls waiting: others are preferred
+    kSlow,    // responds slowly: others are preferred
     kFailed,  // gets no calls
   };
 
@@ -83,7 +83,7 @@ class WorkerHealth {
   Time next_probe_;
 };
 
-// How many calls may be made twice: a share of all, and some at once.
+// Limits hedged calls: a share of all calls, plus a burst.
 class HedgeBudget {
  public:
   // `share` of calls, 0 to 1; `burst` at least 1.

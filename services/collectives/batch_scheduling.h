@@ -1,6 +1,6 @@
 // BatchScheduling: threads that are started while it lives are scheduled as
-// SCHED_BATCH. Waking up, they preempt nobody. For libraries whose threads it
-// is not ours to start.
+// SCHED_BATCH. They do not preempt others when they wake up. For libraries that
+// start their own threads.
 
 #ifndef SERVICES_COLLECTIVES_BATCH_SCHEDULING_H_
 #define SERVICES_COLLECTIVES_BATCH_SCHEDULING_H_

@@ -2,10 +2,10 @@
 // Those on rows sorted by expert are in ragged_exchange.h.
 //
 // All members call the same function with the same arguments, apart from the
-// values of the tensor. They are made of Communicator::Exchange alone, so a
+// values of the tensor. They are built on Communicator::Exchange alone, so a
 // result has the same bits on every transport. Results never share memory with
-// what the communicator carries; in a group of one they may share the
-// argument's. Below, n is the size of the group.
+// the communicator's buffers; in a group of one they may share the argument's.
+// Below, n is the size of the group.
 //
 // Errors, of all: InvalidArgument for a dimension that does not exist or does
 // not divide, on the member that sees it, before anything is sent; and what

@@ -1,9 +1,8 @@
 // Communicator: one member's end of a group of processes or threads.
 //
 // Everything that a partitioned program sends goes through one primitive, an
-// exchange of bytes between all pairs of a group; collectives.h makes the
-// collectives out of it, in the same order of arithmetic whatever carries the
-// bytes.
+// exchange of bytes between all pairs of a group; collectives.h builds the
+// collectives on it, in the same order of arithmetic on every transport.
 
 #ifndef SERVICES_COLLECTIVES_COMMUNICATOR_H_
 #define SERVICES_COLLECTIVES_COMMUNICATOR_H_

@@ -1,9 +1,9 @@
-// GlooRendezvous: processes, on one machine or several, that come together over
-// TCP with the gloo library and share no folder.
+// GlooRendezvous: rendezvous over TCP with the gloo library, for processes on
+// one or several machines without a shared folder.
 //
 // An address is a port that waits for one connection, until Join() or the end
-// of the rendezvous. What connects there is not authenticated: members need a
-// network that nobody else can reach.
+// of the rendezvous. Peers are not authenticated: members need an isolated
+// network.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_RENDEZVOUS_H_
 #define SERVICES_COLLECTIVES_GLOO_RENDEZVOUS_H_

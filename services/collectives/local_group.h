@@ -1,4 +1,4 @@
-// LocalGroup: where the members of a group of threads meet.
+// LocalGroup: the shared state of a group of threads.
 
 #ifndef SERVICES_COLLECTIVES_LOCAL_GROUP_H_
 #define SERVICES_COLLECTIVES_LOCAL_GROUP_H_

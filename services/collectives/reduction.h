@@ -2,7 +2,7 @@
 //
 // The fold goes in rank order, element by element, ((x0 + x1) + x2) + ..., so
 // that the result has the same bits on every member, for every transport, and
-// however the elements are cut into pieces on the way.
+// however the elements are chunked in transit.
 
 #ifndef SERVICES_COLLECTIVES_REDUCTION_H_
 #define SERVICES_COLLECTIVES_REDUCTION_H_

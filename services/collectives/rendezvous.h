@@ -1,10 +1,9 @@
-// Rendezvous: how the members of a group come together when each of them can
-// talk to a third party, but no folder is shared and nobody has an address yet.
+// Rendezvous: forms a group whose members can reach a third party, but share no
+// folder and do not know each other's addresses.
 //
-// Each member makes its end and tells the third party its addresses, one for
-// each member; once all have, each is told those that the others have for it,
-// and joins. A member that is lost, or Abort(), ends the wait of those that
-// wait for it.
+// Each member creates its end and sends the third party its addresses, one per
+// member; once all have, each receives the addresses that the others have for
+// it, and joins. The loss of a member, or Abort(), ends the wait of the others.
 
 #ifndef SERVICES_COLLECTIVES_RENDEZVOUS_H_
 #define SERVICES_COLLECTIVES_RENDEZVOUS_H_
@@ -29,7 +28,7 @@ class Rendezvous {
   virtual ~Rendezvous() = default;
 
   // addresses()[r] is for the member of rank r. Opaque bytes, at most
-  // kMaxRendezvousAddressBytes each; some may be empty, the own one is.
+  // kMaxRendezvousAddressBytes each; some may be empty, as is the member's own.
   virtual const std::vector<std::string>& addresses() const = 0;
 
   // Waits for the other members; addresses[r] is what the member of rank r has
@@ -41,8 +40,8 @@ class Rendezvous {
   virtual absl::StatusOr<Communicator*> Join(
       absl::Span<const std::string> addresses) = 0;
 
-  // Makes Join() and exchanges, those that run and later ones, return soon:
-  // here with Cancelled, with Unavailable on members that wait for this one. On
+  // Makes running and later calls of Join() and exchanges return soon: with
+  // Cancelled here, with Unavailable on members that wait for this one. From
   // any thread.
   virtual void Abort() = 0;
 };

@@ -64,7 +64,7 @@ class Flags {
   void Duration(absl::string_view name, absl::Duration* value,
                 absl::string_view help);
 
-  // Makes it an error to leave the flag `name`, already declared, unset.
+  // Makes the already declared flag `name` mandatory.
   void Require(absl::string_view name);
 
   // Takes between `least` and `most` arguments that are not flags. Without this

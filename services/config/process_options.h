@@ -1,4 +1,4 @@
-// The flags that all of our server processes have, under the same names.
+// The flags that all server processes share.
 
 #ifndef SERVICES_CONFIG_PROCESS_OPTIONS_H_
 #define SERVICES_CONFIG_PROCESS_OPTIONS_H_

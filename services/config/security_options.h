@@ -40,9 +40,8 @@ struct SecurityOptions {
   // when it changes.
   std::string token_file = {};
 
-  // Serve beyond this machine without TLS or without knowing the callers; send
-  // a token there without TLS; exchange tensors there by a library without
-  // either.
+  // Allow, beyond this machine, serving without TLS or authentication, sending
+  // a token without TLS, and exchanging tensors by a library without either.
   bool insecure = false;
 
   bool operator==(const SecurityOptions&) const = default;
@@ -79,9 +78,9 @@ absl::Status ValidateServerSecurity(const SecurityOptions& options,
 absl::Status ValidateClientSecurity(const SecurityOptions& options,
                                     absl::string_view address);
 
-// Whether processes may exchange tensors on `host` by a library that neither
-// asks who connects nor encrypts, as gloo and NCCL: on this machine only,
-// unless it is said to be insecure. Errors: FailedPrecondition.
+// Whether processes may exchange tensors on `host` by a library without
+// authentication and encryption, such as gloo and NCCL: only on this machine,
+// unless `insecure` is set. Errors: FailedPrecondition.
 absl::Status ValidateOpenExchange(const SecurityOptions& options,
                                   absl::string_view library,
                                   absl::string_view host);

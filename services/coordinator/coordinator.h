@@ -1,5 +1,5 @@
-// Coordinator: membership, training jobs and served models behind one front.
-// The RPCs of CoordinatorService, without gRPC.
+// Coordinator: membership, training jobs and served models behind one
+// interface. The RPCs of CoordinatorService, without gRPC.
 
 #ifndef SERVICES_COORDINATOR_COORDINATOR_H_
 #define SERVICES_COORDINATOR_COORDINATOR_H_
@@ -84,21 +84,19 @@ class Coordinator {
   explicit Coordinator(CoordinatorOptions options);
   ~Coordinator() { Shutdown(); }
 
-  // Takes up what an earlier coordinator left in `directory`, and keeps there
-  // from now on what this one knows of jobs and served models. A job that ran
-  // goes on from its last checkpoint; those that were queued stay queued.
-  // Models are served again when the workers that had them have joined, or a
-  // lease has passed: members go on with them meanwhile. To be called once,
-  // before anything else; without it all is forgotten with the process. Errors:
-  // those of JobStore.
+  // Restores the state that an earlier coordinator left in `directory`, and
+  // stores jobs and served models there from now on. A running job resumes from
+  // its last checkpoint; queued jobs stay queued. Models are managed again when
+  // their workers have joined, or after a lease: members keep serving them
+  // meanwhile. Call once, before anything else; without it nothing outlives the
+  // process. Errors: those of JobStore.
   absl::Status Restore(const std::string& directory);
 
   Members& members() { return *members_; }
 
   // These don't block; `done` is called once, on any thread, or never if
-  // Shutdown() comes first. What comes of them is audited. That the requester
-  // may call them at all is known; for which models, paths and jobs is found
-  // out here.
+  // Shutdown() comes first. Outcomes are audited. The requester's role has been
+  // checked; its limits to models, paths and jobs are checked here.
   void SubmitJob(const v1::SubmitJobRequest& request, const Requester& who,
                  Done<v1::SubmitJobResponse> done);
   void CancelJob(const v1::CancelJobRequest& request, const Requester& who,
@@ -108,8 +106,8 @@ class Coordinator {
   void UnloadModel(const v1::UnloadModelRequest& request, const Requester& who,
                    Done<v1::UnloadModelResponse> done);
 
-  // Without the models and jobs that are none of the caller's business; see
-  // MayFollow() and HideModels().
+  // Omits models and jobs that the caller may not see; see MayFollow() and
+  // HideModels().
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
       const v1::ListJobsRequest& request, const Caller& caller) const;
   v1::DescribeResponse Describe(const v1::DescribeRequest& request,
@@ -122,8 +120,9 @@ class Coordinator {
   absl::StatusOr<std::shared_ptr<DenseParameters>> FindTraining(
       const std::string& session) const;
 
-  // Ends the running job with a checkpoint, waiting at most `grace`, then all
-  // watches and members' streams. After Restore() jobs are not over by that.
+  // Stops the running job with a checkpoint, waiting at most `grace`, then all
+  // watches and members' streams. After Restore() jobs are parked instead of
+  // ended.
   void Drain(absl::Duration grace);
 
   // Ends at once all that is left. Nothing is called back any more.
@@ -176,8 +175,8 @@ class Coordinator {
   // Serves what a job has trained, if its submitter could do that.
   void ServeTrained(const std::string& name, const std::string& directory,
                     const Requester& submitter, ServedModels::OnLoaded done);
-  // The rights of a job that is taken up again; it fails if it names paths that
-  // it may not, or not any more.
+  // Checks the rights of a resumed job again; it fails if it names paths that
+  // it may not use (any more).
   absl::Status RecheckRights(StoredJob* job, int64_t now_micros);
   // Of models that are served, or will be. On any thread.
   std::vector<std::string> ServedCheckpoints() const;

@@ -1,7 +1,7 @@
-// PairIndex: where the pairs of a text lie, and how long they are: 16 bytes a
-// pair in a file. Half of them, which is asked for of all pairs in any order,
-// is in memory; where a pair lies is read when it is. The file is not mapped:
-// one that is cut would end the process by SIGBUS.
+// PairIndex: offsets and lengths of the pairs of a text: 16 bytes per pair in a
+// file. The half with the lengths, which is accessed in any order, is in
+// memory; offsets are read when the pairs are. The file is not memory-mapped:
+// if it were truncated, the process would die of SIGBUS.
 //
 // The file is a cache of one pass over the text, made once by whoever needs it
 // first. Little-endian: 32 bytes of magic, number of pairs and size of the
@@ -106,10 +106,10 @@ class PairIndex {
   PairIndexInfo info_;
 };
 
-// Writes an index aside, then puts it in its place, unless there is one by
-// then: of several processes that make the same the first gives it to all. Only
-// a damaged one is replaced, by rename, so that there always is one; who has
-// the old file open goes on reading that. Not thread-safe.
+// Writes an index under a temporary name and renames it into place, unless one
+// exists by then: if several processes build the same index, all use the first
+// one finished. Only a damaged one is replaced, atomically by rename; readers
+// with the old file open keep reading it. Not thread-safe.
 class PairIndexWriter {
  public:
   // Errors: those of file.h.

@@ -1,4 +1,4 @@
-// The one pass over a text that makes its index.
+// Builds the index of a text in one pass.
 
 #ifndef SERVICES_DATA_PAIR_INDEXER_H_
 #define SERVICES_DATA_PAIR_INDEXER_H_

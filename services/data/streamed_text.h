@@ -1,5 +1,6 @@
-// StreamedText: a text of any size, read a batch at a time. In memory are 8
-// bytes a pair, of its index (pair_index.h); what is read is tokenized again.
+// StreamedText: a text of any size, read one batch at a time. Its index
+// (pair_index.h) takes 8 bytes of memory per pair; text is tokenized again on
+// each read.
 //
 // The files, and that of the index, must stay as they are. A batch from one
 // that has changed is an error, never other text.

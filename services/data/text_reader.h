@@ -13,7 +13,7 @@
 
 namespace gshard {
 
-// Changes with the file, but for a writer who takes pains to hide it.
+// Changes with the file, unless a writer deliberately hides the change.
 struct TextVersion {
   uint64_t inode = 0;
   uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// TextReport: what became of the lines of a text.
+// TextReport: how the lines of a text were used.
 
 #ifndef SERVICES_DATA_TEXT_REPORT_H_
 #define SERVICES_DATA_TEXT_REPORT_H_

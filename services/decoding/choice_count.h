@@ -1,5 +1,5 @@
-// What became of a sentence's choices of experts: how many found nobody who
-// holds the expert, and what they cost.
+// Statistics of a sentence's expert choices: how many had no available expert,
+// and their cost.
 
 #ifndef SERVICES_DECODING_CHOICE_COUNT_H_
 #define SERVICES_DECODING_CHOICE_COUNT_H_
@@ -17,8 +17,8 @@ namespace gshard {
 struct ChoiceCount {
   int64_t made = 0;
   int64_t lost = 0;
-  // In choices of all tokens that were beside them: one costs as much as its
-  // expert was loaded, for a layer waits for the busiest.
+  // Relative to the other tokens of the step: a choice costs in proportion to
+  // its expert's load, since a layer waits for the busiest.
   double cost = 0;
 
   double lost_share() const {

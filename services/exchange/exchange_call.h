@@ -33,7 +33,7 @@ class ExchangeCall {
                const SegmentCall& call, absl::Span<const Tensor> operands,
                ExpertRows rows, int64_t first_piece,
                std::shared_ptr<ReplyMailbox> mailbox);
-  // Gives up what is still out.
+  // Cancels outstanding pieces.
   ~ExchangeCall();
 
   absl::StatusOr<std::vector<Tensor>> Run();
@@ -67,16 +67,16 @@ class ExchangeCall {
     }
   };
 
-  // Sends the rows of `experts` to holders that have not been tried with them.
-  // What nobody is left for fails the call, or is lost; `why` is the failure
-  // that brought it to this, if any.
+  // Sends the rows of `experts` to holders not yet tried for them. Rows without
+  // a remaining holder fail the call or are lost; `why` is the failure that led
+  // to this, if any.
   absl::Status Send(const std::vector<int32_t>& experts,
                     const absl::Status& why);
   // The same, but leaves what nobody is left for, and returns it.
   absl::StatusOr<std::vector<int32_t>> SendIfHeld(
       const std::vector<int32_t>& experts);
-  // Whether it failed, or is being asked for some of `experts`. One that keeps
-  // others waiting may be all that is left for these.
+  // Whether it failed or has an outstanding piece for some of `experts`. A slow
+  // holder may be the only one left for these.
   bool IsTried(const ReplicaHolding& holding,
                const std::vector<int32_t>& experts) const;
   absl::Status Start(ExchangePolicy::Group group, RowPiece piece);

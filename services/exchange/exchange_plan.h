@@ -1,5 +1,5 @@
-// The plan of an exchange: which holder of experts is asked for which rows of a
-// call, and what it is sent. Pure.
+// The plan of an exchange: which holder computes which rows of a call, and what
+// it is sent. Pure.
 //
 // Rows come sorted by expert, so a holder's piece is the ranges of rows of its
 // experts; with contiguous placements that is one range, passed on as a view.
@@ -18,7 +18,7 @@
 
 namespace gshard {
 
-// What one holder is asked for.
+// The rows for one holder.
 struct RowPiece {
   int holder = 0;
   std::vector<int32_t> experts;  // with rows, ascending

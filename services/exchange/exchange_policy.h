@@ -1,6 +1,6 @@
-// ExchangePolicy: who holds the experts of a model, and what becomes of a piece
-// of a call that fails or is late. Training is TrainingPolicy, serving is
-// ReplicaSet; the rest of an exchange is the same.
+// ExchangePolicy: who holds the experts of a model, and how failed and late
+// pieces of a call are handled. TrainingPolicy is for training, ReplicaSet for
+// serving; the rest of an exchange is the same.
 
 #ifndef SERVICES_EXCHANGE_EXCHANGE_POLICY_H_
 #define SERVICES_EXCHANGE_EXCHANGE_POLICY_H_
@@ -37,7 +37,7 @@ struct ReplicaGroup {
   int slices = 1;
 };
 
-// What is done about a piece that is late.
+// The action for a late piece.
 enum class LateAction {
   kWait,
   kHedge,   // the first answer counts
@@ -60,12 +60,11 @@ class ExchangePolicy {
   int64_t num_experts() const { return num_experts_; }
   const ExchangeMetrics& metrics() const { return metrics_; }
 
-  // Who holds the experts now. Asked anew whenever rows are to be sent.
+  // The present holders of the experts. Called whenever rows are to be sent.
   virtual Group group() const = 0;
 
-  // What follows, where it is not overridden, is right for experts of which
-  // each has one holder: nothing is late before the run's deadline, and what
-  // fails fails the call.
+  // The defaults below suit experts with one holder each: nothing is late
+  // before the run's deadline, and a failed piece fails the call.
 
   // A call begins.
   virtual void OnCall() {}

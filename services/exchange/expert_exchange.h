@@ -7,8 +7,8 @@
 //           a late or failed piece does            exchange_policy.h
 //   merge   into one result; zeros, and a list of rows, where nobody answered
 //
-// A row has the same bits whoever computes it, and is put where it belongs
-// whenever it comes.
+// A row has the same bits on every replica, and results are placed by row
+// regardless of their order of arrival.
 
 #ifndef SERVICES_EXCHANGE_EXPERT_EXCHANGE_H_
 #define SERVICES_EXCHANGE_EXPERT_EXCHANGE_H_
@@ -29,8 +29,8 @@ namespace gshard {
 
 // What the calls of one run say of themselves; see ExpertFrameHeader.
 struct ExchangeRun {
-  // 0 where calls leave nothing behind; then holders without rows are not
-  // called. In training they are, for gradients are summed there.
+  // 0 if calls are stateless; then holders without rows are not called. In
+  // training they are, since they sum gradients.
   int64_t step = 0;
   int32_t microbatch = 0;
   int32_t attempt = 0;

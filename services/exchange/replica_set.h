@@ -1,11 +1,11 @@
 // ReplicaSet: the exchange of a served model: the expert workers that hold it
 // at present, several of which may hold the same expert.
 //
-// What fails is asked of other replicas at once; what takes long is asked of
-// another as well, and the first answer counts. That is possible as calls leave
-// nothing behind. Rows of experts of which no replica is left are lost. Workers
-// that failed or keep calls waiting are avoided, and pinged by a thread of the
-// set's own until they answer again.
+// A failed piece is retried on other replicas at once; a slow one is hedged to
+// another, and the first answer counts. Both are possible since calls are
+// stateless. Rows of experts without a remaining replica are lost. Failed and
+// slow workers are avoided, and pinged by the set's own thread until they
+// answer again.
 
 #ifndef SERVICES_EXCHANGE_REPLICA_SET_H_
 #define SERVICES_EXCHANGE_REPLICA_SET_H_
@@ -52,8 +52,8 @@ class ReplicaSet final : public ExchangePolicy {
   Group group() const override;
   void OnCall() override;
   Time LateAt(const ReplicaHolding& holding, int64_t rows, Time now) override;
-  // Another is asked as well if the HedgeBudget has it; if not, at a later
-  // look. Who does not answer pings either is given up.
+  // Hedges if the HedgeBudget allows, else at a later check. Gives up on a
+  // worker that does not answer pings either.
   LateAction OnLate(const ReplicaHolding& holding, bool again,
                     bool others_asked, Time now) override;
   void OnReply(const ReplicaHolding& holding, int64_t rows,

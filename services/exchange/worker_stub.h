@@ -1,6 +1,5 @@
-// WorkerStub: an expert worker as an exchange sees it, however calls get there:
-// over a gRPC stream (router/workers/worker_connection.h), or in the same
-// process.
+// WorkerStub: the transport of an exchange to an expert worker: over a gRPC
+// stream (router/workers/worker_connection.h), or in the same process.
 
 #ifndef SERVICES_EXCHANGE_WORKER_STUB_H_
 #define SERVICES_EXCHANGE_WORKER_STUB_H_
@@ -54,8 +53,8 @@ class WorkerStub {
   // whatever it is computing. Otherwise as Call().
   virtual uint64_t Ping(const std::string& session, OnReply on_reply) = 0;
 
-  // Nobody waits for the call any more: the worker is told so, and `on_reply`
-  // is not called unless it is running already.
+  // Cancels the call: the worker is notified, and `on_reply` is not called
+  // unless it is already running.
   virtual void Cancel(uint64_t call_id) = 0;
 
   // "expert worker 'name'".

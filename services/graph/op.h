@@ -1,4 +1,4 @@
-// Operators: what each kind of node means, and who computes it.
+// Operators: the semantics of each kind of node, and its kernels.
 //
 // An operator is one OpDef: how it checks its operands and derives the types
 // of its results, how a CPU computes it, and how it is differentiated. Rooms

@@ -39,8 +39,9 @@ class Layers {
     ValueId value = kNoValue;  // [B, L, N, D]
   };
 
-  // A factor of a product, as the config's compute_type says; the weight of one
-  // as well. Asking for the same value again gives the same cast.
+  // An operand of a matrix product, or its weight, cast to the config's
+  // compute_type. The same value always gives the same cast. Product is the
+  // linear layer of an einsum.
   ValueId CastToComputeType(ValueId x);
   ValueId Weight(const std::string& name, Shape shape);
   ValueId Linear(absl::string_view equation, ValueId x, ValueId weight);

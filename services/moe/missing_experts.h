@@ -1,5 +1,5 @@
-// What becomes of choices whose rows no expert computed, because no process
-// that holds the expert is left: the choice counts as overflowed, and its
+// Renormalizes combine weights for choices whose rows were not computed because
+// no holder of the expert is left: such a choice counts as overflowed, and its
 // weight goes to the token's other choice, if that has a row. A token that lost
 // both is carried by the residual alone.
 //
@@ -32,10 +32,10 @@ absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     absl::Span<const RowRange> lost_rows);
 
 // The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R],
-// weight [T, 2] -> weight [T, 2], lost i32[T]. Which rows are lost it asks the
-// runner of the segment call that has brought them (SegmentRunner::lost_rows),
-// none without one. For training, which does not go on without experts, it is
-// the identity on weights.
+// weight [T, 2] -> weight [T, 2], lost i32[T]. The lost rows are those of the
+// runner of the segment call (SegmentRunner::lost_rows), none without a runner.
+// In training, which does not continue without experts, it is the identity on
+// weights.
 struct RenormalizedValues {
   ValueId weight = kNoValue;
   ValueId lost = kNoValue;

@@ -1,4 +1,4 @@
-// Sizes that a device knows when it makes a tensor.
+// Binding of dynamic dimensions before a device creates a tensor.
 //
 // broadcast and constant give their results dimensions that no operand has. If
 // such a size is a symbol, something that runs before must have bound it in the
@@ -15,10 +15,10 @@
 
 namespace gshard {
 
-// Sees to it that a node with these (local) operands can make a tensor of whole
-// shape `shape` in this sharding. What binds a size is kept in the program
-// though nothing reads it (Lowering::kept); where nothing does, a vector of
-// that size is brought there.
+// Makes sure that all symbols are bound where a node with these (local)
+// operands creates a tensor of whole shape `shape` in this sharding. A value
+// that binds a size is kept in the program even if unused (Lowering::kept); if
+// there is none, a vector of that size is resharded.
 //
 // Symbols that no value before has are left to the operator.
 absl::Status BindDynamicDims(Lowering& l, const std::vector<ValueId>& operands,

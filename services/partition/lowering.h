@@ -47,16 +47,16 @@ class Lowering {
   const ValueType& Type(ValueId value) const { return program.type(value); }
   // What propagation wants of a value.
   const Sharding& Wanted(ValueId value) const { return shardings.of[value]; }
-  // The form in which a value is at hand; others are made by Reshard.
+  // The canonical version of a value; others are derived from it by As.
   const LocalValue& Canonical(ValueId value) const {
     return versions_[value].front();
   }
-  // All forms in which it is at hand.
+  // All versions of it.
   const std::vector<LocalValue>& Versions(ValueId value) const {
     return versions_[value];
   }
-  // The value in another sharding, on a role: a form made before, or made now
-  // from Canonical by the cheapest collectives (reshard.h).
+  // The value in another sharding, on a role: an existing version, or a new one
+  // made from Canonical by the cheapest collectives (reshard.h).
   //
   // Errors: Unimplemented, naming the value, for a way between roles that is
   // not known; those of the builder.
@@ -65,11 +65,11 @@ class Lowering {
   absl::StatusOr<ValueId> Reshard(ValueId value, const Sharding& sharding) {
     return Reshard(value, sharding, Canonical(value).role);
   }
-  // Whether the value has a form by now.
+  // Whether the value has a version yet.
   bool HasVersion(ValueId value) const { return !versions_[value].empty(); }
-  // Adds a form of a value that came about otherwise.
+  // Adds a version that was made otherwise.
   void AddVersion(ValueId value, LocalValue version);
-  // The same, and it is what Canonical returns from now on.
+  // The same, and makes it the canonical one, which Canonical returns.
   void SetCanonical(ValueId value, LocalValue version);
 
   // Group sizes i32[E] of ragged rows, by the symbol of their dimension;

@@ -87,8 +87,8 @@ class SegmentHost {
                         const std::string& run, TensorMap& inputs);
   void ForgetCall(const std::string& segment, const std::string& run);
 
-  // Tells the operators of a segment which slice they work on; nothing else
-  // can be asked.
+  // Tells the operators of a segment which slice they work on; supports nothing
+  // else.
   class SliceGroups : public DeviceGroups {
    public:
     explicit SliceGroups(int index) : index_(index) {}

@@ -1,4 +1,4 @@
-// SegmentRunner: who runs the segments of a program that live elsewhere. An
+// SegmentRunner: runs the segments of a program that are on other processes. An
 // extension of a run, see run_context.h.
 
 #ifndef SERVICES_SEGMENTS_SEGMENT_RUNNER_H_

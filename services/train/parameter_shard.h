@@ -36,8 +36,8 @@ namespace gshard {
 // Thread-safe.
 class ParameterShard {
  public:
-  // Tensors as they were at one moment. Letting go of them is in order with
-  // updates, as services/checkpoint/write_shard.h asks, whoever does it.
+  // Tensors as they were at one moment. Must be released in order with updates,
+  // as services/checkpoint/write_shard.h requires.
   using Snapshot = std::shared_ptr<const std::vector<NamedTensor>>;
 
   // `store` has its values, those after `step` steps. No microbatch begins
@@ -49,17 +49,16 @@ class ParameterShard {
   // REQUIRES: both at least 1.
   void BeginStep(int32_t microbatches, int32_t window);
 
-  // Attempt `attempt` of `microbatch` is under way, and what lower ones of it
-  // bring does not count from now on. Repeating it does nothing. Errors:
-  // FailedPrecondition if `step` is not the one after the last, is prepared, or
-  // has seen a higher attempt; InvalidArgument if there is no such microbatch
-  // or attempt.
+  // Attempt `attempt` of `microbatch` has started; gradients of lower attempts
+  // no longer count. Idempotent. Errors: FailedPrecondition if `step` is not
+  // the one after the last, is prepared, or has seen a higher attempt;
+  // InvalidArgument if there is no such microbatch or attempt.
   absl::Status Begin(int64_t step, int32_t microbatch, int32_t attempt);
 
-  // Adds the gradients of a microbatch. To add those of an attempt twice, or of
-  // two attempts, is as to add them once, for they are the same. Errors: those
-  // of CheckAdd; InvalidArgument unless they are those of shapes();
-  // ResourceExhausted if they are `window` or more before their turn.
+  // Adds the gradients of a microbatch. Idempotent per microbatch: all attempts
+  // have the same gradients. Errors: those of CheckAdd; InvalidArgument unless
+  // they are those of shapes(); ResourceExhausted if they are `window` or more
+  // before their turn.
   absl::Status Add(int64_t step, int32_t microbatch, int32_t attempt,
                    GradientList gradients);
 
@@ -99,7 +98,7 @@ class ParameterShard {
   // finite.
   absl::Status Commit(int64_t step, double gradient_scale, double learning_rate,
                       bool skip);
-  // Whether Commit would, for those who commit several shards or none.
+  // Whether Commit would succeed, to commit several shards atomically.
   absl::Status CheckCommit(int64_t step, double gradient_scale,
                            double learning_rate) const;
 

@@ -21,9 +21,9 @@ class FolderLimits {
   explicit FolderLimits(PathResolver resolve = CanonicalPath)
       : resolve_(std::move(resolve)) {}
 
-  // As ResolveFolders(), by a thread that may wait. One that does not find out
-  // within a moment gets what it found last, or the folder as it is; so do all
-  // who ask for it until a disk that hangs has answered.
+  // As ResolveFolders(), on a thread that may block. If that does not finish
+  // within a moment, returns the last result, or the folder unresolved; so do
+  // all calls until the hung disk has answered.
   Caller Resolve(Caller caller);
 
   // Waits for the folder that is being looked at.

@@ -1,11 +1,11 @@
-// PathRights: where the files and folders may lie that callers name: for
-// everybody in the folders of --data_roots, and for jobs of a caller whose
-// right to train is limited in that caller's folders.
+// PathRights: where files and folders named by callers may be: for everyone in
+// the folders of --data_roots, and for jobs of a caller with limited training
+// rights also in that caller's folders.
 //
-// Paths are judged when a job or model is accepted, and are canonical from then
-// on: members open what was judged. Whoever may write on these disks by other
-// means can still put a link in the place of a folder afterwards; that is for
-// the permissions of the disk.
+// Paths are checked when a job or model is accepted, and are canonical from
+// then on: members open the checked path. Anyone with other write access to
+// these disks can still replace a folder by a link afterwards; file permissions
+// must prevent that.
 
 #ifndef SERVICES_COORDINATOR_FOLDERS_PATH_RIGHTS_H_
 #define SERVICES_COORDINATOR_FOLDERS_PATH_RIGHTS_H_

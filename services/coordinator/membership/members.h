@@ -45,10 +45,10 @@ using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
-  // How long a member may hold up a command, although its heartbeats come; a
-  // microbatch has its own time besides, and that of one before it, and what
-  // is behind the load of its session that of the load. Then the member is cut
-  // off, as one that is silent.
+  // How long a member with regular heartbeats may take for a command; a
+  // microbatch has its own time limit and that of a preceding one in addition,
+  // and commands behind the load of their session that of the load. Then the
+  // member is cut off like a silent one.
   absl::Duration command_timeout = absl::Minutes(10);
   // The same for those that take as long as a model is large: loads and
   // checkpoints. Routers that index the text of a job have more.
@@ -91,9 +91,8 @@ class Members {
   void Send(const MemberKey& key, v1::Command command, OnReply on_reply,
             absl::Duration more = absl::ZeroDuration());
 
-  // Cuts off those whose lease or time for a command has run out. A thread of
-  // its own calls this in time; with another clock than MonotonicTime::Now the
-  // test does.
+  // Cuts off members whose lease or time for a command has expired. Called by a
+  // separate thread; by the test if the clock is not MonotonicTime::Now.
   void Expire();
 
   // Ends all streams with UNAVAILABLE and refuses new ones.

@@ -1,5 +1,5 @@
-// What training takes of the memory of those who hold parameters, estimated
-// before anything is loaded.
+// Estimates, before anything is loaded, of the memory that training takes on
+// the holders of parameters.
 //
 // A microbatch that has been handed out and is not in the sum yet is run, or is
 // early (MicrobatchSchedule). It keeps its gradient, and while it is run the

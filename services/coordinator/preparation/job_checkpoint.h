@@ -52,8 +52,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job, FolderClaim& claim, std::stop_token stop = {});
 
-// What can be said in a moment, changing nothing, of whether the job can go on
-// from the newest checkpoint that opens. Errors: those of OpenToResume.
+// A quick check, without side effects, whether the job can resume from the
+// newest checkpoint that opens. Errors: those of OpenToResume.
 absl::Status CheckToResume(const TrainingJob& job);
 
 // Errors: AlreadyExists naming a checkpoint that is in the job's folder.

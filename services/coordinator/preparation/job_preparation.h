@@ -1,6 +1,7 @@
-// JobPreparation: what a training job needs before members hear of it, and may
-// take minutes to get: the right to its folder, the checkpoint that it goes on
-// from, read in full, and its tokenizers. For a thread that may wait for disks.
+// JobPreparation: the preparation of a training job before members are
+// involved, which may take minutes: the claim to its folder, the checkpoint to
+// resume from, fully verified, and its tokenizers. For a thread that may block
+// on disks.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_PREPARATION_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_PREPARATION_H_
@@ -55,8 +56,8 @@ struct JobIntent {
   bool restored = false;
 };
 
-// How long a restored job waits for its folder: more than what file servers
-// give a client that does not come back.
+// How long a restored job waits for its folder: longer than file servers keep
+// the lock of a dead client.
 inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
 // Errors: those of FolderClaim::Take, OpenToResume, PrepareTokenizers and

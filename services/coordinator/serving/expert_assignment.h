@@ -18,8 +18,8 @@ namespace gshard {
 absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
                                                const ObservedMembers& members);
 
-// Notes in model->homes where experts are, if all that is assigned is placed
-// and no expert lacks replicas.
+// Records the experts' locations in model->homes if everything assigned is
+// placed and no expert lacks replicas.
 void RecordHomes(ServedModel* model);
 
 }  // namespace gshard

@@ -1,5 +1,5 @@
-// ModelLoads: how many rows a second the experts of served models get, from
-// what routers say in their heartbeats. Time is passed in.
+// ModelLoads: the rows per second of served models' experts, from routers'
+// heartbeats. Time is passed in.
 
 #ifndef SERVICES_COORDINATOR_SERVING_MODEL_LOAD_H_
 #define SERVICES_COORDINATOR_SERVING_MODEL_LOAD_H_

@@ -1,5 +1,5 @@
-// ServedModel: what is to be served, and what members are seen to have of it.
-// Plain data; serving_diff.h says what follows from the two.
+// ServedModel: the desired state of a served model and the observed state of
+// members. Plain data; serving_diff.h derives commands from the two.
 //
 // Workers hold experts in bundles: sessions of their own, loaded and released
 // as a whole, whose names say what is in them. A member's session that has the
@@ -91,11 +91,11 @@ struct ServedModel {
   v1::Placement placement;
   // Of that, what workers had that have not been there yet.
   v1::Placement away;
-  // Where experts were when all was well, by the names of the workers then: a
-  // worker that was started again gets what it had.
+  // The last complete locations of experts, by the names of the workers then: a
+  // restarted worker gets back its experts.
   std::map<std::vector<std::string>, ExpertLists> homes;
 
-  // Routers may be answering with it: nothing that fails takes it away.
+  // Routers may be answering with it: no failure removes it.
   bool may_serve() const { return adopted || phase != Phase::kLoading; }
 };
 

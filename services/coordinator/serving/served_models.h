@@ -4,10 +4,10 @@
 // answer with it, each from one request to the next, and the other one is
 // released. The one before can be called back.
 //
-// Whenever something changes (members, their heartbeats and replies, what is
-// asked for) this observes what members have, does what serving_diff.h says,
-// and so on until nothing is left to do. Members that cannot do what they
-// should are asked again after a pause, and not waited for.
+// Reconciliation: whenever something changes (members, their heartbeats and
+// replies, requests) this observes the members' sessions, sends the commands of
+// serving_diff.h, and repeats until nothing is left to do. Members that fail a
+// command are retried after a pause, without waiting for them.
 //
 // Members keep sessions of served models when a coordinator goes. Those that
 // nothing here needs are released.

@@ -1,5 +1,5 @@
-// ServingDiff: what members are to be told so that they serve what they should,
-// by pure functions of what they have and of what is wanted.
+// ServingDiff: the commands that lead members to the desired state, as pure
+// functions of the observed and the desired state.
 //
 // Bundles are loaded first, then routers are told the new placement, and only
 // when all of them have it are the old bundles released: calls never wait. A
@@ -36,8 +36,8 @@ void Adopt(const v1::Placement& kept, ServedModel* model);
 // earlier coordinator had placed on them.
 void FindKept(ServedModel* model, ObservedMembers* members);
 
-// What is wanted next of a model: brings its assignment, placement, phase and
-// failure up to what members have. `next_version`: of the placement, if it
+// The next desired state of a model: updates its assignment, placement, phase
+// and failure to the members' state. `next_version`: of the placement, if it
 // changes; higher than all before.
 void Advance(const ObservedMembers& members, int64_t next_version,
              ServedModel* model);

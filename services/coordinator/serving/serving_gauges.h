@@ -1,5 +1,4 @@
-// ServingGauges: how far the models that are served are from having all their
-// replicas.
+// ServingGauges: metrics of missing replicas of served models.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
 #define SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_

@@ -1,4 +1,4 @@
-// What a caller sees of the models that a cluster serves.
+// The served models that a caller may see.
 
 #ifndef SERVICES_COORDINATOR_SERVING_VISIBLE_MODELS_H_
 #define SERVICES_COORDINATOR_SERVING_VISIBLE_MODELS_H_

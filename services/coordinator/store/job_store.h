@@ -1,6 +1,6 @@
-// JobStore: what a coordinator must know after a restart: its jobs with every
-// change of their states, the models that it serves, and where it had placed
-// their experts. Nothing of members, who join anew.
+// JobStore: the state that a coordinator needs after a restart: its jobs with
+// every change of their states, the served models and the placement of their
+// experts. Nothing about members, which rejoin.
 //
 // An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
 //
@@ -15,8 +15,8 @@
 //
 //   placements        where its experts are
 //
-// A release only adds to what the one before wrote, so that a coordinator can
-// be replaced by one of the next release, and by one of its own again.
+// A release only extends the schema of the previous one, so that a coordinator
+// can be replaced by one of the next release, and back.
 //
 // It stays small: of each job the last kMaxChanges changes are kept, and beyond
 // kMaxJobs jobs the oldest that are over are forgotten.

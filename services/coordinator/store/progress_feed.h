@@ -1,4 +1,4 @@
-// ProgressFeed: what a job last said of itself, and those who listen.
+// ProgressFeed: the latest progress of a job, and its listeners.
 
 #ifndef SERVICES_COORDINATOR_STORE_PROGRESS_FEED_H_
 #define SERVICES_COORDINATOR_STORE_PROGRESS_FEED_H_

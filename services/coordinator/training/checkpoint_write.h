@@ -1,5 +1,4 @@
-// CheckpointWrite: a checkpoint of a job that is being written while its steps
-// go on.
+// CheckpointWrite: a checkpoint of a job, written while its steps continue.
 //
 // The members that hold parameters, and the coordinator for dense ones that it
 // has, have taken snapshots between two steps and write them. When all shards
@@ -42,10 +41,10 @@ class CheckpointWrite {
 
   int64_t step() const { return step_; }
 
-  // Takes up what has come.
+  // Processes results that have arrived.
   void Poll();
 
-  // It has come to an end, and to which: the path, or why it is in vain.
+  // Whether it has ended; path() is the outcome: the path or an error.
   bool done() const { return path_.has_value(); }
   const absl::StatusOr<std::string>& path() const { return *path_; }
   // It was a member that failed, not the coordinator or its disk.
@@ -53,8 +52,8 @@ class CheckpointWrite {
   // Nobody but the coordinator is needed any more.
   bool has_all_shards() const { return commit_ != nullptr; }
 
-  // Gives it up, and leaves nothing of it; or all of it, if it is nearly done:
-  // it is then done() and has a path. Waits for the tensor that is being
+  // Abandons it and removes its files; or completes it, if only the commit is
+  // missing: it is then done() and has a path. Waits for the tensor being
   // written, but not if the job is halted.
   void Drop();
 

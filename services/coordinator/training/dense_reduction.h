@@ -1,6 +1,6 @@
 // DenseReduction: the routers of one attempt at a job that own its dense
-// parameters among themselves, and how they come together. Decisions and
-// messages only: no threads, nothing is sent.
+// parameters among themselves, and their rendezvous. Decisions and messages
+// only: no threads, no communication.
 //
 // The routers are the same for as long as the attempt lives. One that is lost
 // takes what it owns with it, as a worker does.

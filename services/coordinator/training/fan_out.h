@@ -1,4 +1,5 @@
-// FanOut: one command for each of several members, and what comes of them.
+// FanOut: sends one command to each of several members and collects the
+// replies.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_FAN_OUT_H_
 #define SERVICES_COORDINATOR_TRAINING_FAN_OUT_H_
@@ -22,13 +23,13 @@ struct MemberReplies {
   absl::Status error;                     // the first that came, or OK
   size_t missing = 0;                     // neither replied, failed nor lost
 
-  // All have replied, or it is in vain.
+  // All have replied, or one has failed.
   bool decided() const { return missing == 0 || !error.ok(); }
 };
 
-// Sends the commands at once. What comes is filled in by `mailbox`, i.e. on the
-// job's thread. How long members may take is for Members to say, which cuts off
-// who takes longer; `more` is as in Members::Send. Does not block.
+// Sends the commands at once. Replies are filled in through `mailbox`, i.e. on
+// the job's thread. Members enforces time limits by cutting off slow members;
+// `more` is as in Members::Send. Does not block.
 std::shared_ptr<const MemberReplies> FanOut(
     Members& members, const std::shared_ptr<JobMailbox>& mailbox,
     MemberCommands commands, absl::Duration more = absl::ZeroDuration());

@@ -10,13 +10,13 @@
 // A router that is lost, or fails for a passing reason, has its microbatches
 // run again, with the same result; routers that join help.
 //
-// A lost worker takes its experts' weights with it, and so ends the attempt.
-// With buddies the others then write what it had: see Rescue(). With another
-// `reduce` than the coordinator's, routers own the dense parameters (see
+// A lost worker's experts are lost with it, which ends the attempt. With
+// buddies the others then write its state: see Rescue(). With another `reduce`
+// than the coordinator's, routers own the dense parameters (see
 // DenseReduction), and all that is said of workers holds for them, too.
 //
-// All of it is on the job's thread. Whatever waits returns an error when the
-// attempt is over by what comes meanwhile, and exit() says how.
+// Everything runs on the job's thread. A blocking call returns an error if an
+// event ends the attempt meanwhile, and exit() says how.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_ATTEMPT_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_ATTEMPT_H_
@@ -49,7 +49,7 @@ namespace gshard {
 
 class JobAttempt {
  public:
-  // How an attempt ends that does not finish the job, which goes on unless it
+  // How an attempt ends without finishing the job, which continues unless it
   // has failed.
   enum class Exit {
     kFailed,
@@ -77,8 +77,8 @@ class JobAttempt {
   // That own dense parameters.
   size_t num_owners() const { return holders_.size() - num_workers(); }
 
-  // Tells members to drop the session, at once or, with `in_order`, when they
-  // have done with it, and gives up a checkpoint that is not written yet.
+  // Tells members to drop the session, at once or, with `in_order`, after its
+  // queued commands, and abandons an unfinished checkpoint.
   std::shared_ptr<const MemberReplies> Release(bool in_order = false);
 
  private:
@@ -118,8 +118,8 @@ class JobAttempt {
   absl::StatusOr<StepStatistics> StatisticsOf(
       const Assignment& assignment, bool validation,
       const v1::MicrobatchDone& done) const;
-  // What becomes of a microbatch that has failed: an error ends the attempt;
-  // else it is to be released at that time.
+  // Handles a failed microbatch: an error ends the attempt; otherwise returns
+  // when to release it again.
   absl::StatusOr<MonotonicTime> OnMicrobatchFailed(
       const Assignment& assignment, const absl::Status& status,
       MicrobatchSchedule* schedule);

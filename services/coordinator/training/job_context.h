@@ -1,4 +1,5 @@
-// JobContext: what a job's thread keeps over the attempts, and how it waits.
+// JobContext: the state of a job's thread across attempts, and its blocking
+// operations.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_
@@ -40,8 +41,9 @@ struct JobContext {
         reporter(job, env.metrics, feed),
         attempt(settings.attempt) {}
 
-  // Runs what comes until `done` holds, or until then. Errors: Cancelled if the
-  // job is cancelled or halted; Unavailable if it is to stop, and may at once.
+  // Processes events until `done` holds or `until` has passed. Errors:
+  // Cancelled if the job is cancelled or halted; Unavailable if it is to stop,
+  // and may at once.
   absl::Status Await(const std::function<bool()>& done,
                      MonotonicTime until = MonotonicTime::InfiniteFuture());
   // Those errors of Await().

@@ -1,7 +1,7 @@
-// JobMailbox: all that comes to a job's thread from others: replies of members,
-// results of disks, word that members have come or gone, and what the
-// coordinator wants of the job. They come in the order in which they were sent,
-// one at a time, while the thread waits; so what they change needs no lock.
+// JobMailbox: all events for a job's thread: replies of members, disk results,
+// membership changes and requests of the coordinator. They are processed in the
+// order in which they were sent, one at a time, while the thread waits; so the
+// state that they change needs no lock.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
@@ -28,7 +28,7 @@ class JobMailbox {
   void TellMembersChanged() {
     Post([this] { members_changed_ = true; });
   }
-  // The job is to end now; after the step that is being run; without a word.
+  // Ends the job now; after the running step; silently.
   void Cancel() {
     Post([this] { cancelled_ = true; });
   }
@@ -43,7 +43,7 @@ class JobMailbox {
 
   // Runs the next event, or returns at `until`, whichever comes first.
   virtual void Next(MonotonicTime until);
-  // Nobody looks any more; drops what is there.
+  // Stops accepting events and drops pending ones.
   void Close();
 
   bool cancelled() const { return cancelled_; }

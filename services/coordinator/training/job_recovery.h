@@ -1,4 +1,4 @@
-// How a job goes on after what ended an attempt at it. Decisions only.
+// How a job continues after an attempt has ended. Decisions only.
 //
 // Every step is a function of the job and of the step before, so what is made
 // again has the same bits, on whatever members.
@@ -17,7 +17,7 @@
 
 namespace gshard {
 
-// Whether doing the same again may help: somebody was lost or too slow.
+// Whether a retry may help: a member was lost or too slow.
 bool IsPassing(const absl::Status& status);
 
 // Before a microbatch is handed out for the `attempt`-th time after the first:

@@ -29,8 +29,9 @@ class JobRouters {
   // gone.
   void Reconcile();
 
-  // Takes up what has come; `training`: the job waits for none of them. Errors:
-  // what fails the job; Unavailable if a router that owns parameters is lost.
+  // Processes replies that have arrived; `training`: the job waits for none of
+  // them. Errors: what fails the job; Unavailable if a router that owns
+  // parameters is lost.
   absl::Status Poll(bool training);
   // When Poll() has something to do, though nothing comes.
   MonotonicTime next() const;

@@ -1,13 +1,13 @@
-// A training job from its first moment to its end, on a thread of its own.
+// The whole life of a training job, on its own thread.
 //
 //   prepare -> wait for members -> attempt -> ... -> serve -> over
 //
-// An attempt that is lost, rolls back or makes way for members that have joined
-// is followed by another one, from the last checkpoint. Before that loads,
-// members drop the last one's session, for there may not be memory for both.
+// An attempt that is lost, rolls back or ends because members have joined is
+// followed by another one, from the last checkpoint. Before that loads, members
+// drop the previous session, since there may not be memory for both.
 //
-// Nothing else touches the job's state: whatever others have to say comes by
-// the mailbox, and what they may know is published to a JobStatus and a feed.
+// Nothing else touches the job's state: events arrive through the mailbox, and
+// state for others is published to a JobStatus and a feed.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_RUN_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_RUN_H_
@@ -149,8 +149,8 @@ class JobThread {
   // Ends it after the step that is being run, with a checkpoint; without one if
   // no step is. A durable job is parked, i.e. queued again.
   void Stop() { mailbox_->Stop(); }
-  // The coordinator is about to send its members away: that they go is no loss
-  // any more, and nothing is noted of the job from here on.
+  // The coordinator is about to dismiss its members: their departure no longer
+  // counts as a loss, and nothing more is recorded of the job.
   void Halt() { mailbox_->Halt(); }
 
   // Null unless training is loaded and the coordinator reduces.

@@ -6,14 +6,14 @@
 // queued behind the one that it runs, so that it never waits for the
 // coordinator; the last ones go to routers that are idle.
 //
-// Gradients are summed in order of their microbatches, so whoever sums keeps
-// those that come early. How many that are is bounded by a window: a microbatch
-// is handed out only if it is less than `window` behind the oldest one that is
-// missing, i.e. not finished. As all before that one are in every sum, what is
-// early lies behind it and within the window: fewer than `window`. Four for
-// each router that is there keep all of them busy, so the window is no larger.
+// Gradients are summed in order of their microbatches, so early ones are
+// buffered. Their number is bounded by a window: a microbatch is handed out
+// only if it is less than `window` behind the oldest one that is missing, i.e.
+// not finished. As all before that one are in every sum, what is early lies
+// behind it and within the window: fewer than `window`. Four for each router
+// that is there keep all of them busy, so the window is no larger.
 //
-// That gets nobody stuck. The oldest missing microbatch is within the window by
+// This cannot deadlock. The oldest missing microbatch is within the window by
 // itself, on its first attempt as on any later one, and is the first that
 // Assign() looks at when it waits. So as long as there is a router it is either
 // being run, or its Release() is due, or Assign() hands it out when a router
@@ -64,9 +64,9 @@ class MicrobatchSchedule {
   // It is finished. REQUIRES: IsCurrent.
   void Finish(const Assignment& assignment);
 
-  // It must run again, not before Release(), as the next attempt. Failed()
-  // returns how often this microbatch has; one that made way for others has
-  // not. REQUIRES: IsCurrent.
+  // It must be rerun as the next attempt, not before Release(). Failed()
+  // returns how often this microbatch has failed; a preempted one has not.
+  // REQUIRES: IsCurrent.
   int32_t Failed(const Assignment& assignment);
   void Preempted(const Assignment& assignment);
   void Release(int32_t microbatch);

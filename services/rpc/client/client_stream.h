@@ -28,11 +28,11 @@
 
 namespace gshard {
 
-// How long after a stream is over its handler is told so at the latest. gRPC
-// itself says so at once, unless the socket still has bytes of it to send: then
-// it waits until the peer takes them, whatever has been cancelled, timed out or
-// pinged. TCP ends that by its user timeout; a unix socket, whose peer is
-// paused, never does.
+// The longest delay from the end of a stream until its handler is notified.
+// gRPC itself notifies at once, unless the socket still has bytes of the stream
+// to send: then it waits until the peer reads them, regardless of cancellation,
+// timeouts or pings. TCP ends that by its user timeout; a unix socket with a
+// paused peer never does.
 inline constexpr std::chrono::milliseconds kStreamEndPatience{2'000};
 
 // Implementation: a handler that is told once of the end, by whoever is first.
@@ -141,7 +141,7 @@ class ClientStream final
     });
   }
 
-  // What the handler is told if gRPC's own word comes too late.
+  // The status for the handler if gRPC's own comes too late.
   absl::Status LateEnd() const {
     if (!decode_error_.ok()) return decode_error_;
     if (cancelled_) return absl::CancelledError("the stream was cancelled");

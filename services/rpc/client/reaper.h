@@ -1,5 +1,5 @@
-// The reaper: a thread that does for streams what gRPC's own threads cannot do,
-// or cannot be waited for to do.
+// The reaper: a thread for the cleanup of streams that gRPC's own threads
+// cannot do, or not in time.
 
 #ifndef SERVICES_RPC_CLIENT_REAPER_H_
 #define SERVICES_RPC_CLIENT_REAPER_H_

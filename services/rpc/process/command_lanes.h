@@ -1,6 +1,6 @@
-// CommandLanes: runs tasks in lanes. Tasks of one lane run one after the other,
-// in order; lanes run at the same time, each on a thread of its own that lasts
-// while the lane has tasks. A session has any number of lanes.
+// CommandLanes: runs tasks in lanes. Tasks of one lane run sequentially, in
+// order; lanes run concurrently, each on its own thread, which lasts while the
+// lane has tasks. A session has any number of lanes.
 
 #ifndef SERVICES_RPC_PROCESS_COMMAND_LANES_H_
 #define SERVICES_RPC_PROCESS_COMMAND_LANES_H_

@@ -69,31 +69,31 @@ class MemberHandler {
  public:
   virtual ~MemberHandler() = default;
 
-  // Does a command and returns the outcome: `status` and `result`; command_id
-  // is filled in. May block: commands of one session come one after the other,
-  // in the order in which they were sent, on a thread of the session's own;
-  // those of different sessions come at the same time.
+  // Executes a command and returns the outcome: `status` and `result`;
+  // command_id is filled in. May block: commands of one session are executed
+  // sequentially, in the order in which they were sent, on the session's own
+  // thread; those of different sessions run concurrently.
   virtual v1::CommandReply Handle(const v1::Command& command) = 0;
 
-  // Called before Handle(), in its place in the order. If it returns a
-  // function, Handle() does not follow: the function does the rest of the
+  // Called before Handle(), in command order. If it returns a function, a
+  // continuation, Handle() is not called: the continuation completes the
   // command and returns its outcome, on another thread, while the session's
-  // next commands go on. Such rests of one session and action come one after
-  // the other.
+  // next commands run. Continuations of one session and action run
+  // sequentially.
   virtual std::function<v1::CommandReply()> Begin(const v1::Command& command) {
     (void)command;
     return nullptr;
   }
 
-  // Makes a Handle() and a rest of `session` that are running return soon, with
-  // CANCELLED: AbortSession has come, or the stream is lost. Waiting ones have
-  // been answered with CANCELLED already; Handle(AbortSession) follows when the
-  // running Handle() has returned. Must not block.
+  // Makes a running Handle() and continuation of `session` return soon, with
+  // CANCELLED: AbortSession has arrived, or the stream is lost. Waiting ones
+  // have been answered with CANCELLED already; Handle(AbortSession) follows
+  // when the running Handle() has returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
   // The lease is lost: drop all sessions of jobs, as the coordinator does;
-  // those of served models stay. No Handle() and no rest is running, and none
-  // comes before this returns.
+  // those of served models stay. No Handle() or continuation is running, and
+  // none starts before this returns.
   virtual void OnLost() = 0;
 
   // The next heartbeat's load.
@@ -159,7 +159,7 @@ class MemberClient {
   const MemberOptions options_;
   MemberHandler* const handler_;
   std::shared_ptr<grpc::Channel> channel_;
-  CommandLanes lanes_;  // 0, and those of rests by the command's action
+  CommandLanes lanes_;  // 0, and those of continuations by the command's action
 
   mutable Mutex mutex_;
   CondVar changed_;

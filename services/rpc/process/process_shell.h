@@ -1,7 +1,7 @@
-// ProcessShell: what coordinator, routers and expert workers are beside their
-// service: metrics and their endpoint, security, the gRPC server, membership,
-// and a life from Start() to the end of Drain(). Several may live in one
-// process.
+// ProcessShell: the common shell of coordinator, routers and expert workers
+// around their service: metrics and their endpoint, security, the gRPC server,
+// membership, and the lifecycle from Start() to the end of Drain(). Several may
+// exist in one process.
 
 #ifndef SERVICES_RPC_PROCESS_PROCESS_SHELL_H_
 #define SERVICES_RPC_PROCESS_PROCESS_SHELL_H_

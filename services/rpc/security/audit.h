@@ -1,6 +1,5 @@
-// Audit: one line in the log for each act that changes what a cluster trains or
-// serves, also for one that is refused: who asked for what, and what came of
-// it.
+// Audit: one log line for each action that changes what a cluster trains or
+// serves, even if refused: caller, action and outcome.
 //
 //   {...,"message":"audit","act":"load","caller":"ops","request_id":"order-7",
 //    "target":"titles","directory":"/data/titles/step-00020000","outcome":"OK"}
@@ -37,7 +36,7 @@ struct Act {
   std::string directory = {};  // that it is about, if any; likewise
 };
 
-// A warning if it was refused or failed. What is very long is cut.
+// A warning if it was refused or failed. Long values are truncated.
 void Audit(const Act& act, const absl::Status& outcome);
 
 // `done`, after an audit of the outcome.

@@ -12,11 +12,10 @@
 // subject's alternative names, DNS name, URI or IP address. A caller may have
 // several lines.
 //
-// Of several roles, separated by commas, each may be limited: "translate:" and
-// "admin:" to models, by a pattern of their names in which a '*' stands for any
-// characters; "train:" to jobs, by an absolute folder without spaces and commas
-// in which everything has to lie that they name, or in another such folder of
-// the caller.
+// Roles are separated by commas, and each may be limited: "translate:" and
+// "admin:" to models, by a name pattern in which '*' matches any characters;
+// "train:" to jobs, by an absolute folder without spaces and commas: all paths
+// of a job must be in such folders of the caller.
 
 #ifndef SERVICES_RPC_SECURITY_AUTH_TABLE_H_
 #define SERVICES_RPC_SECURITY_AUTH_TABLE_H_
@@ -34,7 +33,7 @@
 
 namespace gshard {
 
-// What a call shows of its caller.
+// The credentials of a call.
 struct Credentials {
   // Of the metadata "authorization"; absent if there is none.
   std::optional<std::string> authorization;
@@ -50,9 +49,9 @@ class AuthTable {
   // Errors: InvalidArgument with the line's number; it never cites a digest.
   static absl::StatusOr<AuthTable> Parse(absl::string_view text);
 
-  // Errors: Unauthenticated if nothing is shown, or nothing that is known: with
-  // the same words whatever is wrong about a token. A token that is shown
-  // decides alone. Takes the same time for every token.
+  // Errors: Unauthenticated without known credentials, with the same message
+  // for every invalid token. If there is a token, it alone decides. Takes
+  // constant time for tokens.
   absl::StatusOr<Caller> Identify(const Credentials& credentials) const;
 
   size_t size() const { return tokens_.size() + certificates_.size(); }

@@ -1,4 +1,4 @@
-// Caller: who calls, and what that caller may do: roles, each of which may be
+// Caller: the identity and the rights of a caller: roles, each of which may be
 // limited to models or to a folder. All decisions are pure functions; the guard
 // asks for the method, handlers for the models and paths of a request.
 
@@ -38,7 +38,7 @@ std::string GrantsText(const Grants& grants);
 // All roles, without limits.
 const Grants& AllGrants();
 
-// The name of all whom nobody knows.
+// The name of all unknown callers.
 inline constexpr char kAnonymous[] = "anonymous";
 
 struct Caller {

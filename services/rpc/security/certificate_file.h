@@ -1,5 +1,5 @@
-// Certificates and keys in PEM files: what can be wrong about them is found
-// here, with words, before gRPC fails handshakes over it without any.
+// Certificates and keys in PEM files: finds defects with a clear error, before
+// gRPC fails handshakes without one.
 
 #ifndef SERVICES_RPC_SECURITY_CERTIFICATE_FILE_H_
 #define SERVICES_RPC_SECURITY_CERTIFICATE_FILE_H_

@@ -1,6 +1,6 @@
-// Security: what a process needs to be safe on a network, made of its options
-// and kept up to date with their files: TLS for its server and its calls, who
-// its callers are, and the token that it sends.
+// Security: a process's network security, built from its options and kept up to
+// date with their files: TLS for its server and its calls, authentication of
+// callers, and the token that it sends.
 //
 //   ASSIGN_OR_RETURN(auto security,
 //                    Security::CreateForServer(options, listen));

@@ -1,5 +1,5 @@
-// CallCount: the calls that a server has under way, of all and of each caller,
-// and whether there is room for another one.
+// CallCount: the open calls of a server, in total and per caller, and whether
+// there is room for another one.
 
 #ifndef SERVICES_RPC_SERVER_CALL_COUNT_H_
 #define SERVICES_RPC_SERVER_CALL_COUNT_H_
@@ -17,9 +17,9 @@ class CallCount {
  public:
   explicit CallCount(int64_t most) : most_(most) {}
 
-  // All of them together may be `most`, those of a known caller its share
-  // (services/base/share.h); who nobody knows by name shares one name with
-  // others, and so has no share of its own.
+  // At most `most` in total, and for a known caller its share
+  // (services/base/share.h); unknown callers have one name in common, and so no
+  // shares.
   bool HasRoom(const std::string& caller) const;
 
   // Counts, whether there is room or not.

@@ -1,6 +1,5 @@
-// The guard before a server's handlers: credentials to listen with that let
-// only those calls through that their caller may make. A refused call reaches
-// no handler.
+// The guard before a server's handlers: server credentials that pass only calls
+// that the caller may make. A refused call reaches no handler.
 
 #ifndef SERVICES_RPC_SERVER_CALL_GUARD_H_
 #define SERVICES_RPC_SERVER_CALL_GUARD_H_
@@ -43,8 +42,8 @@ struct CallGate {
 
 // With TLS if `security` has it for `address`.
 //
-// gRPC 1.51 takes a guard for TLS only; we serve unix sockets and, if told so,
-// TCP without, where tokens count too.
+// gRPC 1.51 supports a guard for TLS only; unix sockets and, if configured, TCP
+// are served without TLS, where tokens are checked, too.
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
     std::shared_ptr<const Security> security,
     std::shared_ptr<const CallGate> gate, const std::string& address);

@@ -1,5 +1,5 @@
-// CallInfo: what a handler may want to know of the call that it serves: who
-// calls, the request's id and its trace. Never log what a request says.
+// CallInfo: metadata of the call that a handler serves: caller, request id and
+// trace. Never log a request's contents.
 //
 //   const CallInfo info = CallInfoOf(*context);
 //   limits.Charge(info.caller.name);
@@ -34,9 +34,9 @@ struct CallInfo {
 // the handler.
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
-// Implementation, for ServerShell: finds these things out for every call,
-// counts it in the gate until it is over, answers with the id, and logs a line
-// at the call's end, at most so many a second.
+// Implementation, for ServerShell: determines this for every call, counts the
+// call in the gate until it is over, answers with the id, and logs the call's
+// end, at most this many lines per second.
 inline constexpr int64_t kCallLinesPerSecond = 20;
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,

@@ -1,11 +1,12 @@
-// ConnectionMeter: what a server holds for clients before it has a message that
-// it could look at, and who has to go when that is too much.
+// ConnectionMeter: accounts for the bytes of incomplete messages that a server
+// holds for clients, and decides which connections to close when they are too
+// many.
 //
-// gRPC 1.51 checks the size of a message when it has all of it, and makes the
-// window as wide as the message says to be. So bytes are counted at the
-// sockets: what came on a connection and was not handed on as a message, is
-// held. Headers and HTTP/2's and TLS's own bytes come on top; they are forgiven
-// as calls begin and messages arrive, so that they never add up.
+// gRPC 1.51 checks the size of a message only when it is complete, and opens
+// the window as wide as the message claims to be. So bytes are counted at the
+// sockets: bytes received on a connection and not delivered as a message are
+// held. Headers and the overhead of HTTP/2 and TLS are added to that; they are
+// forgiven as calls begin and messages arrive, so that they never accumulate.
 //
 // Connections of members, over which a call was let through that only a member
 // may make, are not metered: their messages are large and many.
@@ -47,10 +48,10 @@ class ConnectionMeter {
   // Numbers that the caller gives, of connections and of calls; each once.
   using Id = uint64_t;
 
-  // A connection may hold so much and, for each message that it may be sending,
-  // twice what that one may have: so that who sends a little too much is told.
-  // It may hold more for a moment, in which calls begin whose messages are
-  // already there.
+  // A connection may hold this much and, for each message that it may be
+  // sending, twice that message's limit, so that a slightly too large message
+  // gets an error instead. It may hold more for a moment, while calls begin
+  // whose messages have already arrived.
   static constexpr int64_t kSlack = 96 << 10;
   static constexpr std::chrono::milliseconds kPatience{500};
   // Forgiven to each connection, for pings and windows.
@@ -58,9 +59,9 @@ class ConnectionMeter {
   // What a stream may send before anybody reads it.
   static constexpr int64_t kStreamWindow = 64 << 10;
 
-  // For so long after the end of a connection its host's new ones begin one
-  // after another, with a pause between them: what each may send before it is
-  // ended too has to be read.
+  // For this long after a connection was closed, new ones of its host begin one
+  // at a time, with a pause between them, since the bytes that each may send
+  // before it is closed, too, have to be read.
   static constexpr std::chrono::milliseconds kMistrust{5'000};
   static constexpr std::chrono::milliseconds kPause{100};
 

@@ -1,7 +1,7 @@
 // ConnectionWatch: accepts a server's TCP connections, hands them to gRPC, and
-// keeps an eye on what they make gRPC hold: see connection_meter.h for the
-// rules. A connection that breaks one is shut down with all that gRPC has of
-// it; a call whose request does not come in time gets DEADLINE_EXCEEDED.
+// monitors the memory that they make gRPC hold: see connection_meter.h for the
+// rules. A connection that breaks one is shut down and its memory freed; a call
+// whose request does not arrive in time gets DEADLINE_EXCEEDED.
 //
 // gRPC does not say what it has received, but the kernel does. So this keeps a
 // duplicate of each connection's descriptor and reads the kernel's counters:
@@ -52,7 +52,7 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   // files to the most that it may have. Once. Errors: ResourceExhausted.
   absl::Status Start(std::vector<int> listeners, HandOver hand_over);
 
-  // Closes the listeners. What is open goes on, and is watched.
+  // Closes the listeners. Open connections stay and are still watched.
   void StopAccepting();
   // Then ends the thread: nothing is watched any more.
   void Stop();

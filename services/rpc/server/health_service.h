@@ -1,6 +1,6 @@
-// HealthService: grpc.health.v1.Health, as gRPC's own, but for two things that
-// that one has not: a request is read after its call is known (raw_service.h),
-// and watchers are counted.
+// HealthService: grpc.health.v1.Health like gRPC's own, with two additions: a
+// request is read after its call is known (raw_service.h), and watchers are
+// limited.
 
 #ifndef SERVICES_RPC_SERVER_HEALTH_SERVICE_H_
 #define SERVICES_RPC_SERVER_HEALTH_SERVICE_H_

@@ -1,12 +1,12 @@
 // RawService: a service of raw methods that begins its calls before their
 // requests are read.
 //
-// gRPC reads the request of a unary or server-streaming call before any code of
-// ours hears of the call: nobody could say from whom it holds bytes, nor end a
-// call whose request never comes. From the server's point of view such a call
-// is a stream with one message to read, so these methods are registered as
-// streams, and read once the call's interceptors exist. Handlers are as before:
-// they are called with the request.
+// gRPC reads the request of a unary or server-streaming call before any
+// application code learns of the call: the held bytes could not be attributed
+// to a peer, nor a call ended whose request never arrives. From the server's
+// point of view such a call is a stream with one message to read, so these
+// methods are registered as streams, and read once the call's interceptors
+// exist. Handlers are as before: they are called with the request.
 //
 //   class Service final
 //       : public RawService<v1::FooService::WithRawCallbackMethod_Get<

@@ -16,9 +16,9 @@
 // everybody; for other methods see method_roles.h, and call_info.h for what
 // handlers and logs are told of a call.
 //
-// What clients make a server hold before anybody has looked at it is bounded,
-// see connection_watch.h; over unix sockets only by calls, windows and the time
-// that a request may take, as their files' permissions say who may use them.
+// The memory for incomplete messages of clients is bounded, see
+// connection_watch.h; over unix sockets, which file permissions protect, only
+// by the limits of calls, windows and request time.
 
 #ifndef SERVICES_RPC_SERVER_SERVER_H_
 #define SERVICES_RPC_SERVER_SERVER_H_
@@ -72,8 +72,8 @@ struct ServerOptions {
   // What may be held for clients, and how long a request may take.
   MeterLimits limits = {};
 
-  // A client that answers nothing for so long is gone, with all its calls. From
-  // 100 ms to an hour.
+  // A client that is silent for this long is considered gone, with all its
+  // calls. From 100 ms to an hour.
   std::chrono::milliseconds silence = kDefaultSilence;
   // A connection without calls is closed after `idle`, and clients make another
   // when they need it; one that is older than `age` takes no new calls, and its

@@ -2,7 +2,7 @@
 // call. See server_stream.h and client_stream.h for how one begins.
 //
 // Messages are protobuf messages, or Frames. Nothing here blocks: a sender
-// queues, and a handler is told what comes by gRPC's own threads.
+// queues, and a handler is called by gRPC's own threads.
 
 #ifndef SERVICES_RPC_WIRE_STREAM_H_
 #define SERVICES_RPC_WIRE_STREAM_H_
