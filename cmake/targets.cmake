@@ -41,10 +41,8 @@ function(gshard_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  add_executable(${name} ${ARG_SRCS})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE
-    ${ARG_DEPS} GTest::gtest_main GTest::gmock)
+  gshard_binary(${name} SRCS ${ARG_SRCS}
+    DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   gshard_test_options(${name})
   target_precompile_headers(${name} REUSE_FROM gshard_test_headers)
   set_target_properties(${name} PROPERTIES
@@ -71,8 +69,9 @@ function(gshard_benchmark name)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmark)
 endfunction()
 
+# Beyond gshard_compile_options(): those that a precompiled header and its users
+# have to share.
 function(gshard_test_options target)
-  gshard_compile_options(${target})
   target_compile_options(${target} PRIVATE
     -O0 -U_FORTIFY_SOURCE -pthread
     $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)

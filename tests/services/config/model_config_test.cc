@@ -100,6 +100,14 @@ struct BadText {
   const char* message;  // or a part of it
 };
 
+// Checkpoints of earlier releases have them.
+TEST(ModelConfigTest, ReadsReservedFieldsAsIfTheyWereNotThere) {
+  ASSERT_OK_AND_ASSIGN(const ModelConfig config,
+                       ParseModelConfig("normalization: RMS\nexperts: 8"));
+  ASSERT_OK_AND_ASSIGN(const ModelConfig plain, ParseModelConfig("experts: 8"));
+  EXPECT_EQ(config, plain);
+}
+
 TEST(ModelConfigTest, SaysWhereTextIsNotAModelConfig) {
   const BadText cases[] = {
       {"heads: 4\n  expert: 4", "line 2, column 9: "},
