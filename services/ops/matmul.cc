@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
+#include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
 #include "services/tensor/buffer.h"
 
@@ -241,16 +242,6 @@ void Execute(const Block& block, const T* a, const T* b, float* c) {
   CopyRows(m, n, dense_c.data(), n, c, block.c_stride);
 }
 
-// Without the instructions oneDNN has no products of bfloat16, or slow ones.
-bool HasBFloat16() {
-  static const bool has = [] {
-    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    return isa == dnnl_cpu_isa_avx512_core_bf16 ||
-           isa == dnnl_cpu_isa_avx512_core_amx;
-  }();
-  return has;
-}
-
 void Multiply(const Block& block, const float* a, const float* b, float* c) {
   ThreadCache();  // sets the thread count
   if (!UseGemm(block.shape)) {
@@ -272,8 +263,13 @@ void Widen(int64_t rows, int64_t size, const BFloat16* from, int64_t stride,
 
 void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
-  if (HasBFloat16()) return Execute(block, a, b, c);
   const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  if (HasBf16Panels()) {
+    if (transpose_a || transpose_b) return Execute(block, a, b, c);
+    return MultiplyRows(m, n, k, a, block.a_stride, b, block.b_stride, c,
+                        block.c_stride, block.accumulate);
+  }
+  // oneDNN has no products of bfloat16 then, or slow ones.
   thread_local std::vector<float> wide_a, wide_b;
   Block wide = block;
   wide.a_stride = transpose_a ? m : k;

@@ -1,0 +1,194 @@
+#include "services/ops/bf16_panel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "services/base/check.h"
+
+namespace gshard {
+
+// oneDNN is asked, so that DNNL_MAX_CPU_ISA holds for all products.
+bool HasBf16Panels() {
+#if defined(__x86_64__)
+  static const bool has = [] {
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return isa == dnnl_cpu_isa_avx512_core_bf16 ||
+           isa == dnnl_cpu_isa_avx512_core_amx;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
+#if defined(__x86_64__)
+
+#define GSHARD_BF16 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+
+#ifdef __clang__
+#define GSHARD_UNROLL _Pragma("unroll")
+#else
+#define GSHARD_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+namespace {
+
+// Rows of c whose sums are in registers at the same time: 24 of the 32.
+constexpr int64_t kRows = 8;
+constexpr int64_t kVectors = kPanelColumns / 16;
+
+// Rows of b that are packed at a time, within a call: 96 KiB, which the level 2
+// cache holds. Fewer mean more rounds over c.
+constexpr int64_t kDepth = 1024;
+
+// Of the columns from 16 * `vector` on, those that are below `n`.
+inline uint16_t ColumnMask(int64_t n, int64_t vector) {
+  return (1u << std::clamp<int64_t>(n - 16 * vector, 0, 16)) - 1;
+}
+
+GSHARD_BF16 void PackPanel(const BFloat16* b, int64_t stride, int64_t k,
+                           int64_t n, BFloat16* to) {
+  for (int64_t i = 0; i < k; i += 2, b += 2 * stride, to += 2 * kPanelColumns) {
+    for (int64_t v = 0; v < kVectors; ++v) {
+      const __mmask16 mask = ColumnMask(n, v);
+      const __m512i even =
+          _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b + 16 * v));
+      const __m512i odd = _mm512_cvtepu16_epi32(
+          _mm256_maskz_loadu_epi16(i + 1 < k ? mask : 0, b + stride + 16 * v));
+      _mm512_store_si512(to + 32 * v,
+                         _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+    }
+  }
+}
+
+// Sums of kCount rows of c and 48 columns; in registers, as long as all loops
+// over them are unrolled.
+template <int kCount>
+using Sums = __m512[kCount][kVectors];
+
+// Adds two rows of b.
+template <int kCount>
+GSHARD_BF16 inline void AddPair(const BFloat16* a, int64_t a_stride,
+                                const BFloat16* pairs, int bytes,
+                                Sums<kCount>& sums) {
+  const auto b0 = (__m512bh)_mm512_load_si512(pairs);
+  const auto b1 = (__m512bh)_mm512_load_si512(pairs + 32);
+  const auto b2 = (__m512bh)_mm512_load_si512(pairs + 64);
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    int32_t pair = 0;
+    std::memcpy(&pair, a + r * a_stride, bytes);
+    const auto x = (__m512bh)_mm512_set1_epi32(pair);
+    sums[r][0] = _mm512_dpbf16_ps(sums[r][0], x, b0);
+    sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, b1);
+    sums[r][2] = _mm512_dpbf16_ps(sums[r][2], x, b2);
+  }
+}
+
+// kCount rows of c, at most 48 columns.
+template <int kCount>
+GSHARD_BF16 void MultiplyBlock(int64_t n, int64_t k, const BFloat16* a,
+                               int64_t a_stride, const BFloat16* panel,
+                               float* c, int64_t c_stride, bool accumulate) {
+  Sums<kCount> sums;
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    GSHARD_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      sums[r][v] = _mm512_maskz_loadu_ps(accumulate ? ColumnMask(n, v) : 0,
+                                         c + r * c_stride + 16 * v);
+    }
+  }
+  for (int64_t i = 0; i + 1 < k; i += 2, panel += 2 * kPanelColumns) {
+    AddPair<kCount>(a + i, a_stride, panel, 2 * sizeof(BFloat16), sums);
+  }
+  if (k % 2 == 1) {
+    AddPair<kCount>(a + k - 1, a_stride, panel, sizeof(BFloat16), sums);
+  }
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    GSHARD_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_mask_storeu_ps(c + r * c_stride + 16 * v, ColumnMask(n, v),
+                            sums[r][v]);
+    }
+  }
+}
+
+using BlockFunction = void (*)(int64_t n, int64_t k, const BFloat16* a,
+                               int64_t a_stride, const BFloat16* panel,
+                               float* c, int64_t c_stride, bool accumulate);
+
+// By the number of rows.
+constexpr BlockFunction kBlocks[kRows + 1] = {
+    nullptr,           &MultiplyBlock<1>, &MultiplyBlock<2>,
+    &MultiplyBlock<3>, &MultiplyBlock<4>, &MultiplyBlock<5>,
+    &MultiplyBlock<6>, &MultiplyBlock<7>, &MultiplyBlock<8>};
+
+void MultiplyPanel(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                   int64_t a_stride, const BFloat16* panel, float* c,
+                   int64_t c_stride, bool accumulate) {
+  for (int64_t r = 0; r < m; r += kRows) {
+    kBlocks[std::min(kRows, m - r)](n, k, a + r * a_stride, a_stride, panel,
+                                    c + r * c_stride, c_stride, accumulate);
+  }
+}
+
+}  // namespace
+
+void PackPanels(const BFloat16* b, int64_t stride, int64_t k, int64_t n,
+                BFloat16* to) {
+  for (int64_t j = 0; j < n; j += kPanelColumns, to += PanelSize(k)) {
+    PackPanel(b + j, stride, k, std::min(kPanelColumns, n - j), to);
+  }
+}
+
+void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                    int64_t a_stride, const BFloat16* panels, float* c,
+                    int64_t c_stride, bool accumulate) {
+  for (int64_t j = 0; j < n; j += kPanelColumns, panels += PanelSize(k)) {
+    MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a, a_stride, panels,
+                  c + j, c_stride, accumulate);
+  }
+}
+
+void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                  int64_t a_stride, const BFloat16* b, int64_t b_stride,
+                  float* c, int64_t c_stride, bool accumulate) {
+  alignas(64) thread_local BFloat16 panel[PanelSize(kDepth)];
+  for (int64_t i = 0; i < k; i += kDepth) {
+    const int64_t depth = std::min(kDepth, k - i);
+    for (int64_t j = 0; j < n; j += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, n - j);
+      PackPanel(b + i * b_stride + j, b_stride, depth, columns, panel);
+      MultiplyPanel(m, columns, depth, a + i, a_stride, panel, c + j, c_stride,
+                    accumulate || i > 0);
+    }
+  }
+}
+
+#else
+
+void PackPanels(const BFloat16*, int64_t, int64_t, int64_t, BFloat16*) {
+  CHECK(HasBf16Panels());
+}
+
+void MultiplyPanels(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
+                    const BFloat16*, float*, int64_t, bool) {
+  CHECK(HasBf16Panels());
+}
+
+void MultiplyRows(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
+                  const BFloat16*, int64_t, float*, int64_t, bool) {
+  CHECK(HasBf16Panels());
+}
+
+#endif
+
+}  // namespace gshard
