@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "services/base/check.h"
@@ -46,6 +47,10 @@ constexpr int64_t kVectors = kPanelColumns / 16;
 // Rows of b that are packed at a time, within a call: 96 KiB, which the level 2
 // cache holds. Fewer mean more rounds over c.
 constexpr int64_t kDepth = 1024;
+
+struct alignas(64) PackedDepth {
+  BFloat16 elements[PanelSize(kDepth)];
+};
 
 // Of the columns from 16 * `vector` on, those that are below `n`.
 inline uint16_t ColumnMask(int64_t n, int64_t vector) {
@@ -161,7 +166,10 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
 void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                   int64_t a_stride, const BFloat16* b, int64_t b_stride,
                   float* c, int64_t c_stride, bool accumulate) {
-  alignas(64) thread_local BFloat16 panel[PanelSize(kDepth)];
+  // On the heap: static thread-local storage comes out of the stack of every
+  // thread, and threads of the metrics server have 100 KiB.
+  thread_local const auto buffer = std::make_unique<PackedDepth>();
+  BFloat16* const panel = buffer->elements;
   for (int64_t i = 0; i < k; i += kDepth) {
     const int64_t depth = std::min(kDepth, k - i);
     for (int64_t j = 0; j < n; j += kPanelColumns) {
