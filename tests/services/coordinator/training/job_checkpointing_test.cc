@@ -22,7 +22,6 @@ namespace gshard {
 namespace {
 
 using ::testing::Contains;
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 TrainingJob FiveSteps(const FakeCluster& cluster) {
@@ -199,44 +198,6 @@ TEST(JobCheckpointingTest, ACancelledJobLeavesNoHalfCheckpoint) {
   ASSERT_OK(cluster.Submit(job, /*resume=*/true));
   ExpectSuccess(cluster, "demo");
   for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
-}
-
-TEST(JobCheckpointingTest, AFullDiskIsAClearErrorAndNothingIsLost) {
-  bool failed = true;
-  // Not every change: each takes a part of a second.
-  for (int point = 0; failed; point += 7) {
-    SCOPED_TRACE(point);
-    FullDisk disk(point);
-    TrainingJob job;
-    FakeCluster resumed;
-    {
-      FakeCluster cluster({.faults = &disk});
-      job = FiveSteps(cluster);
-      job.checkpoint.directory = resumed.scratch / "demo";
-      job.data.train_path = resumed.MakeJob().data.train_path;
-      cluster.AddRouter("r");
-      cluster.AddWorker("w");
-      ASSERT_OK(cluster.Submit(job));
-      const v1::JobProgress last = cluster.Watch("demo").back();
-      failed = last.state() == v1::JOB_STATE_FAILED;
-      if (failed) {
-        EXPECT_EQ(last.status().code(),
-                  static_cast<int>(absl::StatusCode::kResourceExhausted));
-        EXPECT_THAT(last.status().message(),
-                    HasSubstr("No space left on device"));
-        EXPECT_THAT(last.status().message(),
-                    HasSubstr(job.checkpoint.directory));
-      }
-    }
-    // Where only the sync of the folder has failed, all is there.
-    if (failed && !IsDirectory(CheckpointPath(job.checkpoint.directory, 5))) {
-      resumed.AddRouter("r");
-      resumed.AddWorker("w");
-      ASSERT_OK(resumed.Submit(job, /*resume=*/true));
-      ExpectSuccess(resumed, "demo");
-    }
-    for (const int64_t step : {2, 4, 5}) ExpectTrained(job, step);
-  }
 }
 
 // A worker whose gradients of `step` are not finite.

@@ -1,6 +1,6 @@
 // The coordinator's process ends while it writes a checkpoint, and a job that
-// is resumed has the same bits. By itself, since a process that has used gRPC
-// must not fork.
+// is resumed has the same bits. The first test of its program, since a process
+// that has used gRPC must not fork.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
