@@ -1,13 +1,9 @@
 #include "services/rpc/server/connection_watch.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <linux/tcp.h>
 #include <malloc.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,101 +15,23 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/log_budget.h"
+#include "services/rpc/server/connection_socket.h"
 
 namespace gshard {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLookInterval{4};
-constexpr milliseconds kBusyLookInterval{1};  // while much is held
-// epoll does not tell of what gRPC has read before it is asked; so all
-// connections are looked at now and then for as long as there is news of any.
-constexpr milliseconds kSweepInterval{250};
-constexpr milliseconds kNewcomerInterval{10};  // while some may not begin yet
-constexpr int kIdleSweeps = 8;
 // Looks without news after which a connection is left to epoll.
 constexpr int kQuietLooks = 8;
-// After the end of a connection what it held is given back, a few times: gRPC
-// frees it at its leisure, and malloc would keep it.
-constexpr milliseconds kTrimInterval{100};
-constexpr milliseconds kTrimTime{300};
+// Until another connection is accepted, where there are no descriptors.
+constexpr milliseconds kDescriptorWait{4};
 constexpr int64_t kLinesPerSecond = 5;
 
 // What epoll's data say besides connections.
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kFirstListenerId = 1;
 constexpr uint64_t kFirstConnectionId = 1 << 16;
-
-struct Peer {
-  std::string host;
-  std::string name;  // as grpc::ServerContext::peer() says
-};
-
-Peer PeerOf(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = {};
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
-    return {text, absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port))};
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  const int port = ntohs(v6.sin6_port);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
-    return {text, absl::StrCat("ipv4:", text, ":", port)};
-  }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  std::string host = text;
-  // One customer has at least 64 bits of them.
-  in6_addr network = v6.sin6_addr;
-  std::memset(&network.s6_addr[8], 0, 8);
-  inet_ntop(AF_INET6, &network, text, sizeof(text));
-  if (v6.sin6_scope_id != 0) {
-    absl::StrAppend(&host, "%25", v6.sin6_scope_id);
-  }
-  return {text, absl::StrCat("ipv6:%5B", host, "%5D:", port)};
-}
-
-// Ends a connection, and forgets what the kernel has of it: after shutdown()
-// gRPC would still read that.
-void Abort(int descriptor) {
-  const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
-  if (connect(descriptor, &nobody, sizeof(nobody)) != 0) {
-    shutdown(descriptor, SHUT_RDWR);
-  }
-}
-
-// What the kernel receives ahead of gRPC. It would let that grow to megabytes,
-// which gRPC takes at once while nobody looks; strangers have less, until they
-// are known for members.
-void LimitBuffer(int descriptor) {
-  constexpr int kBytes = 128 << 10;
-  (void)setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &kBytes, sizeof(kBytes));
-}
-void UnlimitBuffer(int descriptor) {
-  constexpr int kUnlocked = 0;  // the kernel chooses again
-  (void)setsockopt(descriptor, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked,
-                   sizeof(kUnlocked));
-}
-
-// A connection takes two descriptors.
-void AllowDescriptors() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// That ever came.
-int64_t BytesReceived(int descriptor) {
-  tcp_info info = {};
-  socklen_t size = sizeof(info);
-  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
-    return 0;
-  }
-  return static_cast<int64_t>(info.tcpi_bytes_received);
-}
 
 }  // namespace
 
@@ -152,7 +70,7 @@ void ConnectionWatch::AddMetrics(Metrics& metrics) {
 
 absl::Status ConnectionWatch::Start(std::vector<int> listeners,
                                     HandOver hand_over) {
-  AllowDescriptors();
+  RaiseDescriptorLimit();
   hand_over_ = std::move(hand_over);
   {
     MutexLock lock(mutex_);
@@ -180,7 +98,7 @@ void ConnectionWatch::StopAccepting() {
   for (const int listener : listeners_) close(listener);
   listeners_.clear();
   for (const auto& [id, descriptor] : newcomers_) {
-    Abort(descriptor);
+    AbortConnection(descriptor);
     close(descriptor);
   }
   newcomers_.clear();
@@ -271,7 +189,7 @@ void ConnectionWatch::Trust(const std::string& peer) {
   const auto found = by_peer_.find(peer);
   if (found == by_peer_.end() || meter_.trusted(found->second)) return;
   meter_.Trust(found->second);
-  UnlimitBuffer(connections_.at(found->second).descriptor);
+  UnlimitReceiveBuffer(connections_.at(found->second).descriptor);
 }
 
 void ConnectionWatch::Refuse(const grpc_auth_context* context, int64_t bytes) {
@@ -306,31 +224,26 @@ void ConnectionWatch::Run() {
         active_[id] = 0;
       }
     }
-    if (count > 0) idle_sweeps_ = 0;
+    if (count > 0) schedule_.OnNews();
     {
       MutexLock lock(mutex_);
       if (stopping_) return;
     }
     const Clock::time_point now = Clock::now();
     BeginNewcomers(now);
-    if (now >= next_look_ && !active_.empty()) Look(now);
-    if (now >= next_sweep_) Sweep(now);
-    if (now >= trim_at_) {
-      malloc_trim(0);
-      trim_at_ = now - last_end_ < kTrimTime ? now + kTrimInterval
-                                             : Clock::time_point::max();
-    }
+    if (!active_.empty() && schedule_.TakeLook(now)) Look(now);
+    if (schedule_.TakeSweep(now)) Sweep(now);
+    if (schedule_.TakeTrim(now)) malloc_trim(0);
   }
 }
 
 int ConnectionWatch::WaitMillis(Clock::time_point now) {
   MutexLock lock(mutex_);
-  Clock::time_point next = trim_at_;
-  if (!newcomers_.empty()) next = std::min(next, now + kNewcomerInterval);
-  if (!active_.empty()) next = std::min(next, next_look_);
-  if (idle_sweeps_ < kIdleSweeps || meter_.open_calls() > 0) {
-    next = std::min(next, next_sweep_);
-  }
+  const Clock::time_point next =
+      schedule_.Next({.active = !active_.empty(),
+                      .newcomers = !newcomers_.empty(),
+                      .calls = meter_.open_calls() > 0},
+                     now);
   asleep_ = next == Clock::time_point::max();
   if (asleep_) return -1;
   const auto left = std::chrono::ceil<milliseconds>(next - now);
@@ -356,7 +269,7 @@ void ConnectionWatch::Accept(size_t index) {
                  {{"reason", strerror(errno)}, {"lines_left_out", *left_out}});
     }
     // The connection waits in the kernel until there are descriptors again.
-    std::this_thread::sleep_for(kLookInterval);
+    std::this_thread::sleep_for(kDescriptorWait);
     return;
   }
   const Peer peer = PeerOf(address);
@@ -384,7 +297,7 @@ void ConnectionWatch::Accept(size_t index) {
   by_peer_[peer.name] = id;
   const bool begins = meter_.MayBegin(id, now);
   if (!begins) newcomers_[id] = accepted;
-  LimitBuffer(accepted);
+  LimitReceiveBuffer(accepted);
   Arm(EPOLL_CTL_ADD, id, duplicate, /*news=*/true);
   lock.Unlock();
   if (begins) hand_over_(accepted);
@@ -438,7 +351,6 @@ bool ConnectionWatch::LookAt(Id id, Clock::time_point now) {
 }
 
 void ConnectionWatch::Look(Clock::time_point now) {
-  next_look_ = now + look_interval_;
   for (auto at = active_.begin(); at != active_.end();) {
     MutexLock lock(mutex_);
     at->second = LookAt(at->first, now) ? 0 : at->second + 1;
@@ -457,14 +369,12 @@ void ConnectionWatch::Look(Clock::time_point now) {
 }
 
 void ConnectionWatch::Sweep(Clock::time_point now) {
-  next_sweep_ = now + kSweepInterval;
-  ++idle_sweeps_;
   {
     MutexLock lock(mutex_);
     for (const auto& [id, connection] : connections_) {
       if (active_.count(id) > 0 || !LookAt(id, now)) continue;
       active_[id] = 0;
-      idle_sweeps_ = 0;
+      schedule_.OnNews();
     }
   }
   Judge(now);
@@ -476,13 +386,12 @@ void ConnectionWatch::Judge(Clock::time_point now) {
   std::vector<grpc_call*> late;
   {
     MutexLock lock(mutex_);
-    look_interval_ = meter_.held() > limits_.held_bytes / 4 ? kBusyLookInterval
-                                                            : kLookInterval;
+    schedule_.SetBusy(meter_.held() > limits_.held_bytes / 4);
     verdict = meter_.Judge(now);
     for (const auto& ended : verdict.connections) {
       const auto found = connections_.find(ended.connection);
       if (found == connections_.end()) continue;
-      Abort(found->second.descriptor);
+      AbortConnection(found->second.descriptor);
     }
     for (const Id call : verdict.late) {
       grpc_call* const ended = Release(call);
@@ -490,8 +399,7 @@ void ConnectionWatch::Judge(Clock::time_point now) {
     }
   }
   for (const auto& ended : verdict.connections) {
-    last_end_ = now;
-    trim_at_ = std::min(trim_at_, now + kTrimInterval);
+    schedule_.OnShutdown(now);
     ended_connections_.Increment();
     if (const auto left_out = budget.Take()) {
       LogWarning("ended a connection for what it has sent of messages",

@@ -15,7 +15,6 @@
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +27,7 @@
 #include "services/base/mutex.h"
 #include "services/metrics/metrics.h"
 #include "services/rpc/server/connection_meter.h"
+#include "services/rpc/server/look_schedule.h"
 
 namespace gshard {
 
@@ -75,7 +75,7 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   int64_t BriefCalls(const grpc_auth_context* context) const;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = LookSchedule::Clock;
   using Id = ConnectionMeter::Id;
 
   struct Connection {
@@ -117,12 +117,7 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
 
   // Of the thread alone.
   std::map<Id, int> active_;  // connections, and looks without news
-  std::chrono::milliseconds look_interval_{0};
-  Clock::time_point next_look_ = {};
-  Clock::time_point next_sweep_ = {};
-  Clock::time_point trim_at_ = Clock::time_point::max();
-  Clock::time_point last_end_ = {};
-  int idle_sweeps_ = 0;
+  LookSchedule schedule_;
 
   // Held while a connection is handed over: none is once this has stopped
   // accepting.

@@ -1,0 +1,72 @@
+#include "services/rpc/server/connection_socket.h"
+
+#include <arpa/inet.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace gshard {
+
+Peer PeerOf(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return {text, absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port))};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  const int port = ntohs(v6.sin6_port);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    return {text, absl::StrCat("ipv4:", text, ":", port)};
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+  std::string host = text;
+  in6_addr network = v6.sin6_addr;
+  std::memset(&network.s6_addr[8], 0, 8);
+  inet_ntop(AF_INET6, &network, text, sizeof(text));
+  if (v6.sin6_scope_id != 0) {
+    absl::StrAppend(&host, "%25", v6.sin6_scope_id);
+  }
+  return {text, absl::StrCat("ipv6:%5B", host, "%5D:", port)};
+}
+
+void AbortConnection(int descriptor) {
+  const sockaddr nobody = {.sa_family = AF_UNSPEC, .sa_data = {}};
+  if (connect(descriptor, &nobody, sizeof(nobody)) != 0) {
+    shutdown(descriptor, SHUT_RDWR);
+  }
+}
+
+void LimitReceiveBuffer(int descriptor) {
+  constexpr int kBytes = 128 << 10;
+  (void)setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &kBytes, sizeof(kBytes));
+}
+
+void UnlimitReceiveBuffer(int descriptor) {
+  constexpr int kUnlocked = 0;
+  (void)setsockopt(descriptor, SOL_SOCKET, SO_BUF_LOCK, &kUnlocked,
+                   sizeof(kUnlocked));
+}
+
+int64_t BytesReceived(int descriptor) {
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) {
+    return 0;
+  }
+  return static_cast<int64_t>(info.tcpi_bytes_received);
+}
+
+void RaiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace gshard
