@@ -16,10 +16,10 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> ServingWorkerSession::Create(
   }
   std::unique_ptr<ServingWorkerSession> session(
       new ServingWorkerSession(std::move(spec.segments), std::move(memory)));
-  ASSIGN_OR_RETURN(session->parameters_,
-                   ReadParameters(spec.parameters, spec.experts,
-                                  checkpoint.get(), spec.source.initial_seed,
-                                  session->host_.Bf16Parameters()));
+  ASSIGN_OR_RETURN(
+      session->parameters_,
+      ReadParameters(spec.parameters, spec.experts, checkpoint.get(),
+                     spec.source.initial_seed, session->host_.bf16_weights()));
   RETURN_IF_ERROR(session->host_.WarmUp(
       static_cast<int64_t>(spec.experts.size()), session->parameters_));
   return session;

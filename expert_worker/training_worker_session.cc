@@ -32,7 +32,7 @@ TrainingWorkerSession::TrainingWorkerSession(
       account_(std::move(account)),
       host_(std::move(spec.segments)),
       evaluation_host_(std::move(spec.evaluation_segments)),
-      bf16_parameters_(host_.Bf16Parameters()),
+      bf16_weights_(host_.bf16_weights()),
       own_(std::move(own)),
       replica_(std::move(replica)) {
   const int64_t window = spec.microbatch_window > 0
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
 
 void TrainingWorkerSession::TakeParameters() {
   parameters_ = own_->tensors();
-  CastToBf16(bf16_parameters_, parameters_);
+  CastToBf16(bf16_weights_, parameters_);
 }
 
 absl::StatusOr<std::vector<Tensor>> TrainingWorkerSession::RunSegment(

@@ -148,7 +148,7 @@ class TrainingWorkerSession final : public WorkerSession {
   MemoryAccount account_;
   SegmentHost host_;
   SegmentHost evaluation_host_;  // without segments unless there is validation
-  const std::set<std::string> bf16_parameters_;  // that host_ takes as bfloat16
+  const Bf16Weights bf16_weights_;  // that host_ takes as bfloat16
 
   // Shared by runs, exclusive for steps.
   mutable SharedMutex step_mutex_;

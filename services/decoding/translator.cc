@@ -19,10 +19,10 @@ Translator::Translator(const ModelConfig& config, Program encode,
   if (tokens_.unk >= 0) never_or_unknown_.push_back(tokens_.unk);
 }
 
-std::set<std::string> Translator::Bf16Parameters() const {
-  std::set<std::string> names = encode_.Bf16Parameters();
-  names.merge(decode_.Bf16Parameters());
-  return names;
+Bf16Weights Translator::bf16_weights() const {
+  Bf16Weights weights = encode_.bf16_weights();
+  MergeBf16Weights(decode_.bf16_weights(), weights);
+  return weights;
 }
 
 absl::Status Translator::Check(const SourceSentence& sentence) const {

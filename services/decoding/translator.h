@@ -77,9 +77,9 @@ class Translator {
       const std::function<bool(size_t sentence)>& cancelled,
       DecodeStatistics* statistics) const;
 
-  // Names of the parameters that the programs take as bfloat16; Translate
-  // rounds those that are not, at each step.
-  std::set<std::string> Bf16Parameters() const;
+  // The parameters that the programs take as bfloat16, in the form that suits
+  // both; Translate rounds those that are not, at each step.
+  Bf16Weights bf16_weights() const;
 
  private:
   absl::Status CheckOptions(const SourceSentence& sentence) const;

@@ -16,18 +16,6 @@ absl::StatusOr<Tensor> FeedInput(const std::string& name, TensorMap& inputs) {
   return absl::NotFoundError(absl::StrCat("input '", name, "' is missing"));
 }
 
-absl::StatusOr<Tensor> FeedParameter(const std::string& name, ElementType type,
-                                     const TensorMap& parameters) {
-  const auto found = parameters.find(name);
-  if (found == parameters.end()) {
-    return absl::NotFoundError(
-        absl::StrCat("parameter '", name, "' is missing"));
-  }
-  const bool is_wide = type == ElementType::kBFloat16 &&
-                       found->second.type() == ElementType::kFloat32;
-  return is_wide ? Cast(found->second, type) : found->second;
-}
-
 // A program from the wire may ask for tensors of any size: those whose size is
 // known are checked before, and memory that the system does not have is an
 // error of the run.
@@ -56,7 +44,12 @@ absl::Status CheckResult(const ValueType& expected, const Tensor& result,
 }  // namespace
 
 Executor::Executor(Program program, Backend backend)
-    : program_(std::move(program)), backend_(backend) {
+    : program_(std::move(program)),
+      backend_(backend),
+      bf16_weights_(Bf16WeightsOf(program_)) {
+  if (backend != Backend::kCpu) {
+    for (auto& [name, form] : bf16_weights_) form = {};
+  }
   const int32_t end = static_cast<int32_t>(program_.nodes.size());
   std::vector<int32_t> last(program_.values.size(), -1);
   for (int32_t n = 0; n < end; ++n) {
@@ -95,19 +88,34 @@ Executor::Executor(Program program, Backend backend)
   }
 }
 
-std::set<std::string> Executor::Bf16Parameters() const {
-  std::set<std::string> names;
-  for (const Step& step : steps_) {
-    if (step.source == Source::kParameter &&
-        step.result_types[0].type == ElementType::kBFloat16) {
-      names.insert(step.name);
-    }
+absl::StatusOr<Tensor> Executor::FeedParameter(
+    const Step& step, const TensorMap& parameters) const {
+  const auto found = parameters.find(step.name);
+  if (found == parameters.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("parameter '", step.name, "' is missing"));
   }
-  return names;
+  const Tensor& tensor = found->second;
+  const auto weights = bf16_weights_.find(step.name);
+  if (weights == bf16_weights_.end()) return tensor;
+  if (tensor.type() == ElementType::kFloat32) {
+    return Cast(tensor, ElementType::kBFloat16);
+  }
+  if (tensor.panel_rows() == 0) return tensor;
+  const auto [batch_dims, row_dims] = weights->second;
+  const absl::Span<const int64_t> dims = tensor.dims();
+  if (tensor.rank() > batch_dims + row_dims && row_dims > 0 &&
+      tensor.panel_rows() == NumElements(dims.subspan(batch_dims, row_dims))) {
+    return tensor;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("parameter '", step.name, "': expected ",
+                   row_dims > 0 ? "panels of other rows" : "no panels",
+                   ", got panels of ", tensor.panel_rows(), " rows"));
 }
 
-void CastToBf16(const std::set<std::string>& names, TensorMap& parameters) {
-  for (const std::string& name : names) {
+void CastToBf16(const Bf16Weights& weights, TensorMap& parameters) {
+  for (const auto& [name, form] : weights) {
     const auto found = parameters.find(name);
     if (found == parameters.end()) continue;
     found->second = Cast(found->second, ElementType::kBFloat16);
@@ -142,9 +150,7 @@ absl::StatusOr<std::vector<Tensor>> Executor::Run(
     if (step.source == Source::kInput) {
       ASSIGN_OR_RETURN(results[0], FeedInput(step.name, inputs));
     } else if (step.source == Source::kParameter) {
-      ASSIGN_OR_RETURN(
-          results[0],
-          FeedParameter(step.name, step.result_types[0].type, parameters));
+      ASSIGN_OR_RETURN(results[0], FeedParameter(step, parameters));
     } else {
       operands.clear();
       for (size_t i = 0; i < node.inputs.size(); ++i) {

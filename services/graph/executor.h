@@ -9,13 +9,13 @@
 #define SERVICES_GRAPH_EXECUTOR_H_
 
 #include <functional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/graph/bf16_weights.h"
 #include "services/graph/op.h"
 #include "services/graph/program.h"
 #include "services/graph/run_context.h"
@@ -44,20 +44,21 @@ class Executor {
   // cache is updated in place.
   //
   // A parameter that is f32 where the program says bf16 is rounded, at every
-  // run: see Bf16Parameters.
+  // run: see bf16_weights().
   //
   // Returns the outputs in the program's order.
   //
   // Errors: that of status(); NotFound for an input or parameter that is
-  // missing; InvalidArgument for one of the wrong type or shape;
+  // missing; InvalidArgument for one of the wrong type, shape or form;
   // ResourceExhausted for results that memory cannot hold; whatever a kernel
   // reports, with the node's number and operator in front.
   absl::StatusOr<std::vector<Tensor>> Run(TensorMap inputs,
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
 
-  // Names of the parameters that the program has as bf16.
-  std::set<std::string> Bf16Parameters() const;
+  // The parameters that the program has as bf16, and in which form its kernels
+  // take them; they take all of them row-major, too.
+  const Bf16Weights& bf16_weights() const { return bf16_weights_; }
 
   const Program& program() const { return program_; }
 
@@ -77,14 +78,18 @@ class Executor {
   // What a node is called in errors.
   std::string Where(size_t node) const;
 
+  absl::StatusOr<Tensor> FeedParameter(const Step& step,
+                                       const TensorMap& parameters) const;
+
   Program program_;
   Backend backend_;
+  Bf16Weights bf16_weights_;
   absl::Status status_;
   std::vector<Step> steps_;  // of each node
 };
 
-// Rounds those of `parameters` that have these names.
-void CastToBf16(const std::set<std::string>& names, TensorMap& parameters);
+// Rounds those of `parameters` that are in `weights`; they stay row-major.
+void CastToBf16(const Bf16Weights& weights, TensorMap& parameters);
 
 }  // namespace gshard
 

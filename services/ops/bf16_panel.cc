@@ -8,8 +8,10 @@
 #include <cstring>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
 
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 
 namespace gshard {
 
@@ -49,8 +51,10 @@ constexpr int64_t kVectors = kPanelColumns / 16;
 constexpr int64_t kDepth = 1024;
 
 struct alignas(64) PackedDepth {
-  BFloat16 elements[PanelSize(kDepth)];
+  BFloat16 elements[PanelOffset(kDepth, kPanelColumns)];
 };
+
+int64_t VectorsOf(int64_t columns) { return (columns + 15) / 16; }
 
 // Of the columns from 16 * `vector` on, those that are below `n`.
 inline uint16_t ColumnMask(int64_t n, int64_t vector) {
@@ -59,67 +63,68 @@ inline uint16_t ColumnMask(int64_t n, int64_t vector) {
 
 GSHARD_BF16 void PackPanel(const BFloat16* b, int64_t stride, int64_t k,
                            int64_t n, BFloat16* to) {
-  for (int64_t i = 0; i < k; i += 2, b += 2 * stride, to += 2 * kPanelColumns) {
-    for (int64_t v = 0; v < kVectors; ++v) {
+  const int64_t vectors = VectorsOf(n);
+  for (int64_t i = 0; i < k; i += 2, b += 2 * stride) {
+    for (int64_t v = 0; v < vectors; ++v, to += 32) {
       const __mmask16 mask = ColumnMask(n, v);
       const __m512i even =
           _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b + 16 * v));
       const __m512i odd = _mm512_cvtepu16_epi32(
           _mm256_maskz_loadu_epi16(i + 1 < k ? mask : 0, b + stride + 16 * v));
-      _mm512_store_si512(to + 32 * v,
-                         _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+      _mm512_store_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
     }
   }
 }
 
-// Sums of kCount rows of c and 48 columns; in registers, as long as all loops
-// over them are unrolled.
-template <int kCount>
-using Sums = __m512[kCount][kVectors];
+// Sums of kCount rows of c and kWidth vectors of columns; in registers, as long
+// as all loops over them are unrolled.
+template <int kCount, int kWidth>
+using Sums = __m512[kCount][kWidth];
 
 // Adds two rows of b.
-template <int kCount>
+template <int kCount, int kWidth>
 GSHARD_BF16 inline void AddPair(const BFloat16* a, int64_t a_stride,
                                 const BFloat16* pairs, int bytes,
-                                Sums<kCount>& sums) {
-  const auto b0 = (__m512bh)_mm512_load_si512(pairs);
-  const auto b1 = (__m512bh)_mm512_load_si512(pairs + 32);
-  const auto b2 = (__m512bh)_mm512_load_si512(pairs + 64);
+                                Sums<kCount, kWidth>& sums) {
+  __m512i b[kWidth];
+  GSHARD_UNROLL
+  for (int v = 0; v < kWidth; ++v) b[v] = _mm512_load_si512(pairs + 32 * v);
   GSHARD_UNROLL
   for (int r = 0; r < kCount; ++r) {
     int32_t pair = 0;
     std::memcpy(&pair, a + r * a_stride, bytes);
     const auto x = (__m512bh)_mm512_set1_epi32(pair);
-    sums[r][0] = _mm512_dpbf16_ps(sums[r][0], x, b0);
-    sums[r][1] = _mm512_dpbf16_ps(sums[r][1], x, b1);
-    sums[r][2] = _mm512_dpbf16_ps(sums[r][2], x, b2);
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) {
+      sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x, (__m512bh)b[v]);
+    }
   }
 }
 
-// kCount rows of c, at most 48 columns.
-template <int kCount>
+// kCount rows of c and n columns, which are kWidth vectors.
+template <int kCount, int kWidth>
 GSHARD_BF16 void MultiplyBlock(int64_t n, int64_t k, const BFloat16* a,
                                int64_t a_stride, const BFloat16* panel,
                                float* c, int64_t c_stride, bool accumulate) {
-  Sums<kCount> sums;
+  Sums<kCount, kWidth> sums;
   GSHARD_UNROLL
   for (int r = 0; r < kCount; ++r) {
     GSHARD_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kWidth; ++v) {
       sums[r][v] = _mm512_maskz_loadu_ps(accumulate ? ColumnMask(n, v) : 0,
                                          c + r * c_stride + 16 * v);
     }
   }
-  for (int64_t i = 0; i + 1 < k; i += 2, panel += 2 * kPanelColumns) {
-    AddPair<kCount>(a + i, a_stride, panel, 2 * sizeof(BFloat16), sums);
+  for (int64_t i = 0; i + 1 < k; i += 2, panel += 32 * kWidth) {
+    AddPair<kCount, kWidth>(a + i, a_stride, panel, 2 * sizeof(BFloat16), sums);
   }
   if (k % 2 == 1) {
-    AddPair<kCount>(a + k - 1, a_stride, panel, sizeof(BFloat16), sums);
+    AddPair<kCount, kWidth>(a + k - 1, a_stride, panel, sizeof(BFloat16), sums);
   }
   GSHARD_UNROLL
   for (int r = 0; r < kCount; ++r) {
     GSHARD_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
+    for (int v = 0; v < kWidth; ++v) {
       _mm512_mask_storeu_ps(c + r * c_stride + 16 * v, ColumnMask(n, v),
                             sums[r][v]);
     }
@@ -131,35 +136,39 @@ using BlockFunction = void (*)(int64_t n, int64_t k, const BFloat16* a,
                                float* c, int64_t c_stride, bool accumulate);
 
 // By the number of rows.
-constexpr BlockFunction kBlocks[kRows + 1] = {
-    nullptr,           &MultiplyBlock<1>, &MultiplyBlock<2>,
-    &MultiplyBlock<3>, &MultiplyBlock<4>, &MultiplyBlock<5>,
-    &MultiplyBlock<6>, &MultiplyBlock<7>, &MultiplyBlock<8>};
+template <int kWidth>
+constexpr BlockFunction kBlocks[kRows + 1] = {nullptr,
+                                              &MultiplyBlock<1, kWidth>,
+                                              &MultiplyBlock<2, kWidth>,
+                                              &MultiplyBlock<3, kWidth>,
+                                              &MultiplyBlock<4, kWidth>,
+                                              &MultiplyBlock<5, kWidth>,
+                                              &MultiplyBlock<6, kWidth>,
+                                              &MultiplyBlock<7, kWidth>,
+                                              &MultiplyBlock<8, kWidth>};
 
 void MultiplyPanel(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                    int64_t a_stride, const BFloat16* panel, float* c,
                    int64_t c_stride, bool accumulate) {
+  static_assert(kVectors == 3);
+  const int64_t vectors = VectorsOf(n);
+  const BlockFunction* const blocks = vectors == 3   ? kBlocks<3>
+                                      : vectors == 2 ? kBlocks<2>
+                                                     : kBlocks<1>;
   for (int64_t r = 0; r < m; r += kRows) {
-    kBlocks[std::min(kRows, m - r)](n, k, a + r * a_stride, a_stride, panel,
-                                    c + r * c_stride, c_stride, accumulate);
+    blocks[std::min(kRows, m - r)](n, k, a + r * a_stride, a_stride, panel,
+                                   c + r * c_stride, c_stride, accumulate);
   }
 }
 
 }  // namespace
 
-void PackPanels(const BFloat16* b, int64_t stride, int64_t k, int64_t n,
-                BFloat16* to) {
-  for (int64_t j = 0; j < n; j += kPanelColumns, to += PanelSize(k)) {
-    PackPanel(b + j, stride, k, std::min(kPanelColumns, n - j), to);
-  }
-}
-
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
                     int64_t c_stride, bool accumulate) {
-  for (int64_t j = 0; j < n; j += kPanelColumns, panels += PanelSize(k)) {
-    MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a, a_stride, panels,
-                  c + j, c_stride, accumulate);
+  for (int64_t j = 0; j < n; j += kPanelColumns) {
+    MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a, a_stride,
+                  panels + PanelOffset(k, j), c + j, c_stride, accumulate);
   }
 }
 
@@ -183,9 +192,13 @@ void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
 
 #else
 
-void PackPanels(const BFloat16*, int64_t, int64_t, int64_t, BFloat16*) {
+namespace {
+
+void PackPanel(const BFloat16*, int64_t, int64_t, int64_t, BFloat16*) {
   CHECK(HasBf16Panels());
 }
+
+}  // namespace
 
 void MultiplyPanels(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
                     const BFloat16*, float*, int64_t, bool) {
@@ -198,5 +211,28 @@ void MultiplyRows(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
 }
 
 #endif
+
+Tensor NewPanels(Dims dims, int64_t batch, int64_t rows) {
+  const int64_t size = NumElements(dims);
+  if (!HasBf16Panels() || size == 0) return Tensor();
+  CHECK(size % (batch * rows) == 0);
+  const int64_t columns = size / (batch * rows);
+  if (rows % 2 != 0 || columns % 16 != 0) return Tensor();
+  return Tensor::Panels(std::move(dims), rows);
+}
+
+void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels) {
+  const int64_t rows = panels.panel_rows(), columns = matrix.size() / rows;
+  CHECK(matrix.size() == rows * columns && index >= 0 &&
+        (index + 1) * matrix.size() <= panels.size());
+  const BFloat16* const from = matrix.data<BFloat16>();
+  BFloat16* const to = panels.panels() + index * matrix.size();
+  ParallelFor((columns + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
+    const int64_t column = i * kPanelColumns;
+    PackPanel(from + column, columns, rows,
+              std::min(kPanelColumns, columns - column),
+              to + PanelOffset(rows, column));
+  });
+}
 
 }  // namespace gshard

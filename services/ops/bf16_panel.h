@@ -2,7 +2,8 @@
 // adds the products of two elements of k to a float32.
 //
 // It wants pairs of rows of b interleaved: a panel is 48 columns of b as
-// [(k + 1) / 2][48] pairs, with zeros where k or the columns end early.
+// [(k + 1) / 2][48] pairs, the last one has 16, 32 or 48. Zeros stand where k
+// or the columns end early.
 //
 // The sum of an element goes through k in order, whatever m, n and the panels
 // are: a row's bits depend on nothing else, and b gives the same bits packed
@@ -16,6 +17,7 @@
 #include <cstdint>
 
 #include "services/tensor/bfloat16.h"
+#include "services/tensor/tensor.h"
 
 namespace gshard {
 
@@ -24,13 +26,24 @@ inline constexpr int64_t kPanelColumns = 48;
 // Whether this processor has the instruction; the functions below REQUIRE it.
 bool HasBf16Panels();
 
-// Elements of a panel of `k` rows.
-constexpr int64_t PanelSize(int64_t k) { return (k + k % 2) * kPanelColumns; }
+// Where the panel of column `column`, a multiple of 48, begins in the panels of
+// a matrix with k rows: in elements.
+constexpr int64_t PanelOffset(int64_t k, int64_t column) {
+  return column * (k + k % 2);
+}
 
-// Rows of b [k, n], `stride` elements apart, to ceil(n / 48) panels that follow
-// each other in `to`. REQUIRES: `to` is aligned to 64 bytes.
-void PackPanels(const BFloat16* b, int64_t stride, int64_t k, int64_t n,
-                BFloat16* to);
+// A bf16 tensor for `batch` matrices of `rows` rows in panels, contents
+// undefined. Empty unless this processor multiplies panels and they need no
+// zeros: the panels then take the memory of the elements.
+Tensor NewPanels(Dims dims, int64_t batch, int64_t rows);
+
+// Sets matrix `index` of `panels` to `matrix`, which is bf16 and row-major.
+void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels);
+
+// Of a bf16 tensor of either form.
+inline const BFloat16* Bf16Elements(const Tensor& tensor) {
+  return tensor.panel_rows() > 0 ? tensor.panels() : tensor.data<BFloat16>();
+}
 
 // c [m, n] = a [m, k] times b in panels, plus the old c if `accumulate`.
 // Strides are elements between rows.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/ops/bf16_panel.h"
 #include "services/ops/matmul.h"
 #include "services/ops/transpose.h"
 
@@ -151,6 +152,14 @@ EinsumSpec GradientOfB(const EinsumSpec& spec) {
   return Classify(spec.a, spec.result, spec.b);
 }
 
+int RowLettersOfB(const EinsumSpec& spec) {
+  const Plan plan = MakePlan(spec);
+  const bool as_stored = !plan.swap && spec.batch.empty() &&
+                         spec.a == spec.rows + plan.contracted &&
+                         spec.b == plan.contracted + spec.columns;
+  return as_stored ? static_cast<int>(plan.contracted.size()) : 0;
+}
+
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   CHECK(a.rank() == static_cast<int>(spec.a.size()));
   CHECK(b.rank() == static_cast<int>(spec.b.size()));
@@ -174,6 +183,9 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   // Matmul wants its second operand as [contracted, free].
   shape.transpose_a = first.transposed;
   shape.transpose_b = !second.transposed;
+  shape.b_in_panels = b.panel_rows() > 0;
+  CHECK(!shape.b_in_panels ||
+        (RowLettersOfB(spec) > 0 && b.panel_rows() == shape.k));
 
   const std::string order = plan.swap ? spec.batch + spec.columns + spec.rows
                                       : spec.batch + spec.rows + spec.columns;
@@ -186,7 +198,7 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   const int64_t batch = SizeOf(a.dims(), spec.a, spec.batch);
   if (a.type() == ElementType::kBFloat16) {
     BatchMatmul(shape, batch, std::as_const(first.tensor).data<BFloat16>(),
-                std::as_const(second.tensor).data<BFloat16>(), result.f32());
+                Bf16Elements(second.tensor), result.f32());
   } else {
     BatchMatmul(shape, batch, first.tensor.f32(), second.tensor.f32(),
                 result.f32());

@@ -47,6 +47,11 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view text);
 EinsumSpec GradientOfA(const EinsumSpec& spec);
 EinsumSpec GradientOfB(const EinsumSpec& spec);
 
+// Number of leading letters of b that are the rows of its matrix, the others
+// being its columns, if that is how Einsum() takes b, and as it is stored;
+// otherwise 0. Then b may lie in panels (bf16_panel.h).
+int RowLettersOfB(const EinsumSpec& spec);
+
 // The result is float32. REQUIRES: both operands are float32 or both bfloat16;
 // the ranks are those of `spec`, and a letter has the same size in both.
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b);

@@ -175,7 +175,7 @@ bool UseGemm(const MatmulShape& shape) {
 constexpr int64_t kGemmDepth = 256;
 
 void Gemm(const Block& block, const float* a, const float* b, float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
   for (int64_t begin = 0; begin < k; begin += kGemmDepth) {
     const float beta = begin > 0 || block.accumulate ? 1.0f : 0.0f;
     CHECK(dnnl_sgemm(transpose_a ? 'T' : 'N', 'N', m, n,
@@ -196,7 +196,7 @@ void CopyRows(int64_t rows, int64_t size, const T* from, int64_t from_stride,
 
 // One row alone would go to the matrix-vector kernel: it gets a second one.
 void GemmRow(const Block& block, const float* a, const float* b, float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
   thread_local std::vector<float> rows, results;
   rows.assign(2 * k, 0.0f);
   results.assign(2 * n, 0.0f);
@@ -225,7 +225,7 @@ const T* Dense(int64_t rows, int64_t size, const T* from, int64_t stride,
 // The primitive has its better kernels for dense matrices only.
 template <typename T>
 void Execute(const Block& block, const T* a, const T* b, float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
   thread_local std::vector<T> dense_a, dense_b;
   thread_local std::vector<float> dense_c;
   a = Dense(transpose_a ? k : m, transpose_a ? m : k, a, block.a_stride,
@@ -263,9 +263,13 @@ void Widen(int64_t rows, int64_t size, const BFloat16* from, int64_t stride,
 
 void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
   if (HasBf16Panels()) {
     if (transpose_a || transpose_b) return Execute(block, a, b, c);
+    if (in_panels) {
+      return MultiplyPanels(m, n, k, a, block.a_stride, b, c, block.c_stride,
+                            block.accumulate);
+    }
     return MultiplyRows(m, n, k, a, block.a_stride, b, block.b_stride, c,
                         block.c_stride, block.accumulate);
   }
@@ -284,7 +288,7 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
 // where there are few rows. oneDNN's kernels take 48 columns at a time.
 constexpr int64_t kTileWeights = 128 << 10;
 constexpr int64_t kLeastColumns = 240;
-constexpr int64_t kColumnStep = 48;
+constexpr int64_t kColumnStep = kPanelColumns;
 
 // Rows of a tile, and of those of a product that has few tiles with much work.
 constexpr int64_t kMostRows = 256;
@@ -312,6 +316,12 @@ struct Grid {
   }
 };
 
+// Where a column of b begins; of panels, the first of a panel.
+int64_t OffsetOfColumn(const MatmulShape& shape, int64_t column) {
+  if (shape.b_in_panels) return PanelOffset(shape.k, column);
+  return column * (shape.transpose_b ? shape.k : 1);
+}
+
 template <typename T>
 void MultiplyTile(const MatmulShape& shape, int64_t tile, const T* a,
                   const T* b, float* c, bool accumulate) {
@@ -331,7 +341,7 @@ void MultiplyTile(const MatmulShape& shape, int64_t tile, const T* a,
   float* const to = c + row * shape.n + column;
   if (shape.k > 0) {
     Multiply(block, a + row * (shape.transpose_a ? 1 : shape.k),
-             b + column * (shape.transpose_b ? shape.k : 1), to);
+             b + OffsetOfColumn(shape, column), to);
   } else if (!accumulate) {
     for (int64_t r = 0; r < m; ++r) std::fill_n(to + r * shape.n, n, 0.0f);
   }
@@ -355,6 +365,8 @@ void InitCompute() { ThreadCache(); }
 
 int64_t MatmulTiles(const MatmulShape& shape) {
   CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
+  CHECK(!shape.b_in_panels || (shape.k % 2 == 0 && shape.n % 16 == 0 &&
+                               !shape.transpose_a && !shape.transpose_b));
   if (shape.m == 0 || shape.n == 0) return 0;
   const Grid grid(shape);
   return grid.across * grid.down;

@@ -34,6 +34,7 @@ struct MatmulShape {
   int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
+  bool b_in_panels = false;  // see bf16_panel.h; neither is transposed then
 };
 
 // Prepares the process for our kernels: one OpenMP thread a call. Call once at

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
+#include "services/ops/bf16_panel.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/matmul.h"
 
@@ -46,7 +47,7 @@ void MultiplyAll(const std::vector<Product>& products, const Tensor& a,
     const auto [product, tile] = tiles[i];
     if (a.type() == ElementType::kBFloat16) {
       MatmulTile(product->shape, tile, a.data<BFloat16>() + product->a,
-                 b.data<BFloat16>() + product->b, c + product->c);
+                 Bf16Elements(b) + product->b, c + product->c);
     } else {
       MatmulTile(product->shape, tile, a.f32() + product->a,
                  b.f32() + product->b, c + product->c);
@@ -77,15 +78,17 @@ Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
                  const Tensor& group_sizes) {
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = weights.dim(2);
   CHECK(weights.dim(1) == m && weights.dim(0) == group_sizes.size());
+  const bool in_panels = weights.panel_rows() > 0;
+  CHECK(!in_panels || weights.panel_rows() == m);
   Tensor result(ElementType::kFloat32, {num_rows, h});
   std::vector<Product> products;
-  ForEachGroup(group_sizes, num_rows,
-               [&](int64_t e, int64_t begin, int64_t size) {
-                 products.push_back({.shape = {.m = size, .n = h, .k = m},
-                                     .a = begin * m,
-                                     .b = e * m * h,
-                                     .c = begin * h});
-               });
+  ForEachGroup(
+      group_sizes, num_rows, [&](int64_t e, int64_t begin, int64_t size) {
+        const MatmulShape shape{
+            .m = size, .n = h, .k = m, .b_in_panels = in_panels};
+        products.push_back(
+            {.shape = shape, .a = begin * m, .b = e * m * h, .c = begin * h});
+      });
   MultiplyAll(products, rows, weights, result.f32());
   return result;
 }

@@ -27,7 +27,8 @@ namespace gshard {
 // Errors: InvalidArgument naming the first bad group or the two sums.
 absl::Status CheckGroupSizes(const Tensor& group_sizes, int64_t num_rows);
 
-// rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H].
+// rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H]. The weights may
+// lie in panels (bf16_panel.h).
 Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
                  const Tensor& group_sizes);
 

@@ -157,12 +157,12 @@ void SegmentHost::ForgetCall(const std::string& segment,
   if (open->second.called.empty()) runs_.erase(open);
 }
 
-std::set<std::string> SegmentHost::Bf16Parameters() const {
-  std::set<std::string> names;
+Bf16Weights SegmentHost::bf16_weights() const {
+  Bf16Weights weights;
   for (const auto& [name, hosted] : segments_) {
-    names.merge(hosted.executor->Bf16Parameters());
+    MergeBf16Weights(hosted.executor->bf16_weights(), weights);
   }
-  return names;
+  return weights;
 }
 
 void SegmentHost::EndRun(const std::string& run) {

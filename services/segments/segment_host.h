@@ -58,9 +58,10 @@ class SegmentHost {
   // do. Segments that save, or whose inputs are not group sizes and rows, are
   // left out. Errors: those of Run().
   absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
-  // Names of the parameters that the segments take as bfloat16; Run rounds
-  // those that are not, at each call.
-  std::set<std::string> Bf16Parameters() const;
+
+  // The parameters that the segments take as bfloat16, in the form that suits
+  // them all; Run rounds those that are not, at each call.
+  Bf16Weights bf16_weights() const;
 
   // Drops what a run has saved.
   void EndRun(const std::string& run);

@@ -45,8 +45,15 @@ Tensor Tensor::Wrap(ElementType type, Dims dims, std::byte* data,
   return tensor;
 }
 
+Tensor Tensor::Panels(Dims dims, int64_t rows) {
+  CHECK(rows > 0);
+  Tensor tensor(ElementType::kBFloat16, std::move(dims));
+  tensor.panel_rows_ = rows;
+  return tensor;
+}
+
 Tensor Tensor::Reshaped(Dims dims) const {
-  CHECK(NumElements(dims) == size_);
+  CHECK(NumElements(dims) == size_ && panel_rows_ == 0);
   Tensor tensor = *this;
   tensor.dims_ = std::move(dims);
   return tensor;
@@ -54,6 +61,7 @@ Tensor Tensor::Reshaped(Dims dims) const {
 
 Tensor Tensor::Rows(int64_t begin, int64_t end) const {
   CHECK(rank() > 0 && 0 <= begin && begin <= end && end <= dim(0));
+  CHECK(panel_rows_ == 0);
   const int64_t row = dim(0) == 0 ? 0 : size_ / dim(0);
   Tensor rows = *this;
   rows.dims_[0] = end - begin;

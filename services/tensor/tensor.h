@@ -3,6 +3,10 @@
 // Copying a Tensor is cheap and aliases; by convention a tensor that more than
 // one holder can see is not written. Clone() makes an independent copy.
 // Thread-safety: const access from any thread; writing needs one owner.
+//
+// Weights of bfloat16 may lie in panels instead, as products want them
+// (services/ops/bf16_panel.h): such a tensor has its dims, but no row-major
+// elements to access.
 
 #ifndef SERVICES_TENSOR_TENSOR_H_
 #define SERVICES_TENSOR_TENSOR_H_
@@ -60,6 +64,10 @@ class Tensor {
   static Tensor Wrap(ElementType type, Dims dims, std::byte* data,
                      std::shared_ptr<void> keeper);
 
+  // For matrices of bfloat16 with `rows` rows each in panels; contents
+  // undefined.
+  static Tensor Panels(Dims dims, int64_t rows);
+
   bool empty() const { return data_ == nullptr; }
   ElementType type() const { return type_; }
   const Dims& dims() const { return dims_; }
@@ -68,18 +76,37 @@ class Tensor {
   int64_t size() const { return size_; }
   size_t bytes() const { return size_ * ElementSize(type_); }
 
-  const std::byte* raw() const { return data_.get(); }
-  std::byte* raw() { return data_.get(); }
+  // Rows of each matrix, if the tensor lies in panels; otherwise 0.
+  int64_t panel_rows() const { return panel_rows_; }
+  // REQUIRES: it does.
+  const BFloat16* panels() const {
+    CHECK(panel_rows_ > 0);
+    return reinterpret_cast<const BFloat16*>(data_.get());
+  }
+  BFloat16* panels() {
+    CHECK(panel_rows_ > 0);
+    return reinterpret_cast<BFloat16*>(data_.get());
+  }
+
+  // REQUIRES, as all below: the tensor does not lie in panels.
+  const std::byte* raw() const {
+    CHECK(panel_rows_ == 0);
+    return data_.get();
+  }
+  std::byte* raw() {
+    CHECK(panel_rows_ == 0);
+    return data_.get();
+  }
 
   template <typename T>
   const T* data() const {
     CHECK(type_ == ElementTypeOf<T>::value);
-    return reinterpret_cast<const T*>(data_.get());
+    return reinterpret_cast<const T*>(raw());
   }
   template <typename T>
   T* data() {
     CHECK(type_ == ElementTypeOf<T>::value);
-    return reinterpret_cast<T*>(data_.get());
+    return reinterpret_cast<T*>(raw());
   }
   template <typename T>
   absl::Span<const T> span() const {
@@ -114,6 +141,7 @@ class Tensor {
   Dims dims_;
   int64_t size_ = 0;
   std::shared_ptr<std::byte> data_;
+  int64_t panel_rows_ = 0;
 };
 
 }  // namespace gshard

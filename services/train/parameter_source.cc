@@ -1,10 +1,11 @@
 #include "services/train/parameter_source.h"
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
 
 namespace gshard {
@@ -26,11 +27,30 @@ absl::StatusOr<Tensor> ReadLogical(const ParameterSpec& spec,
        .dims = Dims(spec.dims.begin() + 1, spec.dims.end())});
 }
 
-void CopyInto(const Tensor& value, Tensor target) {
-  if (target.type() == ElementType::kBFloat16) {
-    CastRow(value.f32(), target.data<BFloat16>(), value.size());
+// For the values of a parameter, in the form in which they are wanted.
+Tensor NewParameter(const ParameterSpec& spec, const Dims& dims,
+                    const Bf16Weights& bf16) {
+  const auto found = bf16.find(spec.name);
+  if (found == bf16.end()) return Tensor(ElementType::kFloat32, dims);
+  const auto [batch_dims, row_dims] = found->second;
+  if (row_dims > 0 && batch_dims == (spec.per_expert ? 1 : 0)) {
+    const absl::Span<const int64_t> all = dims;
+    Tensor panels = NewPanels(dims, NumElements(all.subspan(0, batch_dims)),
+                              NumElements(all.subspan(batch_dims, row_dims)));
+    if (!panels.empty()) return panels;
+  }
+  return Tensor(ElementType::kBFloat16, dims);
+}
+
+// The `index`th part of `target`.
+void CopyInto(const Tensor& value, int64_t index, Tensor& target) {
+  if (target.panel_rows() > 0) {
+    PackMatrix(Cast(value, ElementType::kBFloat16), index, target);
+  } else if (target.type() == ElementType::kBFloat16) {
+    CastRow(value.f32(), target.data<BFloat16>() + index * value.size(),
+            value.size());
   } else {
-    std::memcpy(target.raw(), value.raw(), value.bytes());
+    std::copy_n(value.f32(), value.size(), target.f32() + index * value.size());
   }
 }
 
@@ -64,25 +84,20 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const std::set<std::string>& rounded) {
+    uint64_t seed, const Bf16Weights& bf16) {
   TensorMap parameters;
   for (const ParameterSpec& spec : specs) {
     Dims dims = spec.dims;
     if (spec.per_expert) dims[0] = static_cast<int64_t>(experts.size());
-    Tensor tensor(rounded.count(spec.name) > 0 ? ElementType::kBFloat16
-                                               : ElementType::kFloat32,
-                  dims);
-    if (spec.per_expert) {
-      for (size_t i = 0; i < experts.size(); ++i) {
-        ASSIGN_OR_RETURN(const Tensor value,
-                         ReadLogical(spec, {experts[i]}, checkpoint, seed));
-        const auto row = static_cast<int64_t>(i);
-        CopyInto(value, tensor.Rows(row, row + 1));
-      }
-    } else {
+    Tensor tensor = NewParameter(spec, dims, bf16);
+    const size_t parts = spec.per_expert ? experts.size() : 1;
+    for (size_t i = 0; i < parts; ++i) {
+      const std::vector<int32_t> expert = spec.per_expert
+                                              ? std::vector<int32_t>{experts[i]}
+                                              : std::vector<int32_t>{};
       ASSIGN_OR_RETURN(const Tensor value,
-                       ReadLogical(spec, {}, checkpoint, seed));
-      CopyInto(value, tensor);
+                       ReadLogical(spec, expert, checkpoint, seed));
+      CopyInto(value, static_cast<int64_t>(i), tensor);
     }
     parameters[spec.name] = std::move(tensor);
   }

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -36,13 +35,14 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 
 // Parameters without optimizer state, by name: dense ones, and of per-expert
 // ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
-// or as bfloat16 those that are named by `rounded`. Takes the memory of what it
+// or those in `bf16` as bfloat16, in panels where their form says so and
+// NewPanels() has room for them. Takes the memory of what it
 // returns and of one logical tensor. `checkpoint` is null for first values by
 // `seed`. Errors: those of CheckpointReader::Read and InitialValue.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const std::set<std::string>& rounded = {});
+    uint64_t seed, const Bf16Weights& bf16 = {});
 
 }  // namespace gshard
 

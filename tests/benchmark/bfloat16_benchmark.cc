@@ -2,12 +2,14 @@
 // the experts of a layer, forward and backward, and a dense product with a
 // table that is stored row by row, as logits have it. The rows are cast each
 // time, as layers do; weights are rounded before, as sessions do. `ratio` is
-// the time of float32 over that of bfloat16.
+// the time of float32 over that of bfloat16. Where served weights lie in
+// panels, `panels_ratio` is the time of row-major bfloat16 over that.
 
 #include <benchmark/benchmark.h>
 #include <time.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "services/ops/einsum.h"
 #include "services/ops/matmul.h"
 #include "services/ops/ragged_dot.h"
+#include "tests/testing/panels.h"
 
 namespace gshard {
 namespace {
@@ -51,17 +54,24 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// `run(low)` computes in bfloat16 or float32.
+// `run(low)` computes in bfloat16 or float32, `panels`, if not null, from
+// panels.
 template <typename Run>
-void Compare(benchmark::State& state, double flops, Run run) {
+void Compare(benchmark::State& state, double flops, Run run,
+             const std::function<void()>& panels = nullptr) {
   InitCompute();
   run(false);
   run(true);
-  std::vector<double> whole, low;
+  std::vector<double> whole, low, packed;
   for (auto _ : state) {
     whole.push_back(Seconds([&] { run(false); }));
     low.push_back(Seconds([&] { run(true); }));
+    if (panels) packed.push_back(Seconds(panels));
     state.SetIterationTime(low.back());
+  }
+  if (panels) {
+    state.counters["panels_gflops"] = flops / Median(packed) / 1e9;
+    state.counters["panels_ratio"] = Median(low) / Median(packed);
   }
   state.counters["f32_gflops"] = flops / Median(whole) / 1e9;
   state.counters["bf16_gflops"] = flops / Median(low) / 1e9;
@@ -101,16 +111,24 @@ void Shapes(benchmark::internal::Benchmark* benchmark) {
 void BM_Experts(benchmark::State& state) {
   const Experts in(state);
   const Tensor low_up = Cast(in.up, kLow), low_down = Cast(in.down, kLow);
-  Compare(state, 4.0 * in.R * in.M * in.H, [&](bool low) {
-    if (!low) {
-      const Tensor hidden = RaggedDot(in.rows, in.up, in.sizes);
-      benchmark::DoNotOptimize(RaggedDot(hidden, in.down, in.sizes));
-      return;
-    }
+  const auto run_low = [&](const Tensor& up, const Tensor& down) {
     const Tensor hidden =
-        Cast(RaggedDot(Cast(in.rows, kLow), low_up, in.sizes), kLow);
-    benchmark::DoNotOptimize(RaggedDot(hidden, low_down, in.sizes));
-  });
+        Cast(RaggedDot(Cast(in.rows, kLow), up, in.sizes), kLow);
+    benchmark::DoNotOptimize(RaggedDot(hidden, down, in.sizes));
+  };
+  std::function<void()> run_panels;
+  if (HasBf16Panels()) {
+    run_panels = [&, up = InPanels(low_up, in.E, in.M),
+                  down = InPanels(low_down, in.E, in.H)] { run_low(up, down); };
+  }
+  Compare(
+      state, 4.0 * in.R * in.M * in.H,
+      [&](bool low) {
+        if (low) return run_low(low_up, low_down);
+        const Tensor hidden = RaggedDot(in.rows, in.up, in.sizes);
+        benchmark::DoNotOptimize(RaggedDot(hidden, in.down, in.sizes));
+      },
+      run_panels);
 }
 BENCHMARK(BM_Experts)->Apply(Shapes);
 

@@ -120,6 +120,10 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
                        ReadParameters(SpecsOf(model_, /*per_expert=*/true),
                                       Experts(), checkpoint.get(), 0));
   SegmentHost host(segments_);
+  // In panels, where the processor has them.
+  for (const auto& [name, form] : host.bf16_weights()) {
+    EXPECT_EQ(form, (WeightForm{.batch_dims = 1, .row_dims = 1})) << name;
+  }
   for (const Segment& segment : segments_) {
     TensorMap inputs;
     for (const Node* node : segment.program.NodesOf("input")) {

@@ -77,7 +77,7 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
                      .eos = kEos,
                      .never = {0, 2, kBos},
                      .unk = kUnknown}) {
-    CastToBf16(translator_.Bf16Parameters(), parameters_);
+    CastToBf16(translator_.bf16_weights(), parameters_);
     for (int i = 0; i < kSentences; ++i) {
       sentences_.push_back(RandomSentence(i));
       auto alone = translator_.Translate({&sentences_.back(), 1}, parameters_,

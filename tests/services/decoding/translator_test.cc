@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 
@@ -64,9 +65,9 @@ TEST_F(TranslatorTest, SentenceTranslatesTheSameAloneAndInAnyBatch) {
     for (int64_t b = 0; b < B; ++b) {
       // Mixed beams in one batch, too.
       const int beam = 1 + RandomBelow(trial, 200 + b, 4);
-      batch.push_back(RandomSentence(
-          1000 * trial + b, {.beam_size = beam, .max_length = 0,
-                             .n_best = beam}));
+      batch.push_back(
+          RandomSentence(1000 * trial + b,
+                         {.beam_size = beam, .max_length = 0, .n_best = beam}));
     }
     const auto together = Translate(batch);
     ASSERT_EQ(together.size(), batch.size());
@@ -85,10 +86,9 @@ TEST_F(TranslatorTest, LongOutputsOutgrowTheFirstCache) {
   ASSERT_EQ(results.size(), 1u);
   for (const DecodedHypothesis& hypothesis : results[0]) {
     EXPECT_LE(hypothesis.token_count, 32);
-    EXPECT_THAT(hypothesis.ids,
-                ::testing::Each(::testing::AllOf(
-                    ::testing::Ne(0), ::testing::Ne(2), ::testing::Ne(kBos),
-                    ::testing::Ne(kEos))));
+    EXPECT_THAT(hypothesis.ids, ::testing::Each(::testing::AllOf(
+                                    ::testing::Ne(0), ::testing::Ne(2),
+                                    ::testing::Ne(kBos), ::testing::Ne(kEos))));
   }
 }
 
@@ -137,6 +137,51 @@ TEST_F(TranslatorTest, BadSentencesAreRefused) {
 
 TEST_F(TranslatorTest, EmptyBatchGivesNothing) {
   EXPECT_TRUE(Translate({}).empty());
+}
+
+TEST(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
+  ModelConfig config = TinyConfig();
+  config.model_width = 48;
+  config.ffn_width = 64;
+  config.expert_width = 32;
+  config.head_width = 16;
+  config.compute_type = ComputeType::kBFloat16;
+  const Translator translator(
+      config, *BuildEncodeProgram(config), *BuildDecodeProgram(config),
+      {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}});
+  TensorMap rows = TinyParameters(config, /*seed=*/7);
+  CastToBf16(translator.bf16_weights(), rows);
+  TensorMap panels = rows;
+  std::vector<std::string> row_major;
+  for (const auto& [name, form] : translator.bf16_weights()) {
+    if (!form.in_panels()) {
+      row_major.push_back(name);
+      continue;
+    }
+    const Tensor& weights = rows.at(name);
+    const int64_t batch = form.batch_dims > 0 ? weights.dim(0) : 1;
+    int64_t k = 1;
+    for (int d = 0; d < form.row_dims; ++d) {
+      k *= weights.dim(form.batch_dims + d);
+    }
+    panels[name] = InPanels(weights, batch, k);
+  }
+  // Its rows are looked up, too.
+  EXPECT_THAT(row_major, ::testing::ElementsAre("target_embedding"));
+  std::vector<SourceSentence> sentences;
+  for (int i = 1; i < 6; ++i) {
+    sentences.push_back(
+        {.ids = {4, 5 + i, 10 - i, kEos}, .options = {.beam_size = 1 + i % 3}});
+  }
+  const auto translate = [&](const TensorMap& parameters) {
+    return translator.Translate(sentences, parameters, nullptr, nullptr,
+                                nullptr);
+  };
+  ASSERT_OK_AND_ASSIGN(const auto expected, translate(rows));
+  ASSERT_OK_AND_ASSIGN(const auto results, translate(panels));
+  for (size_t i = 0; i < sentences.size(); ++i) {
+    ExpectSame(results[i], expected[i]);
+  }
 }
 
 }  // namespace

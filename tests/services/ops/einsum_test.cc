@@ -4,9 +4,11 @@
 
 #include <map>
 
+#include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
 #include "tests/reference/einsum.h"
 #include "tests/services/ops/numeric_gradient.h"
+#include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -103,6 +105,41 @@ TEST(EinsumTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
       }
     }
   }
+}
+
+TEST(EinsumTest, FactorsInPanelsGiveTheSameBits) {
+  const std::map<char, int64_t> sizes = {
+      {'b', 5}, {'l', 7}, {'m', 96}, {'n', 4}, {'d', 16}};
+  for (const auto& [text, row_letters] :
+       {std::pair<const char*, int>{"blm,mnd->blnd", 1},
+        {"blnd,ndm->blm", 2},
+        {"bm,md->bd", 1}}) {
+    ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));
+    EXPECT_EQ(RowLettersOfB(spec), row_letters);
+    const Tensor a = Cast(OfLetters(spec.a, 1, sizes), ElementType::kBFloat16);
+    const Tensor b = Cast(OfLetters(spec.b, 2, sizes), ElementType::kBFloat16);
+    int64_t rows = 1;
+    for (int d = 0; d < row_letters; ++d) rows *= b.dim(d);
+    EXPECT_TRUE(
+        TensorEqual(Einsum(spec, a, InPanels(b, 1, rows)), Einsum(spec, a, b)))
+        << text;
+  }
+}
+
+// Transposed, batched, or with a on the right-hand side.
+TEST(EinsumTest, OtherFactorsHaveNoRowLetters) {
+  for (const char* text :
+       {"blm,vm->blv", "bij,bjk->bik", "mb,md->bd", "bm,md->db"}) {
+    ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));
+    EXPECT_EQ(RowLettersOfB(spec), 0) << text;
+  }
+}
+
+TEST(NewPanelsTest, IsEmptyWherePanelsWouldNeedZeros) {
+  EXPECT_EQ(NewPanels({4, 48}, 1, 4).empty(), !HasBf16Panels());
+  EXPECT_TRUE(NewPanels({3, 48}, 1, 3).empty());
+  EXPECT_TRUE(NewPanels({4, 40}, 1, 4).empty());
+  EXPECT_TRUE(NewPanels({0, 4, 48}, 0, 4).empty());
 }
 
 TEST(ParseEinsumTest, RefusesWhatIsNoProduct) {

@@ -8,6 +8,7 @@
 #include "services/ops/cast.h"
 #include "tests/reference/ragged_dot.h"
 #include "tests/services/ops/numeric_gradient.h"
+#include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -111,6 +112,26 @@ TEST(RaggedDotTest, GradientsEqualDifferences) {
                              },
                              bias, dresult, 0.25f),
                          1e-4f));
+}
+
+TEST(RaggedDotTest, WeightsInPanelsGiveTheSameBits) {
+  const auto low = [](const Tensor& x) {
+    return Cast(x, ElementType::kBFloat16);
+  };
+  for (const std::vector<int32_t>& sizes : kGroupSizes) {
+    const int64_t groups = sizes.size(), num_rows = Sum(sizes);
+    if (groups == 0) continue;
+    const Tensor group_sizes = Tensor::Ints({groups}, sizes);
+    for (const int64_t h : {16, 32, 48, 64, 320, 528}) {
+      const Tensor rows = low(RandomTensor({num_rows, 70}, 1));
+      const Tensor weights = low(RandomTensor({groups, 70, h}, 2));
+      const Tensor panels = InPanels(weights, groups, 70);
+      ASSERT_EQ(panels.bytes(), weights.bytes());
+      EXPECT_TRUE(TensorEqual(RaggedDot(rows, panels, group_sizes),
+                              RaggedDot(rows, weights, group_sizes)))
+          << h;
+    }
+  }
 }
 
 TEST(RaggedDotTest, ARowIsTheSameWhateverItsGroupHolds) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "services/checkpoint/checkpoint_folder.h"
@@ -11,6 +13,7 @@
 #include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
 #include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -61,9 +64,9 @@ TEST(ReadParametersTest, RoundsWhatIsNamedToTheBitsOfRoundingAll) {
         static_cast<const CheckpointReader*>(checkpoint.get())}) {
     ASSERT_OK_AND_ASSIGN(const TensorMap whole,
                          ReadParameters(Specs(), {0, 2}, reader, 11));
-    ASSERT_OK_AND_ASSIGN(
-        const TensorMap rounded,
-        ReadParameters(Specs(), {0, 2}, reader, 11, {"dense", "moe.wi"}));
+    ASSERT_OK_AND_ASSIGN(const TensorMap rounded,
+                         ReadParameters(Specs(), {0, 2}, reader, 11,
+                                        {{"dense", {0, 1}}, {"moe.wi", {}}}));
     for (const ParameterSpec& spec : Specs()) {
       const Tensor& tensor = rounded.at(spec.name);
       const bool is_rounded = spec.name != "moe.bi";
@@ -73,6 +76,30 @@ TEST(ReadParametersTest, RoundsWhatIsNamedToTheBitsOfRoundingAll) {
           << spec.name;
       EXPECT_EQ(tensor.dim(0), spec.per_expert ? 2 : 4);
     }
+  }
+}
+
+TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
+  std::vector<ParameterSpec> specs = Specs();
+  specs[0].dims = {8, 4, 16};
+  specs[1].dims = {3, 8, 64};
+  const Bf16Weights forms = {{"dense", {0, 2}}, {"moe.wi", {1, 1}}};
+  ASSERT_OK_AND_ASSIGN(const TensorMap whole,
+                       ReadParameters(specs, {0, 2}, nullptr, 11));
+  ASSERT_OK_AND_ASSIGN(const TensorMap read,
+                       ReadParameters(specs, {0, 2}, nullptr, 11, forms));
+  for (const auto& [name, matrices, rows] :
+       {std::tuple<const char*, int64_t, int64_t>{"dense", 1, 32},
+        {"moe.wi", 2, 8}}) {
+    const Tensor rounded = Cast(whole.at(name), ElementType::kBFloat16);
+    const Tensor expected = InPanels(rounded, matrices, rows);
+    const Tensor& panels = read.at(name);
+    ASSERT_EQ(panels.panel_rows(), HasBf16Panels() ? rows : 0) << name;
+    EXPECT_EQ(panels.dims(), rounded.dims());
+    const BFloat16* const elements = Bf16Elements(expected);
+    EXPECT_TRUE(
+        std::equal(elements, elements + expected.size(), Bf16Elements(panels)))
+        << name;
   }
 }
 
