@@ -7,7 +7,8 @@
 //
 // The sum of an element goes through k in order, whatever m, n and the panels
 // are: a row's bits depend on nothing else, and b gives the same bits packed
-// ahead or within the call.
+// ahead or within the call. Where b is stored as [n, k] nothing is packed, and
+// the sum has sixteen parts, likewise of k alone.
 //
 // Thread-safe.
 
@@ -50,6 +51,11 @@ inline const BFloat16* Bf16Elements(const Tensor& tensor) {
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
                     int64_t c_stride, bool accumulate);
+
+// The same with b stored as [n, k].
+void MultiplyTransposed(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                        int64_t a_stride, const BFloat16* b, int64_t b_stride,
+                        float* c, int64_t c_stride, bool accumulate);
 
 // The same with b [k, n] as rows.
 void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,

@@ -265,7 +265,11 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
   if (HasBf16Panels()) {
-    if (transpose_a || transpose_b) return Execute(block, a, b, c);
+    if (transpose_a) return Execute(block, a, b, c);
+    if (transpose_b) {
+      return MultiplyTransposed(m, n, k, a, block.a_stride, b, block.b_stride,
+                                c, block.c_stride, block.accumulate);
+    }
     if (in_panels) {
       return MultiplyPanels(m, n, k, a, block.a_stride, b, c, block.c_stride,
                             block.accumulate);

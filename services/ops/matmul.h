@@ -1,6 +1,5 @@
 // Dense matrix products by oneDNN: of float32, and of bfloat16 with sums in
-// float32; those of bfloat16 as they are stored, neither of them transposed, by
-// bf16_panel.h.
+// float32; those of bfloat16 whose a is as it is stored by bf16_panel.h.
 //
 // On CPUs without instructions for bfloat16 its products are those of the
 // numbers as float32: as exact, not as fast. The instructions take numbers

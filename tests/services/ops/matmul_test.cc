@@ -95,7 +95,7 @@ TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
 TEST(MatmulTest, BFloat16EqualsReference) {
   for (const int64_t m : {1, 3, 17, 70}) {
     for (const int64_t n : {1, 3, 17, 48}) {
-      for (const int64_t k : {0, 1, 3, 17, 100, 1027}) {
+      for (const int64_t k : {0, 1, 3, 17, 100, 1027, 2048}) {
         for (const int flags : {0, 1, 2, 3, 4, 5, 6, 7}) {
           const MatmulShape shape{m, n, k, (flags & 1) != 0, (flags & 2) != 0};
           const bool accumulate = (flags & 4) != 0;
@@ -123,7 +123,7 @@ TEST(MatmulTest, BFloat16RowsHaveTheSameBitsForAnyNumberOfRows) {
   for (const Size size :
        {Size{64, 128}, Size{512, 96}, Size{100, 77}, Size{17, 3}, Size{33, 1},
         Size{256, 1000}, Size{300, 1}, Size{257, 130}, Size{512, 1024},
-        Size{1000, 1024}, Size{2051, 100}}) {
+        Size{1000, 1024}, Size{2048, 70}, Size{2051, 100}}) {
     for (const bool transpose_b : {false, true}) {
       const Tensor a = Cast(RandomTensor({300, size.k}, 1), kBFloat16);
       const Tensor b = Cast(RandomTensor({size.k, size.n}, 2), kBFloat16);
