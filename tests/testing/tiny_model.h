@@ -13,6 +13,7 @@
 #include "services/model/inputs.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
+#include "tests/testing/panels.h"
 #include "tests/testing/tensors.h"
 
 namespace gshard {
@@ -56,6 +57,20 @@ inline TensorMap TinyParameters(const ModelConfig& config, uint64_t seed) {
       }
     }
     parameters[spec.name] = *std::move(value);
+  }
+  return parameters;
+}
+
+// `parameters` as a serving session holds them.
+inline TensorMap AsServed(const Bf16Weights& weights, TensorMap parameters) {
+  CastToBf16(weights, parameters);
+  for (const auto& [name, form] : weights) {
+    if (!form.in_panels()) continue;
+    Tensor& tensor = parameters.at(name);
+    const absl::Span<const int64_t> dims = tensor.dims();
+    tensor =
+        InPanels(tensor, NumElements(dims.subspan(0, form.batch_dims)),
+                 NumElements(dims.subspan(form.batch_dims, form.row_dims)));
   }
   return parameters;
 }

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 
@@ -151,20 +150,10 @@ TEST(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
       {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}});
   TensorMap rows = TinyParameters(config, /*seed=*/7);
   CastToBf16(translator.bf16_weights(), rows);
-  TensorMap panels = rows;
+  const TensorMap panels = AsServed(translator.bf16_weights(), rows);
   std::vector<std::string> row_major;
   for (const auto& [name, form] : translator.bf16_weights()) {
-    if (!form.in_panels()) {
-      row_major.push_back(name);
-      continue;
-    }
-    const Tensor& weights = rows.at(name);
-    const int64_t batch = form.batch_dims > 0 ? weights.dim(0) : 1;
-    int64_t k = 1;
-    for (int d = 0; d < form.row_dims; ++d) {
-      k *= weights.dim(form.batch_dims + d);
-    }
-    panels[name] = InPanels(weights, batch, k);
+    if (!form.in_panels()) row_major.push_back(name);
   }
   // Its rows are looked up, too.
   EXPECT_THAT(row_major, ::testing::ElementsAre("target_embedding"));
