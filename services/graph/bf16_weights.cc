@@ -16,7 +16,21 @@ WeightForm FormOfOperand(const Node& node, size_t operand) {
                    : WeightForm{};
 }
 
+// What is used in two ways is row-major.
+void Merge(const std::string& name, const WeightForm& form, Bf16Weights& into) {
+  const auto [found, added] = into.try_emplace(name, form);
+  if (!added && found->second != form) found->second = {};
+}
+
 }  // namespace
+
+int64_t WeightForm::MatricesOf(const Dims& dims) const {
+  return NumElements(absl::MakeConstSpan(dims).subspan(0, batch_dims));
+}
+
+int64_t WeightForm::RowsOf(const Dims& dims) const {
+  return NumElements(absl::MakeConstSpan(dims).subspan(batch_dims, row_dims));
+}
 
 Bf16Weights Bf16WeightsOf(const Program& program) {
   Bf16Weights weights;
@@ -29,8 +43,7 @@ Bf16Weights Bf16WeightsOf(const Program& program) {
   }
   const auto use = [&](ValueId value, const WeightForm& form) {
     const auto found = names.find(value);
-    if (found != names.end())
-      MergeBf16Weights({{found->second, form}}, weights);
+    if (found != names.end()) Merge(found->second, form, weights);
   };
   for (const Node& node : program.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -44,10 +57,7 @@ Bf16Weights Bf16WeightsOf(const Program& program) {
 }
 
 void MergeBf16Weights(const Bf16Weights& other, Bf16Weights& into) {
-  for (const auto& [name, form] : other) {
-    const auto [found, added] = into.try_emplace(name, form);
-    if (!added && found->second != form) found->second = {};
-  }
+  for (const auto& [name, form] : other) Merge(name, form, into);
 }
 
 }  // namespace gshard

@@ -8,10 +8,12 @@
 #ifndef SERVICES_GRAPH_BF16_WEIGHTS_H_
 #define SERVICES_GRAPH_BF16_WEIGHTS_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 
 #include "services/graph/program.h"
+#include "services/tensor/tensor.h"
 
 namespace gshard {
 
@@ -22,6 +24,11 @@ struct WeightForm {
   int row_dims = 0;  // 0 if row-major
 
   bool in_panels() const { return row_dims > 0; }
+  // How many matrices, and rows of each, a parameter with these dims has.
+  // REQUIRES: there are as many dims.
+  int64_t MatricesOf(const Dims& dims) const;
+  int64_t RowsOf(const Dims& dims) const;
+
   bool operator==(const WeightForm&) const = default;
 };
 

@@ -77,6 +77,10 @@ Executor::Executor(Program program, Backend backend)
       step.source =
           node.op->name == "input" ? Source::kInput : Source::kParameter;
       step.name = StringAttribute(node.attributes, "name");
+      const auto weights = bf16_weights_.find(step.name);
+      if (step.source == Source::kParameter && weights != bf16_weights_.end()) {
+        step.form = weights->second;
+      }
       continue;
     }
     step.kernel = FindKernel(node.op->name, backend);
@@ -88,29 +92,27 @@ Executor::Executor(Program program, Backend backend)
   }
 }
 
-absl::StatusOr<Tensor> Executor::FeedParameter(
-    const Step& step, const TensorMap& parameters) const {
+absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
+                                               const TensorMap& parameters) {
   const auto found = parameters.find(step.name);
   if (found == parameters.end()) {
     return absl::NotFoundError(
         absl::StrCat("parameter '", step.name, "' is missing"));
   }
   const Tensor& tensor = found->second;
-  const auto weights = bf16_weights_.find(step.name);
-  if (weights == bf16_weights_.end()) return tensor;
-  if (tensor.type() == ElementType::kFloat32) {
+  if (step.result_types[0].type == ElementType::kBFloat16 &&
+      tensor.type() == ElementType::kFloat32) {
     return Cast(tensor, ElementType::kBFloat16);
   }
   if (tensor.panel_rows() == 0) return tensor;
-  const auto [batch_dims, row_dims] = weights->second;
-  const absl::Span<const int64_t> dims = tensor.dims();
-  if (tensor.rank() > batch_dims + row_dims && row_dims > 0 &&
-      tensor.panel_rows() == NumElements(dims.subspan(batch_dims, row_dims))) {
+  const WeightForm& form = step.form;
+  if (form.in_panels() && tensor.rank() > form.batch_dims + form.row_dims &&
+      tensor.panel_rows() == form.RowsOf(tensor.dims())) {
     return tensor;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("parameter '", step.name, "': expected ",
-                   row_dims > 0 ? "panels of other rows" : "no panels",
+                   form.in_panels() ? "panels of other rows" : "no panels",
                    ", got panels of ", tensor.panel_rows(), " rows"));
 }
 

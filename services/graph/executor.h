@@ -70,6 +70,7 @@ class Executor {
     Source source = Source::kKernel;
     const Kernel* kernel = nullptr;       // of Source::kKernel
     std::string name;                     // of what is fed
+    WeightForm form;                      // of a parameter
     std::vector<ValueType> result_types;  // as the program states them
     std::vector<bool> takes;              // operands that nothing else needs
     std::vector<ValueId> dead;            // values that nothing needs after it
@@ -78,8 +79,8 @@ class Executor {
   // What a node is called in errors.
   std::string Where(size_t node) const;
 
-  absl::StatusOr<Tensor> FeedParameter(const Step& step,
-                                       const TensorMap& parameters) const;
+  static absl::StatusOr<Tensor> FeedParameter(const Step& step,
+                                              const TensorMap& parameters);
 
   Program program_;
   Backend backend_;

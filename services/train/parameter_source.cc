@@ -32,11 +32,10 @@ Tensor NewParameter(const ParameterSpec& spec, const Dims& dims,
                     const Bf16Weights& bf16) {
   const auto found = bf16.find(spec.name);
   if (found == bf16.end()) return Tensor(ElementType::kFloat32, dims);
-  const auto [batch_dims, row_dims] = found->second;
-  if (row_dims > 0 && batch_dims == (spec.per_expert ? 1 : 0)) {
-    const absl::Span<const int64_t> all = dims;
-    Tensor panels = NewPanels(dims, NumElements(all.subspan(0, batch_dims)),
-                              NumElements(all.subspan(batch_dims, row_dims)));
+  const WeightForm& form = found->second;
+  if (form.in_panels() && form.batch_dims == (spec.per_expert ? 1 : 0) &&
+      std::ssize(dims) > form.batch_dims + form.row_dims) {
+    Tensor panels = NewPanels(dims, form.MatricesOf(dims), form.RowsOf(dims));
     if (!panels.empty()) return panels;
   }
   return Tensor(ElementType::kBFloat16, dims);

@@ -67,10 +67,8 @@ inline TensorMap AsServed(const Bf16Weights& weights, TensorMap parameters) {
   for (const auto& [name, form] : weights) {
     if (!form.in_panels()) continue;
     Tensor& tensor = parameters.at(name);
-    const absl::Span<const int64_t> dims = tensor.dims();
-    tensor =
-        InPanels(tensor, NumElements(dims.subspan(0, form.batch_dims)),
-                 NumElements(dims.subspan(form.batch_dims, form.row_dims)));
+    tensor = InPanels(tensor, form.MatricesOf(tensor.dims()),
+                      form.RowsOf(tensor.dims()));
   }
   return parameters;
 }

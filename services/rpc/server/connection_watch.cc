@@ -70,7 +70,7 @@ void ConnectionWatch::AddMetrics(Metrics& metrics) {
 
 absl::Status ConnectionWatch::Start(std::vector<int> listeners,
                                     HandOver hand_over) {
-  RaiseDescriptorLimit();
+  RaiseDescriptorLimit();  // a connection takes two
   hand_over_ = std::move(hand_over);
   {
     MutexLock lock(mutex_);
@@ -297,7 +297,7 @@ void ConnectionWatch::Accept(size_t index) {
   by_peer_[peer.name] = id;
   const bool begins = meter_.MayBegin(id, now);
   if (!begins) newcomers_[id] = accepted;
-  LimitReceiveBuffer(accepted);
+  LimitReceiveBuffer(accepted);  // until it is known for a member's
   Arm(EPOLL_CTL_ADD, id, duplicate, /*news=*/true);
   lock.Unlock();
   if (begins) hand_over_(accepted);

@@ -61,7 +61,7 @@ TEST_F(LookScheduleTest, NewcomersAreAskedForEvery10Milliseconds) {
   EXPECT_EQ(schedule_.Next({.newcomers = true}, now_), now_ + milliseconds(10));
 }
 
-TEST_F(LookScheduleTest, TrimsThreeTimesAfterTheLastShutdown) {
+TEST_F(LookScheduleTest, TrimsAWhileAfterTheLastShutdown) {
   Rest();
   EXPECT_FALSE(schedule_.TakeTrim(now_));
   schedule_.OnShutdown(now_);

@@ -1,0 +1,160 @@
+// Which routers a step's microbatches go to, and go to again.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "tests/services/coordinator/fake_cluster.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
+
+// The commands that begin so.
+std::vector<std::string> Only(const std::vector<std::string>& commands,
+                              const std::string& prefix) {
+  std::vector<std::string> out;
+  for (const std::string& command : commands) {
+    if (absl::StartsWith(command, prefix)) out.push_back(command);
+  }
+  return out;
+}
+
+TEST(JobMicrobatchesTest, ALostRoutersMicrobatchesGoToOthers) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> stuck;
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  FakeMember& lost = cluster.AddRouter(
+      "lost",
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_assign_microbatch()) return std::nullopt;
+        if (first.exchange(false)) stuck.set_value();
+        released.wait();
+        return ReplyWith(absl::CancelledError("left"));
+      });
+  FakeMember& stays = cluster.AddRouter("stays");
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  stuck.get_future().wait();
+  std::thread leave([&] { lost.Leave(); });
+  cluster.Watch("demo", [&](const v1::JobProgress& progress) {
+    return progress.step() >= 1;
+  });
+  release.set_value();
+  leave.join();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+  EXPECT_THAT(stays.commands(),
+              AllOf(Contains("assign 1/0/1"), Not(Contains("assign 2/0/1"))));
+}
+
+TEST(JobMicrobatchesTest, ARouterThatJoinsLaterHelps) {
+  FakeCluster cluster;
+  TrainingJob job = cluster.MakeJob();
+  std::promise<void> stuck;
+  std::promise<void> release;
+  auto released = release.get_future().share();
+  std::atomic<bool> first{true};
+  cluster.AddRouter(
+      "a", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_assign_microbatch() && first.exchange(false)) {
+          stuck.set_value();
+          released.wait();
+        }
+        return std::nullopt;
+      });
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  stuck.get_future().wait();
+  std::promise<void> helped;
+  std::atomic<bool> told{false};
+  cluster.AddRouter(
+      "b", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (command.has_assign_microbatch() && !told.exchange(true)) {
+          helped.set_value();
+        }
+        return std::nullopt;
+      });
+  helped.get_future().wait();
+  release.set_value();
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+}
+
+TEST(JobMicrobatchesTest, APassingFailureIsTriedAgain) {
+  FakeCluster cluster;
+  const TrainingJob job = cluster.MakeJob();
+  FakeMember& router = cluster.AddRouter(
+      "r", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_assign_microbatch()) return std::nullopt;
+        const auto& assign = command.assign_microbatch();
+        if (assign.step() != 2 || assign.microbatch() != 3 ||
+            assign.attempt() > 1) {
+          return std::nullopt;
+        }
+        return ReplyWith(absl::UnavailableError("a worker is slow to come"));
+      });
+  FakeMember& worker = cluster.AddWorker(
+      "w", [](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        if (!command.has_prepare_step()) return std::nullopt;
+        const auto& attempts = command.prepare_step().attempts();
+        EXPECT_EQ(attempts.size(), 4);
+        EXPECT_EQ(attempts[3], command.prepare_step().step() == 2 ? 2 : 0);
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  ExpectTrained(job, 3);
+  EXPECT_THAT(Only(router.commands(), "assign 2/3"),
+              ElementsAre("assign 2/3/0", "assign 2/3/1", "assign 2/3/2"));
+  EXPECT_THAT(worker.commands(), Contains("commit 3"));
+}
+
+// It makes way for the first one as often as all may fail, and then fails.
+TEST(JobMicrobatchesTest, ToMakeWayIsNoFailure) {
+  FakeCluster cluster({.retry_delay = absl::Milliseconds(1)});
+  TrainingJob job = cluster.MakeJob();
+  job.min_routers = 2;
+  std::promise<void> failed;
+  auto has_failed = failed.get_future().share();
+  const auto intercept =
+      [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+    if (!command.has_assign_microbatch()) return std::nullopt;
+    const auto& assign = command.assign_microbatch();
+    if (assign.step() != 2) return std::nullopt;
+    if (assign.microbatch() == 0) has_failed.wait();
+    if (assign.microbatch() != 3 || assign.attempt() > 8) return std::nullopt;
+    if (assign.attempt() < 8) return ReplyWith(absl::AbortedError("full"));
+    failed.set_value();
+    return ReplyWith(absl::UnavailableError("a worker is slow to come"));
+  };
+  cluster.AddRouter("r0", intercept);
+  cluster.AddRouter("r1", intercept);
+  cluster.AddWorker("w");
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 1);
+  ExpectTrained(job, 3);
+}
+
+}  // namespace
+}  // namespace gshard
