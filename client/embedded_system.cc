@@ -75,6 +75,7 @@ class EmbeddedSystem final : public LocalSystem {
       case LocalMember::Role::kWorker: {
         ExpertWorkerOptions options;
         options.process = process;
+        options.device = options_.device;
         workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
         return workers_.back()->Start();
       }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "client/system_layout.h"
+#include "services/graph/device.h"
 
 namespace gshard {
 
@@ -34,6 +35,10 @@ struct LocalSystemOptions {
 
   int64_t drain_seconds = 30;
   std::string log_level = "info";
+
+  // Of the workers; for MakeEmbeddedSystem opened.
+  std::string device_name = "cpu";
+  std::shared_ptr<Device> device = nullptr;
 
   // The coordinator's --reduce.
   std::string reduce = "coordinator";

@@ -106,6 +106,9 @@ class ProcessSystem final : public LocalSystem {
         options_.enable_debug_calls) {
       argv.push_back("--enable_debug_calls");
     }
+    if (member.role == LocalMember::Role::kWorker) {
+      argv.push_back(absl::StrCat("--device=", options_.device_name));
+    }
     if (member.role != LocalMember::Role::kCoordinator) {
       argv.push_back(absl::StrCat("--name=", member.name));
       argv.push_back(

@@ -1,5 +1,6 @@
 #include "expert_worker/expert_worker_process.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "services/base/machine_limits.h"
@@ -11,7 +12,12 @@ namespace gshard {
 namespace {
 
 int64_t MemoryBytes(const ExpertWorkerOptions& options) {
-  return options.memory_mib > 0 ? options.memory_mib << 20 : MemoryLimit();
+  if (options.memory_mib > 0) return options.memory_mib << 20;
+  // Of a session that trains, the host has the optimizer's part: to count all
+  // of it against the lesser of the two is safe.
+  return options.device == nullptr
+             ? MemoryLimit()
+             : std::min(MemoryLimit(), options.device->memory_bytes());
 }
 
 ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
@@ -41,15 +47,18 @@ void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
                 "and of training each");
   flags.Integer("memory_mib", &options->memory_mib, 0, 1 << 30,
                 "MiB that parameters, their gradients and what microbatches "
-                "keep while they are run may take; 0 is all "
-                "that the machine or the container has");
+                "keep while they are run may take; 0 is all that the machine, "
+                "the container or the device has");
+  flags.Text("device", &options->device_name, "cpu|cuda:N",
+             "what computes the experts: the CPU, or a GPU by its number among "
+             "those that the process sees");
 }
 
 ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
     : ProcessShell(options.process, "expert_worker", GSHARD_VERSION),
       options_(std::move(options)),
       worker_metrics_(metrics()),
-      sessions_(MemoryBytes(options_)),
+      sessions_(MemoryBytes(options_), options_.device),
       service_(&sessions_, ServiceOptions(options_), worker_metrics_),
       commands_(
           &sessions_, &service_, worker_metrics_,
@@ -78,8 +87,11 @@ ExpertWorkerProcess::~ExpertWorkerProcess() { Close(); }
 
 absl::Status ExpertWorkerProcess::Serve() {
   commands_.ReachBuddiesBy(PeerChannelOptions());
-  return Join(v1::MEMBER_ROLE_EXPERT_WORKER, options_.coordinator_channel,
-              MemoryBytes(options_), &commands_);
+  return Join(
+      v1::MEMBER_ROLE_EXPERT_WORKER, options_.coordinator_channel,
+      MemoryBytes(options_), &commands_,
+      BackendName(options_.device == nullptr ? Backend::kCpu
+                                             : options_.device->backend()));
 }
 
 void ExpertWorkerProcess::Finish(std::chrono::milliseconds grace) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -17,6 +18,7 @@
 #include "expert_worker/worker_commands.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
+#include "services/graph/device.h"
 #include "services/rpc/process/process_shell.h"
 
 namespace gshard {
@@ -31,14 +33,21 @@ struct ExpertWorkerOptions {
   int64_t queue_calls = 1024;
   int64_t queue_mib = 1024;
 
-  // Memory for sessions; 0: the memory limit of this process.
+  // Memory for sessions; 0: the memory limit of this process, or that of the
+  // device if it is less.
   int64_t memory_mib = 0;
+
+  // Where experts are computed, as OpenDevice takes it, and, opened, null for
+  // the CPU.
+  std::string device_name = "cpu";
+  std::shared_ptr<Device> device;
 
   // Instead of process.coordinator, if set.
   std::shared_ptr<grpc::Channel> coordinator_channel;
 };
 
 // Declares the flags of an expert worker. `options` must outlive `flags`.
+// --device is opened by OpenDevice.
 void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options);
 
 class ExpertWorkerProcess final : public ProcessShell {

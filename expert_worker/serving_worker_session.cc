@@ -8,18 +8,19 @@
 namespace gshard {
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> ServingWorkerSession::Create(
-    WorkerSessionSpec spec, MemoryShare memory) {
+    WorkerSessionSpec spec, MemoryShare memory, Device* device) {
   std::unique_ptr<CheckpointReader> checkpoint;
   if (!spec.source.checkpoint_directory.empty()) {
     ASSIGN_OR_RETURN(checkpoint,
                      CheckpointReader::Open(spec.source.checkpoint_directory));
   }
-  std::unique_ptr<ServingWorkerSession> session(
-      new ServingWorkerSession(std::move(spec.segments), std::move(memory)));
-  ASSIGN_OR_RETURN(
-      session->parameters_,
-      ReadParameters(spec.parameters, spec.experts, checkpoint.get(),
-                     spec.source.initial_seed, session->host_.bf16_weights()));
+  std::unique_ptr<ServingWorkerSession> session(new ServingWorkerSession(
+      std::move(spec.segments), std::move(memory), device));
+  RETURN_IF_ERROR(session->host_.status());
+  ASSIGN_OR_RETURN(session->parameters_,
+                   ReadParameters(spec.parameters, spec.experts,
+                                  checkpoint.get(), spec.source.initial_seed,
+                                  session->host_.bf16_weights(), device));
   RETURN_IF_ERROR(session->host_.WarmUp(
       static_cast<int64_t>(spec.experts.size()), session->parameters_));
   return session;

@@ -1,6 +1,6 @@
 // ServingWorkerSession: experts of a served model. Its parameters are held
-// once, in the types in which the segments take them: 2 bytes a weight in
-// bfloat16.
+// once, where they are computed with and in the types in which the segments
+// take them: 2 bytes a weight in bfloat16.
 
 #ifndef EXPERT_WORKER_SERVING_WORKER_SESSION_H_
 #define EXPERT_WORKER_SERVING_WORKER_SESSION_H_
@@ -17,17 +17,20 @@ namespace gshard {
 class ServingWorkerSession final : public WorkerSession {
  public:
   // Reads the parameters, and warms up. REQUIRES: CheckWorkerSession. Errors:
-  // those of CheckpointReader::Open, ReadParameters and SegmentHost::WarmUp.
+  // those of CheckpointReader::Open, SegmentHost::status, ReadParameters and
+  // SegmentHost::WarmUp.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
-      WorkerSessionSpec spec, MemoryShare memory);
+      WorkerSessionSpec spec, MemoryShare memory, Device* device);
 
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs) override;
   void EndRuns(uint64_t) override {}
 
  private:
-  ServingWorkerSession(std::vector<Segment> segments, MemoryShare memory)
-      : WorkerSession(std::move(memory)), host_(std::move(segments)) {}
+  ServingWorkerSession(std::vector<Segment> segments, MemoryShare memory,
+                       Device* device)
+      : WorkerSession(std::move(memory)),
+        host_(std::move(segments), /*slice=*/0, device) {}
 
   SegmentHost host_;
   TensorMap parameters_;

@@ -17,8 +17,9 @@ absl::StatusOr<int64_t> SessionTable::Load(const std::string& id,
           absl::StrCat("session '", id, "' is loaded already"));
     }
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<WorkerSession> session,
-                   WorkerSession::Create(std::move(spec), memory_));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<WorkerSession> session,
+      WorkerSession::Create(std::move(spec), memory_, device_.get()));
   const int64_t bytes = session->memory_bytes();
   auto entry = std::make_shared<Entry>();
   entry->session = std::move(session);

@@ -43,7 +43,10 @@ class SessionTable {
   };
 
   // All sessions and their running calls together use at most `memory_bytes`.
-  explicit SessionTable(int64_t memory_bytes) : memory_(memory_bytes) {}
+  // They run on `device`, or where that is null on the CPU.
+  explicit SessionTable(int64_t memory_bytes,
+                        std::shared_ptr<Device> device = nullptr)
+      : device_(std::move(device)), memory_(memory_bytes) {}
 
   // Makes a session; slow. Returns its bytes. Errors: AlreadyExists; those of
   // WorkerSession::Create.
@@ -79,6 +82,7 @@ class SessionTable {
   Lease MakeLease(std::shared_ptr<Entry> entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  const std::shared_ptr<Device> device_;  // outlives the sessions
   MemoryAccount memory_;
   Mutex load_mutex_;  // one load at a time
   mutable Mutex mutex_;

@@ -27,11 +27,13 @@ int64_t BytesOf(const GradientList& gradients) {
 TrainingWorkerSession::TrainingWorkerSession(
     WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
     std::unique_ptr<ParameterShard> own,
-    std::unique_ptr<ParameterShard> replica)
+    std::unique_ptr<ParameterShard> replica, Device* device)
     : WorkerSession(std::move(memory)),
       account_(std::move(account)),
-      host_(std::move(spec.segments)),
-      evaluation_host_(std::move(spec.evaluation_segments)),
+      device_(device),
+      host_(std::move(spec.segments), /*slice=*/0, device),
+      evaluation_host_(std::move(spec.evaluation_segments), /*slice=*/0,
+                       device),
       bf16_weights_(host_.bf16_weights()),
       own_(std::move(own)),
       replica_(std::move(replica)) {
@@ -44,7 +46,8 @@ TrainingWorkerSession::TrainingWorkerSession(
 }
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
-    WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory) {
+    WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
+    Device* device) {
   ASSIGN_OR_RETURN(const std::unique_ptr<CheckpointReader> checkpoint,
                    OpenToTrain(spec.source));
   const auto make = [&](const std::vector<int32_t>& experts)
@@ -60,29 +63,44 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
   if (!spec.replicated_experts.empty()) {
     ASSIGN_OR_RETURN(replica, make(spec.replicated_experts));
   }
-  return std::unique_ptr<WorkerSession>(new TrainingWorkerSession(
+  std::unique_ptr<TrainingWorkerSession> session(new TrainingWorkerSession(
       std::move(spec), std::move(account), std::move(memory), std::move(own),
-      std::move(replica)));
+      std::move(replica), device));
+  RETURN_IF_ERROR(session->host_.status());
+  RETURN_IF_ERROR(session->evaluation_host_.status());
+  ReaderMutexLock lock(session->step_mutex_);
+  RETURN_IF_ERROR(session->parameters_.status());
+  return session;
 }
 
 void TrainingWorkerSession::TakeParameters() {
   parameters_ = own_->tensors();
-  CastToBf16(bf16_weights_, parameters_);
+  CastToBf16(bf16_weights_, *parameters_);
+  if (device_ == nullptr) return;
+  for (auto& [name, parameter] : *parameters_) {
+    absl::StatusOr<Tensor> copy = CopyToDevice(*device_, parameter);
+    if (!copy.ok()) {
+      parameters_ = Annotate(copy.status(), name);
+      return;
+    }
+    parameter = *std::move(copy);
+  }
 }
 
 absl::StatusOr<std::vector<Tensor>> TrainingWorkerSession::RunSegment(
     const SegmentRun& run, TensorMap inputs) {
   ReaderMutexLock lock(step_mutex_);
+  RETURN_IF_ERROR(parameters_.status());
   if (run.step == 0 && run.microbatch == 0 && run.attempt == 0) {
     ASSIGN_OR_RETURN(SegmentResult result,
                      evaluation_host_.Run(run.segment, /*run=*/"",
-                                          std::move(inputs), parameters_));
+                                          std::move(inputs), *parameters_));
     return std::move(result.replies);
   }
   const std::string name = RunName(run);
   RETURN_IF_ERROR(EnterRun(run, name));
   absl::StatusOr<SegmentResult> result =
-      host_.Run(run.segment, name, std::move(inputs), parameters_);
+      host_.Run(run.segment, name, std::move(inputs), *parameters_);
   const absl::Status kept = KeepResult(run, name, result);
   if (!kept.ok()) {
     DropRun(run, name);
@@ -220,7 +238,7 @@ absl::Status TrainingWorkerSession::CommitStep(int64_t step,
         Annotate(replica_->Commit(step, gradient_scale, learning_rate, skip),
                  "the replica of another worker's experts"));
   }
-  if (!skip) parameters_.clear();  // what is shared would be copied
+  if (!skip) parameters_ = TensorMap();  // what is shared would be copied
   RETURN_IF_ERROR(own_->Commit(step, gradient_scale, learning_rate, skip));
   if (!skip) TakeParameters();
   MutexLock runs_lock(runs_mutex_);

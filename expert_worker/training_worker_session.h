@@ -1,6 +1,8 @@
 // TrainingWorkerSession: experts that a job trains: their ParameterShard, that
 // of experts replicated here for another worker, and the saved values of the
-// open step's runs.
+// open step's runs. A device runs the segments: it has the saved values and a
+// copy of the parameters, made after each commit. Gradients are summed, and
+// parameters updated, on the host.
 //
 // A training step: RunSegment of every microbatch, PrepareStep, CommitStep. All
 // state of a step is keyed by its number and released when the step is
@@ -40,14 +42,16 @@ namespace gshard {
 // commands of a step wait for them.
 class TrainingWorkerSession final : public WorkerSession {
  public:
-  // REQUIRES: CheckWorkerSession. Errors: those of OpenToTrain and
-  // ParameterStore::Load.
+  // REQUIRES: CheckWorkerSession. Errors: those of OpenToTrain,
+  // ParameterStore::Load, SegmentHost::status and CopyToDevice.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
-      WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory);
+      WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
+      Device* device);
 
   // Errors, besides: those of ParameterShard::Begin and Add; Aborted if the
   // microbatch was preempted by an earlier one; ResourceExhausted if there is
-  // no memory for its saved values. An error ends the attempt. A call of an
+  // no memory for its saved values; why the device has no parameters. An error
+  // ends the attempt. A call of an
   // evaluation segment keeps no state.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs) override;
@@ -128,8 +132,10 @@ class TrainingWorkerSession final : public WorkerSession {
 
   TrainingWorkerSession(WorkerSessionSpec spec, MemoryAccount account,
                         MemoryShare memory, std::unique_ptr<ParameterShard> own,
-                        std::unique_ptr<ParameterShard> replica);
+                        std::unique_ptr<ParameterShard> replica,
+                        Device* device);
 
+  // Makes parameters_ of own_.
   void TakeParameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
   // Notes the run, and that it makes a call.
   absl::Status EnterRun(const SegmentRun& run, const std::string& name);
@@ -145,6 +151,7 @@ class TrainingWorkerSession final : public WorkerSession {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(runs_mutex_);
 
   MemoryAccount account_;
+  Device* const device_;  // may be null
   SegmentHost host_;
   SegmentHost evaluation_host_;  // without segments unless there is validation
   const Bf16Weights bf16_weights_;  // that host_ takes as bfloat16
@@ -153,8 +160,8 @@ class TrainingWorkerSession final : public WorkerSession {
   mutable SharedMutex step_mutex_;
   const std::unique_ptr<ParameterShard> own_;
   const std::unique_ptr<ParameterShard> replica_;  // may be null
-  // own_'s, rounded as the segments take them.
-  TensorMap parameters_ ABSL_GUARDED_BY(step_mutex_);
+  // own_'s, rounded as the segments take them, on the device.
+  absl::StatusOr<TensorMap> parameters_ ABSL_GUARDED_BY(step_mutex_);
 
   mutable std::atomic<uint64_t> last_shard_ = 0;
 

@@ -10,7 +10,7 @@
 namespace gshard {
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
-    WorkerSessionSpec spec, MemoryAccount account) {
+    WorkerSessionSpec spec, MemoryAccount account, Device* device) {
   ASSIGN_OR_RETURN(const int64_t bytes, CheckWorkerSession(spec));
   MemoryShare memory(account);
   if (!memory.Take(bytes)) {
@@ -19,10 +19,11 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> WorkerSession::Create(
                      account.free(), " are free"));
   }
   if (spec.optimizer == nullptr) {
-    return ServingWorkerSession::Create(std::move(spec), std::move(memory));
+    return ServingWorkerSession::Create(std::move(spec), std::move(memory),
+                                        device);
   }
   return TrainingWorkerSession::Create(std::move(spec), std::move(account),
-                                       std::move(memory));
+                                       std::move(memory), device);
 }
 
 }  // namespace gshard

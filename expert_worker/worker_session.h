@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "services/base/memory_account.h"
 #include "services/config/model_config.h"
+#include "services/graph/device.h"
 #include "services/model/parameters.h"
 #include "services/segments/segment_host.h"
 #include "services/train/optimizer.h"
@@ -65,11 +66,12 @@ class TrainingWorkerSession;
 // Thread-safe.
 class WorkerSession {
  public:
-  // Makes the parameters, with memory of `account`. Errors: those of
-  // CheckWorkerSession; ResourceExhausted; those of
+  // Makes the parameters, with memory of `account`, and runs segments on
+  // `device`, which outlives the session, or where that is null on the CPU.
+  // Errors: those of CheckWorkerSession; ResourceExhausted; those of
   // ServingWorkerSession::Create or TrainingWorkerSession::Create.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
-      WorkerSessionSpec spec, MemoryAccount account);
+      WorkerSessionSpec spec, MemoryAccount account, Device* device = nullptr);
   virtual ~WorkerSession() = default;
 
   // Runs a segment; returns its replies in order. `inputs` are named as the

@@ -55,13 +55,13 @@ std::string Ranges(const google::protobuf::RepeatedField<int32_t>& ids) {
 }
 
 std::string MemberTable(const v1::DescribeResponse& system) {
-  Table table({"member", "role", "address", "joined", "silent ms", "running",
-               "waiting", "expert rows", "MiB"},
-              {3, 4, 5, 6, 7, 8});
+  Table table({"member", "role", "device", "address", "joined", "silent ms",
+               "running", "waiting", "expert rows", "MiB"},
+              {4, 5, 6, 7, 8, 9});
   for (const v1::Member& member : system.members()) {
     const v1::Heartbeat& load = member.heartbeat();
-    table.AddRow({member.name(), RoleName(member.role()), member.address(),
-                  FormatDuration(member.joined_ms() / 1000.0),
+    table.AddRow({member.name(), RoleName(member.role()), member.device(),
+                  member.address(), FormatDuration(member.joined_ms() / 1000.0),
                   absl::StrCat(member.silent_ms()),
                   absl::StrCat(load.in_flight()), absl::StrCat(load.queued()),
                   absl::StrCat(load.expert_rows()),

@@ -52,6 +52,10 @@ absl::Status CheckInfo(const MemberInfo& info) {
     return absl::InvalidArgumentError(absl::StrCat(
         "capacity_bytes: expected at least 0, got ", info.capacity_bytes));
   }
+  if (info.device != "cpu" && info.device != "cuda") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device: expected cpu or cuda, got ", Quote(info.device)));
+  }
   return absl::OkStatus();
 }
 
@@ -83,6 +87,9 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
         Quote(old->second.info.address), " holds a lease for ",
         absl::FormatDuration(old->second.lease_expiry - now)));
   }
+  if (!options_.allow_mixed_devices) {
+    RETURN_IF_ERROR(CheckDevice(info, now));
+  }
   if (old != members_.end()) {
     events->push_back(Remove(old, MembershipEvent::Kind::kExpired));
   } else if (static_cast<int64_t>(members_.size()) >= options_.max_members) {
@@ -98,6 +105,21 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
   ++generation_;
   events->push_back({MembershipEvent::Kind::kJoined, member});
   return member;
+}
+
+absl::Status Membership::CheckDevice(const MemberInfo& info,
+                                     MonotonicTime now) const {
+  if (info.role != MemberRole::kExpertWorker) return absl::OkStatus();
+  for (const auto& [id, member] : members_) {
+    if (member.info.role == MemberRole::kExpertWorker &&
+        now < member.lease_expiry && member.info.device != info.device) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "device: expected ", member.info.device, ", as that of ", Quote(id),
+          ", got ", info.device,
+          "; mixed devices have to be allowed (--allow_mixed_devices)"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Membership::Renew(absl::string_view id, int64_t incarnation,

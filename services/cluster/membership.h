@@ -40,6 +40,9 @@ struct MemberInfo {
   // that it does not say.
   int64_t capacity_bytes = 0;
 
+  // What computes the experts of a worker: "cpu" or "cuda".
+  std::string device = "cpu";
+
   bool operator==(const MemberInfo&) const = default;
 };
 
@@ -69,6 +72,9 @@ class Membership {
   struct Options {
     absl::Duration lease = absl::Seconds(5);
     int64_t max_members = 4096;
+    // Whether expert workers may compute on different devices. Their results
+    // then differ in their last bits, and with them what a job trains.
+    bool allow_mixed_devices = false;
   };
 
   // REQUIRES: the lease is positive and max_members at least 1.
@@ -82,6 +88,8 @@ class Membership {
   // * InvalidArgument: a field of `info` is malformed.
   // * AlreadyExists: a member with a running lease has the id. Try again after
   //   it left or expired.
+  // * FailedPrecondition: an expert worker with a running lease computes on
+  //   another device.
   // * ResourceExhausted: there are max_members already.
   absl::StatusOr<Member> Join(const MemberInfo& info, MonotonicTime now,
                               std::vector<MembershipEvent>* events);
@@ -116,6 +124,8 @@ class Membership {
   int64_t generation() const { return generation_; }
 
  private:
+  // Whether an expert worker may join those that are there.
+  absl::Status CheckDevice(const MemberInfo& info, MonotonicTime now) const;
   MembershipEvent Remove(std::map<std::string, Member>::iterator member,
                          MembershipEvent::Kind kind);
 

@@ -27,6 +27,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
           MembersOptions{.lease = options_.lease,
                          .command_timeout = options_.command_timeout,
                          .load_timeout = options_.load_timeout,
+                         .allow_mixed_devices = options_.allow_mixed_devices,
                          .clock = options_.clock,
                          .models = [this] { return served_.Names(); },
                          .on_change = [this] { OnMembersChanged(); }})),

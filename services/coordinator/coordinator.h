@@ -35,6 +35,7 @@ struct CoordinatorOptions {
   absl::Duration lease = absl::Seconds(5);
   absl::Duration command_timeout = absl::Minutes(10);  // see MembersOptions
   absl::Duration load_timeout = absl::Hours(2);        // likewise
+  bool allow_mixed_devices = false;                    // likewise
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null

@@ -35,6 +35,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
   flags.Integer("lease_ms", &options.process.lease_ms, 100, 3'600'000,
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
+  flags.Bool("allow_mixed_devices", &options.allow_mixed_devices,
+             "let expert workers compute on CPUs and GPUs at the same time: "
+             "which of them computes what then shows in the last bits of "
+             "translations and of what is trained");
   flags.Duration("command_timeout", &options.command_timeout,
                  "how long a member may hold up a step, though it is there: a "
                  "frozen thread, a disk that hangs; then it is cut off as a "
@@ -81,6 +85,7 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .lease = absl::Milliseconds(options_.process.lease_ms),
       .command_timeout = options_.command_timeout,
       .load_timeout = options_.load_timeout,
+      .allow_mixed_devices = options_.allow_mixed_devices,
       .build_version = GSHARD_VERSION,
       .metrics = &training_metrics_,
       .member_counts = metrics().AddGaugeFamily(

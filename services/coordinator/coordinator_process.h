@@ -38,6 +38,7 @@ struct CoordinatorProcessOptions {
   // After which a member that holds up a command is cut off; see
   // MembersOptions.
   absl::Duration command_timeout = absl::Minutes(10);
+  bool allow_mixed_devices = false;
   absl::Duration load_timeout = absl::Hours(2);
 
   ReduceWay reduce = ReduceWay::kCoordinator;

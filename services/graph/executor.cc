@@ -101,7 +101,7 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
   }
   const Tensor& tensor = found->second;
   if (step.result_types[0].type == ElementType::kBFloat16 &&
-      tensor.type() == ElementType::kFloat32) {
+      tensor.type() == ElementType::kFloat32 && tensor.on_host()) {
     return Cast(tensor, ElementType::kBFloat16);
   }
   if (tensor.panel_rows() == 0) return tensor;

@@ -44,7 +44,7 @@ class Executor {
   // cache is updated in place.
   //
   // A parameter that is f32 where the program says bf16 is rounded, at every
-  // run: see bf16_weights().
+  // run, unless it is on a device: see bf16_weights().
   //
   // Returns the outputs in the program's order.
   //

@@ -22,8 +22,10 @@ absl::StatusOr<Communicator*> SegmentHost::SliceGroups::Along(
       "segments do not talk to each other, not along '", axes, "' either"));
 }
 
-SegmentHost::SegmentHost(std::vector<Segment> segments, int slice)
-    : slice_(slice) {
+SegmentHost::SegmentHost(std::vector<Segment> segments, int slice,
+                         Device* device)
+    : slice_(slice), device_(device) {
+  const Backend backend = device == nullptr ? Backend::kCpu : device->backend();
   for (Segment& segment : segments) {
     Hosted hosted;
     for (const Node* node : segment.program.NodesOf("input")) {
@@ -35,7 +37,8 @@ SegmentHost::SegmentHost(std::vector<Segment> segments, int slice)
     for (const auto& [name, value] : segment.program.outputs) {
       has_saves_ = has_saves_ || absl::StartsWith(name, "save/");
     }
-    hosted.executor = std::make_unique<Executor>(std::move(segment.program));
+    hosted.executor =
+        std::make_unique<Executor>(std::move(segment.program), backend);
     segments_[segment.name] = std::move(hosted);
   }
 }
@@ -64,9 +67,7 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
     RETURN_IF_ERROR(OpenCall(found->first, hosted, run, inputs));
   }
 
-  auto outputs = hosted.executor->Run(
-      std::move(inputs), parameters,
-      {.context = RunContext().With<DeviceGroups>(&slice_)});
+  auto outputs = Execute(*hosted.executor, std::move(inputs), parameters);
   if (!outputs.ok()) {
     // As if it had not been called.
     if (has_saves_) ForgetCall(found->first, run);
@@ -96,6 +97,35 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
     result.run_ended = true;
   }
   return result;
+}
+
+absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
+    const Executor& executor, TensorMap inputs, const TensorMap& parameters) {
+  std::unique_ptr<DeviceRun> run;
+  if (device_ != nullptr) {
+    ASSIGN_OR_RETURN(run, device_->BeginRun());
+  }
+  RunOptions options;
+  options.context =
+      RunContext().With<DeviceGroups>(&slice_).With<DeviceRun>(run.get());
+  ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
+                   executor.Run(std::move(inputs), parameters, options));
+  if (run == nullptr) return outputs;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!absl::StartsWith(executor.program().outputs[i].first, "save/")) {
+      ASSIGN_OR_RETURN(outputs[i], run->ToHost(outputs[i]));
+    }
+  }
+  RETURN_IF_ERROR(run->Finish());
+  return outputs;
+}
+
+absl::Status SegmentHost::status() const {
+  absl::Status status;
+  for (const auto& [name, hosted] : segments_) {
+    status.Update(Annotate(hosted.executor->status(), name));
+  }
+  return status;
 }
 
 absl::Status SegmentHost::WarmUp(int64_t num_experts,

@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "services/base/mutex.h"
 #include "services/collectives/device_groups.h"
+#include "services/graph/device.h"
 #include "services/graph/executor.h"
 #include "services/segments/role_split.h"
 
@@ -37,11 +38,19 @@ struct SegmentResult {
 
 class SegmentHost {
  public:
-  // `slice` is the host's place along the axis model (role_split.h).
-  explicit SegmentHost(std::vector<Segment> segments, int slice = 0);
+  // `slice` is the host's place along the axis model (role_split.h). Runs on
+  // `device`, which outlives the host, or where that is null on the CPU.
+  explicit SegmentHost(std::vector<Segment> segments, int slice = 0,
+                       Device* device = nullptr);
+
+  // Unimplemented, with the operator's name, if the device has no kernel for
+  // one of the segments' operators.
+  absl::Status status() const;
 
   // Runs one segment. `run` names the run; calls without saved values may
-  // leave it empty. `parameters` hold the host's experts, [E, ...].
+  // leave it empty. `parameters` hold the host's experts, [E, ...]. Inputs,
+  // replies and gradients are on the host; parameters are on the device best,
+  // being copied there otherwise at each call; saved values stay there.
   //
   // A call that fails leaves no trace in its run.
   //
@@ -100,7 +109,12 @@ class SegmentHost {
     const int index_;
   };
 
+  absl::StatusOr<std::vector<Tensor>> Execute(const Executor& executor,
+                                              TensorMap inputs,
+                                              const TensorMap& parameters);
+
   SliceGroups slice_;
+  Device* const device_;  // null: the CPU
   std::map<std::string, Hosted, std::less<>> segments_;
   bool has_saves_ = false;
   mutable Mutex mutex_;

@@ -52,6 +52,17 @@ Tensor Tensor::Panels(Dims dims, int64_t rows) {
   return tensor;
 }
 
+Tensor Tensor::OnDevice(ElementType type, Dims dims,
+                        std::shared_ptr<std::byte> data) {
+  Tensor tensor;
+  tensor.type_ = type;
+  tensor.dims_ = std::move(dims);
+  tensor.size_ = NumElements(tensor.dims_);
+  tensor.data_ = std::move(data);
+  tensor.on_device_ = true;
+  return tensor;
+}
+
 Tensor Tensor::Reshaped(Dims dims) const {
   CHECK(NumElements(dims) == size_ && panel_rows_ == 0);
   Tensor tensor = *this;

@@ -6,7 +6,8 @@
 //
 // Weights of bfloat16 may lie in panels instead, as products want them
 // (services/ops/bf16_panel.h): such a tensor has its dims, but no row-major
-// elements to access.
+// elements to access. Nor can the elements of a tensor in the memory of a
+// device (services/graph/device.h) be accessed, other than by that device.
 
 #ifndef SERVICES_TENSOR_TENSOR_H_
 #define SERVICES_TENSOR_TENSOR_H_
@@ -68,7 +69,12 @@ class Tensor {
   // undefined.
   static Tensor Panels(Dims dims, int64_t rows);
 
+  // A tensor in the memory of a device, at an address of that device.
+  static Tensor OnDevice(ElementType type, Dims dims,
+                         std::shared_ptr<std::byte> data);
+
   bool empty() const { return data_ == nullptr; }
+  bool on_host() const { return !on_device_; }
   ElementType type() const { return type_; }
   const Dims& dims() const { return dims_; }
   int rank() const { return static_cast<int>(dims_.size()); }
@@ -88,13 +94,23 @@ class Tensor {
     return reinterpret_cast<BFloat16*>(data_.get());
   }
 
-  // REQUIRES, as all below: the tensor does not lie in panels.
+  // Its address in the memory of a device. REQUIRES: it lies there.
+  const std::byte* device_data() const {
+    CHECK(on_device_);
+    return data_.get();
+  }
+  std::byte* device_data() {
+    CHECK(on_device_);
+    return data_.get();
+  }
+
+  // REQUIRES, as all below: the tensor is on the host and not in panels.
   const std::byte* raw() const {
-    CHECK(panel_rows_ == 0);
+    CHECK(panel_rows_ == 0 && !on_device_);
     return data_.get();
   }
   std::byte* raw() {
-    CHECK(panel_rows_ == 0);
+    CHECK(panel_rows_ == 0 && !on_device_);
     return data_.get();
   }
 
@@ -142,6 +158,7 @@ class Tensor {
   int64_t size_ = 0;
   std::shared_ptr<std::byte> data_;
   int64_t panel_rows_ = 0;
+  bool on_device_ = false;
 };
 
 }  // namespace gshard

@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const Bf16Weights& bf16) {
+    uint64_t seed, const Bf16Weights& bf16, Device* device) {
   TensorMap parameters;
   for (const ParameterSpec& spec : specs) {
     Dims dims = spec.dims;
@@ -97,6 +97,9 @@ absl::StatusOr<TensorMap> ReadParameters(
       ASSIGN_OR_RETURN(const Tensor value,
                        ReadLogical(spec, expert, checkpoint, seed));
       CopyInto(value, static_cast<int64_t>(i), tensor);
+    }
+    if (device != nullptr) {
+      ASSIGN_OR_RETURN(tensor, CopyToDevice(*device, tensor));
     }
     parameters[spec.name] = std::move(tensor);
   }

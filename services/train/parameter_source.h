@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/graph/device.h"
 #include "services/graph/executor.h"
 #include "services/model/parameters.h"
 
@@ -36,13 +37,15 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 // Parameters without optimizer state, by name: dense ones, and of per-expert
 // ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
 // or those in `bf16` as bfloat16, in panels where their form says so and
-// NewPanels() has room for them. Takes the memory of what it
-// returns and of one logical tensor. `checkpoint` is null for first values by
-// `seed`. Errors: those of CheckpointReader::Read and InitialValue.
+// NewPanels() has room for them; on `device`, or where that is null on the
+// host. Takes the memory of what it returns and of one logical tensor, with a
+// device on the host that of one parameter. `checkpoint` is null for first
+// values by `seed`. Errors: those of CheckpointReader::Read, InitialValue and
+// CopyToDevice.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const Bf16Weights& bf16 = {});
+    uint64_t seed, const Bf16Weights& bf16 = {}, Device* device = nullptr);
 
 }  // namespace gshard
 

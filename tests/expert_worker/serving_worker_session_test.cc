@@ -17,6 +17,7 @@
 #include "services/train/plan.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -78,6 +79,21 @@ class ServingWorkerSessionTest : public ::testing::TestWithParam<ComputeType> {
     return spec;
   }
 
+  // What a call of a segment brings, seven rows.
+  TensorMap InputsOf(const Segment& segment) const {
+    TensorMap inputs;
+    for (const Node* node : segment.program.NodesOf("input")) {
+      const ValueType& type = segment.program.type(node->outputs[0]);
+      Tensor& input = inputs[StringAttribute(node->attributes, "name")];
+      if (type.type == ElementType::kInt32) {
+        input = Tensor::Ints({3}, {2, 0, 5});
+      } else {
+        input = RandomTensor({7, model_.model_width}, 3);
+      }
+    }
+    return inputs;
+  }
+
   ModelConfig model_;
   std::vector<Segment> segments_;
   ScratchDirectory scratch_;
@@ -125,16 +141,7 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
     EXPECT_EQ(form, (WeightForm{.batch_dims = 1, .row_dims = 1})) << name;
   }
   for (const Segment& segment : segments_) {
-    TensorMap inputs;
-    for (const Node* node : segment.program.NodesOf("input")) {
-      const ValueType& type = segment.program.type(node->outputs[0]);
-      Tensor& input = inputs[StringAttribute(node->attributes, "name")];
-      if (type.type == ElementType::kInt32) {
-        input = Tensor::Ints({3}, {2, 0, 5});
-      } else {
-        input = RandomTensor({7, model_.model_width}, 3);
-      }
-    }
+    const TensorMap inputs = InputsOf(segment);
     SegmentRun run;
     run.segment = segment.name;
     ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> replies,
@@ -145,6 +152,31 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
     for (size_t i = 0; i < replies.size(); ++i) {
       EXPECT_TRUE(TensorEqual(replies[i], expected.replies[i])) << segment.name;
     }
+  }
+}
+
+// The device has the weights, once; a call brings its rows.
+TEST_P(ServingWorkerSessionTest, AnswersFromADeviceAsFromTheHost) {
+  RegisterFakeDeviceKernels(ExpertOps());
+  FakeDevice device;
+  ASSERT_OK_AND_ASSIGN(const auto host, WorkerSession::Create(Spec(), kMemory));
+  const auto before = static_cast<int64_t>(GetBufferUsage().live_bytes);
+  ASSERT_OK_AND_ASSIGN(const auto session,
+                       WorkerSession::Create(Spec(), kMemory, &device));
+  const auto held = static_cast<int64_t>(GetBufferUsage().live_bytes) - before;
+  EXPECT_EQ(session->memory_bytes(), host->memory_bytes());
+  EXPECT_GE(held, session->memory_bytes());
+  EXPECT_LT(held, session->memory_bytes() * 9 / 8);
+  SegmentRun run;
+  run.segment = segments_[0].name;
+  const TensorMap inputs = InputsOf(segments_[0]);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> expected,
+                       host->RunSegment(run, inputs));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> replies,
+                       session->RunSegment(run, inputs));
+  ASSERT_EQ(replies.size(), expected.size());
+  for (size_t i = 0; i < replies.size(); ++i) {
+    EXPECT_TRUE(TensorEqual(replies[i], expected[i]));
   }
 }
 

@@ -28,7 +28,8 @@ class SessionCluster {
   // With `buddies`, each session keeps a replica of the one before. All take
   // their memory of one account.
   SessionCluster(const TrainingJob& job, int workers, bool buddies = false,
-                 const MemoryAccount& memory = kMemory, int64_t window = 0)
+                 const MemoryAccount& memory = kMemory, int64_t window = 0,
+                 Device* device = nullptr)
       : job_(job),
         buddies_(buddies),
         experts_(DealExperts(static_cast<int32_t>(job.model.experts), workers)),
@@ -41,7 +42,7 @@ class SessionCluster {
       WorkerSessionSpec spec = TrainingSpec(job, roles_.segments, experts_[w]);
       if (buddies_) spec.replicated_experts = experts_[Before(w)];
       spec.microbatch_window = window;
-      auto session = WorkerSession::Create(std::move(spec), memory);
+      auto session = WorkerSession::Create(std::move(spec), memory, device);
       CHECK(session.ok());
       sessions_.push_back(*std::move(session));
     }

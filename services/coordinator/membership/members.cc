@@ -53,7 +53,8 @@ ProtocolVersions VersionsOf(const v1::RegisterMember& member) {
 
 Members::Members(MembersOptions options)
     : options_(std::move(options)),
-      membership_({.lease = options_.lease}),
+      membership_({.lease = options_.lease,
+                   .allow_mixed_devices = options_.allow_mixed_devices}),
       lease_thread_([this] { WatchLeases(); }) {}
 
 absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
@@ -67,6 +68,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
                   .role = MemberRole::kRouter,
                   .address = request.address(),
                   .capacity_bytes = request.memory_bytes()};
+  if (!request.device().empty()) info.device = request.device();
   if (request.role() == v1::MEMBER_ROLE_EXPERT_WORKER) {
     info.role = MemberRole::kExpertWorker;
   } else if (request.role() != v1::MEMBER_ROLE_ROUTER) {
@@ -223,6 +225,9 @@ std::vector<v1::Member> Members::Describe() const {
     out.set_role(connection.registered.role());
     out.set_address(member.info.address);
     out.set_build_version(connection.registered.build_version());
+    if (member.info.role == MemberRole::kExpertWorker) {
+      out.set_device(member.info.device);
+    }
     out.set_silent_ms(absl::ToInt64Milliseconds(now - connection.last_message));
     out.set_joined_ms(absl::ToInt64Milliseconds(now - member.joined));
     *out.mutable_heartbeat() = connection.heartbeat;

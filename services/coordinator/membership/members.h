@@ -54,6 +54,7 @@ struct MembersOptions {
   // checkpoints. Routers that index the text of a job have more.
   absl::Duration load_timeout = absl::Hours(2);
   ProtocolVersions versions = kProtocolVersions;
+  bool allow_mixed_devices = false;  // see Membership::Options
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
   // Names of the models that a router that joins is to serve; on any thread,
   // must not block.

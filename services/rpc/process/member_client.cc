@@ -196,6 +196,7 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   member.set_oldest_protocol_version(options_.versions.oldest);
   member.set_build_version(options_.build_version);
   member.set_memory_bytes(options_.memory_bytes);
+  member.set_device(options_.device);
   (void)stream->sender->Send(std::move(request));  // or OnEnd() comes
 
   MutexLock lock(mutex_);

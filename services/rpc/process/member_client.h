@@ -46,6 +46,7 @@ struct MemberOptions {
   std::string address = {};
   std::string build_version = {};
   int64_t memory_bytes = 0;
+  std::string device = {};
   ProtocolVersions versions = kProtocolVersions;
 
   // Pause before joining again; doubles up to the second with every attempt

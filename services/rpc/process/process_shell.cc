@@ -86,7 +86,8 @@ absl::Status ProcessShell::Start() {
 
 absl::Status ProcessShell::Join(v1::MemberRole role,
                                 std::shared_ptr<grpc::Channel> channel,
-                                int64_t memory_bytes, MemberHandler* handler) {
+                                int64_t memory_bytes, MemberHandler* handler,
+                                absl::string_view device) {
   MemberOptions member;
   member.coordinator = options_.coordinator;
   member.channel = std::move(channel);
@@ -99,6 +100,7 @@ absl::Status ProcessShell::Join(v1::MemberRole role,
                  member.address);
   member.build_version = build_version_;
   member.memory_bytes = memory_bytes;
+  member.device = std::string(device);
   member.training_niceness = NicenessOfShare(options_.training_share);
   LogInfo(absl::StrCat(role_, " joins"),
           {{"advertised", member.address}, {"name", member.name}});

@@ -85,7 +85,8 @@ class ProcessShell {
   // `channel`, if it is set. `handler` outlives Close(). Errors: those of
   // MemberClient::Start.
   absl::Status Join(v1::MemberRole role, std::shared_ptr<grpc::Channel> channel,
-                    int64_t memory_bytes, MemberHandler* handler);
+                    int64_t memory_bytes, MemberHandler* handler,
+                    absl::string_view device = {});
 
   // Where others reach it; once it listens.
   std::string AdvertisedAddress() const;

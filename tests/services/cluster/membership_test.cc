@@ -203,5 +203,31 @@ TEST_F(MembershipTest, MalformedMembersAreRefusedByField) {
   EXPECT_THAT(Events(), IsEmpty());
 }
 
+TEST_F(MembershipTest, WorkersComputeOnOneKindOfDevice) {
+  MemberInfo gpu = Worker("gpu");
+  gpu.device = "cuda";
+  ASSERT_OK(Join(Router("router"), 0));
+  ASSERT_OK(Join(gpu, 0));
+  EXPECT_THAT(Join(Worker("cpu"), 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("device: expected cuda, as that of \"gpu\", "
+                                 "got cpu")));
+  // One whose lease has run out does not count, noticed or not.
+  EXPECT_OK(Join(Worker("cpu"), 100));
+  MemberInfo other = Worker("other");
+  other.device = "tpu";
+  EXPECT_THAT(Join(other, 100), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("device")));
+}
+
+TEST(MembershipDevicesTest, MayBeMixedIfThatIsAllowed) {
+  Membership membership({.allow_mixed_devices = true});
+  std::vector<MembershipEvent> events;
+  MemberInfo gpu = Worker("gpu");
+  gpu.device = "cuda";
+  EXPECT_OK(membership.Join(gpu, MonotonicTime(), &events));
+  EXPECT_OK(membership.Join(Worker("cpu"), MonotonicTime(), &events));
+}
+
 }  // namespace
 }  // namespace gshard

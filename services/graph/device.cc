@@ -1,0 +1,14 @@
+#include "services/graph/device.h"
+
+#include "services/base/status_macros.h"
+
+namespace gshard {
+
+absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device.BeginRun());
+  ASSIGN_OR_RETURN(Tensor copy, run->ToDevice(tensor));
+  RETURN_IF_ERROR(run->Finish());
+  return copy;
+}
+
+}  // namespace gshard

@@ -1,0 +1,74 @@
+// Device: memory that is not the host's, and whose kernels compute there.
+//
+// Kernels of a device's back end take operands that are on the host or on the
+// device and leave results on the device. Work is queued, in order, in a
+// DeviceRun, which the RunContext brings:
+//
+//   std::unique_ptr<DeviceRun> run = *device.BeginRun();
+//   outputs = executor.Run(inputs, parameters,
+//                          {.context =
+//                          RunContext().With<DeviceRun>(run.get())});
+//   Tensor y = *run->ToHost(outputs[0]);
+//   RETURN_IF_ERROR(run->Finish());  // y has its values now
+//
+// services/cuda has the devices of CUDA; tests have one of host memory.
+
+#ifndef SERVICES_GRAPH_DEVICE_H_
+#define SERVICES_GRAPH_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/graph/op.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+// What one caller has a device do. Used by one thread at a time. Destruction
+// waits for what is queued.
+class DeviceRun {
+ public:
+  virtual ~DeviceRun() = default;
+
+  // A host tensor's copy for kernels of this run; one that is on the device is
+  // returned as it is, and lives until Finish() at least. Errors:
+  // ResourceExhausted if the device has no memory for it.
+  virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor) = 0;
+
+  // A copy of a device's tensor, whose values are there after Finish(); one
+  // that is on the host is returned as it is. Errors: ResourceExhausted.
+  virtual absl::StatusOr<Tensor> ToHost(const Tensor& tensor) = 0;
+
+  // Waits for what is queued. Errors: that of the first kernel or copy that
+  // failed.
+  virtual absl::Status Finish() = 0;
+};
+
+// Thread-safe. Outlives its runs and tensors.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Whose kernels compute here.
+  virtual Backend backend() const = 0;
+
+  // As flags name it: "cuda:0".
+  virtual std::string name() const = 0;
+
+  // All of its memory, whoever uses it.
+  virtual int64_t memory_bytes() const = 0;
+
+  // Runs go on beside each other. A tensor of one run may be used by another
+  // when the first has finished.
+  virtual absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() = 0;
+};
+
+// A host tensor's copy on `device`, complete. Errors: those of DeviceRun.
+absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor);
+
+}  // namespace gshard
+
+#endif  // SERVICES_GRAPH_DEVICE_H_

@@ -1,0 +1,98 @@
+// Sessions whose segments run on a device.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "services/graph/builder.h"
+#include "tests/expert_worker/session_cluster.h"
+#include "tests/testing/fake_device.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DeviceSessionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // First the operators.
+    RegisterMoeOps();
+    RegisterShardingOps();
+    RegisterFakeDeviceKernels(ExpertOps());
+  }
+
+  SessionCluster MakeCluster(int workers) {
+    return SessionCluster(job_, workers, /*buddies=*/false, kMemory,
+                          /*window=*/0, &device_);
+  }
+
+  const TrainingJob job_ = SmallJob();
+  FakeDevice device_;
+};
+
+// With the CPU's kernels they are the CPU's bits.
+TEST_F(DeviceSessionTest, TrainTheBitsOfOneProcess) {
+  SessionCluster cluster = MakeCluster(2);
+  for (int step = 0; step < 3; ++step) {
+    for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
+    ASSERT_OK(cluster.Commit());
+  }
+  cluster.ExpectEqual(*Reference(job_, 3));
+  EXPECT_EQ(cluster.session(0).open_runs(), 0u);
+  EXPECT_GT(device_.runs(), 0);
+}
+
+TEST_F(DeviceSessionTest, AnErrorOfTheDeviceIsThatOfTheCall) {
+  SessionCluster cluster = MakeCluster(1);
+  device_.finish_error = absl::InternalError("a kernel has failed");
+  EXPECT_THAT(cluster.Run(0, 0), StatusIs(absl::StatusCode::kInternal,
+                                          HasSubstr("a kernel has failed")));
+  EXPECT_EQ(cluster.session(0).open_runs(), 0u);
+  device_.finish_error = absl::OkStatus();
+  EXPECT_OK(cluster.Run(0, 1));
+}
+
+// What has been committed stays so, but there is nothing to go on with until
+// the device has the parameters.
+TEST_F(DeviceSessionTest, WithoutItsParametersNothingRuns) {
+  SessionCluster cluster = MakeCluster(1);
+  for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
+  device_.begin_error = absl::ResourceExhaustedError("no memory");
+  ASSERT_OK(cluster.Commit());
+  EXPECT_EQ(cluster.session(0).step(), 1);
+  device_.begin_error = absl::OkStatus();
+  EXPECT_THAT(cluster.Run(0, 0), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("no memory")));
+  cluster.ExpectEqual(*Reference(job_, 1));
+}
+
+TEST_F(DeviceSessionTest, IsRefusedIfTheDeviceHasNoMemoryForIt) {
+  device_.begin_error = absl::ResourceExhaustedError("no memory");
+  const RolePrograms roles = SplitTraining(job_);
+  EXPECT_THAT(
+      WorkerSession::Create(TrainingSpec(job_, roles.segments, {0, 1}), kMemory,
+                            &device_),
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory")));
+}
+
+TEST_F(DeviceSessionTest, ALackingKernelIsNamedAtLoad) {
+  Builder b("no kernel");
+  b.Output("reply/v0",
+           b.AddOne("exp", {b.Input("call/v0", {ElementType::kFloat32, {2}})}));
+  ASSERT_OK_AND_ASSIGN(Program program, std::move(b).Finish());
+  std::vector<Segment> segments = SplitTraining(job_).segments;
+  segments.push_back({.name = "more", .program = std::move(program)});
+  EXPECT_THAT(
+      WorkerSession::Create(TrainingSpec(job_, segments, {0, 1}), kMemory,
+                            &device_),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               HasSubstr("the back end 'cuda' has no kernel for 'exp'")));
+}
+
+}  // namespace
+}  // namespace gshard

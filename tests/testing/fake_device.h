@@ -1,0 +1,132 @@
+// A device of host memory, with the CPU's kernels. What touches the memory of a
+// device without the device's doing, or before a run has finished, is seen:
+// tensors are where host accessors refuse them, and copies for the host are NaN
+// until then.
+
+#ifndef TESTS_TESTING_FAKE_DEVICE_H_
+#define TESTS_TESTING_FAKE_DEVICE_H_
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/base/status_macros.h"
+#include "services/graph/device.h"
+
+namespace gshard {
+
+class FakeDevice final : public Device {
+ public:
+  explicit FakeDevice(int64_t memory_bytes = int64_t{1} << 40)
+      : memory_bytes_(memory_bytes) {}
+
+  Backend backend() const override { return Backend::kCuda; }
+  std::string name() const override { return "fake"; }
+  int64_t memory_bytes() const override { return memory_bytes_; }
+
+  absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override {
+    ++runs_;
+    RETURN_IF_ERROR(begin_error);
+    return std::make_unique<Run>(this);
+  }
+
+  int64_t runs() const { return runs_; }
+  int64_t copies_to_device() const { return copies_to_device_; }
+
+  absl::Status begin_error;   // of BeginRun
+  absl::Status finish_error;  // of Finish
+
+ private:
+  class Run final : public DeviceRun {
+   public:
+    explicit Run(FakeDevice* device) : device_(device) {}
+
+    absl::StatusOr<Tensor> ToDevice(const Tensor& tensor) override {
+      if (!tensor.on_host()) return tensor;
+      ++device_->copies_to_device_;
+      return Moved(tensor.Clone());
+    }
+
+    absl::StatusOr<Tensor> ToHost(const Tensor& tensor) override {
+      if (tensor.on_host()) return tensor;
+      Tensor copy(tensor.type(), tensor.dims());
+      std::memset(copy.raw(), 0xff, copy.bytes());
+      pending_.emplace_back(copy, tensor);
+      return copy;
+    }
+
+    absl::Status Finish() override {
+      RETURN_IF_ERROR(device_->finish_error);
+      for (auto& [host, device] : pending_) {
+        std::memcpy(host.raw(), device.device_data(), host.bytes());
+      }
+      pending_.clear();
+      return absl::OkStatus();
+    }
+
+   private:
+    FakeDevice* const device_;
+    std::vector<std::pair<Tensor, Tensor>> pending_;
+  };
+
+  // The same memory, as the device's and as the host's.
+  static Tensor Moved(Tensor host) {
+    std::byte* const data = host.raw();
+    auto keeper = std::make_shared<Tensor>(host);
+    return Tensor::OnDevice(host.type(), host.dims(), {keeper, data});
+  }
+  static Tensor Seen(const Tensor& device) {
+    if (device.on_host()) return device;
+    auto keeper = std::make_shared<Tensor>(device);
+    return Tensor::Wrap(device.type(), device.dims(), keeper->device_data(),
+                        keeper);
+  }
+
+  friend void RegisterFakeDeviceKernels(const std::vector<std::string>& ops);
+
+  const int64_t memory_bytes_;
+  std::atomic<int64_t> runs_ = 0;
+  std::atomic<int64_t> copies_to_device_ = 0;
+};
+
+// The CPU's kernels of `ops` for Backend::kCuda: operands from either memory,
+// results on the device.
+inline void RegisterFakeDeviceKernels(const std::vector<std::string>& ops) {
+  std::map<std::string, Kernel> kernels;
+  for (const std::string& op : ops) {
+    kernels[op] = [kernel = *FindKernel(op, Backend::kCpu)](KernelContext& c) {
+      for (Tensor& operand : c.operands) {
+        // Never overwritten.
+        if (!operand.empty()) operand = FakeDevice::Seen(operand).Clone();
+      }
+      RETURN_IF_ERROR(kernel(c));
+      for (Tensor& result : c.results) result = FakeDevice::Moved(result);
+      return absl::OkStatus();
+    };
+  }
+  RegisterKernels(Backend::kCuda, std::move(kernels));
+}
+
+// What the segments of expert workers are made of.
+inline const std::vector<std::string>& ExpertOps() {
+  static const auto* const ops =
+      new std::vector<std::string>{"cast",
+                                   "dropout_rows",
+                                   "dropout_rows_part",
+                                   "ragged_bias_add",
+                                   "ragged_bias_gradient",
+                                   "ragged_dot",
+                                   "ragged_dot_rows_gradient",
+                                   "ragged_dot_weights_gradient",
+                                   "relu",
+                                   "relu_gradient"};
+  return *ops;
+}
+
+}  // namespace gshard
+
+#endif  // TESTS_TESTING_FAKE_DEVICE_H_
