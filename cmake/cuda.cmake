@@ -1,5 +1,6 @@
-# CUDA and NCCL, which Debian does not package and nothing requires:
-# gshard_nccl exists only if both are found.
+# CUDA and NCCL, which Debian does not package and nothing requires: kernels of
+# GPUs (services/cuda) are built where there is CUDA, gshard_nccl exists only if
+# both are found.
 set(GSHARD_CUDA AUTO CACHE STRING
     "Build what needs CUDA: ON, OFF, or AUTO where there is a compiler for it")
 set_property(CACHE GSHARD_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -17,6 +18,19 @@ if(NOT CUDAToolkit_FOUND)
     message(FATAL_ERROR "GSHARD_CUDA is ON, but there is no CUDA toolkit")
   endif()
   return()
+endif()
+
+# Sanitizers do not know what nvcc compiles.
+if(NOT GSHARD_SANITIZE)
+  # Ampere and Hopper, and what comes after by just-in-time compilation.
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+  enable_language(CUDA)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know it
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(GSHARD_CUDA_KERNELS ON)
 endif()
 
 find_library(NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})

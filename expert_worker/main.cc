@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "expert_worker/expert_worker_process.h"
+#include "services/base/status_macros.h"
+#include "services/cuda/open_device.h"
 #include "services/ops/matmul.h"
 #include "services/rpc/process/process_main.h"
 
@@ -19,5 +21,9 @@ int main(int argc, char** argv) {
       "--listen=127.0.0.1:7002");
   return gshard::RunProcess<gshard::ExpertWorkerProcess>(
       flags, options, "expert_worker",
-      std::vector<std::string>(argv + 1, argv + argc));
+      std::vector<std::string>(argv + 1, argv + argc), [&]() -> absl::Status {
+        ASSIGN_OR_RETURN(options.device,
+                         gshard::OpenDevice(options.device_name));
+        return absl::OkStatus();
+      });
 }

@@ -23,6 +23,7 @@
 #include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/config/process_options.h"
+#include "services/cuda/open_device.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/process/signal_watcher.h"
 
@@ -191,6 +192,8 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   flags.Integer("threads", &options.threads, 0, 1024,
                 "threads that compute a kernel together; with --processes, of "
                 "each; 0: the CPUs, shared among processes");
+  flags.Text("device", &options.device_name, "cpu|cuda:N",
+             "what computes the experts of all workers: the CPU, or a GPU");
   flags.Integer("drain_seconds", &options.drain_seconds, 0, 86400,
                 "time for calls in progress when stopping");
   flags.Choice("log_level", &options.log_level,
@@ -224,6 +227,9 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   options.state_directory = AbsolutePath(options.state_directory);
   if (options.program_directory.empty()) {
     options.program_directory = ProgramDirectory();
+  }
+  if (!processes) {
+    ASSIGN_OR_RETURN(options.device, OpenDevice(options.device_name));
   }
   for (const LocalMember& member : LocalMembers(options)) {
     RETURN_IF_ERROR(ValidateAddress(member.address));

@@ -1,9 +1,6 @@
 // Counter-based random numbers: a value is a function of a key and an index,
 // never of what was drawn before. Any process can therefore draw the same
 // number, in any order, on any number of threads.
-//
-// The mixer is splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom
-// number generators", 2014).
 
 #ifndef SERVICES_BASE_RANDOM_H_
 #define SERVICES_BASE_RANDOM_H_
@@ -11,15 +8,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "services/base/splitmix64.h"
 
 namespace gshard {
-
-inline uint64_t SplitMix64(uint64_t x) {
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
 
 // Folds `part` into `key`; chain it to build keys such as
 // (seed, step, microbatch, layer).

@@ -2,34 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/collectives/cuda_status.h"
 
 namespace gshard {
-
-absl::Status CudaStatus(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  const std::string message =
-      absl::StrCat(call, ": ", cudaGetErrorString(error));
-  if (error == cudaErrorMemoryAllocation) {
-    return absl::ResourceExhaustedError(message);
-  }
-  return absl::InternalError(message);
-}
-
-absl::Status CheckGpu(int gpu) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "this machine has no usable GPU: ", cudaGetErrorString(error)));
-  }
-  if (gpu < 0 || gpu >= count) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "expected one of the ", count, " GPUs of this machine, got ", gpu));
-  }
-  return absl::OkStatus();
-}
 
 CudaStaging::~CudaStaging() { cudaFree(data_); }
 

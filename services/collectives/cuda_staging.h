@@ -1,24 +1,13 @@
-// CudaStaging: memory on a GPU through which an exchange passes, and the CUDA
-// calls around it as statuses. For .cc files of this room only: it includes
-// CUDA's headers.
+// CudaStaging: memory on a GPU through which an exchange passes.
 
 #ifndef SERVICES_COLLECTIVES_CUDA_STAGING_H_
 #define SERVICES_COLLECTIVES_CUDA_STAGING_H_
-
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 
 #include "absl/status/status.h"
 
 namespace gshard {
-
-// OK, or ResourceExhausted if the GPU is out of memory, else Internal, with
-// `call` and CUDA's words.
-absl::Status CudaStatus(cudaError_t error, const char* call);
-
-// Errors: FailedPrecondition if this machine has no GPU with this number.
-absl::Status CheckGpu(int gpu);
 
 // A block of the current GPU's memory that grows and never shrinks.
 class CudaStaging {

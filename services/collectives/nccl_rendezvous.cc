@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/cuda_staging.h"
+#include "services/collectives/cuda_status.h"
 
 namespace gshard {
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/cuda_staging.h"
+#include "services/collectives/cuda_status.h"
 #include "services/collectives/exchange_check.h"
 
 namespace gshard {
@@ -140,7 +141,8 @@ class NcclCommunicator::Gpu {
  private:
   absl::Status CheckDeadline(const char* what, Clock::time_point deadline) {
     if (options_.cancelled != nullptr && *options_.cancelled) {
-      return absl::CancelledError(absl::StrCat(what, ": the group was aborted"));
+      return absl::CancelledError(
+          absl::StrCat(what, ": the group was aborted"));
     }
     if (Clock::now() < deadline) return absl::OkStatus();
     return absl::DeadlineExceededError(absl::StrCat(

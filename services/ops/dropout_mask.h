@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "services/base/random.h"
+#include "services/base/splitmix64.h"
 
 namespace gshard {
 
@@ -18,8 +18,9 @@ class DropoutMask {
         factor_(1.0f / (1.0f - rate)) {}
 
   // 0 if RandomUniform(key, index) < rate. The comparison is done on the bits,
-  // where it vectorises: a uniform number is the upper 24 of 64 bits.
-  float Factor(uint64_t index) const {
+  // where it vectorises: a uniform number is the upper 24 of 64 bits. Kernels
+  // of CUDA call it, too.
+  constexpr float Factor(uint64_t index) const {
     return SplitMix64(start_ + index) < threshold_ ? 0.0f : factor_;
   }
 

@@ -208,6 +208,13 @@ const std::vector<Fence>& Fences() {
       {"NCCL",
        [](absl::string_view header) { return StartsWith(header, "nccl"); },
        {"services/collectives"}},
+      {"CUDA",
+       [](absl::string_view header) {
+         return StartsWith(header, "cuda_runtime") ||
+                StartsWith(header, "cublas");
+       },
+       // The last is the check on a GPU, tests/cuda.
+       {"services/collectives", "services/cuda", "cuda"}},
       {"SQLite",
        [](absl::string_view header) { return StartsWith(header, "sqlite3"); },
        {"services/coordinator"}},

@@ -1,0 +1,20 @@
+// The mixer of random.h: splitmix64 (Steele, Lea, Flood: "Fast splittable
+// pseudorandom number generators", 2014). Kernels of CUDA call it, too.
+
+#ifndef SERVICES_BASE_SPLITMIX64_H_
+#define SERVICES_BASE_SPLITMIX64_H_
+
+#include <cstdint>
+
+namespace gshard {
+
+constexpr uint64_t SplitMix64(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace gshard
+
+#endif  // SERVICES_BASE_SPLITMIX64_H_

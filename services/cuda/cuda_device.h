@@ -1,0 +1,86 @@
+// CudaDevice: a GPU.
+//
+// Each run has a CUDA stream of its own, so that the copies of one hide behind
+// the kernels of another. Memory comes from CUDA's pool of the device, in the
+// order of the stream of the run that asks for it; what is freed stays in the
+// pool. What crosses between host and device passes through pinned blocks.
+//
+// For .cc files of this room only: it includes CUDA's headers.
+
+#ifndef SERVICES_CUDA_CUDA_DEVICE_H_
+#define SERVICES_CUDA_CUDA_DEVICE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/base/mutex.h"
+#include "services/cuda/pinned_blocks.h"
+#include "services/graph/device.h"
+
+namespace gshard {
+
+class CudaRun;
+
+class CudaDevice final : public Device {
+ public:
+  // Errors: FailedPrecondition if there is no usable GPU of this number.
+  static absl::StatusOr<std::unique_ptr<Device>> Open(int gpu);
+  ~CudaDevice() override;
+
+  Backend backend() const override { return Backend::kCuda; }
+  std::string name() const override;
+  int64_t memory_bytes() const override { return memory_bytes_; }
+  absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override;
+
+ private:
+  friend class CudaRun;
+  CudaDevice(int gpu, int64_t memory_bytes)
+      : gpu_(gpu), memory_bytes_(memory_bytes) {}
+
+  // Makes it the device of the calling thread, which CUDA's calls are for.
+  absl::Status MakeCurrent() const;
+  void ReturnStream(cudaStream_t stream);
+
+  const int gpu_;
+  const int64_t memory_bytes_;
+  PinnedBlocks pinned_;
+  Mutex mutex_;
+  // None is destroyed before the device: tensors are freed in their order.
+  std::vector<cudaStream_t> streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<cudaStream_t> idle_streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+class CudaRun final : public DeviceRun {
+ public:
+  // Of a device that outlives it, with a stream that no other run has.
+  CudaRun(CudaDevice* device, cudaStream_t stream)
+      : device_(device), stream_(stream) {}
+  ~CudaRun() override;
+
+  absl::StatusOr<Tensor> ToDevice(const Tensor& tensor) override;
+  absl::StatusOr<Tensor> ToHost(const Tensor& tensor) override;
+  absl::Status Finish() override;
+
+  // A tensor of the device, contents undefined. Errors: ResourceExhausted.
+  absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims);
+
+  cudaStream_t stream() const { return stream_; }
+
+ private:
+  CudaDevice* const device_;
+  const cudaStream_t stream_;
+  // Addresses of what was made in this run and is freed in its order. All else
+  // is kept until the stream is done with it.
+  std::unordered_set<const std::byte*> own_;
+  std::vector<Tensor> kept_;
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,310 @@
+#include "services/cuda/cuda_kernels.h"
+
+#include <cstring>
+#include <limits>
+#include <map>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/check.h"
+#include "services/base/status_macros.h"
+#include "services/collectives/cuda_status.h"
+#include "services/cuda/cuda_device.h"
+#include "services/cuda/kernels/launch.h"
+#include "services/graph/kernel_calls.h"
+#include "services/graph/op.h"
+#include "services/partition/ops/part_position.h"
+
+namespace gshard {
+namespace {
+
+constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
+
+// Experts with as many rows or fewer get low tiles, of which a few read the
+// weights again, from the cache; others high ones, which compute for rows that
+// are not there.
+constexpr int32_t kFewRows = 32;
+
+// One execution of a node on a GPU.
+class Call {
+ public:
+  // REQUIRES: the context has a run of a CudaDevice.
+  explicit Call(KernelContext& c) : c_(c), run_(RunOf(c)) {}
+
+  cudaStream_t stream() const { return run_.stream(); }
+
+  // An operand on the device. Keeps it there for the next kernel that asks.
+  absl::StatusOr<const Tensor*> Operand(int i) {
+    ASSIGN_OR_RETURN(c_.operands[i], run_.ToDevice(c_.operands[i]));
+    return &c_.operands[i];
+  }
+
+  // Operand i, of integers, where they can be looked at: they come with the
+  // call. Errors: InvalidArgument if the program computes them.
+  absl::StatusOr<Tensor> HostOperand(int i) const {
+    if (c_.operands[i].on_host()) return c_.operands[i];
+    return absl::InvalidArgumentError(
+        absl::StrCat("operand ", i, " must be an input of the program"));
+  }
+
+  // The group sizes that are operand `i`, which part `rows` rows.
+  absl::StatusOr<std::span<const int32_t>> GroupSizes(int i, int64_t rows) {
+    ASSIGN_OR_RETURN(const Tensor sizes, HostOperand(i));
+    RETURN_IF_ERROR(CheckGroupSizes(sizes, rows));
+    return std::span<const int32_t>(sizes.i32(), sizes.size());
+  }
+
+  // Result `i`, of the type of the program.
+  absl::StatusOr<Tensor*> NewResult(int i, Dims dims) {
+    ASSIGN_OR_RETURN(c_.results[i],
+                     run_.NewTensor(c_.result_types[i].type, std::move(dims)));
+    return &c_.results[i];
+  }
+
+  // A copy of `values` on the device, there until the run has finished.
+  template <typename T>
+  absl::StatusOr<const T*> Upload(const std::vector<T>& values) {
+    static_assert(sizeof(T) % sizeof(int32_t) == 0);
+    Tensor host(ElementType::kInt32,
+                {static_cast<int64_t>(values.size() * sizeof(T) / 4)});
+    std::memcpy(host.raw(), values.data(), host.bytes());
+    ASSIGN_OR_RETURN(Tensor copy, run_.ToDevice(host));
+    uploads_.push_back(copy);
+    return reinterpret_cast<const T*>(copy.device_data());
+  }
+
+ private:
+  static CudaRun& RunOf(const KernelContext& c) {
+    auto* const run = c.run.Get<DeviceRun>();
+    CHECK(run != nullptr);
+    return static_cast<CudaRun&>(*run);
+  }
+
+  KernelContext& c_;
+  CudaRun& run_;
+  std::vector<Tensor>
+      uploads_;  // freed in the stream's order, after the kernel
+};
+
+template <typename T>
+const T* In(const Tensor* tensor) {
+  return reinterpret_cast<const T*>(tensor->device_data());
+}
+template <typename T>
+T* Out(Tensor* tensor) {
+  return reinterpret_cast<T*>(tensor->device_data());
+}
+
+absl::Status Launched(cudaError_t error) {
+  return CudaStatus(error, "the launch of a kernel");
+}
+
+// Launches a product for the tiles that the type of its factors has.
+absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
+                         cuda::RaggedProduct<BFloat16> product) {
+  const std::vector<cuda::RaggedTile> large =
+      cuda::RaggedTiles(sizes, cuda::LargeTile::kRows, kFewRows, kNoLimit);
+  const std::vector<cuda::RaggedTile> small =
+      cuda::RaggedTiles(sizes, cuda::SmallTile::kRows, 0, kFewRows);
+  if (!large.empty()) {
+    ASSIGN_OR_RETURN(product.tiles, call.Upload(large));
+    product.num_tiles = std::ssize(large);
+    RETURN_IF_ERROR(
+        Launched(cuda::LaunchRaggedProduct(product, call.stream())));
+  }
+  if (small.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(product.tiles, call.Upload(small));
+  product.num_tiles = std::ssize(small);
+  return Launched(cuda::LaunchSmallRaggedProduct(product, call.stream()));
+}
+
+absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
+                         cuda::RaggedProduct<float> product) {
+  const std::vector<cuda::RaggedTile> tiles =
+      cuda::RaggedTiles(sizes, cuda::FloatTile::kRows, 0, kNoLimit);
+  if (tiles.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(product.tiles, call.Upload(tiles));
+  product.num_tiles = std::ssize(tiles);
+  return Launched(cuda::LaunchRaggedProduct(product, call.stream()));
+}
+
+// rows [R, K] times weights [E, K, N], or with `kTransposed` [E, N, K].
+template <typename T, bool kTransposed>
+absl::Status MultiplyRows(KernelContext& c) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const rows, call.Operand(0));
+  ASSIGN_OR_RETURN(const Tensor* const weights, call.Operand(1));
+  ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
+  cuda::RaggedProduct<T> product = {};
+  product.rows = In<T>(rows);
+  product.weights = In<T>(weights);
+  product.transposed = kTransposed;
+  product.k = rows->dim(1);
+  product.n = weights->dim(kTransposed ? 1 : 2);
+  ASSIGN_OR_RETURN(Tensor* const out,
+                   call.NewResult(0, {rows->dim(0), product.n}));
+  product.out = Out<float>(out);
+  return LaunchTiles(call, sizes, product);
+}
+
+template <bool kTransposed>
+absl::Status RaggedDotKernel(KernelContext& c) {
+  return c.operands[0].type() == ElementType::kBFloat16
+             ? MultiplyRows<BFloat16, kTransposed>(c)
+             : MultiplyRows<float, kTransposed>(c);
+}
+
+template <typename T>
+absl::Status WeightsGradient(KernelContext& c) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const rows, call.Operand(0));
+  ASSIGN_OR_RETURN(const Tensor* const dresult, call.Operand(1));
+  ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
+  cuda::RaggedWeightsGradient<T> gradient = {};
+  gradient.rows = In<T>(rows);
+  gradient.dresult = In<T>(dresult);
+  gradient.experts = std::ssize(sizes);
+  gradient.k = rows->dim(1);
+  gradient.n = dresult->dim(1);
+  ASSIGN_OR_RETURN(gradient.offsets, call.Upload(cuda::GroupOffsets(sizes)));
+  ASSIGN_OR_RETURN(
+      Tensor* const out,
+      call.NewResult(0, {gradient.experts, gradient.k, gradient.n}));
+  gradient.out = Out<float>(out);
+  return Launched(cuda::LaunchRaggedWeightsGradient(gradient, call.stream()));
+}
+
+absl::Status WeightsGradientKernel(KernelContext& c) {
+  return c.operands[0].type() == ElementType::kBFloat16
+             ? WeightsGradient<BFloat16>(c)
+             : WeightsGradient<float>(c);
+}
+
+absl::Status BiasAddKernel(KernelContext& c) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const rows, call.Operand(0));
+  ASSIGN_OR_RETURN(const Tensor* const bias, call.Operand(1));
+  ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
+  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, rows->dims()));
+  const std::vector<cuda::RaggedTile> tiles =
+      cuda::RaggedTiles(sizes, cuda::SmallTile::kRows, 0, kNoLimit);
+  ASSIGN_OR_RETURN(const cuda::RaggedTile* const tiles_there,
+                   call.Upload(tiles));
+  return Launched(cuda::LaunchRaggedBiasAdd(
+      {In<float>(rows), In<float>(bias), tiles_there, std::ssize(tiles),
+       rows->dim(1), Out<float>(out)},
+      call.stream()));
+}
+
+absl::Status BiasGradientKernel(KernelContext& c) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const dresult, call.Operand(0));
+  ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(1, dresult->dim(0)));
+  ASSIGN_OR_RETURN(const int64_t* const offsets,
+                   call.Upload(cuda::GroupOffsets(sizes)));
+  const int64_t experts = std::ssize(sizes), n = dresult->dim(1);
+  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, {experts, n}));
+  return Launched(cuda::LaunchRaggedBiasGradient(
+      {In<float>(dresult), offsets, experts, n, Out<float>(out)},
+      call.stream()));
+}
+
+absl::Status CastKernel(KernelContext& c) {
+  const ElementType type = c.result_types[0].type;
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
+  if (x->type() == type) {
+    c.results[0] = *x;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
+  return Launched(type == ElementType::kBFloat16
+                      ? cuda::LaunchElements(
+                            cuda::CastToBf16{In<float>(x), Out<BFloat16>(out)},
+                            x->size(), call.stream())
+                      : cuda::LaunchElements(
+                            cuda::CastToFloat{In<BFloat16>(x), Out<float>(out)},
+                            x->size(), call.stream()));
+}
+
+absl::Status ReluKernel(KernelContext& c) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
+  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
+  return Launched(
+      x->type() == ElementType::kBFloat16
+          ? cuda::LaunchElements(
+                cuda::ReluBf16{In<BFloat16>(x), Out<BFloat16>(out)}, x->size(),
+                call.stream())
+          : cuda::LaunchElements(cuda::Relu{In<float>(x), Out<float>(out)},
+                                 x->size(), call.stream()));
+}
+
+absl::Status ReluGradientKernel(KernelContext& c) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor* const y, call.Operand(0));
+  ASSIGN_OR_RETURN(const Tensor* const dy, call.Operand(1));
+  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, dy->dims()));
+  const bool rounded = y->type() == ElementType::kBFloat16;
+  return Launched(cuda::LaunchElements(
+      cuda::ReluGradient{.y = rounded ? nullptr : In<float>(y),
+                         .rounded_y = rounded ? In<BFloat16>(y) : nullptr,
+                         .dy = In<float>(dy),
+                         .out = Out<float>(out)},
+      dy->size(), call.stream()));
+}
+
+// x [R, width] is columns [first_column, first_column + width) of `columns`.
+absl::Status DropOut(KernelContext& c, int64_t first_column, int64_t columns) {
+  Call call(c);
+  ASSIGN_OR_RETURN(const Tensor rows, call.HostOperand(1));
+  for (const int32_t row : rows.span<int32_t>()) {
+    if (row < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rows must not be negative, got ", row));
+    }
+  }
+  ASSIGN_OR_RETURN(const Tensor key, call.HostOperand(2));
+  const DropoutMask mask(
+      static_cast<float>(FloatAttribute(c.attributes(), "rate")),
+      DropoutKeyOf(c));
+  ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
+  ASSIGN_OR_RETURN(const Tensor* const rows_there, call.Operand(1));
+  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
+  return Launched(cuda::LaunchElements(
+      cuda::DropoutRows{In<float>(x), In<int32_t>(rows_there), x->dim(1),
+                        first_column, columns, mask, Out<float>(out)},
+      x->size(), call.stream()));
+}
+
+absl::Status DropoutRowsKernel(KernelContext& c) {
+  return DropOut(c, 0, c.operands[0].dim(1));
+}
+
+absl::Status DropoutRowsPartKernel(KernelContext& c) {
+  ASSIGN_OR_RETURN(const PartPosition at,
+                   FindPosition(c, c.operands[0].dims()));
+  return DropOut(c, at.begin[1], at.whole[1]);
+}
+
+}  // namespace
+
+void RegisterCudaKernels() {
+  RegisterKernels(
+      Backend::kCuda,
+      {{"cast", CastKernel},
+       {"dropout_rows", DropoutRowsKernel},
+       {"dropout_rows_part", DropoutRowsPartKernel},
+       {"ragged_bias_add", BiasAddKernel},
+       {"ragged_bias_gradient", BiasGradientKernel},
+       {"ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
+       {"ragged_dot_rows_gradient", RaggedDotKernel</*kTransposed=*/true>},
+       {"ragged_dot_weights_gradient", WeightsGradientKernel},
+       {"relu", ReluKernel},
+       {"relu_gradient", ReluGradientKernel}});
+}
+
+}  // namespace gshard

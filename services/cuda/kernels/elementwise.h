@@ -1,0 +1,150 @@
+// Kernels without products: what else experts do to their rows, and biases. All
+// pointers are the device's. They have the bits of their twins in services/ops.
+
+#ifndef SERVICES_CUDA_KERNELS_ELEMENTWISE_H_
+#define SERVICES_CUDA_KERNELS_ELEMENTWISE_H_
+
+#include <cstdint>
+
+#include "services/cuda/kernels/block.h"
+#include "services/cuda/kernels/ragged_product.h"
+#include "services/cuda/kernels/ragged_tiles.h"
+#include "services/ops/dropout_mask.h"
+#include "services/tensor/bfloat16.h"
+
+namespace gshard::cuda {
+
+// Threads of a block of these.
+inline constexpr int kElementThreads = 256;
+
+// This thread's first element, and how far it is to the next.
+GSHARD_KERNEL_INLINE int64_t FirstElement() {
+  return BlockIndex() * BlockThreads() + ThreadIndex();
+}
+GSHARD_KERNEL_INLINE int64_t ElementStride() {
+  return NumBlocks() * BlockThreads();
+}
+
+struct CastToBf16 {
+  const float* x;
+  BFloat16* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    out[i] = ToBFloat16(x[i]);
+  }
+};
+
+struct CastToFloat {
+  const BFloat16* x;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    out[i] = ToFloat(x[i]);
+  }
+};
+
+struct Relu {
+  const float* x;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    out[i] = Rectified(x[i]);
+  }
+};
+
+struct ReluBf16 {
+  const BFloat16* x;
+  BFloat16* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    out[i] = ToFloat(x[i]) < 0.0f ? BFloat16() : x[i];
+  }
+};
+
+// `y` is what the rectifier gave, in one of the two types.
+struct ReluGradient {
+  const float* y;
+  const BFloat16* rounded_y;
+  const float* dy;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    const float at = y != nullptr ? y[i] : ToFloat(rounded_y[i]);
+    out[i] = at > 0.0f ? dy[i] : 0.0f;
+  }
+};
+
+// services/ops/dropout.h's DropoutRowsPart: of x [R, width], columns
+// [first_column, first_column + width) of `columns`.
+struct DropoutRows {
+  const float* x;
+  const int32_t* rows;  // [R], not negative
+  int64_t width;
+  int64_t first_column;
+  int64_t columns;
+  DropoutMask mask;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    const int64_t row = rows[i / width];
+    const auto index =
+        static_cast<uint64_t>(row * columns + first_column + i % width);
+    out[i] = x[i] * mask.Factor(index);
+  }
+};
+
+template <typename Function>
+GSHARD_KERNEL_INLINE void ElementsBlock(const Function& function,
+                                        int64_t size) {
+  for (int64_t i = FirstElement(); i < size; i += ElementStride()) function(i);
+}
+
+// out = rows [R, N] plus their experts' biases [E, N]. A block for each tile.
+struct RaggedBiasAdd {
+  const float* rows;
+  const float* bias;
+  const RaggedTile* tiles;
+  int64_t num_tiles;
+  int64_t n;
+  float* out;
+};
+
+GSHARD_KERNEL_INLINE void RaggedBiasAddBlock(const RaggedBiasAdd& add) {
+  const RaggedTile tile = add.tiles[BlockIndex()];
+  const int64_t at = tile.first_row * add.n;
+  for (int64_t i = ThreadIndex(); i < tile.rows * add.n; i += BlockThreads()) {
+    add.out[at + i] =
+        add.rows[at + i] + add.bias[tile.expert * add.n + i % add.n];
+  }
+}
+
+// Sums of each expert's rows of dresult [R, N], in their order, [E, N]. A block
+// for kElementThreads columns of an expert.
+struct RaggedBiasGradient {
+  const float* dresult;
+  const int64_t* offsets;  // GroupOffsets
+  int64_t experts;
+  int64_t n;
+  float* out;
+};
+
+constexpr int64_t BlocksOf(const RaggedBiasGradient& g) {
+  return g.experts * BlocksAlong(g.n, kElementThreads);
+}
+
+GSHARD_KERNEL_INLINE void RaggedBiasGradientBlock(const RaggedBiasGradient& g) {
+  const int64_t across = BlocksAlong(g.n, kElementThreads);
+  const int64_t expert = BlockIndex() / across;
+  const int64_t column =
+      BlockIndex() % across * kElementThreads + ThreadIndex();
+  if (column >= g.n) return;
+  float sum = 0.0f;
+  for (int64_t r = g.offsets[expert]; r < g.offsets[expert + 1]; ++r) {
+    sum += g.dresult[r * g.n + column];
+  }
+  g.out[expert * g.n + column] = sum;
+}
+
+}  // namespace gshard::cuda
+
+#endif  // SERVICES_CUDA_KERNELS_ELEMENTWISE_H_

@@ -1,0 +1,25 @@
+// The devices that flags name.
+
+#ifndef SERVICES_CUDA_OPEN_DEVICE_H_
+#define SERVICES_CUDA_OPEN_DEVICE_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/graph/device.h"
+
+namespace gshard {
+
+// "cpu", for which there is no Device: null; or "cuda:N", GPU N of those that
+// the process sees (CUDA_VISIBLE_DEVICES), with the kernels of its back end
+// registered.
+//
+// Errors: InvalidArgument for another name; FailedPrecondition if there is no
+// such GPU, it is older than the kernels (compute capability 8.0), or the
+// program was built without CUDA.
+absl::StatusOr<std::shared_ptr<Device>> OpenDevice(absl::string_view name);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CUDA_OPEN_DEVICE_H_

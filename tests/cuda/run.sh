@@ -1,0 +1,32 @@
+#!/bin/bash
+# Holds the CUDA kernels to float64 on a GPU, and prints how fast they are.
+#
+#   tests/cuda/run.sh               build, check, run under compute-sanitizer
+#   tests/cuda/run.sh --build-only  build, which needs no GPU
+#
+# Needs CMake, nvcc and this tree; takes minutes. Exits with 77 without a GPU.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+build_only=
+case ${1:-} in
+  '') ;;
+  --build-only) build_only=yes ;;
+  *) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 2 ;;
+esac
+build=../../build/cuda_check
+export PATH=$PATH:/usr/local/cuda/bin
+cmake -S . -B "$build" > "${TMPDIR:-/tmp}/cuda_check_cmake.log" 2>&1 ||
+  { cat "${TMPDIR:-/tmp}/cuda_check_cmake.log" >&2; exit 1; }
+cmake --build "$build" --parallel "$(nproc)"
+[[ -z $build_only ]] || exit 0
+
+"$build/cuda_check"
+if ! sanitizer=$(command -v compute-sanitizer); then
+  echo "compute-sanitizer is not here: memory and races were not checked."
+  exit 0
+fi
+for tool in memcheck racecheck initcheck; do
+  echo "== compute-sanitizer $tool"
+  "$sanitizer" --tool "$tool" --error-exitcode 1 "$build/cuda_check" --short |
+    tail -n 3
+done

@@ -1,0 +1,188 @@
+// How fast the kernels are beside ceilings measured in the same run.
+
+#include <cublas_v2.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "tests/cuda/gpu.h"
+
+namespace gshard::cuda {
+
+double Milliseconds(const std::function<void(int)>& work) {
+  cudaEvent_t begin, end;
+  Check(cudaEventCreate(&begin), "event");
+  Check(cudaEventCreate(&end), "event");
+  std::vector<double> times;
+  for (int i = -3; i < 15; ++i) {
+    Check(cudaEventRecord(begin), "event");
+    work(i + 3);
+    Check(cudaEventRecord(end), "event");
+    Check(cudaEventSynchronize(end), "work");
+    float time = 0;
+    Check(cudaEventElapsedTime(&time, begin, end), "event");
+    if (i >= 0) times.push_back(time);
+  }
+  Check(cudaEventDestroy(begin), "event");
+  Check(cudaEventDestroy(end), "event");
+  std::nth_element(times.begin(), times.begin() + times.size() / 2,
+                   times.end());
+  return times[times.size() / 2];
+}
+
+namespace {
+
+// A line of the table. `amount` is what was done, in the ceiling's unit.
+void Line(const std::string& what, double milliseconds, double amount,
+          double ceiling, const char* unit, double goal) {
+  const double rate = amount / (milliseconds / 1e3) / 1e12;
+  std::printf("%-62s %9.3f %9.2f %-8s %6.2f %6.2f\n", what.c_str(),
+              milliseconds, rate, unit, rate / ceiling, goal);
+}
+
+// Bytes that are read and written in a second, in 10^12.
+double CopyRate() {
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  const Buffer<float> from(kBytes / 4), to(kBytes / 4);
+  Fill(from, 1);
+  return 2.0 * kBytes / 1e9 / Milliseconds([&](int) {
+           Check(cudaMemcpyAsync(to.data(), from.data(), kBytes,
+                                 cudaMemcpyDeviceToDevice, nullptr),
+                 "copy");
+         });
+}
+
+// Operations of cuBLAS's bfloat16 product of 8192^3 in a second, in 10^12.
+double GemmRate() {
+  constexpr int64_t kSize = 8192;
+  const Buffer<BFloat16> a(kSize * kSize), b(kSize * kSize), c(kSize * kSize);
+  Fill(a, 1);
+  Fill(b, 2);
+  cublasHandle_t handle;
+  if (cublasCreate(&handle) != CUBLAS_STATUS_SUCCESS) return 0;
+  const float one = 1, zero = 0;
+  const double time = Milliseconds([&](int) {
+    const cublasStatus_t status = cublasGemmEx(
+        handle, CUBLAS_OP_N, CUBLAS_OP_N, kSize, kSize, kSize, &one, a.data(),
+        CUDA_R_16BF, kSize, b.data(), CUDA_R_16BF, kSize, &zero, c.data(),
+        CUDA_R_16BF, kSize, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+    if (status != CUBLAS_STATUS_SUCCESS) std::exit(1);
+  });
+  cublasDestroy(handle);
+  return 2.0 * kSize * kSize * kSize / 1e9 / time;
+}
+
+// Forward and both gradients of a layer of experts.
+void Experts(int64_t experts, int32_t rows_of_each, int64_t k, int64_t n,
+             double gemm, double forward_goal, double gradient_goal) {
+  const int64_t count = experts * rows_of_each;
+  const std::vector<int32_t> sizes(experts, rows_of_each);
+  const Buffer<BFloat16> rows(count * k), weights(experts * k * n),
+      dresult(count * n), rounded(count * n);
+  const Buffer<float> drows(count * k), dweights(experts * k * n);
+  Fill(rows, 1);
+  Fill(weights, 2);
+  Fill(dresult, 3);
+  const Rows<BFloat16> launches(sizes);
+  const Buffer<int64_t> offsets(GroupOffsets(sizes));
+  const double operations = 2.0 * static_cast<double>(count) *
+                            static_cast<double>(k) * static_cast<double>(n);
+  const std::string shape = std::to_string(experts) + " experts x " +
+                            std::to_string(rows_of_each) + " rows, M " +
+                            std::to_string(k) + ", H " + std::to_string(n);
+  RaggedProduct<BFloat16> forward = {};
+  forward.rows = rows.data();
+  forward.weights = weights.data();
+  forward.k = k;
+  forward.n = n;
+  forward.relu = true;
+  forward.rounded_out = rounded.data();
+  Line("bf16 forward with ReLU, " + shape,
+       Milliseconds([&](int) { launches.Multiply(forward); }), operations, gemm,
+       "TFLOP/s", forward_goal);
+  RaggedProduct<BFloat16> backward = {};
+  backward.rows = dresult.data();
+  backward.weights = weights.data();
+  backward.transposed = true;
+  backward.k = n;
+  backward.n = k;
+  backward.out = drows.data();
+  Line("bf16 gradient of rows, " + shape,
+       Milliseconds([&](int) { launches.Multiply(backward); }), operations,
+       gemm, "TFLOP/s", gradient_goal);
+  const RaggedWeightsGradient<BFloat16> gradient = {
+      rows.data(), dresult.data(), offsets.data(), experts,
+      k,           n,              dweights.data()};
+  Line("bf16 gradient of weights, " + shape,
+       Milliseconds([&](int) {
+         Check(LaunchRaggedWeightsGradient(gradient, nullptr), "gradient");
+       }),
+       operations, gemm, "TFLOP/s", gradient_goal);
+}
+
+// Decoding: the weights' way from memory counts. Several sets of them, beyond
+// any cache.
+void FewRows(int32_t rows_of_each, double copy) {
+  constexpr int64_t kExperts = 128, kK = 1024, kN = 4096;
+  const std::vector<int32_t> sizes(kExperts, rows_of_each);
+  const Buffer<BFloat16> rows(kExperts * rows_of_each * kK),
+      weights(2 * kExperts * kK * kN), out(kExperts * rows_of_each * kN);
+  Fill(rows, 1);
+  Fill(weights, 2);
+  const Rows<BFloat16> launches(sizes);
+  RaggedProduct<BFloat16> p = {};
+  p.rows = rows.data();
+  p.k = kK;
+  p.n = kN;
+  p.rounded_out = out.data();
+  const double time = Milliseconds([&](int i) {
+    p.weights = weights.data() + i % 2 * kExperts * kK * kN;
+    launches.Multiply(p);
+  });
+  Line("bf16 128 experts x " + std::to_string(rows_of_each) +
+           " rows, M 1024, H 4096, bytes of the weights",
+       time, 2.0 * kExperts * kK * kN, copy, "TB/s", 0.80);
+}
+
+template <typename In, typename Out, typename Make>
+void Elements(const char* what, double copy, const Make& make) {
+  constexpr int64_t kSize = int64_t{1} << 28;
+  const Buffer<In> x(kSize);
+  const Buffer<Out> out(kSize);
+  Fill(x, 1);
+  Line(what, Milliseconds([&](int) {
+         Check(LaunchElements(make(x.data(), out.data()), kSize, nullptr),
+               what);
+       }),
+       static_cast<double>(kSize) * (sizeof(In) + sizeof(Out)), copy, "TB/s",
+       0.85);
+}
+
+}  // namespace
+
+void PrintSpeed() {
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, 0), "properties");
+  int driver = 0;
+  Check(cudaDriverGetVersion(&driver), "driver");
+  const double copy = CopyRate(), gemm = GemmRate();
+  std::printf(
+      "\n%s, driver %d: copies %.2f TB/s, cuBLAS bf16 8192^3 %.0f TFLOP/s\n",
+      properties.name, driver, copy, gemm);
+  std::printf("%-62s %9s %9s %-8s %6s %6s\n", "kernel", "ms", "rate", "",
+              "ratio", "goal");
+  Experts(16, 4096, 1024, 8192, gemm, 0.80, 0.70);
+  Experts(128, 512, 2048, 8192, gemm, 0.70, 0.70);
+  FewRows(16, copy);
+  FewRows(1, copy);
+  Elements<float, BFloat16>("cast to bf16", copy,
+                            [](const float* x, BFloat16* out) {
+                              return CastToBf16{x, out};
+                            });
+  Elements<float, float>(
+      "relu f32", copy,
+      [](const float* x, float* out) { return Relu{x, out}; });
+}
+
+}  // namespace gshard::cuda

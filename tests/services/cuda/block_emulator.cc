@@ -1,0 +1,281 @@
+#include "tests/services/cuda/block_emulator.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "services/base/check.h"
+#include "services/base/random.h"
+#include "services/cuda/kernels/block.h"
+#include "services/tensor/bfloat16.h"
+
+namespace gshard::cuda {
+namespace {
+
+constexpr size_t kStackBytes = size_t{64} << 10;
+
+struct Copy {
+  void* shared;
+  const void* global;
+  int bytes;
+};
+
+// What a thread brings to a collective of its warp.
+struct WarpCall {
+  enum class Kind { kLoad, kLoadTransposed, kMultiplyAdd };
+  Kind kind;
+  const void* row = nullptr;
+  uint32_t* loaded = nullptr;
+  float* c = nullptr;
+  const uint32_t* a = nullptr;
+  const uint32_t* b = nullptr;
+};
+
+struct Fiber {
+  enum class State { kReady, kAtSync, kAtWarp, kDone };
+  State state = State::kReady;
+  ucontext_t context;
+  std::unique_ptr<std::byte[]> stack;
+  WarpCall call;
+  std::vector<std::vector<Copy>> groups;  // committed, the oldest first
+  std::vector<Copy> open;
+};
+
+struct Block {
+  int64_t index = 0;
+  int64_t blocks = 0;
+  std::vector<Fiber> fibers;
+  std::unique_ptr<std::byte[]> shared_memory;
+  std::byte* shared = nullptr;
+  int shared_bytes = 0;
+  int current = 0;
+  ucontext_t scheduler;
+  const std::function<void()>* body = nullptr;
+};
+
+Block* block = nullptr;  // the one that runs
+
+Fiber& Current() { return block->fibers[block->current]; }
+
+// Until the scheduler has made the thread ready again.
+void WaitAs(Fiber::State state) {
+  Fiber& fiber = Current();
+  fiber.state = state;
+  CHECK(swapcontext(&fiber.context, &block->scheduler) == 0);
+}
+
+void RunFiber() {
+  (*block->body)();
+  Fiber& fiber = Current();
+  // No copy that nobody waits for.
+  for (const auto& group : fiber.groups) CHECK(group.empty());
+  CHECK(fiber.open.empty());
+  fiber.state = Fiber::State::kDone;
+  CHECK(swapcontext(&fiber.context, &block->scheduler) == 0);
+}
+
+float Half(uint32_t pair, int i) {
+  return ToFloat(BFloat16{static_cast<uint16_t>(pair >> (16 * i))});
+}
+
+// ldmatrix .x4: thread 8 i + j has the address of row j of matrix i.
+void LoadOfWarp(Fiber* lanes, bool transposed) {
+  uint16_t matrices[4][8][8];
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      const auto* const row =
+          static_cast<const std::byte*>(lanes[8 * i + j].call.row);
+      CHECK(row >= block->shared &&
+            row + 16 <= block->shared + block->shared_bytes);
+      CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0);
+      std::memcpy(matrices[i][j], row, 16);
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    const int line = lane / 4, first = lane % 4 * 2;
+    for (int i = 0; i < 4; ++i) {
+      const auto& m = matrices[i];
+      const uint32_t low = transposed ? m[first][line] : m[line][first];
+      const uint32_t high =
+          transposed ? m[first + 1][line] : m[line][first + 1];
+      lanes[lane].call.loaded[i] = low | high << 16;
+    }
+  }
+}
+
+// mma.m16n8k16: the fragments of a [16, 16] by rows, b [16, 8] by columns and
+// c [16, 8], after the tables of the PTX ISA.
+void MultiplyAddOfWarp(Fiber* lanes) {
+  float a[16][16], b[16][8];
+  for (int lane = 0; lane < kWarp; ++lane) {
+    const WarpCall& call = lanes[lane].call;
+    const int group = lane >> 2, in_group = lane % 4;
+    for (int i = 0; i < 8; ++i) {  // a0 to a7
+      const int row = i < 2 || (i >= 4 && i < 6) ? group : group + 8;
+      const int column = in_group * 2 + (i & 1) + (i >= 4 ? 8 : 0);
+      a[row][column] = Half(call.a[i / 2], i % 2);
+    }
+    for (int i = 0; i < 4; ++i) {  // b0 to b3
+      b[in_group * 2 + (i & 1) + (i >= 2 ? 8 : 0)][group] =
+          Half(call.b[i / 2], i % 2);
+    }
+  }
+  for (int lane = 0; lane < kWarp; ++lane) {
+    float* const c = lanes[lane].call.c;
+    for (int i = 0; i < 4; ++i) {  // c0 to c3
+      const int row = (lane >> 2) + (i < 2 ? 0 : 8);
+      const int column = lane % 4 * 2 + (i & 1);
+      float sum = c[i];
+      for (int k = 0; k < 16; ++k) sum += a[row][k] * b[k][column];
+      c[i] = sum;
+    }
+  }
+}
+
+// The collective at which all of a warp are, if they are.
+bool ReleaseWarp(Fiber* lanes) {
+  for (int i = 0; i < kWarp; ++i) {
+    if (lanes[i].state != Fiber::State::kAtWarp) return false;
+    CHECK(lanes[i].call.kind == lanes[0].call.kind);
+  }
+  if (lanes->call.kind == WarpCall::Kind::kMultiplyAdd) {
+    MultiplyAddOfWarp(lanes);
+  } else {
+    LoadOfWarp(lanes, lanes->call.kind == WarpCall::Kind::kLoadTransposed);
+  }
+  for (int i = 0; i < kWarp; ++i) lanes[i].state = Fiber::State::kReady;
+  return true;
+}
+
+// Runs a warp, its lanes in random order, until it waits for others or is done.
+// It may so be ahead of them by all that lies between two barriers.
+void RunWarp(int first, uint64_t seed, uint64_t& draws) {
+  Fiber* const lanes = &block->fibers[first];
+  do {
+    int order[kWarp];
+    std::iota(order, order + kWarp, 0);
+    for (int left = kWarp; left > 0; --left) {
+      std::swap(order[RandomBelow(seed, draws++, left)], order[left - 1]);
+      if (lanes[order[left - 1]].state != Fiber::State::kReady) continue;
+      block->current = first + order[left - 1];
+      CHECK(swapcontext(&block->scheduler, &Current().context) == 0);
+    }
+  } while (ReleaseWarp(lanes));
+}
+
+void RunBlock(uint64_t seed) {
+  uint64_t draws = 0;
+  while (true) {
+    std::vector<int> warps;  // their first threads
+    for (int i = 0; i < std::ssize(block->fibers); i += kWarp) {
+      warps.push_back(i);
+    }
+    for (size_t left = warps.size(); left > 0; --left) {
+      std::swap(warps[RandomBelow(seed, draws++, left)], warps[left - 1]);
+      RunWarp(warps[left - 1], seed, draws);
+    }
+    // Now all are at the barrier, but those that have ended, which on a GPU do
+    // not count there; else some wait for ever.
+    bool done = true;
+    for (Fiber& fiber : block->fibers) {
+      CHECK(fiber.state != Fiber::State::kAtWarp);
+      if (fiber.state != Fiber::State::kAtSync) continue;
+      fiber.state = Fiber::State::kReady;
+      done = false;
+    }
+    if (done) return;
+  }
+}
+
+// Apart, since getcontext() may return twice for all that a compiler knows.
+[[gnu::noinline]] void Begin(Fiber& fiber) {
+  fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+  CHECK(getcontext(&fiber.context) == 0);
+  fiber.context.uc_stack = {
+      .ss_sp = fiber.stack.get(), .ss_flags = 0, .ss_size = kStackBytes};
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, RunFiber, 0);
+}
+
+void CallWarp(WarpCall call) {
+  Current().call = call;
+  WaitAs(Fiber::State::kAtWarp);
+}
+
+}  // namespace
+
+int ThreadIndex() { return block->current; }
+int BlockThreads() { return static_cast<int>(block->fibers.size()); }
+int64_t BlockIndex() { return block->index; }
+int64_t NumBlocks() { return block->blocks; }
+std::byte* SharedMemory() { return block->shared; }
+void Sync() { WaitAs(Fiber::State::kAtSync); }
+
+void CopyAsync(void* shared, const void* global, int bytes) {
+  auto* const to = static_cast<std::byte*>(shared);
+  CHECK(to >= block->shared && to + 16 <= block->shared + block->shared_bytes);
+  CHECK(bytes >= 0 && bytes <= 16);
+  CHECK(reinterpret_cast<uintptr_t>(shared) % 16 == 0);
+  CHECK(reinterpret_cast<uintptr_t>(global) % 16 == 0);
+  Current().open.push_back({shared, global, bytes});
+}
+
+void CommitCopies() {
+  Fiber& fiber = Current();
+  fiber.groups.push_back(std::move(fiber.open));
+  fiber.open.clear();
+}
+
+void WaitForCopiesBut(int pending) {
+  auto& groups = Current().groups;
+  while (std::ssize(groups) > pending) {
+    for (const Copy& copy : groups.front()) {
+      std::memset(copy.shared, 0, 16);
+      std::memcpy(copy.shared, copy.global, copy.bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+void LoadMatrices(uint32_t (&r)[4], const void* row) {
+  CallWarp({.kind = WarpCall::Kind::kLoad, .row = row, .loaded = r});
+}
+
+void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
+  CallWarp({.kind = WarpCall::Kind::kLoadTransposed, .row = row, .loaded = r});
+}
+
+void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4],
+                 const uint32_t (&b)[2]) {
+  CallWarp({.kind = WarpCall::Kind::kMultiplyAdd, .c = c, .a = a, .b = b});
+}
+
+void RunBlocks(const Grid& grid, const std::function<void()>& body) {
+  for (int64_t b = 0; b < grid.blocks; ++b) {
+    CHECK(grid.threads % kWarp == 0);
+    Block one;
+    one.index = b;
+    one.blocks = grid.blocks;
+    one.body = &body;
+    one.shared_bytes = grid.shared_bytes;
+    one.shared_memory = std::make_unique<std::byte[]>(grid.shared_bytes + 16);
+    void* aligned = one.shared_memory.get();
+    size_t room = grid.shared_bytes + 16;
+    one.shared = static_cast<std::byte*>(
+        std::align(16, grid.shared_bytes, aligned, room));
+    std::memset(one.shared, 0xff, grid.shared_bytes);
+    one.fibers = std::vector<Fiber>(grid.threads);
+    block = &one;
+    for (Fiber& fiber : one.fibers) Begin(fiber);
+    RunBlock(FoldIn(grid.seed, b));
+    block = nullptr;
+  }
+}
+
+}  // namespace gshard::cuda

@@ -1,0 +1,154 @@
+// A CudaDevice and the kernels of its back end, on a GPU that is not there.
+
+#include "services/cuda/cuda_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "expert_worker/worker_session.h"
+#include "services/cuda/cuda_kernels.h"
+#include "services/cuda/open_device.h"
+#include "tests/expert_worker/session_cluster.h"
+#include "tests/services/cuda/fake_cuda.h"
+#include "tests/testing/fake_device.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    TheFakeCuda() = FakeCuda();
+    RegisterMoeOps();
+    RegisterShardingOps();
+    auto device = OpenDevice("cuda:0");
+    ASSERT_OK(device.status());
+    device_ = *std::move(device);
+  }
+  void TearDown() override {
+    device_ = nullptr;
+    EXPECT_EQ(TheFakeCuda().device_bytes, 0);
+    EXPECT_EQ(TheFakeCuda().pinned_bytes, 0);
+  }
+
+  std::shared_ptr<Device> device_;
+};
+
+TEST_F(CudaDeviceTest, SaysWhatItIs) {
+  EXPECT_EQ(device_->name(), "cuda:0");
+  EXPECT_EQ(device_->backend(), Backend::kCuda);
+  EXPECT_EQ(device_->memory_bytes(), int64_t{1} << 30);
+}
+
+TEST_F(CudaDeviceTest, IsOpenedByItsName) {
+  ASSERT_OK_AND_ASSIGN(const auto cpu, OpenDevice("cpu"));
+  EXPECT_EQ(cpu, nullptr);
+  for (const char* name : {"", "gpu", "cuda", "cuda:", "cuda:-1", "cuda:x"}) {
+    EXPECT_THAT(OpenDevice(name), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           HasSubstr("expected the device")))
+        << name;
+  }
+  EXPECT_THAT(OpenDevice("cuda:1"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("one of the 1 GPUs of this machine, got 1")));
+  TheFakeCuda().major = 7;
+  EXPECT_THAT(OpenDevice("cuda:0"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("compute capability 8.0 or newer, got 7.0")));
+}
+
+TEST_F(CudaDeviceTest, CopiesThereAndBack) {
+  for (const int64_t rows : {0, 1, 1000}) {
+    const Tensor x = RandomTensor({rows, 7}, 1);
+    ASSERT_OK_AND_ASSIGN(const Tensor there, CopyToDevice(*device_, x));
+    EXPECT_FALSE(there.on_host());
+    ASSERT_OK_AND_ASSIGN(const auto run, device_->BeginRun());
+    ASSERT_OK_AND_ASSIGN(const Tensor back, run->ToHost(there));
+    ASSERT_OK(run->Finish());
+    EXPECT_TRUE(TensorEqual(back, x));
+  }
+}
+
+// Pinned blocks go round; what is larger is copied without one.
+TEST_F(CudaDeviceTest, PinsNoMoreThanItTurnsOver) {
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_OK(CopyToDevice(*device_, RandomTensor({1000}, i)));
+  }
+  EXPECT_LE(TheFakeCuda().pinned_bytes, 4096);
+  ASSERT_OK(
+      CopyToDevice(*device_, Tensor(ElementType::kFloat32, {(17 << 20)})));
+  EXPECT_LE(TheFakeCuda().pinned_bytes, 4096);
+}
+
+TEST_F(CudaDeviceTest, SaysWhenItsMemoryIsShort) {
+  TheFakeCuda().memory_bytes = 4096;
+  EXPECT_THAT(CopyToDevice(*device_, RandomTensor({2000}, 1)),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("cudaMallocAsync(&data")));
+  EXPECT_OK(CopyToDevice(*device_, RandomTensor({100}, 1)));
+}
+
+// As a worker's session, with kernels on the emulator, against the same session
+// on the CPU: all operators of experts, forward and backward.
+class CudaSessionTest : public CudaDeviceTest,
+                        public ::testing::WithParamInterface<ComputeType> {};
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaSessionTest,
+                         ::testing::Values(ComputeType::kFloat32,
+                                           ComputeType::kBFloat16));
+
+TEST_P(CudaSessionTest, TrainsAsTheCpuDoes) {
+  TrainingJob job = SmallJob(AdamConfig());
+  job.model.compute_type = GetParam();
+  job.model.expert_bias = true;
+  job.model.dropout.moe = 0.2;
+  SessionCluster host(job, 2);
+  SessionCluster there(job, 2, /*buddies=*/false, kMemory, /*window=*/0,
+                       device_.get());
+  for (int step = 0; step < 2; ++step) {
+    for (int32_t i = 0; i < kMicrobatches; ++i) {
+      ASSERT_OK(host.Run(i, 0));
+      ASSERT_OK(there.Run(i, 0));
+    }
+    ASSERT_OK(host.Commit());
+    ASSERT_OK(there.Commit());
+  }
+  const float tolerance = GetParam() == ComputeType::kBFloat16 ? 2e-3f : 1e-4f;
+  for (int w = 0; w < 2; ++w) {
+    const TensorMap expected = host.session(w).Parameters();
+    for (const auto& [name, tensor] : there.session(w).Parameters()) {
+      EXPECT_TRUE(TensorNear(tensor, expected.at(name), tolerance)) << name;
+    }
+  }
+}
+
+TEST_P(CudaSessionTest, AFailedKernelIsAnErrorOfTheCall) {
+  TrainingJob job = SmallJob();
+  job.model.compute_type = GetParam();
+  SessionCluster cluster(job, 1, /*buddies=*/false, kMemory, /*window=*/0,
+                         device_.get());
+  TheFakeCuda().launches_fail = true;
+  EXPECT_THAT(cluster.Run(0, 0),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("a fake error")));
+  TheFakeCuda().launches_fail = false;
+  EXPECT_OK(cluster.Run(0, 1));
+}
+
+// All that segments may be made of is here.
+TEST_F(CudaDeviceTest, HasTheKernelsOfExperts) {
+  for (const std::string& op : ExpertOps()) {
+    EXPECT_NE(FindKernel(op, Backend::kCuda), nullptr) << op;
+  }
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,77 @@
+// The kernels of services/cuda/kernels, run by the emulator.
+
+#ifndef TESTS_SERVICES_CUDA_EMULATED_KERNELS_H_
+#define TESTS_SERVICES_CUDA_EMULATED_KERNELS_H_
+
+#include <algorithm>
+
+#include "services/cuda/kernels/elementwise.h"
+#include "services/cuda/kernels/ragged_product.h"
+#include "tests/services/cuda/block_emulator.h"
+
+namespace gshard::cuda {
+
+template <typename Shape>
+void Emulate(const RaggedProduct<BFloat16>& p, uint64_t seed = 1) {
+  constexpr LinesAlong kK = LinesAlong::kK, kAcross = LinesAlong::kAcross;
+  const Grid grid = {
+      .blocks = BlocksOf<Shape>(p),
+      .threads = Shape::kThreads,
+      .shared_bytes = p.transposed
+                          ? TileProduct<Shape, kK, kK>::kSharedBytes
+                          : TileProduct<Shape, kK, kAcross>::kSharedBytes,
+      .seed = seed};
+  RunBlocks(grid, [&] {
+    p.transposed ? RaggedProductBlock<Shape, kK>(p)
+                 : RaggedProductBlock<Shape, kAcross>(p);
+  });
+}
+
+inline void Emulate(const RaggedProduct<float>& p, uint64_t seed = 1) {
+  RunBlocks({.blocks = BlocksOf<FloatTile>(p),
+             .threads = FloatTile::kThreads,
+             .shared_bytes = FloatTile::kSharedBytes,
+             .seed = seed},
+            [&] { RaggedProductBlock(p); });
+}
+
+inline void Emulate(const RaggedWeightsGradient<BFloat16>& g,
+                    uint64_t seed = 1) {
+  constexpr LinesAlong kAcross = LinesAlong::kAcross;
+  RunBlocks(
+      {.blocks = BlocksOf<LargeTile>(g),
+       .threads = LargeTile::kThreads,
+       .shared_bytes = TileProduct<LargeTile, kAcross, kAcross>::kSharedBytes,
+       .seed = seed},
+      [&] { RaggedWeightsGradientBlock<LargeTile>(g); });
+}
+
+inline void Emulate(const RaggedWeightsGradient<float>& g, uint64_t seed = 1) {
+  RunBlocks({.blocks = BlocksOf<FloatTile>(g),
+             .threads = FloatTile::kThreads,
+             .shared_bytes = FloatTile::kSharedBytes,
+             .seed = seed},
+            [&] { RaggedWeightsGradientBlock(g); });
+}
+
+inline void Emulate(const RaggedBiasAdd& add) {
+  RunBlocks({.blocks = add.num_tiles, .threads = kElementThreads},
+            [&] { RaggedBiasAddBlock(add); });
+}
+
+inline void Emulate(const RaggedBiasGradient& g) {
+  RunBlocks({.blocks = BlocksOf(g), .threads = kElementThreads},
+            [&] { RaggedBiasGradientBlock(g); });
+}
+
+// With fewer blocks than elements ask for, so that threads take several.
+template <typename Function>
+void EmulateElements(const Function& function, int64_t size) {
+  RunBlocks({.blocks = std::min<int64_t>(2, BlocksAlong(size, kElementThreads)),
+             .threads = kElementThreads},
+            [&] { ElementsBlock(function, size); });
+}
+
+}  // namespace gshard::cuda
+
+#endif  // TESTS_SERVICES_CUDA_EMULATED_KERNELS_H_

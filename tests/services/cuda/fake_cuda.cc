@@ -1,0 +1,197 @@
+#include "tests/services/cuda/fake_cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "services/base/check.h"
+#include "services/cuda/kernels/launch.h"
+#include "tests/services/cuda/emulated_kernels.h"
+
+struct CUstream_st {
+  std::deque<std::function<void()>> queue;
+  cudaError_t error = cudaSuccess;
+};
+
+namespace gshard {
+namespace {
+
+std::map<const void*, size_t> device_blocks, pinned_blocks;  // bytes
+
+bool IsPinned(const void* data) {
+  auto after = pinned_blocks.upper_bound(data);
+  if (after == pinned_blocks.begin()) return false;
+  const auto& [block, bytes] = *std::prev(after);
+  return data < static_cast<const std::byte*>(block) + bytes;
+}
+
+void Free(void* block, std::map<const void*, size_t>& blocks, int64_t& total) {
+  const auto found = blocks.find(block);
+  CHECK(found != blocks.end());
+  std::memset(block, 0xff, found->second);
+  total -= static_cast<int64_t>(found->second);
+  blocks.erase(found);
+  std::free(block);
+}
+
+void* Allocate(size_t bytes, std::map<const void*, size_t>& blocks,
+               int64_t& total) {
+  const size_t size = (bytes + 255) / 256 * 256;
+  void* const block = std::aligned_alloc(256, size);
+  std::memset(block, 0xff, size);
+  blocks[block] = size;
+  total += static_cast<int64_t>(size);
+  return block;
+}
+
+cudaError_t Queue(cudaStream_t stream, std::function<void()> kernel) {
+  stream->queue.push_back([stream, kernel = std::move(kernel)] {
+    if (TheFakeCuda().launches_fail) {
+      stream->error = cudaErrorLaunchFailure;
+    } else {
+      kernel();
+    }
+  });
+  return cudaSuccess;
+}
+
+}  // namespace
+
+FakeCuda& TheFakeCuda() {
+  static FakeCuda fake;
+  return fake;
+}
+
+namespace cuda {
+
+cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& p,
+                                cudaStream_t stream) {
+  return Queue(stream, [p] { Emulate<LargeTile>(p); });
+}
+cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<BFloat16>& p,
+                                     cudaStream_t stream) {
+  return Queue(stream, [p] { Emulate<SmallTile>(p); });
+}
+cudaError_t LaunchRaggedProduct(const RaggedProduct<float>& p,
+                                cudaStream_t stream) {
+  return Queue(stream, [p] { Emulate(p); });
+}
+cudaError_t LaunchRaggedWeightsGradient(
+    const RaggedWeightsGradient<BFloat16>& g, cudaStream_t stream) {
+  return Queue(stream, [g] { Emulate(g); });
+}
+cudaError_t LaunchRaggedWeightsGradient(const RaggedWeightsGradient<float>& g,
+                                        cudaStream_t stream) {
+  return Queue(stream, [g] { Emulate(g); });
+}
+cudaError_t LaunchRaggedBiasAdd(const RaggedBiasAdd& add, cudaStream_t stream) {
+  return Queue(stream, [add] { Emulate(add); });
+}
+cudaError_t LaunchRaggedBiasGradient(const RaggedBiasGradient& g,
+                                     cudaStream_t stream) {
+  return Queue(stream, [g] { Emulate(g); });
+}
+template <typename Function>
+cudaError_t LaunchElements(const Function& function, int64_t size,
+                           cudaStream_t stream) {
+  return Queue(stream, [=] { EmulateElements(function, size); });
+}
+template cudaError_t LaunchElements(const CastToBf16&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const CastToFloat&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const Relu&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const ReluBf16&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const ReluGradient&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const DropoutRows&, int64_t, cudaStream_t);
+
+}  // namespace cuda
+}  // namespace gshard
+
+using gshard::FakeCuda;
+using gshard::TheFakeCuda;
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::strcpy(properties->name, "fake");
+  properties->totalGlobalMem = TheFakeCuda().memory_bytes;
+  properties->major = TheFakeCuda().major;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
+  *pool = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorMemoryAllocation ? "out of memory" : "a fake error";
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  cudaStreamSynchronize(stream);
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  while (!stream->queue.empty()) {
+    stream->queue.front()();
+    stream->queue.pop_front();
+  }
+  return std::exchange(stream->error, cudaSuccess);
+}
+
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) {
+  FakeCuda& fake = TheFakeCuda();
+  if (fake.device_bytes + static_cast<int64_t>(bytes) > fake.memory_bytes) {
+    return cudaErrorMemoryAllocation;
+  }
+  *data = gshard::Allocate(bytes, gshard::device_blocks, fake.device_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  stream->queue.push_back([data] {
+    gshard::Free(data, gshard::device_blocks, TheFakeCuda().device_bytes);
+  });
+  return cudaSuccess;
+}
+cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  *data = gshard::Allocate(bytes, gshard::pinned_blocks,
+                           TheFakeCuda().pinned_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* data) {
+  gshard::Free(data, gshard::pinned_blocks, TheFakeCuda().pinned_bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                            cudaMemcpyKind kind, cudaStream_t stream) {
+  if (kind == cudaMemcpyHostToDevice && !gshard::IsPinned(from)) {
+    const auto* const data = static_cast<const std::byte*>(from);
+    stream->queue.push_back(
+        [to, copy = std::vector<std::byte>(data, data + bytes)] {
+          std::memcpy(to, copy.data(), copy.size());
+        });
+    return cudaSuccess;
+  }
+  CHECK(gshard::IsPinned(kind == cudaMemcpyHostToDevice ? from : to));
+  stream->queue.push_back([=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
