@@ -7,6 +7,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/collectives/cuda_status.h"
+#include "services/cuda/fuse_products.h"
 
 namespace gshard {
 namespace {
@@ -52,6 +53,10 @@ CudaDevice::~CudaDevice() {
 }
 
 std::string CudaDevice::name() const { return absl::StrCat("cuda:", gpu_); }
+
+Program CudaDevice::Prepare(const Program& program) const {
+  return FuseProducts(program);
+}
 
 absl::Status CudaDevice::MakeCurrent() const {
   return CudaStatus(cudaSetDevice(gpu_), "cudaSetDevice");

@@ -36,6 +36,7 @@ class CudaDevice final : public Device {
   Backend backend() const override { return Backend::kCuda; }
   std::string name() const override;
   int64_t memory_bytes() const override { return memory_bytes_; }
+  Program Prepare(const Program& program) const override;
   absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override;
 
  private:

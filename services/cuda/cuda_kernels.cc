@@ -13,6 +13,7 @@
 #include "services/base/status_macros.h"
 #include "services/collectives/cuda_status.h"
 #include "services/cuda/cuda_device.h"
+#include "services/cuda/fuse_products.h"
 #include "services/cuda/kernels/launch.h"
 #include "services/graph/kernel_calls.h"
 #include "services/graph/op.h"
@@ -131,7 +132,8 @@ absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
   return Launched(cuda::LaunchRaggedProduct(product, call.stream()));
 }
 
-// rows [R, K] times weights [E, K, N], or with `kTransposed` [E, N, K].
+// rows [R, K] times weights [E, K, N], or with `kTransposed` [E, N, K]; of a
+// fused node (fuse_products.h) with what follows.
 template <typename T, bool kTransposed>
 absl::Status MultiplyRows(KernelContext& c) {
   Call call(c);
@@ -144,9 +146,19 @@ absl::Status MultiplyRows(KernelContext& c) {
   product.transposed = kTransposed;
   product.k = rows->dim(1);
   product.n = weights->dim(kTransposed ? 1 : 2);
+  if (c.operands.size() > 3) {
+    ASSIGN_OR_RETURN(const Tensor* const bias, call.Operand(3));
+    product.bias = In<float>(bias);
+  }
+  product.relu = c.attributes().contains("relu") &&
+                 IntAttribute(c.attributes(), "relu") != 0;
   ASSIGN_OR_RETURN(Tensor* const out,
                    call.NewResult(0, {rows->dim(0), product.n}));
-  product.out = Out<float>(out);
+  if (out->type() == ElementType::kBFloat16) {
+    product.rounded_out = Out<BFloat16>(out);
+  } else {
+    product.out = Out<float>(out);
+  }
   return LaunchTiles(call, sizes, product);
 }
 
@@ -293,11 +305,13 @@ absl::Status DropoutRowsPartKernel(KernelContext& c) {
 }  // namespace
 
 void RegisterCudaKernels() {
+  RegisterFusedOps();
   RegisterKernels(
       Backend::kCuda,
       {{"cast", CastKernel},
        {"dropout_rows", DropoutRowsKernel},
        {"dropout_rows_part", DropoutRowsPartKernel},
+       {"fused_ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
        {"ragged_bias_add", BiasAddKernel},
        {"ragged_bias_gradient", BiasGradientKernel},
        {"ragged_dot", RaggedDotKernel</*kTransposed=*/false>},

@@ -61,6 +61,10 @@ class Device {
   // All of its memory, whoever uses it.
   virtual int64_t memory_bytes() const = 0;
 
+  // The program as the kernels here do it best: the same inputs, parameters and
+  // outputs.
+  virtual Program Prepare(const Program& program) const { return program; }
+
   // Runs go on beside each other. A tensor of one run may be used by another
   // when the first has finished.
   virtual absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() = 0;

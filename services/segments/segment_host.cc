@@ -37,6 +37,7 @@ SegmentHost::SegmentHost(std::vector<Segment> segments, int slice,
     for (const auto& [name, value] : segment.program.outputs) {
       has_saves_ = has_saves_ || absl::StartsWith(name, "save/");
     }
+    if (device != nullptr) segment.program = device->Prepare(segment.program);
     hosted.executor =
         std::make_unique<Executor>(std::move(segment.program), backend);
     segments_[segment.name] = std::move(hosted);

@@ -143,6 +143,18 @@ TEST_P(CudaSessionTest, AFailedKernelIsAnErrorOfTheCall) {
   EXPECT_OK(cluster.Run(0, 1));
 }
 
+// What follows a product is done by it: a worker never meets it alone.
+TEST_F(CudaDeviceTest, FusesWhatASegmentDoes) {
+  TrainingJob job = SmallJob();
+  job.model.compute_type = ComputeType::kBFloat16;
+  job.model.expert_bias = true;
+  const RolePrograms roles = SplitTraining(job);
+  const Program prepared = device_->Prepare(roles.segments[0].program);
+  EXPECT_EQ(prepared.NodesOf("fused_ragged_dot").size(), 2u);
+  EXPECT_TRUE(prepared.NodesOf("ragged_bias_add").empty());
+  EXPECT_TRUE(prepared.NodesOf("relu").empty());
+}
+
 // All that segments may be made of is here.
 TEST_F(CudaDeviceTest, HasTheKernelsOfExperts) {
   for (const std::string& op : ExpertOps()) {
