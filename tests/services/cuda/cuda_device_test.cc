@@ -12,7 +12,9 @@
 
 #include "expert_worker/worker_session.h"
 #include "services/cuda/cuda_kernels.h"
+#include "services/cuda/kernels/launch.h"
 #include "services/cuda/open_device.h"
+#include "services/ops/elementwise.h"
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/services/cuda/fake_cuda.h"
 #include "tests/testing/fake_device.h"
@@ -83,10 +85,44 @@ TEST_F(CudaDeviceTest, PinsNoMoreThanItTurnsOver) {
   for (int i = 0; i < 10; ++i) {
     ASSERT_OK(CopyToDevice(*device_, RandomTensor({1000}, i)));
   }
-  EXPECT_LE(TheFakeCuda().pinned_bytes, 4096);
+  EXPECT_EQ(TheFakeCuda().pinned_bytes, 4096);
   ASSERT_OK(
       CopyToDevice(*device_, Tensor(ElementType::kFloat32, {(17 << 20)})));
-  EXPECT_LE(TheFakeCuda().pinned_bytes, 4096);
+  EXPECT_EQ(TheFakeCuda().pinned_bytes, 4096);
+}
+
+// As after an error: the next run may have its stream and its blocks.
+TEST_F(CudaDeviceTest, ARunThatIsGivenUpIsWaitedFor) {
+  ASSERT_OK_AND_ASSIGN(auto run, device_->BeginRun());
+  ASSERT_OK(run->ToDevice(RandomTensor({100}, 1)));
+  EXPECT_EQ(TheFakeCuda().pending, 1);
+  run = nullptr;
+  EXPECT_EQ(TheFakeCuda().pending, 0);
+}
+
+// A tensor of an earlier run is freed in that one's stream, which somebody else
+// may have by then: not before the run that uses it is done.
+TEST_F(CudaDeviceTest, KeepsWhatARunUses) {
+  const Tensor x = RandomTensor({1000}, 1);
+  ASSERT_OK_AND_ASSIGN(Tensor there, CopyToDevice(*device_, x));
+  ASSERT_OK_AND_ASSIGN(const auto other, device_->BeginRun());  // its stream
+  ASSERT_OK_AND_ASSIGN(const auto run, device_->BeginRun());
+  ASSERT_OK_AND_ASSIGN(Tensor used, run->ToDevice(there));
+  auto& cuda_run = static_cast<CudaRun&>(*run);
+  ASSERT_OK_AND_ASSIGN(const Tensor result,
+                       cuda_run.NewTensor(ElementType::kFloat32, {1000}));
+  ASSERT_EQ(cuda::LaunchElements(
+                cuda::Relu{reinterpret_cast<const float*>(used.device_data()),
+                           const_cast<float*>(reinterpret_cast<const float*>(
+                               result.device_data()))},
+                1000, cuda_run.stream()),
+            cudaSuccess);
+  used = Tensor();
+  there = Tensor();
+  ASSERT_OK(other->Finish());
+  ASSERT_OK_AND_ASSIGN(const Tensor back, run->ToHost(result));
+  ASSERT_OK(run->Finish());
+  EXPECT_TRUE(TensorEqual(back, Relu(x.Clone())));
 }
 
 TEST_F(CudaDeviceTest, SaysWhenItsMemoryIsShort) {

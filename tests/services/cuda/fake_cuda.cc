@@ -51,8 +51,17 @@ void* Allocate(size_t bytes, std::map<const void*, size_t>& blocks,
   return block;
 }
 
+// Adds to a stream what counts as pending.
+void Add(cudaStream_t stream, std::function<void()> work) {
+  ++TheFakeCuda().pending;
+  stream->queue.push_back([work = std::move(work)] {
+    work();
+    --TheFakeCuda().pending;
+  });
+}
+
 cudaError_t Queue(cudaStream_t stream, std::function<void()> kernel) {
-  stream->queue.push_back([stream, kernel = std::move(kernel)] {
+  Add(stream, [stream, kernel = std::move(kernel)] {
     if (TheFakeCuda().launches_fail) {
       stream->error = cudaErrorLaunchFailure;
     } else {
@@ -185,13 +194,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream) {
   if (kind == cudaMemcpyHostToDevice && !gshard::IsPinned(from)) {
     const auto* const data = static_cast<const std::byte*>(from);
-    stream->queue.push_back(
-        [to, copy = std::vector<std::byte>(data, data + bytes)] {
-          std::memcpy(to, copy.data(), copy.size());
-        });
+    gshard::Add(stream,
+                [to, copy = std::vector<std::byte>(data, data + bytes)] {
+                  std::memcpy(to, copy.data(), copy.size());
+                });
     return cudaSuccess;
   }
   CHECK(gshard::IsPinned(kind == cudaMemcpyHostToDevice ? from : to));
-  stream->queue.push_back([=] { std::memcpy(to, from, bytes); });
+  gshard::Add(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }

@@ -22,6 +22,8 @@ struct FakeCuda {
   // In blocks that are allocated.
   int64_t device_bytes = 0;
   int64_t pinned_bytes = 0;
+  // Kernels and copies that are queued and not done.
+  int64_t pending = 0;
 };
 
 // The state that all functions share. Tests of one thread.

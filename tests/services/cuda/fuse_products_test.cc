@@ -100,6 +100,20 @@ TEST_F(FuseProductsTest, EndsWhereAResultHasAnotherUse) {
   EXPECT_EQ(IntAttribute(attributes(), "relu"), 0);
 }
 
+TEST_F(FuseProductsTest, LeavesWhatIsUsedTwice) {
+  const ValueId product = Product();
+  b_.Output("more", b_.Scale(product, 2.0));
+  b_.Output("y", b_.Relu(product));
+  EXPECT_THAT(Fused(), ElementsAre("ragged_dot", "scale", "relu"));
+}
+
+TEST_F(FuseProductsTest, LeavesABiasOfOtherGroups) {
+  const ValueId product = Product();
+  sizes_ = b_.Input("others", {ElementType::kInt32, {Dim::Symbol("E")}});
+  b_.Output("y", Bias(product));
+  EXPECT_THAT(Fused(), ElementsAre("ragged_dot", "ragged_bias_add"));
+}
+
 TEST_F(FuseProductsTest, TakesNothingOutOfOrder) {
   b_.Output("y", b_.Cast(b_.Relu(Product()), ElementType::kBFloat16));
   EXPECT_THAT(Fused(), ElementsAre("fused_ragged_dot", "cast"));
