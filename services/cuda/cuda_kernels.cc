@@ -24,11 +24,6 @@ namespace {
 
 constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 
-// Experts with as many rows or fewer get low tiles, of which a few read the
-// weights again, from the cache; others high ones, which compute for rows that
-// are not there.
-constexpr int32_t kFewRows = 32;
-
 // One execution of a node on a GPU.
 class Call {
  public:
@@ -106,10 +101,10 @@ absl::Status Launched(cudaError_t error) {
 // Launches a product for the tiles that the type of its factors has.
 absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
                          cuda::RaggedProduct<BFloat16> product) {
-  const std::vector<cuda::RaggedTile> large =
-      cuda::RaggedTiles(sizes, cuda::LargeTile::kRows, kFewRows, kNoLimit);
+  const std::vector<cuda::RaggedTile> large = cuda::RaggedTiles(
+      sizes, cuda::LargeTile::kRows, cuda::kFewRows, kNoLimit);
   const std::vector<cuda::RaggedTile> small =
-      cuda::RaggedTiles(sizes, cuda::SmallTile::kRows, 0, kFewRows);
+      cuda::RaggedTiles(sizes, cuda::SmallTile::kRows, 0, cuda::kFewRows);
   if (!large.empty()) {
     ASSIGN_OR_RETURN(product.tiles, call.Upload(large));
     product.num_tiles = std::ssize(large);

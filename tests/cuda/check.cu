@@ -2,8 +2,8 @@
 //
 //   cuda_check [--short]
 //
-// With --short, small shapes and no timing, for compute-sanitizer. Exits with 0,
-// 1 for a difference, 77 without a GPU.
+// With --short, small shapes and no timing, for compute-sanitizer. Exits with
+// 0, 1 for a difference, 77 without a GPU.
 
 #include <cmath>
 #include <cstring>
@@ -114,7 +114,8 @@ void CheckProduct(const Shape& s, bool transposed, int64_t most) {
     while (offsets[e + 1] <= r) ++e;
     double sum = 0;
     for (int64_t k = 0; k < s.k; ++k) {
-      const int64_t w = e * s.k * s.n + (transposed ? c * s.k + k : k * s.n + c);
+      const int64_t w =
+          e * s.k * s.n + (transposed ? c * s.k + k : k * s.n + c);
       sum += Wide(Number<T>(1, r * s.k + k)) * Wide(Number<T>(2, w));
     }
     difference.Add(out.Read(at, 1)[0], sum);
@@ -166,7 +167,8 @@ void CheckInvariance(int64_t k, int64_t n) {
   Fill(weights, 4);
   std::vector<float> expected;
   int64_t differences = 0;
-  for (const int32_t count : {1, 2, 15, 16, 17, 32, 33, 64, 127, 128, 129, 300}) {
+  for (const int32_t count :
+       {1, 2, 15, 16, 17, 32, 33, 64, 127, 128, 129, 300}) {
     for (const int32_t place : {0, count / 2, count - 1}) {
       const Buffer<T> rows(count * k);
       Fill(rows, 100 + count);
@@ -253,17 +255,21 @@ void CheckElements(const char* name, int64_t size, const Make& make) {
 }
 
 void CheckElementwise(int64_t size) {
-  CheckElements<float, BFloat16>(
-      "cast to bf16", size,
-      [](const float* x, BFloat16* out) { return CastToBf16{x, out}; });
-  CheckElements<BFloat16, float>(
-      "cast to f32", size,
-      [](const BFloat16* x, float* out) { return CastToFloat{x, out}; });
-  CheckElements<float, float>(
-      "relu f32", size, [](const float* x, float* out) { return Relu{x, out}; });
-  CheckElements<BFloat16, BFloat16>(
-      "relu bf16", size,
-      [](const BFloat16* x, BFloat16* out) { return ReluBf16{x, out}; });
+  CheckElements<float, BFloat16>("cast to bf16", size,
+                                 [](const float* x, BFloat16* out) {
+                                   return CastToBf16{x, out};
+                                 });
+  CheckElements<BFloat16, float>("cast to f32", size,
+                                 [](const BFloat16* x, float* out) {
+                                   return CastToFloat{x, out};
+                                 });
+  CheckElements<float, float>("relu f32", size, [](const float* x, float* out) {
+    return Relu{x, out};
+  });
+  CheckElements<BFloat16, BFloat16>("relu bf16", size,
+                                    [](const BFloat16* x, BFloat16* out) {
+                                      return ReluBf16{x, out};
+                                    });
   // Where y is positive dy, which here is y.
   CheckElements<float, float>("relu gradient", size,
                               [](const float* x, float* out) {
@@ -284,10 +290,10 @@ void CheckBiases() {
                              tiles.size(), s.n, added.data()},
                             nullptr),
         "bias");
-  Check(LaunchRaggedBiasGradient({rows.data(), there.data(), s.experts(), s.n,
-                                  sums.data()},
-                                 nullptr),
-        "bias gradient");
+  Check(
+      LaunchRaggedBiasGradient(
+          {rows.data(), there.data(), s.experts(), s.n, sums.data()}, nullptr),
+      "bias gradient");
   const auto got = added.Read(), got_sums = sums.Read();
   Difference add, sum;
   for (int64_t e = 0; e < s.experts(); ++e) {
@@ -326,12 +332,9 @@ void CheckDropout() {
 }
 
 void CheckAll(bool quick) {
-  std::vector<Shape> shapes = {{{5}, 32, 16},
-                               {{1}, 8, 8},
-                               {{0, 3, 0, 0, 17, 1}, 40, 136},
-                               {{130, 0, 33}, 72, 24},
-                               {{3, 4}, 13, 9},
-                               {{0, 0}, 8, 8}};
+  std::vector<Shape> shapes = {
+      {{5}, 32, 16},          {{1}, 8, 8},     {{0, 3, 0, 0, 17, 1}, 40, 136},
+      {{130, 0, 33}, 72, 24}, {{3, 4}, 13, 9}, {{0, 0}, 8, 8}};
   if (!quick) {
     shapes.push_back({{1000, 0, 1, 129, 31, 4096}, 1024, 2048});
     shapes.push_back({std::vector<int32_t>(2048, 3), 128, 256});

@@ -60,8 +60,8 @@ class Buffer {
   int64_t size_;
 };
 
-// Number `i` of `seed`, uniform in [-1, 1): on the GPU and on the host the same,
-// so that references need no memory.
+// Number `i` of `seed`, uniform in [-1, 1): on the GPU and on the host the
+// same, so that references need no memory.
 template <typename T>
 constexpr T Number(uint64_t seed, int64_t i);
 template <>
@@ -111,13 +111,13 @@ class Rows {
  private:
   static std::vector<RaggedTile> TilesOf(const std::vector<int32_t>& sizes,
                                          bool small) {
-    constexpr int32_t kFew = 32, kMost = INT32_MAX;
+    constexpr int32_t kMost = INT32_MAX;
     if (sizeof(T) == 4) {
       return small ? std::vector<RaggedTile>()
                    : RaggedTiles(sizes, FloatTile::kRows, 0, kMost);
     }
-    return small ? RaggedTiles(sizes, SmallTile::kRows, 0, kFew)
-                 : RaggedTiles(sizes, LargeTile::kRows, kFew, kMost);
+    return small ? RaggedTiles(sizes, SmallTile::kRows, 0, kFewRows)
+                 : RaggedTiles(sizes, LargeTile::kRows, kFewRows, kMost);
   }
   const Buffer<RaggedTile> large_, small_;
 };

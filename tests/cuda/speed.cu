@@ -112,10 +112,9 @@ void Experts(int64_t experts, int32_t rows_of_each, int64_t k, int64_t n,
        Milliseconds([&](int) { launches.Multiply(backward); }), operations,
        gemm, "TFLOP/s", gradient_goal);
   const RaggedWeightsGradient<BFloat16> gradient = {
-      rows.data(), dresult.data(), offsets.data(), experts,
-      k,           n,              dweights.data()};
-  Line("bf16 gradient of weights, " + shape,
-       Milliseconds([&](int) {
+      rows.data(), dresult.data(), offsets.data(), experts, k,
+      n,           dweights.data()};
+  Line("bf16 gradient of weights, " + shape, Milliseconds([&](int) {
          Check(LaunchRaggedWeightsGradient(gradient, nullptr), "gradient");
        }),
        operations, gemm, "TFLOP/s", gradient_goal);
@@ -180,9 +179,9 @@ void PrintSpeed() {
                             [](const float* x, BFloat16* out) {
                               return CastToBf16{x, out};
                             });
-  Elements<float, float>(
-      "relu f32", copy,
-      [](const float* x, float* out) { return Relu{x, out}; });
+  Elements<float, float>("relu f32", copy, [](const float* x, float* out) {
+    return Relu{x, out};
+  });
 }
 
 }  // namespace gshard::cuda

@@ -20,6 +20,11 @@
 
 namespace gshard::cuda {
 
+// Experts with as many rows or fewer are for the small tiles, of which a few
+// read the weights again, from the cache; the others for large ones, which
+// compute for rows that are not there. Of bfloat16.
+inline constexpr int32_t kFewRows = 32;
+
 // rows [R, K] times weights [E, K, N], or transposed ones [E, N, K], for the
 // gradient of rows; then, in this order, as each is wanted: plus the expert's
 // bias, rounded to bfloat16, rectified.
