@@ -12,7 +12,7 @@
 #
 # Ends with 0 if all is well, 1 if not, 77 if tools are missing. All of it needs
 # root, and apt's archive.
-# packages: bash-completion cmake debootstrap dpkg-dev help2man iproute2 lintian man-db systemd
+# packages: bash-completion cmake debootstrap dpkg-dev help2man iproute2 lintian systemd
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -10,7 +10,9 @@ the documents named. Of each command line
     the number of arguments is what they take;
   * a script of this project exists, is executable, and says each of its flags;
   * presets and targets of CMake exist;
-  * any other program is one of those that a reader is expected to have.
+  * any other program is one of those that a reader is expected to have;
+  * what `gshard plan` and `gshard partition` print, in a `text` block behind
+    theirs, is what they print, though not all of it.
 
 And each limit of a server, --max_*, has its row with its default in the table
 of limits of docs/operations.md.
@@ -48,19 +50,20 @@ NO_FLAG = "--no_program_has_this_flag"
 
 
 def blocks(path):
-    """(number of the first line, its lines) of each fenced sh block."""
-    inside, first, lines = False, 0, []
+    """(language, number of the first line, lines) of each fenced block."""
+    language, first, lines = None, 0, []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             line = line.rstrip("\n")
-            if not inside and re.fullmatch(r"\s*```(sh|bash|shell)", line):
-                inside, first, lines = True, number + 1, []
-            elif inside and line.strip() == "```":
-                inside = False
-                yield first, lines
-            elif inside:
+            fence = re.fullmatch(r"\s*```(\w*)", line)
+            if fence is None:
                 lines.append(line)
-    if inside:
+            elif language is None:
+                language, first, lines = fence.group(1), number + 1, []
+            else:
+                yield language, first, lines
+                language = None
+    if language is not None:
         raise ValueError(f"{path}:{first}: a block without an end")
 
 
@@ -235,6 +238,16 @@ class Checker:
             return f"takes {' '.join(wanted)}, got {positional} arguments"
         return None
 
+    def check_output(self, words, first, lines):
+        """What of a text block the command before it does not print."""
+        if words[:2] not in (["gshard", "plan"], ["gshard", "partition"]):
+            return
+        done = self.run(os.path.join(self.programs, "gshard"), *words[1:])
+        printed = {" ".join(line.split()) for line in done.stdout.splitlines()}
+        for number, line in enumerate(lines, first):
+            if " ".join(line.split()) not in printed:
+                yield number, line
+
     def check_script(self, name, arguments):
         if name.startswith(("/", "~", "$", "<")) or "<" in name:
             return None  # of the reader's machine
@@ -303,7 +316,16 @@ def main():
     checker = Checker(programs)
     count, wrong = 0, 0
     for document in documents:
-        for first, lines in blocks(document):
+        words = []  # of the last command
+        for language, first, lines in blocks(document):
+            if language == "text":
+                for number, line in checker.check_output(words, first, lines):
+                    wrong += 1
+                    print(f"{document}:{number}: {line}\n"
+                          f"  `{shlex.join(words)}` does not print that")
+            if language not in {"sh", "bash", "shell"}:
+                words = []
+                continue
             for number, text in logical_lines(first, lines):
                 for words in commands(text):
                     count += 1
