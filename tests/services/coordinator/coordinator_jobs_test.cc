@@ -92,7 +92,11 @@ TEST(CoordinatorJobsTest, OldJobsAreForgotten) {
   const auto name = [](int64_t i) { return absl::StrCat("job-", i); };
   std::weak_ptr<ProgressFeed> first;
   for (int64_t i = 0; i < kMaxJobs + 5; ++i) {
-    if (i == 3) ASSERT_OK(cluster.Submit(cluster.MakeJob("stays")));
+    if (i == 3) {  // it is run again
+      ASSERT_OK(cluster.Submit(cluster.MakeJob("stays")));
+      ASSERT_OK(cluster.Cancel("stays"));
+      ASSERT_OK(cluster.Submit(cluster.MakeJob("stays"), /*resume=*/true));
+    }
     ASSERT_OK(cluster.Submit(cluster.MakeJob(name(i))));
     if (i == 0) first = *cluster.coordinator().WatchJob(name(0), {});
     ASSERT_OK(cluster.Cancel(name(i)));
@@ -101,7 +105,13 @@ TEST(CoordinatorJobsTest, OldJobsAreForgotten) {
   EXPECT_TRUE(first.expired());
   for (const bool restarted : {false, true}) {
     SCOPED_TRACE(restarted);
-    if (restarted) cluster.RestartCoordinator();
+    if (restarted) {
+      cluster.RestartCoordinator([&] {
+        ASSERT_OK_AND_ASSIGN(const auto store,
+                             JobStore::Open(cluster.scratch / "state"));
+        EXPECT_EQ(std::ssize(*store->Jobs()), kMaxJobs + 2);
+      });
+    }
     ASSERT_OK_AND_ASSIGN(const v1::ListJobsResponse jobs, List(cluster));
     ASSERT_EQ(jobs.jobs_size(), kMaxJobs + 2);
     EXPECT_EQ(jobs.jobs(0).progress().job(), "stays");
