@@ -69,6 +69,7 @@ class EmbeddedSystem final : public LocalSystem {
         RouterOptions options;
         options.process = process;
         options.enable_debug_calls = options_.enable_debug_calls;
+        options.reduce_gpu = member.index;
         routers_.push_back(std::make_unique<RouterProcess>(options));
         return routers_.back()->Start();
       }

@@ -55,6 +55,7 @@ struct LocalMember {
   enum class Role { kCoordinator, kRouter, kWorker };
 
   Role role;
+  int64_t index;                // among those of its role
   std::string name;             // "coordinator", "router-0", ...
   std::string address;          // "unix:/..."
   std::string metrics_address;  // "127.0.0.1:9464"; empty: none

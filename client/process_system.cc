@@ -102,9 +102,9 @@ class ProcessSystem final : public LocalSystem {
         absl::StrCat("--drain_seconds=", options_.drain_seconds),
         absl::StrCat("--threads=", Threads()),
         absl::StrCat("--log_level=", options_.log_level)};
-    if (member.role == LocalMember::Role::kRouter &&
-        options_.enable_debug_calls) {
-      argv.push_back("--enable_debug_calls");
+    if (member.role == LocalMember::Role::kRouter) {
+      argv.push_back(absl::StrCat("--reduce_gpu=", member.index));
+      if (options_.enable_debug_calls) argv.push_back("--enable_debug_calls");
     }
     if (member.role == LocalMember::Role::kWorker) {
       argv.push_back(absl::StrCat("--device=", options_.device_name));

@@ -80,6 +80,10 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
              "when the coordinator has --reduce=gloo, at ports that the system "
              "chooses. Whoever reaches them gets in: other than loopback it "
              "needs --insecure. Empty: that of its address");
+  flags.Integer("reduce_gpu", &options->reduce_gpu, 0, 1023,
+                "CUDA's number of the GPU by which gradients go when the "
+                "coordinator has --reduce=nccl; routers of one machine need "
+                "different ones");
 }
 
 // The coordinator's commands, and the router's membership.
@@ -175,10 +179,10 @@ absl::Status RouterProcess::Serve() {
   }
   RendezvousFactory make_rendezvous = options_.make_rendezvous;
   if (make_rendezvous == nullptr) {
-    make_rendezvous = NetworkRendezvous(options_.reduce_host.empty()
-                                            ? HostOf(AdvertisedAddress())
-                                            : options_.reduce_host,
-                                        options_.process.security);
+    make_rendezvous = NetworkRendezvous(
+        options_.reduce_host.empty() ? HostOf(AdvertisedAddress())
+                                     : options_.reduce_host,
+        options_.process.security, static_cast<int>(options_.reduce_gpu));
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,

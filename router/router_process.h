@@ -51,6 +51,8 @@ struct RouterOptions {
   // A name or address of this machine on which other routers reach it when they
   // sum gradients among themselves; empty: see HostOf.
   std::string reduce_host;
+  // CUDA's number of the GPU with which it does so by NCCL.
+  int64_t reduce_gpu = 0;
   // Replaces the rendezvous over the network, if set.
   RendezvousFactory make_rendezvous;
 

@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MakeGlooRendezvous(
 }
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> MakeNcclRendezvous(
-    const SecurityOptions& security, const v1::DenseGroup& group) {
+    const SecurityOptions& security, int gpu, const v1::DenseGroup& group) {
 #ifdef GSHARD_NCCL
   // NCCL listens where it likes, unless its environment says where.
   const char* const network = std::getenv("NCCL_SOCKET_IFNAME");
@@ -52,27 +52,33 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MakeNcclRendezvous(
           ? "localhost"
           : "any interface, as NCCL_SOCKET_IFNAME is not lo"));
   NcclOptions options;
+  options.gpu = gpu;
   options.timeout = std::chrono::milliseconds(group.timeout_ms());
-  return NcclRendezvous::Create(group.rank(), group.owners_size(), options);
+  absl::StatusOr<std::unique_ptr<Rendezvous>> rendezvous =
+      NcclRendezvous::Create(group.rank(), group.owners_size(), options);
+  if (!absl::IsFailedPrecondition(rendezvous.status())) return rendezvous;
+  return Annotate(rendezvous.status(), absl::StrCat("--reduce_gpu=", gpu));
 #else
   (void)security;
   (void)group;
   return absl::FailedPreconditionError(
-      "this router was built without NCCL (GSHARD_CUDA=ON builds it in)");
+      absl::StrCat("--reduce_gpu=", gpu,
+                   ": this router was built without NCCL "
+                   "(GSHARD_CUDA=ON builds it in)"));
 #endif
 }
 
 }  // namespace
 
 RendezvousFactory NetworkRendezvous(const std::string& host,
-                                    const SecurityOptions& security) {
-  return [host, security](const v1::DenseGroup& group)
+                                    const SecurityOptions& security, int gpu) {
+  return [host, security, gpu](const v1::DenseGroup& group)
              -> absl::StatusOr<std::unique_ptr<Rendezvous>> {
     switch (group.transport()) {
       case v1::DenseGroup::GLOO:
         return MakeGlooRendezvous(host, security, group);
       case v1::DenseGroup::NCCL:
-        return MakeNcclRendezvous(security, group);
+        return MakeNcclRendezvous(security, gpu, group);
       default:
         return absl::InvalidArgumentError(
             absl::StrCat("dense_group.transport: expected GLOO or NCCL, got ",

@@ -285,6 +285,14 @@ absl::Status CheckpointReader::CheckExactly(
                    Describe("misshapen", misshapen)));
 }
 
+absl::Status CheckpointReader::VerifyTokenizers() const {
+  if (!manifest_.tokenizer_file.empty()) {
+    RETURN_IF_ERROR(ReadTokenizer().status());
+  }
+  if (manifest_.target_tokenizer_file.empty()) return absl::OkStatus();
+  return ReadTargetTokenizer().status();
+}
+
 absl::Status CheckpointReader::Verify(std::stop_token stop) const {
   for (const TensorEntry& entry : manifest_.tensors) {
     if (stop.stop_requested()) {
@@ -292,11 +300,7 @@ absl::Status CheckpointReader::Verify(std::stop_token stop) const {
     }
     RETURN_IF_ERROR(Read(entry.name).status());
   }
-  if (!manifest_.tokenizer_file.empty()) {
-    RETURN_IF_ERROR(ReadTokenizer().status());
-  }
-  if (manifest_.target_tokenizer_file.empty()) return absl::OkStatus();
-  return ReadTargetTokenizer().status();
+  return VerifyTokenizers();
 }
 
 }  // namespace gshard

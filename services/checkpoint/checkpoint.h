@@ -132,8 +132,10 @@ class CheckpointReader {
   // names one twice.
   absl::Status CheckExactly(const std::vector<TensorSpec>& expected) const;
 
-  // Reads everything once, a tensor at a time. Errors: those of Read and
-  // ReadTokenizer; Cancelled if it is told to stop.
+  // Reads the tokenizers that there are. Errors: those of ReadTokenizer.
+  absl::Status VerifyTokenizers() const;
+  // Reads everything once, a tensor at a time. Errors: also those of Read;
+  // Cancelled if it is told to stop.
   absl::Status Verify(std::stop_token stop = {}) const;
 
  private:

@@ -175,9 +175,15 @@ absl::StatusOr<std::vector<std::string>> ListCheckpoints(
   return paths;
 }
 
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
+    const std::string& root) {
+  return Newest(root, [](const CheckpointReader& reader) {
+    return reader.VerifyTokenizers();
+  });
+}
+
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {
-  const auto opened = [](const CheckpointReader&) { return absl::OkStatus(); };
-  ASSIGN_OR_RETURN(const auto reader, Newest(root, opened));
+  ASSIGN_OR_RETURN(const auto reader, OpenLatestCheckpoint(root));
   return reader->path();
 }
 

@@ -31,16 +31,20 @@ std::string PartialCheckpointPath(const std::string& root, int64_t step);
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(
     const std::string& root);
 
-// The newest checkpoint that opens; elements are not read. Damaged ones are
-// passed over with a warning in the log. Errors: NotFound if there is none at
-// all; DataLoss if none of those there can be read; other errors of
-// CheckpointReader for problems that may pass (no permission, no descriptors, a
-// release that is too old), which do not justify an older checkpoint.
+// The newest checkpoint that opens, with sound tokenizers; tensors are not
+// read. Damaged ones are passed over with a warning in the log. Errors:
+// NotFound if there is none at all; DataLoss if none of those there can be
+// read; other errors of CheckpointReader for problems that may pass (no
+// permission, no descriptors, a release that is too old), which do not justify
+// an older checkpoint.
+absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
+    const std::string& root);
+// Its path.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 
-// The same, opened, after all of it has been read and compared with its
-// checksums. For training on; it costs one pass over the checkpoint. Errors:
-// also those of CheckpointReader::Verify.
+// The same, after all of it has been read and compared with its checksums,
+// which costs one pass over the checkpoint. Errors: also those of
+// CheckpointReader::Verify.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
     const std::string& root, std::stop_token stop = {});
 

@@ -88,20 +88,41 @@ void Coordinator::OnMembersChanged() {
   });
 }
 
-Coordinator::Job* Coordinator::Find(const std::string& job) const {
+std::shared_ptr<Coordinator::Job> Coordinator::Find(
+    const std::string& job) const {
   const auto found = by_name_.find(job);
   return found == by_name_.end() ? nullptr : found->second;
 }
 
-absl::StatusOr<Coordinator::Job*> Coordinator::FindFor(
+absl::StatusOr<std::shared_ptr<Coordinator::Job>> Coordinator::FindFor(
     const Caller& caller, const std::string& job) const {
-  Job* const found = Find(job);
+  std::shared_ptr<Job> found;
+  {
+    MutexLock lock(mutex_);
+    found = Find(job);
+  }
   if (found == nullptr) {
     return absl::NotFoundError(
         absl::StrCat("job: no job '", absl::CHexEscape(job), "'"));
   }
   RETURN_IF_ERROR(CheckFollow(caller, found->ownership, job));
   return found;
+}
+
+std::vector<std::shared_ptr<const Coordinator::Job>> Coordinator::ListFor(
+    const Caller& caller) const {
+  std::vector<std::shared_ptr<const Job>> jobs;
+  {
+    MutexLock lock(mutex_);
+    jobs.reserve(by_name_.size());
+    for (const auto& [name, job] : by_name_) jobs.push_back(job);
+  }
+  std::erase_if(jobs, [&](const auto& job) {
+    return !MayFollow(caller, job->ownership);
+  });
+  std::sort(jobs.begin(), jobs.end(),
+            [](const auto& a, const auto& b) { return a->place < b->place; });
+  return jobs;
 }
 
 void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
@@ -135,10 +156,7 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
   jobs_queue_.Post([this, name = request.job(),
                     caller = folder_limits_.Resolve(who.caller),
                     done = std::move(done)] {
-    const auto job = [&]() -> absl::StatusOr<Job*> {
-      MutexLock lock(mutex_);
-      return FindFor(caller, name);
-    }();
+    const auto job = FindFor(caller, name);
     if (!job.ok()) return done(job.status());
     if (*job == running_) {
       running_->thread->Cancel();
@@ -311,20 +329,17 @@ void Coordinator::TellAwaited() {
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
     const v1::ListJobsRequest& request, const Caller& caller) const {
   const Caller resolved = folder_limits_.Resolve(caller);
+  std::vector<std::shared_ptr<const Job>> jobs;
+  if (request.job().empty()) {
+    jobs = ListFor(resolved);
+  } else {
+    ASSIGN_OR_RETURN(jobs.emplace_back(), FindFor(resolved, request.job()));
+  }
   v1::ListJobsResponse response;
-  {
-    MutexLock lock(mutex_);
-    if (!request.job().empty()) {
-      RETURN_IF_ERROR(FindFor(resolved, request.job()).status());
-    }
-    for (const auto& job : jobs_) {
-      if (Find(job->name) != job.get()) continue;  // it was run again
-      if (!request.job().empty() && job->name != request.job()) continue;
-      if (!MayFollow(resolved, job->ownership)) continue;
-      v1::JobInfo* const info = response.add_jobs();
-      *info->mutable_progress() = job->feed->Latest();
-      info->set_submitted_unix_micros(job->submitted_micros);
-    }
+  for (const auto& job : jobs) {
+    v1::JobInfo* const info = response.add_jobs();
+    *info->mutable_progress() = job->feed->Latest();
+    info->set_submitted_unix_micros(job->submitted_micros);
   }
   if (!request.include_history()) return response;
   for (v1::JobInfo& info : *response.mutable_jobs()) {
@@ -344,17 +359,17 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
     *response.add_members() = std::move(member);
   }
   std::vector<v1::SessionInfo> sessions = served_.Describe();
+  for (const auto& job : ListFor(resolved)) {
+    *response.add_jobs() = job->feed->Latest();
+  }
+  std::optional<v1::SessionInfo> training;
   {
     MutexLock lock(mutex_);
-    for (const auto& job : jobs_) {
-      if (Find(job->name) != job.get()) continue;  // it was submitted again
-      if (!MayFollow(resolved, job->ownership)) continue;
-      *response.add_jobs() = job->feed->Latest();
-      if (job->thread == nullptr) continue;
-      std::optional<v1::SessionInfo> info = job->thread->Describe();
-      if (info.has_value()) sessions.push_back(*std::move(info));
+    if (running_ != nullptr && MayFollow(resolved, running_->ownership)) {
+      training = running_->thread->Describe();
     }
   }
+  if (training.has_value()) sessions.push_back(*std::move(training));
   std::sort(sessions.begin(), sessions.end(), [](const auto& a, const auto& b) {
     return a.session() < b.session();
   });
@@ -372,9 +387,8 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
 
 absl::StatusOr<std::shared_ptr<ProgressFeed>> Coordinator::WatchJob(
     const std::string& job, const Caller& caller) const {
-  const Caller resolved = folder_limits_.Resolve(caller);
-  MutexLock lock(mutex_);
-  ASSIGN_OR_RETURN(const Job* const found, FindFor(resolved, job));
+  ASSIGN_OR_RETURN(const std::shared_ptr<Job> found,
+                   FindFor(folder_limits_.Resolve(caller), job));
   return found->feed;
 }
 
@@ -402,7 +416,7 @@ void Coordinator::Drain(absl::Duration grace) {
   HaltJob();
   {
     MutexLock lock(mutex_);
-    for (const auto& any : jobs_) any->feed->Close();
+    for (const auto& any : open_) any->feed->Close();
   }
   members_->Shutdown();
 }

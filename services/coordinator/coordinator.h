@@ -131,7 +131,9 @@ class Coordinator {
 
  private:
   struct Job {
+    // These never change.
     std::string name;
+    int64_t place = 0;  // in the order of submission
     int64_t submitted_micros = 0;
     JobOwnership ownership;
     std::shared_ptr<ProgressFeed> feed;
@@ -161,11 +163,13 @@ class Coordinator {
   // Whether one more job of the submitter's may wait.
   absl::Status CheckQueue(const std::string& submitter) const;
   void AddJob(const StoredJob& stored, bool restored);
-  // Of those that are over the last are kept, as by JobStore.
+  // The job is over, and has no thread.
+  void Retire(const std::shared_ptr<Job>& job);
+  // Of those that are over the last kMaxJobs are kept.
   void ForgetOldJobs();
   void StartNextJob();
   // Of a job that is queued.
-  void CancelQueued(Job* job);
+  void CancelQueued(const std::shared_ptr<Job>& job);
   // The thread of running_ has nothing more to do.
   void OnJobEnded();
   // In the store; the job goes on without, if that fails. See JobStore::Update.
@@ -183,11 +187,13 @@ class Coordinator {
   std::vector<std::string> ServedCheckpoints() const;
 
   // The last of the name; null if there is none.
-  Job* Find(const std::string& job) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Errors: NotFound; PermissionDenied if it is none of the caller's business.
-  absl::StatusOr<Job*> FindFor(const Caller& caller,
-                               const std::string& job) const
+  std::shared_ptr<Job> Find(const std::string& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Errors: NotFound; PermissionDenied if it is none of the caller's business.
+  absl::StatusOr<std::shared_ptr<Job>> FindFor(const Caller& caller,
+                                               const std::string& job) const;
+  // Those that the caller may follow, as they are listed.
+  std::vector<std::shared_ptr<const Job>> ListFor(const Caller& caller) const;
 
   void OnMembersChanged();
   void CountMembers();
@@ -222,11 +228,14 @@ class Coordinator {
   std::set<std::string> awaited_workers_;  // by name; of serving_queue_
 
   mutable Mutex mutex_;
-  // In order of submission. A job that is run again has the last entry.
-  std::vector<std::unique_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
-  // The last ones.
-  std::map<std::string, Job*> by_name_ ABSL_GUARDED_BY(mutex_);
-  Job* running_ = nullptr;  // changed on jobs_queue_, under mutex_
+  // The last of each name.
+  std::map<std::string, std::shared_ptr<Job>> by_name_ ABSL_GUARDED_BY(mutex_);
+  // That wait, run or are parked, in order of submission.
+  std::vector<std::shared_ptr<Job>> open_ ABSL_GUARDED_BY(mutex_);
+  // Names of those that are over, by place.
+  std::map<int64_t, std::string> over_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_place_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<Job> running_;  // changed on jobs_queue_, under mutex_
   // What waits for the end of running_; of jobs_queue_.
   std::vector<std::function<void()>> on_ended_;
 

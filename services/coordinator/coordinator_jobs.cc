@@ -23,12 +23,12 @@ namespace gshard {
 absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
                                    const Caller& resolved) const {
   MutexLock lock(mutex_);
-  const Job* const same = Find(job.name);
+  const std::shared_ptr<const Job> same = Find(job.name);
   if (same != nullptr) {
     RETURN_IF_ERROR(
         Annotate(CheckFollow(resolved, same->ownership, job.name), "name"));
   }
-  if (same != nullptr && !IsOver(same->feed->Latest().state())) {
+  if (same != nullptr && !same->feed->over()) {
     return absl::AlreadyExistsError(absl::StrCat(
         "name: there is a job '", job.name, "', which is not over"));
   }
@@ -37,8 +37,8 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
         "name: there was a job '", job.name,
         "'; choose another name, or resume it from its last checkpoint"));
   }
-  for (const auto& other : jobs_) {
-    if (other->stored != nullptr && !IsOver(other->feed->Latest().state()) &&
+  for (const auto& other : open_) {
+    if (!other->feed->over() &&
         other->stored->job.checkpoint.directory == job.checkpoint.directory) {
       return absl::AlreadyExistsError(
           absl::StrCat("checkpoint.directory: ", job.checkpoint.directory,
@@ -84,8 +84,8 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
 absl::Status Coordinator::CheckQueue(const std::string& submitter) const {
   MutexLock lock(mutex_);
   int64_t all = 0, its = 0;
-  for (const auto& job : jobs_) {
-    if (IsOver(job->feed->Latest().state())) continue;
+  for (const auto& job : open_) {
+    if (job->feed->over()) continue;  // and is about to be retired
     ++all;
     its += job->ownership.submitter == submitter;
   }
@@ -117,7 +117,7 @@ absl::StatusOr<v1::SubmitJobResponse> Coordinator::AcceptJob(
   stored.progress.set_eta_seconds(-1);
   {
     MutexLock lock(mutex_);
-    const Job* const before = Find(job.name);
+    const std::shared_ptr<const Job> before = Find(job.name);
     if (before != nullptr) {
       stored.progress.set_attempt(before->feed->Latest().attempt());
     }
@@ -192,46 +192,63 @@ std::vector<std::string> Coordinator::ServedCheckpoints() const {
 }
 
 void Coordinator::AddJob(const StoredJob& stored, bool restored) {
-  auto job = std::make_unique<Job>();
+  auto job = std::make_shared<Job>();
   job->name = stored.job.name;
   job->submitted_micros = stored.submitted_micros;
   job->ownership = OwnershipOf(stored.submitter.caller.name, stored.job);
   job->feed = std::make_unique<ProgressFeed>(stored.progress);
   job->restored = restored;
-  if (!IsOver(stored.progress.state())) {
-    job->stored = std::make_unique<const StoredJob>(stored);
+  {
+    MutexLock lock(mutex_);
+    job->place = ++last_place_;
+    if (const auto before = Find(job->name)) over_.erase(before->place);
+    by_name_[job->name] = job;
+    if (!IsOver(stored.progress.state())) {
+      job->stored = std::make_unique<const StoredJob>(stored);
+      open_.push_back(std::move(job));
+      return;
+    }
+    over_[job->place] = job->name;
   }
-  MutexLock lock(mutex_);
-  by_name_[job->name] = job.get();
-  jobs_.push_back(std::move(job));
+  ForgetOldJobs();
+}
+
+void Coordinator::Retire(const std::shared_ptr<Job>& job) {
+  {
+    MutexLock lock(mutex_);
+    std::erase(open_, job);
+    job->stored = nullptr;
+    if (Find(job->name) == job) over_[job->place] = job->name;
+  }
+  ForgetOldJobs();
 }
 
 void Coordinator::ForgetOldJobs() {
   MutexLock lock(mutex_);
-  int64_t over = 0;
-  for (size_t i = jobs_.size(); i-- > 0;) {
-    Job* const job = jobs_[i].get();
-    if (job == running_ || !IsOver(job->feed->Latest().state())) continue;
-    job->stored = nullptr;
-    const bool last = Find(job->name) == job;
-    if (last && ++over <= kMaxJobs) continue;
-    if (last) by_name_.erase(job->name);
-    jobs_[i] = nullptr;
+  while (std::ssize(over_) > kMaxJobs) {
+    const std::string oldest = over_.begin()->second;
+    over_.erase(over_.begin());
+    by_name_.erase(oldest);
+    lock.Unlock();
+    const absl::Status forgotten = store_->Forget(oldest);
+    if (!forgotten.ok()) {
+      LogWarning("a restart of the coordinator will know of an old job",
+                 {{"job", oldest}, {"status", forgotten}});
+    }
+    lock.Lock();
   }
-  std::erase(jobs_, nullptr);
 }
 
 void Coordinator::StartNextJob() {
   if (running_ != nullptr) return;
-  Job* next = nullptr;
+  std::shared_ptr<Job> next;
   {
     MutexLock lock(mutex_);
-    const auto found = std::find_if(
-        jobs_.begin(), jobs_.end(), [](const std::unique_ptr<Job>& job) {
-          return job->stored != nullptr && !job->started;
-        });
-    if (found == jobs_.end()) return;
-    next = found->get();
+    const auto found =
+        std::find_if(open_.begin(), open_.end(),
+                     [](const auto& job) { return !job->started; });
+    if (found == open_.end()) return;
+    next = *found;
   }
   const StoredJob& stored = *next->stored;
   const JobEnvironment environment = MakeEnvironment(stored);
@@ -254,19 +271,20 @@ void Coordinator::StartNextJob() {
 }
 
 void Coordinator::OnJobEnded() {
+  std::shared_ptr<Job> ended;
   std::unique_ptr<JobThread> thread;
   {
     MutexLock lock(mutex_);
-    thread = std::move(running_->thread);
-    running_ = nullptr;
+    ended = std::exchange(running_, nullptr);
+    thread = std::move(ended->thread);
   }
   thread = nullptr;  // it is at its end
   for (const auto& tell : std::exchange(on_ended_, {})) tell();
-  ForgetOldJobs();
+  if (ended->feed->over()) Retire(ended);
   StartNextJob();
 }
 
-void Coordinator::CancelQueued(Job* job) {
+void Coordinator::CancelQueued(const std::shared_ptr<Job>& job) {
   v1::JobProgress progress = job->feed->Latest();
   if (IsOver(progress.state())) return;
   progress.set_state(v1::JOB_STATE_CANCELLED);
@@ -274,7 +292,7 @@ void Coordinator::CancelQueued(Job* job) {
   LogInfo("a queued job is cancelled", {{"job", job->name}});
   Note(progress, absl::ToUnixMicros(absl::Now()));
   job->feed->Publish(progress);
-  ForgetOldJobs();
+  Retire(job);
 }
 
 void Coordinator::Note(const v1::JobProgress& progress, int64_t time_micros) {

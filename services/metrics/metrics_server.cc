@@ -1,15 +1,14 @@
 #include "services/metrics/metrics_server.h"
 
+#include <CivetServer.h>
 #include <netdb.h>
 #include <prometheus/exposer.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <memory>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -52,21 +51,17 @@ void Touch(const std::string& host, int port) {
   close(file);
 }
 
-// What the system says to serving there; the HTTP library does not tell.
-std::string WhyNot(const std::string& host, const std::string& port) {
-  const Addresses found = Look(host, port);
-  if (found == nullptr) return "expected a numeric address of this host";
-  const int file = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (file < 0) return std::generic_category().message(errno);
-  const int yes = 1;
-  setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  const bool bound = bind(file, found->ai_addr, found->ai_addrlen) == 0 &&
-                     listen(file, 1) == 0;
-  const int error = errno;
-  close(file);
-  if (bound) return "the HTTP server did not start";
-  return error == EADDRINUSE ? "the address is in use"
-                             : std::generic_category().message(error);
+// What the HTTP library has said first on this thread since that was cleared.
+// Its callback is told neither the server nor whom it is for.
+thread_local std::string said;
+
+CivetCallbacks Listening() {
+  CivetCallbacks callbacks;
+  callbacks.log_message = [](const mg_connection*, const char* message) {
+    if (said.empty()) said = message;
+    return 1;  // it is not to be written anywhere
+  };
+  return callbacks;
 }
 
 }  // namespace
@@ -76,9 +71,11 @@ class MetricsServer::Impl {
   Impl(const std::string& address, std::shared_ptr<Metrics::Impl> metrics)
       : host_(address.substr(0, address.rfind(':'))),
         metrics_(std::move(metrics)),
+        callbacks_(Listening()),
         exposer_(std::make_unique<prometheus::Exposer>(
             std::vector<std::string>{"listening_ports", address, "num_threads",
-                                     "2", "linger_timeout_ms", "0"})) {
+                                     "2", "linger_timeout_ms", "0"},
+            &callbacks_)) {
     exposer_->RegisterCollectable(metrics_);
   }
 
@@ -110,6 +107,7 @@ class MetricsServer::Impl {
  private:
   const std::string host_;
   const std::shared_ptr<Metrics::Impl> metrics_;
+  const CivetCallbacks callbacks_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
@@ -129,15 +127,16 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
         "the metrics address must be \"host:port\", got \"", text, "\""));
   }
   std::unique_ptr<MetricsServer> server(new MetricsServer);
-  // The HTTP library throws where it cannot bind.
+  // The HTTP library throws where it cannot bind, and says why before.
+  said.clear();
   try {
     server->impl_ = std::make_unique<Impl>(text, metrics.impl_);
     server->address_ =
         absl::StrCat(server->impl_->host(), ":", server->impl_->port());
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
     return absl::UnavailableError(
         absl::StrCat("cannot serve metrics on \"", text,
-                     "\": ", WhyNot(text.substr(0, colon), port)));
+                     "\": ", said.empty() ? error.what() : said));
   }
   return server;
 }

@@ -18,8 +18,8 @@ class MetricsServer {
   // address, in brackets if IPv6. `metrics` may go first: scrapes then
   // show what it had.
   //
-  // Errors: InvalidArgument if `address` is not of that form; Unavailable if it
-  // cannot be bound.
+  // Errors: InvalidArgument if `address` is not of that form; Unavailable, with
+  // the HTTP library's words, if it cannot be bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       absl::string_view address, const Metrics& metrics);
 

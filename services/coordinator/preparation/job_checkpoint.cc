@@ -144,8 +144,10 @@ int64_t RollbackBase(const TrainingJob& job, int64_t step) {
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
-    const TrainingJob& job, std::stop_token stop) {
-  auto reader = LatestGoodCheckpoint(job.checkpoint.directory, stop);
+    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop) {
+  const std::string& root = job.checkpoint.directory;
+  auto reader = scrutiny == Scrutiny::kFull ? LatestGoodCheckpoint(root, stop)
+                                            : OpenLatestCheckpoint(root);
   if (absl::IsNotFound(reader.status())) return nullptr;
   RETURN_IF_ERROR(reader.status());
   RETURN_IF_ERROR(CheckWrittenBy(job, **reader));
@@ -153,8 +155,9 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
-    const TrainingJob& job, FolderClaim& claim, std::stop_token stop) {
-  ASSIGN_OR_RETURN(auto reader, LatestOfJob(job, stop));
+    const TrainingJob& job, FolderClaim& claim, Scrutiny scrutiny,
+    std::stop_token stop) {
+  ASSIGN_OR_RETURN(auto reader, LatestOfJob(job, scrutiny, stop));
   if (reader != nullptr) RETURN_IF_ERROR(CheckGoesOn(job, *reader));
   RETURN_IF_ERROR(ClearAfter(job.checkpoint.directory,
                              reader == nullptr ? -1 : reader->manifest().step,
@@ -163,12 +166,8 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
 }
 
 absl::Status CheckToResume(const TrainingJob& job) {
-  const auto path = LatestCheckpoint(job.checkpoint.directory);
-  if (absl::IsNotFound(path.status())) return absl::OkStatus();
-  RETURN_IF_ERROR(path.status());
-  ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(*path));
-  RETURN_IF_ERROR(CheckWrittenBy(job, *reader));
-  return CheckGoesOn(job, *reader);
+  ASSIGN_OR_RETURN(const auto reader, LatestOfJob(job, Scrutiny::kQuick));
+  return reader == nullptr ? absl::OkStatus() : CheckGoesOn(job, *reader);
 }
 
 absl::Status CheckWithoutCheckpoints(const TrainingJob& job) {

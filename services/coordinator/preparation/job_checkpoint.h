@@ -39,18 +39,27 @@ absl::StatusOr<std::string> CommitJobCheckpoint(
 // last multiple of checkpoint.every_steps, or 0 for the start.
 int64_t RollbackBase(const TrainingJob& job, int64_t step);
 
-// The newest checkpoint in the job's folder, read and verified in full; null if
-// there is none. Errors: those of LatestGoodCheckpoint; FailedPrecondition if
+// How much of a checkpoint is read before a job goes on from it.
+enum class Scrutiny {
+  // What the coordinator needs. Each tensor is checked by whoever loads it,
+  // and some member loads it before the first step.
+  kQuick,
+  kFull,  // everything: one pass over it
+};
+
+// The newest checkpoint in the job's folder; null if there is none. Errors:
+// those of OpenLatestCheckpoint or LatestGoodCheckpoint; FailedPrecondition if
 // another job wrote it, as its manifest says.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
-    const TrainingJob& job, std::stop_token stop = {});
+    const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop = {});
 
 // The same, to train on from. Newer ones, which are damaged, are set aside with
 // a warning, since the job will write these steps again, and what dead writers
 // left is removed. Errors: also those of ClearAfter; FailedPrecondition if it
 // is of another seed, or has all of the job's steps already.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
-    const TrainingJob& job, FolderClaim& claim, std::stop_token stop = {});
+    const TrainingJob& job, FolderClaim& claim, Scrutiny scrutiny,
+    std::stop_token stop = {});
 
 // A quick check, without side effects, whether the job can resume from the
 // newest checkpoint that opens. Errors: those of OpenToResume.

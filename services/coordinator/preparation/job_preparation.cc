@@ -10,7 +10,6 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
-#include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/coordinator/preparation/job_files.h"
 
 namespace gshard {
@@ -44,11 +43,9 @@ absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
   return found;
 }
 
-// Of the newest checkpoint that opens; its elements may be damaged.
+// Of the newest checkpoint that opens; its tensors may be damaged.
 bool SaysThatAllIsDone(const TrainingJob& job) {
-  const auto path = LatestCheckpoint(job.checkpoint.directory);
-  if (!path.ok()) return false;
-  const auto reader = CheckpointReader::Open(*path);
+  const auto reader = OpenLatestCheckpoint(job.checkpoint.directory);
   return reader.ok() && (*reader)->manifest().step >= job.steps;
 }
 
@@ -100,9 +97,9 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {
-    // What goes on is read in full below, and should not be twice.
+    // Perhaps nobody loads it any more.
     if (SaysThatAllIsDone(job)) {
-      ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, stop));
+      ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, Scrutiny::kFull, stop));
     }
     prepared.trained =
         checkpoint != nullptr && checkpoint->manifest().step >= job.steps;
@@ -113,7 +110,8 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
     return prepared;
   }
   if (intent.resume) {
-    ASSIGN_OR_RETURN(checkpoint, OpenToResume(job, *prepared.claim, stop));
+    ASSIGN_OR_RETURN(
+        checkpoint, OpenToResume(job, *prepared.claim, Scrutiny::kQuick, stop));
   } else {
     RETURN_IF_ERROR(CheckWithoutCheckpoints(job));
   }
@@ -129,20 +127,24 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
 
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
+                                            Scrutiny scrutiny,
                                             std::stop_token stop) {
-  auto checkpoint = OpenToResume(job, claim, stop);
+  auto checkpoint = OpenToResume(job, claim, scrutiny, stop);
   if (!checkpoint.ok()) return OfOwner(claim, checkpoint.status());
   return OfOwner(claim, ResumePointAt(job, *std::move(checkpoint)));
 }
 
 absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
                                               int64_t step, FolderClaim& claim,
+                                              Scrutiny scrutiny,
                                               std::stop_token stop) {
   if (step == 0) return ResumePoint();
   const std::string& root = job.checkpoint.directory;
   auto checkpoint = CheckpointReader::Open(CheckpointPath(root, step));
   absl::Status status = checkpoint.status();
-  if (status.ok()) status = (*checkpoint)->Verify(stop);
+  if (status.ok() && scrutiny == Scrutiny::kFull) {
+    status = (*checkpoint)->Verify(stop);
+  }
   if (absl::IsNotFound(status) || absl::IsDataLoss(status)) {
     LogWarning("the checkpoint to go back to is lost",
                {{"job", job.name}, {"status", status}});

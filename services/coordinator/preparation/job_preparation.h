@@ -1,7 +1,6 @@
 // JobPreparation: the preparation of a training job before members are
 // involved, which may take minutes: the claim to its folder, the checkpoint to
-// resume from, fully verified, and its tokenizers. For a thread that may block
-// on disks.
+// resume from, and its tokenizers. For a thread that may block on disks.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_PREPARATION_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_PREPARATION_H_
@@ -17,6 +16,7 @@
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/folder_claim.h"
 #include "services/config/training_job.h"
+#include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/coordinator/preparation/job_tokenizers.h"
 
 namespace gshard {
@@ -71,6 +71,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
 // those of FolderClaim::Check, before those of OpenToResume and CheckResumable.
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
+                                            Scrutiny scrutiny,
                                             std::stop_token stop);
 
 // The same, going back to the checkpoint of `step`, 0 for the start. If that is
@@ -78,6 +79,7 @@ absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
 // it.
 absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
                                               int64_t step, FolderClaim& claim,
+                                              Scrutiny scrutiny,
                                               std::stop_token stop);
 
 }  // namespace gshard

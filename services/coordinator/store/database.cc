@@ -84,7 +84,10 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(
   return database;
 }
 
-Database::~Database() { sqlite3_close(handle_); }
+Database::~Database() {
+  for (const auto& [sql, statement] : prepared_) sqlite3_finalize(statement);
+  sqlite3_close(handle_);
+}
 
 absl::Status Database::CheckFileIsThere() const {
   struct stat info = {};
@@ -98,16 +101,23 @@ absl::Status Database::CheckFileIsThere() const {
       "there? What is not in it now is lost: start the process again"));
 }
 
+absl::StatusOr<sqlite3_stmt*> Database::Prepare(const std::string& sql) {
+  sqlite3_stmt*& statement = prepared_[sql];
+  if (statement != nullptr) return statement;
+  const int code = sqlite3_prepare_v2(
+      handle_, sql.c_str(), static_cast<int>(sql.size()), &statement, nullptr);
+  if (code != SQLITE_OK) return Error(code);
+  return statement;
+}
+
 absl::Status Database::Run(
     const std::string& sql, const std::vector<DatabaseValue>& values,
     const std::function<absl::Status(const DatabaseRow&)>& row) {
   RETURN_IF_ERROR(CheckFileIsThere());
-  sqlite3_stmt* prepared = nullptr;
-  int code = sqlite3_prepare_v2(
-      handle_, sql.c_str(), static_cast<int>(sql.size()), &prepared, nullptr);
-  if (code != SQLITE_OK) return Error(code);
-  const std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)> statement(
-      prepared, sqlite3_finalize);
+  ASSIGN_OR_RETURN(sqlite3_stmt* const prepared, Prepare(sql));
+  const std::unique_ptr<sqlite3_stmt, int (*)(sqlite3_stmt*)> running(
+      prepared, sqlite3_reset);
+  int code = SQLITE_OK;
   for (size_t i = 0; i < values.size(); ++i) {
     const int place = static_cast<int>(i) + 1;
     if (const auto* number = std::get_if<int64_t>(&values[i])) {

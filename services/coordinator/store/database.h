@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -54,7 +55,8 @@ class Database {
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // Runs one statement; `row` is called with each row of its result.
+  // Runs one statement; `row` is called with each row of its result, and must
+  // not run the same one. The parsed statement is kept: `sql` is one of few.
   absl::Status Run(
       const std::string& sql, const std::vector<DatabaseValue>& values = {},
       const std::function<absl::Status(const DatabaseRow&)>& row = nullptr);
@@ -65,12 +67,15 @@ class Database {
  private:
   explicit Database(std::string path) : path_(std::move(path)) {}
   absl::Status Error(int code) const;
+  // Each statement once.
+  absl::StatusOr<sqlite3_stmt*> Prepare(const std::string& sql);
   // SQLite writes on into a file that is gone.
   absl::Status CheckFileIsThere() const;
 
   const std::string path_;
   uint64_t device_ = 0, inode_ = 0;  // of the file, once it is open
   sqlite3* handle_ = nullptr;
+  std::map<std::string, sqlite3_stmt*> prepared_;  // by SQL
 };
 
 }  // namespace gshard

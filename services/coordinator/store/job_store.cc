@@ -165,34 +165,6 @@ absl::Status JobStore::AppendChange(const v1::JobProgress& progress,
       {progress.job(), progress.job(), kMaxChanges});
 }
 
-absl::Status JobStore::ForgetOldJobs() {
-  int64_t excess = -kMaxJobs;
-  RETURN_IF_ERROR(
-      database_->Run("SELECT count(*) FROM jobs", {}, [&](const auto& row) {
-        excess += row.Integer(0);
-        return absl::OkStatus();
-      }));
-  if (excess <= 0) return absl::OkStatus();
-  std::vector<std::string> old;
-  RETURN_IF_ERROR(
-      database_->Run("SELECT name, progress FROM jobs ORDER BY place", {},
-                     [&](const DatabaseRow& row) {
-                       v1::JobProgress progress;
-                       const bool known = progress.ParseFromString(row.Text(1));
-                       if ((!known || IsOver(progress.state())) &&
-                           static_cast<int64_t>(old.size()) < excess) {
-                         old.push_back(row.Text(0));
-                       }
-                       return absl::OkStatus();
-                     }));
-  for (const std::string& name : old) {
-    RETURN_IF_ERROR(database_->Run("DELETE FROM jobs WHERE name = ?", {name}));
-    RETURN_IF_ERROR(
-        database_->Run("DELETE FROM changes WHERE job = ?", {name}));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status JobStore::Submit(const StoredJob& job) {
   const std::string text = TrainingJobToText(job.job);
   if (text.size() > kMaxTextProtoBytes) {
@@ -213,8 +185,7 @@ absl::Status JobStore::Submit(const StoredJob& job) {
         {job.job.name, text, int64_t{job.resume}, job.submitted_micros,
          job.progress.SerializeAsString(), job.submitter.caller.name,
          GrantsText(job.submitter.caller.grants), job.submitter.request_id}));
-    RETURN_IF_ERROR(AppendChange(job.progress, job.submitted_micros));
-    return ForgetOldJobs();
+    return AppendChange(job.progress, job.submitted_micros);
   });
 }
 
@@ -229,6 +200,15 @@ absl::Status JobStore::Update(const v1::JobProgress& progress,
         return time_micros < 0 ? absl::OkStatus()
                                : AppendChange(progress, time_micros);
       });
+}
+
+absl::Status JobStore::Forget(const std::string& job) {
+  MutexLock lock(mutex_);
+  return database_->Transact([&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                 mutex_) -> absl::Status {
+    RETURN_IF_ERROR(database_->Run("DELETE FROM jobs WHERE name = ?", {job}));
+    return database_->Run("DELETE FROM changes WHERE job = ?", {job});
+  });
 }
 
 absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {

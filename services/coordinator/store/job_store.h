@@ -18,8 +18,8 @@
 // A release only extends the schema of the previous one, so that a coordinator
 // can be replaced by one of the next release, and back.
 //
-// It stays small: of each job the last kMaxChanges changes are kept, and beyond
-// kMaxJobs jobs the oldest that are over are forgotten.
+// It stays small: of each job the last kMaxChanges changes are kept, and of the
+// jobs that are over the coordinator keeps the last kMaxJobs.
 
 #ifndef SERVICES_COORDINATOR_STORE_JOB_STORE_H_
 #define SERVICES_COORDINATOR_STORE_JOB_STORE_H_
@@ -42,7 +42,7 @@
 namespace gshard {
 
 inline constexpr int64_t kMaxChanges = 1000;  // of a job
-inline constexpr int64_t kMaxJobs = 1000;
+inline constexpr int64_t kMaxJobs = 1000;     // that are over
 
 struct StoredJob {
   TrainingJob job;
@@ -80,6 +80,9 @@ class JobStore {
   // that its state or attempt has changed.
   absl::Status Update(const v1::JobProgress& progress, int64_t time_micros);
 
+  // Forgets a job with its history.
+  absl::Status Forget(const std::string& job);
+
   // In the order of their submission. One that cannot be read, as a damaged
   // file or a release with other limits may leave it, has failed: with its name
   // and DataLoss, and nothing else.
@@ -111,7 +114,6 @@ class JobStore {
   absl::Status AppendChange(const v1::JobProgress& progress,
                             int64_t time_micros)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status ForgetOldJobs() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status PutRow(const std::string& table, const StoredModel& model)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::vector<StoredModel>> Rows(const std::string& table)

@@ -31,6 +31,11 @@ v1::JobProgress ProgressFeed::Latest() const {
   return latest_;
 }
 
+bool ProgressFeed::over() const {
+  MutexLock lock(mutex_);
+  return IsOver(latest_.state());
+}
+
 int64_t ProgressFeed::Listen(Listener listener) {
   MutexLock lock(mutex_);
   listener(&latest_);

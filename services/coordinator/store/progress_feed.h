@@ -34,6 +34,8 @@ class ProgressFeed {
   void Close();
 
   v1::JobProgress Latest() const;
+  // Whether that is the last.
+  bool over() const;
 
   // The listener hears the latest at once. Returns what Remove takes.
   int64_t Listen(Listener listener);

@@ -43,7 +43,11 @@ JobAttempt::JobAttempt(JobContext* context, SessionPlan plan,
 }
 
 absl::Status JobAttempt::Run(std::unique_ptr<CheckpointReader> checkpoint) {
-  RETURN_IF_ERROR(Load(checkpoint.get()));
+  const absl::Status loaded = Load(checkpoint.get());
+  if (absl::IsDataLoss(loaded) && checkpoint != nullptr) {
+    return Leave(Exit::kDamaged, loaded);
+  }
+  RETURN_IF_ERROR(loaded);
   checkpoint = nullptr;
   trained_ = true;
   context_->stops_at_once = false;

@@ -54,6 +54,7 @@ class JobAttempt {
   enum class Exit {
     kFailed,
     kLost,       // a member, with what it had; or it is of no use
+    kDamaged,    // is what was to be loaded, as some member has found
     kNotFinite,  // the last step, which is to be left out
     kJoined,     // members that are to take part
   };

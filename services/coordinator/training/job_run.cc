@@ -62,6 +62,7 @@ class JobRun {
   TrainingStart start_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::optional<TrainingStart> rollback_;         // where it starts, if chosen
+  Scrutiny scrutiny_ = Scrutiny::kQuick;          // of the checkpoint
   // By another attempt, until then.
   size_t routers_wanted_ = 1;
   size_t workers_wanted_;
@@ -153,12 +154,12 @@ absl::Status JobRun::FindStart() {
     const int64_t base = back ? rollback_->step - rollback_->skipped_steps : 0;
     ASSIGN_OR_RETURN(
         ResumePoint point,
-        context_.AwaitDisk<ResumePoint>([job = context_.job,
-                                         claim = context_.claim, back, base,
-                                         stop = stop_preparing_.get_token()] {
-          return back ? FindRollbackPoint(job, base, *claim, stop)
-                      : FindResumePoint(job, *claim, stop);
-        }));
+        context_.AwaitDisk<ResumePoint>(
+            [job = context_.job, claim = context_.claim, back, base,
+             scrutiny = scrutiny_, stop = stop_preparing_.get_token()] {
+              return back ? FindRollbackPoint(job, base, *claim, scrutiny, stop)
+                          : FindResumePoint(job, *claim, scrutiny, stop);
+            }));
     if (!point.lost) {
       StartFrom(std::move(point));
       if (back) start_ = *rollback_;
@@ -234,7 +235,10 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
 absl::Status JobRun::Recover(const JobAttempt& attempt,
                              const absl::Status& cause) {
   if (context_.mailbox->cancelled() || context_.stopped) return cause;
-  if (attempt.trained()) rollback_.reset();
+  if (attempt.trained()) {
+    rollback_.reset();
+    scrutiny_ = Scrutiny::kQuick;
+  }
   switch (attempt.exit()) {
     case JobAttempt::Exit::kFailed:
       return cause;
@@ -243,6 +247,14 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
       gave_up_ = !lost.ok();
       return lost;
     }
+    case JobAttempt::Exit::kDamaged:
+      // A member's memory may be what is damaged: nothing is set aside on its
+      // word.
+      if (scrutiny_ == Scrutiny::kFull) {
+        return Annotate(cause, "the coordinator finds the checkpoint whole");
+      }
+      scrutiny_ = Scrutiny::kFull;
+      break;
     case JobAttempt::Exit::kNotFinite:
       rollback_ = RollbackStart(context_.job, attempt.committed() + 1,
                                 context_.tokenizers.directory);

@@ -50,6 +50,26 @@ TEST(UpCommandTest, ReportsAProcessThatDies) {
   EXPECT_THAT(run.out, HasSubstr("stopped\n"));
 }
 
+TEST(UpCommandTest, EachRouterHasAGpuOfItsOwn) {
+  const ScratchFolder folder;
+  const std::string wait_for_term =
+      "trap 'exit 0' TERM\nwhile :; do sleep 0.05; done\n";
+  folder.Write("gshard_coordinator", "#!/bin/sh\n" + wait_for_term, true);
+  folder.Write("gshard_expert_worker", "#!/bin/sh\n" + wait_for_term, true);
+  folder.Write("gshard_router",
+               "#!/bin/sh\ncase \"$*\" in *--name=router-1*)\n"
+               "for word; do case $word in --reduce_gpu*) echo $word >&2;; "
+               "esac; done; exit 7;; esac\n" +
+                   wait_for_term,
+               true);
+  const CommandRun run(UpCommand,
+                       {"--processes", "--routers=2", "--program_directory",
+                        folder.path(), "--directory", folder.path() + "/run"});
+  EXPECT_THAT(run.status, StatusIs(absl::StatusCode::kAborted,
+                                   AllOf(HasSubstr("router-1 (process "),
+                                         HasSubstr("--reduce_gpu=1"))));
+}
+
 TEST(UpCommandTest, SaysWhichProgramIsMissing) {
   const ScratchFolder folder;
   EXPECT_THAT(CommandRun(UpCommand, {"--processes", "--program_directory=/none",

@@ -39,6 +39,16 @@ TEST(NetworkRendezvousTest, GlooListensBeyondThisMachineOnlyIfToldTo) {
                              Not(HasSubstr("--insecure")))));
 }
 
+// No machine has that many, whether NCCL is built in or not.
+TEST(NetworkRendezvousTest, NcclTakesTheGpuThatItIsGiven) {
+  v1::DenseGroup group = GlooGroup();
+  group.set_transport(v1::DenseGroup::NCCL);
+  EXPECT_THAT(
+      NetworkRendezvous("127.0.0.1", {.insecure = true}, /*gpu=*/1023)(group),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("--reduce_gpu=1023")));
+}
+
 TEST(NetworkRendezvousTest, HostsAreThoseOfTheAddress) {
   EXPECT_EQ(HostOf("unix:/run/router"), "127.0.0.1");
   EXPECT_EQ(HostOf("127.0.0.1:7000"), "127.0.0.1");

@@ -23,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 absl::StatusOr<v1::ListJobsResponse> List(FakeCluster& cluster,
                                           const std::string& job = "") {
@@ -84,23 +85,62 @@ TEST(CoordinatorJobsTest, JobsQueueInOrder) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'x'")));
 }
 
-// Though they began, as one does that finds no other, and however many.
+// Whether they began, as one does that finds no other, or not, and however
+// many. One that is not over stays.
 TEST(CoordinatorJobsTest, OldJobsAreForgotten) {
-  FakeCluster cluster;
+  FakeCluster cluster({}, /*keep=*/true);
   const auto name = [](int64_t i) { return absl::StrCat("job-", i); };
   std::weak_ptr<ProgressFeed> first;
-  for (int64_t i = 0; i < kMaxJobs + 3; ++i) {
+  for (int64_t i = 0; i < kMaxJobs + 5; ++i) {
+    if (i == 3) {  // it is run again
+      ASSERT_OK(cluster.Submit(cluster.MakeJob("stays")));
+      ASSERT_OK(cluster.Cancel("stays"));
+      ASSERT_OK(cluster.Submit(cluster.MakeJob("stays"), /*resume=*/true));
+    }
     ASSERT_OK(cluster.Submit(cluster.MakeJob(name(i))));
     if (i == 0) first = *cluster.coordinator().WatchJob(name(0), {});
     ASSERT_OK(cluster.Cancel(name(i)));
   }
   ASSERT_OK(cluster.Submit(cluster.MakeJob("last")));
-  ASSERT_OK_AND_ASSIGN(const v1::ListJobsResponse jobs, List(cluster));
-  EXPECT_EQ(jobs.jobs_size(), kMaxJobs + 1);
-  EXPECT_EQ(jobs.jobs(jobs.jobs_size() - 1).progress().job(), "last");
   EXPECT_TRUE(first.expired());
-  EXPECT_THAT(List(cluster, name(0)),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("job-0")));
+  for (const bool restarted : {false, true}) {
+    SCOPED_TRACE(restarted);
+    if (restarted) {
+      cluster.RestartCoordinator([&] {
+        ASSERT_OK_AND_ASSIGN(const auto store,
+                             JobStore::Open(cluster.scratch / "state"));
+        EXPECT_EQ(std::ssize(*store->Jobs()), kMaxJobs + 2);
+      });
+    }
+    ASSERT_OK_AND_ASSIGN(const v1::ListJobsResponse jobs, List(cluster));
+    ASSERT_EQ(jobs.jobs_size(), kMaxJobs + 2);
+    EXPECT_EQ(jobs.jobs(0).progress().job(), "stays");
+    EXPECT_EQ(jobs.jobs(1).progress().job(), name(5));
+    EXPECT_THAT(jobs.jobs(1).history(), SizeIs(2));
+    EXPECT_EQ(jobs.jobs(kMaxJobs + 1).progress().job(), "last");
+    EXPECT_THAT(List(cluster, name(4)),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("job-4")));
+  }
+}
+
+// One that is run again is listed once, in its new place.
+TEST(CoordinatorJobsTest, AJobThatIsRunAgainIsListedOnce) {
+  FakeCluster cluster;
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("runs")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("again")));
+  ASSERT_OK(cluster.Submit(cluster.MakeJob("waits")));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_OK(cluster.Cancel("again"));
+    ASSERT_OK(cluster.Submit(cluster.MakeJob("again"), /*resume=*/true));
+    ASSERT_OK_AND_ASSIGN(const v1::ListJobsResponse jobs, List(cluster));
+    ASSERT_EQ(jobs.jobs_size(), 3);
+    EXPECT_EQ(jobs.jobs(1).progress().job(), "waits");
+    EXPECT_EQ(jobs.jobs(2).progress().job(), "again");
+    EXPECT_EQ(jobs.jobs(2).progress().state(), v1::JOB_STATE_QUEUED);
+    const v1::DescribeResponse state = cluster.coordinator().Describe({}, {});
+    ASSERT_EQ(state.jobs_size(), 3);
+    EXPECT_EQ(state.jobs(2).job(), "again");
+  }
 }
 
 TEST(CoordinatorJobsTest, ARestartGoesOnFromTheLastCheckpoint) {

@@ -323,6 +323,12 @@ std::function<v1::CommandReply()> FakeMember::Begin(
   if (found == sessions_.end()) {
     return [] { return ReplyWith(absl::NotFoundError("no such session")); };
   }
+  if (command.write_checkpoint().step() != found->second.step) {
+    return [] {
+      return ReplyWith(
+          absl::FailedPreconditionError("another step is the last committed"));
+    };
+  }
   auto tensors = std::make_shared<std::vector<NamedTensor>>(
       found->second.store->Snapshot());
   if (command.write_checkpoint().include_replica()) {

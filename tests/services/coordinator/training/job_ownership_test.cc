@@ -162,12 +162,12 @@ TEST(JobOwnershipTest, WhatARivalHasMadeIsNoWordOnWhoLostTheFolder) {
     return FolderClaim::Take(root, job.name);
   };
   ASSERT_OK_AND_ASSIGN(const auto loser, take());
-  EXPECT_THAT(FindResumePoint(job, *loser, {}),
+  EXPECT_THAT(FindResumePoint(job, *loser, Scrutiny::kQuick, {}),
               StatusIs(kRefused, HasSubstr("expected more than the 5")));
   ASSERT_OK_AND_ASSIGN(const auto winner, take());
-  EXPECT_THAT(FindResumePoint(job, *loser, {}),
+  EXPECT_THAT(FindResumePoint(job, *loser, Scrutiny::kQuick, {}),
               StatusIs(kRefused, HasSubstr("epoch 3")));
-  EXPECT_THAT(FindRollbackPoint(job, 5, *loser, {}),
+  EXPECT_THAT(FindRollbackPoint(job, 5, *loser, Scrutiny::kQuick, {}),
               StatusIs(kRefused, HasSubstr("epoch 3")));
 }
 

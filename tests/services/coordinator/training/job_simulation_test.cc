@@ -12,6 +12,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,8 +81,16 @@ class Simulation {
     pending_.erase(name + " writes");
     Send(name + " joins", [this, name] { Join(name); });
   }
+  // Its next command is not done, and fails for a passing reason.
+  void Refuse(const std::string& name) { refuses_ = name; }
+  const std::optional<v1::Command>& refused() const { return refused_; }
+
   JobMailbox& mailbox() { return *mailbox_; }
   int64_t messages() const { return count_; }
+  // The step that the last session of a worker began after.
+  int64_t StartOf(const std::string& name) const {
+    return fakes_.at(name)->last_load().worker().step();
+  }
 
  private:
   // Brings a message when there is nothing else to do.
@@ -171,6 +180,12 @@ class Simulation {
   }
 
   void Do(const std::string& name, const v1::Command& command) {
+    if (refuses_ == name) {
+      refuses_.clear();
+      refused_ = command;
+      return Reply(name, command,
+                   ReplyWith(absl::UnavailableError("not at the moment")));
+    }
     FakeMember& member = *fakes_.at(name);
     if (auto rest = member.Begin(command)) {
       return Send(name + " writes", [this, name, command, rest] {
@@ -225,6 +240,8 @@ class Simulation {
   // By who sends, with their places in the order of all.
   std::map<std::string, std::deque<std::pair<int64_t, std::function<void()>>>>
       pending_;
+  std::string refuses_;  // who; empty: nobody
+  std::optional<v1::Command> refused_;
   int64_t sent_ = 0;
   int64_t count_ = 0;
   int64_t version_ = 0;
@@ -289,6 +306,29 @@ TEST(JobSimulationTest, AMemberIsLostAtAnyMessage) {
       ASSERT_EQ(Sums(job), CalmRun().sums);
     }
   }
+}
+
+// The worker stays. A commit that was begun is finished, and its step not made
+// again.
+TEST(JobSimulationTest, ACommandFailsAtAnyMessage) {
+  int commits = 0;
+  for (int64_t at = 0; at < CalmRun().messages; ++at) {
+    SCOPED_TRACE(at);
+    const ScratchDirectory scratch;
+    const TrainingJob job = SimulatedJob(scratch, /*buddies=*/true);
+    Simulation simulation([](Simulation& all) { all.Refuse("w1"); }, at);
+    const v1::JobProgress last = simulation.Run(job);
+    ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+    ASSERT_EQ(Sums(job), CalmRun().sums);
+    EXPECT_LE(last.attempt(), 2);
+    const auto& refused = simulation.refused();
+    if (!refused.has_value() || !refused->has_commit_step()) continue;
+    ++commits;
+    const int64_t step = refused->commit_step().step();
+    EXPECT_EQ(last.attempt(), step < job.steps ? 2 : 1);
+    EXPECT_EQ(simulation.StartOf("w0"), step < job.steps ? step : 0);
+  }
+  EXPECT_GE(commits, 3);
 }
 
 TEST(JobSimulationTest, MessagesComeInAnyOrder) {
