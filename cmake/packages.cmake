@@ -9,11 +9,11 @@
 set(version ${PROJECT_VERSION})
 find_program(HELP2MAN help2man)
 
-# gshard_program(NAME SECTION)
+# gshard_installed_program(NAME SECTION)
 #
 # Installs a program and its manual, which is made of what --help says, as the
 # component of its name with '-'.
-function(gshard_program name section)
+function(gshard_installed_program name section)
   string(REPLACE _ - component ${name})
   install(TARGETS ${name} RUNTIME DESTINATION bin COMPONENT ${component})
   set(pages ${PROJECT_SOURCE_DIR}/deploy/man/pages.sh)
@@ -76,10 +76,10 @@ install(FILES deploy/systemd/hardening.conf
   DESTINATION lib/systemd/system/gshard-.service.d
   COMPONENT gshard-common EXCLUDE_FROM_ALL)
 
-gshard_program(gshard 1)
-gshard_program(gshard_coordinator 8)
-gshard_program(gshard_router 8)
-gshard_program(gshard_expert_worker 8)
+gshard_installed_program(gshard 1)
+gshard_installed_program(gshard_coordinator 8)
+gshard_installed_program(gshard_router 8)
+gshard_installed_program(gshard_expert_worker 8)
 set(completions share/bash-completion/completions)
 install(FILES deploy/completion/gshard.bash
   DESTINATION ${completions} RENAME gshard COMPONENT gshard-common)

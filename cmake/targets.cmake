@@ -1,14 +1,22 @@
-# gshard_library(NAME [SRCS file...] [DEPS target...])
+# gshard_library(NAME [SRCS file...] [DEPS target...] [OPTIONS option...])
 #
 # Adds the library gshard_NAME. Headers are found from the project root, so an
 # include always spells the room it comes from: "services/moe/gating.h".
+#
+# OPTIONS are compiled with besides those of all. A library that has some shares
+# no precompiled headers: GCC would compile its functions with theirs.
 function(gshard_library name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;OPTIONS" ${ARGN})
   if(ARG_SRCS)
     add_library(gshard_${name} STATIC ${ARG_SRCS})
     target_include_directories(gshard_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(gshard_${name} PUBLIC ${ARG_DEPS})
     gshard_compile_options(gshard_${name})
+    if(ARG_OPTIONS)
+      target_compile_options(gshard_${name} PRIVATE ${ARG_OPTIONS})
+    else()
+      gshard_share_headers(gshard_${name} gshard)
+    endif()
   else()
     add_library(gshard_${name} INTERFACE)
     target_include_directories(gshard_${name} INTERFACE ${PROJECT_SOURCE_DIR})
@@ -20,6 +28,12 @@ endfunction()
 #
 # Adds the program NAME, which lands in build/<preset>/bin.
 function(gshard_binary name)
+  gshard_program(${name} ${ARGN})
+  gshard_share_headers(${name} gshard)
+endfunction()
+
+# The same without shared headers.
+function(gshard_program name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -41,10 +55,10 @@ function(gshard_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  gshard_binary(${name} SRCS ${ARG_SRCS}
+  gshard_program(${name} SRCS ${ARG_SRCS}
     DEPS ${ARG_DEPS} GTest::gtest_main GTest::gmock)
   gshard_test_options(${name})
-  target_precompile_headers(${name} REUSE_FROM gshard_test_headers)
+  gshard_share_headers(${name} gshard_test)
   set_target_properties(${name} PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name}
@@ -53,8 +67,9 @@ function(gshard_test name)
   if(NOT label)
     set(label fast)
   endif()
+  # CTest begins with the highest cost: a long one at the end has cores idle.
   set_tests_properties(${name} PROPERTIES
-    TIMEOUT ${ARG_TIMEOUT} LABELS ${label})
+    TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} LABELS ${label})
 endfunction()
 
 # gshard_benchmark(NAME [SRCS file...] [DEPS target...])
@@ -69,19 +84,54 @@ function(gshard_benchmark name)
     RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/benchmark)
 endfunction()
 
-# Beyond gshard_compile_options(): those that a precompiled header and its users
-# have to share.
+# Beyond gshard_compile_options(): those of tests and their shared headers.
 function(gshard_test_options target)
-  target_compile_options(${target} PRIVATE
-    -O0 -U_FORTIFY_SOURCE -pthread
-    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  target_compile_options(${target} PRIVATE -O0 -U_FORTIFY_SOURCE)
+endfunction()
+
+# gshard_shared_headers(NAME header...)
+#
+# Makes the target NAME, which has the headers precompiled. GCC uses them only
+# for sources with the same options.
+function(gshard_shared_headers name)
+  file(CONFIGURE OUTPUT ${name}.cc CONTENT "")
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL
+    ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+  gshard_compile_options(${name})
+endfunction()
+
+# gshard_share_headers(TARGET KIND)
+#
+# Has all sources of the target begin with the precompiled headers of the target
+# KIND_headers, or KIND_grpc_headers if gRPC is among what it links. They include
+# what they use all the same: Clang compiles them without. So do sanitizers,
+# whose options differ between folders, but for tests.
+function(gshard_share_headers target kind)
+  set(headers ${kind}_headers)
+  get_target_property(links ${target} LINK_LIBRARIES)
+  foreach(link ${links})
+    set(grpc OFF)
+    if(TARGET ${link})
+      get_target_property(grpc ${link} GSHARD_LINKS_GRPC)
+    endif()
+    if(grpc OR link STREQUAL "gRPC::grpc++")
+      set(headers ${kind}_grpc_headers)
+      set_target_properties(${target} PROPERTIES GSHARD_LINKS_GRPC ON)
+    endif()
+  endforeach()
+  if(NOT GSHARD_SANITIZE OR kind STREQUAL "gshard_test")
+    target_precompile_headers(${target} REUSE_FROM ${headers})
+  endif()
 endfunction()
 
 function(gshard_compile_options target)
   # GCC 12 takes the empty part of a moved absl::InlinedVector for a mistake;
   # Clang says where it does not vectorize. Clang alone knows what
-  # services/base/mutex.h says of locks.
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror
+  # services/base/mutex.h says of locks. Precompiled headers need the same
+  # -pthread everywhere; ccache needs to see that they are used.
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -pthread
+    $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>
     $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>
     $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety> -g1 -fopenmp-simd)

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/failure_table.h"
+#include "tests/testing/file_lists.h"
 #include "tests/testing/metric_names.h"
 #include "tests/testing/source_rules.h"
 #include "tests/testing/source_tree.h"
@@ -54,6 +55,10 @@ TEST(ThisTreeTest, IsTidy) { ExpectNone(TidyViolations(ThisTree())); }
 
 TEST(ThisTreeTest, EachRowOfTheFailureTableHasItsTest) {
   ExpectNone(FailureTableViolations(ThisTree()));
+}
+
+TEST(ThisTreeTest, ListsTheFilesOfATranslationAndOfAStep) {
+  ExpectNone(FileListViolations(ThisTree()));
 }
 
 TEST(ThisTreeTest, AlertsAndDashboardsAskForMetricsThatThereAre) {
@@ -326,6 +331,34 @@ TEST(FailureTableTest, NamesTestsThatThereAre) {
               ElementsAre(HasSubstr("expected 5 cells, got 3")));
   EXPECT_THAT(FailureTableViolations({{"ARCHITECTURE.md", "Text.\n"}}),
               ElementsAre(HasSubstr("no table of failures")));
+}
+
+// Two lists, of which the second has `items`, and three files.
+std::vector<SourceFile> WithList(const std::string& items) {
+  return {{"ARCHITECTURE.md",
+           absl::StrCat("### The 2 files that a call passes\n\n`Text`.\n\n",
+                        "- `a`: `one`,\n  then `two`.\n\n`Text`.\n\n",
+                        "### The 2 files that a step passes\n", items)},
+          {"a/one.cc", "\n"},
+          {"a/two.h", "\n"},
+          {"a/two.cc", "\n"},
+          {"b/three.h", "\n"}};
+}
+
+TEST(FileListsTest, NameFilesThatThereAreAndAsManyAsTheySay) {
+  EXPECT_THAT(FileListViolations(WithList("- `a`: `two`.\n- `b`: `three`.\n")),
+              IsEmpty());
+  EXPECT_THAT(FileListViolations(WithList("- `a`: `two`.\n")),
+              ElementsAre("ARCHITECTURE.md:10: says 2 files, and lists 1"));
+  EXPECT_THAT(
+      FileListViolations(WithList("- `a`: `one`, `two`.\n- `b`: `three`.\n")),
+      ElementsAre("ARCHITECTURE.md:10: says 2 files, and lists 3"));
+  EXPECT_THAT(FileListViolations(WithList("- `a`: `two`.\n- `b`: `four`.\n")),
+              ElementsAre("ARCHITECTURE.md:12: there is no file b/four"));
+  EXPECT_THAT(FileListViolations(WithList("- `a`: `one`, `two`, `two`.\n")),
+              ElementsAre("ARCHITECTURE.md:11: a/two is listed twice"));
+  EXPECT_THAT(FileListViolations({{"ARCHITECTURE.md", "Text.\n"}}),
+              ElementsAre(HasSubstr("expected the lists")));
 }
 
 // A rule beside the code that defines a counter and a histogram.

@@ -5,7 +5,6 @@
 #include "services/rpc/server/call_info.h"
 
 namespace gshard {
-namespace {}  // namespace
 
 std::string AddressOf(absl::string_view peer) {
   const bool has_port =

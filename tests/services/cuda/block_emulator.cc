@@ -195,7 +195,7 @@ void RunBlock(uint64_t seed) {
 
 // Apart, since getcontext() may return twice for all that a compiler knows.
 [[gnu::noinline]] void Begin(Fiber& fiber) {
-  fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+  fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
   CHECK(getcontext(&fiber.context) == 0);
   fiber.context.uc_stack = {
       .ss_sp = fiber.stack.get(), .ss_flags = 0, .ss_size = kStackBytes};

@@ -5,7 +5,7 @@
 // A failure prints its family and seed. To run that case alone:
 //
 //   export GSHARD_SEED=137
-//   build/dev/tests/sharding_random_partition_test --gtest_filter='*/einsum'
+//   build/dev/tests/partition_random_test --gtest_filter='*/einsum'
 //
 // GSHARD_CASES=20000 runs so many cases of each family in place of its own
 // number.
