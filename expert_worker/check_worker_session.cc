@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "expert_worker/worker_session.h"
 #include "services/base/status_macros.h"
+#include "services/graph/weight_forms.h"
 
 namespace gshard {
 namespace {
@@ -174,18 +176,19 @@ absl::Status CheckUses(const WorkerSessionSpec& spec) {
   return absl::OkStatus();
 }
 
-// Whether a segment takes it as bfloat16.
-bool IsRounded(const WorkerSessionSpec& spec, const std::string& parameter) {
+// What a segment takes it as, if not as float32.
+std::optional<ElementType> RoundedType(const WorkerSessionSpec& spec,
+                                       const std::string& parameter) {
   for (const Segment& segment : spec.segments) {
     for (const Node* node : segment.program.NodesOf("parameter")) {
+      const ElementType type = segment.program.type(node->outputs[0]).type;
       if (StringAttribute(node->attributes, "name") == parameter &&
-          segment.program.type(node->outputs[0]).type ==
-              ElementType::kBFloat16) {
-        return true;
+          type != ElementType::kFloat32) {
+        return type;
       }
     }
   }
-  return false;
+  return std::nullopt;
 }
 
 // Bytes of one parameter here.
@@ -212,8 +215,9 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
   ASSIGN_OR_RETURN(const uint64_t bytes,
                    TensorBytes(ElementType::kFloat32, dims));
   const auto weights = static_cast<int64_t>(bytes);
+  const std::optional<ElementType> type = RoundedType(spec, parameter.name);
   const int64_t rounded =
-      IsRounded(spec, parameter.name) ? weights / held * own / 2 : 0;
+      type.has_value() ? own * BytesOfExpert(*type, parameter.dims) : 0;
   if (spec.optimizer == nullptr) return rounded > 0 ? rounded : weights;
   // The sum of the gradients is as large as the weights.
   const Dims logical(dims.begin() + 1, dims.end());

@@ -34,7 +34,7 @@ TrainingWorkerSession::TrainingWorkerSession(
       host_(std::move(spec.segments), /*slice=*/0, device),
       evaluation_host_(std::move(spec.evaluation_segments), /*slice=*/0,
                        device),
-      bf16_weights_(host_.bf16_weights()),
+      weight_forms_(host_.weight_forms()),
       own_(std::move(own)),
       replica_(std::move(replica)) {
   const int64_t window = spec.microbatch_window > 0
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
 
 void TrainingWorkerSession::TakeParameters() {
   parameters_ = own_->tensors();
-  CastToBf16(bf16_weights_, *parameters_);
+  CastToBf16(weight_forms_, *parameters_);
   if (device_ == nullptr) return;
   for (auto& [name, parameter] : *parameters_) {
     absl::StatusOr<Tensor> copy = CopyToDevice(*device_, parameter);

@@ -2,6 +2,7 @@
 
 #include <ostream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -80,6 +81,12 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     std::string purpose = session.training() ? "training" : "serving";
     if (!session.reduce().empty() && session.reduce() != "coordinator") {
       absl::StrAppend(&purpose, ", reduced by ", session.reduce());
+    }
+    if (session.weights() == v1::ModelConfig::BFLOAT16 ||
+        session.weights() == v1::ModelConfig::INT8) {
+      absl::StrAppend(&purpose, ", ",
+                      absl::AsciiStrToLower(v1::ModelConfig::ComputeType_Name(
+                          session.weights())));
     }
     std::string state = StateName(session.state());
     std::string version = absl::StrCat(placement.version());

@@ -9,6 +9,7 @@
 #include "client/model_files.h"
 #include "client/system_layout.h"
 #include "services/base/status_macros.h"
+#include "services/config/model_config_proto.h"
 
 namespace gshard {
 namespace {
@@ -42,7 +43,7 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   bool json = false;
   bool rollback = false;
   int64_t replicas = 0;
-  std::string version;
+  std::string version, weights;
   absl::Duration timeout = absl::Minutes(10);
   Flags flags(
       "gshard load",
@@ -59,12 +60,17 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
       "workers that hold each expert, so that all but one may be "
       "lost; changes those of a model that is served; 0: as it is, or "
       "the coordinator's default");
+  flags.Choice(
+      "weights", &weights, {"float32", "bfloat16", "int8"},
+      "what products are made of; int8 takes a quarter of float32's "
+      "memory, on CPUs only; left out: what the model was trained with");
   flags.Bool("rollback", &rollback,
              "serve what the name served before its present version");
   flags.Duration("timeout", &timeout, "how long loading may take");
   flags.Bool("json", &json, "print one JSON object");
   system.Declare(flags);
   flags.Example("gshard load demo demo/checkpoints --replicas=2");
+  flags.Example("gshard load demo demo/checkpoints --weights=int8");
   flags.Example("gshard load demo --rollback");
   ASSIGN_OR_RETURN(const auto parsed, ParseFlags(flags, arguments, console));
   if (!parsed.has_value()) return absl::OkStatus();
@@ -72,6 +78,10 @@ absl::Status LoadCommand(Arguments arguments, Console& console) {
   request.set_version(version);
   request.set_replicas(static_cast<int32_t>(replicas));
   request.set_rollback(rollback);
+  if (!weights.empty()) {
+    ASSIGN_OR_RETURN(const ComputeType type, ParseComputeType(weights));
+    request.set_weights(ComputeTypeToProto(type));
+  }
   if (rollback == (parsed->positional.size() == 2)) {
     return UsageError("expected either a checkpoint or --rollback");
   }

@@ -99,7 +99,7 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
   ASSIGN_OR_RETURN(session->parameters_,
                    ReadParameters(DenseParametersOf(session->spec_.model),
                                   /*experts=*/{}, checkpoint.get(), /*seed=*/0,
-                                  session->translator_.bf16_weights()));
+                                  session->translator_.weight_forms()));
   for (const auto& [name, tensor] : session->parameters_) {
     session->memory_bytes_ += static_cast<int64_t>(tensor.bytes());
   }

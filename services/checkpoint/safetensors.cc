@@ -32,6 +32,8 @@ absl::string_view DtypeName(ElementType type) {
       return "U8";
     case ElementType::kBFloat16:
       return "BF16";
+    case ElementType::kInt8:
+      return "I8";
   }
   CHECK(false);
 }

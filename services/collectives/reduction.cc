@@ -81,6 +81,7 @@ absl::Status CheckReducible(ElementType type) {
       return absl::OkStatus();
     case ElementType::kUint8:
     case ElementType::kBFloat16:
+    case ElementType::kInt8:
       break;
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -102,6 +103,7 @@ void ReduceInRankOrder(ElementType type, Reduction reduction,
       return Reduce<int64_t>(reduction, parts, count, result);
     case ElementType::kUint8:
     case ElementType::kBFloat16:
+    case ElementType::kInt8:
       break;
   }
   CHECK(CheckReducible(type).ok());

@@ -1,6 +1,7 @@
 #include "services/config/model_config.h"
 
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/config/model_config_fields.h"
 #include "services/config/model_config_proto.h"
@@ -37,6 +38,10 @@ absl::Status ValidateModelConfig(const ModelConfig& config) {
         config.source_vocabulary_size, ", as shared_vocabulary is set, got ",
         config.target_vocabulary_size));
   }
+  if (config.wire_type == ComputeType::kInt8) {
+    return absl::InvalidArgumentError(
+        "wire_type: expected FLOAT32 or BFLOAT16, got INT8");
+  }
   if (config.positions == Positions::kSinusoidal &&
       config.model_width % 2 != 0) {
     return absl::InvalidArgumentError(
@@ -54,6 +59,44 @@ absl::StatusOr<ModelConfig> ModelConfigFromProto(
   VisitFields(reader, config);
   RETURN_IF_ERROR(ValidateModelConfig(config));
   return config;
+}
+
+absl::StatusOr<std::optional<ComputeType>> ComputeTypeFromProto(
+    int64_t number) {
+  if (number == v1::ModelConfig::COMPUTE_TYPE_UNSPECIFIED) return std::nullopt;
+  if (number > 0 && number < v1::ModelConfig::ComputeType_ARRAYSIZE) {
+    return static_cast<ComputeType>(number - 1);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected a ComputeType of this release, got number ", number));
+}
+
+v1::ModelConfig::ComputeType ComputeTypeToProto(
+    const std::optional<ComputeType>& type) {
+  return type.has_value() ? static_cast<v1::ModelConfig::ComputeType>(
+                                static_cast<int>(*type) + 1)
+                          : v1::ModelConfig::COMPUTE_TYPE_UNSPECIFIED;
+}
+
+absl::string_view ComputeTypeName(ComputeType type) {
+  switch (type) {
+    case ComputeType::kFloat32:
+      return "float32";
+    case ComputeType::kBFloat16:
+      return "bfloat16";
+    case ComputeType::kInt8:
+      return "int8";
+  }
+  CHECK(false);
+}
+
+absl::StatusOr<ComputeType> ParseComputeType(absl::string_view name) {
+  for (const ComputeType type :
+       {ComputeType::kFloat32, ComputeType::kBFloat16, ComputeType::kInt8}) {
+    if (ComputeTypeName(type) == name) return type;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("expected float32, bfloat16 or int8, got '", name, "'"));
 }
 
 v1::ModelConfig ModelConfigToProto(const ModelConfig& config) {

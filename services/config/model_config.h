@@ -33,9 +33,15 @@ enum class SecondExpertPolicy {
   kSampling,  // drawn by the gate's probabilities among the others, then kept
 };
 
-// Of the factors of matrix products, and of rows on their way between routers
-// and expert workers. Sums are float32 in both, and so is all that is stored.
-enum class ComputeType { kFloat32, kBFloat16 };
+// Of the factors of matrix products, and, but for kInt8, of rows on their way
+// between routers and expert workers. Results are float32 in all, and so is all
+// that is stored.
+enum class ComputeType { kFloat32, kBFloat16, kInt8 };
+
+// "float32", "bfloat16" or "int8", as flags and versions of models say it.
+absl::string_view ComputeTypeName(ComputeType type);
+// Errors: InvalidArgument for another name.
+absl::StatusOr<ComputeType> ParseComputeType(absl::string_view name);
 
 // When the two weights of a token are made to sum to 1.
 enum class GateNormalize { kBeforeDropping, kAfterDropping };

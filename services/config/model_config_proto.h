@@ -3,6 +3,8 @@
 #ifndef SERVICES_CONFIG_MODEL_CONFIG_PROTO_H_
 #define SERVICES_CONFIG_MODEL_CONFIG_PROTO_H_
 
+#include <optional>
+
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/model_config.pb.h"
 #include "services/config/model_config.h"
@@ -15,6 +17,11 @@ absl::StatusOr<ModelConfig> ModelConfigFromProto(
 
 // Sets every field.
 v1::ModelConfig ModelConfigToProto(const ModelConfig& config);
+
+// A field that may not be set. Errors: InvalidArgument for an unknown number.
+absl::StatusOr<std::optional<ComputeType>> ComputeTypeFromProto(int64_t number);
+v1::ModelConfig::ComputeType ComputeTypeToProto(
+    const std::optional<ComputeType>& type);
 
 }  // namespace gshard
 

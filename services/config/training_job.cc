@@ -176,6 +176,11 @@ absl::Status ValidateTrainingJob(const TrainingJob& job) {
   if (absl::Status model = ValidateModelConfig(job.model); !model.ok()) {
     return absl::Status(model.code(), absl::StrCat("model.", model.message()));
   }
+  if (job.model.compute_type == ComputeType::kInt8) {
+    return absl::InvalidArgumentError(
+        "model.compute_type: expected FLOAT32 or BFLOAT16 to train, got INT8; "
+        "load the trained model with that type of weights");
+  }
   if (job.max_length > job.model.max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_length: expected at most model.max_positions, which "

@@ -13,6 +13,7 @@
 #include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
+#include "services/config/model_config_proto.h"
 #include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/serving/visible_models.h"
@@ -175,8 +176,9 @@ void Coordinator::LoadModel(const v1::LoadModelRequest& request,
   done = Audited<v1::LoadModelResponse>({"load", who, request.name(), named},
                                         std::move(done));
   absl::Status status = CheckModel(who.caller, Role::kAdmin, request.name());
-  if (request.rollback() && !(request.version().empty() && named.empty() &&
-                              request.replicas() == 0)) {
+  if (request.rollback() &&
+      !(request.version().empty() && named.empty() && request.replicas() == 0 &&
+        request.weights() == 0)) {
     status = absl::InvalidArgumentError(
         "rollback: expected nothing but a name beside it");
   }
@@ -193,23 +195,27 @@ void Coordinator::LoadModel(const v1::LoadModelRequest& request,
 void Coordinator::LoadFrom(const std::string& directory,
                            const v1::LoadModelRequest& request,
                            Done<v1::LoadModelResponse> done) {
-  serving_queue_.Post([this, request, directory, done = std::move(done)] {
-    ServedModels::Request model{.name = request.name(),
-                                .version = request.version(),
-                                .checkpoint_directory = directory,
-                                .replicas = request.replicas()};
-    if (request.rollback()) {
-      const auto previous = served_.Previous(request.name());
-      if (!previous.ok()) return done(previous.status());
-      model = *previous;
-    }
-    Serve(model, [done](const absl::StatusOr<std::string>& session) {
-      if (!session.ok()) return done(session.status());
-      v1::LoadModelResponse response;
-      response.set_session(*session);
-      done(std::move(response));
-    });
-  });
+  const auto weights = ComputeTypeFromProto(request.weights());
+  if (!weights.ok()) return done(weights.status());
+  serving_queue_.Post(
+      [this, request, directory, weights, done = std::move(done)] {
+        ServedModels::Request model{.name = request.name(),
+                                    .version = request.version(),
+                                    .checkpoint_directory = directory,
+                                    .replicas = request.replicas(),
+                                    .weights = *weights};
+        if (request.rollback()) {
+          const auto previous = served_.Previous(request.name());
+          if (!previous.ok()) return done(previous.status());
+          model = *previous;
+        }
+        Serve(model, [done](const absl::StatusOr<std::string>& session) {
+          if (!session.ok()) return done(session.status());
+          v1::LoadModelResponse response;
+          response.set_session(*session);
+          done(std::move(response));
+        });
+      });
 }
 
 void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
@@ -267,14 +273,16 @@ StoredModel Coordinator::ToStored(const ServedModels::Request& request) {
   return {.name = request.name,
           .version = request.version,
           .directory = request.checkpoint_directory,
-          .replicas = request.replicas};
+          .replicas = request.replicas,
+          .weights = request.weights};
 }
 
 ServedModels::Request Coordinator::FromStored(const StoredModel& model) {
   return {.name = model.name,
           .version = model.version,
           .checkpoint_directory = model.directory,
-          .replicas = model.replicas};
+          .replicas = model.replicas,
+          .weights = model.weights};
 }
 
 bool Coordinator::AwaitsWorkers() const {

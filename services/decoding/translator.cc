@@ -19,9 +19,9 @@ Translator::Translator(const ModelConfig& config, Program encode,
   if (tokens_.unk >= 0) never_or_unknown_.push_back(tokens_.unk);
 }
 
-Bf16Weights Translator::bf16_weights() const {
-  Bf16Weights weights = encode_.bf16_weights();
-  MergeBf16Weights(decode_.bf16_weights(), weights);
+WeightForms Translator::weight_forms() const {
+  WeightForms weights = encode_.weight_forms();
+  MergeWeightForms(decode_.weight_forms(), weights);
   return weights;
 }
 

@@ -78,7 +78,7 @@ class Translator {
 
   // The parameters that the programs take as bfloat16, in the form that suits
   // both; Translate rounds those that are not, at each step.
-  Bf16Weights bf16_weights() const;
+  WeightForms weight_forms() const;
 
  private:
   absl::Status CheckOptions(const SourceSentence& sentence) const;

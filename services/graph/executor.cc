@@ -46,9 +46,21 @@ absl::Status CheckResult(const ValueType& expected, const Tensor& result,
 Executor::Executor(Program program, Backend backend)
     : program_(std::move(program)),
       backend_(backend),
-      bf16_weights_(Bf16WeightsOf(program_)) {
-  if (backend != Backend::kCpu) {
-    for (auto& [name, form] : bf16_weights_) form = {};
+      weight_forms_(WeightFormsOf(program_)) {
+  for (auto& [name, form] : weight_forms_) {
+    if (form.type == ElementType::kInt8) {
+      if (backend != Backend::kCpu) {
+        status_.Update(absl::UnimplementedError(
+            absl::StrCat("the back end '", BackendName(backend),
+                         "' takes no weights of i8, as '", name, "' is")));
+      } else if (!form.in_panels()) {
+        status_.Update(absl::InvalidArgumentError(absl::StrCat(
+            "parameter '", name,
+            "': expected i8 in products or look-ups only, all of one form")));
+      }
+    } else if (backend != Backend::kCpu) {
+      form = {};
+    }
   }
   const int32_t end = static_cast<int32_t>(program_.nodes.size());
   std::vector<int32_t> last(program_.values.size(), -1);
@@ -77,8 +89,8 @@ Executor::Executor(Program program, Backend backend)
       step.source =
           node.op->name == "input" ? Source::kInput : Source::kParameter;
       step.name = StringAttribute(node.attributes, "name");
-      const auto weights = bf16_weights_.find(step.name);
-      if (step.source == Source::kParameter && weights != bf16_weights_.end()) {
+      const auto weights = weight_forms_.find(step.name);
+      if (step.source == Source::kParameter && weights != weight_forms_.end()) {
         step.form = weights->second;
       }
       continue;
@@ -100,12 +112,15 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
         absl::StrCat("parameter '", step.name, "' is missing"));
   }
   const Tensor& tensor = found->second;
-  if (step.result_types[0].type == ElementType::kBFloat16 &&
-      tensor.type() == ElementType::kFloat32 && tensor.on_host()) {
-    return Cast(tensor, ElementType::kBFloat16);
-  }
-  if (tensor.panel_rows() == 0) return tensor;
   const WeightForm& form = step.form;
+  const ElementType wanted = step.result_types[0].type;
+  if (tensor.type() == ElementType::kFloat32 && tensor.on_host()) {
+    if (wanted == ElementType::kBFloat16) return Cast(tensor, wanted);
+    if (wanted == ElementType::kInt8) return RoundToInt8(tensor, form);
+  }
+  // Of another type than is wanted, which the caller refuses.
+  if (tensor.type() != wanted) return tensor;
+  if (tensor.panel_rows() == 0 && wanted != ElementType::kInt8) return tensor;
   if (form.in_panels() && tensor.rank() > form.batch_dims + form.row_dims &&
       tensor.panel_rows() == form.RowsOf(tensor.dims())) {
     return tensor;
@@ -116,10 +131,12 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
                    ", got panels of ", tensor.panel_rows(), " rows"));
 }
 
-void CastToBf16(const Bf16Weights& weights, TensorMap& parameters) {
+void CastToBf16(const WeightForms& weights, TensorMap& parameters) {
   for (const auto& [name, form] : weights) {
     const auto found = parameters.find(name);
-    if (found == parameters.end()) continue;
+    if (found == parameters.end() || form.type != ElementType::kBFloat16) {
+      continue;
+    }
     found->second = Cast(found->second, ElementType::kBFloat16);
   }
 }

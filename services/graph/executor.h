@@ -15,10 +15,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/graph/bf16_weights.h"
 #include "services/graph/op.h"
 #include "services/graph/program.h"
 #include "services/graph/run_context.h"
+#include "services/graph/weight_forms.h"
 
 namespace gshard {
 
@@ -35,7 +35,10 @@ class Executor {
   explicit Executor(Program program, Backend backend = Backend::kCpu);
 
   // Unimplemented, with the names of the operator and the back end, if that has
-  // no kernel for one of the program's operators; Run() then fails so, too.
+  // no kernel for one of the program's operators, or with that of the parameter
+  // if that is i8 and the back end is not the CPU's; InvalidArgument if one
+  // that is i8 is used other than in products and look-ups. Run() then fails
+  // so, too.
   const absl::Status& status() const { return status_; }
 
   // Runs the program once. `inputs` and `parameters` hold at least what the
@@ -43,8 +46,8 @@ class Executor {
   // overwritten; one that is moved in with `inputs` may be, which is how a
   // cache is updated in place.
   //
-  // A parameter that is f32 where the program says bf16 is rounded, at every
-  // run, unless it is on a device: see bf16_weights().
+  // A parameter that is f32 where the program says bf16 or i8 is rounded, at
+  // every run, unless it is on a device: see weight_forms().
   //
   // Returns the outputs in the program's order.
   //
@@ -56,9 +59,9 @@ class Executor {
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
 
-  // The parameters that the program has as bf16, and in which form its kernels
-  // take them; they take all of them row-major, too.
-  const Bf16Weights& bf16_weights() const { return bf16_weights_; }
+  // The parameters that the program has as bf16 or i8, and in which form its
+  // kernels take them; they take those of bf16 row-major, too.
+  const WeightForms& weight_forms() const { return weight_forms_; }
 
   const Program& program() const { return program_; }
 
@@ -84,13 +87,13 @@ class Executor {
 
   Program program_;
   Backend backend_;
-  Bf16Weights bf16_weights_;
+  WeightForms weight_forms_;
   absl::Status status_;
   std::vector<Step> steps_;  // of each node
 };
 
-// Rounds those of `parameters` that are in `weights`; they stay row-major.
-void CastToBf16(const Bf16Weights& weights, TensorMap& parameters);
+// Rounds those of `parameters` that are bf16 in `weights`; they stay row-major.
+void CastToBf16(const WeightForms& weights, TensorMap& parameters);
 
 }  // namespace gshard
 

@@ -1,5 +1,6 @@
 #include "services/graph/op.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
@@ -150,6 +151,15 @@ absl::Status ExpectFactors(absl::Span<const ValueType> operands, int i, int j) {
       " as operand ", i, ", got ", operands[j].ToString()));
 }
 
+absl::Status ExpectFactorAndWeights(absl::Span<const ValueType> operands, int i,
+                                    int j) {
+  if (operands[i].type == ElementType::kFloat32 &&
+      operands[j].type == ElementType::kInt8) {
+    return absl::OkStatus();
+  }
+  return ExpectFactors(operands, i, j);
+}
+
 absl::Status ExpectInt(absl::Span<const ValueType> operands, int i) {
   if (operands[i].type == ElementType::kInt32) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -173,16 +183,34 @@ absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
                    ", got ", operands[i].ToString()));
 }
 
-absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes) {
+namespace {
+
+// Of the attribute "type", which has to be one of these, `names` in words.
+absl::StatusOr<ElementType> TypeAttribute(
+    const Attributes& attributes, std::initializer_list<ElementType> types,
+    absl::string_view names) {
   if (!attributes.contains("type")) return ElementType::kFloat32;
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "type"));
   ASSIGN_OR_RETURN(const ElementType type,
                    ParseElementType(StringAttribute(attributes, "type")));
-  if (type == ElementType::kFloat32 || type == ElementType::kBFloat16) {
-    return type;
-  }
+  if (std::find(types.begin(), types.end(), type) != types.end()) return type;
   return absl::InvalidArgumentError(
-      absl::StrCat("'type' must be f32 or bf16, got ", ElementTypeName(type)));
+      absl::StrCat("'type' must be ", names, ", got ", ElementTypeName(type)));
+}
+
+}  // namespace
+
+absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes) {
+  return TypeAttribute(attributes,
+                       {ElementType::kFloat32, ElementType::kBFloat16},
+                       "f32 or bf16");
+}
+
+absl::StatusOr<ElementType> WeightTypeAttribute(const Attributes& attributes) {
+  return TypeAttribute(
+      attributes,
+      {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kInt8},
+      "f32, bf16 or i8");
 }
 
 template <typename T>

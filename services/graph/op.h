@@ -109,6 +109,9 @@ absl::Status ExpectFloat(absl::Span<const ValueType> operands, int i);
 absl::Status ExpectFloatOrBFloat(absl::Span<const ValueType> operands, int i);
 // Both float32 or both bfloat16.
 absl::Status ExpectFactors(absl::Span<const ValueType> operands, int i, int j);
+// The same, or i is float32 and j, which is weights, int8.
+absl::Status ExpectFactorAndWeights(absl::Span<const ValueType> operands, int i,
+                                    int j);
 absl::Status ExpectInt(absl::Span<const ValueType> operands, int i);
 absl::Status ExpectRank(absl::Span<const ValueType> operands, int i, int rank);
 absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
@@ -117,8 +120,10 @@ template <typename T>
 absl::Status ExpectAttribute(const Attributes& attributes,
                              absl::string_view name);
 
-// The attribute "type", "f32" or "bf16"; kFloat32 where there is none.
+// The attribute "type", "f32" or "bf16", or of weights "i8"; kFloat32 where
+// there is none.
 absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes);
+absl::StatusOr<ElementType> WeightTypeAttribute(const Attributes& attributes);
 
 }  // namespace gshard
 

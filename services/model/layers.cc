@@ -41,10 +41,21 @@ GatingOptions GateOptions(const ModelConfig& config, bool training) {
   return options;
 }
 
-ElementType ElementTypeFor(ComputeType type) {
+ElementType WeightTypeFor(ComputeType type) {
   return type == ComputeType::kBFloat16 ? ElementType::kBFloat16
+         : type == ComputeType::kInt8   ? ElementType::kInt8
                                         : ElementType::kFloat32;
 }
+
+namespace {
+
+// Products with weights of int8 round the other factor themselves.
+ElementType FactorTypeFor(ComputeType type) {
+  return type == ComputeType::kInt8 ? ElementType::kFloat32
+                                    : WeightTypeFor(type);
+}
+
+}  // namespace
 
 Layers::Layers(Builder& builder, const ModelConfig& config, bool training,
                ValueId key)
@@ -52,17 +63,18 @@ Layers::Layers(Builder& builder, const ModelConfig& config, bool training,
       config_(config),
       training_(training),
       key_(key),
-      compute_type_(ElementTypeFor(config.compute_type)),
-      wire_type_(ElementTypeFor(config.wire_type)) {}
+      factor_type_(FactorTypeFor(config.compute_type)),
+      weight_type_(WeightTypeFor(config.compute_type)),
+      wire_type_(FactorTypeFor(config.wire_type)) {}
 
 ValueId Layers::CastToComputeType(ValueId x) {
   const auto [found, added] = factors_.emplace(x, kNoValue);
-  if (added) found->second = b_.Cast(x, compute_type_);
+  if (added) found->second = b_.Cast(x, factor_type_);
   return found->second;
 }
 
 ValueId Layers::Weight(const std::string& name, Shape shape) {
-  return b_.Parameter(name, std::move(shape), compute_type_);
+  return b_.Parameter(name, std::move(shape), weight_type_);
 }
 
 ValueId Layers::Linear(absl::string_view equation, ValueId x, ValueId weight) {
@@ -187,11 +199,11 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
     // Even to the type that they have: on their way back the gradients are
     // rounded here.
     rows = b_.AddOne("cast", {rows},
-                     {{"type", std::string(ElementTypeName(compute_type_))}});
+                     {{"type", std::string(ElementTypeName(factor_type_))}});
   }
   const auto product = [&](ValueId x, const std::string& weight, Shape dims) {
     return b_.RaggedDot(CastToComputeType(x),
-                        ExpertParameter(weight, std::move(dims), compute_type_),
+                        ExpertParameter(weight, std::move(dims), weight_type_),
                         sizes);
   };
   const auto bias = [&](ValueId x, const std::string& vector, const Dim& dim) {

@@ -90,14 +90,17 @@ class Layers {
   const ModelConfig& config_;
   const bool training_;
   const ValueId key_;
-  const ElementType compute_type_;
+  // Of a product's operands.
+  const ElementType factor_type_;
+  const ElementType weight_type_;
   const ElementType wire_type_;
   std::map<ValueId, ValueId> factors_;  // what was cast, to its cast
   int64_t next_salt_ = 0;
   std::vector<MoeReport> moe_reports_;
 };
 
-ElementType ElementTypeFor(ComputeType type);
+// Of the weights that products of this type take.
+ElementType WeightTypeFor(ComputeType type);
 
 // The gate's options in training or serving.
 GatingOptions GateOptions(const ModelConfig& config, bool training);

@@ -59,7 +59,7 @@ ValueId EmbeddingTable(Builder& b, const ModelConfig& config, bool source) {
       {source && !shared ? config.source_vocabulary_size
                          : config.target_vocabulary_size,
        config.model_width},
-      ElementTypeFor(projects ? config.compute_type : ComputeType::kFloat32));
+      WeightTypeFor(projects ? config.compute_type : ComputeType::kFloat32));
 }
 
 ValueId EmbedInput(Layers& layers, const ModelConfig& config, Builder& b,
@@ -143,6 +143,10 @@ ValueId TextLoss(Layers& layers, const ModelConfig& config, Builder& b,
 
 absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
                                           const LossConfig& loss_config) {
+  if (config.compute_type == ComputeType::kInt8) {
+    return absl::InvalidArgumentError(
+        "compute_type: expected FLOAT32 or BFLOAT16 to train, got INT8");
+  }
   RegisterMoeOps();
   Builder b(absl::StrCat(config.name, ".train"));
   const ValueId target_tokens =

@@ -355,7 +355,8 @@ Tensor NewPanels(Dims dims, int64_t batch, int64_t rows) {
   CHECK(size % (batch * rows) == 0);
   const int64_t columns = size / (batch * rows);
   if (rows % 2 != 0 || columns % 16 != 0) return Tensor();
-  return Tensor::Panels(std::move(dims), rows);
+  return Tensor::Panels(ElementType::kBFloat16, std::move(dims), rows,
+                        size * sizeof(BFloat16));
 }
 
 void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels) {
@@ -363,7 +364,7 @@ void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels) {
   CHECK(matrix.size() == rows * columns && index >= 0 &&
         (index + 1) * matrix.size() <= panels.size());
   const BFloat16* const from = matrix.data<BFloat16>();
-  BFloat16* const to = panels.panels() + index * matrix.size();
+  BFloat16* const to = panels.panels<BFloat16>() + index * matrix.size();
   ParallelFor((columns + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
     const int64_t column = i * kPanelColumns;
     PackPanel(from + column, columns, rows,

@@ -43,7 +43,8 @@ void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels);
 
 // Of a bf16 tensor of either form.
 inline const BFloat16* Bf16Elements(const Tensor& tensor) {
-  return tensor.panel_rows() > 0 ? tensor.panels() : tensor.data<BFloat16>();
+  return tensor.panel_rows() > 0 ? tensor.panels<BFloat16>()
+                                 : tensor.data<BFloat16>();
 }
 
 // c [m, n] = a [m, k] times b in panels, plus the old c if `accumulate`.

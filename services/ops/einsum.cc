@@ -6,8 +6,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/ops/bf16_panel.h"
+#include "services/ops/int8_panel.h"
 #include "services/ops/matmul.h"
 #include "services/ops/transpose.h"
 
@@ -152,18 +154,23 @@ EinsumSpec GradientOfB(const EinsumSpec& spec) {
   return Classify(spec.a, spec.result, spec.b);
 }
 
-int RowLettersOfB(const EinsumSpec& spec) {
+MatrixOfB MatrixOf(const EinsumSpec& spec) {
   const Plan plan = MakePlan(spec);
-  const bool as_stored = !plan.swap && spec.batch.empty() &&
-                         spec.a == spec.rows + plan.contracted &&
-                         spec.b == plan.contracted + spec.columns;
-  return as_stored ? static_cast<int>(plan.contracted.size()) : 0;
+  const bool transposed = spec.b == spec.columns + plan.contracted;
+  const bool as_stored =
+      !plan.swap && spec.batch.empty() &&
+      spec.a == spec.rows + plan.contracted &&
+      (transposed || spec.b == plan.contracted + spec.columns);
+  if (!as_stored) return {};
+  return {.row_letters = static_cast<int>(plan.contracted.size()),
+          .transposed = transposed};
 }
 
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   CHECK(a.rank() == static_cast<int>(spec.a.size()));
   CHECK(b.rank() == static_cast<int>(spec.b.size()));
-  CHECK(a.type() == b.type());
+  const bool is_int8 = b.type() == ElementType::kInt8;
+  CHECK(a.type() == (is_int8 ? ElementType::kFloat32 : b.type()));
   for (size_t i = 0; i < spec.a.size(); ++i) {
     const size_t j = spec.b.find(spec.a[i]);
     CHECK(j == std::string::npos || a.dim(i) == b.dim(j));
@@ -184,8 +191,10 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   shape.transpose_a = first.transposed;
   shape.transpose_b = !second.transposed;
   shape.b_in_panels = b.panel_rows() > 0;
+  const MatrixOfB matrix = MatrixOf(spec);
   CHECK(!shape.b_in_panels ||
-        (RowLettersOfB(spec) > 0 && b.panel_rows() == shape.k));
+        (matrix.row_letters > 0 && b.panel_rows() == shape.k &&
+         (is_int8 || !matrix.transposed)));
 
   const std::string order = plan.swap ? spec.batch + spec.columns + spec.rows
                                       : spec.batch + spec.rows + spec.columns;
@@ -196,7 +205,13 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   }
   Tensor result(ElementType::kFloat32, dims);
   const int64_t batch = SizeOf(a.dims(), spec.a, spec.batch);
-  if (a.type() == ElementType::kBFloat16) {
+  if (is_int8) {
+    const Int8Rows rows(a.f32(), shape.m, shape.k);
+    const MatmulShape product{.m = shape.m, .n = shape.n, .k = shape.k};
+    ParallelFor(MatmulTiles(product), [&](int64_t tile) {
+      MatmulTile(product, tile, rows, 0, b.panels<int8_t>(), result.f32());
+    });
+  } else if (a.type() == ElementType::kBFloat16) {
     BatchMatmul(shape, batch, std::as_const(first.tensor).data<BFloat16>(),
                 Bf16Elements(second.tensor), result.f32());
   } else {

@@ -47,13 +47,19 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view text);
 EinsumSpec GradientOfA(const EinsumSpec& spec);
 EinsumSpec GradientOfB(const EinsumSpec& spec);
 
-// Number of leading letters of b that are the rows of its matrix, the others
-// being its columns, if that is how Einsum() takes b, and as it is stored;
-// otherwise 0. Then b may lie in panels (bf16_panel.h).
-int RowLettersOfB(const EinsumSpec& spec);
+// How Einsum() takes b if it takes both operands as they are stored: as a
+// matrix of contracted rows. Then b may lie in panels, of bfloat16
+// (bf16_panel.h) if it is not transposed, of int8 (int8_panel.h) in any case.
+struct MatrixOfB {
+  int row_letters = 0;      // of b; 0: it is not taken so
+  bool transposed = false;  // they are its last ones, not its first
+  bool operator==(const MatrixOfB&) const = default;
+};
+MatrixOfB MatrixOf(const EinsumSpec& spec);
 
-// The result is float32. REQUIRES: both operands are float32 or both bfloat16;
-// the ranks are those of `spec`, and a letter has the same size in both.
+// The result is float32. REQUIRES: both operands are float32 or both bfloat16,
+// or a is float32 and b int8, in panels as MatrixOf() says; the ranks are those
+// of `spec`, and a letter has the same size in both.
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b);
 
 }  // namespace gshard

@@ -7,6 +7,7 @@
 #include "services/base/parallel.h"
 #include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
+#include "services/ops/int8_panel.h"
 
 namespace gshard {
 
@@ -24,6 +25,7 @@ absl::Status CheckIds(const Tensor& ids, int64_t vocabulary) {
 
 Tensor Embedding(const Tensor& table, const Tensor& ids) {
   const int64_t vocabulary = table.dim(0), m = table.dim(1);
+  CHECK(table.panel_rows() == (table.type() == ElementType::kInt8 ? m : 0));
   Dims dims = ids.dims();
   dims.push_back(m);
   Tensor result(ElementType::kFloat32, dims);
@@ -34,6 +36,8 @@ Tensor Embedding(const Tensor& table, const Tensor& ids) {
       float* const row = result.f32() + i * m;
       if (table.type() == ElementType::kBFloat16) {
         CastRow(table.data<BFloat16>() + id[i] * m, row, m);
+      } else if (table.type() == ElementType::kInt8) {
+        ReadInt8Column(table.panels<int8_t>(), m, vocabulary, id[i], row);
       } else {
         std::memcpy(row, table.f32() + id[i] * m, m * sizeof(float));
       }

@@ -17,7 +17,8 @@ namespace gshard {
 // REQUIRE of them. Errors: InvalidArgument naming the first bad id.
 absl::Status CheckIds(const Tensor& ids, int64_t vocabulary);
 
-// table [V, M] of float32 or bfloat16, ids i32[...] -> f32[..., M].
+// table [V, M] of float32, bfloat16 or, as the columns of a matrix [M, V] in
+// panels, int8; ids i32[...] -> f32[..., M].
 Tensor Embedding(const Tensor& table, const Tensor& ids);
 
 // dresult [..., M], ids i32[...] -> dtable [V, M]. Rows of the same id are

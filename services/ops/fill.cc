@@ -31,6 +31,8 @@ bool IsElement(ElementType type, double value) {
       return integer_within(-0x1p63, 0x1p63);
     case ElementType::kUint8:
       return integer_within(0, 0x1p8);
+    case ElementType::kInt8:
+      break;
   }
   return false;
 }
@@ -52,6 +54,8 @@ void Fill(ElementType type, double value, std::byte* to, int64_t count) {
       std::fill_n(reinterpret_cast<BFloat16*>(to), count,
                   ToBFloat16(static_cast<float>(value)));
       return;
+    case ElementType::kInt8:  // is never row-major
+      break;
   }
 }
 

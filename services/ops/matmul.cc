@@ -326,20 +326,29 @@ int64_t OffsetOfColumn(const MatmulShape& shape, int64_t column) {
   return column * (shape.transpose_b ? shape.k : 1);
 }
 
+// A tile's place in the result.
+struct Tile {
+  int64_t row, column, m, n;
+
+  Tile(const MatmulShape& shape, int64_t tile) {
+    const Grid grid(shape);
+    const bool is_last = tile % grid.across == grid.across - 1;
+    row = tile / grid.across * grid.rows;
+    column = tile % grid.across * grid.columns;
+    m = std::min(grid.rows, shape.m - row);
+    n = is_last ? shape.n - column : grid.columns;
+  }
+};
+
 template <typename T>
 void MultiplyTile(const MatmulShape& shape, int64_t tile, const T* a,
                   const T* b, float* c, bool accumulate) {
-  const Grid grid(shape);
-  const int64_t row = tile / grid.across * grid.rows;
-  const int64_t column = tile % grid.across * grid.columns;
-  const bool is_last = tile % grid.across == grid.across - 1;
+  const auto [row, column, m, n] = Tile(shape, tile);
   Block block{.shape = shape,
               .a_stride = shape.transpose_a ? shape.m : shape.k,
               .b_stride = shape.transpose_b ? shape.k : shape.n,
               .c_stride = shape.n,
               .accumulate = accumulate};
-  const int64_t m = std::min(grid.rows, shape.m - row);
-  const int64_t n = is_last ? shape.n - column : grid.columns;
   block.shape.m = m;
   block.shape.n = n;
   float* const to = c + row * shape.n + column;
@@ -384,6 +393,14 @@ void MatmulTile(const MatmulShape& shape, int64_t tile, const float* a,
 void MatmulTile(const MatmulShape& shape, int64_t tile, const BFloat16* a,
                 const BFloat16* b, float* c, bool accumulate) {
   MultiplyTile(shape, tile, a, b, c, accumulate);
+}
+
+void MatmulTile(const MatmulShape& shape, int64_t tile, const Int8Rows& a,
+                int64_t first_row, const int8_t* b, float* c) {
+  CHECK(a.k() == shape.k);
+  const auto [row, column, m, n] = Tile(shape, tile);
+  MultiplyInt8(m, n, a, first_row + row, b + Int8PanelOffset(shape.k, column),
+               c + row * shape.n + column, shape.n);
 }
 
 void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,

@@ -1,5 +1,6 @@
-// Dense matrix products by oneDNN: of float32, and of bfloat16 with sums in
-// float32; those of bfloat16 whose a is as it is stored by bf16_panel.h.
+// Dense matrix products: by oneDNN those of float32, and those of bfloat16 with
+// sums in float32 whose a is not as it is stored; the others of bfloat16 by
+// bf16_panel.h, those of int8 by int8_panel.h.
 //
 // On CPUs without instructions for bfloat16 its products are those of the
 // numbers as float32: as exact, not as fast. The instructions take numbers
@@ -21,6 +22,7 @@
 
 #include <cstdint>
 
+#include "services/ops/int8_panel.h"
 #include "services/tensor/bfloat16.h"
 
 namespace gshard {
@@ -55,6 +57,10 @@ void MatmulTile(const MatmulShape& shape, int64_t tile, const float* a,
                 const float* b, float* c, bool accumulate = false);
 void MatmulTile(const MatmulShape& shape, int64_t tile, const BFloat16* a,
                 const BFloat16* b, float* c, bool accumulate = false);
+// The same for rows [first_row, first_row + m) of a and b in panels of int8
+// (int8_panel.h), of which the shape's flags say nothing.
+void MatmulTile(const MatmulShape& shape, int64_t tile, const Int8Rows& a,
+                int64_t first_row, const int8_t* b, float* c);
 
 // Matmul() for `batch` products whose operands follow each other in memory.
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,

@@ -9,6 +9,7 @@
 #include "services/base/parallel.h"
 #include "services/ops/bf16_panel.h"
 #include "services/ops/elementwise.h"
+#include "services/ops/int8_panel.h"
 #include "services/ops/matmul.h"
 
 namespace gshard {
@@ -34,23 +35,29 @@ struct Product {
   int64_t a, b, c;
 };
 
-// All tiles of all products, of elements of either type.
-void MultiplyAll(const std::vector<Product>& products, const Tensor& a,
-                 const Tensor& b, float* c) {
-  CHECK(a.type() == b.type());
+// Calls `multiply(product, tile)` for all tiles of all products.
+template <typename Multiply>
+void ForEachTile(const std::vector<Product>& products, Multiply multiply) {
   std::vector<std::pair<const Product*, int64_t>> tiles;
   for (const Product& product : products) {
     const int64_t count = MatmulTiles(product.shape);
     for (int64_t i = 0; i < count; ++i) tiles.emplace_back(&product, i);
   }
-  ParallelFor(static_cast<int64_t>(tiles.size()), [&](int64_t i) {
-    const auto [product, tile] = tiles[i];
+  ParallelFor(static_cast<int64_t>(tiles.size()),
+              [&](int64_t i) { multiply(*tiles[i].first, tiles[i].second); });
+}
+
+// All products, of elements of either floating type.
+void MultiplyAll(const std::vector<Product>& products, const Tensor& a,
+                 const Tensor& b, float* c) {
+  CHECK(a.type() == b.type());
+  ForEachTile(products, [&](const Product& product, int64_t tile) {
     if (a.type() == ElementType::kBFloat16) {
-      MatmulTile(product->shape, tile, a.data<BFloat16>() + product->a,
-                 Bf16Elements(b) + product->b, c + product->c);
+      MatmulTile(product.shape, tile, a.data<BFloat16>() + product.a,
+                 Bf16Elements(b) + product.b, c + product.c);
     } else {
-      MatmulTile(product->shape, tile, a.f32() + product->a,
-                 b.f32() + product->b, c + product->c);
+      MatmulTile(product.shape, tile, a.f32() + product.a, b.f32() + product.b,
+                 c + product.c);
     }
   });
 }
@@ -78,8 +85,9 @@ Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
                  const Tensor& group_sizes) {
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = weights.dim(2);
   CHECK(weights.dim(1) == m && weights.dim(0) == group_sizes.size());
-  const bool in_panels = weights.panel_rows() > 0;
-  CHECK(!in_panels || weights.panel_rows() == m);
+  const bool is_int8 = weights.type() == ElementType::kInt8;
+  const bool in_panels = !is_int8 && weights.panel_rows() > 0;
+  CHECK(weights.panel_rows() == (is_int8 || in_panels ? m : 0));
   Tensor result(ElementType::kFloat32, {num_rows, h});
   std::vector<Product> products;
   ForEachGroup(
@@ -89,7 +97,17 @@ Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
         products.push_back(
             {.shape = shape, .a = begin * m, .b = e * m * h, .c = begin * h});
       });
-  MultiplyAll(products, rows, weights, result.f32());
+  if (is_int8) {
+    const Int8Rows rounded(rows.f32(), num_rows, m);
+    ForEachTile(products, [&](const Product& product, int64_t tile) {
+      MatmulTile(product.shape, tile, rounded, product.a / m,
+                 weights.panels<int8_t>() +
+                     product.b / (m * h) * Int8MatrixBytes(m, h),
+                 result.f32() + product.c);
+    });
+  } else {
+    MultiplyAll(products, rows, weights, result.f32());
+  }
   return result;
 }
 

@@ -25,6 +25,10 @@ absl::StatusOr<std::vector<ValueType>> ReplyTypes(
       RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, type_name));
       ASSIGN_OR_RETURN(
           type, ParseElementType(StringAttribute(attributes, type_name)));
+      if (type == ElementType::kInt8) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("'", type_name, "': expected i8 of parameters only"));
+      }
     }
     results.push_back({type, ShapeAttribute(attributes, name)});
   }

@@ -188,10 +188,10 @@ void SegmentHost::ForgetCall(const std::string& segment,
   if (open->second.called.empty()) runs_.erase(open);
 }
 
-Bf16Weights SegmentHost::bf16_weights() const {
-  Bf16Weights weights;
+WeightForms SegmentHost::weight_forms() const {
+  WeightForms weights;
   for (const auto& [name, hosted] : segments_) {
-    MergeBf16Weights(hosted.executor->bf16_weights(), weights);
+    MergeWeightForms(hosted.executor->weight_forms(), weights);
   }
   return weights;
 }

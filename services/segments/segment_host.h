@@ -70,7 +70,7 @@ class SegmentHost {
 
   // The parameters that the segments take as bfloat16, in the form that suits
   // them all; Run rounds those that are not, at each call.
-  Bf16Weights bf16_weights() const;
+  WeightForms weight_forms() const;
 
   // Drops what a run has saved.
   void EndRun(const std::string& run);

@@ -21,13 +21,14 @@ enum class ElementType : int32_t {
   kFloat64 = 4,
   kUint8 = 5,
   kBFloat16 = 6,
+  kInt8 = 7,  // weights alone have it, in panels: services/ops/int8_panel.h
 };
 
 // Bytes of one element.
 size_t ElementSize(ElementType type);
 
 // Short name as the program's text form writes it: "f32", "i32", "i64", "f64",
-// "u8", "bf16".
+// "u8", "bf16", "i8".
 absl::string_view ElementTypeName(ElementType type);
 
 // Errors: InvalidArgument naming the unknown name.
@@ -58,6 +59,10 @@ struct ElementTypeOf<uint8_t> {
 template <>
 struct ElementTypeOf<BFloat16> {
   static constexpr ElementType value = ElementType::kBFloat16;
+};
+template <>
+struct ElementTypeOf<int8_t> {
+  static constexpr ElementType value = ElementType::kInt8;
 };
 
 }  // namespace gshard

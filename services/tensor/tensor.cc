@@ -45,10 +45,15 @@ Tensor Tensor::Wrap(ElementType type, Dims dims, std::byte* data,
   return tensor;
 }
 
-Tensor Tensor::Panels(Dims dims, int64_t rows) {
+Tensor Tensor::Panels(ElementType type, Dims dims, int64_t rows, size_t bytes) {
   CHECK(rows > 0);
-  Tensor tensor(ElementType::kBFloat16, std::move(dims));
+  Tensor tensor;
+  tensor.type_ = type;
+  tensor.dims_ = std::move(dims);
+  tensor.size_ = NumElements(tensor.dims_);
+  tensor.data_ = AllocateBuffer(bytes);
   tensor.panel_rows_ = rows;
+  tensor.panel_bytes_ = bytes;
   return tensor;
 }
 

@@ -5,9 +5,10 @@
 // Thread-safety: const access from any thread; writing needs one owner.
 //
 // Weights of bfloat16 may lie in panels instead, as products want them
-// (services/ops/bf16_panel.h): such a tensor has its dims, but no row-major
-// elements to access. Nor can the elements of a tensor in the memory of a
-// device (services/graph/device.h) be accessed, other than by that device.
+// (services/ops/bf16_panel.h), those of int8 always do (int8_panel.h): such a
+// tensor has its dims, but no row-major elements to access. Nor can the
+// elements of a tensor in the memory of a device (services/graph/device.h) be
+// accessed, other than by that device.
 
 #ifndef SERVICES_TENSOR_TENSOR_H_
 #define SERVICES_TENSOR_TENSOR_H_
@@ -65,9 +66,9 @@ class Tensor {
   static Tensor Wrap(ElementType type, Dims dims, std::byte* data,
                      std::shared_ptr<void> keeper);
 
-  // For matrices of bfloat16 with `rows` rows each in panels; contents
+  // For matrices with `rows` rows each in panels, which take `bytes`; contents
   // undefined.
-  static Tensor Panels(Dims dims, int64_t rows);
+  static Tensor Panels(ElementType type, Dims dims, int64_t rows, size_t bytes);
 
   // A tensor in the memory of a device, at an address of that device.
   static Tensor OnDevice(ElementType type, Dims dims,
@@ -80,18 +81,22 @@ class Tensor {
   int rank() const { return static_cast<int>(dims_.size()); }
   int64_t dim(int i) const { return dims_[i]; }
   int64_t size() const { return size_; }
-  size_t bytes() const { return size_ * ElementSize(type_); }
+  size_t bytes() const {
+    return panel_rows_ > 0 ? panel_bytes_ : size_ * ElementSize(type_);
+  }
 
   // Rows of each matrix, if the tensor lies in panels; otherwise 0.
   int64_t panel_rows() const { return panel_rows_; }
-  // REQUIRES: it does.
-  const BFloat16* panels() const {
-    CHECK(panel_rows_ > 0);
-    return reinterpret_cast<const BFloat16*>(data_.get());
+  // REQUIRES: it does, and T is its type.
+  template <typename T>
+  const T* panels() const {
+    CHECK(panel_rows_ > 0 && type_ == ElementTypeOf<T>::value);
+    return reinterpret_cast<const T*>(data_.get());
   }
-  BFloat16* panels() {
-    CHECK(panel_rows_ > 0);
-    return reinterpret_cast<BFloat16*>(data_.get());
+  template <typename T>
+  T* panels() {
+    CHECK(panel_rows_ > 0 && type_ == ElementTypeOf<T>::value);
+    return reinterpret_cast<T*>(data_.get());
   }
 
   // Its address in the memory of a device. REQUIRES: it lies there.
@@ -158,6 +163,7 @@ class Tensor {
   int64_t size_ = 0;
   std::shared_ptr<std::byte> data_;
   int64_t panel_rows_ = 0;
+  size_t panel_bytes_ = 0;
   bool on_device_ = false;
 };
 

@@ -23,7 +23,7 @@ double Root(const Tensor& square) {
 }  // namespace
 
 void MicrobatchRunner::CastToBf16(TensorMap& parameters) const {
-  gshard::CastToBf16(executor_.bf16_weights(), parameters);
+  gshard::CastToBf16(executor_.weight_forms(), parameters);
 }
 
 MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program)

@@ -7,6 +7,7 @@
 #include "services/base/status_macros.h"
 #include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
+#include "services/ops/int8_panel.h"
 
 namespace gshard {
 namespace {
@@ -28,11 +29,19 @@ absl::StatusOr<Tensor> ReadLogical(const ParameterSpec& spec,
 }
 
 // For the values of a parameter, in the form in which they are wanted.
-Tensor NewParameter(const ParameterSpec& spec, const Dims& dims,
-                    const Bf16Weights& bf16) {
-  const auto found = bf16.find(spec.name);
-  if (found == bf16.end()) return Tensor(ElementType::kFloat32, dims);
-  const WeightForm& form = found->second;
+absl::StatusOr<Tensor> NewParameter(const ParameterSpec& spec, const Dims& dims,
+                                    const WeightForm* form_or_null) {
+  if (form_or_null == nullptr) return Tensor(ElementType::kFloat32, dims);
+  const WeightForm& form = *form_or_null;
+  if (form.type == ElementType::kInt8) {
+    if (form.batch_dims == (spec.per_expert ? 1 : 0)) {
+      return NewInt8Weight(form, dims);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameter '", spec.name, "': expected i8 as ",
+                     spec.per_expert ? "a matrix of each expert" : "one matrix",
+                     ", got ", form.batch_dims, " dimensions of matrices"));
+  }
   if (form.in_panels() && form.batch_dims == (spec.per_expert ? 1 : 0) &&
       std::ssize(dims) > form.batch_dims + form.row_dims) {
     Tensor panels = NewPanels(dims, form.MatricesOf(dims), form.RowsOf(dims));
@@ -41,9 +50,12 @@ Tensor NewParameter(const ParameterSpec& spec, const Dims& dims,
   return Tensor(ElementType::kBFloat16, dims);
 }
 
-// The `index`th part of `target`.
-void CopyInto(const Tensor& value, int64_t index, Tensor& target) {
-  if (target.panel_rows() > 0) {
+// The `index`th part of `target`, which has that form.
+void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
+              Tensor& target) {
+  if (target.type() == ElementType::kInt8) {
+    RoundMatrix(value, index, form->transposed, target);
+  } else if (target.panel_rows() > 0) {
     PackMatrix(Cast(value, ElementType::kBFloat16), index, target);
   } else if (target.type() == ElementType::kBFloat16) {
     CastRow(value.f32(), target.data<BFloat16>() + index * value.size(),
@@ -83,12 +95,15 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const Bf16Weights& bf16, Device* device) {
+    uint64_t seed, const WeightForms& forms, Device* device) {
   TensorMap parameters;
   for (const ParameterSpec& spec : specs) {
     Dims dims = spec.dims;
     if (spec.per_expert) dims[0] = static_cast<int64_t>(experts.size());
-    Tensor tensor = NewParameter(spec, dims, bf16);
+    const auto found = forms.find(spec.name);
+    const WeightForm* const form =
+        found == forms.end() ? nullptr : &found->second;
+    ASSIGN_OR_RETURN(Tensor tensor, NewParameter(spec, dims, form));
     const size_t parts = spec.per_expert ? experts.size() : 1;
     for (size_t i = 0; i < parts; ++i) {
       const std::vector<int32_t> expert = spec.per_expert
@@ -96,7 +111,7 @@ absl::StatusOr<TensorMap> ReadParameters(
                                               : std::vector<int32_t>{};
       ASSIGN_OR_RETURN(const Tensor value,
                        ReadLogical(spec, expert, checkpoint, seed));
-      CopyInto(value, static_cast<int64_t>(i), tensor);
+      CopyInto(value, static_cast<int64_t>(i), form, tensor);
     }
     if (device != nullptr) {
       ASSIGN_OR_RETURN(tensor, CopyToDevice(*device, tensor));

@@ -36,16 +36,16 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 
 // Parameters without optimizer state, by name: dense ones, and of per-expert
 // ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
-// or those in `bf16` as bfloat16, in panels where their form says so and
+// or those in `forms` in that form, of bfloat16 in panels only where
 // NewPanels() has room for them; on `device`, or where that is null on the
 // host. Takes the memory of what it returns and of one logical tensor, with a
 // device on the host that of one parameter. `checkpoint` is null for first
-// values by `seed`. Errors: those of CheckpointReader::Read, InitialValue and
-// CopyToDevice.
+// values by `seed`. Errors: those of CheckpointReader::Read, InitialValue,
+// NewInt8Weight and CopyToDevice.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
-    uint64_t seed, const Bf16Weights& bf16 = {}, Device* device = nullptr);
+    uint64_t seed, const WeightForms& forms = {}, Device* device = nullptr);
 
 }  // namespace gshard
 

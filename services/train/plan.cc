@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/ops/int8_panel.h"
 #include "services/train/job_options.h"
 #include "services/train/optimizer.h"
 
@@ -70,6 +71,18 @@ std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
     blocks.push_back({&Counts::positions, 2, model.max_positions, M});
   }
   return blocks;
+}
+
+// Bytes of its weights in a serving session.
+int64_t ServedBytes(const ParameterBlock& block, ComputeType type) {
+  if (!block.factor || type == ComputeType::kFloat32) {
+    return block.size() * kFloatBytes;
+  }
+  if (type == ComputeType::kBFloat16) return block.size() * kBFloatBytes;
+  // The rows of a table are the columns of a product's matrix.
+  const bool is_table = block.kind == &ParameterCounts::embeddings;
+  return block.count * Int8MatrixBytes(is_table ? block.columns : block.rows,
+                                       is_table ? block.rows : block.columns);
 }
 
 // Numbers that the optimizer keeps for one parameter.
@@ -164,15 +177,20 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   const auto optimizer = MakeOptimizer(options.optimizer);
   int64_t dense_state = 0;
   int64_t expert_state = 0;  // of all experts
-  int64_t dense_factors = 0, expert_factors = 0;
+  // Bytes of factors: of a rounded copy in training, and in serving.
+  int64_t dense_copies = 0, expert_copies = 0;
+  int64_t dense_served = 0, expert_served = 0;
   for (const ParameterBlock& block : ListParameters(model)) {
     plan.parameters.*block.kind += block.size();
     const int64_t state = block.count * OptimizerNumbers(*optimizer, block);
     (block.kind == &ParameterCounts::experts ? expert_state : dense_state) +=
         state;
-    if (block.factor && model.compute_type == ComputeType::kBFloat16) {
-      (block.kind == &ParameterCounts::experts ? expert_factors
-                                               : dense_factors) += block.size();
+    const bool of_experts = block.kind == &ParameterCounts::experts;
+    (of_experts ? expert_served : dense_served) +=
+        ServedBytes(block, model.compute_type);
+    if (block.factor && model.compute_type != ComputeType::kFloat32) {
+      (of_experts ? expert_copies : dense_copies) +=
+          block.size() * kBFloatBytes;
     }
   }
   const int64_t experts = plan.parameters.experts;
@@ -190,18 +208,16 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       (model.experts == 0 ? 0 : experts / model.experts * kChoices);
 
   // Training has a rounded copy beside what it updates, serving in its place.
-  const int64_t router_weights =
-      dense * kFloatBytes + dense_factors * kBFloatBytes;
-  const int64_t worker_weights = on_worker(experts) * kFloatBytes +
-                                 on_worker(expert_factors) * kBFloatBytes;
+  const int64_t router_weights = dense * kFloatBytes + dense_copies;
+  const int64_t worker_weights =
+      on_worker(experts) * kFloatBytes + on_worker(expert_copies);
   const int64_t row = model.model_width + model.expert_width;
   plan.router_serving = {
-      .weights = router_weights - dense_factors * kFloatBytes,
+      .weights = dense_served,
       .activations = EstimateBytes(RouterServingActivations(plan))};
-  plan.worker_serving = {
-      .weights = worker_weights - on_worker(expert_factors) * kFloatBytes,
-      .activations =
-          EstimateBytes(WorkerRows(plan) * (row + model.model_width))};
+  plan.worker_serving = {.weights = on_worker(expert_served),
+                         .activations = EstimateBytes(
+                             WorkerRows(plan) * (row + model.model_width))};
   plan.router_training = {
       .weights = router_weights,
       .gradients = kGradientCopies * dense * kFloatBytes,

@@ -102,16 +102,22 @@ class ServingWorkerSessionTest : public ::testing::TestWithParam<ComputeType> {
 
 INSTANTIATE_TEST_SUITE_P(Types, ServingWorkerSessionTest,
                          ::testing::Values(ComputeType::kFloat32,
-                                           ComputeType::kBFloat16));
+                                           ComputeType::kBFloat16,
+                                           ComputeType::kInt8));
 
 // What is held, what is accounted for and what is planned are one number: two
-// bytes for a factor of a product in bfloat16.
+// bytes for a factor of a product in bfloat16, one in int8, with eight bytes a
+// column.
 TEST_P(ServingWorkerSessionTest, HoldsItsWeightsOnce) {
   const int64_t factors = 2 * 64 * 128, biases = 64 + 128;
-  const int64_t factor_bytes = GetParam() == ComputeType::kBFloat16 ? 2 : 4;
+  const bool is_int8 = GetParam() == ComputeType::kInt8;
+  const int64_t factor_bytes = GetParam() == ComputeType::kBFloat16 ? 2
+                               : is_int8                            ? 1
+                                                                    : 4;
+  const int64_t column_bytes = is_int8 ? (64 + 128) * 8 : 0;
   const int64_t layers = std::ssize(MoeLayerNames(model_));
-  const int64_t expected =
-      std::ssize(Experts()) * layers * (factors * factor_bytes + biases * 4);
+  const int64_t expected = std::ssize(Experts()) * layers *
+                           (factors * factor_bytes + column_bytes + biases * 4);
   const MemoryAccount account(kMemory);
   const auto before = static_cast<int64_t>(GetBufferUsage().live_bytes);
   ASSERT_OK_AND_ASSIGN(const auto session,
@@ -137,8 +143,11 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
                                       Experts(), checkpoint.get(), 0));
   SegmentHost host(segments_);
   // In panels, where the processor has them.
-  for (const auto& [name, form] : host.bf16_weights()) {
-    EXPECT_EQ(form, (WeightForm{.batch_dims = 1, .row_dims = 1})) << name;
+  for (const auto& [name, form] : host.weight_forms()) {
+    EXPECT_EQ(form, (WeightForm{.batch_dims = 1,
+                                .row_dims = 1,
+                                .type = WeightTypeFor(GetParam())}))
+        << name;
   }
   for (const Segment& segment : segments_) {
     const TensorMap inputs = InputsOf(segment);
@@ -159,6 +168,12 @@ TEST_P(ServingWorkerSessionTest, AnswersAsFromTheFloatsOfTheCheckpoint) {
 TEST_P(ServingWorkerSessionTest, AnswersFromADeviceAsFromTheHost) {
   RegisterFakeDeviceKernels(ExpertOps());
   FakeDevice device;
+  if (GetParam() == ComputeType::kInt8) {
+    EXPECT_THAT(WorkerSession::Create(Spec(), kMemory, &device),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         HasSubstr("takes no weights of i8")));
+    return;
+  }
   ASSERT_OK_AND_ASSIGN(const auto host, WorkerSession::Create(Spec(), kMemory));
   const auto before = static_cast<int64_t>(GetBufferUsage().live_bytes);
   ASSERT_OK_AND_ASSIGN(const auto session,

@@ -62,11 +62,15 @@ inline TensorMap TinyParameters(const ModelConfig& config, uint64_t seed) {
 }
 
 // `parameters` as a serving session holds them.
-inline TensorMap AsServed(const Bf16Weights& weights, TensorMap parameters) {
+inline TensorMap AsServed(const WeightForms& weights, TensorMap parameters) {
   CastToBf16(weights, parameters);
   for (const auto& [name, form] : weights) {
     if (!form.in_panels()) continue;
     Tensor& tensor = parameters.at(name);
+    if (form.type == ElementType::kInt8) {
+      tensor = *RoundToInt8(tensor, form);
+      continue;
+    }
     tensor = InPanels(tensor, form.MatricesOf(tensor.dims()),
                       form.RowsOf(tensor.dims()));
   }

@@ -10,6 +10,8 @@
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/membership/training_memory.h"
 #include "services/graph/text.h"
+#include "services/graph/weight_forms.h"
+#include "services/model/layers.h"
 #include "services/model/transformer.h"
 #include "services/rpc/wire/tensor_frame.h"
 #include "services/segments/role_split.h"
@@ -70,11 +72,10 @@ void AddParameters(const ModelConfig& model, v1::WorkerSession* session) {
 int64_t ExpertBytes(const ModelConfig& model) {
   int64_t bytes = 0;
   for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
-    const bool rounded =
-        model.compute_type == ComputeType::kBFloat16 && spec.dims.size() > 2;
-    int64_t size = rounded ? sizeof(BFloat16) : sizeof(float);
-    for (size_t i = 1; i < spec.dims.size(); ++i) size *= spec.dims[i];
-    bytes += size;
+    const ElementType type = spec.dims.size() > 2
+                                 ? WeightTypeFor(model.compute_type)
+                                 : ElementType::kFloat32;
+    bytes += BytesOfExpert(type, spec.dims);
   }
   return bytes;
 }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/cluster/membership.h"
 #include "services/cluster/replica_placement.h"
+#include "services/config/model_config.h"
 #include "services/coordinator/membership/members.h"
 #include "services/coordinator/membership/session_plan.h"
 
@@ -62,6 +64,8 @@ struct ModelRequest {
   std::string version;  // empty: the checkpoint's step
   std::string checkpoint_directory;
   int32_t replicas = 0;  // 0: the default
+  // Of products; none: the model's own.
+  std::optional<ComputeType> weights = std::nullopt;
 };
 
 // One version of a model that is wanted.

@@ -67,12 +67,15 @@ ServedModels::ServedModels(
       options_(options),
       loads_(options.load_half_life) {}
 
-void ServedModels::Load(const Request& request, OnLoaded done) {
+void ServedModels::Load(Request request, OnLoaded done) {
   const absl::Status sound = CheckRequest(request);
   if (!sound.ok()) return done(sound);
-  const absl::StatusOr<ServableCheckpoint> checkpoint =
+  absl::StatusOr<ServableCheckpoint> checkpoint =
       OpenToServe(request.checkpoint_directory);
   if (!checkpoint.ok()) return done(checkpoint.status());
+  ComputeType& own = checkpoint->model.compute_type;
+  if (request.weights == own) request.weights.reset();
+  own = request.weights.value_or(own);
   const absl::StatusOr<std::string> session = SessionOf(request, *checkpoint);
   if (!session.ok()) return done(session.status());
   ServedModel* model = FindModel(*session);
@@ -135,21 +138,27 @@ absl::StatusOr<std::string> ServedModels::SessionOf(
   const auto is_free = [&](const std::string& session) {
     const Request* const served = Find(session);
     return served == nullptr ||
-           SameFolder(served->checkpoint_directory, checkpoint.directory);
+           (served->weights == request.weights &&
+            SameFolder(served->checkpoint_directory, checkpoint.directory));
   };
   const std::string& version = request.version;
+  const std::string own_version =
+      absl::StrCat(checkpoint.step,
+                   request.weights.has_value()
+                       ? absl::StrCat("-", ComputeTypeName(*request.weights))
+                       : "");
   std::string session =
-      absl::StrCat(request.name, "@",
-                   version.empty() ? absl::StrCat(checkpoint.step) : version);
+      absl::StrCat(request.name, "@", version.empty() ? own_version : version);
   if (!version.empty() && !is_free(session)) {
     return absl::AlreadyExistsError(
         absl::StrCat("version: ", session, " is served from ",
                      Find(session)->checkpoint_directory,
-                     "; expected another version for ", checkpoint.directory));
+                     "; expected another version for other weights, or for ",
+                     checkpoint.directory));
   }
   // Another training may end at the same step.
   for (int i = 2; !is_free(session); ++i) {
-    session = absl::StrCat(request.name, "@", checkpoint.step, "-", i);
+    session = absl::StrCat(request.name, "@", own_version, "-", i);
   }
   return session;
 }

@@ -91,7 +91,7 @@ class ServedModels {
   // What is asked of a model that is loaded, or being loaded, already is its
   // number of replicas. On the queue. Errors: those of
   // CoordinatorService.LoadModel.
-  void Load(const Request& request, OnLoaded done);
+  void Load(Request request, OnLoaded done);
   // What was asked for, as it was found then, and with the replicas of whoever
   // asked last for some; null if it is not there. On the queue.
   const Request* Find(const std::string& session) const;

@@ -442,6 +442,7 @@ v1::SessionInfo DescribeModel(const ServedModel& model,
   info.set_session(model.session);
   info.set_checkpoint_directory(model.request.checkpoint_directory);
   info.set_replicas(model.replicas);
+  info.set_weights(model.plan.router_load.router().model().compute_type());
   *info.mutable_placement() = model.placement;
   info.set_state(v1::SessionInfo::LOADING);
   if (model.phase != Phase::kLoading) {

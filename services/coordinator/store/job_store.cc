@@ -11,18 +11,29 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/file.h"
+#include "services/config/model_config_proto.h"
 #include "services/coordinator/store/progress_feed.h"
 #include "services/rpc/wire/status.h"
 
 namespace gshard {
 namespace {
 
-constexpr int64_t kSchema = 4;
+constexpr int64_t kSchema = 5;
 // What the next release may write, adding to it.
 constexpr int64_t kReadableSchema = kSchema + 1;
 
 // A file of schema n becomes one of n + 1.
 absl::Status Upgrade(Database& database, int64_t schema) {
+  if (schema == 4) {
+    for (const char* sql :
+         {"ALTER TABLE models ADD COLUMN weights INTEGER NOT NULL DEFAULT 0",
+          "ALTER TABLE previous_models ADD COLUMN weights INTEGER NOT NULL "
+          "DEFAULT 0",
+          "PRAGMA user_version = 5"}) {
+      RETURN_IF_ERROR(database.Run(sql));
+    }
+    return absl::OkStatus();
+  }
   if (schema == 3) {
     for (const char* sql :
          {"ALTER TABLE jobs ADD COLUMN submitter BLOB NOT NULL DEFAULT ''",
@@ -269,21 +280,25 @@ absl::Status JobStore::PutRow(const std::string& table,
   return database_->Run(
       absl::StrCat(
           "INSERT INTO ", table,
-          " (name, version, directory, replicas) VALUES (?, ?, ?, ?) ON "
-          "CONFLICT (name) DO UPDATE SET version = excluded.version, directory "
-          "= excluded.directory, replicas = excluded.replicas"),
-      {model.name, model.version, model.directory, int64_t{model.replicas}});
+          " (name, version, directory, replicas, weights) VALUES (?, ?, ?, ?, "
+          "?) ON CONFLICT (name) DO UPDATE SET version = excluded.version, "
+          "directory = excluded.directory, replicas = excluded.replicas, "
+          "weights = excluded.weights"),
+      {model.name, model.version, model.directory, int64_t{model.replicas},
+       int64_t{ComputeTypeToProto(model.weights)}});
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
     const std::string& table) {
   std::vector<StoredModel> models;
   RETURN_IF_ERROR(database_->Run(
-      absl::StrCat("SELECT name, version, directory, replicas FROM ", table,
-                   " ORDER BY name"),
-      {}, [&](const DatabaseRow& row) {
+      absl::StrCat("SELECT name, version, directory, replicas, weights FROM ",
+                   table, " ORDER BY name"),
+      {}, [&](const DatabaseRow& row) -> absl::Status {
+        ASSIGN_OR_RETURN(const auto weights,
+                         ComputeTypeFromProto(row.Integer(4)));
         models.push_back({row.Text(0), row.Text(1), row.Text(2),
-                          static_cast<int32_t>(row.Integer(3))});
+                          static_cast<int32_t>(row.Integer(3)), weights});
         return absl::OkStatus();
       }));
   return models;

@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/base/mutex.h"
+#include "services/config/model_config.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/store/database.h"
 #include "services/rpc/security/audit.h"
@@ -60,6 +61,7 @@ struct StoredModel {
   std::string version;  // empty: the checkpoint's step
   std::string directory;
   int32_t replicas = 0;  // as asked for; 0: the default
+  std::optional<ComputeType> weights = std::nullopt;  // none: the model's own
 
   bool operator==(const StoredModel&) const = default;
 };

@@ -30,7 +30,7 @@ absl::Status BindLetters(absl::string_view letters,
 absl::StatusOr<std::vector<ValueType>> InferEinsum(
     absl::Span<const ValueType> operands, const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
-  RETURN_IF_ERROR(ExpectFactors(operands, 0, 1));
+  RETURN_IF_ERROR(ExpectFactorAndWeights(operands, 0, 1));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "equation"));
   ASSIGN_OR_RETURN(const EinsumSpec spec,
                    ParseEinsum(StringAttribute(attributes, "equation")));

@@ -20,7 +20,9 @@ ValueType WithLast(const ValueType& ids, const Dim& last) {
 
 Types InferEmbedding(absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
-  RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
+  if (operands[0].type != ElementType::kInt8) {
+    RETURN_IF_ERROR(ExpectFloatOrBFloat(operands, 0));
+  }
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
   RETURN_IF_ERROR(ExpectInt(operands, 1));
   return std::vector<ValueType>{WithLast(operands[1], operands[0].shape[1])};

@@ -19,13 +19,18 @@ absl::Status ExpectFloats(absl::Span<const ValueType> operands, int i,
   return ExpectRank(operands, i, rank);
 }
 
+absl::Status ExpectRanks(absl::Span<const ValueType> operands, int rank0,
+                         int rank1) {
+  RETURN_IF_ERROR(ExpectRank(operands, 0, rank0));
+  return ExpectRank(operands, 1, rank1);
+}
+
 // Operands 0 and 1 of these ranks, of float32 or bfloat16.
 absl::Status ExpectProduct(absl::Span<const ValueType> operands, int rank0,
                            int rank1) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));
   RETURN_IF_ERROR(ExpectFactors(operands, 0, 1));
-  RETURN_IF_ERROR(ExpectRank(operands, 0, rank0));
-  return ExpectRank(operands, 1, rank1);
+  return ExpectRanks(operands, rank0, rank1);
 }
 
 absl::Status ExpectGroupSizes(absl::Span<const ValueType> operands,
@@ -36,7 +41,9 @@ absl::Status ExpectGroupSizes(absl::Span<const ValueType> operands,
 
 // rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H].
 Types InferDot(absl::Span<const ValueType> operands, const Attributes&) {
-  RETURN_IF_ERROR(ExpectProduct(operands, 2, 3));
+  RETURN_IF_ERROR(ExpectOperands(operands, 3));
+  RETURN_IF_ERROR(ExpectFactorAndWeights(operands, 0, 1));
+  RETURN_IF_ERROR(ExpectRanks(operands, 2, 3));
   const Shape& weights = operands[1].shape;
   RETURN_IF_ERROR(ExpectShape(operands, 0, {operands[0].shape[0], weights[1]}));
   RETURN_IF_ERROR(ExpectGroupSizes(operands, weights[0]));

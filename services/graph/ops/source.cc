@@ -16,6 +16,9 @@ absl::StatusOr<std::vector<ValueType>> InferInput(
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
   ASSIGN_OR_RETURN(const ElementType type,
                    ParseElementType(StringAttribute(attributes, "type")));
+  if (type == ElementType::kInt8) {
+    return absl::InvalidArgumentError("expected i8 of parameters only");
+  }
   return std::vector<ValueType>{{type, ShapeAttribute(attributes, "shape")}};
 }
 
@@ -24,7 +27,7 @@ absl::StatusOr<std::vector<ValueType>> InferParameter(
   RETURN_IF_ERROR(ExpectOperands(operands, 0));
   RETURN_IF_ERROR(ExpectAttribute<std::string>(attributes, "name"));
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
-  ASSIGN_OR_RETURN(const ElementType type, FloatTypeAttribute(attributes));
+  ASSIGN_OR_RETURN(const ElementType type, WeightTypeAttribute(attributes));
   return std::vector<ValueType>{{type, ShapeAttribute(attributes, "shape")}};
 }
 

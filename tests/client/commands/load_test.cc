@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "client/commands.h"
 #include "proto/gshard/v1/coordinator.grpc.pb.h"
 #include "tests/client/command_run.h"
@@ -15,6 +19,7 @@ namespace {
 class FakeCoordinator final : public v1::CoordinatorService::Service {
  public:
   const std::string& address() const { return server_.address(); }
+  const v1::LoadModelRequest& loaded() const { return loaded_; }
 
   grpc::Status LoadModel(grpc::ServerContext*,
                          const v1::LoadModelRequest* request,
@@ -65,6 +70,22 @@ TEST(LoadCommandTest, WarnsOfReplicasThatCannotBe) {
             "with 2 workers; the others are made when more join\n");
 }
 
+TEST(LoadCommandTest, SaysWhichWeightsItWants) {
+  FakeCoordinator coordinator;
+  const ScratchFolder folder;
+  folder.Write("manifest.json", "{}");
+  for (const auto& [flags, weights] :
+       std::map<std::string, v1::ModelConfig::ComputeType>{
+           {"--json", v1::ModelConfig::COMPUTE_TYPE_UNSPECIFIED},
+           {"--weights=int8", v1::ModelConfig::INT8},
+           {"--weights=float32", v1::ModelConfig::FLOAT32}}) {
+    ASSERT_OK(CommandRun(LoadCommand, {"demo", folder.path(), flags,
+                                       "--coordinator", coordinator.address()})
+                  .status);
+    EXPECT_EQ(coordinator.loaded().weights(), weights) << flags;
+  }
+}
+
 TEST(LoadCommandTest, WrongCallsAreUsageErrors) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{
@@ -72,7 +93,8 @@ TEST(LoadCommandTest, WrongCallsAreUsageErrors) {
            {"demo"},
            {"demo", "/checkpoint", "--rollback"},
            {"demo", "--rollback", "--coordinator=nowhere"},
-           {"demo", "--rollback", "--replicas=17"}}) {
+           {"demo", "--rollback", "--replicas=17"},
+           {"demo", "/checkpoint", "--weights=int4"}}) {
     EXPECT_TRUE(IsUsageError(CommandRun(LoadCommand, arguments).status));
   }
 }

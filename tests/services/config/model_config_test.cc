@@ -162,8 +162,32 @@ TEST(ModelConfigTest, NamesTheFieldTheRangeAndTheValue) {
   }
 }
 
+TEST(ModelConfigTest, ComputeTypesHaveNamesAndNumbers) {
+  for (const ComputeType type :
+       {ComputeType::kFloat32, ComputeType::kBFloat16, ComputeType::kInt8}) {
+    ASSERT_OK_AND_ASSIGN(const ComputeType parsed,
+                         ParseComputeType(ComputeTypeName(type)));
+    EXPECT_EQ(parsed, type);
+    ASSERT_OK_AND_ASSIGN(const std::optional<ComputeType> number,
+                         ComputeTypeFromProto(ComputeTypeToProto(type)));
+    EXPECT_EQ(number, type);
+  }
+  EXPECT_THAT(ParseComputeType("int4"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("int8, got 'int4'")));
+  EXPECT_EQ(ComputeTypeToProto(std::nullopt), 0);
+  ASSERT_OK_AND_ASSIGN(const auto none, ComputeTypeFromProto(0));
+  EXPECT_EQ(none, std::nullopt);
+  for (const int64_t number : {int64_t{-1}, int64_t{4}, int64_t{1} << 32}) {
+    EXPECT_THAT(
+        ComputeTypeFromProto(number).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got number")));
+  }
+}
+
 TEST(ModelConfigTest, ChecksFieldsAgainstEachOther) {
   const BadText cases[] = {
+      {"wire_type: INT8", "wire_type: expected FLOAT32 or BFLOAT16, got INT8"},
       {"experts: 1",
        "experts: expected 0 (dense) or 2 to 2048, as each token "
        "has two choices, got 1"},

@@ -200,6 +200,9 @@ TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
       {"model { experts: 1 }",
        "model.experts: expected 0 (dense) or 2 to 2048, as each token has two "
        "choices, got 1"},
+      {"model { compute_type: INT8 }",
+       "model.compute_type: expected FLOAT32 or BFLOAT16 to train, got INT8; "
+       "load the trained model with that type of weights"},
       {"max_length: 1025",
        "max_length: expected at most model.max_positions, which is 1024, got "
        "1025"},

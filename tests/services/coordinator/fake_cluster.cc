@@ -89,13 +89,14 @@ absl::Status FakeCluster::Cancel(const std::string& job) {
   return FromGrpcStatus(stub_->CancelJob(&context, request, &response));
 }
 
-absl::StatusOr<std::string> FakeCluster::LoadModel(const std::string& name,
-                                                   const std::string& version,
-                                                   const std::string& directory,
-                                                   int32_t replicas) {
+absl::StatusOr<std::string> FakeCluster::LoadModel(
+    const std::string& name, const std::string& version,
+    const std::string& directory, int32_t replicas,
+    v1::ModelConfig::ComputeType weights) {
   grpc::ClientContext context;
   SetDeadline(context, kLong);
   v1::LoadModelRequest request;
+  request.set_weights(weights);
   request.set_name(name);
   request.set_version(version);
   request.set_checkpoint_directory(directory);

@@ -44,10 +44,10 @@ class FakeCluster {
 
   absl::Status Submit(const TrainingJob& job, bool resume = false);
   absl::Status Cancel(const std::string& job);
-  absl::StatusOr<std::string> LoadModel(const std::string& name,
-                                        const std::string& version,
-                                        const std::string& directory,
-                                        int32_t replicas = 0);
+  absl::StatusOr<std::string> LoadModel(
+      const std::string& name, const std::string& version,
+      const std::string& directory, int32_t replicas = 0,
+      v1::ModelConfig::ComputeType weights = {});
   absl::Status UnloadModel(const std::string& session);
   v1::DescribeResponse Describe(bool include_experts = false);
 

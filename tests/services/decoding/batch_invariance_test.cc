@@ -77,7 +77,7 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
                      .eos = kEos,
                      .never = {0, 2, kBos},
                      .unk = kUnknown}) {
-    CastToBf16(translator_.bf16_weights(), parameters_);
+    parameters_ = AsServed(translator_.weight_forms(), parameters_);
     for (int i = 0; i < kSentences; ++i) {
       sentences_.push_back(RandomSentence(i));
       auto alone = translator_.Translate({&sentences_.back(), 1}, parameters_,
@@ -91,7 +91,8 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
     ModelConfig config = TinyConfig();
     // A MoE each; running_batch_test has dense layers too.
     config.encoder_layers = config.decoder_layers = 1;
-    config.compute_type = config.wire_type = GetParam();
+    config.compute_type = GetParam();
+    if (GetParam() != ComputeType::kInt8) config.wire_type = GetParam();
     return config;
   }
 
@@ -166,7 +167,8 @@ TEST_P(BatchInvarianceTest, SameTokensAndScoresInAnyCompany) {
 
 INSTANTIATE_TEST_SUITE_P(Types, BatchInvarianceTest,
                          ::testing::Values(ComputeType::kFloat32,
-                                           ComputeType::kBFloat16));
+                                           ComputeType::kBFloat16,
+                                           ComputeType::kInt8));
 
 }  // namespace
 }  // namespace gshard

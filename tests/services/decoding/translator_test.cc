@@ -149,10 +149,10 @@ TEST(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
       config, *BuildEncodeProgram(config), *BuildDecodeProgram(config),
       {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}});
   TensorMap rows = TinyParameters(config, /*seed=*/7);
-  CastToBf16(translator.bf16_weights(), rows);
-  const TensorMap panels = AsServed(translator.bf16_weights(), rows);
+  CastToBf16(translator.weight_forms(), rows);
+  const TensorMap panels = AsServed(translator.weight_forms(), rows);
   std::vector<std::string> row_major;
-  for (const auto& [name, form] : translator.bf16_weights()) {
+  for (const auto& [name, form] : translator.weight_forms()) {
     if (!form.in_panels()) row_major.push_back(name);
   }
   // Its rows are looked up, too.

@@ -56,7 +56,7 @@ TEST(ExecutorTest, RoundsParametersOfBFloat16) {
     EXPECT_TRUE(TensorEqual(y[0], Cast(rounded, kFloat)));
   }
   TensorMap parameters = {{"w", w}, {"other", w}};
-  CastToBf16(executor.bf16_weights(), parameters);
+  CastToBf16(executor.weight_forms(), parameters);
   EXPECT_TRUE(TensorEqual(parameters.at("w"), rounded));
   EXPECT_EQ(parameters.at("other").raw(), w.raw());
   EXPECT_THAT(executor.Run({}, {{"w", Tensor::Ints({3}, {1, 2, 3})}}),

@@ -210,6 +210,30 @@ TEST(TrainProgramTest, OnlyProductsAndTheWireAreOfBFloat16) {
   }
 }
 
+TEST(TrainProgramTest, Int8IsForServing) {
+  ModelConfig config = TinyConfig();
+  config.compute_type = ComputeType::kInt8;
+  EXPECT_THAT(BuildTrainProgram(config, LossConfig()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       ::testing::HasSubstr("to train, got INT8")));
+  // Weights of products alone are int8, not the gate's.
+  ASSERT_OK_AND_ASSIGN(const Program program, BuildEncodeProgram(config));
+  std::set<std::string> readers;
+  for (const Node& node : program.nodes) {
+    for (const ValueId input : node.inputs) {
+      if (program.type(input).type != ElementType::kInt8) continue;
+      readers.insert(node.op->name);
+      EXPECT_EQ(program.producer(input).op->name, "parameter");
+    }
+  }
+  EXPECT_THAT(readers, ::testing::ElementsAre("einsum", "ragged_dot"));
+  for (const Node* node : program.NodesOf("parameter")) {
+    if (absl::StrContains(StringAttribute(node->attributes, "name"), "gate")) {
+      EXPECT_EQ(program.type(node->outputs[0]).type, ElementType::kFloat32);
+    }
+  }
+}
+
 // Both z-losses change the gradients of what makes the logits.
 TEST(TrainProgramTest, ZLossesAct) {
   const ModelConfig config = TinyConfig();

@@ -115,7 +115,7 @@ TEST(EinsumTest, FactorsInPanelsGiveTheSameBits) {
         {"blnd,ndm->blm", 2},
         {"bm,md->bd", 1}}) {
     ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));
-    EXPECT_EQ(RowLettersOfB(spec), row_letters);
+    EXPECT_EQ(MatrixOf(spec), (MatrixOfB{row_letters, false}));
     const Tensor a = Cast(OfLetters(spec.a, 1, sizes), ElementType::kBFloat16);
     const Tensor b = Cast(OfLetters(spec.b, 2, sizes), ElementType::kBFloat16);
     int64_t rows = 1;
@@ -126,12 +126,16 @@ TEST(EinsumTest, FactorsInPanelsGiveTheSameBits) {
   }
 }
 
-// Transposed, batched, or with a on the right-hand side.
-TEST(EinsumTest, OtherFactorsHaveNoRowLetters) {
-  for (const char* text :
-       {"blm,vm->blv", "bij,bjk->bik", "mb,md->bd", "bm,md->db"}) {
+TEST(EinsumTest, AFactorMayBeTransposed) {
+  ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum("blm,vm->blv"));
+  EXPECT_EQ(MatrixOf(spec), (MatrixOfB{1, true}));
+}
+
+// Batched, or with a on the right-hand side.
+TEST(EinsumTest, OtherFactorsAreNoMatrix) {
+  for (const char* text : {"bij,bjk->bik", "mb,md->bd", "bm,md->db"}) {
     ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));
-    EXPECT_EQ(RowLettersOfB(spec), 0) << text;
+    EXPECT_EQ(MatrixOf(spec), MatrixOfB()) << text;
   }
 }
 

@@ -83,7 +83,7 @@ TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
   std::vector<ParameterSpec> specs = Specs();
   specs[0].dims = {8, 4, 16};
   specs[1].dims = {3, 8, 64};
-  const Bf16Weights forms = {{"dense", {0, 2}}, {"moe.wi", {1, 1}}};
+  const WeightForms forms = {{"dense", {0, 2}}, {"moe.wi", {1, 1}}};
   ASSERT_OK_AND_ASSIGN(const TensorMap whole,
                        ReadParameters(specs, {0, 2}, nullptr, 11));
   ASSERT_OK_AND_ASSIGN(const TensorMap read,

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/model/parameters.h"
 #include "services/model/transformer.h"
+#include "services/ops/int8_panel.h"
 #include "services/train/plan_report.h"
 #include "tests/testing/status_matchers.h"
 
@@ -244,6 +245,20 @@ TEST(PlanTest, CountsRoundedWeights) {
   const int64_t dense = plan.parameters.Total() - plan.parameters.experts;
   EXPECT_EQ(plan.router_serving.weights, 4 * dense - 2 * rounded);
   EXPECT_EQ(plan.router_training.weights, 4 * dense + 2 * rounded);
+}
+
+// A byte a weight, and a scale and a sum for each column.
+TEST(PlanTest, CountsWeightsOfInt8) {
+  ModelConfig model = TinyModel();
+  model.model_width = model.expert_width = model.ffn_width = 64;
+  model.source_vocabulary_size = model.target_vocabulary_size = 1000;
+  ASSERT_OK_AND_ASSIGN(const Plan floats, MakePlan(model, {.workers = 3}));
+  model.compute_type = ComputeType::kInt8;
+  ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan(model, {.workers = 3}));
+  const int64_t M = model.model_width, H = model.expert_width;
+  EXPECT_EQ(plan.worker_serving.weights,
+            3 * 2 * (Int8MatrixBytes(M, H) + Int8MatrixBytes(H, M)));
+  EXPECT_LT(plan.router_serving.weights, floats.router_serving.weights * 3 / 4);
 }
 
 TEST(PlanTest, PlansADenseModelWithoutWorkersToUse) {

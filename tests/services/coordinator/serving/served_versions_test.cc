@@ -141,6 +141,32 @@ TEST_F(ServedVersionsTest, AVersionIsOfOneCheckpoint) {
   EXPECT_EQ(Session().checkpoint_directory(), other);
 }
 
+TEST_F(ServedVersionsTest, OtherWeightsAreAnotherVersion) {
+  Start(1, 1, /*keep=*/true);
+  ASSERT_OK(cluster_->LoadModel("m", "", *directory_));
+  const std::string own = Session().session();
+  const auto load = [&](const std::string& version,
+                        v1::ModelConfig::ComputeType weights) {
+    return cluster_->LoadModel("m", version, *directory_, 0, weights);
+  };
+  // What it is served with already.
+  ASSERT_OK_AND_ASSIGN(std::string session, load("", v1::ModelConfig::FLOAT32));
+  EXPECT_EQ(session, own);
+  ASSERT_OK_AND_ASSIGN(session, load("", v1::ModelConfig::INT8));
+  EXPECT_EQ(session, own + "-int8");
+  EXPECT_EQ(Session().weights(), v1::ModelConfig::INT8);
+  EXPECT_EQ(router_->last_load().router().model().compute_type(),
+            v1::ModelConfig::INT8);
+  EXPECT_THAT(load(own.substr(2) + "-int8", v1::ModelConfig::BFLOAT16),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("another version for other weights")));
+  cluster_->RestartCoordinator();
+  EXPECT_EQ(WaitForReplicas(1).session(), own + "-int8");
+  EXPECT_EQ(Session().weights(), v1::ModelConfig::INT8);
+  ASSERT_OK_AND_ASSIGN(session, Rollback("m"));
+  EXPECT_EQ(session, own);
+}
+
 TEST_F(ServedVersionsTest, TheNextCoordinatorKnowsWhatWasServedBefore) {
   Start(1, 1, /*keep=*/true);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));

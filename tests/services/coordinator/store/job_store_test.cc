@@ -102,15 +102,16 @@ TEST(JobStoreTest, KeepsOneModelOfAName) {
   ASSERT_OK_AND_ASSIGN(auto store, JobStore::Open(scratch / "state"));
   ASSERT_OK(store->PutModel({"m", "", "/a"}));
   ASSERT_OK(store->PutModel({"b", "1", "/b"}));
-  ASSERT_OK(store->PutModel({"m", "2", "/c"}, StoredModel{"m", "", "/a"}));
-  ASSERT_OK(store->PutModel({"m", "2", "/c"}));  // as it is
+  const StoredModel other{"m", "2", "/c", 3, ComputeType::kInt8};
+  ASSERT_OK(store->PutModel(other, StoredModel{"m", "", "/a"}));
+  ASSERT_OK(store->PutModel(other));  // as it is
   ASSERT_OK(store->RemoveModel("b", "another"));
   EXPECT_EQ(store->Models()->size(), 2u);
   ASSERT_OK(store->RemoveModel("b", ""));
   store = nullptr;
   ASSERT_OK_AND_ASSIGN(store, JobStore::Open(scratch / "state"));
   ASSERT_OK_AND_ASSIGN(const std::vector<StoredModel> models, store->Models());
-  EXPECT_THAT(models, ElementsAre(StoredModel{"m", "2", "/c"}));
+  EXPECT_THAT(models, ElementsAre(other));
   ASSERT_OK_AND_ASSIGN(const auto previous, store->PreviousModels());
   EXPECT_THAT(previous, ElementsAre(StoredModel{"m", "", "/a"}));
 }
@@ -247,11 +248,11 @@ TEST(JobStoreTest, ALaterSchemaIsRefused) {
   {
     ASSERT_OK_AND_ASSIGN(const auto database,
                          Database::Open(scratch / "state/coordinator.db"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 6"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 7"));
   }
   EXPECT_THAT(JobStore::Open(scratch / "state"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("expected schema 5 or lower, got 6")));
+                       HasSubstr("expected schema 6 or lower, got 7")));
 }
 
 TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
@@ -322,7 +323,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
     EXPECT_EQ(added, 8);
     ASSERT_OK(
         database->Run("PRAGMA user_version", {}, [](const DatabaseRow& row) {
-          EXPECT_EQ(row.Integer(0), 5);
+          EXPECT_EQ(row.Integer(0), 6);
           return absl::OkStatus();
         }));
   };
@@ -333,7 +334,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
         "ALTER TABLE models ADD COLUMN later INTEGER NOT NULL DEFAULT 7"));
     ASSERT_OK(database->Run("UPDATE models SET later = 8"));
     ASSERT_OK(database->Run("UPDATE jobs SET job = job || 'later: 7'"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 5"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 6"));
   }
   look();
   {

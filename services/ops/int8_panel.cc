@@ -1,0 +1,378 @@
+#include "services/ops/int8_panel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
+
+#include "services/base/check.h"
+#include "services/base/parallel.h"
+#include "services/ops/bf16_panel.h"
+#include "services/ops/simd.h"
+#include "services/tensor/buffer.h"
+
+namespace gshard {
+namespace {
+
+constexpr int64_t kColumns = kPanelColumns;
+constexpr int32_t kZero = 128;      // what a zero of a row is stored as
+constexpr float kLargest = 127.0f;  // of the absolute values that are stored
+// Where all are smaller they count as zeros: 127 / kSmallest is still finite.
+constexpr float kSmallest = 1e-36f;
+
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Columns that are stored of a panel with n.
+int64_t PanelWidth(int64_t n) { return RoundUp(std::min(n, kColumns), 16); }
+
+// A panel of a matrix with k rows, `width` columns wide.
+template <typename Byte>
+struct Panel {
+  Panel(Byte* bytes, int64_t k, int64_t width)
+      : elements(bytes),
+        scales(bytes + RoundUp(k, 4) * width),
+        corrections(scales + width * sizeof(float)) {}
+
+  Byte* elements;     // i8
+  Byte* scales;       // f32
+  Byte* corrections;  // i32
+};
+
+// What values with this largest absolute value are multiplied by to be rounded,
+// and the other way.
+struct Scale {
+  explicit Scale(float largest) {
+    if (!std::isfinite(largest)) {
+      back = std::numeric_limits<float>::quiet_NaN();
+    } else if (largest >= kSmallest) {
+      to = kLargest / largest;
+      back = largest / kLargest;
+    }
+  }
+  float to = 0.0f, back = 0.0f;
+};
+
+// To the nearest, of two to the even one. What has no scale is zero.
+inline int32_t Round(float x, float to) {
+  return static_cast<int32_t>(std::rint(to == 0.0f ? 0.0f : x * to));
+}
+
+// Bits of a float without its sign: they have the order of absolute values,
+// with NaN above them.
+inline int32_t Size(float x) { return std::bit_cast<int32_t>(x) & 0x7fffffff; }
+
+// Not finite if one is not.
+GSHARD_SIMD float LargestOf(const float* x, int64_t size) {
+  int32_t most = 0;
+  for (int64_t i = 0; i < size; ++i) most = std::max(most, Size(x[i]));
+  return std::bit_cast<float>(most);
+}
+
+// Four rows of a panel as they were, zeros where k or the columns end.
+using FourRows = float[4][kColumns];
+
+GSHARD_SIMD void FindLargest(const FourRows& rows, int32_t* most) {
+  for (int64_t r = 0; r < 4; ++r) {
+    for (int64_t j = 0; j < kColumns; ++j) {
+      most[j] = std::max(most[j], Size(rows[r][j]));
+    }
+  }
+}
+
+// Adds to the sums of columns; an element of `fours` is four of a column.
+GSHARD_SIMD void RoundRows(const FourRows& rows, const float* to, int32_t* sums,
+                           uint32_t* fours) {
+  for (int64_t j = 0; j < kColumns; ++j) {
+    uint32_t four = 0;
+    for (int64_t r = 0; r < 4; ++r) {
+      const int32_t x = Round(rows[r][j], to[j]);
+      sums[j] += x;
+      four |= (static_cast<uint32_t>(x) & 0xff) << (8 * r);
+    }
+    fours[j] = four;
+  }
+}
+
+// n columns from `matrix` on, of one with k rows, whose element [i, j] is
+// matrix[i * row_step + j * column_step].
+void RoundPanel(const float* matrix, int64_t row_step, int64_t column_step,
+                int64_t k, int64_t n, int8_t* bytes) {
+  const int64_t width = PanelWidth(n);
+  const Panel<int8_t> panel(bytes, k, width);
+  FourRows rows = {};
+  const auto read = [&](int64_t i) {
+    for (int64_t r = 0; r < 4; ++r) {
+      for (int64_t j = 0; j < n; ++j) {
+        rows[r][j] =
+            i + r < k ? matrix[(i + r) * row_step + j * column_step] : 0.0f;
+      }
+    }
+  };
+  int32_t most[kColumns] = {}, sums[kColumns] = {};
+  for (int64_t i = 0; i < k; i += 4) {
+    read(i);
+    FindLargest(rows, most);
+  }
+  float to[kColumns] = {};
+  for (int64_t j = 0; j < width; ++j) {
+    const Scale scale(std::bit_cast<float>(most[j]));
+    to[j] = scale.to;
+    std::memcpy(panel.scales + j * sizeof(float), &scale.back, sizeof(float));
+  }
+  for (int64_t i = 0; i < k; i += 4) {
+    uint32_t fours[kColumns];
+    read(i);
+    RoundRows(rows, to, sums, fours);
+    std::memcpy(bytes + i * width, fours, width * sizeof(uint32_t));
+  }
+  for (int64_t j = 0; j < width; ++j) {
+    const int32_t correction = kZero * sums[j];
+    std::memcpy(panel.corrections + j * sizeof(int32_t), &correction,
+                sizeof(int32_t));
+  }
+}
+
+void RoundRowPlainly(const float* x, int64_t k, float to, uint8_t* row) {
+  for (int64_t i = 0; i < k; ++i) {
+    row[i] = static_cast<uint8_t>(Round(x[i], to) + kZero);
+  }
+}
+
+// m rows of c and one panel.
+using PanelFunction = void (*)(int64_t m, int64_t n, int64_t k,
+                               const uint8_t* a, const float* a_scales,
+                               const int8_t* panel, float* c, int64_t c_stride);
+
+void MultiplyPlainly(int64_t m, int64_t n, int64_t k, const uint8_t* a,
+                     const float* a_scales, const int8_t* bytes, float* c,
+                     int64_t c_stride) {
+  const int64_t width = PanelWidth(n), stride = RoundUp(k, 4);
+  const Panel<const int8_t> panel(bytes, k, width);
+  for (int64_t r = 0; r < m; ++r) {
+    int32_t sums[kColumns] = {};
+    for (int64_t i = 0; i < stride; ++i) {
+      const int8_t* const b = bytes + i / 4 * width * 4 + i % 4;
+      const int32_t x = a[r * stride + i];
+      for (int64_t j = 0; j < width; ++j) sums[j] += x * b[4 * j];
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      float scale;
+      int32_t correction;
+      std::memcpy(&scale, panel.scales + j * sizeof(float), sizeof(float));
+      std::memcpy(&correction, panel.corrections + j * sizeof(int32_t),
+                  sizeof(int32_t));
+      c[r * c_stride + j] =
+          static_cast<float>(sums[j] - correction) * (a_scales[r] * scale);
+    }
+  }
+}
+
+#if defined(__x86_64__)
+
+#define GSHARD_VNNI \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
+
+#ifdef __clang__
+#define GSHARD_UNROLL _Pragma("unroll")
+#else
+#define GSHARD_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+// oneDNN is asked, so that DNNL_MAX_CPU_ISA holds for all products.
+bool HasVnni() {
+  static const bool has = [] {
+    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    return isa == dnnl_cpu_isa_avx512_core_vnni ||
+           isa == dnnl_cpu_isa_avx512_core_bf16 ||
+           isa == dnnl_cpu_isa_avx512_core_amx;
+  }();
+  return has;
+}
+
+GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
+                                   uint8_t* row) {
+  const __m512 factor = _mm512_set1_ps(to);
+  const __m512i zero = _mm512_set1_epi32(kZero);
+  for (int64_t i = 0; i < k; i += 16) {
+    const __mmask16 mask =
+        k - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (k - i)) - 1);
+    const __m512 scaled =
+        _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), factor);
+    // Where the scale is NaN there may be NaN, which becomes 0.
+    const __mmask16 ordered = _mm512_cmp_ps_mask(
+        _mm512_abs_ps(scaled), _mm512_set1_ps(kLargest + 1.0f), _CMP_LT_OQ);
+    const __m512i rounded = _mm512_maskz_cvtps_epi32(ordered, scaled);
+    _mm512_mask_cvtepi32_storeu_epi8(row + i, mask,
+                                     _mm512_add_epi32(rounded, zero));
+  }
+}
+
+// Rows of c whose sums are in registers at the same time: 24 of the 32.
+constexpr int64_t kRows = 8;
+
+// kCount rows of c and n columns, which are kWidth vectors.
+template <int kCount, int kWidth>
+GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
+                               const float* a_scales, const int8_t* bytes,
+                               float* c, int64_t c_stride) {
+  const int64_t stride = (k + 3) / 4 * 4;
+  const int8_t* b = bytes;
+  __m512i sums[kCount][kWidth];
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) sums[r][v] = _mm512_setzero_si512();
+  }
+  for (int64_t i = 0; i < stride; i += 4, b += 64 * kWidth) {
+    __m512i columns[kWidth];
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) columns[v] = _mm512_load_si512(b + 64 * v);
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      int32_t four;
+      std::memcpy(&four, a + r * stride + i, sizeof(four));
+      const __m512i row = _mm512_set1_epi32(four);
+      GSHARD_UNROLL
+      for (int v = 0; v < kWidth; ++v) {
+        sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], row, columns[v]);
+      }
+    }
+  }
+  const int8_t* const scales = b;
+  const int8_t* const corrections = scales + 64 * kWidth;
+  GSHARD_UNROLL
+  for (int v = 0; v < kWidth; ++v) {
+    const __mmask16 mask =
+        n - 16 * v >= 16 ? 0xffff
+                         : static_cast<__mmask16>((1u << (n - 16 * v)) - 1);
+    const __m512 scale = _mm512_load_ps(scales + 64 * v);
+    const __m512i correction = _mm512_load_si512(corrections + 64 * v);
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      // With a mask of all, as GCC 12 warns of its own function without.
+      const __m512 sum = _mm512_maskz_cvtepi32_ps(
+          0xffff, _mm512_sub_epi32(sums[r][v], correction));
+      _mm512_mask_storeu_ps(
+          c + r * c_stride + 16 * v, mask,
+          _mm512_mul_ps(sum,
+                        _mm512_mul_ps(_mm512_set1_ps(a_scales[r]), scale)));
+    }
+  }
+}
+
+using BlockFunction = void (*)(int64_t n, int64_t k, const uint8_t* a,
+                               const float* a_scales, const int8_t* bytes,
+                               float* c, int64_t c_stride);
+
+// By the number of rows.
+template <int kWidth>
+constexpr BlockFunction kBlocks[kRows + 1] = {nullptr,
+                                              &MultiplyBlock<1, kWidth>,
+                                              &MultiplyBlock<2, kWidth>,
+                                              &MultiplyBlock<3, kWidth>,
+                                              &MultiplyBlock<4, kWidth>,
+                                              &MultiplyBlock<5, kWidth>,
+                                              &MultiplyBlock<6, kWidth>,
+                                              &MultiplyBlock<7, kWidth>,
+                                              &MultiplyBlock<8, kWidth>};
+
+void MultiplyByVectors(int64_t m, int64_t n, int64_t k, const uint8_t* a,
+                       const float* a_scales, const int8_t* panel, float* c,
+                       int64_t c_stride) {
+  const int64_t vectors = PanelWidth(n) / 16;
+  const BlockFunction* const blocks = vectors == 3   ? kBlocks<3>
+                                      : vectors == 2 ? kBlocks<2>
+                                                     : kBlocks<1>;
+  for (int64_t r = 0; r < m; r += kRows) {
+    blocks[std::min(kRows, m - r)](n, k, a + r * RoundUp(k, 4), a_scales + r,
+                                   panel, c + r * c_stride, c_stride);
+  }
+}
+
+#else
+
+bool HasVnni() { return false; }
+void RoundRowByVectors(const float*, int64_t, float, uint8_t*) {
+  CHECK(HasVnni());
+}
+constexpr PanelFunction MultiplyByVectors = MultiplyPlainly;
+
+#endif
+
+}  // namespace
+
+Tensor NewInt8Panels(Dims dims, int64_t batch, int64_t rows) {
+  const int64_t size = NumElements(dims);
+  CHECK(size > 0 && rows <= kMaxInt8Depth && size % (batch * rows) == 0);
+  const int64_t columns = size / (batch * rows);
+  return Tensor::Panels(ElementType::kInt8, std::move(dims), rows,
+                        batch * Int8MatrixBytes(rows, columns));
+}
+
+void RoundMatrix(const Tensor& matrix, int64_t index, bool transposed,
+                 Tensor& panels) {
+  const int64_t rows = panels.panel_rows(), columns = matrix.size() / rows;
+  const int64_t bytes = Int8MatrixBytes(rows, columns);
+  CHECK(matrix.size() == rows * columns && index >= 0 &&
+        (index + 1) * bytes <= static_cast<int64_t>(panels.bytes()));
+  const float* const from = matrix.f32();
+  int8_t* const to = panels.panels<int8_t>() + index * bytes;
+  ParallelFor((columns + kColumns - 1) / kColumns, [&](int64_t i) {
+    const int64_t column = i * kColumns;
+    const int64_t column_step = transposed ? rows : 1;
+    RoundPanel(from + column * column_step, transposed ? 1 : columns,
+               column_step, rows, std::min(kColumns, columns - column),
+               to + Int8PanelOffset(rows, column));
+  });
+}
+
+Int8Rows::Int8Rows(const float* rows, int64_t m, int64_t k)
+    : k_(k),
+      elements_(AllocateBuffer(m * stride())),
+      scales_(AllocateBuffer(m * sizeof(float))) {
+  auto* const elements = reinterpret_cast<uint8_t*>(elements_.get());
+  auto* const scales = reinterpret_cast<float*>(scales_.get());
+  const auto round = HasVnni() ? &RoundRowByVectors : &RoundRowPlainly;
+  ParallelForChunks(m, ChunkSize(k), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const Scale scale(LargestOf(rows + i * k, k));
+      uint8_t* const row = elements + i * stride();
+      round(rows + i * k, k, scale.to, row);
+      std::fill(row + k, row + stride(), 0);  // times zeros of b
+      scales[i] = scale.back;
+    }
+  });
+}
+
+void MultiplyInt8(int64_t m, int64_t n, const Int8Rows& a, int64_t first,
+                  const int8_t* panels, float* c, int64_t c_stride) {
+  const PanelFunction multiply =
+      HasVnni() ? MultiplyByVectors : MultiplyPlainly;
+  for (int64_t j = 0; j < n; j += kColumns) {
+    multiply(m, std::min(kColumns, n - j), a.k(), a.row(first),
+             a.scales() + first, panels + Int8PanelOffset(a.k(), j), c + j,
+             c_stride);
+  }
+}
+
+void ReadInt8Column(const int8_t* panels, int64_t k, int64_t n, int64_t column,
+                    float* to) {
+  const int64_t begin = column / kColumns * kColumns;
+  const int64_t width = PanelWidth(n - begin);
+  const Panel<const int8_t> panel(panels + Int8PanelOffset(k, begin), k, width);
+  const int64_t j = column - begin;
+  float scale;
+  std::memcpy(&scale, panel.scales + j * sizeof(float), sizeof(float));
+  for (int64_t i = 0; i < k; ++i) {
+    to[i] = scale * panel.elements[(i / 4 * width + j) * 4 + i % 4];
+  }
+}
+
+}  // namespace gshard

@@ -1,0 +1,167 @@
+#include "services/graph/weight_forms.h"
+
+#include "services/graph/builder.h"
+#include "services/graph/executor.h"
+#include "services/ops/cast.h"
+#include "tests/testing/panels.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+constexpr auto kBFloat16 = ElementType::kBFloat16;
+constexpr auto kInt8 = ElementType::kInt8;
+constexpr WeightForm kRowMajor;
+
+// x times "once" and then, by `equation`, times "again".
+Program Products(const std::string& equation, bool gives_once = false) {
+  Builder b("products");
+  const ValueId x = b.Input("x", {kBFloat16, {Dim::Symbol("N"), 32}});
+  const ValueId once = b.Parameter("once", {32, 32}, kBFloat16);
+  const ValueId y = b.Cast(b.Einsum("bm,mn->bn", x, once), kBFloat16);
+  b.Output("y",
+           b.Einsum(equation, y, b.Parameter("again", {32, 32}, kBFloat16)));
+  b.Output("wide", b.Multiply(b.Cast(y, ElementType::kFloat32),
+                              b.Parameter("wide", {32})));
+  if (gives_once) b.Output("once", once);
+  return *std::move(b).Finish();
+}
+
+TEST(WeightFormsTest, WhatIsOnlyMultipliedByLiesInPanels) {
+  EXPECT_THAT(WeightFormsOf(Products("bm,mn->bn")),
+              UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
+                                   Pair("again", WeightForm{0, 1})));
+  EXPECT_THAT(WeightFormsOf(Products("bn,mn->bm")),
+              UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
+                                   Pair("again", kRowMajor)));
+  EXPECT_THAT(WeightFormsOf(Products("bm,mn->bn", /*gives_once=*/true)),
+              UnorderedElementsAre(Pair("once", kRowMajor),
+                                   Pair("again", WeightForm{0, 1})));
+}
+
+TEST(WeightFormsTest, ExpertsAreABatchOfMatrices) {
+  Builder b("experts");
+  const ValueId rows = b.Input("rows", {kBFloat16, {Dim::Symbol("N"), 32}});
+  const ValueId sizes = b.Input("sizes", {ElementType::kInt32, {4}});
+  b.Output("y",
+           b.RaggedDot(rows, b.Parameter("wi", {4, 32, 48}, kBFloat16), sizes));
+  EXPECT_THAT(WeightFormsOf(*std::move(b).Finish()),
+              UnorderedElementsAre(Pair("wi", WeightForm{1, 1})));
+}
+
+TEST(WeightFormsTest, ProgramsMustAgree) {
+  WeightForms weights = {{"a", {0, 1}}, {"b", {0, 1}}, {"c", {0, 1}}};
+  MergeWeightForms({{"b", {0, 1}}, {"c", {0, 2}}, {"d", {1, 1}}}, weights);
+  MergeWeightForms({{"c", {0, 1}}}, weights);
+  EXPECT_THAT(weights, UnorderedElementsAre(Pair("a", WeightForm{0, 1}),
+                                            Pair("b", WeightForm{0, 1}),
+                                            Pair("c", kRowMajor),
+                                            Pair("d", WeightForm{1, 1})));
+}
+
+TEST(WeightFormsTest, OnlyTheCpuTakesPanels) {
+  const Executor executor(Products("bm,mn->bn"), Backend::kCuda);
+  EXPECT_THAT(
+      executor.weight_forms(),
+      UnorderedElementsAre(Pair("once", kRowMajor), Pair("again", kRowMajor)));
+}
+
+TEST(WeightFormsTest, APanelWhereRowsAreWantedIsAnError) {
+  const Tensor rows = Cast(RandomTensor({32, 32}, 1), kBFloat16);
+  const TensorMap inputs = {{"x", Cast(RandomTensor({5, 32}, 2), kBFloat16)}};
+  const Tensor panels = InPanels(rows, 1, 32);
+  const Tensor wide = RandomTensor({32}, 3);
+  const auto run = [&](const std::string& equation, const Tensor& again) {
+    return Executor(Products(equation))
+        .Run(inputs, {{"once", rows}, {"again", again}, {"wide", wide}});
+  };
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> expected,
+                       run("bm,mn->bn", rows));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y, run("bm,mn->bn", panels));
+  EXPECT_TRUE(TensorEqual(y[0], expected[0]));
+  EXPECT_THAT(
+      run("bn,mn->bm", Tensor::Panels(kBFloat16, {32, 32}, 32, 2048)).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("parameter 'again': expected no panels, got "
+                         "panels of 32 rows")));
+  EXPECT_THAT(
+      run("bm,mn->bn", Tensor::Panels(kBFloat16, {32, 32}, 16, 2048)).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("expected panels of other rows, got panels of "
+                         "16 rows")));
+}
+
+// ids looked up in a table, times it again.
+Program TableProducts(const std::string& equation) {
+  Builder b("table");
+  const ValueId table = b.Parameter("table", {40, 32}, kInt8);
+  const ValueId rows = b.Embedding(
+      table, b.Input("ids", {ElementType::kInt32, {Dim::Symbol("N")}}));
+  b.Output("y", b.Einsum(equation, rows, table));
+  return *std::move(b).Finish();
+}
+
+TEST(WeightFormsTest, WeightsOfInt8MayBeColumnsAndBeLookedUp) {
+  EXPECT_THAT(
+      WeightFormsOf(TableProducts("nm,vm->nv")),
+      UnorderedElementsAre(Pair("table", WeightForm{0, 1, true, kInt8})));
+}
+
+TEST(WeightFormsTest, FloatsAreRoundedToInt8WhereTheProgramSaysSo) {
+  const Executor executor(TableProducts("nm,vm->nv"));
+  ASSERT_OK(executor.status());
+  const Tensor floats = RandomTensor({40, 32}, 1);
+  const TensorMap inputs = {{"ids", Tensor::Ints({2}, {3, 39})}};
+  ASSERT_OK_AND_ASSIGN(const Tensor int8,
+                       RoundToInt8(floats, WeightForm{0, 1, true, kInt8}));
+  EXPECT_EQ(int8.dims(), floats.dims());
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y,
+                       executor.Run(inputs, {{"table", int8}}));
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> same,
+                       executor.Run(inputs, {{"table", floats}}));
+  EXPECT_TRUE(TensorEqual(y[0], same[0]));
+  // The product of two rounded rows is near that of the rows.
+  float exact = 0.0f;
+  for (int64_t i = 0; i < 32; ++i) {
+    exact += floats.f32()[3 * 32 + i] * floats.f32()[3 * 32 + i];
+  }
+  EXPECT_NEAR(y[0].f32()[3], exact, 0.02f * exact);
+}
+
+TEST(WeightFormsTest, OtherUsesOfInt8AreErrors) {
+  // One that is no matrix product with the table as it is stored.
+  const Executor twice(TableProducts("nm,vm->vn"));
+  EXPECT_THAT(twice.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("parameter 'table'")));
+  const Executor cuda(TableProducts("nm,vm->nv"), Backend::kCuda);
+  EXPECT_THAT(cuda.status(), StatusIs(absl::StatusCode::kUnimplemented,
+                                      HasSubstr("'cuda' takes no weights")));
+  const Executor executor(TableProducts("nm,vm->nv"));
+  const TensorMap inputs = {{"ids", Tensor::Ints({2}, {3, 39})}};
+  // Panels of the same size, but of the table as it is stored.
+  ASSERT_OK_AND_ASSIGN(
+      const Tensor wrong,
+      RoundToInt8(RandomTensor({40, 32}, 1), WeightForm{0, 1, false, kInt8}));
+  EXPECT_THAT(executor.Run(inputs, {{"table", wrong}}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("expected panels of other rows")));
+  EXPECT_THAT(
+      executor.Run(inputs, {{"table", Tensor(kInt8, {40, 32})}}).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("got panels of 0 rows")));
+}
+
+TEST(WeightFormsTest, OnlyParametersAreOfInt8) {
+  Builder b("input");
+  b.Input("x", {kInt8, {4}});
+  EXPECT_THAT(b.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("i8 of parameters only")));
+}
+
+}  // namespace
+}  // namespace gshard
