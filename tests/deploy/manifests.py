@@ -140,6 +140,7 @@ class Check:
     def check_image(self, path, image, program):
         target = "client" if program == "gshard" else program.removeprefix("gshard_")
         dockerfile = (ROOT / "docker/Dockerfile").read_text()
+        target = target.replace("_", "[-_]")
         self.require(path, re.search(rf"^FROM .* AS {target}$", dockerfile, re.M),
                      f"docker/Dockerfile makes no image {image}")
 
