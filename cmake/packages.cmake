@@ -60,7 +60,7 @@ install(FILES CHANGELOG.md README.md THIRD_PARTY.md deploy/debian/copyright
   DESTINATION share/doc/gshard-common COMPONENT gshard-common)
 install(DIRECTORY docs/
   DESTINATION share/doc/gshard-common COMPONENT gshard-common)
-install(DIRECTORY deploy/config deploy/prometheus deploy/tls
+install(DIRECTORY deploy/config deploy/monitoring deploy/tls
   DESTINATION share/doc/gshard-common/examples COMPONENT gshard-common
   USE_SOURCE_PERMISSIONS)
 # Debian wants a changelog of its own form.

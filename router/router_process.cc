@@ -62,6 +62,8 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 30, "streams that a caller may have open");
   flags.Bool("enable_debug_calls", &options->enable_debug_calls,
              "answer ExplainRouting");
+  flags.Bool("per_expert_metrics", &options->per_expert_metrics,
+             "adds a series for each expert of each layer");
   flags.Integer(
       "max_batch_rows", &options->max_batch_rows, 1, 65536,
       "hypotheses that a batch decodes together; one caller's at most "
@@ -132,7 +134,7 @@ class RouterProcess::Commands final : public MemberHandler {
 RouterProcess::RouterProcess(RouterOptions options)
     : ProcessShell(options.process, "router", GSHARD_VERSION),
       options_(std::move(options)),
-      router_metrics_(metrics()),
+      router_metrics_(metrics(), options_.per_expert_metrics),
       batcher_(BatchingOptions(options_), router_metrics_),
       service_(&models_, &batcher_, router_metrics_,
                {.max_request_time =

@@ -44,6 +44,7 @@ struct RouterOptions {
   int64_t max_stream_sentences = TranslationLimits().max_stream_sentences;
   int64_t max_caller_streams = TranslationLimits().max_caller_streams;
   bool enable_debug_calls = false;
+  bool per_expert_metrics = false;  // see RouterMetrics
   int64_t max_batch_rows = BatchLimits().max_rows;
   int64_t max_cached_positions = BatchLimits().max_positions;
   int64_t max_encode_tokens = BatchLimits().max_encode_tokens;

@@ -364,7 +364,7 @@ TEST(FileListsTest, NameFilesThatThereAreAndAsManyAsTheySay) {
 // A rule beside the code that defines a counter and a histogram.
 std::vector<SourceFile> WithRule(const std::string& expression) {
   return {
-      {"deploy/prometheus/rules.yml", "groups:\n" + expression + "\n"},
+      {"deploy/monitoring/rules.yml", "groups:\n" + expression + "\n"},
       {"router/metrics.cc", "Add(\"gshard_a_total\", \"gshard_b_seconds\")"},
       {"tests/a_test.cc", "Expect(\"gshard_c_total\")"}};
 }
@@ -377,10 +377,15 @@ TEST(MetricNamesTest, AreThoseThatCodeDefines) {
   for (const char* unknown :
        {"gshard_a", "gshard_a_totals", "gshard_c_total"}) {
     EXPECT_THAT(MetricNameViolations(WithRule(unknown)),
-                ElementsAre(absl::StrCat("deploy/prometheus/rules.yml:2: there "
+                ElementsAre(absl::StrCat("deploy/monitoring/rules.yml:2: there "
                                          "is no metric ",
                                          unknown)));
   }
+  std::vector<SourceFile> files = WithRule("gshard_a_total");
+  files.push_back({"deploy/kubernetes/scaler.yaml", "query: gshard_d\n"});
+  EXPECT_THAT(
+      MetricNameViolations(files),
+      ElementsAre(HasSubstr("scaler.yaml:1: there is no metric gshard_d")));
   EXPECT_THAT(MetricNameViolations(WithRule("up == 0")),
               ElementsAre(HasSubstr("no metric is asked for")));
 }

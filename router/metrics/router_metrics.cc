@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+
 namespace gshard {
 namespace {
 
@@ -13,7 +15,7 @@ std::string CodeName(absl::StatusCode code) {
 
 }  // namespace
 
-RouterMetrics::RouterMetrics(Metrics& metrics)
+RouterMetrics::RouterMetrics(Metrics& metrics, bool per_expert)
     : requests(
           metrics.AddCounterFamily("gshard_translate_requests_total",
                                    "Translate calls and streams' requests by "
@@ -81,7 +83,13 @@ RouterMetrics::RouterMetrics(Metrics& metrics)
           "gshard_microbatch_duration_seconds",
           "Time of training microbatches, parameters and gradients "
           "included.")),
-      exchange(metrics) {
+      exchange(metrics),
+      per_expert(per_expert) {
+  if (per_expert) {
+    tokens_of_expert = metrics.AddCounterFamily(
+        "gshard_expert_rows_total",
+        "Choices of tokens that this expert served.", {"layer", "expert"});
+  }
   const HistogramFamily stages = metrics.AddHistogramFamily(
       "gshard_stage_duration_seconds", "Time of the stages of translation.",
       {"stage"});
@@ -122,6 +130,12 @@ void RouterMetrics::CountLayer(const std::string& layer,
       .Increment(static_cast<double>(overflow_first));
   dropped_tokens.With({layer, "second"})
       .Increment(static_cast<double>(overflow_second));
+  if (per_expert) {
+    for (size_t e = 0; e < expert_rows.size(); ++e) {
+      tokens_of_expert.With({layer, absl::StrCat(e)})
+          .Increment(static_cast<double>(expert_rows[e]));
+    }
+  }
   if (rows == 0) return;
   const int64_t most =
       *std::max_element(expert_rows.begin(), expert_rows.end());

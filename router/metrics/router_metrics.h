@@ -16,7 +16,8 @@ namespace gshard {
 // Default-constructed: ignores everything. Cheap to copy, thread-safe.
 struct RouterMetrics {
   RouterMetrics() = default;
-  explicit RouterMetrics(Metrics& metrics);
+  // `per_expert` adds a series for each expert of each layer.
+  explicit RouterMetrics(Metrics& metrics, bool per_expert = false);
 
   // Makes the series of these MoE layers begin at 0.
   void DeclareLayers(const std::vector<std::string>& layers) const;
@@ -52,11 +53,13 @@ struct RouterMetrics {
   Histogram decode_seconds;    // of a step
   Histogram detokenize_seconds;
   Counter decoded_tokens;
-  CounterFamily expert_tokens;   // by layer
-  CounterFamily dropped_tokens;  // by layer, choice
-  GaugeFamily load_imbalance;    // by layer
+  CounterFamily expert_tokens;     // by layer
+  CounterFamily dropped_tokens;    // by layer, choice
+  CounterFamily tokens_of_expert;  // by layer, expert; may be unset
+  GaugeFamily load_imbalance;      // by layer
   Histogram microbatch_seconds;
   ExchangeMetrics exchange;
+  bool per_expert = false;
 };
 
 }  // namespace gshard

@@ -53,7 +53,10 @@ std::vector<std::string> MetricNameViolations(
   std::vector<std::string> violations;
   bool any = false;
   for (const SourceFile& file : files) {
-    if (!absl::StartsWith(file.path, "deploy/prometheus/")) continue;
+    if (!absl::StartsWith(file.path, "deploy/monitoring/") &&
+        !absl::StartsWith(file.path, "deploy/kubernetes/")) {
+      continue;
+    }
     int number = 0;
     for (const std::string& line : Lines(file.text)) {
       ++number;
@@ -69,7 +72,7 @@ std::vector<std::string> MetricNameViolations(
       }
     }
   }
-  if (!any) violations.push_back("deploy/prometheus: no metric is asked for");
+  if (!any) violations.push_back("deploy/monitoring: no metric is asked for");
   return violations;
 }
 

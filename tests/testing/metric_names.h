@@ -11,9 +11,9 @@
 namespace gshard {
 
 // Prometheus evaluates an unknown name to nothing, so an alert on it is silent
-// forever. Looks for names in deploy/prometheus, and for their definitions, as
-// whole string literals, in the code. Returns one line a violation,
-// "path:line: what is wrong".
+// forever. Looks for names in deploy/monitoring and deploy/kubernetes, and for
+// their definitions, as whole string literals, in the code. Returns one line a
+// violation, "path:line: what is wrong".
 std::vector<std::string> MetricNameViolations(
     const std::vector<SourceFile>& files);
 

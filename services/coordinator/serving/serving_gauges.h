@@ -1,4 +1,4 @@
-// ServingGauges: metrics of missing replicas of served models.
+// ServingGauges: metrics of served models and the replicas that they miss.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
 #define SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
@@ -22,6 +22,7 @@ class ServingGauges {
   void Set(const std::vector<v1::SessionInfo>& sessions) const;
 
  private:
+  Gauge models_;
   Gauge experts_unavailable_;
   Gauge experts_below_replicas_;
 };

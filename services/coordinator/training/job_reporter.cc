@@ -28,7 +28,10 @@ absl::Status CheckCount(absl::string_view field, int64_t value) {
 }  // namespace
 
 TrainingMetrics::TrainingMetrics(Metrics& metrics, bool per_expert)
-    : step(metrics.AddGauge("gshard_train_step", "Steps committed.")),
+    : running(metrics.AddGauge(
+          "gshard_train_running",
+          "1 while a job trains, or waits or recovers to do so.")),
+      step(metrics.AddGauge("gshard_train_step", "Steps committed.")),
       step_duration(metrics.AddHistogram("gshard_train_step_duration_seconds",
                                          "Time from step to step.")),
       loss(metrics.AddGauge("gshard_train_loss",
@@ -143,7 +146,13 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       metrics_(metrics),
       feed_(feed),
       progress_(feed->Latest()),
-      elapsed_before_(progress_.elapsed_seconds()) {}
+      elapsed_before_(progress_.elapsed_seconds()) {
+  if (metrics_ != nullptr) metrics_->running.Set(1);
+}
+
+JobReporter::~JobReporter() {
+  if (metrics_ != nullptr) metrics_->running.Set(0);
+}
 
 double JobReporter::Elapsed(MonotonicTime now) const {
   if (begin_ == MonotonicTime::InfinitePast()) return elapsed_before_;

@@ -28,6 +28,7 @@ struct TrainingMetrics {
   // `per_expert` adds a series for each expert of each layer.
   TrainingMetrics(Metrics& metrics, bool per_expert);
 
+  Gauge running;
   Gauge step;
   Histogram step_duration;
   Gauge loss;
@@ -60,9 +61,14 @@ absl::StatusOr<StepStatistics> StatisticsFromProto(
 // Used by the job's thread only.
 class JobReporter {
  public:
-  // `metrics` may be null. The feed outlives the reporter.
+  // `metrics` may be null. The feed outlives the reporter. The job counts as
+  // running as long as this lives.
   JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
               ProgressFeed* feed);
+  ~JobReporter();
+
+  JobReporter(const JobReporter&) = delete;
+  JobReporter& operator=(const JobReporter&) = delete;
 
   // Steps begin, or begin again, at `now` after `step` that have been made
   // before.

@@ -4,6 +4,7 @@
 #include <google/protobuf/wire_format_lite.h>
 #include <grpcpp/support/method_handler.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -159,6 +160,15 @@ void HealthService::Set(const std::string& service, bool serving) {
   MutexLock lock(state_->mutex);
   state_->serving[service] = serving && !state_->shut_down;
   state_->Tell();
+}
+
+std::function<bool()> HealthService::AllServing() const {
+  return [state = state_] {
+    MutexLock lock(state->mutex);
+    return !state->serving.empty() &&
+           std::all_of(state->serving.begin(), state->serving.end(),
+                       [](const auto& service) { return service.second; });
+  };
 }
 
 void HealthService::Shutdown() {

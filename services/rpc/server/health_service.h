@@ -10,6 +10,7 @@
 #include <grpcpp/support/server_callback.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,9 @@ class HealthService final : public RawService<grpc::Service> {
   // Of "" and of services by name; unknown until it is set. No effect after
   // Shutdown().
   void Set(const std::string& service, bool serving);
+
+  // Tells whether all that was set serves; may outlive this.
+  std::function<bool()> AllServing() const;
 
   // Nothing is served any more, for good, and those who watch are told.
   void Shutdown();

@@ -213,6 +213,10 @@ void ServerShell::AddMetrics(Metrics& metrics) {
   metrics.AddCallbackGauge(
       "gshard_server_calls", "Calls under way, streams included.",
       [gate = gate_] { return static_cast<double>(gate->calls.calls()); });
+  metrics.AddCallbackGauge(
+      "gshard_ready",
+      "1 if health says SERVING of all services: it can do its work.",
+      [all = health_.AllServing()] { return all() ? 1.0 : 0.0; });
   gate_->refused = metrics.AddCounter(
       "gshard_server_calls_refused_total",
       "Calls refused unread, for as many were under way as may be.");

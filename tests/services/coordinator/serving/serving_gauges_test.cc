@@ -45,6 +45,7 @@ TEST(ServingGaugesTest, AddUpWhatModelsLackThatAreServed) {
               Lacking(v1::SessionInfo::LOADING, 32, 64),
               Lacking(v1::SessionInfo::BROKEN, 8, 16)});
   EXPECT_THAT(metrics.Serialize(), Shows(9, 20));
+  EXPECT_THAT(metrics.Serialize(), HasSubstr("\ngshard_served_models 2\n"));
   gauges.Set({});
   EXPECT_THAT(metrics.Serialize(), Shows(0, 0));
   ServingGauges().Set({Lacking(v1::SessionInfo::READY, 1, 4)});

@@ -155,6 +155,27 @@ TEST_F(ServerShellTest, RefusesCallsBeyondTheMostUnreadUntilOneIsOver) {
   EXPECT_OK(Call(channel, "m"));
 }
 
+TEST_F(ServerShellTest, TheReadyMetricIsWhatHealthSays) {
+  Metrics metrics("router", "1");
+  const auto server = MakeServer({.address = SocketAddress()});
+  server->AddMetrics(metrics);
+  const auto ready = [&metrics](int value) {
+    return absl::StrContains(metrics.Serialize(),
+                             absl::StrCat("gshard_ready ", value, "\n"));
+  };
+  EXPECT_TRUE(ready(0));
+  ASSERT_OK(server->Start());
+  EXPECT_TRUE(ready(0));
+  server->SetReady(true);
+  EXPECT_TRUE(ready(1));
+  server->SetServiceReady(v1::TranslationService::service_full_name(), false);
+  EXPECT_TRUE(ready(0));
+  server->SetServiceReady(v1::TranslationService::service_full_name(), true);
+  EXPECT_TRUE(ready(1));
+  server->EndReadiness();
+  EXPECT_TRUE(ready(0));
+}
+
 TEST_F(ServerShellTest, ReportsThePortThatItBound) {
   const auto server = MakeServer({.address = "127.0.0.1:0"});
   ASSERT_OK(server->Start());

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Checks the files of deploy/monitoring, and their expressions on a Prometheus.
+
+  tests/deploy/monitoring.py files       as they lie there
+  tests/deploy/monitoring.py live URL    asks the Prometheus at URL, which scrapes
+                                         a system at work, until each expression
+                                         has data, at most 2 minutes
+
+Prints what is wrong, a line each.
+"""
+
+import json
+import math
+import pathlib
+import re
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import yaml
+
+FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy/monitoring"
+
+# What a healthy system on one machine has no data for, and why.
+EMPTY = {
+    "gshard_tls_certificate_remaining_seconds": "the system has no TLS: it uses unix sockets",
+    "absent(": "every role is there",
+    "gshard_expert_call_hedges_total": "no worker is slow",
+    "gshard_expert_call_retries_total": "no worker has failed",
+}
+
+
+def rules():
+    for group in yaml.safe_load((FOLDER / "rules.yml").read_text())["groups"]:
+        yield from group["rules"]
+
+
+def dashboards():
+    for path in sorted(FOLDER.glob("dashboards/*.json")):
+        yield path, json.loads(path.read_text())
+
+
+def anchors(markdown):
+    return {re.sub(r"[^a-z0-9-]", "", heading.lower().replace(" ", "-"))
+            for heading in re.findall(r"^## (.*)$", markdown, re.M)}
+
+
+def alert_errors():
+    known = anchors((FOLDER / "runbook.md").read_text())
+    used, fires, quiet = set(), set(), set()
+    for path in FOLDER.glob("tests/*.yml"):
+        for test in yaml.safe_load(path.read_text())["tests"]:
+            for item in test["promql_expr_test"]:
+                for sample in item["exp_samples"]:
+                    fires.update(re.findall(r'alertname="(\w+)"', sample["labels"]))
+                if not item["exp_samples"]:
+                    quiet.update(re.findall(r'alertname="(\w+)"', item["expr"]))
+    for alert in (rule for rule in rules() if "alert" in rule):
+        name, annotations = alert["alert"], alert["annotations"]
+        file, _, anchor = annotations.get("runbook", "").partition("#")
+        used.add(anchor)
+        if file != "runbook.md" or anchor not in known:
+            yield f"{name}: the runbook has no paragraph #{anchor}"
+        if alert["labels"].get("severity") not in ("critical", "warning"):
+            yield f"{name}: expected severity critical or warning"
+        if not annotations.get("summary"):
+            yield f"{name}: has no summary"
+        if name not in fires:
+            yield f"{name}: no test has it fire"
+        if name not in quiet:
+            yield f"{name}: no test has it quiet"
+    for anchor in sorted(known - used):
+        yield f"runbook.md: no alert leads to #{anchor}"
+
+
+def dashboard_errors():
+    uids = set()
+    listed = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["configMapGenerator"][0]["files"]
+    for path, board in dashboards():
+        if f"dashboards/{path.name}" not in listed:
+            yield f"{path.name}: kustomization.yaml does not list it"
+        if board["uid"] in uids:
+            yield f"{path.name}: another has the uid {board['uid']}"
+        uids.add(board["uid"])
+        variables = {one["name"] for one in board["templating"]["list"]}
+        if not {"datasource", "job"} <= variables:
+            yield f"{path.name}: expected variables datasource and job, got {sorted(variables)}"
+        places = [json.dumps(panel["gridPos"]) for panel in board["panels"]]
+        if len(places) != len(set(places)):
+            yield f"{path.name}: two panels are at one place"
+        for panel in board["panels"]:
+            where = f"{path.name}: {panel.get('title')}"
+            for key in ("title", "description", "targets"):
+                if not panel.get(key):
+                    yield f"{where}: has no {key}"
+            if not panel["fieldConfig"]["defaults"].get("unit"):
+                yield f"{where}: has no unit"
+            for target in panel["targets"]:
+                if target["datasource"]["uid"] != "${datasource}":
+                    yield f"{where}: names a data source"
+                for name in re.findall(r"\$(\w+)", target["expr"]):
+                    if name not in variables and not name.startswith("__"):
+                        yield f"{where}: there is no variable {name}"
+
+
+def selectors(expression):
+    """The series that an expression asks for, without its conditions."""
+    return [name + labels for name, labels in
+            re.findall(r"\b((?:gshard|process)[\w:]*|up\b)(\{[^{}]*\})?", expression)]
+
+
+def expressions():
+    """Where each is, and what is asked of Prometheus."""
+    for rule in rules():
+        if "record" in rule:
+            yield rule["record"], rule["expr"]
+        elif not rule["expr"].startswith("absent("):
+            # An alert has no data where all is well, but what it looks at has.
+            for selector in selectors(rule["expr"]):
+                yield rule["alert"], selector
+    for path, board in dashboards():
+        for panel in board["panels"]:
+            for target in panel["targets"]:
+                expression = target["expr"]
+                for name, value in (("$__rate_interval", "30s"), ("$job", "gshard_.*"),
+                                    ("$system_price", "1")):
+                    expression = expression.replace(name, value)
+                yield f"{path.name}: {panel['title']}", expression
+
+
+def query(url, expression):
+    form = urllib.parse.urlencode({"query": expression}).encode()
+    with urllib.request.urlopen(f"{url}/api/v1/query", form, timeout=30) as answer:
+        return json.load(answer)["data"]["result"]
+
+
+def live_errors(url):
+    wanted = dict.fromkeys(expressions())
+    deadline = time.monotonic() + 120
+    without = list(wanted)
+    while without and time.monotonic() < deadline:
+        time.sleep(1)
+        without = [(where, expression) for where, expression in without
+                   if not any(not math.isnan(float(series["value"][1]))
+                              for series in query(url, expression))
+                   and not any(part in expression for part in EMPTY)]
+    for where, expression in without:
+        yield f"{where}: no data for {expression}"
+    for part in EMPTY:
+        if not any(part in rule["expr"] for rule in rules()) and \
+                not any(part in expression for _, expression in wanted):
+            yield f"nothing asks for {part} any more"
+    for series in query(url, 'ALERTS{alertstate="firing"}'):
+        # A busy machine is slow, and refuses.
+        if not re.search("Latency|Refused|Goodput|ErrorsFast|ErrorsSlow", series["metric"]["alertname"]):
+            yield f"fires on a healthy system: {series['metric']}"
+    print(f"{len(wanted)} expressions were asked")
+
+
+def main():
+    if sys.argv[1:] == ["files"]:
+        errors = [*alert_errors(), *dashboard_errors()]
+    elif sys.argv[1:2] == ["live"] and len(sys.argv) == 3:
+        errors = list(live_errors(sys.argv[2]))
+    else:
+        sys.exit(__doc__)
+    for error in errors:
+        print(error, file=sys.stderr)
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+#!/bin/bash
+# Checks deploy/monitoring.
+#
+#   tests/deploy/monitoring.sh --quick        generated files are what generate.py
+#                                             makes, alerts have a runbook and
+#                                             tests, dashboards say what they show;
+#                                             seconds
+#   tests/deploy/monitoring.sh                also promtool's own checks and the
+#                                             tests of the rules, and a Prometheus
+#                                             that scrapes a system which trains
+#                                             and translates: every expression has
+#                                             data; two minutes
+#   tests/deploy/monitoring.sh --programs DIR of the programs (build/dev/bin)
+#   tests/deploy/monitoring.sh --port N       of 127.0.0.1, and the 5 after it
+#                                             (19460)
+#
+# Ends with 0 if all held, 77 if tools are missing. That metrics of these names
+# exist in the code is a part of layering_test.
+# packages: python3-yaml prometheus curl
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+quick='' programs=build/dev/bin port=19460
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=yes; shift ;;
+    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
+    --port) port=${2:?--port takes a number}; shift 2 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
+  esac
+done
+
+missing=()
+/usr/bin/python3 -c 'import yaml' 2> /dev/null || missing+=(python3-yaml)
+if [[ -z $quick ]]; then
+  for tool in prometheus promtool curl; do
+    command -v "$tool" > /dev/null || missing+=("$tool")
+  done
+  for program in gshard gshard_coordinator gshard_router gshard_expert_worker; do
+    [[ -x $programs/$program ]] || missing+=("$programs/$program")
+  done
+fi
+[[ ${#missing[@]} -eq 0 ]] || { echo "missing: ${missing[*]}"; exit 77; }
+
+python3 deploy/monitoring/generate.py --check
+/usr/bin/python3 tests/deploy/monitoring.py files
+[[ -z $quick ]] || exit 0
+
+promtool check config deploy/monitoring/prometheus.yml
+promtool test rules deploy/monitoring/tests/*.yml
+
+scratch=$(mktemp -d)
+pids=()
+cleanup() {
+  kill -TERM "${pids[@]}" 2> /dev/null || true
+  wait || true
+  rm -rf "$scratch"
+}
+trap cleanup EXIT
+
+# What a system says of itself: the coordinator, 2 routers, 2 workers.
+export GSHARD_DIRECTORY=$scratch/run GSHARD_PER_EXPERT_METRICS=true
+"$programs/gshard" up --processes --routers 2 --workers 2 \
+  --metrics_port_base "$port" > "$scratch/up.log" 2>&1 &
+pids+=($!)
+"$programs/gshard" wait --routers 2 --workers 2 --timeout 2m
+
+# The rules and names of jobs of prometheus.yml, but faster, and at these ports.
+sed "s#rules.yml#$PWD/deploy/monitoring/rules.yml#; s#_interval: .*#_interval: 1s#
+s#dns_sd_configs: .*\[coordinator\].*#static_configs: [{targets: [127.0.0.1:$port]}]#
+s#dns_sd_configs: .*\[router\].*#static_configs: [{targets: [127.0.0.1:$((port + 1)), 127.0.0.1:$((port + 2))]}]#
+s#dns_sd_configs: .*\[expert_worker\].*#static_configs: [{targets: [127.0.0.1:$((port + 3)), 127.0.0.1:$((port + 4))]}]#" \
+  deploy/monitoring/prometheus.yml > "$scratch/prometheus.yml"
+prometheus --config.file="$scratch/prometheus.yml" \
+  --storage.tsdb.path="$scratch/data" \
+  --web.listen-address="127.0.0.1:$((port + 5))" \
+  > "$scratch/prometheus.log" 2>&1 &
+pids+=($!)
+
+# Two jobs: the second trains while what the first has made translates.
+job() {
+  cat << EOF
+name: "$1"
+model { model_width: 32  heads: 2  ffn_width: 48  expert_width: 40  experts: 8
+        encoder_layers: 2  decoder_layers: 2  shared_vocabulary: true
+        source_vocabulary_size: 300  target_vocabulary_size: 300 }
+data { train_path: "$PWD/tests/data/names.tsv"  dev_path: "$PWD/tests/data/names.tsv" }
+validation { max_sentences: 16 }
+tokens_per_microbatch: 256
+max_length: 48
+checkpoint { directory: "$scratch/$1"  every_steps: 10 }
+steps: $2
+serve_as: "$1"
+EOF
+}
+job first 20 > "$scratch/first.textproto"
+job second 1000000 > "$scratch/second.textproto"
+"$programs/gshard" train "$scratch/first.textproto" --follow
+"$programs/gshard" wait --model first --timeout 1m
+"$programs/gshard" train "$scratch/second.textproto"
+(while "$programs/gshard" translate --model first --from de Neuseeland Kanada; do
+   sleep 0.2
+ done > "$scratch/translate.log" 2>&1) &
+pids+=($!)
+
+/usr/bin/python3 tests/deploy/monitoring.py live "http://127.0.0.1:$((port + 5))"

@@ -1,0 +1,45 @@
+#include "router/metrics/router_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// What a router tells after a layer whose experts took 3, 0 and 1 choices.
+std::string AfterOneLayer(bool per_expert) {
+  Metrics registry("router", "1");
+  const RouterMetrics metrics(registry, per_expert);
+  metrics.CountLayer("encoder.1", {3, 0, 1}, /*overflow_first=*/0,
+                     /*overflow_second=*/2);
+  return registry.Serialize();
+}
+
+TEST(RouterMetricsTest, CountsALayer) {
+  const std::string text = AfterOneLayer(false);
+  EXPECT_THAT(text,
+              HasSubstr("gshard_expert_tokens_total{layer=\"encoder.1\"} 4\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "gshard_expert_load_imbalance_ratio{layer=\"encoder.1\"} 2.25\n"));
+  EXPECT_THAT(text, Not(HasSubstr("gshard_expert_rows_total")));
+}
+
+TEST(RouterMetricsTest, CountsEachExpertIfToldToTheIdleOnesToo) {
+  const std::string text = AfterOneLayer(true);
+  for (const char* series : {"expert=\"0\",layer=\"encoder.1\"} 3\n",
+                             "expert=\"1\",layer=\"encoder.1\"} 0\n",
+                             "expert=\"2\",layer=\"encoder.1\"} 1\n"}) {
+    EXPECT_THAT(text,
+                HasSubstr(std::string("gshard_expert_rows_total{") + series));
+  }
+}
+
+}  // namespace
+}  // namespace gshard
