@@ -9,6 +9,10 @@
 #   ./test.sh --jobs N         N compilers at a time
 #   ./test.sh --no-install     leave apt alone
 #
+# After all tests of the dev preset it checks what deploys the system, as far as
+# tools are there and in seconds; for real images, Compose, Slurm and more name
+# them: tests/deploy/check.sh --help
+#
 # Needs Debian 12 and nothing else: a bare root with apt and bash will do.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
@@ -43,4 +47,7 @@ if [[ $preset == tsan ]] && setarch -R true 2> /dev/null; then
 fi
 stage "test ($preset)" "${fixed_addresses[@]}" ctest --preset "$preset" \
   "${only[@]}" ${filter:+-R "$filter"}
+if [[ $preset == dev && ${#only[@]} -eq 0 && -z $filter ]]; then
+  stage "check deployment" tests/deploy/check.sh
+fi
 summary

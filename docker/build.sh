@@ -1,0 +1,52 @@
+#!/bin/bash
+# Builds the images of the roles, reproducibly: version, revision and dates are
+# those of the commit, and the same commit on the same base gives the same bytes.
+#
+#   docker/build.sh                      all: gshard-coordinator, gshard-router,
+#                                        gshard-expert-worker, gshard-client
+#   docker/build.sh router client        these
+#   docker/build.sh --tag 1.2            gshard-router:1.2 and so on (latest)
+#   docker/build.sh --tool buildah       without a daemon (docker)
+#   docker/build.sh --build-arg A=B      an ARG of docker/Dockerfile, e.g. BASE,
+#                                        CUDA, or SOURCE, where the source is
+#
+# Docker needs its buildx plugin. Flags after -- go to the tool.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tool=docker tag=latest targets=() flags=()
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --tool) tool=${2:?--tool takes docker or buildah}; shift 2 ;;
+    --tag) tag=${2:?--tag takes a name}; shift 2 ;;
+    --build-arg) flags+=(--build-arg "${2:?--build-arg takes A=B}"); shift 2 ;;
+    --) shift; flags+=("$@"); break ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    -*) echo "unknown option '$1'; see docker/build.sh --help" >&2; exit 2 ;;
+    *) targets+=("$1"); shift ;;
+  esac
+done
+[[ ${#targets[@]} -gt 0 ]] || targets=(coordinator router expert-worker client)
+
+version=$(sed -nE 's/^project\(gshard VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
+revision=$(git describe --always --abbrev=40 --dirty 2> /dev/null || true)
+epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || echo 0)}
+flags+=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision"
+        --build-arg "SOURCE_DATE_EPOCH=$epoch"
+        --build-arg "CREATED=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)")
+
+for target in "${targets[@]}"; do
+  image=gshard-$target:$tag
+  case $tool in
+    # Neither attestations nor layers have times of their own.
+    docker)
+      docker buildx build -f docker/Dockerfile --target "$target" \
+        --provenance=false "${flags[@]}" --output \
+        "type=docker,name=$image,rewrite-timestamp=true" . ;;
+    # Health checks are Docker's: OCI's format has none.
+    buildah)
+      buildah bud -f docker/Dockerfile --target "$target" --layers \
+        --format docker --timestamp "$epoch" "${flags[@]}" -t "$image" . ;;
+    *) echo "--tool takes docker or buildah, got '$tool'" >&2; exit 2 ;;
+  esac
+done

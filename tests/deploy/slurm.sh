@@ -1,0 +1,184 @@
+#!/bin/bash
+# Runs deploy/slurm on a Slurm cluster of four nodes, which this machine plays.
+#
+#   tests/deploy/slurm.sh [--quick] [--programs DIR]
+#
+#   --quick          one short job, undisturbed
+#   --programs DIR   folder of the programs (build/dev/bin, build/release/bin)
+#
+# Trains a job undisturbed, and once more while its allocation is parked by a
+# signal and later requeued without warning; the last checkpoints have to be the
+# same, tensor by tensor. Then a sweep of three jobs. Slurm and its nodes are in
+# namespaces of their own: nothing of them is left, and nothing else is touched.
+#
+# Ends with 0 if all held, 1 if not, 77 if tools are missing.
+# packages: slurm-wlm munge iproute2 util-linux
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source tests/deploy/tools.sh
+
+quick='' programs=''
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=yes; shift ;;
+    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
+  esac
+done
+need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
+programs=$(find_programs "$programs") || exit 77
+if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
+  scratch=$(mktemp -d)
+  trap 'rm -rf "$scratch"' EXIT
+  # Whatever ends the shell that is the first process in there ends all.
+  status=0
+  GSHARD_CHECK_INSIDE=$scratch unshare --net --mount --pid --uts --fork \
+    --kill-child --mount-proc "$0" ${quick:+--quick} \
+    --programs "$programs" || status=$?
+  exit "$status"
+fi
+scratch=$GSHARD_CHECK_INSIDE
+export PATH=$programs:$PATH SLURM_CONF=$scratch/slurm.conf
+# Several members on this machine: one thread each.
+export GSHARD_THREADS=1 OMP_NUM_THREADS=1
+
+start_slurm() {
+  local folder node
+  hostname check
+  ip link set lo up
+  # Slurm serves no loopback addresses.
+  ip link add name nodes type bridge
+  ip address add 10.77.0.1/24 dev nodes
+  ip link set nodes up
+  printf '%s\n' "127.0.0.1 localhost" "10.77.0.1 check n0 n1 n2 n3" \
+    > "$scratch/hosts"
+  mount --bind "$scratch/hosts" /etc/hosts
+  for folder in munge state spool log; do mkdir -p "$scratch/$folder"; done
+  mungekey --create --keyfile="$scratch/munge/key"
+  munged --force --key-file="$scratch/munge/key" \
+    --socket="$scratch/munge/socket" --pid-file="$scratch/munge/pid" \
+    --log-file="$scratch/log/munged" --seed-file="$scratch/munge/seed"
+  cat > "$SLURM_CONF" << TEXT
+ClusterName=check
+SlurmctldHost=check(10.77.0.1)
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket=$scratch/munge/socket
+StateSaveLocation=$scratch/state
+SlurmdSpoolDir=$scratch/spool/%n
+SlurmctldPidFile=$scratch/slurmctld.pid
+SlurmdPidFile=$scratch/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+PropagateResourceLimits=NONE
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_min_interval=100000
+KillWait=5
+NodeName=n[0-3] NodeHostname=check NodeAddr=10.77.0.1 Port=[17101-17104] CPUs=6 RealMemory=2000
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+TEXT
+  slurmctld -L "$scratch/log/slurmctld"
+  for node in n0 n1 n2 n3; do slurmd -N "$node" -L "$scratch/log/$node"; done
+  if ! (await 60 "a cluster of four nodes" four_idle); then
+    grep -h error "$scratch"/log/slurm* | tail -n 20 >&2
+    exit 1
+  fi
+}
+four_idle() { [[ $(sinfo --noheader --states=idle --format=%D) -eq 4 ]]; }
+
+# NAME SEED: the job that writes into $scratch/NAME.
+job() {
+  cat > "$scratch/$1.textproto" << TEXT
+name: "$1"
+model {
+  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
+  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
+  source_vocabulary_size: 300 target_vocabulary_size: 300
+  shared_vocabulary: true
+}
+data { train_path: "$PWD/tests/data/names.tsv" }
+seed: $2
+steps: $steps
+microbatches_per_step: 4
+tokens_per_microbatch: 256
+max_length: 48
+adam {}
+schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
+checkpoint { directory: "$scratch/$1" every_steps: 20 keep: 20 }
+min_routers: 2
+min_workers: 2
+progress_every_steps: 5
+TEXT
+}
+
+# NAME [FLAGS...]: submits that job; its number.
+submit() {
+  local name=$1
+  shift
+  sbatch --parsable --nodes=2 --chdir="$scratch" --output="$scratch/$name.out" \
+    "$@" "$PWD/deploy/slurm/train.sbatch" "$scratch/$name.textproto" \
+    "$scratch/$name-state"
+}
+
+field() { scontrol show job "$1" | grep -oE "\b$2=[^ ]+" | head -n 1 | cut -d = -f 2; }
+is() { [[ $(field "$1" "$2") == "$3" ]]; }
+over() { [[ ! $(field "$1" JobState) =~ ^(PENDING|CONFIGURING|RUNNING|COMPLETING|REQUEUED)$ ]]; }
+
+# ID NAME: waits until it is over, which has to be with success.
+finish() {
+  await 300 "the end of job $2" over "$1"
+  is "$1" JobState COMPLETED && return
+  tail -n 30 "$scratch/$2.out" >&2
+  fail "job $2 ended as $(field "$1" JobState), $(field "$1" ExitCode)"
+}
+
+checkpoints() { find "$scratch/$1" -maxdepth 1 -name 'step-*' | wc -l; }
+has_checkpoints() { [[ $(checkpoints "$1") -ge $2 ]]; }
+restarts() { is "$1" Restarts "$2" && is "$1" JobState "$3"; }
+
+# ID N: after its Nth requeue, Slurm would hold it back for two minutes.
+go_on() {
+  await 60 "requeue $2 of job $1" restarts "$1" "$2" PENDING
+  scontrol update JobId="$1" StartTime=now
+  await 60 "restart $2 of job $1" restarts "$1" "$2" RUNNING
+}
+
+start_slurm
+steps=$([[ -n $quick ]] && echo 10 || echo 200)
+job plain 1
+plain=$(submit plain)
+finish "$plain" plain
+echo "a job of $steps steps on 2 nodes: done"
+[[ -z $quick ]] || exit 0
+
+job disturbed 1
+disturbed=$(submit disturbed)
+await 120 "two checkpoints" has_checkpoints disturbed 2
+scancel --batch --signal=TERM "$disturbed"
+go_on "$disturbed" 1
+before=$(checkpoints disturbed)
+await 120 "more checkpoints" has_checkpoints disturbed $((before + 2))
+scontrol requeue "$disturbed"
+go_on "$disturbed" 2
+finish "$disturbed" disturbed
+gshard checkpoint diff "$scratch/plain" "$scratch/disturbed" ||
+  fail "parked and requeued, the job has another result"
+echo "the same job, parked and requeued in the middle: identical"
+
+steps=20
+for i in 0 1 2; do job "sweep-$i" "$i"; done
+sbatch --wait --array=0-2%2 --nodes=2 --chdir="$scratch" \
+  --output="$scratch/sweep-%a.out" "$PWD/deploy/slurm/sweep.sbatch" \
+  "$scratch/sweep" "$scratch"/sweep-{0,1,2}.textproto > "$scratch/sweep.id" ||
+  { tail -n 20 "$scratch"/sweep-*.out >&2; fail "the sweep"; }
+for i in 0 1 2; do
+  gshard checkpoint verify "$scratch/sweep-$i" > /dev/null ||
+    fail "job $i of the sweep has left no checkpoint"
+done
+! gshard checkpoint diff "$scratch"/sweep-{0,1} > /dev/null ||
+  fail "jobs of different seeds have the same result"
+echo "a sweep of 3 jobs: done"

@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# Sourced by the checks: what several of them need.
+
+PATH=$PATH:/usr/sbin:/sbin
+
+# need TOOL...: ends the script with 77 if one of these programs is missing.
+# "root" is the right to be it.
+need() {
+  local tool missing=()
+  for tool in "$@"; do
+    if [[ $tool == root ]]; then
+      [[ $(id -u) -eq 0 ]] || missing+=(root)
+    elif [[ $tool == namespaces ]]; then
+      unshare --net --mount --pid --uts --fork true 2> /dev/null ||
+        missing+=("namespaces (CAP_SYS_ADMIN)")
+    else
+      command -v "$tool" > /dev/null || missing+=("$tool")
+    fi
+  done
+  [[ ${#missing[@]} -eq 0 ]] || { echo "missing: ${missing[*]}"; exit 77; }
+}
+
+# find_programs [DIR]: the first folder that has all four programs: DIR, or what
+# was built.
+find_programs() {
+  local folder
+  local folders=(build/dev/bin build/release/bin)
+  [[ -z ${1-} ]] || folders=("$1")
+  for folder in "${folders[@]}"; do
+    if [[ -x $folder/gshard && -x $folder/gshard_coordinator &&
+          -x $folder/gshard_router && -x $folder/gshard_expert_worker ]]; then
+      (cd "$folder" && pwd)
+      return
+    fi
+  done
+  echo "missing: programs in ${folders[*]}" >&2
+  exit 77
+}
+
+# fail WORD...: says so and ends.
+fail() { echo "FAILED: $*" >&2; exit 1; }
+
+# expect WANTED GOT WHAT
+expect() { [[ $2 == "$1" ]] || fail "$3: expected '$1', got '$2'"; }
+
+# await SECONDS WHAT COMMAND...: until the command succeeds.
+await() {
+  local limit=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@" > /dev/null 2>&1; do
+    [[ $SECONDS -lt $limit ]] || fail "$what did not come about"
+    sleep 0.2
+  done
+}
