@@ -36,22 +36,26 @@ class CudaDevice final : public Device {
   Backend backend() const override { return Backend::kCuda; }
   std::string name() const override;
   int64_t memory_bytes() const override { return memory_bytes_; }
+  absl::Status status() const override;
   Program Prepare(const Program& program) const override;
   absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override;
 
  private:
   friend class CudaRun;
   CudaDevice(int gpu, int64_t memory_bytes)
-      : gpu_(gpu), memory_bytes_(memory_bytes) {}
+      : gpu_(gpu), memory_bytes_(memory_bytes), pinned_(gpu) {}
 
-  // Makes it the device of the calling thread, which CUDA's calls are for.
-  absl::Status MakeCurrent() const;
+  // CudaStatus; or status(), of which it may be the reason. To be asked after
+  // every call.
+  absl::Status Check(cudaError_t error, const char* call);
+  void Free(void* block, cudaStream_t stream) const;
   void ReturnStream(cudaStream_t stream);
 
   const int gpu_;
   const int64_t memory_bytes_;
   PinnedBlocks pinned_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);  // status()
   // None is destroyed before the device: tensors are freed in their order.
   std::vector<cudaStream_t> streams_ ABSL_GUARDED_BY(mutex_);
   std::vector<cudaStream_t> idle_streams_ ABSL_GUARDED_BY(mutex_);
@@ -72,12 +76,14 @@ class CudaRun final : public DeviceRun {
   absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims);
 
   cudaStream_t stream() const { return stream_; }
+  // CudaDevice::Check, of what a kernel's launch returned.
+  absl::Status Launched(cudaError_t error);
 
  private:
   CudaDevice* const device_;
   const cudaStream_t stream_;
   // Addresses of what was made in this run and is freed in its order. All else
-  // is kept until the stream is done with it.
+  // that the stream uses, the host's memory too, is kept until it is done.
   std::unordered_set<const std::byte*> own_;
   std::vector<Tensor> kept_;
 };

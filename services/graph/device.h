@@ -27,14 +27,14 @@
 
 namespace gshard {
 
-// What one caller has a device do. Used by one thread at a time. Destruction
-// waits for what is queued.
+// What one caller has a device do. Used by the thread that began it, which has
+// no run of another device meanwhile. Destruction waits for what is queued.
 class DeviceRun {
  public:
   virtual ~DeviceRun() = default;
 
   // A host tensor's copy for kernels of this run; one that is on the device is
-  // returned as it is, and lives until Finish() at least. Errors:
+  // returned as it is. Either lives until Finish() at least. Errors:
   // ResourceExhausted if the device has no memory for it.
   virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor) = 0;
 
@@ -58,15 +58,19 @@ class Device {
   // As flags name it: "cuda:0".
   virtual std::string name() const = 0;
 
-  // All of its memory, whoever uses it.
+  // Memory that was free when it was opened.
   virtual int64_t memory_bytes() const = 0;
+
+  // Unavailable once it computes nothing for this process any more, which has
+  // to be started anew: a kernel has failed. All runs then end with it.
+  virtual absl::Status status() const = 0;
 
   // The program as the kernels here do it best: the same inputs, parameters and
   // outputs.
   virtual Program Prepare(const Program& program) const { return program; }
 
   // Runs go on beside each other. A tensor of one run may be used by another
-  // when the first has finished.
+  // when the first has finished. Errors: those of status().
   virtual absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() = 0;
 };
 

@@ -105,6 +105,14 @@ absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
   std::unique_ptr<DeviceRun> run;
   if (device_ != nullptr) {
     ASSIGN_OR_RETURN(run, device_->BeginRun());
+    // Once, however many kernels take them. Integers are looked at here.
+    for (auto& [name, input] : inputs) {
+      if (input.type() == ElementType::kInt32 ||
+          input.type() == ElementType::kInt64) {
+        continue;
+      }
+      ASSIGN_OR_RETURN(input, run->ToDevice(input));
+    }
   }
   RunOptions options;
   options.context =

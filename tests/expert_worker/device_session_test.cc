@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "services/graph/builder.h"
+#include "services/partition/ops/collective_ops.h"
+#include "services/train/parameter_source.h"
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
@@ -23,6 +26,7 @@ class DeviceSessionTest : public ::testing::Test {
     // First the operators.
     RegisterMoeOps();
     RegisterShardingOps();
+    RegisterCollectiveOps();
     RegisterFakeDeviceKernels(ExpertOps());
   }
 
@@ -45,6 +49,33 @@ TEST_F(DeviceSessionTest, TrainTheBitsOfOneProcess) {
   cluster.ExpectEqual(*Reference(job_, 3));
   EXPECT_EQ(cluster.session(0).open_runs(), 0u);
   EXPECT_GT(device_.runs(), 0);
+}
+
+// However many kernels take them: the rows' gradients are for those of the
+// weights and of the rows.
+TEST_F(DeviceSessionTest, WhatACallBringsIsCopiedOnce) {
+  SegmentHost host(SplitTraining(job_).segments, /*slice=*/0, &device_);
+  ASSERT_OK_AND_ASSIGN(
+      TensorMap parameters,
+      ReadParameters(SpecsOf(job_.model, /*per_expert=*/true), {0, 1},
+                     /*checkpoint=*/nullptr, /*seed=*/1, {}, &device_));
+  for (const Segment& segment : SplitTraining(job_).segments) {
+    TensorMap inputs;
+    int64_t floats = 0;
+    for (const Node* node : segment.program.NodesOf("input")) {
+      const std::string& name = StringAttribute(node->attributes, "name");
+      const ValueType& type = segment.program.type(node->outputs[0]);
+      if (!absl::StartsWith(name, "call/")) continue;
+      const bool integers = type.type == ElementType::kInt32;
+      inputs[name] = integers ? Tensor::Ints({2}, {3, 4})
+                              : RandomTensor({7, job_.model.model_width}, 1);
+      floats += integers ? 0 : 1;
+    }
+    EXPECT_GT(floats, 0);
+    const int64_t before = device_.copies_to_device();
+    EXPECT_OK(host.Run(segment.name, "run", inputs, parameters));
+    EXPECT_EQ(device_.copies_to_device() - before, floats) << segment.name;
+  }
 }
 
 TEST_F(DeviceSessionTest, AnErrorOfTheDeviceIsThatOfTheCall) {

@@ -27,6 +27,10 @@ class FakeDevice final : public Device {
   Backend backend() const override { return Backend::kCuda; }
   std::string name() const override { return "fake"; }
   int64_t memory_bytes() const override { return memory_bytes_; }
+  absl::Status status() const override {
+    return lost ? absl::UnavailableError("the fake device is lost")
+                : absl::OkStatus();
+  }
 
   absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override {
     ++runs_;
@@ -37,6 +41,7 @@ class FakeDevice final : public Device {
   int64_t runs() const { return runs_; }
   int64_t copies_to_device() const { return copies_to_device_; }
 
+  std::atomic<bool> lost = false;
   absl::Status begin_error;   // of BeginRun
   absl::Status finish_error;  // of Finish
 

@@ -75,6 +75,12 @@ cudaError_t LaunchProduct(const RaggedProduct<BFloat16>& p,
 
 }  // namespace
 
+cudaError_t CheckKernels() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(
+      &attributes, RaggedProductKernel<LargeTile, LinesAlong::kAcross>);
+}
+
 cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& product,
                                 cudaStream_t stream) {
   return LaunchProduct<LargeTile>(product, stream);
