@@ -12,6 +12,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -19,7 +20,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "services/base/mutex.h"
+#include "services/cuda/kernels/row_sums.h"
 #include "services/cuda/pinned_blocks.h"
 #include "services/graph/device.h"
 
@@ -72,6 +75,18 @@ class CudaRun final : public DeviceRun {
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor) override;
   absl::Status Finish() override;
 
+  // In optimizer_steps.cc.
+  absl::StatusOr<Tensor> Copy(const Tensor& x) override;
+  absl::StatusOr<Tensor> RoundToBf16(const Tensor& x) override;
+  absl::Status Add(const Tensor& x, Tensor& sum) override;
+  absl::StatusOr<std::vector<double>> SumsOfSquares(const Tensor& x,
+                                                    int64_t parts) override;
+  absl::Status Update(const AdamStep& step, const Tensor& gradient,
+                      Tensor& weight, Tensor& first, Tensor& second) override;
+  absl::Status Update(const AdafactorStep& step, int64_t parts,
+                      absl::Span<const int64_t> dims, const Tensor& gradient,
+                      Tensor& weight, absl::Span<Tensor> state) override;
+
   // A tensor of the device, contents undefined. Errors: ResourceExhausted.
   absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims);
 
@@ -80,6 +95,15 @@ class CudaRun final : public DeviceRun {
   absl::Status Launched(cudaError_t error);
 
  private:
+  // Keeps what kernels of this run use. REQUIRES: float32 on the device.
+  void Use(std::initializer_list<const Tensor*> tensors);
+  template <typename Function>
+  absl::Status Elements(const Function& function, int64_t size);
+  // Sums of RowSums.
+  template <typename Function>
+  absl::StatusOr<Tensor> SquaresOfRows(const cuda::RowsOfParts& rows,
+                                       const Function& square);
+
   CudaDevice* const device_;
   const cudaStream_t stream_;
   // Addresses of what was made in this run and is freed in its order. All else

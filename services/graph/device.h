@@ -19,10 +19,14 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "services/graph/op.h"
+#include "services/ops/adafactor_step.h"
+#include "services/ops/adam_step.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -45,6 +49,30 @@ class DeviceRun {
   // Waits for what is queued. Errors: that of the first kernel or copy that
   // failed.
   virtual absl::Status Finish() = 0;
+
+  // What training does outside of programs, queued as kernels are. Tensors are
+  // float32, on the device, and of sizes that fit; a run may be given again
+  // what it has changed. The order of sums depends on sizes only. Errors, of
+  // all: ResourceExhausted; those of Device::status().
+
+  virtual absl::StatusOr<Tensor> Copy(const Tensor& x) = 0;
+  virtual absl::StatusOr<Tensor> RoundToBf16(const Tensor& x) = 0;
+  // sum += x
+  virtual absl::Status Add(const Tensor& x, Tensor& sum) = 0;
+  // Of each of the `parts` of x that follow each other. Waits for what is
+  // queued.
+  virtual absl::StatusOr<std::vector<double>> SumsOfSquares(const Tensor& x,
+                                                            int64_t parts) = 0;
+  // Steps in place.
+  virtual absl::Status Update(const AdamStep& step, const Tensor& gradient,
+                              Tensor& weight, Tensor& first,
+                              Tensor& second) = 0;
+  // Of `parts` tensors of shape `dims`; `state` as Optimizer::StateShapes has
+  // it.
+  virtual absl::Status Update(const AdafactorStep& step, int64_t parts,
+                              absl::Span<const int64_t> dims,
+                              const Tensor& gradient, Tensor& weight,
+                              absl::Span<Tensor> state) = 0;
 };
 
 // Thread-safe. Outlives its runs and tensors.
@@ -76,6 +104,9 @@ class Device {
 
 // A host tensor's copy on `device`, complete. Errors: those of DeviceRun.
 absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor);
+// A device's tensor's copy on the host, complete, in memory that is nobody
+// else's. Errors: those of DeviceRun.
+absl::StatusOr<Tensor> CopyToHost(Device& device, const Tensor& tensor);
 
 }  // namespace gshard
 

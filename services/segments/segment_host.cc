@@ -121,7 +121,9 @@ absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
                    executor.Run(std::move(inputs), parameters, options));
   if (run == nullptr) return outputs;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!absl::StartsWith(executor.program().outputs[i].first, "save/")) {
+    const std::string& name = executor.program().outputs[i].first;
+    if (!absl::StartsWith(name, "save/") &&
+        !absl::StartsWith(name, "gradient/")) {
       ASSIGN_OR_RETURN(outputs[i], run->ToHost(outputs[i]));
     }
   }

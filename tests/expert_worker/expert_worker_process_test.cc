@@ -229,7 +229,8 @@ TEST_F(ExpertWorkerProcessTest, TrainsAStepToTheBit) {
     prepare.mutable_prepare_step()->add_attempts(0);
   }
   ASSERT_OK(Do(prepare, &reply));
-  std::vector<SquaredNorm> norms = dense.SquaredNorms(gradients);
+  ASSERT_OK_AND_ASSIGN(std::vector<SquaredNorm> norms,
+                       dense.SquaredNorms(gradients));
   for (const v1::GradientNorm& norm : reply.step_prepared().norms()) {
     norms.push_back({norm.tensor(), norm.squared_norm()});
   }

@@ -41,7 +41,6 @@ struct Fiber {
   enum class State { kReady, kAtSync, kAtWarp, kDone };
   State state = State::kReady;
   ucontext_t context;
-  std::unique_ptr<std::byte[]> stack;
   WarpCall call;
   std::vector<std::vector<Copy>> groups;  // committed, the oldest first
   std::vector<Copy> open;
@@ -200,12 +199,20 @@ void RunBlock() {
   }
 }
 
+// Of thread `i` of any block: blocks run one after the other.
+std::byte* StackOf(size_t i) {
+  static std::vector<std::unique_ptr<std::byte[]>> stacks;
+  while (stacks.size() <= i) {
+    stacks.push_back(std::make_unique<std::byte[]>(kStackBytes));
+  }
+  return stacks[i].get();
+}
+
 // Apart, since getcontext() may return twice for all that a compiler knows.
-[[gnu::noinline]] void Begin(Fiber& fiber) {
-  fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+[[gnu::noinline]] void Begin(Fiber& fiber, std::byte* stack) {
   CHECK(getcontext(&fiber.context) == 0);
   fiber.context.uc_stack = {
-      .ss_sp = fiber.stack.get(), .ss_flags = 0, .ss_size = kStackBytes};
+      .ss_sp = stack, .ss_flags = 0, .ss_size = kStackBytes};
   fiber.context.uc_link = nullptr;
   makecontext(&fiber.context, RunFiber, 0);
 }
@@ -283,7 +290,7 @@ void RunBlocks(const Grid& grid, const std::function<void()>& body) {
     std::memset(one.shared, 0xff, grid.shared_bytes);
     one.fibers = std::vector<Fiber>(grid.threads);
     block = &one;
-    for (Fiber& fiber : one.fibers) Begin(fiber);
+    for (int i = 0; i < grid.threads; ++i) Begin(one.fibers[i], StackOf(i));
     one.seed = FoldIn(grid.seed, b);
     RunBlock();
     block = nullptr;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "services/base/check.h"
-#include "services/cuda/kernels/launch.h"
+#include "services/cuda/kernels/launch_steps.h"
 #include "tests/services/cuda/emulated_kernels.h"
 
 struct CUstream_st {
@@ -121,6 +121,28 @@ template cudaError_t LaunchElements(const Relu&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const ReluBf16&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const ReluGradient&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const DropoutRows&, int64_t, cudaStream_t);
+
+template <typename Function>
+cudaError_t LaunchRowSums(const RowSums<Function>& s, cudaStream_t stream) {
+  return Queue(stream, [s] { Emulate(s); });
+}
+cudaError_t LaunchApplyUpdate(const ApplyUpdate& apply, cudaStream_t stream) {
+  return Queue(stream, [apply] { Emulate(apply); });
+}
+template cudaError_t LaunchRowSums(const RowSums<Square>&, cudaStream_t);
+template cudaError_t LaunchRowSums(const RowSums<AdafactorUpdate>&,
+                                   cudaStream_t);
+template cudaError_t LaunchElements(const AddTo&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const AdamElements&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const PartSums&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const RowMoments&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const RowMeans&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const RowFactors&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const ColumnMoments&, int64_t,
+                                    cudaStream_t);
+template cudaError_t LaunchElements(const SecondMoments&, int64_t,
+                                    cudaStream_t);
+template cudaError_t LaunchElements(const Rates&, int64_t, cudaStream_t);
 
 }  // namespace cuda
 }  // namespace gshard
