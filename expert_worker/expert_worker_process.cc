@@ -13,8 +13,8 @@ namespace {
 
 int64_t MemoryBytes(const ExpertWorkerOptions& options) {
   if (options.memory_mib > 0) return options.memory_mib << 20;
-  // Of a session that trains, the host has the optimizer's part: to count all
-  // of it against the lesser of the two is safe.
+  // The device has the sessions, the host one that trains once more while a
+  // checkpoint of it is written.
   return options.device == nullptr
              ? MemoryLimit()
              : std::min(MemoryLimit(), options.device->memory_bytes());

@@ -71,6 +71,10 @@ class SessionTable {
 
   int64_t size() const;
   int64_t memory_bytes_used() const { return memory_.used(); }
+  // Device::status; OK of the CPU.
+  absl::Status device_status() const {
+    return device_ == nullptr ? absl::OkStatus() : device_->status();
+  }
 
  private:
   struct Entry {

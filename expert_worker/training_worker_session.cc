@@ -42,7 +42,7 @@ TrainingWorkerSession::TrainingWorkerSession(
                              : spec.microbatches_per_step;
   own_->BeginStep(static_cast<int32_t>(spec.microbatches_per_step),
                   static_cast<int32_t>(window));
-  TakeParameters();
+  parameters_ = RoundedParameters();
 }
 
 absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
                    OpenToTrain(spec.source));
   const auto make = [&](const std::vector<int32_t>& experts)
       -> absl::StatusOr<std::unique_ptr<ParameterShard>> {
-    ParameterStore store(spec.parameters, experts, spec.optimizer);
+    ParameterStore store(spec.parameters, experts, spec.optimizer, device);
     RETURN_IF_ERROR(checkpoint == nullptr
                         ? store.Initialize(spec.source.initial_seed)
                         : store.Load(*checkpoint));
@@ -73,18 +73,19 @@ absl::StatusOr<std::unique_ptr<WorkerSession>> TrainingWorkerSession::Create(
   return session;
 }
 
-void TrainingWorkerSession::TakeParameters() {
-  parameters_ = own_->tensors();
-  CastToBf16(weight_forms_, *parameters_);
-  if (device_ == nullptr) return;
-  for (auto& [name, parameter] : *parameters_) {
-    absl::StatusOr<Tensor> copy = CopyToDevice(*device_, parameter);
-    if (!copy.ok()) {
-      parameters_ = Annotate(copy.status(), name);
-      return;
-    }
-    parameter = *std::move(copy);
+absl::StatusOr<TensorMap> TrainingWorkerSession::RoundedParameters() const {
+  TensorMap parameters = own_->tensors();
+  if (device_ == nullptr) {
+    CastToBf16(weight_forms_, parameters);
+    return parameters;
   }
+  ASSIGN_OR_RETURN(const auto run, device_->BeginRun());
+  for (const auto& [name, form] : weight_forms_) {
+    Tensor& parameter = parameters.at(name);
+    ASSIGN_OR_RETURN(parameter, run->RoundToBf16(parameter));
+  }
+  RETURN_IF_ERROR(run->Finish());
+  return parameters;
 }
 
 absl::StatusOr<std::vector<Tensor>> TrainingWorkerSession::RunSegment(
@@ -239,8 +240,13 @@ absl::Status TrainingWorkerSession::CommitStep(int64_t step,
                  "the replica of another worker's experts"));
   }
   if (!skip) parameters_ = TensorMap();  // what is shared would be copied
-  RETURN_IF_ERROR(own_->Commit(step, gradient_scale, learning_rate, skip));
-  if (!skip) TakeParameters();
+  const absl::Status committed =
+      own_->Commit(step, gradient_scale, learning_rate, skip);
+  if (!committed.ok()) {
+    parameters_ = committed;
+    return committed;
+  }
+  if (!skip) parameters_ = RoundedParameters();
   MutexLock runs_lock(runs_mutex_);
   for (const auto& [microbatch, run] : runs_) host_.EndRun(run.name);
   runs_.clear();
@@ -263,15 +269,26 @@ TrainingWorkerSession::BeginCheckpoint(ShardTarget target,
   }
   std::unique_ptr<Shard> shard(
       new Shard(this, std::move(target), ++last_shard_));
-  shard->Add(*own_);
-  if (include_replica) shard->Add(*replica_);
+  RETURN_IF_ERROR(shard->Add(*own_));
+  if (include_replica) RETURN_IF_ERROR(shard->Add(*replica_));
   return shard;
 }
 
-void TrainingWorkerSession::Shard::Add(const ParameterShard& parameters) {
-  snapshots_.push_back(parameters.TakeSnapshot());
-  tensors_.insert(tensors_.end(), snapshots_.back()->begin(),
-                  snapshots_.back()->end());
+absl::Status TrainingWorkerSession::Shard::Add(
+    const ParameterShard& parameters) {
+  RETURN_IF_ERROR(parameters.status());
+  ParameterShard::Snapshot snapshot = parameters.TakeSnapshot();
+  if (session_->device_ == nullptr) {
+    tensors_.insert(tensors_.end(), snapshot->begin(), snapshot->end());
+    snapshots_.push_back(std::move(snapshot));
+    return absl::OkStatus();
+  }
+  // The device has no room for them once more while they are written.
+  for (const NamedTensor& named : *snapshot) {
+    ASSIGN_OR_RETURN(Tensor copy, CopyToHost(*session_->device_, named.tensor));
+    tensors_.push_back({named.name, std::move(copy)});
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TensorEntry>> TrainingWorkerSession::Shard::Write(

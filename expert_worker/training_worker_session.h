@@ -1,8 +1,7 @@
 // TrainingWorkerSession: experts that a job trains: their ParameterShard, that
 // of experts replicated here for another worker, and the saved values of the
-// open step's runs. A device runs the segments: it has the saved values and a
-// copy of the parameters, made after each commit. Gradients are summed, and
-// parameters updated, on the host.
+// open step's runs. With a device all of this is there, and what is done with
+// it; rows come and go, and snapshots and sums for the buddy are copied out.
 //
 // A training step: RunSegment of every microbatch, PrepareStep, CommitStep. All
 // state of a step is keyed by its number and released when the step is
@@ -43,7 +42,7 @@ namespace gshard {
 class TrainingWorkerSession final : public WorkerSession {
  public:
   // REQUIRES: CheckWorkerSession. Errors: those of OpenToTrain,
-  // ParameterStore::Load, SegmentHost::status and CopyToDevice.
+  // ParameterStore::Load, SegmentHost::status and the device.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
       WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
       Device* device);
@@ -94,7 +93,8 @@ class TrainingWorkerSession final : public WorkerSession {
     Shard(const TrainingWorkerSession* session, ShardTarget target,
           uint64_t number)
         : session_(session), target_(std::move(target)), number_(number) {}
-    void Add(const ParameterShard& parameters);
+    // Errors: those of ParameterShard::status and CopyToHost.
+    absl::Status Add(const ParameterShard& parameters);
 
     const TrainingWorkerSession* const session_;
     const ShardTarget target_;
@@ -107,15 +107,18 @@ class TrainingWorkerSession final : public WorkerSession {
   // Takes a snapshot of the parameters, with `include_replica` of the
   // replica's, too. Since a snapshot may grow to the size of parameters and
   // optimizer state, only the latest is kept: the writing of an earlier one is
-  // abandoned. Errors: FailedPrecondition if target.step is not the last one
-  // committed, or there is no replica.
+  // abandoned. With a device it is a copy on the host, made before this
+  // returns. Errors: FailedPrecondition if target.step is not the last one
+  // committed, or there is no replica; those of ParameterShard::status and
+  // CopyToHost.
   absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
       ShardTarget target, bool include_replica = false) const;
 
   int64_t step() const { return own_->step(); }
   // Runs with saved values that have not ended.
   size_t open_runs() const { return host_.open_runs(); }
-  // Copies that share memory, valid until the next commit.
+  // Copies that share memory, on the device if there is one, valid until the
+  // next commit.
   TensorMap Parameters() const { return own_->tensors(); }
 
  private:
@@ -135,8 +138,8 @@ class TrainingWorkerSession final : public WorkerSession {
                         std::unique_ptr<ParameterShard> replica,
                         Device* device);
 
-  // Makes parameters_ of own_.
-  void TakeParameters() ABSL_EXCLUSIVE_LOCKS_REQUIRED(step_mutex_);
+  // own_'s, as parameters_ has them.
+  absl::StatusOr<TensorMap> RoundedParameters() const;
   // Notes the run, and that it makes a call.
   absl::Status EnterRun(const SegmentRun& run, const std::string& name);
   // Keeps the results of a call; when the run's last call completes, adds them
@@ -160,7 +163,7 @@ class TrainingWorkerSession final : public WorkerSession {
   mutable SharedMutex step_mutex_;
   const std::unique_ptr<ParameterShard> own_;
   const std::unique_ptr<ParameterShard> replica_;  // may be null
-  // own_'s, rounded as the segments take them, on the device.
+  // own_'s, rounded as the segments take them; or why there are none.
   absl::StatusOr<TensorMap> parameters_ ABSL_GUARDED_BY(step_mutex_);
 
   mutable std::atomic<uint64_t> last_shard_ = 0;

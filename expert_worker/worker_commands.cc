@@ -229,6 +229,8 @@ void WorkerCommands::OnRefused(const absl::Status& status) {
 }
 
 v1::Heartbeat WorkerCommands::Load() {
+  const absl::Status device = sessions_->device_status();
+  if (!device.ok() && on_refused_) on_refused_(device);
   v1::Heartbeat heartbeat;
   heartbeat.set_in_flight(service_->running());
   heartbeat.set_queued(service_->waiting());

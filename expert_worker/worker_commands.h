@@ -22,7 +22,8 @@ namespace gshard {
 class WorkerCommands final : public MemberHandler {
  public:
   // None is owned. `on_joined` is called when the membership begins and ends;
-  // `on_refused` if it is permanently refused. Either may be null. For `faults`
+  // `on_refused` if it is permanently refused, or if the device is lost, which
+  // is noticed with the next heartbeat. Either may be null. For `faults`
   // see services/checkpoint/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,

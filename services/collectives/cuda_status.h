@@ -18,9 +18,10 @@ inline absl::Status CudaStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message =
       absl::StrCat(call, ": ", cudaGetErrorString(error));
-  if (error != cudaErrorMemoryAllocation) return absl::InternalError(message);
   cudaGetLastError();  // else it is the next kernel's error, too
-  return absl::ResourceExhaustedError(message);
+  return error == cudaErrorMemoryAllocation
+             ? absl::ResourceExhaustedError(message)
+             : absl::InternalError(message);
 }
 
 // Errors: FailedPrecondition if this machine has no GPU with this number.

@@ -8,38 +8,52 @@
 #include "services/base/status_macros.h"
 #include "services/collectives/cuda_status.h"
 #include "services/cuda/fuse_products.h"
+#include "services/cuda/kernels/launch.h"
 
 namespace gshard {
 namespace {
 
-// Hosts' tensors up to this size go through pinned blocks; larger ones, which
-// are parameters, are not worth as much pinned memory.
+// Tensors up to this size cross by pinned blocks; larger ones are not worth as
+// much pinned memory.
 constexpr size_t kMostPinnedBytes = size_t{64} << 20;
 
 // Oldest that has bf16 products and asynchronous copies to shared memory.
 constexpr int kLeastMajor = 8;
 
-#define RETURN_IF_CUDA_ERROR(call) RETURN_IF_ERROR(CudaStatus((call), #call))
-
 }  // namespace
+
+#define RETURN_IF_CUDA_ERROR(device, call) \
+  RETURN_IF_ERROR((device)->Check((call), #call))
 
 absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int gpu) {
   RETURN_IF_ERROR(Annotate(CheckGpu(gpu), absl::StrCat("device cuda:", gpu)));
   cudaDeviceProp properties;
-  RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, gpu));
+  RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, gpu),
+                             "cudaGetDeviceProperties"));
   if (properties.major < kLeastMajor) {
     return absl::FailedPreconditionError(
         absl::StrCat("device cuda:", gpu, ": expected compute capability ",
                      kLeastMajor, ".0 or newer, got ", properties.major, ".",
                      properties.minor, " (", properties.name, ")"));
   }
+  RETURN_IF_ERROR(CudaStatus(cudaSetDevice(gpu), "cudaSetDevice"));
+  // A GPU newer than the kernels' machine code has them compiled by its driver,
+  // which must not be older than the toolkit then.
+  const cudaError_t found = cuda::CheckKernels();
+  if (found != cudaSuccess) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "device cuda:", gpu, ": the kernels do not run on a ", properties.name,
+        " with this driver: ", cudaGetErrorString(found)));
+  }
+  size_t free = 0, total = 0;
+  RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
   std::unique_ptr<CudaDevice> device(
-      new CudaDevice(gpu, static_cast<int64_t>(properties.totalGlobalMem)));
-  RETURN_IF_ERROR(device->MakeCurrent());
+      new CudaDevice(gpu, static_cast<int64_t>(free)));
   cudaMemPool_t pool;
-  RETURN_IF_CUDA_ERROR(cudaDeviceGetDefaultMemPool(&pool, gpu));
+  RETURN_IF_CUDA_ERROR(device, cudaDeviceGetDefaultMemPool(&pool, gpu));
   uint64_t keep = UINT64_MAX;  // bytes that are free and stay in the pool
   RETURN_IF_CUDA_ERROR(
+      device,
       cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
   LogInfo("computes on a GPU", {{"device", device->name()},
                                 {"gpu", std::string(properties.name)},
@@ -58,22 +72,53 @@ Program CudaDevice::Prepare(const Program& program) const {
   return FuseProducts(program);
 }
 
-absl::Status CudaDevice::MakeCurrent() const {
-  return CudaStatus(cudaSetDevice(gpu_), "cudaSetDevice");
+absl::Status CudaDevice::status() const {
+  MutexLock lock(mutex_);
+  return lost_;
+}
+
+void CudaDevice::Free(void* block, cudaStream_t stream) const {
+  // The thread that frees may have another device, or none. An error is not
+  // this one's: what else the thread does here finds it, too.
+  cudaSetDevice(gpu_);
+  cudaFreeAsync(block, stream);
+  cudaGetLastError();
+}
+
+absl::Status CudaDevice::Check(cudaError_t error, const char* call) {
+  const absl::Status status = CudaStatus(error, call);
+  if (status.ok()) return status;
+  // What a kernel does wrong stays: from then on it is the error of every call.
+  const cudaError_t stays = cudaStreamQuery(nullptr);
+  cudaGetLastError();
+  if (stays == cudaSuccess || stays == cudaErrorNotReady) return status;
+  MutexLock lock(mutex_);
+  if (lost_.ok()) {
+    lost_ = absl::UnavailableError(absl::StrCat(
+        "device ", name(),
+        " is lost until the process is started anew: ", status.message()));
+    LogError("a GPU is lost", {{"status", lost_}});
+  }
+  return lost_;
 }
 
 absl::StatusOr<std::unique_ptr<DeviceRun>> CudaDevice::BeginRun() {
-  RETURN_IF_ERROR(MakeCurrent());
-  MutexLock lock(mutex_);
-  if (idle_streams_.empty()) {
-    cudaStream_t stream;
-    RETURN_IF_CUDA_ERROR(
-        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    streams_.push_back(stream);
-    idle_streams_.push_back(stream);
+  RETURN_IF_ERROR(status());
+  RETURN_IF_CUDA_ERROR(this, cudaSetDevice(gpu_));
+  cudaStream_t stream = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (!idle_streams_.empty()) {
+      stream = idle_streams_.back();
+      idle_streams_.pop_back();
+    }
   }
-  const cudaStream_t stream = idle_streams_.back();
-  idle_streams_.pop_back();
+  if (stream == nullptr) {
+    RETURN_IF_CUDA_ERROR(
+        this, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    MutexLock lock(mutex_);
+    streams_.push_back(stream);
+  }
   return std::make_unique<CudaRun>(this, stream);
 }
 
@@ -93,15 +138,15 @@ absl::StatusOr<Tensor> CudaRun::NewTensor(ElementType type, Dims dims) {
   const size_t bytes = NumElements(dims) * ElementSize(type);
   void* data = nullptr;
   // An absent tensor has no address: one without elements has.
-  RETURN_IF_CUDA_ERROR(cudaMallocAsync(&data, bytes == 0 ? 1 : bytes, stream_));
+  RETURN_IF_CUDA_ERROR(device_,
+                       cudaMallocAsync(&data, bytes == 0 ? 1 : bytes, stream_));
   own_.insert(static_cast<std::byte*>(data));
   return Tensor::OnDevice(
       type, std::move(dims),
       std::shared_ptr<std::byte>(
           static_cast<std::byte*>(data),
           [device = device_, stream = stream_](std::byte* block) {
-            // The thread that frees may have another device, or none.
-            if (device->MakeCurrent().ok()) cudaFreeAsync(block, stream);
+            device->Free(block, stream);
           }));
 }
 
@@ -113,30 +158,32 @@ absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
   ASSIGN_OR_RETURN(Tensor copy, NewTensor(tensor.type(), tensor.dims()));
   const size_t bytes = tensor.bytes();
   if (bytes == 0) return copy;
-  if (bytes > kMostPinnedBytes) {
-    // Returns when the host's memory has been read.
-    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(copy.device_data(), tensor.raw(),
-                                         bytes, cudaMemcpyHostToDevice,
-                                         stream_));
-    return copy;
+  // What is not pinned may be read at once or later.
+  Tensor from = tensor;
+  if (bytes <= kMostPinnedBytes) {
+    ASSIGN_OR_RETURN(from, device_->pinned_.New(tensor.type(), tensor.dims()));
+    std::memcpy(from.raw(), tensor.raw(), bytes);
   }
-  ASSIGN_OR_RETURN(Tensor pinned,
-                   device_->pinned_.New(tensor.type(), tensor.dims()));
-  std::memcpy(pinned.raw(), tensor.raw(), bytes);
-  RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(copy.device_data(), pinned.raw(), bytes,
+  RETURN_IF_CUDA_ERROR(device_,
+                       cudaMemcpyAsync(copy.device_data(), from.raw(), bytes,
                                        cudaMemcpyHostToDevice, stream_));
-  kept_.push_back(std::move(pinned));
+  kept_.push_back(std::move(from));
   return copy;
 }
 
 absl::StatusOr<Tensor> CudaRun::ToHost(const Tensor& tensor) {
   if (tensor.on_host()) return tensor;
-  ASSIGN_OR_RETURN(Tensor copy,
-                   device_->pinned_.New(tensor.type(), tensor.dims()));
+  Tensor copy;
+  if (tensor.bytes() <= kMostPinnedBytes) {
+    ASSIGN_OR_RETURN(copy, device_->pinned_.New(tensor.type(), tensor.dims()));
+  } else {
+    copy = Tensor(tensor.type(), tensor.dims());
+  }
   if (tensor.bytes() > 0) {
-    RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(copy.raw(), tensor.device_data(),
-                                         tensor.bytes(), cudaMemcpyDeviceToHost,
-                                         stream_));
+    RETURN_IF_CUDA_ERROR(
+        device_,
+        cudaMemcpyAsync(copy.raw(), tensor.device_data(), tensor.bytes(),
+                        cudaMemcpyDeviceToHost, stream_));
   }
   kept_.push_back(tensor);
   // Even if the caller drops it.
@@ -147,7 +194,11 @@ absl::StatusOr<Tensor> CudaRun::ToHost(const Tensor& tensor) {
 absl::Status CudaRun::Finish() {
   const cudaError_t error = cudaStreamSynchronize(stream_);
   kept_.clear();
-  return CudaStatus(error, "a kernel or copy");
+  return device_->Check(error, "a kernel or copy");
+}
+
+absl::Status CudaRun::Launched(cudaError_t error) {
+  return device_->Check(error, "the launch of a kernel");
 }
 
 }  // namespace gshard

@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
-#include "services/collectives/cuda_status.h"
 #include "services/cuda/cuda_device.h"
 #include "services/cuda/fuse_products.h"
 #include "services/cuda/kernels/launch.h"
@@ -31,6 +30,7 @@ class Call {
   explicit Call(KernelContext& c) : c_(c), run_(RunOf(c)) {}
 
   cudaStream_t stream() const { return run_.stream(); }
+  absl::Status Launched(cudaError_t error) { return run_.Launched(error); }
 
   // An operand on the device. Keeps it there for the next kernel that asks.
   absl::StatusOr<const Tensor*> Operand(int i) {
@@ -94,10 +94,6 @@ T* Out(Tensor* tensor) {
   return reinterpret_cast<T*>(tensor->device_data());
 }
 
-absl::Status Launched(cudaError_t error) {
-  return CudaStatus(error, "the launch of a kernel");
-}
-
 // Launches a product for the tiles that the type of its factors has.
 absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
                          cuda::RaggedProduct<BFloat16> product) {
@@ -109,12 +105,12 @@ absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
     ASSIGN_OR_RETURN(product.tiles, call.Upload(large));
     product.num_tiles = std::ssize(large);
     RETURN_IF_ERROR(
-        Launched(cuda::LaunchRaggedProduct(product, call.stream())));
+        call.Launched(cuda::LaunchRaggedProduct(product, call.stream())));
   }
   if (small.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(product.tiles, call.Upload(small));
   product.num_tiles = std::ssize(small);
-  return Launched(cuda::LaunchSmallRaggedProduct(product, call.stream()));
+  return call.Launched(cuda::LaunchSmallRaggedProduct(product, call.stream()));
 }
 
 absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
@@ -124,7 +120,7 @@ absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
   if (tiles.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(product.tiles, call.Upload(tiles));
   product.num_tiles = std::ssize(tiles);
-  return Launched(cuda::LaunchRaggedProduct(product, call.stream()));
+  return call.Launched(cuda::LaunchRaggedProduct(product, call.stream()));
 }
 
 // rows [R, K] times weights [E, K, N], or with `kTransposed` [E, N, K]; of a
@@ -181,7 +177,8 @@ absl::Status WeightsGradient(KernelContext& c) {
       Tensor* const out,
       call.NewResult(0, {gradient.experts, gradient.k, gradient.n}));
   gradient.out = Out<float>(out);
-  return Launched(cuda::LaunchRaggedWeightsGradient(gradient, call.stream()));
+  return call.Launched(
+      cuda::LaunchRaggedWeightsGradient(gradient, call.stream()));
 }
 
 absl::Status WeightsGradientKernel(KernelContext& c) {
@@ -200,7 +197,7 @@ absl::Status BiasAddKernel(KernelContext& c) {
       cuda::RaggedTiles(sizes, cuda::SmallTile::kRows, 0, kNoLimit);
   ASSIGN_OR_RETURN(const cuda::RaggedTile* const tiles_there,
                    call.Upload(tiles));
-  return Launched(cuda::LaunchRaggedBiasAdd(
+  return call.Launched(cuda::LaunchRaggedBiasAdd(
       {In<float>(rows), In<float>(bias), tiles_there, std::ssize(tiles),
        rows->dim(1), Out<float>(out)},
       call.stream()));
@@ -214,7 +211,7 @@ absl::Status BiasGradientKernel(KernelContext& c) {
                    call.Upload(cuda::GroupOffsets(sizes)));
   const int64_t experts = std::ssize(sizes), n = dresult->dim(1);
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, {experts, n}));
-  return Launched(cuda::LaunchRaggedBiasGradient(
+  return call.Launched(cuda::LaunchRaggedBiasGradient(
       {In<float>(dresult), offsets, experts, n, Out<float>(out)},
       call.stream()));
 }
@@ -228,20 +225,21 @@ absl::Status CastKernel(KernelContext& c) {
     return absl::OkStatus();
   }
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
-  return Launched(type == ElementType::kBFloat16
-                      ? cuda::LaunchElements(
-                            cuda::CastToBf16{In<float>(x), Out<BFloat16>(out)},
-                            x->size(), call.stream())
-                      : cuda::LaunchElements(
-                            cuda::CastToFloat{In<BFloat16>(x), Out<float>(out)},
-                            x->size(), call.stream()));
+  return call.Launched(
+      type == ElementType::kBFloat16
+          ? cuda::LaunchElements(
+                cuda::CastToBf16{In<float>(x), Out<BFloat16>(out)}, x->size(),
+                call.stream())
+          : cuda::LaunchElements(
+                cuda::CastToFloat{In<BFloat16>(x), Out<float>(out)}, x->size(),
+                call.stream()));
 }
 
 absl::Status ReluKernel(KernelContext& c) {
   Call call(c);
   ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
-  return Launched(
+  return call.Launched(
       x->type() == ElementType::kBFloat16
           ? cuda::LaunchElements(
                 cuda::ReluBf16{In<BFloat16>(x), Out<BFloat16>(out)}, x->size(),
@@ -256,7 +254,7 @@ absl::Status ReluGradientKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(const Tensor* const dy, call.Operand(1));
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, dy->dims()));
   const bool rounded = y->type() == ElementType::kBFloat16;
-  return Launched(cuda::LaunchElements(
+  return call.Launched(cuda::LaunchElements(
       cuda::ReluGradient{.y = rounded ? nullptr : In<float>(y),
                          .rounded_y = rounded ? In<BFloat16>(y) : nullptr,
                          .dy = In<float>(dy),
@@ -281,7 +279,7 @@ absl::Status DropOut(KernelContext& c, int64_t first_column, int64_t columns) {
   ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
   ASSIGN_OR_RETURN(const Tensor* const rows_there, call.Operand(1));
   ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
-  return Launched(cuda::LaunchElements(
+  return call.Launched(cuda::LaunchElements(
       cuda::DropoutRows{In<float>(x), In<int32_t>(rows_there), x->dim(1),
                         first_column, columns, mask, Out<float>(out)},
       x->size(), call.stream()));

@@ -19,8 +19,16 @@ constexpr size_t kLeastBytes = 4096;
 PinnedBlocks::Blocks::~Blocks() {
   MutexLock lock(mutex);
   for (const auto& [size, same] : idle) {
-    for (std::byte* block : same) cudaFreeHost(block);
+    for (std::byte* block : same) Free(block);
   }
+}
+
+void PinnedBlocks::Blocks::Free(void* block) const {
+  // The thread that frees may have another device; or none, and would get the
+  // first of the machine, which is to have nothing to do with it.
+  cudaSetDevice(gpu);
+  cudaFreeHost(block);
+  cudaGetLastError();
 }
 
 absl::StatusOr<Tensor> PinnedBlocks::New(ElementType type, Dims dims) {
@@ -50,7 +58,7 @@ absl::StatusOr<Tensor> PinnedBlocks::New(ElementType type, Dims dims) {
       return;
     }
     lock.Unlock();
-    cudaFreeHost(data);
+    blocks->Free(data);
   });
   return Tensor::Wrap(type, std::move(dims), block, std::move(keeper));
 }

@@ -23,14 +23,19 @@ class PinnedBlocks {
   // Keeps at most this many bytes that no tensor has.
   static constexpr size_t kMostIdleBytes = size_t{256} << 20;
 
-  PinnedBlocks() : blocks_(std::make_shared<Blocks>()) {}
+  // Of GPU `gpu`.
+  explicit PinnedBlocks(int gpu) : blocks_(std::make_shared<Blocks>(gpu)) {}
 
   // A host tensor, contents undefined. Errors: ResourceExhausted.
   absl::StatusOr<Tensor> New(ElementType type, Dims dims);
 
  private:
   struct Blocks {
+    explicit Blocks(int number) : gpu(number) {}
     ~Blocks();
+    void Free(void* block) const;
+
+    const int gpu;
     Mutex mutex;
     size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
     // By size, a power of two.

@@ -11,4 +11,11 @@ absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor) {
   return copy;
 }
 
+absl::StatusOr<Tensor> CopyToHost(Device& device, const Tensor& tensor) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device.BeginRun());
+  ASSIGN_OR_RETURN(const Tensor copy, run->ToHost(tensor));
+  RETURN_IF_ERROR(run->Finish());
+  return copy.Clone();
+}
+
 }  // namespace gshard

@@ -105,6 +105,14 @@ absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
   std::unique_ptr<DeviceRun> run;
   if (device_ != nullptr) {
     ASSIGN_OR_RETURN(run, device_->BeginRun());
+    // Once, however many kernels take them. Integers are looked at here.
+    for (auto& [name, input] : inputs) {
+      if (input.type() == ElementType::kInt32 ||
+          input.type() == ElementType::kInt64) {
+        continue;
+      }
+      ASSIGN_OR_RETURN(input, run->ToDevice(input));
+    }
   }
   RunOptions options;
   options.context =
@@ -113,7 +121,9 @@ absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
                    executor.Run(std::move(inputs), parameters, options));
   if (run == nullptr) return outputs;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (!absl::StartsWith(executor.program().outputs[i].first, "save/")) {
+    const std::string& name = executor.program().outputs[i].first;
+    if (!absl::StartsWith(name, "save/") &&
+        !absl::StartsWith(name, "gradient/")) {
       ASSIGN_OR_RETURN(outputs[i], run->ToHost(outputs[i]));
     }
   }

@@ -48,9 +48,9 @@ class SegmentHost {
   absl::Status status() const;
 
   // Runs one segment. `run` names the run; calls without saved values may
-  // leave it empty. `parameters` hold the host's experts, [E, ...]. Inputs,
-  // replies and gradients are on the host; parameters are on the device best,
-  // being copied there otherwise at each call; saved values stay there.
+  // leave it empty. `parameters` hold the host's experts, [E, ...]. Inputs and
+  // replies are on the host; parameters are on the device best, being copied
+  // there otherwise at each call; saved values and gradients stay there.
   //
   // A call that fails leaves no trace in its run.
   //

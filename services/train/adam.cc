@@ -2,35 +2,20 @@
 
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/graph/device.h"
+#include "services/ops/adam_step.h"
 #include "services/ops/simd.h"
 #include "services/train/optimizer_kinds.h"
 
 namespace gshard {
 namespace {
 
-struct AdamStep {
-  float gradient_scale;
-  float beta1;
-  float keep1;  // 1 - beta1
-  float beta2;
-  float keep2;         // 1 - beta2
-  float rate;          // learning rate / (1 - beta1^t)
-  float inverse_root;  // 1 / sqrt(1 - beta2^t)
-  float epsilon;
-  float keep;  // 1 - learning rate * weight decay
-};
-
 GSHARD_SIMD void UpdateAll(const AdamStep step, const float* gradient,
                            int64_t size, float* weight, float* first,
                            float* second) {
 #pragma omp simd
   for (int64_t i = 0; i < size; ++i) {
-    const float g = gradient[i] * step.gradient_scale;
-    first[i] = step.beta1 * first[i] + step.keep1 * g;
-    second[i] = step.beta2 * second[i] + step.keep2 * (g * g);
-    weight[i] = step.keep * weight[i] -
-                step.rate * first[i] /
-                    (std::sqrt(second[i]) * step.inverse_root + step.epsilon);
+    step.Update(gradient[i], weight[i], first[i], second[i]);
   }
 }
 
@@ -48,13 +33,28 @@ class Adam final : public Optimizer {
               absl::Span<const float> gradient, double gradient_scale,
               absl::Span<const absl::Span<float>> state, int64_t step,
               double learning_rate) const override {
-    CHECK(step >= 1);
     CHECK(weight.size() == static_cast<size_t>(NumElements(dims)));
     CHECK(gradient.size() == weight.size() && state.size() == 2);
     CHECK(state[0].size() == weight.size() && state[1].size() == weight.size());
+    UpdateAll(Numbers(gradient_scale, step, learning_rate), gradient.data(),
+              weight.size(), weight.data(), state[0].data(), state[1].data());
+  }
+
+  absl::Status Update(DeviceRun& run, int64_t, absl::Span<const int64_t>,
+                      Tensor& weight, const Tensor& gradient,
+                      double gradient_scale, absl::Span<Tensor> state,
+                      int64_t step, double learning_rate) const override {
+    return run.Update(Numbers(gradient_scale, step, learning_rate), gradient,
+                      weight, state[0], state[1]);
+  }
+
+ private:
+  AdamStep Numbers(double gradient_scale, int64_t step,
+                   double learning_rate) const {
+    CHECK(step >= 1);
     const double t = static_cast<double>(step);
     const auto narrow = [](double x) { return static_cast<float>(x); };
-    const AdamStep numbers = {
+    return {
         .gradient_scale = narrow(gradient_scale),
         .beta1 = narrow(options_.beta1),
         .keep1 = narrow(1.0 - options_.beta1),
@@ -66,11 +66,8 @@ class Adam final : public Optimizer {
         .epsilon = narrow(options_.epsilon),
         .keep = narrow(1.0 - learning_rate * options_.weight_decay),
     };
-    UpdateAll(numbers, gradient.data(), weight.size(), weight.data(),
-              state[0].data(), state[1].data());
   }
 
- private:
   const AdamOptions options_;
 };
 

@@ -22,6 +22,8 @@
 
 namespace gshard {
 
+class DeviceRun;
+
 // Adafactor (Shazeer & Stern, arXiv:1804.04235) without momentum, in the form
 // that GShard was trained with. For a matrix W [n, m] with gradient g at step
 // t = 1, 2, ...:
@@ -90,6 +92,15 @@ class Optimizer {
                       absl::Span<const float> gradient, double gradient_scale,
                       absl::Span<const absl::Span<float>> state, int64_t step,
                       double learning_rate) const = 0;
+
+  // The same where the tensors lie on a device, of `parts` of them that follow
+  // each other in each of its tensors: queues the updates in `run`. Errors:
+  // those of DeviceRun::Update.
+  virtual absl::Status Update(DeviceRun& run, int64_t parts,
+                              absl::Span<const int64_t> dims, Tensor& weight,
+                              const Tensor& gradient, double gradient_scale,
+                              absl::Span<Tensor> state, int64_t step,
+                              double learning_rate) const = 0;
 };
 
 // Zeros of StateShapes(dims).

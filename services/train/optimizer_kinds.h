@@ -1,4 +1,5 @@
-// The makers of each kind of optimizer, for Optimizer::Create alone.
+// The makers of each kind of optimizer, for Optimizer::Create, and their steps
+// for a device of tests.
 
 #ifndef SERVICES_TRAIN_OPTIMIZER_KINDS_H_
 #define SERVICES_TRAIN_OPTIMIZER_KINDS_H_
@@ -9,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "services/ops/adafactor_step.h"
 #include "services/train/optimizer.h"
 
 namespace gshard {
@@ -18,6 +20,12 @@ absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdafactor(
     const AdafactorOptions& options);
 absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdam(
     const AdamOptions& options);
+
+// One step of a tensor of shape `dims`, whose state is as Optimizer says.
+void UpdateByAdafactor(const AdafactorStep& step,
+                       absl::Span<const int64_t> dims, absl::Span<float> weight,
+                       absl::Span<const float> gradient,
+                       absl::Span<const absl::Span<float>> state);
 
 // `in_range` is false for NaN if written as a comparison.
 inline absl::Status CheckOption(bool in_range, absl::string_view name,

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
+#include "services/base/status_macros.h"
 #include "services/ops/simd.h"
 
 namespace gshard {
@@ -24,8 +25,8 @@ void AddTensor(const Tensor& value, Tensor& sum) {
 
 }  // namespace
 
-OrderedSum::OrderedSum(int64_t count, int64_t max_pending)
-    : count_(count), max_pending_(max_pending) {
+OrderedSum::OrderedSum(int64_t count, int64_t max_pending, Device* device)
+    : count_(count), max_pending_(max_pending), device_(device) {
   CHECK(count >= 1 && max_pending >= 0);
 }
 
@@ -35,6 +36,7 @@ absl::Status OrderedSum::Add(int64_t index, std::vector<Tensor> values) {
                                               count_, "), got ", index));
   }
   MutexLock lock(mutex_);
+  RETURN_IF_ERROR(status_);
   if (index < next_ || early_.count(index) > 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("microbatch ", index, " was added before"));
@@ -54,10 +56,15 @@ absl::Status OrderedSum::Add(int64_t index, std::vector<Tensor> values) {
     AddNext(std::move(early_.begin()->second));
     early_.erase(early_.begin());
   }
-  return absl::OkStatus();
+  return status_;
 }
 
 void OrderedSum::AddNext(std::vector<Tensor> values) {
+  if (device_ != nullptr) {
+    if (status_.ok()) status_ = AddOnDevice(values);
+    ++next_;
+    return;
+  }
   if (next_++ == 0) {
     sum_ = std::move(values);
     for (Tensor& tensor : sum_) {
@@ -69,6 +76,31 @@ void OrderedSum::AddNext(std::vector<Tensor> values) {
   for (size_t i = 0; i < sum_.size(); ++i) AddTensor(values[i], sum_[i]);
 }
 
+absl::Status OrderedSum::AddOnDevice(const std::vector<Tensor>& values) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device_->BeginRun());
+  const bool first = next_ == 0;
+  CHECK(first || values.size() == sum_.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool shared = !values[i].on_host() && !values[i].unique();
+    ASSIGN_OR_RETURN(Tensor value, run->ToDevice(values[i]));
+    if (first) {
+      if (shared) {
+        ASSIGN_OR_RETURN(value, run->Copy(value));
+      }
+      sum_.push_back(std::move(value));
+      continue;
+    }
+    CHECK(value.dims() == sum_[i].dims());
+    RETURN_IF_ERROR(run->Add(value, sum_[i]));
+  }
+  return run->Finish();
+}
+
+absl::Status OrderedSum::status() const {
+  MutexLock lock(mutex_);
+  return status_;
+}
+
 int64_t OrderedSum::next() const {
   MutexLock lock(mutex_);
   return next_;
@@ -78,7 +110,7 @@ bool OrderedSum::complete() const { return next() == count_; }
 
 std::vector<Tensor> OrderedSum::Take() {
   MutexLock lock(mutex_);
-  CHECK(next_ == count_ && !taken_);
+  CHECK(next_ == count_ && status_.ok() && !taken_);
   taken_ = true;
   return std::move(sum_);
 }

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "services/base/mutex.h"
+#include "services/graph/device.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -23,8 +24,9 @@ namespace gshard {
 class OrderedSum {
  public:
   // Sums the contributions of microbatches 0 .. count - 1, keeping at most
-  // `max_pending` that came early. REQUIRES: count >= 1, max_pending >= 0.
-  OrderedSum(int64_t count, int64_t max_pending);
+  // `max_pending` that came early; on `device`, or where that is null on the
+  // host. REQUIRES: count >= 1, max_pending >= 0.
+  OrderedSum(int64_t count, int64_t max_pending, Device* device = nullptr);
 
   // Adds microbatch `index`'s `values`. Tensors that nobody else shares are
   // taken over, others copied. REQUIRES: float32 tensors, as many and in the
@@ -35,24 +37,33 @@ class OrderedSum {
   //   ALREADY_EXISTS      this index was added before: drop the duplicate
   //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: try again when
   //                       next() has moved
+  // and those of the device, which are the end of the sum: see status().
   absl::Status Add(int64_t index, std::vector<Tensor> values);
 
   // The lowest index that is missing; count when complete.
   int64_t next() const;
   bool complete() const;
 
-  // The sums. REQUIRES: complete(), and not taken before.
+  // OK, or why the device could not add.
+  absl::Status status() const;
+
+  // The sums, on the device if there is one. REQUIRES: complete() and OK, and
+  // not taken before.
   std::vector<Tensor> Take();
 
  private:
   void AddNext(std::vector<Tensor> values)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddOnDevice(const std::vector<Tensor>& values)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const int64_t count_;
   const int64_t max_pending_;
+  Device* const device_;  // may be null
   mutable Mutex mutex_;
   int64_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   bool taken_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<Tensor> sum_ ABSL_GUARDED_BY(mutex_);
   std::map<int64_t, std::vector<Tensor>> early_ ABSL_GUARDED_BY(mutex_);
 };

@@ -24,7 +24,10 @@ absl::Status CheckNumbers(double gradient_scale, double learning_rate) {
 }  // namespace
 
 ParameterShard::ParameterShard(ParameterStore store, int64_t step)
-    : shapes_(store.shapes()), store_(std::move(store)), step_(step) {}
+    : shapes_(store.shapes()),
+      device_(store.device()),
+      store_(std::move(store)),
+      step_(step) {}
 
 void ParameterShard::BeginStep(int32_t microbatches, int32_t window) {
   CHECK(microbatches >= 1 && window >= 1);
@@ -39,7 +42,17 @@ void ParameterShard::ResetSum() {
   if (microbatches_.empty()) return;
   microbatches_.assign(microbatches_.size(), Microbatch());
   sum_ = std::make_shared<OrderedSum>(microbatches_.size(),
-                                      /*max_pending=*/window_ - 1);
+                                      /*max_pending=*/window_ - 1, device_);
+}
+
+absl::Status ParameterShard::status() const {
+  MutexLock lock(mutex_);
+  return CheckDevice();
+}
+
+absl::Status ParameterShard::CheckDevice() const {
+  RETURN_IF_ERROR(failed_);
+  return sum_ == nullptr ? absl::OkStatus() : sum_->status();
 }
 
 absl::Status ParameterShard::CheckMicrobatch(int64_t step, int32_t microbatch,
@@ -146,6 +159,7 @@ absl::StatusOr<std::vector<SquaredNorm>> ParameterShard::Prepare(
   return PrepareSums(step, attempts,
                      [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                          mutex_) -> absl::StatusOr<GradientList> {
+                       RETURN_IF_ERROR(CheckDevice());
                        RETURN_IF_ERROR(CheckAttempts(attempts));
                        std::vector<Tensor> values = sum_->Take();
                        GradientList sums;
@@ -172,19 +186,33 @@ absl::StatusOr<std::vector<SquaredNorm>> ParameterShard::PrepareSums(
   Prepared prepared{.of = {of.begin(), of.end()}, .sums = {}, .norms = {}};
   ASSIGN_OR_RETURN(prepared.sums, make());
   RETURN_IF_ERROR(InOrder(shapes(), prepared.sums).status());
-  prepared.norms = store_.SquaredNorms(prepared.sums);
+  for (auto& [name, sum] : prepared.sums) {
+    if (device_ == nullptr || !sum.on_host()) continue;
+    ASSIGN_OR_RETURN(sum, CopyToDevice(*device_, sum));
+  }
+  auto norms = store_.SquaredNorms(prepared.sums);
+  if (!norms.ok()) return failed_ = norms.status();
+  prepared.norms = *std::move(norms);
   prepared_ = std::move(prepared);
   return prepared_->norms;
 }
 
 absl::StatusOr<GradientList> ParameterShard::PreparedSums(int64_t step) const {
   MutexLock lock(mutex_);
-  if (step == step_ + 1 && prepared_.has_value()) return prepared_->sums;
-  return absl::FailedPreconditionError(
-      absl::StrCat("step ", step, " is not prepared"));
+  if (step != step_ + 1 || !prepared_.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("step ", step, " is not prepared"));
+  }
+  GradientList sums = prepared_->sums;
+  for (auto& [name, sum] : sums) {
+    if (device_ == nullptr) continue;
+    ASSIGN_OR_RETURN(sum, CopyToHost(*device_, sum));
+  }
+  return sums;
 }
 
 absl::Status ParameterShard::CheckPrepared(int64_t step) const {
+  RETURN_IF_ERROR(CheckDevice());
   const bool repeated = step == step_ && step > 0;
   if (repeated || (step == step_ + 1 && prepared_.has_value())) {
     return absl::OkStatus();
@@ -208,7 +236,9 @@ absl::Status ParameterShard::Commit(int64_t step, double gradient_scale,
   RETURN_IF_ERROR(CheckPrepared(step));
   if (step == step_) return absl::OkStatus();
   if (!skip) {
-    store_.Update(prepared_->sums, gradient_scale, step, learning_rate);
+    failed_ =
+        store_.Update(prepared_->sums, gradient_scale, step, learning_rate);
+    RETURN_IF_ERROR(failed_);
   }
   step_ = step;
   ResetSum();

@@ -11,6 +11,9 @@
 // and the coordinator one of all dense parameters. Some get sums that were made
 // elsewhere: they PrepareSums, and add nothing.
 //
+// All of it is where the store is, on a device or on the host. If the device
+// fails in a sum or an update there is nothing to go on with: see status().
+//
 // Memory: parameters and optimizer state, once more while a snapshot has them;
 // the sum; and the gradients of at most `window` - 1 microbatches that came
 // before their turn.
@@ -55,10 +58,14 @@ class ParameterShard {
   // InvalidArgument if there is no such microbatch or attempt.
   absl::Status Begin(int64_t step, int32_t microbatch, int32_t attempt);
 
-  // Adds the gradients of a microbatch. Idempotent per microbatch: all attempts
-  // have the same gradients. Errors: those of CheckAdd; InvalidArgument unless
-  // they are those of shapes(); ResourceExhausted if they are `window` or more
-  // before their turn.
+  // OK, or why the device cannot go on: every step then ends with it, and the
+  // parameters may be those of no step.
+  absl::Status status() const;
+
+  // Adds the gradients of a microbatch, from either memory. Idempotent per
+  // microbatch: all attempts have the same gradients. Errors: those of
+  // CheckAdd; InvalidArgument unless they are those of shapes();
+  // ResourceExhausted if they are `window` or more before their turn.
   absl::Status Add(int64_t step, int32_t microbatch, int32_t attempt,
                    GradientList gradients);
 
@@ -88,14 +95,14 @@ class ParameterShard {
   absl::StatusOr<std::vector<SquaredNorm>> PrepareSums(
       int64_t step, absl::Span<const int32_t> of, const MakeSums& make);
 
-  // The sums of the step that is prepared. Errors: FailedPrecondition if that
-  // is another, or none.
+  // The sums of the step that is prepared, on the host. Errors:
+  // FailedPrecondition if that is another, or none; those of CopyToHost.
   absl::StatusOr<GradientList> PreparedSums(int64_t step) const;
 
   // Makes update `step`, or with `skip` only counts it. Repeating it does
   // nothing. Errors, without effect: FailedPrecondition unless `step` is
   // prepared or was the last one committed; InvalidArgument if a number is not
-  // finite.
+  // finite. That of status() otherwise.
   absl::Status Commit(int64_t step, double gradient_scale, double learning_rate,
                       bool skip);
   // Whether Commit would succeed, to commit several shards atomically.
@@ -104,7 +111,8 @@ class ParameterShard {
 
   int64_t step() const;  // committed
 
-  // Copies that share memory: an update replaces what is shared.
+  // Copies that share memory, on the device if there is one: an update replaces
+  // what is shared.
   TensorMap tensors() const;
   // The same, of the parameters after `version` steps. Errors:
   // FailedPrecondition if these are not the present ones.
@@ -136,13 +144,18 @@ class ParameterShard {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckAttempts(absl::Span<const int32_t> attempts) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckDevice() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPrepared(int64_t step) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ResetSum() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::vector<NamedShape> shapes_;  // of store_
+  Device* const device_;                  // likewise
   mutable Mutex mutex_;
   ParameterStore store_ ABSL_GUARDED_BY(mutex_);
+  // Why norms or an update could not be made, for which the sum is gone or the
+  // values may be those of no step.
+  absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   int64_t step_ ABSL_GUARDED_BY(mutex_);  // committed
   int32_t window_ ABSL_GUARDED_BY(mutex_) = 1;
   // These are of step_ + 1.

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/parallel.h"
@@ -64,129 +65,190 @@ absl::StatusOr<std::vector<Tensor>> InOrder(
 
 ParameterStore::ParameterStore(std::vector<ParameterSpec> specs,
                                std::vector<int32_t> experts,
-                               std::shared_ptr<const Optimizer> optimizer)
+                               std::shared_ptr<const Optimizer> optimizer,
+                               Device* device)
     : specs_(std::move(specs)),
       experts_(std::move(experts)),
-      optimizer_(std::move(optimizer)) {
+      optimizer_(std::move(optimizer)),
+      device_(device) {
   for (const ParameterSpec& spec : specs_) {
     Dims dims = spec.dims;
-    const auto add = [&](std::string name, int64_t row, Dims logical_dims) {
-      Logical logical{.name = std::move(name),
-                      .parameter = spec.name,
-                      .row = row,
-                      .dims = std::move(logical_dims),
-                      .matrix = {},
-                      .state = {}};
-      logical.matrix = OptimizerDims(logical.dims, spec.row_dims);
-      logical.state = InitialState(*optimizer_, logical.matrix);
-      logical_.push_back(std::move(logical));
-    };
+    Dims logical = dims;
+    State state;
+    state.parameter = spec.name;
     if (spec.per_expert) {
-      dims[0] = static_cast<int64_t>(experts_.size());
-      for (size_t i = 0; i < experts_.size(); ++i) {
-        add(ExpertTensorName(spec.name, experts_[i]), i,
-            Dims(dims.begin() + 1, dims.end()));
-      }
-    } else {
-      add(spec.name, -1, dims);
+      logical.erase(logical.begin());
+      state.parts = dims[0] = static_cast<int64_t>(experts_.size());
     }
+    for (int64_t i = 0; i < state.parts; ++i) {
+      logical_.push_back({.name = spec.per_expert
+                                      ? ExpertTensorName(spec.name, experts_[i])
+                                      : spec.name,
+                          .state = states_.size(),
+                          .part = i,
+                          .dims = logical});
+    }
+    state.matrix = OptimizerDims(logical, spec.row_dims);
+    state.shapes = optimizer_->StateShapes(state.matrix);
+    states_.push_back(std::move(state));
     shapes_.push_back({spec.name, dims});
   }
 }
 
-Tensor ParameterStore::View(const Logical& logical, const Tensor& of) const {
-  if (logical.row < 0) return of;
-  return of.Rows(logical.row, logical.row + 1).Reshaped(logical.dims);
+Tensor ParameterStore::Part(const Tensor& of, int64_t parts, int64_t part,
+                            const Dims& dims) {
+  return (parts == 1 ? of : of.Rows(part, part + 1)).Reshaped(dims);
+}
+
+absl::Status ParameterStore::MakeStates(
+    const std::function<absl::StatusOr<Tensor>(const Logical&,
+                                               const NamedShape&)>& read) {
+  for (size_t s = 0; s < states_.size(); ++s) {
+    State& state = states_[s];
+    state.tensors.clear();
+    for (const NamedShape& shape : state.shapes) {
+      Dims dims = shape.dims;
+      dims.insert(dims.begin(), state.parts);
+      Tensor tensor = Tensor::Zeros(ElementType::kFloat32, dims);
+      for (const Logical& logical : logical_) {
+        if (logical.state != s || read == nullptr) continue;
+        ASSIGN_OR_RETURN(const Tensor value, read(logical, shape));
+        Tensor part = Part(tensor, state.parts, logical.part, shape.dims);
+        std::memcpy(part.raw(), value.raw(), value.bytes());
+      }
+      if (device_ != nullptr) {
+        ASSIGN_OR_RETURN(tensor, CopyToDevice(*device_, tensor));
+      }
+      state.tensors.push_back(std::move(tensor));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ParameterStore::Initialize(uint64_t seed) {
   ASSIGN_OR_RETURN(
-      tensors_, ReadParameters(specs_, experts_, /*checkpoint=*/nullptr, seed));
-  for (Logical& logical : logical_) {
-    for (Tensor& state : logical.state) {
-      std::memset(state.raw(), 0, state.bytes());
-    }
-  }
-  return absl::OkStatus();
+      tensors_, ReadParameters(specs_, experts_, /*checkpoint=*/nullptr, seed,
+                               /*bf16=*/{}, device_));
+  return MakeStates(nullptr);
 }
 
 absl::Status ParameterStore::Load(const CheckpointReader& checkpoint) {
-  ASSIGN_OR_RETURN(tensors_,
-                   ReadParameters(specs_, experts_, &checkpoint, /*seed=*/0));
-  for (Logical& logical : logical_) {
-    const std::vector<NamedShape> shapes =
-        optimizer_->StateShapes(logical.matrix);
-    for (size_t i = 0; i < shapes.size(); ++i) {
-      ASSIGN_OR_RETURN(
-          const Tensor state,
-          checkpoint.Read({.name = StateName(logical.name, shapes[i].name),
-                           .type = ElementType::kFloat32,
-                           .dims = shapes[i].dims}));
-      logical.state[i] = state.Clone();
-    }
-  }
-  return absl::OkStatus();
+  ASSIGN_OR_RETURN(tensors_, ReadParameters(specs_, experts_, &checkpoint,
+                                            /*seed=*/0, /*bf16=*/{}, device_));
+  return MakeStates([&](const Logical& logical, const NamedShape& shape) {
+    return checkpoint.Read({.name = StateName(logical.name, shape.name),
+                            .type = ElementType::kFloat32,
+                            .dims = shape.dims});
+  });
 }
 
-std::vector<SquaredNorm> ParameterStore::SquaredNorms(
+absl::StatusOr<std::vector<SquaredNorm>> ParameterStore::SquaredNorms(
     const GradientList& gradients) const {
   const TensorMap by_name(gradients.begin(), gradients.end());
   std::vector<SquaredNorm> norms(logical_.size());
+  for (size_t i = 0; i < norms.size(); ++i) norms[i].tensor = logical_[i].name;
+  if (device_ != nullptr) {
+    ASSIGN_OR_RETURN(const auto run, device_->BeginRun());
+    size_t at = 0;
+    for (const State& state : states_) {
+      ASSIGN_OR_RETURN(
+          const std::vector<double> sums,
+          run->SumsOfSquares(by_name.at(state.parameter), state.parts));
+      for (const double sum : sums) norms[at++].value = sum;
+    }
+    return norms;
+  }
   ParallelFor(static_cast<int64_t>(logical_.size()), [&](int64_t i) {
     const Logical& logical = logical_[i];
-    const Tensor gradient = View(logical, by_name.at(logical.parameter));
-    norms[i] = {.tensor = logical.name,
-                .value = SumOfSquares(gradient.span<float>())};
+    const State& state = states_[logical.state];
+    const Tensor gradient = Part(by_name.at(state.parameter), state.parts,
+                                 logical.part, logical.dims);
+    norms[i].value = SumOfSquares(gradient.span<float>());
   });
   return norms;
 }
 
-void ParameterStore::Update(const GradientList& gradients,
-                            double gradient_scale, int64_t step,
-                            double learning_rate) {
+absl::Status ParameterStore::Update(const GradientList& gradients,
+                                    double gradient_scale, int64_t step,
+                                    double learning_rate) {
   const TensorMap by_name(gradients.begin(), gradients.end());
-  for (auto& [name, tensor] : tensors_) {
-    if (!tensor.unique()) tensor = tensor.Clone();
+  if (device_ != nullptr) {
+    return UpdateOnDevice(by_name, gradient_scale, step, learning_rate);
   }
+  std::vector<Tensor*> changed;
+  for (auto& [name, tensor] : tensors_) changed.push_back(&tensor);
+  for (State& state : states_) {
+    for (Tensor& tensor : state.tensors) changed.push_back(&tensor);
+  }
+  ParallelFor(std::ssize(changed), [&](int64_t i) {
+    if (!changed[i]->unique()) *changed[i] = changed[i]->Clone();
+  });
   ParallelFor(static_cast<int64_t>(logical_.size()), [&](int64_t i) {
-    Logical& logical = logical_[i];
-    Tensor weight = View(logical, tensors_.at(logical.parameter));
-    const Tensor gradient = View(logical, by_name.at(logical.parameter));
-    std::vector<absl::Span<float>> state;
-    for (Tensor& tensor : logical.state) {
-      if (!tensor.unique()) tensor = tensor.Clone();
-      state.push_back(tensor.span<float>());
+    const Logical& logical = logical_[i];
+    const State& state = states_[logical.state];
+    const auto part = [&](const Tensor& of, const Dims& dims) {
+      return Part(of, state.parts, logical.part, dims);
+    };
+    Tensor weight = part(tensors_.at(state.parameter), logical.dims);
+    const Tensor gradient = part(by_name.at(state.parameter), logical.dims);
+    std::vector<Tensor> parts;
+    std::vector<absl::Span<float>> spans;
+    for (size_t t = 0; t < state.tensors.size(); ++t) {
+      parts.push_back(part(state.tensors[t], state.shapes[t].dims));
+      spans.push_back(parts.back().span<float>());
     }
-    optimizer_->Update(logical.matrix, weight.span<float>(),
-                       gradient.span<float>(), gradient_scale, state, step,
+    optimizer_->Update(state.matrix, weight.span<float>(),
+                       gradient.span<float>(), gradient_scale, spans, step,
                        learning_rate);
   });
+  return absl::OkStatus();
+}
+
+absl::Status ParameterStore::UpdateOnDevice(const TensorMap& gradients,
+                                            double gradient_scale, int64_t step,
+                                            double learning_rate) {
+  ASSIGN_OR_RETURN(const auto run, device_->BeginRun());
+  for (State& state : states_) {
+    std::vector<Tensor*> changed = {&tensors_.at(state.parameter)};
+    for (Tensor& tensor : state.tensors) changed.push_back(&tensor);
+    for (Tensor* const tensor : changed) {
+      if (tensor->unique()) continue;
+      ASSIGN_OR_RETURN(*tensor, run->Copy(*tensor));
+    }
+    RETURN_IF_ERROR(
+        optimizer_->Update(*run, state.parts, state.matrix, *changed[0],
+                           gradients.at(state.parameter), gradient_scale,
+                           absl::MakeSpan(state.tensors), step, learning_rate));
+  }
+  return run->Finish();
 }
 
 std::vector<NamedTensor> ParameterStore::Snapshot() const {
   std::vector<NamedTensor> snapshot;
   for (const Logical& logical : logical_) {
-    snapshot.push_back(
-        {logical.name, View(logical, tensors_.at(logical.parameter))});
-    const std::vector<NamedShape> shapes =
-        optimizer_->StateShapes(logical.matrix);
-    for (size_t i = 0; i < shapes.size(); ++i) {
+    const State& state = states_[logical.state];
+    const auto add = [&](std::string name, const Tensor& of, const Dims& dims) {
       snapshot.push_back(
-          {StateName(logical.name, shapes[i].name), logical.state[i]});
+          {std::move(name), Part(of, state.parts, logical.part, dims)});
+    };
+    add(logical.name, tensors_.at(state.parameter), logical.dims);
+    for (size_t i = 0; i < state.shapes.size(); ++i) {
+      add(StateName(logical.name, state.shapes[i].name), state.tensors[i],
+          state.shapes[i].dims);
     }
   }
   return snapshot;
 }
 
 int64_t ParameterStore::bytes() const {
-  int64_t bytes = 0;
-  for (const NamedShape& shape : shapes_) {
-    bytes += NumElements(shape.dims) * static_cast<int64_t>(sizeof(float));
+  int64_t numbers = 0;
+  for (const NamedShape& shape : shapes_) numbers += NumElements(shape.dims);
+  for (const State& state : states_) {
+    for (const NamedShape& shape : state.shapes) {
+      numbers += state.parts * NumElements(shape.dims);
+    }
   }
-  for (const Logical& logical : logical_) {
-    for (const Tensor& state : logical.state) bytes += state.bytes();
-  }
-  return bytes;
+  return numbers * static_cast<int64_t>(sizeof(float));
 }
 
 std::vector<TensorSpec> CheckpointTensors(const ModelConfig& config,

@@ -9,6 +9,7 @@
 #define SERVICES_TRAIN_PARAMETER_STORE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "services/checkpoint/checkpoint.h"
+#include "services/graph/device.h"
 #include "services/graph/executor.h"
 #include "services/model/parameters.h"
 #include "services/train/optimizer.h"
@@ -41,20 +43,26 @@ struct SquaredNorm {
 // Sum in order of name: the same whoever had which.
 double TotalSquaredNorm(std::vector<SquaredNorm> norms);
 
+// Parameters and optimizer state are on a device, or where that is null on the
+// host; updates are made where they are.
+//
 // Not thread-safe; what tensors() returned may be used during Update, which
 // then leaves it as it was and replaces it.
 class ParameterStore {
  public:
   // `experts` are the global ids of the experts held here, ascending; for
   // dense `specs` they may be empty. There are no values until Initialize or
-  // Load.
+  // Load. `device` outlives the store.
   ParameterStore(std::vector<ParameterSpec> specs, std::vector<int32_t> experts,
-                 std::shared_ptr<const Optimizer> optimizer);
+                 std::shared_ptr<const Optimizer> optimizer,
+                 Device* device = nullptr);
 
-  // Errors: those of InitialValue.
+  Device* device() const { return device_; }
+
+  // Errors: those of InitialValue and CopyToDevice.
   absl::Status Initialize(uint64_t seed);
 
-  // Errors: those of CheckpointReader::Read.
+  // Errors: those of CheckpointReader::Read and CopyToDevice.
   absl::Status Load(const CheckpointReader& checkpoint);
 
   // By parameter; per-expert ones are [experts, ...].
@@ -62,12 +70,15 @@ class ParameterStore {
   // The same, names and shapes alone, in order of `specs`.
   const std::vector<NamedShape>& shapes() const { return shapes_; }
 
-  // One per logical tensor. REQUIRES: gradients in these shapes.
-  std::vector<SquaredNorm> SquaredNorms(const GradientList& gradients) const;
+  // One per logical tensor. REQUIRES: gradients in these shapes, where the
+  // parameters are. Errors: those of the device.
+  absl::StatusOr<std::vector<SquaredNorm>> SquaredNorms(
+      const GradientList& gradients) const;
 
-  // Makes update `step`. REQUIRES: gradients in these shapes.
-  void Update(const GradientList& gradients, double gradient_scale,
-              int64_t step, double learning_rate);
+  // Makes update `step`. REQUIRES: the same. Errors: those of the device;
+  // values may then be of neither step.
+  absl::Status Update(const GradientList& gradients, double gradient_scale,
+                      int64_t step, double learning_rate);
 
   // The logical tensors held here with their optimizer state, as they are now,
   // sharing buffers with the store: an Update meanwhile replaces what is shared
@@ -78,24 +89,40 @@ class ParameterStore {
   int64_t bytes() const;
 
  private:
+  // What the optimizer keeps of a parameter: [experts here, ...], as its
+  // logical tensors have it one by one.
+  struct State {
+    std::string parameter;
+    int64_t parts = 1;  // logical tensors
+    Dims matrix;        // what the optimizer takes each for
+    std::vector<NamedShape> shapes;
+    std::vector<Tensor> tensors;
+  };
   // A logical tensor: the whole of a parameter or one expert's part.
   struct Logical {
     std::string name;
-    std::string parameter;
-    int64_t row = -1;  // of a per-expert parameter
+    size_t state;  // of states_
+    int64_t part = 0;
     Dims dims;
-    Dims matrix;  // what the optimizer takes it for
-    std::vector<Tensor> state;
   };
 
-  Tensor View(const Logical& logical, const Tensor& of) const;
+  // A part of a parameter, its gradient, or a tensor of its state.
+  static Tensor Part(const Tensor& of, int64_t parts, int64_t part,
+                     const Dims& dims);
+  absl::Status UpdateOnDevice(const TensorMap& gradients, double gradient_scale,
+                              int64_t step, double learning_rate);
+  // Of zeros, or what `read` gives for a logical tensor and one of its state.
+  absl::Status MakeStates(const std::function<absl::StatusOr<Tensor>(
+                              const Logical&, const NamedShape&)>& read);
 
   std::vector<ParameterSpec> specs_;
   std::vector<int32_t> experts_;
   std::shared_ptr<const Optimizer> optimizer_;
   std::vector<NamedShape> shapes_;
   TensorMap tensors_;
-  std::vector<Logical> logical_;
+  std::vector<State> states_;     // of specs_
+  std::vector<Logical> logical_;  // of states_, in their order
+  Device* device_;                // may be null
 };
 
 // The dims of a logical tensor as an optimizer takes it: a matrix at most.

@@ -17,11 +17,6 @@ namespace {
 
 int failures = 0;
 
-void Report(const std::string& what, bool good, double value) {
-  if (!good) ++failures;
-  std::printf("%-6s %-58s %.1e\n", good ? "ok" : "FAILED", what.c_str(), value);
-}
-
 struct Shape {
   std::vector<int32_t> sizes;
   int64_t k, n;
@@ -365,6 +360,12 @@ void CheckAll(bool quick) {
 }
 
 }  // namespace
+
+void Report(const std::string& what, bool good, double value) {
+  if (!good) ++failures;
+  std::printf("%-6s %-58s %.1e\n", good ? "ok" : "FAILED", what.c_str(), value);
+}
+
 }  // namespace gshard::cuda
 
 int main(int argc, char** argv) {
@@ -375,6 +376,7 @@ int main(int argc, char** argv) {
   }
   const bool quick = argc > 1 && std::string(argv[1]) == "--short";
   gshard::cuda::CheckAll(quick);
+  gshard::cuda::CheckSteps(quick);
   if (!quick) gshard::cuda::PrintSpeed();
   std::printf("%d failed\n", gshard::cuda::failures);
   return gshard::cuda::failures == 0 ? 0 : 1;

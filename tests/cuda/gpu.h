@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "services/base/splitmix64.h"
@@ -125,6 +126,12 @@ class Rows {
 // Milliseconds of `work(i)`, i counting repetitions: the median of several,
 // after some to warm up.
 double Milliseconds(const std::function<void(int)>& work);
+
+// A line of the check, which has failed unless it is `good`.
+void Report(const std::string& what, bool good, double value);
+
+// Of what training does with parameters.
+void CheckSteps(bool quick);
 
 // Prints what the kernels reach beside what the GPU can.
 void PrintSpeed();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "services/cuda/kernels/launch_steps.h"
 #include "tests/cuda/gpu.h"
 
 namespace gshard::cuda {
@@ -158,6 +159,62 @@ void Elements(const char* what, double copy, const Make& make) {
        0.85);
 }
 
+// What training does with the parameters of 16 experts: bytes that have to be
+// read and written, as often as the kernels do.
+void Steps(double copy) {
+  constexpr int64_t kExperts = 16, kN = 1024, kM = 8192;
+  constexpr int64_t kSize = kExperts * kN * kM;
+  const Buffer<float> g(kSize), w(kSize), first(kSize), second(kSize),
+      column(kExperts * kM), factor(kExperts * kM), row_factor(kExperts * kN),
+      rate(kExperts);
+  const Buffer<double> squares(kSize / kSumWidth);
+  for (const Buffer<float>* const x :
+       {&g, &w, &first, &row_factor, &rate, &factor}) {
+    Fill(*x, 1);
+  }
+  Check(cudaMemset(second.data(), 0, kSize * 4), "memset");
+  Check(cudaMemset(column.data(), 0, column.size() * 4), "memset");
+  const auto line = [&](const char* what, double numbers, const auto& work) {
+    Line(what, Milliseconds([&](int) { Check(work(), what); }),
+         4.0 * numbers * kSize, copy, "TB/s", 0.85);
+  };
+  line("sum of gradients", 3, [&] {
+    return LaunchElements(AddTo{g.data(), first.data()}, kSize, nullptr);
+  });
+  line("sums of squares", 1, [&] {
+    return LaunchRowSums(
+        RowSums<Square>{
+            {kExperts, kN * kM, kSumWidth}, {g.data()}, squares.data()},
+        nullptr);
+  });
+  AdamStep adam = {};
+  adam.gradient_scale = adam.rate = adam.epsilon = 1e-3f;
+  line("adam", 7, [&] {
+    return LaunchElements(
+        AdamElements{adam, g.data(), w.data(), first.data(), second.data()},
+        kSize, nullptr);
+  });
+  AdafactorStep step = {};
+  step.gradient_scale = step.epsilon1 = 1e-3;
+  step.factored = true;
+  const AdafactorUpdate update = {
+      step, kN, kM, g.data(), row_factor.data(), factor.data(), nullptr};
+  const RowsOfParts rows = {kExperts, kN * kM, kM};
+  line("adafactor, squares of rows of updates", 1, [&] {
+    return LaunchRowSums(RowSums<AdafactorUpdate>{rows, update, squares.data()},
+                         nullptr);
+  });
+  line("adafactor, columns", 1, [&] {
+    return LaunchElements(
+        ColumnMoments{step, kN, kM, g.data(), column.data(), first.data()},
+        column.size(), nullptr);
+  });
+  line("adafactor, weights", 3, [&] {
+    return LaunchApplyUpdate({update, rows.rows(), rate.data(), w.data()},
+                             nullptr);
+  });
+}
+
 }  // namespace
 
 void PrintSpeed() {
@@ -182,6 +239,7 @@ void PrintSpeed() {
   Elements<float, float>("relu f32", copy, [](const float* x, float* out) {
     return Relu{x, out};
   });
+  Steps(copy);
 }
 
 }  // namespace gshard::cuda

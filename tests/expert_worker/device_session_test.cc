@@ -3,11 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "services/graph/builder.h"
+#include "services/partition/ops/collective_ops.h"
+#include "services/train/parameter_source.h"
 #include "tests/expert_worker/session_cluster.h"
+#include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -23,6 +29,7 @@ class DeviceSessionTest : public ::testing::Test {
     // First the operators.
     RegisterMoeOps();
     RegisterShardingOps();
+    RegisterCollectiveOps();
     RegisterFakeDeviceKernels(ExpertOps());
   }
 
@@ -35,16 +42,121 @@ class DeviceSessionTest : public ::testing::Test {
   FakeDevice device_;
 };
 
-// With the CPU's kernels they are the CPU's bits.
+// With the CPU's kernels they are the CPU's bits, whichever microbatch comes
+// first.
 TEST_F(DeviceSessionTest, TrainTheBitsOfOneProcess) {
-  SessionCluster cluster = MakeCluster(2);
-  for (int step = 0; step < 3; ++step) {
-    for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
-    ASSERT_OK(cluster.Commit());
+  for (const TrainingJob& job : {job_, SmallJob(AdamConfig())}) {
+    SessionCluster cluster(job, 2, /*buddies=*/false, kMemory, /*window=*/0,
+                           &device_);
+    for (int step = 0; step < 3; ++step) {
+      for (int32_t i = kMicrobatches; i-- > 0;) ASSERT_OK(cluster.Run(i, 0));
+      ASSERT_OK(cluster.Commit());
+    }
+    cluster.ExpectEqual(*Reference(job, 3));
+    EXPECT_EQ(cluster.session(0).open_runs(), 0u);
+    EXPECT_FALSE(cluster.session(0).Parameters().begin()->second.on_host());
   }
-  cluster.ExpectEqual(*Reference(job_, 3));
-  EXPECT_EQ(cluster.session(0).open_runs(), 0u);
-  EXPECT_GT(device_.runs(), 0);
+}
+
+TEST_F(DeviceSessionTest, WhatIsHeldStaysAsItIs) {
+  SessionCluster cluster = MakeCluster(1);
+  for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
+  const TensorMap held = cluster.session(0).Parameters();
+  const TensorMap before = cluster.Parameters(0);
+  ASSERT_OK(cluster.Commit());
+  cluster.ExpectEqual(*Reference(job_, 1));
+  for (const auto& [name, tensor] : held) {
+    ASSERT_OK_AND_ASSIGN(const Tensor now, CopyToHost(device_, tensor));
+    EXPECT_TRUE(TensorEqual(now, before.at(name))) << name;
+    EXPECT_FALSE(TensorEqual(cluster.Parameters(0).at(name), now)) << name;
+  }
+}
+
+// What is held for others, and optimizer state, as checkpoints have them.
+TEST_F(DeviceSessionTest, SnapshotsAreOfTheHost) {
+  SessionCluster there(job_, 2, /*buddies=*/true, kMemory, /*window=*/0,
+                       &device_);
+  SessionCluster host(job_, 2, /*buddies=*/true);
+  ScratchDirectory scratch;
+  std::map<std::string, std::string> digests, expected;
+  for (SessionCluster* const cluster : {&there, &host}) {
+    std::unique_ptr<TrainingWorkerSession::Shard> shard;
+    for (int64_t step = 1; step <= 3; ++step) {
+      for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster->Run(i, 0));
+      ASSERT_OK(cluster->Commit());
+      if (step != 2) continue;
+      ASSERT_OK_AND_ASSIGN(
+          shard,
+          cluster->session(1).BeginCheckpoint(
+              {.root = scratch.path() + (cluster == &there ? "/a" : "/b"),
+               .step = step,
+               .shard = "worker"},
+              /*include_replica=*/true));
+    }
+    ASSERT_OK_AND_ASSIGN(const std::vector<TensorEntry> entries,
+                         shard->Write());
+    for (const TensorEntry& entry : entries) {
+      (cluster == &there ? digests : expected)[entry.name] = entry.sha256;
+    }
+  }
+  EXPECT_EQ(digests, expected);
+  // Weights, and Adafactor's second moments.
+  EXPECT_EQ(digests.size(), 2u * 5u * SpecsOf(job_.model, true).size());
+}
+
+// Half made, it is of no step.
+TEST_F(DeviceSessionTest, AFailedUpdateIsTheEndOfTheSession) {
+  SessionCluster cluster = MakeCluster(1);
+  for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
+  device_.update_error = absl::ResourceExhaustedError("no memory");
+  const auto failed =
+      StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no memory"));
+  EXPECT_THAT(cluster.Commit(), failed);
+  device_.update_error = absl::OkStatus();
+  EXPECT_EQ(cluster.session(0).step(), 0);
+  EXPECT_THAT(cluster.Run(0, 1), failed);
+  EXPECT_THAT(cluster.session(0).BeginCheckpoint({"", 0, "worker"}), failed);
+  EXPECT_THAT(cluster.session(0).CommitStep(1, 1.0, 0.1, /*skip=*/false),
+              failed);
+}
+
+TEST_F(DeviceSessionTest, AFailedSumIsTheEndOfTheSession) {
+  SessionCluster cluster = MakeCluster(1);
+  ASSERT_OK(cluster.Run(0, 0));
+  device_.add_error = absl::InternalError("a kernel has failed");
+  const auto failed =
+      StatusIs(absl::StatusCode::kInternal, HasSubstr("a kernel has failed"));
+  EXPECT_THAT(cluster.Run(1, 0), failed);
+  device_.add_error = absl::OkStatus();
+  EXPECT_THAT(cluster.Run(1, 1), failed);
+  EXPECT_THAT(cluster.session(0).PrepareStep(1, cluster.attempts()), failed);
+}
+
+// However many kernels take them: the rows' gradients are for those of the
+// weights and of the rows.
+TEST_F(DeviceSessionTest, WhatACallBringsIsCopiedOnce) {
+  SegmentHost host(SplitTraining(job_).segments, /*slice=*/0, &device_);
+  ASSERT_OK_AND_ASSIGN(
+      TensorMap parameters,
+      ReadParameters(SpecsOf(job_.model, /*per_expert=*/true), {0, 1},
+                     /*checkpoint=*/nullptr, /*seed=*/1, {}, &device_));
+  for (const Segment& segment : SplitTraining(job_).segments) {
+    TensorMap inputs;
+    int64_t floats = 0;
+    for (const Node* node : segment.program.NodesOf("input")) {
+      const std::string& name = StringAttribute(node->attributes, "name");
+      const ValueType& type = segment.program.type(node->outputs[0]);
+      if (!absl::StartsWith(name, "call/")) continue;
+      const bool integers = type.type == ElementType::kInt32;
+      inputs[name] = integers ? Tensor::Ints({2}, {3, 4})
+                              : RandomTensor({7, job_.model.model_width}, 1);
+      floats += integers ? 0 : 1;
+    }
+    EXPECT_GT(floats, 0);
+    const int64_t before = device_.copies_to_device();
+    EXPECT_OK(host.Run(segment.name, "run", inputs, parameters));
+    EXPECT_EQ(device_.copies_to_device() - before, floats) << segment.name;
+  }
 }
 
 TEST_F(DeviceSessionTest, AnErrorOfTheDeviceIsThatOfTheCall) {
@@ -58,17 +170,20 @@ TEST_F(DeviceSessionTest, AnErrorOfTheDeviceIsThatOfTheCall) {
 }
 
 // What has been committed stays so, but there is nothing to go on with until
-// the device has the parameters.
+// the device has the parameters as segments take them.
 TEST_F(DeviceSessionTest, WithoutItsParametersNothingRuns) {
-  SessionCluster cluster = MakeCluster(1);
+  TrainingJob job = job_;
+  job.model.compute_type = ComputeType::kBFloat16;
+  SessionCluster cluster(job, 1, /*buddies=*/false, kMemory, /*window=*/0,
+                         &device_);
   for (int32_t i = 0; i < kMicrobatches; ++i) ASSERT_OK(cluster.Run(i, 0));
-  device_.begin_error = absl::ResourceExhaustedError("no memory");
+  device_.round_error = absl::ResourceExhaustedError("no memory");
   ASSERT_OK(cluster.Commit());
   EXPECT_EQ(cluster.session(0).step(), 1);
-  device_.begin_error = absl::OkStatus();
+  device_.round_error = absl::OkStatus();
   EXPECT_THAT(cluster.Run(0, 0), StatusIs(absl::StatusCode::kResourceExhausted,
                                           HasSubstr("no memory")));
-  cluster.ExpectEqual(*Reference(job_, 1));
+  cluster.ExpectEqual(*Reference(job, 1));
 }
 
 TEST_F(DeviceSessionTest, IsRefusedIfTheDeviceHasNoMemoryForIt) {

@@ -19,6 +19,7 @@
 #include "services/train/step_scale.h"
 #include "tests/expert_worker/training_model.h"
 #include "tests/services/rpc/fake_coordinator.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -165,6 +166,23 @@ TEST_F(ExpertWorkerProcessTest, RegistersItself) {
   EXPECT_EQ(member_->WaitForHeartbeat().memory_bytes_used(), 0);
 }
 
+// Whoever keeps it running then starts it anew.
+TEST_F(ExpertWorkerProcessTest, EndsIfItsDeviceIsLost) {
+  auto device = std::make_shared<FakeDevice>();
+  ExpertWorkerOptions options;
+  options.process.listen = "unix:" + directory_ + "/other";
+  options.coordinator_channel = coordinator_server_.InProcessChannel();
+  options.device = device;
+  ExpertWorkerProcess worker(options);
+  ASSERT_OK(worker.Start());
+  const auto member = coordinator_.WaitForMember();
+  EXPECT_EQ(member->WaitForRegistration().device(), "cuda");
+  member->Accept();
+  device->lost = true;
+  EXPECT_THAT(worker.Wait(), StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr("the fake device is lost")));
+}
+
 TEST_F(ExpertWorkerProcessTest, TrainsAStepToTheBit) {
   v1::CommandReply reply;
   ASSERT_OK(Do(LoadCommand(), &reply));
@@ -211,7 +229,8 @@ TEST_F(ExpertWorkerProcessTest, TrainsAStepToTheBit) {
     prepare.mutable_prepare_step()->add_attempts(0);
   }
   ASSERT_OK(Do(prepare, &reply));
-  std::vector<SquaredNorm> norms = dense.SquaredNorms(gradients);
+  ASSERT_OK_AND_ASSIGN(std::vector<SquaredNorm> norms,
+                       dense.SquaredNorms(gradients));
   for (const v1::GradientNorm& norm : reply.step_prepared().norms()) {
     norms.push_back({norm.tensor(), norm.squared_norm()});
   }

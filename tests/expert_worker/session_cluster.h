@@ -32,6 +32,7 @@ class SessionCluster {
                  Device* device = nullptr)
       : job_(job),
         buddies_(buddies),
+        device_(device),
         experts_(DealExperts(static_cast<int32_t>(job.model.experts), workers)),
         roles_(SplitTraining(job)),
         runner_(job.model, roles_.router),
@@ -99,8 +100,7 @@ class SessionCluster {
       EXPECT_TRUE(TensorEqual(tensor, expected.at(name))) << name;
     }
     for (size_t w = 0; w < sessions_.size(); ++w) {
-      for (const auto& [name, tensor] :
-           sessions_[w]->training()->Parameters()) {
+      for (const auto& [name, tensor] : Parameters(static_cast<int>(w))) {
         for (size_t i = 0; i < experts_[w].size(); ++i) {
           const int32_t e = experts_[w][i];
           EXPECT_TRUE(TensorEqual(tensor.Rows(i, i + 1),
@@ -118,6 +118,14 @@ class SessionCluster {
   }
   TrainingWorkerSession& session(int w) const {
     return *sessions_[w]->training();
+  }
+  // On the host.
+  TensorMap Parameters(int w) const {
+    TensorMap parameters = session(w).Parameters();
+    for (auto& [name, tensor] : parameters) {
+      if (!tensor.on_host()) tensor = CopyToHost(*device_, tensor).value();
+    }
+    return parameters;
   }
   const std::vector<int32_t>& experts(int w) const { return experts_[w]; }
   int Before(int w) const {
@@ -147,6 +155,7 @@ class SessionCluster {
 
   const TrainingJob job_;
   const bool buddies_;
+  Device* const device_;
   const ExpertsOfWorkers experts_;
   const RolePrograms roles_;
   const MicrobatchRunner runner_;

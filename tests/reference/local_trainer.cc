@@ -57,12 +57,15 @@ absl::StatusOr<StepResult> LocalTrainer::Step(const BatchSource& batches) {
     gradients.emplace_back(names[i], std::move(sums[i]));
   }
   RETURN_IF_ERROR(InOrder(store_->shapes(), gradients).status());
+  ASSIGN_OR_RETURN(std::vector<SquaredNorm> norms,
+                   store_->SquaredNorms(gradients));
   ASSIGN_OR_RETURN(const StepScale scale,
-                   ScaleStep(TotalSquaredNorm(store_->SquaredNorms(gradients)),
+                   ScaleStep(TotalSquaredNorm(std::move(norms)),
                              result.statistics.target_tokens, job_.clip_norm));
   result.gradient_norm = scale.gradient_norm;
   result.learning_rate = schedule_.LearningRate(step);
-  store_->Update(gradients, scale.gradient_scale, step, result.learning_rate);
+  RETURN_IF_ERROR(store_->Update(gradients, scale.gradient_scale, step,
+                                 result.learning_rate));
   step_ = step;
   return result;
 }

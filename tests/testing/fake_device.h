@@ -16,6 +16,9 @@
 
 #include "services/base/status_macros.h"
 #include "services/graph/device.h"
+#include "services/ops/cast.h"
+#include "services/train/gradient_norm.h"
+#include "services/train/optimizer_kinds.h"
 
 namespace gshard {
 
@@ -27,6 +30,10 @@ class FakeDevice final : public Device {
   Backend backend() const override { return Backend::kCuda; }
   std::string name() const override { return "fake"; }
   int64_t memory_bytes() const override { return memory_bytes_; }
+  absl::Status status() const override {
+    return lost ? absl::UnavailableError("the fake device is lost")
+                : absl::OkStatus();
+  }
 
   absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() override {
     ++runs_;
@@ -37,8 +44,12 @@ class FakeDevice final : public Device {
   int64_t runs() const { return runs_; }
   int64_t copies_to_device() const { return copies_to_device_; }
 
+  std::atomic<bool> lost = false;
   absl::Status begin_error;   // of BeginRun
   absl::Status finish_error;  // of Finish
+  absl::Status round_error;   // of RoundToBf16
+  // Of Add and Update, which are made all the same.
+  absl::Status add_error, update_error;
 
  private:
   class Run final : public DeviceRun {
@@ -68,7 +79,56 @@ class FakeDevice final : public Device {
       return absl::OkStatus();
     }
 
+    // As the CPU does them, at once.
+    absl::StatusOr<Tensor> Copy(const Tensor& x) override {
+      return Moved(Seen(x).Clone());
+    }
+    absl::StatusOr<Tensor> RoundToBf16(const Tensor& x) override {
+      RETURN_IF_ERROR(device_->round_error);
+      return Moved(Cast(Seen(x).Clone(), ElementType::kBFloat16));
+    }
+    absl::Status Add(const Tensor& x, Tensor& sum) override {
+      const Tensor from = Seen(x);
+      Tensor to = Seen(sum);
+      for (int64_t i = 0; i < to.size(); ++i) to.f32()[i] += from.f32()[i];
+      return device_->add_error;
+    }
+    absl::StatusOr<std::vector<double>> SumsOfSquares(const Tensor& x,
+                                                      int64_t parts) override {
+      std::vector<double> sums;
+      for (int64_t i = 0; i < parts; ++i) {
+        sums.push_back(SumOfSquares(Part(x, parts, i)));
+      }
+      return sums;
+    }
+    absl::Status Update(const AdamStep& step, const Tensor& gradient,
+                        Tensor& weight, Tensor& first,
+                        Tensor& second) override {
+      const auto g = Part(gradient, 1, 0), w = Part(weight, 1, 0),
+                 a = Part(first, 1, 0), b = Part(second, 1, 0);
+      for (size_t i = 0; i < w.size(); ++i) step.Update(g[i], w[i], a[i], b[i]);
+      return device_->update_error;
+    }
+    absl::Status Update(const AdafactorStep& step, int64_t parts,
+                        absl::Span<const int64_t> dims, const Tensor& gradient,
+                        Tensor& weight, absl::Span<Tensor> state) override {
+      for (int64_t i = 0; i < parts; ++i) {
+        std::vector<absl::Span<float>> of_part;
+        for (Tensor& tensor : state) of_part.push_back(Part(tensor, parts, i));
+        UpdateByAdafactor(step, dims, Part(weight, parts, i),
+                          Part(gradient, parts, i), of_part);
+      }
+      return device_->update_error;
+    }
+
    private:
+    // Elements of part `part`.
+    static absl::Span<float> Part(const Tensor& x, int64_t parts,
+                                  int64_t part) {
+      const int64_t size = x.size() / parts;
+      return {Seen(x).f32() + part * size, static_cast<size_t>(size)};
+    }
+
     FakeDevice* const device_;
     std::vector<std::pair<Tensor, Tensor>> pending_;
   };

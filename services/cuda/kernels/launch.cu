@@ -1,28 +1,8 @@
-#include <algorithm>
-#include <limits>
-
 #include "services/cuda/kernels/launch.h"
+#include "services/cuda/kernels/launch_kernel.h"
 
 namespace gshard::cuda {
 namespace {
-
-constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
-
-// Starts `kernel` with as many blocks; none is none.
-template <typename Kernel, typename... Arguments>
-cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads,
-                   int shared_bytes, cudaStream_t stream,
-                   const Arguments&... arguments) {
-  if (blocks == 0) return cudaSuccess;
-  if (blocks > kMostBlocks) return cudaErrorInvalidValue;
-  // More than 48 KiB has to be asked for.
-  const cudaError_t error = cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(blocks), threads, shared_bytes, stream>>>(
-      arguments...);
-  return cudaGetLastError();
-}
 
 template <typename Shape, LinesAlong kB>
 __global__ void __launch_bounds__(Shape::kThreads)
@@ -54,11 +34,6 @@ __global__ void RaggedBiasGradientKernel(RaggedBiasGradient gradient) {
   RaggedBiasGradientBlock(gradient);
 }
 
-template <typename Function>
-__global__ void ElementsKernel(Function function, int64_t size) {
-  ElementsBlock(function, size);
-}
-
 template <typename Shape>
 cudaError_t LaunchProduct(const RaggedProduct<BFloat16>& p,
                           cudaStream_t stream) {
@@ -74,6 +49,12 @@ cudaError_t LaunchProduct(const RaggedProduct<BFloat16>& p,
 }
 
 }  // namespace
+
+cudaError_t CheckKernels() {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(
+      &attributes, RaggedProductKernel<LargeTile, LinesAlong::kAcross>);
+}
 
 cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& product,
                                 cudaStream_t stream) {
@@ -114,16 +95,6 @@ cudaError_t LaunchRaggedBiasGradient(const RaggedBiasGradient& g,
                                      cudaStream_t stream) {
   return Launch(RaggedBiasGradientKernel, BlocksOf(g), kElementThreads, 0,
                 stream, g);
-}
-
-template <typename Function>
-cudaError_t LaunchElements(const Function& function, int64_t size,
-                           cudaStream_t stream) {
-  // Enough for any GPU; each thread then takes more than one.
-  constexpr int64_t kBlocks = 1 << 14;
-  return Launch(ElementsKernel<Function>,
-                std::min(kBlocks, BlocksAlong(size, kElementThreads)),
-                kElementThreads, 0, stream, function, size);
 }
 
 template cudaError_t LaunchElements(const CastToBf16&, int64_t, cudaStream_t);

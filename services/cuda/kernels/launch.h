@@ -14,6 +14,9 @@
 
 namespace gshard::cuda {
 
+// Whether the current device has the kernels: the error of finding one there.
+cudaError_t CheckKernels();
+
 // Tiles of LargeTile::kRows or less.
 cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& product,
                                 cudaStream_t stream);

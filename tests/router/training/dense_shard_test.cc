@@ -85,7 +85,7 @@ ParameterStore Expected(int64_t steps) {
         }
       }
     }
-    store.Update(sums, 0.5, step, 0.1);
+    EXPECT_OK(store.Update(sums, 0.5, step, 0.1));
   }
   return store;
 }

@@ -89,11 +89,13 @@ std::unique_ptr<ParameterStore> ExpectedParameters(
       tokens += FakeStats(model, step, m).target_tokens();
     }
     const auto scale =
-        ScaleStep(TotalSquaredNorm(store->SquaredNorms(gradients)), tokens,
+        ScaleStep(TotalSquaredNorm(*store->SquaredNorms(gradients)), tokens,
                   job.clip_norm);
     CHECK(scale.ok());
-    store->Update(gradients, scale->gradient_scale, step,
-                  schedule.LearningRate(step));
+    CHECK(store
+              ->Update(gradients, scale->gradient_scale, step,
+                       schedule.LearningRate(step))
+              .ok());
   }
   return store;
 }

@@ -293,7 +293,7 @@ void FakeMember::Prepare(const v1::PrepareStep& prepare, Session* session,
       SummedGradients(*session->store, prepare.step(),
                       session->load.worker().microbatches_per_step());
   for (const SquaredNorm& norm :
-       session->store->SquaredNorms(session->gradients)) {
+       session->store->SquaredNorms(session->gradients).value()) {
     v1::GradientNorm* const out = prepared->add_norms();
     out->set_tensor(norm.tensor);
     out->set_squared_norm(norm.value);
@@ -304,13 +304,17 @@ void FakeMember::Commit(const v1::CommitStep& commit, Session* session) {
   if (commit.step() == session->step) return;
   session->step = commit.step();
   if (commit.skip_update()) return;
-  session->store->Update(session->gradients, commit.gradient_scale(),
-                         commit.step(), commit.learning_rate());
+  CHECK(session->store
+            ->Update(session->gradients, commit.gradient_scale(), commit.step(),
+                     commit.learning_rate())
+            .ok());
   if (session->replica == nullptr) return;
-  session->replica->Update(
-      SummedGradients(*session->replica, commit.step(),
-                      session->load.worker().microbatches_per_step()),
-      commit.gradient_scale(), commit.step(), commit.learning_rate());
+  CHECK(session->replica
+            ->Update(
+                SummedGradients(*session->replica, commit.step(),
+                                session->load.worker().microbatches_per_step()),
+                commit.gradient_scale(), commit.step(), commit.learning_rate())
+            .ok());
 }
 
 std::function<v1::CommandReply()> FakeMember::Begin(

@@ -41,7 +41,6 @@ struct Fiber {
   enum class State { kReady, kAtSync, kAtWarp, kDone };
   State state = State::kReady;
   ucontext_t context;
-  std::unique_ptr<std::byte[]> stack;
   WarpCall call;
   std::vector<std::vector<Copy>> groups;  // committed, the oldest first
   std::vector<Copy> open;
@@ -57,6 +56,10 @@ struct Block {
   int current = 0;
   ucontext_t scheduler;
   const std::function<void()>* body = nullptr;
+  uint64_t seed = 0;
+  uint64_t draws = 0;
+
+  uint64_t Below(uint64_t limit) { return RandomBelow(seed, draws++, limit); }
 };
 
 Block* block = nullptr;  // the one that runs
@@ -88,12 +91,16 @@ float Half(uint32_t pair, int i) {
 void LoadOfWarp(Fiber* lanes, bool transposed) {
   uint16_t matrices[4][8][8];
   for (int i = 0; i < 4; ++i) {
+    unsigned banks = 0;  // of 16 bytes, that a row has taken
     for (int j = 0; j < 8; ++j) {
       const auto* const row =
           static_cast<const std::byte*>(lanes[8 * i + j].call.row);
       CHECK(row >= block->shared &&
             row + 16 <= block->shared + block->shared_bytes);
       CHECK(reinterpret_cast<uintptr_t>(row) % 16 == 0);
+      const unsigned bank = 1u << (row - block->shared) / 16 % 8;
+      CHECK((banks & bank) == 0);
+      banks |= bank;
       std::memcpy(matrices[i][j], row, 16);
     }
   }
@@ -155,13 +162,13 @@ bool ReleaseWarp(Fiber* lanes) {
 
 // Runs a warp, its lanes in random order, until it waits for others or is done.
 // It may so be ahead of them by all that lies between two barriers.
-void RunWarp(int first, uint64_t seed, uint64_t& draws) {
+void RunWarp(int first) {
   Fiber* const lanes = &block->fibers[first];
   do {
     int order[kWarp];
     std::iota(order, order + kWarp, 0);
     for (int left = kWarp; left > 0; --left) {
-      std::swap(order[RandomBelow(seed, draws++, left)], order[left - 1]);
+      std::swap(order[block->Below(left)], order[left - 1]);
       if (lanes[order[left - 1]].state != Fiber::State::kReady) continue;
       block->current = first + order[left - 1];
       CHECK(swapcontext(&block->scheduler, &Current().context) == 0);
@@ -169,16 +176,15 @@ void RunWarp(int first, uint64_t seed, uint64_t& draws) {
   } while (ReleaseWarp(lanes));
 }
 
-void RunBlock(uint64_t seed) {
-  uint64_t draws = 0;
+void RunBlock() {
   while (true) {
     std::vector<int> warps;  // their first threads
     for (int i = 0; i < std::ssize(block->fibers); i += kWarp) {
       warps.push_back(i);
     }
     for (size_t left = warps.size(); left > 0; --left) {
-      std::swap(warps[RandomBelow(seed, draws++, left)], warps[left - 1]);
-      RunWarp(warps[left - 1], seed, draws);
+      std::swap(warps[block->Below(left)], warps[left - 1]);
+      RunWarp(warps[left - 1]);
     }
     // Now all are at the barrier, but those that have ended, which on a GPU do
     // not count there; else some wait for ever.
@@ -193,14 +199,27 @@ void RunBlock(uint64_t seed) {
   }
 }
 
+// Of thread `i` of any block: blocks run one after the other.
+std::byte* StackOf(size_t i) {
+  static std::vector<std::unique_ptr<std::byte[]>> stacks;
+  while (stacks.size() <= i) {
+    stacks.push_back(std::make_unique<std::byte[]>(kStackBytes));
+  }
+  return stacks[i].get();
+}
+
 // Apart, since getcontext() may return twice for all that a compiler knows.
-[[gnu::noinline]] void Begin(Fiber& fiber) {
-  fiber.stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
+[[gnu::noinline]] void Begin(Fiber& fiber, std::byte* stack) {
   CHECK(getcontext(&fiber.context) == 0);
   fiber.context.uc_stack = {
-      .ss_sp = fiber.stack.get(), .ss_flags = 0, .ss_size = kStackBytes};
+      .ss_sp = stack, .ss_flags = 0, .ss_size = kStackBytes};
   fiber.context.uc_link = nullptr;
   makecontext(&fiber.context, RunFiber, 0);
+}
+
+void Make(const Copy& copy) {
+  std::memset(copy.shared, 0, 16);
+  std::memcpy(copy.shared, copy.global, copy.bytes);
 }
 
 void CallWarp(WarpCall call) {
@@ -223,7 +242,9 @@ void CopyAsync(void* shared, const void* global, int bytes) {
   CHECK(bytes >= 0 && bytes <= 16);
   CHECK(reinterpret_cast<uintptr_t>(shared) % 16 == 0);
   CHECK(reinterpret_cast<uintptr_t>(global) % 16 == 0);
-  Current().open.push_back({shared, global, bytes});
+  const Copy copy = {shared, global, bytes};
+  if (block->Below(2) == 0) return Make(copy);
+  Current().open.push_back(copy);
 }
 
 void CommitCopies() {
@@ -235,10 +256,7 @@ void CommitCopies() {
 void WaitForCopiesBut(int pending) {
   auto& groups = Current().groups;
   while (std::ssize(groups) > pending) {
-    for (const Copy& copy : groups.front()) {
-      std::memset(copy.shared, 0, 16);
-      std::memcpy(copy.shared, copy.global, copy.bytes);
-    }
+    for (const Copy& copy : groups.front()) Make(copy);
     groups.erase(groups.begin());
   }
 }
@@ -272,8 +290,9 @@ void RunBlocks(const Grid& grid, const std::function<void()>& body) {
     std::memset(one.shared, 0xff, grid.shared_bytes);
     one.fibers = std::vector<Fiber>(grid.threads);
     block = &one;
-    for (Fiber& fiber : one.fibers) Begin(fiber);
-    RunBlock(FoldIn(grid.seed, b));
+    for (int i = 0; i < grid.threads; ++i) Begin(one.fibers[i], StackOf(i));
+    one.seed = FoldIn(grid.seed, b);
+    RunBlock();
     block = nullptr;
   }
 }

@@ -4,8 +4,9 @@
 // To find what a GPU might forgive: between two barriers each warp runs to its
 // end before the next does, warps and their threads in random order; shared
 // memory begins as NaN; and an asynchronous copy is made when its thread waits
-// for it, not before. Threads of a warp that wait for different things are a
-// failed CHECK.
+// for it, not before, or, by chance, at once, whoever still reads what was
+// there. Threads of a warp that wait for different things are a failed CHECK,
+// and so are rows of a matrix that lie in the same banks.
 
 #ifndef TESTS_SERVICES_CUDA_BLOCK_EMULATOR_H_
 #define TESTS_SERVICES_CUDA_BLOCK_EMULATOR_H_

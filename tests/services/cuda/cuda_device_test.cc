@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "expert_worker/worker_session.h"
@@ -24,6 +25,7 @@
 namespace gshard {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class CudaDeviceTest : public ::testing::Test {
@@ -32,7 +34,8 @@ class CudaDeviceTest : public ::testing::Test {
     TheFakeCuda() = FakeCuda();
     RegisterMoeOps();
     RegisterShardingOps();
-    auto device = OpenDevice("cuda:0");
+    // Not that which a thread has that has chosen none.
+    auto device = OpenDevice("cuda:1");
     ASSERT_OK(device.status());
     device_ = *std::move(device);
   }
@@ -46,7 +49,7 @@ class CudaDeviceTest : public ::testing::Test {
 };
 
 TEST_F(CudaDeviceTest, SaysWhatItIs) {
-  EXPECT_EQ(device_->name(), "cuda:0");
+  EXPECT_EQ(device_->name(), "cuda:1");
   EXPECT_EQ(device_->backend(), Backend::kCuda);
   EXPECT_EQ(device_->memory_bytes(), int64_t{1} << 30);
 }
@@ -59,9 +62,13 @@ TEST_F(CudaDeviceTest, IsOpenedByItsName) {
                                            HasSubstr("expected the device")))
         << name;
   }
-  EXPECT_THAT(OpenDevice("cuda:1"),
+  EXPECT_THAT(OpenDevice("cuda:2"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("one of the 1 GPUs of this machine, got 1")));
+                       HasSubstr("one of the 2 GPUs of this machine, got 2")));
+  TheFakeCuda().too_old = true;
+  EXPECT_THAT(OpenDevice("cuda:0"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("do not run on a fake with this driver: ")));
   TheFakeCuda().major = 7;
   EXPECT_THAT(OpenDevice("cuda:0"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -80,15 +87,43 @@ TEST_F(CudaDeviceTest, CopiesThereAndBack) {
   }
 }
 
-// Pinned blocks go round; what is larger is copied without one.
+// Pinned blocks go round; what is larger is copied without one, and may be read
+// when the caller has forgotten it.
 TEST_F(CudaDeviceTest, PinsNoMoreThanItTurnsOver) {
   for (int i = 0; i < 10; ++i) {
     ASSERT_OK(CopyToDevice(*device_, RandomTensor({1000}, i)));
   }
   EXPECT_EQ(TheFakeCuda().pinned_bytes, 4096);
-  ASSERT_OK(
-      CopyToDevice(*device_, Tensor(ElementType::kFloat32, {(17 << 20)})));
+  Tensor large = Tensor::Zeros(ElementType::kFloat32, {17 << 20});
+  large.f32()[(17 << 20) - 1] = 1.0f;
+  ASSERT_OK_AND_ASSIGN(const auto run, device_->BeginRun());
+  ASSERT_OK_AND_ASSIGN(const Tensor there, run->ToDevice(large));
+  EXPECT_FALSE(large.unique());
+  large = Tensor();
+  ASSERT_OK_AND_ASSIGN(const Tensor back, run->ToHost(there));
+  ASSERT_OK(run->Finish());
+  EXPECT_EQ(back.f32()[0], 0.0f);
+  EXPECT_EQ(back.f32()[(17 << 20) - 1], 1.0f);
   EXPECT_EQ(TheFakeCuda().pinned_bytes, 4096);
+}
+
+// Tensors and pinned blocks are let go by whoever has them last.
+TEST_F(CudaDeviceTest, IsTheDeviceOfEveryThread) {
+  std::vector<Tensor> tensors;
+  std::thread([&] {
+    const auto run = device_->BeginRun();
+    ASSERT_OK(run.status());
+    auto there = (*run)->ToDevice(RandomTensor({1000}, 1));
+    ASSERT_OK(there.status());
+    auto back = (*run)->ToHost(*there);
+    ASSERT_OK(back.status());
+    ASSERT_OK((*run)->Finish());
+    tensors = {*there, *back};
+  }).join();
+  std::thread([&] {
+    tensors.clear();
+    device_ = nullptr;
+  }).join();
 }
 
 // As after an error: the next run may have its stream and its blocks.
@@ -131,19 +166,28 @@ TEST_F(CudaDeviceTest, SaysWhenItsMemoryIsShort) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("cudaMallocAsync(&data")));
   EXPECT_OK(CopyToDevice(*device_, RandomTensor({100}, 1)));
+  EXPECT_OK(device_->status());
 }
 
 // As a worker's session, with kernels on the emulator, against the same session
 // on the CPU: all operators of experts, forward and backward.
 class CudaSessionTest : public CudaDeviceTest,
-                        public ::testing::WithParamInterface<ComputeType> {};
+                        public ::testing::WithParamInterface<ComputeType> {
+ protected:
+  OptimizerConfig Optimizer() const {
+    if (GetParam() == ComputeType::kFloat32) return AdamConfig();
+    AdafactorConfig config;
+    config.min_dim_size_to_factor = 4;
+    return config;
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaSessionTest,
                          ::testing::Values(ComputeType::kFloat32,
                                            ComputeType::kBFloat16));
 
 TEST_P(CudaSessionTest, TrainsAsTheCpuDoes) {
-  TrainingJob job = SmallJob(AdamConfig());
+  TrainingJob job = SmallJob(Optimizer());
   job.model.compute_type = GetParam();
   job.model.expert_bias = true;
   job.model.dropout.moe = 0.2;
@@ -160,23 +204,30 @@ TEST_P(CudaSessionTest, TrainsAsTheCpuDoes) {
   }
   const float tolerance = GetParam() == ComputeType::kBFloat16 ? 2e-3f : 1e-4f;
   for (int w = 0; w < 2; ++w) {
-    const TensorMap expected = host.session(w).Parameters();
-    for (const auto& [name, tensor] : there.session(w).Parameters()) {
+    const TensorMap expected = host.Parameters(w);
+    for (const auto& [name, tensor] : there.Parameters(w)) {
       EXPECT_TRUE(TensorNear(tensor, expected.at(name), tolerance)) << name;
     }
   }
 }
 
-TEST_P(CudaSessionTest, AFailedKernelIsAnErrorOfTheCall) {
+TEST_P(CudaSessionTest, AFailedKernelIsTheEndOfTheDevice) {
   TrainingJob job = SmallJob();
   job.model.compute_type = GetParam();
   SessionCluster cluster(job, 1, /*buddies=*/false, kMemory, /*window=*/0,
                          device_.get());
+  EXPECT_OK(device_->status());
   TheFakeCuda().launches_fail = true;
-  EXPECT_THAT(cluster.Run(0, 0),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("a fake error")));
+  const auto lost =
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr("device cuda:1 is lost until the process is "
+                               "started anew: "),
+                     HasSubstr("a fake error")));
+  EXPECT_THAT(cluster.Run(0, 0), lost);
   TheFakeCuda().launches_fail = false;
-  EXPECT_OK(cluster.Run(0, 1));
+  EXPECT_THAT(cluster.Run(0, 1), lost);
+  EXPECT_THAT(device_->BeginRun(), lost);
+  EXPECT_THAT(device_->status(), lost);
 }
 
 // What follows a product is done by it: a worker never meets it alone.

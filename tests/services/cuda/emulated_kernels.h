@@ -6,7 +6,9 @@
 #include <algorithm>
 
 #include "services/cuda/kernels/elementwise.h"
+#include "services/cuda/kernels/optimizer_steps.h"
 #include "services/cuda/kernels/ragged_product.h"
+#include "services/cuda/kernels/row_sums.h"
 #include "tests/services/cuda/block_emulator.h"
 
 namespace gshard::cuda {
@@ -62,6 +64,20 @@ inline void Emulate(const RaggedBiasAdd& add) {
 inline void Emulate(const RaggedBiasGradient& g) {
   RunBlocks({.blocks = BlocksOf(g), .threads = kElementThreads},
             [&] { RaggedBiasGradientBlock(g); });
+}
+
+template <typename Function>
+void Emulate(const RowSums<Function>& s, uint64_t seed = 1) {
+  RunBlocks({.blocks = BlocksOf(s),
+             .threads = kElementThreads,
+             .shared_bytes = kSumSharedBytes,
+             .seed = seed},
+            [&] { RowSumsBlock(s); });
+}
+
+inline void Emulate(const ApplyUpdate& apply) {
+  RunBlocks({.blocks = BlocksOf(apply), .threads = kElementThreads},
+            [&] { ApplyUpdateBlock(apply); });
 }
 
 // With fewer blocks than elements ask for, so that threads take several.

@@ -12,24 +12,25 @@
 #include <vector>
 
 #include "services/base/check.h"
-#include "services/cuda/kernels/launch.h"
+#include "services/cuda/kernels/launch_steps.h"
 #include "tests/services/cuda/emulated_kernels.h"
 
 struct CUstream_st {
+  int gpu;
   std::deque<std::function<void()>> queue;
-  cudaError_t error = cudaSuccess;
 };
 
 namespace gshard {
 namespace {
 
 std::map<const void*, size_t> device_blocks, pinned_blocks;  // bytes
+std::map<const void*, int> pinned_by;                        // GPU
 
-bool IsPinned(const void* data) {
-  auto after = pinned_blocks.upper_bound(data);
-  if (after == pinned_blocks.begin()) return false;
-  const auto& [block, bytes] = *std::prev(after);
-  return data < static_cast<const std::byte*>(block) + bytes;
+thread_local int current_gpu = 0;
+
+// The error of all calls that could find it.
+cudaError_t State() {
+  return TheFakeCuda().broken ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
 void Free(void* block, std::map<const void*, size_t>& blocks, int64_t& total) {
@@ -52,23 +53,22 @@ void* Allocate(size_t bytes, std::map<const void*, size_t>& blocks,
 }
 
 // Adds to a stream what counts as pending.
-void Add(cudaStream_t stream, std::function<void()> work) {
+cudaError_t Add(cudaStream_t stream, std::function<void()> work) {
+  CHECK(stream->gpu == current_gpu);
+  if (State() != cudaSuccess) return State();
   ++TheFakeCuda().pending;
   stream->queue.push_back([work = std::move(work)] {
-    work();
+    if (State() == cudaSuccess) work();
     --TheFakeCuda().pending;
   });
+  return cudaSuccess;
 }
 
 cudaError_t Queue(cudaStream_t stream, std::function<void()> kernel) {
-  Add(stream, [stream, kernel = std::move(kernel)] {
-    if (TheFakeCuda().launches_fail) {
-      stream->error = cudaErrorLaunchFailure;
-    } else {
-      kernel();
-    }
+  return Add(stream, [kernel = std::move(kernel)] {
+    TheFakeCuda().broken = TheFakeCuda().launches_fail;
+    if (State() == cudaSuccess) kernel();
   });
-  return cudaSuccess;
 }
 
 }  // namespace
@@ -80,6 +80,9 @@ FakeCuda& TheFakeCuda() {
 
 namespace cuda {
 
+cudaError_t CheckKernels() {
+  return TheFakeCuda().too_old ? cudaErrorUnsupportedPtxVersion : cudaSuccess;
+}
 cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& p,
                                 cudaStream_t stream) {
   return Queue(stream, [p] { Emulate<LargeTile>(p); });
@@ -119,6 +122,28 @@ template cudaError_t LaunchElements(const ReluBf16&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const ReluGradient&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const DropoutRows&, int64_t, cudaStream_t);
 
+template <typename Function>
+cudaError_t LaunchRowSums(const RowSums<Function>& s, cudaStream_t stream) {
+  return Queue(stream, [s] { Emulate(s); });
+}
+cudaError_t LaunchApplyUpdate(const ApplyUpdate& apply, cudaStream_t stream) {
+  return Queue(stream, [apply] { Emulate(apply); });
+}
+template cudaError_t LaunchRowSums(const RowSums<Square>&, cudaStream_t);
+template cudaError_t LaunchRowSums(const RowSums<AdafactorUpdate>&,
+                                   cudaStream_t);
+template cudaError_t LaunchElements(const AddTo&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const AdamElements&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const PartSums&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const RowMoments&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const RowMeans&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const RowFactors&, int64_t, cudaStream_t);
+template cudaError_t LaunchElements(const ColumnMoments&, int64_t,
+                                    cudaStream_t);
+template cudaError_t LaunchElements(const SecondMoments&, int64_t,
+                                    cudaStream_t);
+template cudaError_t LaunchElements(const Rates&, int64_t, cudaStream_t);
+
 }  // namespace cuda
 }  // namespace gshard
 
@@ -126,14 +151,18 @@ using gshard::FakeCuda;
 using gshard::TheFakeCuda;
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+  *count = 2;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::strcpy(properties->name, "fake");
-  properties->totalGlobalMem = TheFakeCuda().memory_bytes;
   properties->major = TheFakeCuda().major;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = TheFakeCuda().memory_bytes;
+  *total = *free * 2;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
@@ -143,30 +172,36 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int gpu) {
+  gshard::current_gpu = gpu;
+  return gshard::State();
+}
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation ? "out of memory" : "a fake error";
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return gshard::State(); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
+  *stream = new CUstream_st{.gpu = gshard::current_gpu, .queue = {}};
+  return gshard::State();
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   cudaStreamSynchronize(stream);
   delete stream;
-  return cudaSuccess;
+  return gshard::State();
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   while (!stream->queue.empty()) {
     stream->queue.front()();
     stream->queue.pop_front();
   }
-  return std::exchange(stream->error, cudaSuccess);
+  return gshard::State();
 }
+cudaError_t cudaStreamQuery(cudaStream_t) { return gshard::State(); }
 
-cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) {
+cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
+  CHECK(stream->gpu == gshard::current_gpu);
+  if (gshard::State() != cudaSuccess) return gshard::State();
   FakeCuda& fake = TheFakeCuda();
   if (fake.device_bytes + static_cast<int64_t>(bytes) > fake.memory_bytes) {
     return cudaErrorMemoryAllocation;
@@ -174,33 +209,28 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t) {
   *data = gshard::Allocate(bytes, gshard::device_blocks, fake.device_bytes);
   return cudaSuccess;
 }
+// Frees whatever the state, so that what is left over is a leak.
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
+  CHECK(stream->gpu == gshard::current_gpu);
   stream->queue.push_back([data] {
     gshard::Free(data, gshard::device_blocks, TheFakeCuda().device_bytes);
   });
-  return cudaSuccess;
+  return gshard::State();
 }
 cudaError_t cudaHostAlloc(void** data, size_t bytes, unsigned) {
+  if (gshard::State() != cudaSuccess) return gshard::State();
   *data = gshard::Allocate(bytes, gshard::pinned_blocks,
                            TheFakeCuda().pinned_bytes);
+  gshard::pinned_by[*data] = gshard::current_gpu;
   return cudaSuccess;
 }
 cudaError_t cudaFreeHost(void* data) {
+  CHECK(gshard::pinned_by.at(data) == gshard::current_gpu);
   gshard::Free(data, gshard::pinned_blocks, TheFakeCuda().pinned_bytes);
-  return cudaSuccess;
+  return gshard::State();
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
-                            cudaMemcpyKind kind, cudaStream_t stream) {
-  if (kind == cudaMemcpyHostToDevice && !gshard::IsPinned(from)) {
-    const auto* const data = static_cast<const std::byte*>(from);
-    gshard::Add(stream,
-                [to, copy = std::vector<std::byte>(data, data + bytes)] {
-                  std::memcpy(to, copy.data(), copy.size());
-                });
-    return cudaSuccess;
-  }
-  CHECK(gshard::IsPinned(kind == cudaMemcpyHostToDevice ? from : to));
-  gshard::Add(stream, [=] { std::memcpy(to, from, bytes); });
-  return cudaSuccess;
+                            cudaMemcpyKind, cudaStream_t stream) {
+  return gshard::Add(stream, [=] { std::memcpy(to, from, bytes); });
 }

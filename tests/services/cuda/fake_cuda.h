@@ -4,7 +4,8 @@
 //
 // What is queued in a stream is done when somebody waits for the stream, not
 // before; memory that is freed is overwritten then. So what is used too early,
-// or freed too early, shows. Only memory from cudaHostAlloc is read so late.
+// or freed too early, shows. Calls for a stream or memory of a GPU that is not
+// the thread's current one are a failed CHECK.
 
 #ifndef TESTS_SERVICES_CUDA_FAKE_CUDA_H_
 #define TESTS_SERVICES_CUDA_FAKE_CUDA_H_
@@ -13,11 +14,13 @@
 
 namespace gshard {
 
-// Of the only GPU, number 0.
+// Of each of two GPUs.
 struct FakeCuda {
-  int64_t memory_bytes = int64_t{1} << 30;
-  int major = 9;               // compute capability
-  bool launches_fail = false;  // when they are waited for
+  int64_t memory_bytes = int64_t{1} << 30;  // that are free
+  int major = 9;                            // compute capability
+  bool too_old = false;                     // the driver, for the kernels' code
+  bool launches_fail = false;  // when they are waited for, and all after them
+  bool broken = false;         // since one has
 
   // In blocks that are allocated.
   int64_t device_bytes = 0;

@@ -98,7 +98,7 @@ std::map<std::string, std::string> Contents(const ParameterShard& shard) {
 std::map<std::string, std::string> Expected(int64_t steps) {
   ParameterStore store = Store();
   for (int64_t step = 1; step <= steps; ++step) {
-    store.Update(Sums(step), 0.5, step, 0.1);
+    EXPECT_OK(store.Update(Sums(step), 0.5, step, 0.1));
   }
   return BytesOf(store.Snapshot());
 }

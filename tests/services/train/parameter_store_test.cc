@@ -50,12 +50,12 @@ TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
   ScratchDirectory scratch;
   ParameterStore store = Sample();
   ASSERT_OK(store.Initialize(1));
-  store.Update(Gradients(10), 1.0, 1, 0.01);
+  ASSERT_OK(store.Update(Gradients(10), 1.0, 1, 0.01));
   const std::vector<NamedTensor> expected = Copies(store.Snapshot());
   ASSERT_EQ(expected.size(), 4u * 3);  // with Adam's two moments
   const std::vector<NamedTensor> snapshot = store.Snapshot();
   for (const int64_t step : {2, 3, 4}) {
-    store.Update(Gradients(10 * step), 1.0, step, 0.01);
+    ASSERT_OK(store.Update(Gradients(10 * step), 1.0, step, 0.01));
   }
   Manifest manifest;
   manifest.step = 1;
@@ -82,15 +82,15 @@ TEST(ParameterStoreTest, UpdatesAreInPlaceOnceTheSnapshotIsGone) {
   ParameterStore store = Sample();
   ASSERT_OK(store.Initialize(1));
   const std::byte* const before = store.tensors().at("moe.wi").raw();
-  store.Update(Gradients(1), 1.0, 1, 0.01);
+  ASSERT_OK(store.Update(Gradients(1), 1.0, 1, 0.01));
   EXPECT_EQ(store.tensors().at("moe.wi").raw(), before);
   {
     const auto snapshot = store.Snapshot();
-    store.Update(Gradients(2), 1.0, 2, 0.01);
+    ASSERT_OK(store.Update(Gradients(2), 1.0, 2, 0.01));
     EXPECT_NE(store.tensors().at("moe.wi").raw(), before);
   }
   const std::byte* const after = store.tensors().at("moe.wi").raw();
-  store.Update(Gradients(3), 1.0, 3, 0.01);
+  ASSERT_OK(store.Update(Gradients(3), 1.0, 3, 0.01));
   EXPECT_EQ(store.tensors().at("moe.wi").raw(), after);
 }
 
