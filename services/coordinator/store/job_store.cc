@@ -17,12 +17,20 @@
 namespace gshard {
 namespace {
 
-constexpr int64_t kSchema = 4;
+constexpr int64_t kSchema = 5;
 // What the next release may write, adding to it.
 constexpr int64_t kReadableSchema = kSchema + 1;
 
 // A file of schema n becomes one of n + 1.
 absl::Status Upgrade(Database& database, int64_t schema) {
+  if (schema == 4) {
+    for (const char* table : {"models", "previous_models"}) {
+      RETURN_IF_ERROR(database.Run(
+          absl::StrCat("ALTER TABLE ", table,
+                       " ADD COLUMN from_file INTEGER NOT NULL DEFAULT 0")));
+    }
+    return database.Run("PRAGMA user_version = 5");
+  }
   if (schema == 3) {
     for (const char* sql :
          {"ALTER TABLE jobs ADD COLUMN submitter BLOB NOT NULL DEFAULT ''",
@@ -289,21 +297,24 @@ absl::Status JobStore::PutRow(const std::string& table,
   return database_->Run(
       absl::StrCat(
           "INSERT INTO ", table,
-          " (name, version, directory, replicas) VALUES (?, ?, ?, ?) ON "
-          "CONFLICT (name) DO UPDATE SET version = excluded.version, directory "
-          "= excluded.directory, replicas = excluded.replicas"),
-      {model.name, model.version, model.directory, int64_t{model.replicas}});
+          " (name, version, directory, replicas, from_file) VALUES (?, ?, ?, "
+          "?, ?) ON CONFLICT (name) DO UPDATE SET version = excluded.version, "
+          "directory = excluded.directory, replicas = excluded.replicas, "
+          "from_file = excluded.from_file"),
+      {model.name, model.version, model.directory, int64_t{model.replicas},
+       int64_t{model.from_file}});
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
     const std::string& table) {
   std::vector<StoredModel> models;
   RETURN_IF_ERROR(database_->Run(
-      absl::StrCat("SELECT name, version, directory, replicas FROM ", table,
-                   " ORDER BY name"),
+      absl::StrCat("SELECT name, version, directory, replicas, from_file FROM ",
+                   table, " ORDER BY name"),
       {}, [&](const DatabaseRow& row) {
         models.push_back({row.Text(0), row.Text(1), row.Text(2),
-                          static_cast<int32_t>(row.Integer(3))});
+                          static_cast<int32_t>(row.Integer(3)),
+                          row.Integer(4) != 0});
         return absl::OkStatus();
       }));
   return models;

@@ -59,7 +59,8 @@ struct StoredModel {
   std::string name;
   std::string version;  // empty: the checkpoint's step
   std::string directory;
-  int32_t replicas = 0;  // as asked for; 0: the default
+  int32_t replicas = 0;    // as asked for; 0: the default
+  bool from_file = false;  // the models file has its name
 
   bool operator==(const StoredModel&) const = default;
 };

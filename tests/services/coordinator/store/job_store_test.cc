@@ -253,11 +253,11 @@ TEST(JobStoreTest, ALaterSchemaIsRefused) {
   {
     ASSERT_OK_AND_ASSIGN(const auto database,
                          Database::Open(scratch / "state/coordinator.db"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 6"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 7"));
   }
   EXPECT_THAT(JobStore::Open(scratch / "state"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("expected schema 5 or lower, got 6")));
+                       HasSubstr("expected schema 6 or lower, got 7")));
 }
 
 TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
@@ -281,6 +281,11 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
     for (const char* column : {"submitter", "grants", "request_id"}) {
       ASSERT_OK(
           database->Run(absl::StrCat("ALTER TABLE jobs DROP COLUMN ", column)));
+    }
+    // Nor who else may load a model.
+    for (const char* table : {"models", "previous_models"}) {
+      ASSERT_OK(database->Run(
+          absl::StrCat("ALTER TABLE ", table, " DROP COLUMN from_file")));
     }
     ASSERT_OK(database->Run("PRAGMA user_version = 3"));
   }
@@ -328,7 +333,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
     EXPECT_EQ(added, 8);
     ASSERT_OK(
         database->Run("PRAGMA user_version", {}, [](const DatabaseRow& row) {
-          EXPECT_EQ(row.Integer(0), 5);
+          EXPECT_EQ(row.Integer(0), 6);
           return absl::OkStatus();
         }));
   };
@@ -339,7 +344,7 @@ TEST(JobStoreTest, WhatTheNextReleaseAddsIsLeftAlone) {
         "ALTER TABLE models ADD COLUMN later INTEGER NOT NULL DEFAULT 7"));
     ASSERT_OK(database->Run("UPDATE models SET later = 8"));
     ASSERT_OK(database->Run("UPDATE jobs SET job = job || 'later: 7'"));
-    ASSERT_OK(database->Run("PRAGMA user_version = 5"));
+    ASSERT_OK(database->Run("PRAGMA user_version = 6"));
   }
   look();
   {
