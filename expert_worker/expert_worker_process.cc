@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "services/base/log.h"
 #include "services/base/machine_limits.h"
 #include "services/base/thread_priority.h"
 #include "services/moe/graph_ops.h"
@@ -49,6 +50,15 @@ void AddExpertWorkerFlags(Flags& flags, ExpertWorkerOptions* options) {
                 "MiB that parameters, their gradients and what microbatches "
                 "keep while they are run may take; 0 is all that the machine, "
                 "the container or the device has");
+  flags.Text("failure_domain", &options->failure_domain, "NAME",
+             "what fails together, such as the node, or zone/node: replicas of "
+             "an expert are kept in different ones, at the widest level that "
+             "can be; empty: this worker alone");
+  flags.Duration(
+      "leave_timeout", &options->leave_timeout,
+      "how long, after SIGTERM, the worker waits for the coordinator "
+      "to place its experts elsewhere; it does not if it holds "
+      "none, or if nobody else can have them");
   flags.Text("device", &options->device_name, "cpu|cuda:N",
              "what computes the experts: the CPU, or a GPU by its number among "
              "those that the process sees");
@@ -91,7 +101,28 @@ absl::Status ExpertWorkerProcess::Serve() {
       v1::MEMBER_ROLE_EXPERT_WORKER, options_.coordinator_channel,
       MemoryBytes(options_), &commands_,
       BackendName(options_.device == nullptr ? Backend::kCpu
-                                             : options_.device->backend()));
+                                             : options_.device->backend()),
+      options_.failure_domain);
+}
+
+void ExpertWorkerProcess::HandOver(MemberClient& member) {
+  using Clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
+  const Clock::time_point end =
+      Clock::now() + absl::ToChronoMilliseconds(options_.leave_timeout);
+  const auto left = [&] {
+    return std::max(milliseconds(0), std::chrono::duration_cast<milliseconds>(
+                                         end - Clock::now()));
+  };
+  absl::Status status = member.AwaitMayLeave(left());
+  if (!sessions_.AwaitNoTraining(status.ok() ? left() : milliseconds(0))) {
+    status.Update(absl::DeadlineExceededError(
+        "a job that has experts here has made no checkpoint"));
+  }
+  if (status.ok()) return;
+  LogWarning("the worker leaves with experts that are needed",
+             {{"leave_timeout", absl::FormatDuration(options_.leave_timeout)},
+              {"status", status}});
 }
 
 void ExpertWorkerProcess::Finish(std::chrono::milliseconds grace) {

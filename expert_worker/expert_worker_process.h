@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "expert_worker/expert_service.h"
 #include "expert_worker/session_table.h"
 #include "expert_worker/worker_commands.h"
@@ -42,6 +43,11 @@ struct ExpertWorkerOptions {
   std::string device_name = "cpu";
   std::shared_ptr<Device> device;
 
+  // What fails together; see failure_domains.h.
+  std::string failure_domain = {};
+  // After SIGTERM, for the coordinator to place experts elsewhere.
+  absl::Duration leave_timeout = absl::Seconds(30);
+
   // Instead of process.coordinator, if set.
   std::shared_ptr<grpc::Channel> coordinator_channel;
 };
@@ -61,6 +67,9 @@ class ExpertWorkerProcess final : public ProcessShell {
  private:
   // Begins to join the coordinator; health turns to SERVING when it has.
   absl::Status Serve() override;
+  // The coordinator places experts elsewhere, a job goes on without them from
+  // its next checkpoint, both within the --leave_timeout.
+  void HandOver(MemberClient& member) override;
   void Finish(std::chrono::milliseconds grace) override;
 
   const ExpertWorkerOptions options_;

@@ -5,6 +5,7 @@
 
 #include "expert_worker/expert_worker_process.h"
 #include "services/base/status_macros.h"
+#include "services/cluster/failure_domains.h"
 #include "services/cuda/open_device.h"
 #include "services/ops/matmul.h"
 #include "services/rpc/process/process_main.h"
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   return gshard::RunProcess<gshard::ExpertWorkerProcess>(
       flags, options, "expert_worker",
       std::vector<std::string>(argv + 1, argv + argc), [&]() -> absl::Status {
+        RETURN_IF_ERROR(gshard::ValidateFailureDomain(options.failure_domain));
         ASSIGN_OR_RETURN(options.device,
                          gshard::OpenDevice(options.device_name));
         return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "expert_worker/session_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,7 @@ void SessionTable::Unload(const std::string& id) {
   if (found == sessions_.end()) return;
   const std::shared_ptr<Entry> entry = std::move(found->second);
   sessions_.erase(found);
+  released_.NotifyAll();
   released_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return entry->leases == 0;
   });
@@ -81,6 +83,17 @@ void SessionTable::DropTraining() {
     }
   }
   for (const std::string& id : ids) Unload(id);
+}
+
+bool SessionTable::AwaitNoTraining(std::chrono::milliseconds time) {
+  MutexLock lock(mutex_);
+  return released_.WaitFor(
+      lock, time, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return std::none_of(
+            sessions_.begin(), sessions_.end(), [](const auto& session) {
+              return session.second->session->training() != nullptr;
+            });
+      });
 }
 
 void SessionTable::ForEach(

@@ -4,6 +4,7 @@
 #define EXPERT_WORKER_SESSION_TABLE_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -64,6 +65,9 @@ class SessionTable {
 
   // Aborts and unloads all that train.
   void DropTraining();
+
+  // Waits until none trains, at most for `time`; whether that is so.
+  bool AwaitNoTraining(std::chrono::milliseconds time);
 
   // Calls `visit` for each session.
   void ForEach(const std::function<void(const std::string& id,

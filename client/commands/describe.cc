@@ -56,25 +56,38 @@ std::string Ranges(const google::protobuf::RepeatedField<int32_t>& ids) {
 }
 
 std::string MemberTable(const v1::DescribeResponse& system) {
-  Table table({"member", "role", "device", "address", "joined", "silent ms",
-               "running", "waiting", "expert rows", "MiB"},
-              {4, 5, 6, 7, 8, 9});
+  Table table(
+      {"member", "role", "device", "domain", "may leave", "address", "joined",
+       "silent ms", "running", "waiting", "expert rows", "MiB"},
+      {6, 7, 8, 9, 10, 11});
+  std::string waiting;
   for (const v1::Member& member : system.members()) {
     const v1::Heartbeat& load = member.heartbeat();
+    const bool is_worker = member.role() == v1::MEMBER_ROLE_EXPERT_WORKER;
+    if (!member.leaving_waits_for().empty()) {
+      absl::StrAppend(&waiting, member.name(), " wants to leave and waits for ",
+                      member.leaving_waits_for(), "\n");
+    }
     table.AddRow({member.name(), RoleName(member.role()), member.device(),
+                  member.failure_domain(),
+                  !is_worker           ? ""
+                  : load.leaving()     ? "leaving"
+                  : member.may_leave() ? "yes"
+                                       : "no",
                   member.address(), FormatDuration(member.joined_ms() / 1000.0),
                   absl::StrCat(member.silent_ms()),
                   absl::StrCat(load.in_flight()), absl::StrCat(load.queued()),
                   absl::StrCat(load.expert_rows()),
                   Mebibytes(load.memory_bytes_used())});
   }
-  return table.empty() ? "No members.\n" : table.ToText();
+  return table.empty() ? "No members.\n" : table.ToText() + waiting;
 }
 
 std::string SessionTable(const v1::DescribeResponse& system) {
-  Table table({"session", "purpose", "state", "replicas", "below replicas",
-               "unavailable", "placement", "held by", "experts"},
-              {3, 4, 5});
+  Table table(
+      {"session", "purpose", "state", "replicas", "below replicas",
+       "unavailable", "sharing a domain", "placement", "held by", "experts"},
+      {3, 4, 5, 6});
   for (const v1::SessionInfo& session : system.sessions()) {
     const v1::Placement& placement = session.placement();
     std::string name = session.session();
@@ -91,18 +104,20 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     std::string state = StateName(session.state());
     std::string version = absl::StrCat(placement.version());
     // Of experts, and only of served models.
-    std::string replicas, below_replicas, unavailable;
+    std::string replicas, below_replicas, unavailable, sharing;
     if (!session.training()) {
       replicas = absl::StrCat(session.replicas());
       below_replicas = absl::StrCat(session.experts_below_replicas());
       unavailable = absl::StrCat(session.experts_unavailable());
+      sharing = absl::StrCat(session.experts_sharing_domain());
     }
     const auto add = [&](std::string holder, std::string experts) {
       table.AddRow({name, purpose, state, replicas, below_replicas, unavailable,
-                    version, holder, experts});
+                    sharing, version, holder, experts});
       // Said once a session.
-      for (std::string* said : {&name, &purpose, &state, &replicas,
-                                &below_replicas, &unavailable, &version}) {
+      for (std::string* said :
+           {&name, &purpose, &state, &replicas, &below_replicas, &unavailable,
+            &sharing, &version}) {
         said->clear();
       }
     };

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/cluster/failure_domains.h"
 
 namespace gshard {
 namespace {
@@ -56,7 +57,7 @@ absl::Status CheckInfo(const MemberInfo& info) {
     return absl::InvalidArgumentError(
         absl::StrCat("device: expected cpu or cuda, got ", Quote(info.device)));
   }
-  return absl::OkStatus();
+  return ValidateFailureDomain(info.failure_domain);
 }
 
 absl::Status NoLease(absl::string_view id, absl::string_view why) {
@@ -99,6 +100,7 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
   }
   const Member member = {.info = info,
                          .incarnation = ++last_incarnation_,
+                         .leaving = false,
                          .joined = now,
                          .lease_expiry = now + options_.lease};
   members_[info.id] = member;
@@ -141,6 +143,12 @@ absl::Status Membership::Renew(absl::string_view id, int64_t incarnation,
   }
   member.lease_expiry = std::max(member.lease_expiry, now + options_.lease);
   return absl::OkStatus();
+}
+
+bool Membership::SetLeaving(absl::string_view id, int64_t incarnation) {
+  const auto found = members_.find(std::string(id));
+  return found != members_.end() && found->second.incarnation == incarnation &&
+         !std::exchange(found->second.leaving, true);
 }
 
 absl::StatusOr<MembershipEvent> Membership::Leave(absl::string_view id,

@@ -43,6 +43,9 @@ struct MemberInfo {
   // What computes the experts of a worker: "cpu" or "cuda".
   std::string device = "cpu";
 
+  // Of a worker: see failure_domains.h.
+  std::string failure_domain = {};
+
   bool operator==(const MemberInfo&) const = default;
 };
 
@@ -52,6 +55,9 @@ struct Member {
   // Assigned at Join and never reused, so that a restarted process is not
   // mistaken for its predecessor.
   int64_t incarnation = 0;
+
+  // It wants to leave: nothing new is placed on it.
+  bool leaving = false;
 
   MonotonicTime joined;
   MonotonicTime lease_expiry;  // expired from this time on
@@ -100,6 +106,10 @@ class Membership {
   // again under another incarnation. The process must join anew.
   absl::Status Renew(absl::string_view id, int64_t incarnation,
                      MonotonicTime now);
+
+  // Notes that a member wants to leave; whether that is new. False without a
+  // member, as in Renew.
+  bool SetLeaving(absl::string_view id, int64_t incarnation);
 
   // Removes a member. Errors: NotFound as in Renew, though an unnoticed expiry
   // is no error.

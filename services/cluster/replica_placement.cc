@@ -4,11 +4,13 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/base/random.h"
 #include "services/base/status_macros.h"
+#include "services/cluster/failure_domains.h"
 #include "services/cluster/placement.h"
+#include "services/cluster/placement_draft.h"
 
 namespace gshard {
 namespace {
@@ -46,146 +48,16 @@ absl::Status CheckProblem(const ReplicaProblem& problem) {
       return bad("expected a worker with a positive speed and room, got ",
                  worker.rows_per_second, " and ", worker.max_experts);
     }
+    RETURN_IF_ERROR(
+        Annotate(ValidateFailureDomain(worker.failure_domain), "placement"));
   }
   return absl::OkStatus();
 }
 
-std::vector<double> LoadOf(const ReplicaProblem& problem) {
-  for (const double load : problem.load) {
-    if (load > 0.0) return problem.load;
-  }
-  return std::vector<double>(problem.num_experts, 1.0);
-}
-
-bool Holds(const std::vector<int32_t>& list, int32_t expert) {
-  return std::binary_search(list.begin(), list.end(), expert);
-}
-
-// A placement that is being changed, with the load of each worker.
-class Draft {
- public:
-  Draft(const ReplicaProblem& problem, ExpertLists lists)
-      : problem_(problem),
-        load_(LoadOf(problem)),
-        count_(problem.num_experts),
-        lists_(std::move(lists)) {
-    for (const std::vector<int32_t>& list : lists_) {
-      for (const int32_t expert : list) ++count_[expert];
-    }
-    busy_.resize(lists_.size());
-    for (size_t w = 0; w < lists_.size(); ++w) {
-      for (const int32_t expert : lists_[w]) busy_[w] += Share(expert);
-    }
-  }
-
-  const ExpertLists& lists() const { return lists_; }
-  int32_t count(int32_t expert) const { return count_[expert]; }
-  double load(int32_t expert) const { return load_[expert]; }
-  // Rows of one replica.
-  double Share(int32_t expert) const {
-    return count_[expert] == 0 ? 0.0 : load_[expert] / count_[expert];
-  }
-  // Seconds of work of a second.
-  double Busy(int32_t w) const {
-    return busy_[w] / problem_.workers[w].rows_per_second;
-  }
-  double Cost() const {
-    double cost = 0.0;
-    for (size_t w = 0; w < lists_.size(); ++w) cost = std::max(cost, Busy(w));
-    return cost;
-  }
-  // What single changes are judged by: the cost alone does not tell which of
-  // several busy workers to relieve first.
-  double Roughness() const {
-    double sum = 0.0;
-    for (size_t w = 0; w < lists_.size(); ++w) sum += busy_[w] * Busy(w);
-    return sum;
-  }
-  bool Fits(int32_t w, int32_t expert) const {
-    return static_cast<int64_t>(lists_[w].size()) <
-               problem_.workers[w].max_experts &&
-           !Holds(lists_[w], expert);
-  }
-
-  void Add(int32_t w, int32_t expert) {
-    Recount(expert, +1);
-    std::vector<int32_t>& list = lists_[w];
-    list.insert(std::lower_bound(list.begin(), list.end(), expert), expert);
-    busy_[w] += Share(expert);
-  }
-  void Remove(int32_t w, int32_t expert) {
-    std::vector<int32_t>& list = lists_[w];
-    list.erase(std::lower_bound(list.begin(), list.end(), expert));
-    busy_[w] -= Share(expert);
-    Recount(expert, -1);
-  }
-
-  // By how much Roughness() falls.
-  double GainOfMoving(int32_t from, int32_t to, int32_t expert) const {
-    const double share = Share(expert);
-    return Fall(from, -share) + Fall(to, share);
-  }
-  double GainOfAdding(int32_t to, int32_t expert) const {
-    const double after = load_[expert] / (count_[expert] + 1);
-    double gain = Fall(to, after);
-    for (size_t w = 0; w < lists_.size(); ++w) {
-      if (!Holds(lists_[w], expert)) continue;
-      gain += Fall(static_cast<int32_t>(w), after - Share(expert));
-    }
-    return gain;
-  }
-
-  // The worker that would be least busy with the expert, `extra` or instead of
-  // another replica. Which one of several is left to chance, so that not always
-  // the same workers share their experts.
-  std::optional<int32_t> BestFor(int32_t expert, bool extra) const {
-    const double share = load_[expert] / std::max(1, count_[expert] + extra);
-    std::optional<int32_t> best;
-    double best_busy = 0.0;
-    uint64_t best_draw = 0;
-    for (size_t w = 0; w < lists_.size(); ++w) {
-      if (!Fits(w, expert)) continue;
-      const double busy =
-          (busy_[w] + share) / problem_.workers[w].rows_per_second;
-      const uint64_t draw = RandomBits(expert, w);
-      if (!best.has_value() || busy < best_busy ||
-          (busy == best_busy && draw < best_draw)) {
-        best = static_cast<int32_t>(w);
-        best_busy = busy;
-        best_draw = draw;
-      }
-    }
-    return best;
-  }
-
- private:
-  // Of what worker w adds to Roughness(), if it has `rows` more.
-  double Fall(int32_t w, double rows) const {
-    const double after = busy_[w] + rows;
-    return (busy_[w] * busy_[w] - after * after) /
-           problem_.workers[w].rows_per_second;
-  }
-
-  // Changes the number of an expert's replicas, and so the shares of all.
-  void Recount(int32_t expert, int32_t change) {
-    const double before = Share(expert);
-    count_[expert] += change;
-    const double after = Share(expert);
-    for (size_t w = 0; w < lists_.size(); ++w) {
-      if (Holds(lists_[w], expert)) busy_[w] += after - before;
-    }
-  }
-
-  const ReplicaProblem& problem_;
-  const std::vector<double> load_;
-  std::vector<int32_t> count_;  // [E]
-  ExpertLists lists_;
-  std::vector<double> busy_;  // [W] rows
-};
-
 // Adds replicas until experts have `wanted`, those that lack most first, and
 // of these the busiest. Returns the expert for which there was no room.
-std::optional<int32_t> Fill(const std::vector<int32_t>& wanted, Draft& draft) {
+std::optional<int32_t> Fill(const std::vector<int32_t>& wanted,
+                            PlacementDraft& draft) {
   std::optional<int32_t> left_out;
   const int32_t most =
       wanted.empty() ? 0 : *std::max_element(wanted.begin(), wanted.end());
@@ -201,8 +73,7 @@ std::optional<int32_t> Fill(const std::vector<int32_t>& wanted, Draft& draft) {
       return draft.load(a) > draft.load(b);
     });
     for (const int32_t expert : order) {
-      const std::optional<int32_t> worker =
-          draft.BestFor(expert, /*extra=*/true);
+      const std::optional<int32_t> worker = draft.BestFor(expert);
       if (worker.has_value()) {
         draft.Add(*worker, expert);
       } else if (!left_out.has_value()) {
@@ -222,7 +93,7 @@ std::vector<int32_t> LeastReplicas(const ReplicaProblem& problem) {
 // One change to `draft` that makes it smoother; false if there is none. Moves a
 // replica from the busiest worker that one can be taken from, or adds one of an
 // expert that lacks it.
-bool Step(const std::vector<int32_t>& wanted, Draft& draft) {
+bool Step(const std::vector<int32_t>& wanted, PlacementDraft& draft) {
   std::vector<int32_t> by_busy(draft.lists().size());
   std::iota(by_busy.begin(), by_busy.end(), 0);
   std::stable_sort(by_busy.begin(), by_busy.end(), [&](int32_t a, int32_t b) {
@@ -235,8 +106,11 @@ bool Step(const std::vector<int32_t>& wanted, Draft& draft) {
     int32_t best_expert = -1, best_to = -1;
     for (const int32_t expert : draft.lists()[from]) {
       const bool add = draft.count(expert) < wanted[expert];
-      const std::optional<int32_t> to = draft.BestFor(expert, /*extra=*/add);
-      if (!to.has_value()) continue;
+      const std::optional<int32_t> to = draft.BestFor(expert, add ? -1 : from);
+      if (!to.has_value() || (!add && draft.Nearness(*to, expert, from) >
+                                          draft.Nearness(from, expert))) {
+        continue;
+      }
       const double gain = add ? draft.GainOfAdding(*to, expert)
                               : draft.GainOfMoving(from, *to, expert);
       if (gain <= best_gain) continue;
@@ -276,7 +150,7 @@ std::vector<int32_t> ReplicasByLoad(const ReplicaProblem& problem, double share,
 }  // namespace
 
 double PlacementCost(const ReplicaProblem& problem, const ExpertLists& lists) {
-  return Draft(problem, lists).Cost();
+  return PlacementDraft(problem, lists).Cost();
 }
 
 std::vector<int32_t> WantedReplicas(const ReplicaProblem& problem) {
@@ -301,22 +175,29 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem) {
                      Place(problem.num_experts, W, /*version=*/0));
     lists = std::move(placement.experts_of_worker);
   }
-  Draft draft(problem, std::move(lists));
+  const ImproveOptions any_gain{.min_gain = 0.0, .seconds_per_move = 0.0};
+  PlacementDraft draft(problem, std::move(lists));
   const std::optional<int32_t> left_out = Fill(LeastReplicas(problem), draft);
-  if (left_out.has_value()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "placement: the memory of ", W, " workers does not take ",
-        LeastReplicas(problem)[0], " replicas of ", problem.num_experts,
-        " experts: expert ", *left_out, " is left out"));
+  if (!left_out.has_value()) {
+    (void)Fill(WantedReplicas(problem), draft);
+    // Replicas have gone where there was room, which need not be even.
+    return ImproveReplicas(problem, draft.lists(), any_gain);
   }
-  (void)Fill(WantedReplicas(problem), draft);
-  // Replicas have gone where there was room, which need not be even.
-  return ImproveReplicas(problem, draft.lists(),
-                         {.min_gain = 0.0, .seconds_per_move = 0.0});
+  ReplicaProblem anywhere = problem;
+  for (auto& worker : anywhere.workers) worker.failure_domain.clear();
+  if (anywhere.workers != problem.workers) {
+    // Without regard to domains there may be room for more.
+    ASSIGN_OR_RETURN(const ExpertLists filled, PlaceReplicas(anywhere));
+    return ImproveReplicas(problem, filled, any_gain);
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "placement: the memory of ", W, " workers does not take ",
+      LeastReplicas(problem)[0], " replicas of ", problem.num_experts,
+      " experts: expert ", *left_out, " is left out"));
 }
 
 ExpertLists RepairReplicas(const ReplicaProblem& problem, ExpertLists lists) {
-  Draft draft(problem, std::move(lists));
+  PlacementDraft draft(problem, std::move(lists));
   (void)Fill(LeastReplicas(problem), draft);
   return draft.lists();
 }
@@ -325,46 +206,64 @@ ExpertLists ImproveReplicas(const ReplicaProblem& problem,
                             const ExpertLists& lists,
                             const ImproveOptions& options) {
   const std::vector<int32_t> wanted = WantedReplicas(problem);
-  Draft draft(problem, lists);
+  const auto may_be = [&](const PlacementDraft& draft) {
+    return CountMoves(lists, draft.lists()) <= options.max_moves;
+  };
+  ExpertLists separated = lists;
+  for (PlacementDraft draft(problem, lists);
+       Separate(draft) && may_be(draft);) {
+    separated = draft.lists();
+  }
+  PlacementDraft draft(problem, separated);
   const double before = draft.Cost();
-  // First what is not needed any more, from the busiest holder. Adding and
-  // dropping have limits apart, so that a load between them changes nothing.
+  // First what is not needed any more, from where others are nearest, or from
+  // the busiest holder. Adding and dropping have limits apart, so that a load
+  // between them changes nothing.
   const std::vector<int32_t> most =
       ReplicasByLoad(problem, /*share=*/0.25, /*hot=*/1.0);
   for (int32_t expert = 0; expert < problem.num_experts; ++expert) {
     while (draft.count(expert) > most[expert]) {
-      int32_t busiest = -1;
-      for (size_t w = 0; w < lists.size(); ++w) {
-        const auto worker = static_cast<int32_t>(w);
-        if (!Holds(draft.lists()[w], expert)) continue;
-        if (busiest < 0 || draft.Busy(worker) > draft.Busy(busiest)) {
-          busiest = worker;
-        }
-      }
-      draft.Remove(busiest, expert);
+      const auto rank = [&](int32_t w) {
+        return std::pair(draft.Nearness(w, expert), draft.Busy(w));
+      };
+      const std::vector<int32_t>& holders = draft.holders(expert);
+      draft.Remove(*std::max_element(
+                       holders.begin(), holders.end(),
+                       [&](int32_t a, int32_t b) { return rank(a) < rank(b); }),
+                   expert);
     }
   }
   ExpertLists improved = draft.lists();
-  while (Step(wanted, draft) &&
-         CountMoves(lists, draft.lists()) <= options.max_moves) {
+  while ((Separate(draft) || Step(wanted, draft)) && may_be(draft)) {
     improved = draft.lists();
   }
-  const int32_t moves = CountMoves(lists, improved);
+  const int32_t moves = CountMoves(separated, improved);
   if (moves == 0) return improved;
   const double after = PlacementCost(problem, improved);
   const double gain = before <= 0.0 ? 0.0 : (before - after) / before;
   if (gain < options.min_gain ||
       gain * options.horizon_seconds < moves * options.seconds_per_move) {
-    return lists;
+    return separated;
   }
   return improved;
+}
+
+int32_t CountSharing(const ReplicaProblem& problem, const ExpertLists& lists) {
+  const FailureDomains domains = DomainsOf(problem);
+  int32_t sharing = 0;
+  for (const std::vector<int32_t>& holders : HoldersOf(problem, lists)) {
+    sharing += domains.CountDistinct(holders) <
+               std::min(problem.replicas, static_cast<int32_t>(holders.size()));
+  }
+  return sharing;
 }
 
 int32_t CountMoves(const ExpertLists& from, const ExpertLists& to) {
   int32_t moves = 0;
   for (size_t w = 0; w < to.size(); ++w) {
     for (const int32_t expert : to[w]) {
-      if (w >= from.size() || !Holds(from[w], expert)) ++moves;
+      moves += w >= from.size() ||
+               !std::binary_search(from[w].begin(), from[w].end(), expert);
     }
   }
   return moves;

@@ -1,6 +1,9 @@
 // Where the replicas of a served model's experts lie: which workers, and how
 // many replicas an expert has. Every MoE layer is placed alike.
 //
+// Replicas of an expert are kept in different failure domains, at the widest
+// level that can be, whatever that costs; see failure_domains.h.
+//
 // The cost of a placement is the time that the slowest worker takes for its
 // share of a second's rows, where an expert's rows are shared evenly by its
 // replicas. Pure functions: same arguments, same answer. E experts, W workers.
@@ -10,6 +13,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -37,6 +41,9 @@ struct ReplicaProblem {
   struct Worker {
     double rows_per_second = 1.0;  // relative to the others; positive
     int32_t max_experts = std::numeric_limits<int32_t>::max();  // of memory
+    std::string failure_domain = {};
+
+    bool operator==(const Worker&) const = default;
   };
   std::vector<Worker> workers;  // not empty
 };
@@ -76,15 +83,21 @@ struct ImproveOptions {
   double seconds_per_move = 0.1;
 };
 
-// Moves replicas to where they cost less, adds replicas of hot experts and
-// drops those that are not wanted any more. Returns `lists` if that is not
-// worth it. Calling again with the result changes nothing, but for what
-// max_moves has held back.
+// Moves replicas out of domains that they share, whatever that is worth, then
+// to where they cost less, adds replicas of hot experts and drops those that
+// are not wanted any more, if that is worth it. Calling again with the result
+// changes nothing, but for what max_moves has held back.
 //
 // REQUIRES: as RepairReplicas.
 ExpertLists ImproveReplicas(const ReplicaProblem& problem,
                             const ExpertLists& lists,
                             const ImproveOptions& options);
+
+// Experts that the loss of fewer domains than their replicas takes away: with
+// fewer of them than problem.replicas, or than they have replicas.
+//
+// REQUIRES: as RepairReplicas.
+int32_t CountSharing(const ReplicaProblem& problem, const ExpertLists& lists);
 
 // Replicas in `to` that are not in `from`: what has to be loaded.
 int32_t CountMoves(const ExpertLists& from, const ExpertLists& to);

@@ -13,7 +13,6 @@
 #include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/file.h"
-#include "services/config/model_config_proto.h"
 #include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/serving/visible_models.h"
@@ -169,171 +168,6 @@ void Coordinator::CancelJob(const v1::CancelJobRequest& request,
   });
 }
 
-void Coordinator::LoadModel(const v1::LoadModelRequest& request,
-                            const Requester& who,
-                            Done<v1::LoadModelResponse> done) {
-  const std::string& named = request.checkpoint_directory();
-  done = Audited<v1::LoadModelResponse>({"load", who, request.name(), named},
-                                        std::move(done));
-  absl::Status status = CheckModel(who.caller, Role::kAdmin, request.name());
-  if (request.rollback() &&
-      !(request.version().empty() && named.empty() && request.replicas() == 0 &&
-        request.weights() == 0)) {
-    status = absl::InvalidArgumentError(
-        "rollback: expected nothing but a name beside it");
-  }
-  if (!status.ok()) return done(status);
-  if (named.empty()) return LoadFrom("", request, std::move(done));
-  files_queue_.Post([this, request, done = std::move(done)] {
-    std::string directory = request.checkpoint_directory();
-    const absl::Status may = path_rights_.Admit(&directory);
-    if (!may.ok()) return done(Annotate(may, "checkpoint_directory"));
-    LoadFrom(directory, request, done);
-  });
-}
-
-void Coordinator::LoadFrom(const std::string& directory,
-                           const v1::LoadModelRequest& request,
-                           Done<v1::LoadModelResponse> done) {
-  const auto weights = ComputeTypeFromProto(request.weights());
-  if (!weights.ok()) return done(weights.status());
-  serving_queue_.Post(
-      [this, request, directory, weights, done = std::move(done)] {
-        ServedModels::Request model{.name = request.name(),
-                                    .version = request.version(),
-                                    .checkpoint_directory = directory,
-                                    .replicas = request.replicas(),
-                                    .weights = *weights};
-        if (request.rollback()) {
-          const auto previous = served_.Previous(request.name());
-          if (!previous.ok()) return done(previous.status());
-          model = *previous;
-        }
-        Serve(model, [done](const absl::StatusOr<std::string>& session) {
-          if (!session.ok()) return done(session.status());
-          v1::LoadModelResponse response;
-          response.set_session(*session);
-          done(std::move(response));
-        });
-      });
-}
-
-void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
-                              const Requester& who,
-                              Done<v1::UnloadModelResponse> done) {
-  done = Audited<v1::UnloadModelResponse>({"unload", who, request.session()},
-                                          std::move(done));
-  const absl::Status may =
-      CheckModel(who.caller, Role::kAdmin, request.session());
-  if (!may.ok()) return done(may);
-  serving_queue_.Post([this, request, done = std::move(done)] {
-    const std::string name =
-        std::string(absl::string_view(request.session())
-                        .substr(0, request.session().find('@')));
-    const std::string version = name.size() < request.session().size()
-                                    ? request.session().substr(name.size() + 1)
-                                    : "";
-    // One that was to be served, but could not be yet, is none to keep either.
-    const auto waiting = initial_models_.find(name);
-    const bool waited = waiting != initial_models_.end() &&
-                        (version.empty() || waiting->second.version.empty() ||
-                         waiting->second.version == version);
-    if (waited) {
-      initial_models_.erase(waiting);
-      TellAwaited();
-    }
-    absl::Status status = served_.Unload(request.session());
-    if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
-    // Another version of the name may be served, and is to be kept.
-    if (status.ok()) status = store_->RemoveModel(name, version);
-    if (!status.ok()) return done(status);
-    done(v1::UnloadModelResponse());
-  });
-}
-
-void Coordinator::Serve(const ServedModels::Request& request,
-                        ServedModels::OnLoaded done) {
-  served_.Load(request, [this, request,
-                         done](const absl::StatusOr<std::string>& session) {
-    if (!session.ok()) return done(session);
-    initial_models_.erase(request.name);
-    TellAwaited();
-    std::optional<StoredModel> before;
-    if (const auto previous = served_.Previous(request.name); previous.ok()) {
-      before = ToStored(*previous);
-    }
-    const ServedModels::Request* const served = served_.Find(*session);
-    const absl::Status stored = store_->PutModel(
-        ToStored(served == nullptr ? request : *served), before);
-    done(stored.ok() ? session : stored);
-  });
-}
-
-StoredModel Coordinator::ToStored(const ServedModels::Request& request) {
-  return {.name = request.name,
-          .version = request.version,
-          .directory = request.checkpoint_directory,
-          .replicas = request.replicas,
-          .weights = request.weights};
-}
-
-ServedModels::Request Coordinator::FromStored(const StoredModel& model) {
-  return {.name = model.name,
-          .version = model.version,
-          .checkpoint_directory = model.directory,
-          .replicas = model.replicas,
-          .weights = model.weights};
-}
-
-bool Coordinator::AwaitsWorkers() const {
-  std::set<std::string> missing = awaited_workers_;
-  for (const Member& worker : members_->List(MemberRole::kExpertWorker)) {
-    missing.erase(worker.info.id);
-  }
-  return !missing.empty();
-}
-
-void Coordinator::ServeInitialModels() {
-  if (initial_models_.empty()) return served_.Watch();
-  const size_t routers = members_->List(MemberRole::kRouter).size();
-  const size_t workers = members_->List(MemberRole::kExpertWorker).size();
-  if (static_cast<int64_t>(routers) < options_.min_routers ||
-      static_cast<int64_t>(workers) < options_.min_workers || AwaitsWorkers()) {
-    return;
-  }
-  for (const auto& [name, stored] : std::exchange(initial_models_, {})) {
-    served_.Load(
-        FromStored(stored),
-        [this, model = stored](const absl::StatusOr<std::string>& session) {
-          // Cancelled: somebody unloaded it, or loaded another version.
-          if (session.ok() || absl::IsCancelled(session.status())) return;
-          LogError("a model is not served", {{"model", model.name},
-                                             {"checkpoint", model.directory},
-                                             {"status", session.status()}});
-          // Other members may be able to, or these a bit later.
-          initial_models_.emplace(model.name, model);
-          TellAwaited();
-          RetryInitialModels();
-        });
-  }
-  TellAwaited();
-  served_.Watch();
-}
-
-void Coordinator::RetryInitialModels() {
-  if (std::exchange(retrying_, true)) return;
-  serving_queue_.PostAfter(options_.serving_retry, [this] {
-    retrying_ = false;
-    ServeInitialModels();
-  });
-}
-
-void Coordinator::TellAwaited() {
-  std::set<std::string> names;
-  for (const auto& [name, model] : initial_models_) names.insert(name);
-  served_.SetAwaited(std::move(names));
-}
-
 absl::StatusOr<v1::ListJobsResponse> Coordinator::ListJobs(
     const v1::ListJobsRequest& request, const Caller& caller) const {
   const Caller resolved = folder_limits_.Resolve(caller);
@@ -363,7 +197,15 @@ v1::DescribeResponse Coordinator::Describe(const v1::DescribeRequest& request,
   const Caller resolved = folder_limits_.Resolve(caller);
   v1::DescribeResponse response;
   response.set_build_version(options_.build_version);
+  const auto departures = served_.Departures();
   for (v1::Member& member : members_->Describe()) {
+    const auto departure = departures.find(member.name());
+    if (departure != departures.end()) {
+      member.set_may_leave(departure->second.can_be_lost);
+      if (member.heartbeat().leaving() && !departure->second.may_leave) {
+        member.set_leaving_waits_for(departure->second.why);
+      }
+    }
     *response.add_members() = std::move(member);
   }
   std::vector<v1::SessionInfo> sessions = served_.Describe();

@@ -22,6 +22,7 @@
 #include "services/coordinator/folders/folder_limits.h"
 #include "services/coordinator/folders/path_rights.h"
 #include "services/coordinator/membership/members.h"
+#include "services/coordinator/serving/models_file.h"
 #include "services/coordinator/serving/served_models.h"
 #include "services/coordinator/serving/serving_gauges.h"
 #include "services/coordinator/store/job_store.h"
@@ -46,6 +47,12 @@ struct CoordinatorOptions {
   std::vector<std::pair<std::string, std::string>> models = {};
   int64_t min_routers = 1;
   int64_t min_workers = 1;
+
+  // Says which models to serve besides; empty: none. See models_file.h.
+  std::string models_file = {};
+  absl::Duration models_file_interval = absl::Seconds(1);
+  Gauge models_file_rejected = {};       // 0 or 1; may be unset
+  GaugeFamily models_file_models = {};   // by state; likewise
 
   // Of each expert of models that do not say, 1 to kMaxReplicas.
   int64_t replicas = 1;
@@ -92,6 +99,12 @@ class Coordinator {
   // meanwhile. Call once, before anything else; without it nothing outlives the
   // process. Errors: those of JobStore.
   absl::Status Restore(const std::string& directory);
+
+  // Serves from now on what the models file says, if there is one. Names in it
+  // are the file's: calls and jobs that would load or unload them are refused.
+  // Those that it had, and has no longer, are unloaded. Call once, after
+  // Restore().
+  void WatchModelsFile();
 
   Members& members() { return *members_; }
 
@@ -204,13 +217,24 @@ class Coordinator {
                 Done<v1::LoadModelResponse> done);
   // On serving_queue_. A model is kept in the store once it is served.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
+  absl::Status Keep(const ServedModels::Request& request,
+                    const std::string& session);
   void ServeInitialModels();
   // Later, once for all that failed until then.
   void RetryInitialModels();
+  void OnInitialServed(const StoredModel& model, const std::string& session);
   void TellAwaited();
+
+  // On files_queue_.
+  void LookAtModelsFile();
+  // These on serving_queue_.
+  void FollowModelsFile(std::vector<FileModel> wanted);
+  // Errors: FailedPrecondition.
+  absl::Status CheckNotInFile(const std::string& name) const;
+  void CountFileModels() const;
   // Workers that had a part of a served model have not joined again yet.
   bool AwaitsWorkers() const;
-  static StoredModel ToStored(const ServedModels::Request& request);
+  StoredModel ToStored(const ServedModels::Request& request) const;
   static ServedModels::Request FromStored(const StoredModel& model);
 
   const CoordinatorOptions options_;
@@ -225,6 +249,13 @@ class Coordinator {
   // To be served as soon as members are there; of serving_queue_.
   std::map<std::string, StoredModel> initial_models_;
   bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
+  // What the models file says, by name, and which of them are not served yet;
+  // likewise.
+  std::map<std::string, FileModel> file_models_;
+  std::set<std::string> unserved_file_models_;
+  // Of files_queue_.
+  std::unique_ptr<ModelsFile> models_file_;
+  absl::Status models_file_status_;
   std::set<std::string> awaited_workers_;  // by name; of serving_queue_
 
   mutable Mutex mutex_;

@@ -49,7 +49,7 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
 }
 
 absl::Status Coordinator::CheckMemory(const TrainingJob& job) const {
-  const std::vector<Member> workers = members_->List(MemberRole::kExpertWorker);
+  const std::vector<Member> workers = members_->Workers();
   // Later ones may have more, or leave less for each.
   if (static_cast<int64_t>(workers.size()) < job.min_workers) {
     return absl::OkStatus();
@@ -160,18 +160,6 @@ JobEnvironment Coordinator::MakeEnvironment(const StoredJob& job) {
     });
   };
   return environment;
-}
-
-void Coordinator::ServeTrained(const std::string& name,
-                               const std::string& directory,
-                               const Requester& submitter,
-                               ServedModels::OnLoaded done) {
-  done = Audited<std::string>({"serve_as", submitter, name, directory},
-                              std::move(done));
-  const absl::Status may = CheckModel(submitter.caller, Role::kAdmin, name);
-  if (!may.ok()) return done(may);
-  Serve({.name = name, .version = {}, .checkpoint_directory = directory},
-        std::move(done));
 }
 
 std::vector<std::string> Coordinator::ServedCheckpoints() const {
@@ -370,6 +358,11 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     // What the command line says goes first.
     for (const StoredModel& model : models) {
       initial_models_.emplace(model.name, model);
+      if (!model.from_file) continue;
+      file_models_[model.name] = {.name = model.name,
+                                  .checkpoint = model.directory,
+                                  .version = model.version,
+                                  .replicas = model.replicas};
     }
     ServeInitialModels();
   });

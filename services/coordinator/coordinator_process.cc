@@ -56,6 +56,10 @@ Flags DeclareFlags(CoordinatorFlags* values) {
       "and write checkpoints, too; the result is the same");
   flags.List("model", &values->models, "NAME=DIR",
              "checkpoints to serve from the start, each under its name");
+  flags.Text("models_file", &options.models_file, "FILE",
+             "says which models to serve, as proto/gshard/v1/models_file.proto "
+             "documents; followed when its content changes. Names in it cannot "
+             "be loaded or unloaded otherwise");
   flags.Integer("min_routers", &options.min_routers, 1, 65536,
                 "routers to wait for before these are loaded");
   flags.Integer("min_workers", &options.min_workers, 0, 65536,
@@ -94,6 +98,17 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .models = options_.models,
       .min_routers = options_.min_routers,
       .min_workers = options_.min_workers,
+      .models_file = options_.models_file,
+      .models_file_rejected = metrics().AddGauge(
+          "gshard_models_file_rejected",
+          "1 while the models file is not followed, for a reason that is "
+          "logged: it cannot be read, is not valid, or names what may not be "
+          "served."),
+      .models_file_models = metrics().AddGaugeFamily(
+          "gshard_models_file_models",
+          "Models of the models file that are served as it says, and that are "
+          "not yet.",
+          {"state"}),
       .replicas = options_.replicas,
       .max_jobs = options_.max_jobs,
       .reduce = options_.reduce,
@@ -112,8 +127,11 @@ CoordinatorProcess::~CoordinatorProcess() {
 }
 
 absl::Status CoordinatorProcess::Prepare() {
-  if (options_.state_directory.empty()) return absl::OkStatus();
-  return coordinator_->Restore(options_.state_directory);
+  if (!options_.state_directory.empty()) {
+    RETURN_IF_ERROR(coordinator_->Restore(options_.state_directory));
+  }
+  coordinator_->WatchModelsFile();
+  return absl::OkStatus();
 }
 
 absl::Status CoordinatorProcess::Serve() {

@@ -47,6 +47,8 @@ struct CoordinatorProcessOptions {
   std::vector<std::pair<std::string, std::string>> models = {};
   int64_t min_routers = 1;
   int64_t min_workers = 1;
+  // Says which models to serve besides; see models_file.h.
+  std::string models_file = {};
   // Workers that hold each expert of a served model that does not say.
   int64_t replicas = 1;
 

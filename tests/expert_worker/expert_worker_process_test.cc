@@ -348,6 +348,31 @@ TEST_F(ExpertWorkerProcessTest, DropsItsSessionsWithTheMembership) {
   ASSERT_OK(Do(LoadCommand()));
 }
 
+TEST_F(ExpertWorkerProcessTest, StaysForWhatIsNeededOfIt) {
+  member_->End(absl::UnavailableError("the coordinator is replaced"));
+  member_ = coordinator_.WaitForMember();
+  member_->WaitForRegistration();
+  member_->Accept(1, 60'000, /*answers_leaving=*/true);
+  ASSERT_OK(Do(LoadCommand()));
+  auto left = std::async(std::launch::async,
+                         [&] { worker_->Drain(milliseconds(60'000)); });
+  while (!member_->WaitForHeartbeat().leaving()) continue;
+  member_->LetGo();
+  // No model that is served needs it, but the job does.
+  v1::Command write;
+  write.mutable_write_checkpoint()->set_session("small/1");
+  write.mutable_write_checkpoint()->set_root(directory_ + "/checkpoints");
+  write.mutable_write_checkpoint()->set_shard("worker-0");
+  ASSERT_OK(Do(write));
+  EXPECT_EQ(left.wait_for(milliseconds(0)), std::future_status::timeout);
+  v1::Command unload;
+  unload.mutable_unload_session()->set_session("small/1");
+  member_->Send(unload);  // the reply may be too late
+  left.get();
+  EXPECT_OK(worker_->Wait());
+  EXPECT_OK(member_->WaitForEnd());
+}
+
 TEST_F(ExpertWorkerProcessTest, EndsWhenDrainedOrRefused) {
   worker_->Drain(milliseconds(60'000));
   EXPECT_OK(worker_->Wait());

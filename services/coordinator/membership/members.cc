@@ -67,7 +67,8 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
   MemberInfo info{.id = request.name(),
                   .role = MemberRole::kRouter,
                   .address = request.address(),
-                  .capacity_bytes = request.memory_bytes()};
+                  .capacity_bytes = request.memory_bytes(),
+                  .failure_domain = request.failure_domain()};
   if (!request.device().empty()) info.device = request.device();
   if (request.role() == v1::MEMBER_ROLE_EXPERT_WORKER) {
     info.role = MemberRole::kExpertWorker;
@@ -102,6 +103,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
     accepted.mutable_accepted()->set_heartbeat_interval_ms(
         std::max<int64_t>(1, absl::ToInt64Milliseconds(options_.lease) / 5));
     accepted.mutable_accepted()->set_protocol_version(*version);
+    accepted.mutable_accepted()->set_answers_leaving(true);
     (void)sender->Send(std::move(accepted));
     key = KeyOf(member);
     connections_[info.id] = {.incarnation = member.incarnation,
@@ -132,15 +134,22 @@ Members::Connection* Members::Find(const MemberKey& key) {
 
 absl::Status Members::OnHeartbeat(const MemberKey& key,
                                   const v1::Heartbeat& load) {
-  MutexLock lock(mutex_);
-  Connection* const connection = Find(key);
-  const MonotonicTime now = options_.clock();
-  if (connection == nullptr ||
-      !membership_.Renew(key.name, key.incarnation, now).ok()) {
-    return absl::DeadlineExceededError("the lease ran out");
+  {
+    MutexLock lock(mutex_);
+    Connection* const connection = Find(key);
+    const MonotonicTime now = options_.clock();
+    if (connection == nullptr ||
+        !membership_.Renew(key.name, key.incarnation, now).ok()) {
+      return absl::DeadlineExceededError("the lease ran out");
+    }
+    connection->heartbeat = load;
+    connection->last_message = now;
+    if (!load.leaving() || !membership_.SetLeaving(key.name, key.incarnation)) {
+      return absl::OkStatus();
+    }
   }
-  connection->heartbeat = load;
-  connection->last_message = now;
+  LogInfo("member wants to leave", {{"name", key.name}});
+  options_.on_change();
   return absl::OkStatus();
 }
 
@@ -214,6 +223,24 @@ std::vector<Member> Members::List(std::optional<MemberRole> role) const {
   return membership_.List(role);
 }
 
+std::vector<Member> Members::Workers() const {
+  std::vector<Member> workers = List(MemberRole::kExpertWorker);
+  std::erase_if(workers, [](const Member& worker) { return worker.leaving; });
+  return workers;
+}
+
+void Members::Connection::LetGo(const std::string& reason) {
+  if (std::exchange(let_go, true)) return;
+  v1::JoinResponse message;
+  message.mutable_may_leave()->set_reason(reason);
+  (void)sender->Send(std::move(message));
+}
+
+void Members::LetGo(const MemberKey& key, const std::string& reason) {
+  MutexLock lock(mutex_);
+  if (Connection* const connection = Find(key)) connection->LetGo(reason);
+}
+
 std::vector<v1::Member> Members::Describe() const {
   MutexLock lock(mutex_);
   const MonotonicTime now = options_.clock();
@@ -227,6 +254,7 @@ std::vector<v1::Member> Members::Describe() const {
     out.set_build_version(connection.registered.build_version());
     if (member.info.role == MemberRole::kExpertWorker) {
       out.set_device(member.info.device);
+      out.set_failure_domain(member.info.failure_domain);
     }
     out.set_silent_ms(absl::ToInt64Milliseconds(now - connection.last_message));
     out.set_joined_ms(absl::ToInt64Milliseconds(now - member.joined));
@@ -363,6 +391,7 @@ void Members::Shutdown() {
     stopping_ = true;
     for (const Member& member : membership_.List()) {
       (void)membership_.Leave(member.info.id, member.incarnation);
+      connections_.at(member.info.id).LetGo("the coordinator is shutting down");
       dropped.emplace_back(
           member,
           Drop(member.info.id,

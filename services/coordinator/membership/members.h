@@ -61,8 +61,8 @@ struct MembersOptions {
   std::function<std::set<std::string>()> models = [] {
     return std::set<std::string>();
   };
-  // Called after a member has joined or is lost, but not by Shutdown(); on any
-  // thread, without locks; must not block.
+  // Called after a member has joined, wants to leave, or is lost, but not by
+  // Shutdown(); on any thread, without locks; must not block.
   std::function<void()> on_change = [] {};
 };
 
@@ -85,7 +85,14 @@ class Members {
 
   // In order of their names.
   std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
+  // The expert workers that new work may be given to: those that do not want to
+  // leave.
+  std::vector<Member> Workers() const;
   std::vector<v1::Member> Describe() const;
+
+  // Tells a member that wants to leave, once, that it may. `reason` is for
+  // people.
+  void LetGo(const MemberKey& key, const std::string& reason);
 
   // Sends a command (its id is filled in). `on_reply` is called once. `more` is
   // time that it has besides that of all commands of its kind.
@@ -96,7 +103,8 @@ class Members {
   // separate thread; by the test if the clock is not MonotonicTime::Now.
   void Expire();
 
-  // Ends all streams with UNAVAILABLE and refuses new ones.
+  // Lets all members go, ends their streams with UNAVAILABLE and refuses new
+  // ones.
   void Shutdown();
 
  private:
@@ -115,7 +123,9 @@ class Members {
     MonotonicTime last_message;
     std::shared_ptr<Sender> sender;
     std::map<uint64_t, Pending> pending;
+    bool let_go = false;
 
+    void LetGo(const std::string& reason);
     // The first that takes too long; null if none does.
     const Pending* Overdue(MonotonicTime now) const;
     // When members begin with the next command of `session`, at the latest:

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/cluster/failure_domains.h"
 #include "services/cluster/placement.h"
 #include "services/config/model_config_proto.h"
 #include "services/config/training_job_proto.h"
@@ -78,6 +79,22 @@ int64_t ExpertBytes(const ModelConfig& model) {
     bytes += BytesOfExpert(type, spec.dims);
   }
   return bytes;
+}
+
+// The workers in an order in which each has its buddy, the next one, in another
+// failure domain, if that can be.
+std::vector<Member> InOrder(const TrainingJob& job,
+                            const std::vector<Member>& workers) {
+  if (!job.recovery.buddies) return workers;
+  std::vector<std::string> domains;
+  for (const Member& worker : workers) {
+    domains.push_back(worker.info.failure_domain);
+  }
+  std::vector<Member> ordered;
+  for (const int32_t w : SpreadOverDomains(domains)) {
+    ordered.push_back(workers[w]);
+  }
+  return ordered;
 }
 
 // Fills in workers, placement and window. `load` is a worker's, but for its
@@ -190,7 +207,8 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
   ASSIGN_OR_RETURN(plan.microbatch_window,
                    LargestWindow(job, MemoryOfCoordinator(job), dense_bytes,
                                  "the coordinator"));
-  RETURN_IF_ERROR(PlaceExperts(job, load, workers, placement_version, &plan));
+  RETURN_IF_ERROR(
+      PlaceExperts(job, load, InOrder(job, workers), placement_version, &plan));
 
   *router->mutable_model() = ModelConfigToProto(job.model);
   *router->mutable_job() = message;

@@ -45,7 +45,8 @@ struct TrainingStart {
 
 // Splits the job's training program and places the experts on `workers`. With
 // buddies, the experts of each of plan.workers are replicated on the next one,
-// and the last one's on the first, if there are two.
+// and the last one's on the first, if there are two: in another failure domain,
+// if that can be.
 //
 // `dense_bytes` is the memory that the coordinator has for the dense side; 0:
 // it does not have that, or need not look.

@@ -19,6 +19,35 @@ constexpr double kLoadBytesPerSecond = 200e6;
 constexpr size_t kMaxHomes = 16;
 constexpr double kHomeCost = 1.1;
 
+// What routers call of those that want to leave: where it is to be while
+// `lists`, of those that stay, have not enough of an expert that is there.
+ExpertAssignment Remaining(const ServedModel& model,
+                           const ObservedMembers& members,
+                           const ExpertLists& lists) {
+  std::vector<size_t> counts(model.experts);
+  for (const std::vector<int32_t>& list : lists) {
+    for (const int32_t expert : list) ++counts[expert];
+  }
+  const size_t least =
+      std::clamp<size_t>(lists.size(), 1, static_cast<size_t>(model.replicas));
+  ExpertAssignment remaining;
+  for (const auto& [key, worker] : members) {
+    if (!worker.member.leaving) continue;
+    std::set<int32_t> in_use;
+    for (const auto& [session, held] : worker.sessions) {
+      if (IsOfModel(session, held, model) && IsLoadedOrLoading(held) &&
+          IsPlaced(model, key.name, session)) {
+        in_use.insert(held.experts.begin(), held.experts.end());
+      }
+    }
+    if (std::any_of(in_use.begin(), in_use.end(),
+                    [&](int32_t e) { return counts[e] < least; })) {
+      remaining[key] = {in_use.begin(), in_use.end()};
+    }
+  }
+  return remaining;
+}
+
 }  // namespace
 
 absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
@@ -33,10 +62,11 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
   bool anything = false;
   for (const auto& [key, worker] : members) {
     const MemberInfo& info = worker.member.info;
-    if (info.role != MemberRole::kExpertWorker) continue;
+    if (!worker.takes_experts()) continue;
     workers.push_back(key);
     names.push_back(key.name);
     ReplicaProblem::Worker& room = problem.workers.emplace_back();
+    room.failure_domain = info.failure_domain;
     if (info.capacity_bytes > 0) {
       room.max_experts = static_cast<int32_t>(std::min<int64_t>(
           info.capacity_bytes / std::max<int64_t>(model.plan.expert_bytes, 1),
@@ -63,7 +93,8 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
     }
     anything = anything || !list.empty();
   }
-  if (workers.empty() || model.experts == 0) return ExpertAssignment();
+  if (model.experts == 0) return ExpertAssignment();
+  if (workers.empty()) return Remaining(model, members, {});
   if (anything) {
     lists = RepairReplicas(problem, std::move(lists));
     const auto even = static_cast<int32_t>(
@@ -87,15 +118,35 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
     return true;
   };
   if (home != model.homes.end() && fits() &&
+      CountSharing(problem, home->second) <= CountSharing(problem, lists) &&
       PlacementCost(problem, home->second) <=
           kHomeCost * PlacementCost(problem, lists)) {
     lists = home->second;
   }
-  ExpertAssignment assignment;
+  ExpertAssignment assignment = Remaining(model, members, lists);
   for (size_t w = 0; w < workers.size(); ++w) {
     assignment[workers[w]] = std::move(lists[w]);
   }
   return assignment;
+}
+
+int32_t CountSharing(const ServedModel& model, const ObservedMembers& members) {
+  ReplicaProblem problem;
+  problem.num_experts = model.experts;
+  problem.replicas = model.replicas;
+  ExpertLists lists;
+  for (const auto& [key, worker] : members) {
+    std::set<int32_t> has;
+    for (const v1::WorkerPlacement& bundle : model.placement.workers()) {
+      if (bundle.name() != key.name || bundle.incarnation() != key.incarnation)
+        continue;
+      has.insert(bundle.experts().begin(), bundle.experts().end());
+    }
+    lists.emplace_back(has.begin(), has.end());
+    problem.workers.emplace_back().failure_domain =
+        worker.member.info.failure_domain;
+  }
+  return CountSharing(problem, lists);
 }
 
 void RecordHomes(ServedModel* model) {

@@ -52,6 +52,13 @@ struct HeldSession {
 struct ObservedMember {
   Member member;
   std::map<std::string, HeldSession> sessions;
+  // Those of its last heartbeat.
+  std::set<std::string> reported = {};
+
+  // Experts are placed on it: a worker that does not want to leave.
+  bool takes_experts() const {
+    return member.info.role == MemberRole::kExpertWorker && !member.leaving;
+  }
 };
 using ObservedMembers = std::map<MemberKey, ObservedMember>;
 
@@ -125,6 +132,9 @@ inline bool IsOfModel(const std::string& session, const HeldSession& held,
                       const ServedModel& model) {
   return ModelOf(session) == model.session && held.content == model.content;
 }
+// Whether routers may call the bundle.
+bool IsPlaced(const ServedModel& model, const std::string& worker,
+              const std::string& session);
 // Of a bundle: it may be counted on.
 inline bool IsLoadedOrLoading(const HeldSession& held) {
   return held.state != HeldSession::State::kPaused &&

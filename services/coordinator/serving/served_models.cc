@@ -65,6 +65,7 @@ ServedModels::ServedModels(
       next_placement_version_(std::move(next_placement_version)),
       keep_placement_(std::move(keep_placement)),
       options_(options),
+      gauges_(options.gauges),
       loads_(options.load_half_life) {}
 
 void ServedModels::Load(Request request, OnLoaded done) {
@@ -125,8 +126,9 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   if (cluster_->List(MemberRole::kRouter).empty()) {
     return absl::FailedPreconditionError("there is no router");
   }
-  if (model.experts > 0 && cluster_->List(MemberRole::kExpertWorker).empty()) {
-    return absl::FailedPreconditionError("there is no expert worker");
+  if (model.experts > 0 && cluster_->Workers().empty()) {
+    return absl::FailedPreconditionError(
+        "there is no expert worker that does not want to leave");
   }
   Observe();
   RETURN_IF_ERROR(AssignExperts(model, members_).status());
@@ -254,18 +256,59 @@ void ServedModels::Reconcile() {
   for (const auto& [session, model] : desired_.models) {
     infos.push_back(DescribeModel(model, members_));
   }
-  options_.gauges.Set(infos);
+  gauges_.Set(infos);
+  {
+    MutexLock lock(mutex_);
+    published_ = std::move(infos);
+  }
+  LetGo();
+}
+
+void ServedModels::LetGo() {
+  std::map<std::string, WorkerDeparture> departures;
+  std::map<std::string, bool> may_leave;
+  for (auto& [worker, departure] : PlanDepartures(members_, desired_)) {
+    may_leave[worker.name] = departure.can_be_lost;
+    if (departure.may_leave) cluster_->LetGo(worker, departure.why);
+    departures[worker.name] = std::move(departure);
+  }
+  gauges_.SetMayLeave(may_leave);
   MutexLock lock(mutex_);
-  published_ = std::move(infos);
+  for (const auto& [worker, departure] : departures) {
+    if (departure.why.empty() || departure.why == departures_[worker].why) {
+      continue;
+    }
+    LogInfo(departure.may_leave ? "a worker is let go"
+                                : "a worker that wants to leave waits",
+            {{"worker", worker},
+             {departure.may_leave ? "reason" : "for", departure.why}});
+  }
+  departures_ = std::move(departures);
 }
 
 void ServedModels::Observe() {
   ObservedMembers before = std::exchange(members_, {});
   for (const Member& member : cluster_->List()) {
-    members_[KeyOf(member)] = {member,
-                               std::move(before[KeyOf(member)].sessions)};
+    members_[KeyOf(member)] = {
+        .member = member,
+        .sessions = std::move(before[KeyOf(member)].sessions)};
   }
   for (auto& [session, model] : desired_.models) FindKept(&model, &members_);
+  std::map<std::string, std::set<std::string>> reported = SessionsReported();
+  for (auto& [key, member] : members_) {
+    member.reported = std::move(reported[key.name]);
+  }
+}
+
+std::map<std::string, std::set<std::string>> ServedModels::SessionsReported()
+    const {
+  std::map<std::string, std::set<std::string>> sessions;
+  for (const v1::Member& member : cluster_->Describe()) {
+    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
+      sessions[member.name()].insert(load.session());
+    }
+  }
+  return sessions;
 }
 
 HeldSession* ServedModels::FindHeld(const MemberKey& member,
@@ -320,19 +363,12 @@ void ServedModels::Watch() {
 
 void ServedModels::Look() {
   Observe();
-  const std::vector<v1::Member> members = cluster_->Describe();
-  loads_.Observe(members, MonotonicTime::Now());
+  loads_.Observe(cluster_->Describe(), MonotonicTime::Now());
   for (auto& [session, model] : desired_.models) {
     model.load = loads_.Of(session);
     if (std::ssize(model.load) != model.experts) model.load.clear();
   }
-  std::map<std::string, std::set<std::string>> sessions;  // by member
-  for (const v1::Member& member : members) {
-    for (const v1::SessionLoad& load : member.heartbeat().session_loads()) {
-      sessions[member.name()].insert(load.session());
-    }
-  }
-  OnHeartbeats(sessions, &members_);
+  OnHeartbeats(SessionsReported(), &members_);
   Reconcile();
   queue_->PostAfter(options_.watch_interval, [this] { Look(); });
 }
@@ -354,6 +390,11 @@ std::set<std::string> ServedModels::Names() const {
 std::vector<v1::SessionInfo> ServedModels::Describe() const {
   MutexLock lock(mutex_);
   return published_;
+}
+
+std::map<std::string, WorkerDeparture> ServedModels::Departures() const {
+  MutexLock lock(mutex_);
+  return departures_;
 }
 
 }  // namespace gshard

@@ -7,7 +7,8 @@
 // Reconciliation: whenever something changes (members, their heartbeats and
 // replies, requests) this observes the members' sessions, sends the commands of
 // serving_diff.h, and repeats until nothing is left to do. Members that fail a
-// command are retried after a pause, without waiting for them.
+// command are retried after a pause, without waiting for them. Workers that
+// want to leave are let go when nothing is left on them.
 //
 // Members keep sessions of served models when a coordinator goes. Those that
 // nothing here needs are released.
@@ -35,6 +36,7 @@
 #include "services/coordinator/serving/served_model.h"
 #include "services/coordinator/serving/serving_diff.h"
 #include "services/coordinator/serving/serving_gauges.h"
+#include "services/coordinator/serving/worker_departure.h"
 
 namespace gshard {
 
@@ -107,6 +109,8 @@ class ServedModels {
   std::set<std::string> Names() const;
   // Thread-safe; in order of session.
   std::vector<v1::SessionInfo> Describe() const;
+  // Of each expert worker, by name. Thread-safe.
+  std::map<std::string, WorkerDeparture> Departures() const;
 
  private:
   // "name@version". Errors: AlreadyExists if that is another checkpoint's.
@@ -126,6 +130,8 @@ class ServedModels {
   // Takes the members that are there, with what an earlier coordinator has
   // placed on those that are new.
   void Observe();
+  // The sessions of members' last heartbeats, by member.
+  std::map<std::string, std::set<std::string>> SessionsReported() const;
   // A reply counts unless the member was lost, or was sent another command
   // about the session since.
   void Send(const SessionCommand& command);
@@ -135,6 +141,8 @@ class ServedModels {
                         int64_t command);
   ServedModel* FindModel(const std::string& session);
   void Look();
+  // Lets workers go that may.
+  void LetGo();
 
   Members* const cluster_;
   TaskQueue* const queue_;
@@ -142,6 +150,7 @@ class ServedModels {
   const std::function<void(const std::string&, const v1::Placement&)>
       keep_placement_;
   const Options options_;
+  ServingGauges gauges_;
   std::map<std::string, v1::Placement> kept_;  // by session
   ObservedMembers members_;
   DesiredModels desired_;
@@ -155,6 +164,7 @@ class ServedModels {
   mutable Mutex mutex_;
   std::set<std::string> awaited_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::SessionInfo> published_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, WorkerDeparture> departures_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gshard

@@ -71,14 +71,6 @@ struct Bundle {
   bool in_use;  // the present placement has it
 };
 
-bool IsPlaced(const ServedModel& model, const std::string& worker,
-              const std::string& session) {
-  const auto& placed = model.placement.workers();
-  return std::any_of(placed.begin(), placed.end(), [&](const auto& bundle) {
-    return bundle.name() == worker && bundle.session() == session;
-  });
-}
-
 std::vector<Bundle> BundlesOf(const ObservedMembers& members,
                               const ServedModel& model) {
   std::vector<Bundle> bundles;
@@ -95,6 +87,13 @@ std::vector<Bundle> BundlesOf(const ObservedMembers& members,
     }
     const auto assigned = model.assignment.find(key);
     if (assigned == model.assignment.end()) continue;
+    if (!worker.takes_experts()) {
+      // It keeps what is in use, for there is no room elsewhere.
+      for (size_t b = first; b < bundles.size(); ++b) {
+        bundles[b].wanted = bundles[b].in_use;
+      }
+      continue;
+    }
     const BundleChange change = PlanBundles(experts, assigned->second);
     for (size_t p = 0; p < experts.size(); ++p) {
       bundles[first + p].wanted = change.keep[p];
@@ -212,6 +211,7 @@ void ReleaseOthers(
   std::set<std::string> with_routers, changing, settled;
   for (const auto& [key, member] : members) {
     if (!IsRouter(member)) continue;
+    with_routers.insert(member.reported.begin(), member.reported.end());
     for (const auto& [session, held] : member.sessions) {
       if (held.state != State::kUnknown || held.reports > 0) {
         with_routers.insert(session);
@@ -220,9 +220,7 @@ void ReleaseOthers(
   }
   for (const auto& [session, model] : desired.models) {
     if (model.phase != Phase::kAnswering) changing.insert(NameOf(session));
-    if (model.phase != Phase::kLoading && AllRoutersKnow(members, model)) {
-      settled.insert(session);
-    }
+    if (IsSettled(members, model)) settled.insert(session);
   }
   const auto may_go = [&](const MemberKey& key, const std::string& session,
                           const HeldSession& held) {
@@ -252,6 +250,18 @@ void ReleaseOthers(
 }
 
 }  // namespace
+
+bool IsPlaced(const ServedModel& model, const std::string& worker,
+              const std::string& session) {
+  const auto& placed = model.placement.workers();
+  return std::any_of(placed.begin(), placed.end(), [&](const auto& bundle) {
+    return bundle.name() == worker && bundle.session() == session;
+  });
+}
+
+bool IsSettled(const ObservedMembers& members, const ServedModel& model) {
+  return model.phase != Phase::kLoading && AllRoutersKnow(members, model);
+}
 
 void Adopt(const v1::Placement& kept, ServedModel* model) {
   std::map<std::string, std::set<int32_t>> placed;  // by worker
@@ -293,7 +303,8 @@ void Advance(const ObservedMembers& members, int64_t next_version,
              ServedModel* model) {
   const auto there_is = [&](MemberRole role) {
     return std::any_of(members.begin(), members.end(), [&](const auto& one) {
-      return one.second.member.info.role == role;
+      return role == MemberRole::kRouter ? IsRouter(one.second)
+                                         : one.second.takes_experts();
     });
   };
   const auto fail = [&](const absl::Status& why) {
@@ -464,6 +475,7 @@ v1::SessionInfo DescribeModel(const ServedModel& model,
     info.set_experts_below_replicas(info.experts_below_replicas() +
                                     (count < model.replicas));
   }
+  info.set_experts_sharing_domain(CountSharing(model, members));
   return info;
 }
 

@@ -53,6 +53,10 @@ struct SessionCommand {
 std::vector<SessionCommand> Diff(const ObservedMembers& members,
                                  const DesiredModels& desired);
 
+// Whether all routers that can have the model have been told its placement:
+// they call nothing else of it, whatever an earlier coordinator told them.
+bool IsSettled(const ObservedMembers& members, const ServedModel& model);
+
 // A look at heartbeats: the sessions that they have, by member.
 void OnHeartbeats(const std::map<std::string, std::set<std::string>>& sessions,
                   ObservedMembers* members);

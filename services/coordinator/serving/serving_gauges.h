@@ -1,8 +1,12 @@
-// ServingGauges: metrics of served models and the replicas that they miss.
+// ServingGauges: metrics of served models, and of their replicas that are missing
+// or not apart.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
 #define SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
 
+#include <map>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "proto/gshard/v1/coordinator.pb.h"
@@ -10,8 +14,8 @@
 
 namespace gshard {
 
-// Thread-safe; cheap to copy. Valid as long as the Metrics that it was made of;
-// a default-constructed one ignores what it is told.
+// Valid as long as the Metrics that it was made of; a default-constructed one
+// ignores what it is told. Not thread-safe.
 class ServingGauges {
  public:
   ServingGauges() = default;
@@ -21,10 +25,17 @@ class ServingGauges {
   // that are being loaded don't count: nobody is served by them yet.
   void Set(const std::vector<v1::SessionInfo>& sessions) const;
 
+  // From now on these workers are there, and may be lost, or not. Of one that
+  // is not there any more it is said that it may not.
+  void SetMayLeave(const std::map<std::string, bool>& workers);
+
  private:
   Gauge models_;
   Gauge experts_unavailable_;
   Gauge experts_below_replicas_;
+  Gauge experts_sharing_domain_;
+  GaugeFamily may_leave_;
+  std::set<std::string> told_;  // workers of may_leave_
 };
 
 }  // namespace gshard

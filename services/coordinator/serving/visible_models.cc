@@ -24,6 +24,7 @@ void HideModels(const Caller& caller, v1::DescribeResponse* response) {
                                 }),
                  sessions.end());
   for (v1::Member& member : *response->mutable_members()) {
+    member.clear_leaving_waits_for();  // it names models
     auto& loads = *member.mutable_heartbeat()->mutable_session_loads();
     loads.erase(std::remove_if(loads.begin(), loads.end(),
                                [&](const v1::SessionLoad& load) {

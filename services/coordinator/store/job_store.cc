@@ -25,14 +25,14 @@ constexpr int64_t kReadableSchema = kSchema + 1;
 // A file of schema n becomes one of n + 1.
 absl::Status Upgrade(Database& database, int64_t schema) {
   if (schema == 4) {
-    for (const char* sql :
-         {"ALTER TABLE models ADD COLUMN weights INTEGER NOT NULL DEFAULT 0",
-          "ALTER TABLE previous_models ADD COLUMN weights INTEGER NOT NULL "
-          "DEFAULT 0",
-          "PRAGMA user_version = 5"}) {
-      RETURN_IF_ERROR(database.Run(sql));
+    for (const char* table : {"models", "previous_models"}) {
+      for (const char* column : {"weights", "from_file"}) {
+        RETURN_IF_ERROR(
+            database.Run(absl::StrCat("ALTER TABLE ", table, " ADD COLUMN ",
+                                      column, " INTEGER NOT NULL DEFAULT 0")));
+      }
     }
-    return absl::OkStatus();
+    return database.Run("PRAGMA user_version = 5");
   }
   if (schema == 3) {
     for (const char* sql :
@@ -280,25 +280,32 @@ absl::Status JobStore::PutRow(const std::string& table,
   return database_->Run(
       absl::StrCat(
           "INSERT INTO ", table,
-          " (name, version, directory, replicas, weights) VALUES (?, ?, ?, ?, "
-          "?) ON CONFLICT (name) DO UPDATE SET version = excluded.version, "
-          "directory = excluded.directory, replicas = excluded.replicas, "
-          "weights = excluded.weights"),
+          " (name, version, directory, replicas, weights, from_file) VALUES "
+          "(?, "
+          "?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET version = "
+          "excluded.version, directory = excluded.directory, replicas = "
+          "excluded.replicas, weights = excluded.weights, from_file = "
+          "excluded.from_file"),
       {model.name, model.version, model.directory, int64_t{model.replicas},
-       int64_t{ComputeTypeToProto(model.weights)}});
+       int64_t{ComputeTypeToProto(model.weights)}, int64_t{model.from_file}});
 }
 
 absl::StatusOr<std::vector<StoredModel>> JobStore::Rows(
     const std::string& table) {
   std::vector<StoredModel> models;
   RETURN_IF_ERROR(database_->Run(
-      absl::StrCat("SELECT name, version, directory, replicas, weights FROM ",
+      absl::StrCat("SELECT name, version, directory, replicas, weights, "
+                   "from_file FROM ",
                    table, " ORDER BY name"),
       {}, [&](const DatabaseRow& row) -> absl::Status {
         ASSIGN_OR_RETURN(const auto weights,
                          ComputeTypeFromProto(row.Integer(4)));
-        models.push_back({row.Text(0), row.Text(1), row.Text(2),
-                          static_cast<int32_t>(row.Integer(3)), weights});
+        models.push_back({.name = row.Text(0),
+                          .version = row.Text(1),
+                          .directory = row.Text(2),
+                          .replicas = static_cast<int32_t>(row.Integer(3)),
+                          .weights = weights,
+                          .from_file = row.Integer(5) != 0});
         return absl::OkStatus();
       }));
   return models;

@@ -62,6 +62,7 @@ struct StoredModel {
   std::string directory;
   int32_t replicas = 0;  // as asked for; 0: the default
   std::optional<ComputeType> weights = std::nullopt;  // none: the model's own
+  bool from_file = false;  // the models file has its name
 
   bool operator==(const StoredModel&) const = default;
 };

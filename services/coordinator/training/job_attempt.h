@@ -56,7 +56,7 @@ class JobAttempt {
     kLost,       // a member, with what it had; or it is of no use
     kDamaged,    // is what was to be loaded, as some member has found
     kNotFinite,  // the last step, which is to be left out
-    kJoined,     // members that are to take part
+    kChanged,    // at a checkpoint: members are to take part, or to leave
   };
 
   // As `plan` says, with the dense parameters of `routers` if these reduce.
@@ -153,8 +153,11 @@ class JobAttempt {
   // The last step is in a checkpoint, so that the attempt may end without loss:
   // an error if it does.
   absl::Status AtCheckpoint();
-  // Which members have joined that would take part; empty if none.
-  std::string MembersHaveJoined() const;
+  // A worker that holds experts and wants to leave; empty if none does.
+  std::string LeavingHolder() const;
+  // Which members have joined that would take part, or want to leave; empty if
+  // none.
+  std::string MembersHaveChanged() const;
 
   // Losses: job_rescue.cc. Workers, by their place in the plan, that are no
   // members.

@@ -201,7 +201,7 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
   const TrainingJob& job = context_.job;
   while (true) {
     (void)context_.mailbox->TakeMembersChanged();
-    const std::vector<Member> workers = members.List(MemberRole::kExpertWorker);
+    const std::vector<Member> workers = members.Workers();
     std::vector<Member> routers = members.List(MemberRole::kRouter);
     absl::Status why;
     if (!Enough(routers.size(), workers.size())) {
@@ -259,7 +259,7 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
       rollback_ = RollbackStart(context_.job, attempt.committed() + 1,
                                 context_.tokenizers.directory);
       break;
-    case JobAttempt::Exit::kJoined:
+    case JobAttempt::Exit::kChanged:
       break;
   }
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // What a JobAttempt does between steps: it counts them, measures the held-out
 // text, and writes checkpoints.
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -24,12 +25,12 @@ absl::Status JobAttempt::Train() {
     left_out = false;
     if (ValidationDue(over)) RETURN_IF_ERROR(Validate());
     last_step_ = last_step_ || mailbox.stopping();
-    if (!last_step_ && !CheckpointDue()) continue;
+    if (!last_step_ && !CheckpointDue() && LeavingHolder().empty()) continue;
     RETURN_IF_ERROR(AwaitCheckpoint());  // there is one at a time
     BeginCheckpoint(step_, validation_loss_);
     const bool needed = last_step_ || mailbox.stopping() ||
                         !context_->job.checkpoint.asynchronous ||
-                        !MembersHaveJoined().empty();
+                        !MembersHaveChanged().empty();
     if (!needed) continue;
     RETURN_IF_ERROR(AwaitCheckpoint());
     if (IsDone()) return absl::OkStatus();
@@ -139,19 +140,36 @@ absl::Status JobAttempt::AtCheckpoint() {
   context_->stops_at_once = true;
   RETURN_IF_ERROR(context_->CheckWanted());
   context_->stops_at_once = false;
-  const std::string joined = MembersHaveJoined();
-  if (joined.empty()) return absl::OkStatus();
-  return Leave(Exit::kJoined, absl::AbortedError(joined));
+  const std::string changed = MembersHaveChanged();
+  if (changed.empty()) return absl::OkStatus();
+  return Leave(Exit::kChanged, absl::AbortedError(changed));
 }
 
-std::string JobAttempt::MembersHaveJoined() const {
+std::string JobAttempt::LeavingHolder() const {
+  for (const Member& member :
+       context_->env.members->List(MemberRole::kExpertWorker)) {
+    const auto is_it = [&](const ShardHolder& holder) {
+      return holder.member == KeyOf(member);
+    };
+    if (member.leaving &&
+        std::any_of(holders_.begin(), holders_.end(), is_it)) {
+      return member.info.id;
+    }
+  }
+  return "";
+}
+
+std::string JobAttempt::MembersHaveChanged() const {
   const Members& members = *context_->env.members;
+  if (const std::string leaving = LeavingHolder(); !leaving.empty()) {
+    return absl::StrCat("expert worker '", leaving, "' wants to leave");
+  }
   const size_t routers = members.List(MemberRole::kRouter).size();
   if (reduction_ != nullptr && routers > num_owners()) {
     return absl::StrCat("routers have joined: ", routers, " instead of ",
                         num_owners());
   }
-  const std::vector<Member> workers = members.List(MemberRole::kExpertWorker);
+  const std::vector<Member> workers = members.Workers();
   const size_t held = num_workers();
   if (workers.size() <= held ||
       static_cast<int64_t>(held) >= context_->job.model.experts) {

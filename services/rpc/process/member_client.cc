@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/base/log.h"
 #include "services/base/thread_priority.h"
 #include "services/rpc/client/channel.h"
@@ -87,6 +88,7 @@ v1::CommandReply ReplyWith(const absl::Status& status) {
 struct MemberClient::Stream {
   std::shared_ptr<StreamSender<v1::JoinRequest>> sender;
   bool accepted ABSL_GUARDED_BY(&MemberClient::mutex_) = false;
+  bool told_leaving ABSL_GUARDED_BY(&MemberClient::mutex_) = false;
   std::chrono::milliseconds heartbeat_interval
       ABSL_GUARDED_BY(&MemberClient::mutex_){0};
   std::chrono::milliseconds lease ABSL_GUARDED_BY(&MemberClient::mutex_){0};
@@ -139,6 +141,22 @@ bool MemberClient::joined() const {
   return joined_;
 }
 
+absl::Status MemberClient::AwaitMayLeave(std::chrono::milliseconds timeout) {
+  MutexLock lock(mutex_);
+  if (!joined_) return absl::OkStatus();
+  leaving_ = true;
+  changed_.NotifyAll();
+  if (changed_.WaitFor(lock, timeout,
+                       [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                         return may_leave_ || stopping_;
+                       })) {
+    return absl::OkStatus();
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("the coordinator has not let this member go in ",
+                   timeout.count(), " ms"));
+}
+
 void MemberClient::Stop() {
   std::thread thread;
   {
@@ -166,6 +184,9 @@ void MemberClient::Run() {
     } else if (IsRefusal(end)) {
       LogError("the coordinator refuses this member", {{"status", end}});
       handler_->OnRefused(end);
+      lock.Lock();
+      may_leave_ = true;
+      changed_.NotifyAll();
       return;
     } else if (end != logged) {
       LogWarning("cannot join the coordinator", {{"status", end}});
@@ -197,6 +218,7 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   member.set_build_version(options_.build_version);
   member.set_memory_bytes(options_.memory_bytes);
   member.set_device(options_.device);
+  member.set_failure_domain(options_.failure_domain);
   (void)stream->sender->Send(std::move(request));  // or OnEnd() comes
 
   MutexLock lock(mutex_);
@@ -213,11 +235,19 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   }
   Clock::time_point sent = Clock::now();
   Clock::time_point next = sent + stream->heartbeat_interval;
+  const auto is_news = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return leaving_ && !stream->told_leaving;
+  };
   while (stream->accepted && !over()) {
-    if (changed_.WaitUntil(lock, next, over)) break;
+    changed_.WaitUntil(lock, next, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return over() || is_news();
+    });
+    if (over()) break;
+    const bool leaving = stream->told_leaving = leaving_;
     lock.Unlock();
     v1::JoinRequest heartbeat;
     *heartbeat.mutable_heartbeat() = handler_->Load();
+    heartbeat.mutable_heartbeat()->set_leaving(leaving);
     const bool ok = stream->sender->Send(std::move(heartbeat)).ok();
     lock.Lock();
     const Clock::time_point now = Clock::now();
@@ -267,6 +297,14 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
     }
     return OnCommand(stream, std::move(*message.mutable_command()));
   }
+  if (message.has_may_leave()) {
+    LogInfo("the coordinator lets this member go",
+            {{"reason", message.may_leave().reason()}});
+    MutexLock lock(mutex_);
+    may_leave_ = true;
+    changed_.NotifyAll();
+    return;
+  }
   if (!message.has_accepted()) return;
   // Before the commands that follow on this thread.
   handler_->OnAccepted(message.accepted());
@@ -280,6 +318,7 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
   stream->lease = std::chrono::milliseconds(
       std::clamp<int64_t>(message.accepted().lease_ms(), 1, 3'600'000));
   joined_ = true;
+  may_leave_ = !message.accepted().answers_leaving();
   changed_.NotifyAll();
 }
 

@@ -47,6 +47,7 @@ struct MemberOptions {
   std::string build_version = {};
   int64_t memory_bytes = 0;
   std::string device = {};
+  std::string failure_domain = {};
   ProtocolVersions versions = kProtocolVersions;
 
   // Pause before joining again; doubles up to the second with every attempt
@@ -139,6 +140,12 @@ class MemberClient {
   // Whether the coordinator has accepted the member and the stream lives.
   bool joined() const;
 
+  // Says that the member wants to leave, and waits until the coordinator says
+  // that it may, also across a loss of the coordinator; it goes on to do what
+  // it is told. Does not wait without a coordinator that answers: one that is
+  // there, and of a release that can. Errors: DeadlineExceeded after `timeout`.
+  absl::Status AwaitMayLeave(std::chrono::milliseconds timeout);
+
   // Leaves: running commands are interrupted, the stream is finished in order.
   // The handler is not called any more once this returns, OnLost() included.
   void Stop();
@@ -166,6 +173,9 @@ class MemberClient {
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  // Said by the last coordinator, or it would never say so.
+  bool may_leave_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

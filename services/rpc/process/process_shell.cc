@@ -56,7 +56,8 @@ ProcessShell::ProcessShell(const ProcessOptions& options,
 }
 
 void ProcessShell::Close() {
-  Drain(std::chrono::milliseconds(0));
+  const std::chrono::milliseconds none(0);
+  DrainAfter(/*hand_over=*/false, none, none);
   metrics_server_ = nullptr;
   member_ = nullptr;
   server_ = nullptr;
@@ -87,7 +88,8 @@ absl::Status ProcessShell::Start() {
 absl::Status ProcessShell::Join(v1::MemberRole role,
                                 std::shared_ptr<grpc::Channel> channel,
                                 int64_t memory_bytes, MemberHandler* handler,
-                                absl::string_view device) {
+                                absl::string_view device,
+                                absl::string_view failure_domain) {
   MemberOptions member;
   member.coordinator = options_.coordinator;
   member.channel = std::move(channel);
@@ -101,6 +103,7 @@ absl::Status ProcessShell::Join(v1::MemberRole role,
   member.build_version = build_version_;
   member.memory_bytes = memory_bytes;
   member.device = std::string(device);
+  member.failure_domain = std::string(failure_domain);
   member.training_niceness = NicenessOfShare(options_.training_share);
   LogInfo(absl::StrCat(role_, " joins"),
           {{"advertised", member.address}, {"name", member.name}});
@@ -124,6 +127,11 @@ std::string ProcessShell::metrics_address() const {
 
 void ProcessShell::Drain(std::chrono::milliseconds grace,
                          std::chrono::milliseconds delay) {
+  DrainAfter(/*hand_over=*/true, grace, delay);
+}
+
+void ProcessShell::DrainAfter(bool hand_over, std::chrono::milliseconds grace,
+                              std::chrono::milliseconds delay) {
   MutexLock start_lock(start_mutex_);
   {
     MutexLock lock(mutex_);
@@ -132,6 +140,7 @@ void ProcessShell::Drain(std::chrono::milliseconds grace,
   grace_ = grace;
   // At once: leaving may wait for the coordinator.
   server_->EndReadiness();
+  if (member_ != nullptr && hand_over) HandOver(*member_);
   // Before the delay, so that the coordinator places what is here elsewhere
   // while it is still served.
   if (member_ != nullptr) member_->Stop();

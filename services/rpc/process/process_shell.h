@@ -53,9 +53,9 @@ class ProcessShell {
     return server_->InProcessChannel();
   }
 
-  // Turns health to NOT_SERVING, leaves the coordinator, takes calls for
-  // another `delay`, finishes what was accepted, within `grace`, and ends the
-  // server. Later calls wait for the first.
+  // Turns health to NOT_SERVING, hands over what it holds, leaves the
+  // coordinator, takes calls for another `delay`, finishes what was accepted,
+  // within `grace`, and ends the server. Later calls wait for the first.
   void Drain(std::chrono::milliseconds grace,
              std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
@@ -70,13 +70,17 @@ class ProcessShell {
                absl::string_view build_version);
 
   // To be called first by the destructor of every class that is derived: drains
-  // with no grace if nobody has, and ends all that calls back.
+  // with no grace and without handing over if nobody has, and ends all that
+  // calls back.
   void Close();
 
   // Before the server listens, with security() and metrics in place.
   virtual absl::Status Prepare() { return absl::OkStatus(); }
   // Once it listens.
   virtual absl::Status Serve() = 0;
+  // By Drain(), while it is a member: returns when what it holds is needed no
+  // longer, or cannot be waited for.
+  virtual void HandOver(MemberClient& member) { (void)member; }
   // By Drain(), after `delay`: ends streams and finishes calls that were
   // accepted, within `grace`.
   virtual void Finish(std::chrono::milliseconds grace) = 0;
@@ -86,7 +90,8 @@ class ProcessShell {
   // MemberClient::Start.
   absl::Status Join(v1::MemberRole role, std::shared_ptr<grpc::Channel> channel,
                     int64_t memory_bytes, MemberHandler* handler,
-                    absl::string_view device = {});
+                    absl::string_view device = {},
+                    absl::string_view failure_domain = {});
 
   // Where others reach it; once it listens.
   std::string AdvertisedAddress() const;
@@ -105,6 +110,8 @@ class ProcessShell {
   ChannelOptions PeerChannelOptions() const;
 
  private:
+  void DrainAfter(bool hand_over, std::chrono::milliseconds grace,
+                  std::chrono::milliseconds delay);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return drained_ || !refused_.ok();
   }

@@ -220,6 +220,16 @@ TEST_F(MembershipTest, WorkersComputeOnOneKindOfDevice) {
                                          HasSubstr("device")));
 }
 
+TEST_F(MembershipTest, AMemberWantsToLeaveOnce) {
+  ASSERT_OK_AND_ASSIGN(const Member member, Join("w1"));
+  EXPECT_FALSE(member.leaving);
+  EXPECT_FALSE(membership_.SetLeaving("w2", member.incarnation));
+  EXPECT_FALSE(membership_.SetLeaving("w1", member.incarnation + 1));
+  EXPECT_TRUE(membership_.SetLeaving("w1", member.incarnation));
+  EXPECT_FALSE(membership_.SetLeaving("w1", member.incarnation));
+  EXPECT_TRUE(membership_.Find("w1")->leaving);
+}
+
 TEST(MembershipDevicesTest, MayBeMixedIfThatIsAllowed) {
   Membership membership({.allow_mixed_devices = true});
   std::vector<MembershipEvent> events;

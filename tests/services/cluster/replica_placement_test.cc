@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <numeric>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/base/random.h"
 #include "services/cluster/placement.h"
 #include "tests/testing/status_matchers.h"
@@ -308,6 +312,156 @@ TEST(ImproveReplicasTest, IsSoundBoundedAndSettlesForAnyProblem) {
       ASSERT_LT(++rounds, 100);
     }
   }
+}
+
+// RandomProblem() on some nodes.
+ReplicaProblem RandomNodes(uint64_t seed) {
+  ReplicaProblem problem = RandomProblem(seed);
+  const uint64_t nodes = 1 + RandomBelow(seed, 700, problem.workers.size());
+  for (size_t w = 0; w < problem.workers.size(); ++w) {
+    problem.workers[w].failure_domain =
+        absl::StrCat("n", RandomBelow(seed, 800 + w, nodes));
+  }
+  return problem;
+}
+
+// Whether all experts could have problem.replicas on nodes of their own: the
+// largest flow from experts, through their nodes, to workers with room.
+bool CanBeApart(const ReplicaProblem& problem) {
+  std::map<std::string, std::map<std::string, int32_t>> room;  // of edges
+  for (size_t w = 0; w < problem.workers.size(); ++w) {
+    const std::string worker = absl::StrCat("w", w);
+    room[worker]["sink"] = problem.workers[w].max_experts;
+    for (int32_t e = 0; e < problem.num_experts; ++e) {
+      const std::string expert = absl::StrCat("e", e);
+      const std::string on_node =
+          absl::StrCat(expert, problem.workers[w].failure_domain);
+      room["source"][expert] = problem.replicas;
+      room[expert][on_node] = 1;
+      room[on_node][worker] = 1;
+    }
+  }
+  int32_t flow = 0;
+  std::set<std::string> seen;
+  const std::function<bool(const std::string&)> push =
+      [&](const std::string& from) {
+        if (from == "sink") return true;
+        if (!seen.insert(from).second) return false;
+        for (auto& [to, left] : room[from]) {
+          if (left == 0 || !push(to)) continue;
+          --left;
+          ++room[to][from];
+          return true;
+        }
+        return false;
+      };
+  for (; push("source"); seen.clear()) ++flow;
+  return flow == problem.replicas * problem.num_experts;
+}
+
+// Experts that cannot have their replicas on nodes of their own, if there is
+// room everywhere: all or none.
+int32_t LeastSharing(const ReplicaProblem& problem) {
+  std::set<std::string> nodes;
+  for (const auto& worker : problem.workers) {
+    nodes.insert(worker.failure_domain);
+  }
+  const int64_t replicas =
+      std::min<int64_t>(problem.replicas, std::ssize(problem.workers));
+  return std::ssize(nodes) >= replicas ? 0 : problem.num_experts;
+}
+
+bool IsRoomy(const ReplicaProblem& problem) {
+  return std::all_of(
+      problem.workers.begin(), problem.workers.end(),
+      [&](const auto& w) { return w.max_experts >= problem.num_experts; });
+}
+
+TEST(ReplicaDomainsTest, ReplicasShareNoneIfThatCanBe) {
+  int tight = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    const ReplicaProblem problem = RandomNodes(seed);
+    const auto lists = PlaceReplicas(problem);
+    if (!lists.ok()) {
+      // Nor is there room elsewhere.
+      ReplicaProblem anywhere = problem;
+      for (auto& worker : anywhere.workers) worker.failure_domain.clear();
+      EXPECT_FALSE(PlaceReplicas(anywhere).ok());
+      continue;
+    }
+    ExpectSound(problem, *lists);
+    if (IsRoomy(problem)) {
+      EXPECT_EQ(CountSharing(problem, *lists), LeastSharing(problem));
+    } else if (CanBeApart(problem)) {
+      EXPECT_EQ(CountSharing(problem, *lists), 0);
+      ++tight;
+    }
+  }
+  EXPECT_GT(tight, 50);
+}
+
+TEST(ReplicaDomainsTest, WhatSharesOneMovesAndAllSettles) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    ReplicaProblem problem = RandomNodes(seed);
+    const std::vector<ReplicaProblem::Worker> named = problem.workers;
+    // Since then workers have been told their domains.
+    for (auto& worker : problem.workers) worker.failure_domain.clear();
+    auto placed = PlaceReplicas(problem);
+    if (!placed.ok()) continue;
+    problem.workers = named;
+    ExpertLists lists = *placed;
+    const ImproveOptions options{.max_moves = 8};
+    for (int rounds = 0; rounds < 100; ++rounds) {
+      const ExpertLists next = ImproveReplicas(problem, lists, options);
+      if (next == lists) break;
+      ExpectSound(problem, next);
+      EXPECT_LE(CountMoves(lists, next), options.max_moves);
+      EXPECT_LE(CountSharing(problem, next), CountSharing(problem, lists));
+      lists = next;
+      ASSERT_LT(rounds, 99);
+    }
+    if (IsRoomy(problem)) {
+      EXPECT_EQ(CountSharing(problem, lists), LeastSharing(problem));
+    }
+  }
+}
+
+TEST(ReplicaDomainsTest, ALostWorkersReplicasGoToOtherDomains) {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE(seed);
+    const ReplicaProblem problem = RandomNodes(seed);
+    if (!IsRoomy(problem)) continue;
+    ExpertLists lists = *PlaceReplicas(problem);
+    lists[RandomBelow(seed, 999, lists.size())].clear();
+    lists = RepairReplicas(problem, lists);
+    EXPECT_EQ(CountSharing(problem, ImproveReplicas(problem, lists, {})),
+              LeastSharing(problem));
+  }
+}
+
+TEST(ReplicaDomainsTest, TheWidestLevelComesFirst) {
+  ReplicaProblem problem = Problem(6, 4, 2);
+  problem.workers[0].failure_domain = "a/1";
+  problem.workers[1].failure_domain = "a/2";
+  problem.workers[2].failure_domain = "a/3";
+  problem.workers[3].failure_domain = "b/1";
+  ASSERT_OK_AND_ASSIGN(ExpertLists lists, PlaceReplicas(problem));
+  EXPECT_THAT(lists[3], ElementsAre(0, 1, 2, 3, 4, 5));
+  // A zone is lost: its nodes are apart.
+  problem.workers.pop_back();
+  lists.pop_back();
+  lists = RepairReplicas(problem, lists);
+  EXPECT_EQ(CountsOf(problem, lists), std::vector<int32_t>(6, 2));
+  EXPECT_EQ(CountSharing(problem, lists), 0);
+}
+
+TEST(ReplicaDomainsTest, ABadDomainIsAnError) {
+  ReplicaProblem problem = Problem(2, 2, 1);
+  problem.workers[1].failure_domain = "a b";
+  EXPECT_THAT(PlaceReplicas(problem),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a b")));
 }
 
 }  // namespace

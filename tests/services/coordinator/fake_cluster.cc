@@ -27,6 +27,7 @@ void FakeCluster::StartCoordinator() {
     const absl::Status restored = coordinator_->Restore(scratch / "state");
     CHECK(restored.ok());
   }
+  coordinator_->WatchModelsFile();
   service_ = std::make_unique<CoordinatorServiceImpl>(coordinator_.get(),
                                                       FrameLimits());
   server_ = std::make_unique<ServerShell>(

@@ -5,6 +5,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -44,6 +45,11 @@ class FakeMember : public MemberHandler {
 
   void Leave() {
     if (client_ != nullptr) client_->Stop();
+  }
+
+  // Wants to leave; returns when the coordinator says that it may.
+  absl::Status AwaitMayLeave() {
+    return client_->AwaitMayLeave(std::chrono::minutes(1));
   }
 
   // What a router says of the text of jobs that it loads from now on.

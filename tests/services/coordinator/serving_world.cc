@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/coordinator/serving/worker_departure.h"
 
 namespace gshard {
 namespace {
@@ -30,12 +31,14 @@ bool Has(const v1::Placement& placement, const Member& worker,
 }  // namespace
 
 void ServingWorld::Add(const std::string& name, MemberRole role,
-                       int64_t capacity_bytes) {
+                       int64_t capacity_bytes,
+                       const std::string& failure_domain) {
   Member member;
   member.info = {.id = name,
                  .role = role,
                  .address = "unix:/" + name,
-                 .capacity_bytes = capacity_bytes};
+                 .capacity_bytes = capacity_bytes,
+                 .failure_domain = failure_domain};
   member.incarnation = ++last_incarnation_;
   log.push_back(absl::StrCat("  ", name, " joins"));
   processes[name].member = member;
@@ -49,6 +52,49 @@ void ServingWorld::Lose(const std::string& name) {
   members.erase(key);
   std::erase_if(under_way_,
                 [&](const auto& command) { return command.member == key; });
+}
+
+void ServingWorld::AskToLeave(const std::string& name) {
+  log.push_back(absl::StrCat("  ", name, " wants to leave"));
+  Process& process = processes.at(name);
+  process.leaving = true;
+  for (const auto& [other, heard] : processes) Hear(heard);
+}
+
+void ServingWorld::Hear(const Process& process) {
+  ObservedMember& member = members.at(KeyOf(process.member));
+  member.member.leaving = process.leaving;
+  member.reported = process.sessions;
+}
+
+bool ServingWorld::IsCalled(const Process& router,
+                            const Process& worker) const {
+  return std::any_of(
+      router.placements.begin(), router.placements.end(),
+      [&](const auto& placement) {
+        return router.sessions.contains(placement.first) &&
+               std::any_of(worker.sessions.begin(), worker.sessions.end(),
+                           [&](const std::string& session) {
+                             return ModelOf(session) == placement.first &&
+                                    Has(placement.second, worker.member,
+                                        session);
+                           });
+      });
+}
+
+void ServingWorld::LetGo() {
+  const bool any_stays =
+      std::any_of(members.begin(), members.end(),
+                  [](const auto& one) { return one.second.takes_experts(); });
+  for (const auto& [key, departure] : PlanDepartures(members, desired)) {
+    if (!departure.may_leave) continue;
+    for (const auto& [name, router] : processes) {
+      if (!any_stays || !IsCalled(router, processes.at(key.name))) continue;
+      violations.push_back(
+          absl::StrCat(name, " calls ", key.name, ", which was let go"));
+    }
+    Lose(key.name);
+  }
 }
 
 ServedModel& ServingWorld::Want(const std::string& session, int32_t experts,
@@ -133,6 +179,7 @@ std::vector<std::string> ServingWorld::Decide() {
     sent.push_back(Text(command));
   }
   std::sort(sent.begin(), sent.end());
+  LetGo();
   return sent;
 }
 
@@ -239,14 +286,16 @@ void ServingWorld::Answer(const std::string& member, const std::string& session,
   OnReplied(outcome, process.member.info.role, absl::Seconds(1),
             model == desired.models.end() ? nullptr : &model->second,
             &members.at(command.member).sessions[command.session]);
+  Hear(process);
 }
 
 std::vector<std::string> ServingWorld::Settle() {
   std::vector<std::string> all;
   for (int round = 0; round < 100; ++round) {
+    const size_t before = processes.size();
     const std::vector<std::string> sent = Decide();
     all.insert(all.end(), sent.begin(), sent.end());
-    if (under_way_.empty()) return all;
+    if (under_way_.empty() && processes.size() == before) return all;
     while (!under_way_.empty()) {
       const SessionCommand next = under_way_.front();
       Answer(next.member.name, next.session);
@@ -270,6 +319,7 @@ void ServingWorld::Look() {
   std::map<std::string, std::set<std::string>> sessions;
   for (const auto& [name, process] : processes) {
     sessions[name] = process.sessions;
+    Hear(process);
   }
   OnHeartbeats(sessions, &members);
 }
@@ -282,6 +332,7 @@ void ServingWorld::Restart() {
   for (auto& [name, process] : processes) {
     process.member.incarnation = ++last_incarnation_;
     members[KeyOf(process.member)].member = process.member;
+    members[KeyOf(process.member)].reported = process.sessions;
     // Joining again is not starting again: workers are where they were.
     for (auto& [router, other] : processes) {
       for (auto& [session, placement] : other.placements) {
@@ -294,7 +345,9 @@ void ServingWorld::Restart() {
   }
   for (const auto& [session, model] : before.models) {
     // What is kept once a model is served; placements are, as they are made.
-    if (model.phase != ServedModel::Phase::kAnswering) continue;
+    if (model.phase != ServedModel::Phase::kAnswering && !model.adopted) {
+      continue;
+    }
     ServedModel& again =
         Want(session, model.experts, model.replicas, model.content);
     Adopt(model.placement, &again);

@@ -24,16 +24,20 @@ class ServingWorld {
     std::set<std::string> sessions;
     std::map<std::string, v1::Placement> placements;  // of routers
     std::set<std::string> standbys;                   // likewise
+    bool leaving = false;                             // it says so at each look
     bool Answers(const std::string& session) const {
       return sessions.contains(session) && !standbys.contains(session);
     }
   };
 
-  void AddWorker(const std::string& name, int64_t capacity_bytes = 0) {
-    Add(name, MemberRole::kExpertWorker, capacity_bytes);
+  void AddWorker(const std::string& name, int64_t capacity_bytes = 0,
+                 const std::string& failure_domain = "") {
+    Add(name, MemberRole::kExpertWorker, capacity_bytes, failure_domain);
   }
   void AddRouter(const std::string& name) { Add(name, MemberRole::kRouter, 0); }
   void Lose(const std::string& name);
+  // The worker says that it wants to leave, and is gone once it may.
+  void AskToLeave(const std::string& name);
 
   // Wants "name@version" from now on, of experts of a byte each.
   ServedModel& Want(const std::string& session, int32_t experts,
@@ -44,7 +48,8 @@ class ServingWorld {
 
   // Decides once, and sends what is to be sent, as "w0 load m@1 {0 1}", "r load
   // m@1 {w0: 0 1}", "r tell m@1 {w0: 0 1}", "w0 unload m@1 {0 1}"; a standby
-  // has "standby" behind it. Models that fail or are replaced end.
+  // has "standby" behind it. Models that fail or are replaced end, and workers
+  // go that want to leave and may.
   std::vector<std::string> Decide();
   // All that is under way, in order.
   std::vector<std::string> UnderWay() const;
@@ -71,11 +76,18 @@ class ServingWorld {
   DesiredModels desired;
   std::map<std::string, absl::Status> ended;  // by session
   std::vector<std::string> log;               // of what was sent and answered
-  // Releases of what is called, or of what answers for a name.
+  // Releases of what is called, or of what answers for a name, and workers that
+  // were let go with something that is called.
   std::vector<std::string> violations;
 
  private:
-  void Add(const std::string& name, MemberRole role, int64_t capacity_bytes);
+  void Add(const std::string& name, MemberRole role, int64_t capacity_bytes,
+           const std::string& failure_domain = "");
+  void LetGo();
+  // A heartbeat.
+  void Hear(const Process& process);
+  // A router calls what the worker has.
+  bool IsCalled(const Process& router, const Process& worker) const;
   std::string Text(const SessionCommand& command) const;
   absl::Status Do(Process& process, const SessionCommand& command);
   // That of a member about a session, or about a bundle of it.

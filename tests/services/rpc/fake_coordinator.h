@@ -59,11 +59,18 @@ class JoinedMember {
     return *end_;
   }
 
-  void Accept(int64_t heartbeat_interval_ms = 1, int64_t lease_ms = 60'000) {
+  void Accept(int64_t heartbeat_interval_ms = 1, int64_t lease_ms = 60'000,
+              bool answers_leaving = false) {
     v1::JoinResponse response;
     response.mutable_accepted()->set_heartbeat_interval_ms(
         heartbeat_interval_ms);
     response.mutable_accepted()->set_lease_ms(lease_ms);
+    response.mutable_accepted()->set_answers_leaving(answers_leaving);
+    (void)sender_->Send(std::move(response));
+  }
+  void LetGo() {
+    v1::JoinResponse response;
+    response.mutable_may_leave()->set_reason("nothing is left");
     (void)sender_->Send(std::move(response));
   }
   void Send(const v1::Command& command) {

@@ -335,10 +335,36 @@ TEST_F(MembersTest, RoutersAreToldWhatTheyAreToServe) {
   EXPECT_THAT(sender_->sent.back().accepted().models(), ElementsAre("a", "b"));
 }
 
+TEST_F(MembersTest, AWorkerThatWantsToLeaveIsToldOnceThatItMay) {
+  v1::RegisterMember request = Registration();
+  request.set_failure_domain("zone/node-1");
+  ASSERT_OK_AND_ASSIGN(const MemberKey key,
+                       members_.Register(request, sender_));
+  EXPECT_TRUE(sender_->sent.back().accepted().answers_leaving());
+  EXPECT_THAT(members_.Workers(), SizeIs(1));
+  EXPECT_EQ(members_.Describe()[0].failure_domain(), "zone/node-1");
+  v1::Heartbeat heartbeat;
+  heartbeat.set_leaving(true);
+  ASSERT_OK(members_.OnHeartbeat(key, heartbeat));
+  ASSERT_OK(members_.OnHeartbeat(key, heartbeat));
+  EXPECT_EQ(changes_, 2);  // it has joined, and wants to leave
+  EXPECT_THAT(members_.Workers(), IsEmpty());
+  EXPECT_THAT(members_.List(), SizeIs(1));
+  const size_t before = sender_->sent.size();
+  for (int i = 0; i < 2; ++i) members_.LetGo(key, "nothing is left");
+  ASSERT_EQ(sender_->sent.size(), before + 1);
+  EXPECT_EQ(sender_->sent.back().may_leave().reason(), "nothing is left");
+  request.set_name("w2");
+  request.set_failure_domain("a b");
+  EXPECT_THAT(members_.Register(request, sender_),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a b")));
+}
+
 TEST_F(MembersTest, ShutdownSendsAllAway) {
   const MemberKey key = Join();
   Send(key);
   members_.Shutdown();
+  EXPECT_TRUE(sender_->sent.back().has_may_leave());
   EXPECT_THAT(*sender_->finished,
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
   EXPECT_THAT(outcomes_, SizeIs(1));

@@ -53,6 +53,35 @@ TEST_F(ServedModelsTest, ARouterThatJoinsIsToldWhatItIsToServe) {
               ElementsAre("m"));
 }
 
+TEST_F(ServedModelsTest, AWorkerThatWantsToLeaveIsLetGoWithoutExperts) {
+  Start(3, 1);
+  ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));
+  WaitForReplicas(3);
+  ASSERT_OK(workers_[1]->AwaitMayLeave());
+  EXPECT_EQ(workers_[1]->commands().back(), "unload m@1");
+  v1::SessionInfo session = Session();
+  EXPECT_EQ(session.experts_unavailable(), 0);
+  EXPECT_EQ(ExpertsOf(session.placement()).count("w1"), 0u);
+  // It is still there, but of no use for another model.
+  ASSERT_OK(cluster_->LoadModel("n", "1", *directory_));
+  EXPECT_EQ(workers_[1]->commands().back(), "unload m@1");
+  ASSERT_OK(workers_[0]->AwaitMayLeave());
+  session = Session();
+  EXPECT_EQ(ExpertsOf(session.placement()).at("w2"),
+            (std::set<int32_t>{0, 1, 2}));
+  for (const v1::Member& member : cluster_->Describe().members()) {
+    EXPECT_EQ(member.may_leave(),
+              member.name() == "w0" || member.name() == "w1")
+        << member.name();
+  }
+  // Where nobody stays, nobody waits, and what there is serves on.
+  ASSERT_OK(workers_[2]->AwaitMayLeave());
+  EXPECT_EQ(Session().experts_unavailable(), 0);
+  EXPECT_THAT(cluster_->LoadModel("o", "1", *directory_),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("does not want to leave")));
+}
+
 TEST_F(ServedModelsTest, ALostWorkerIsReplacedWhileTheSessionServes) {
   Start(3, 2);
   ASSERT_OK(cluster_->LoadModel("m", "1", *directory_));

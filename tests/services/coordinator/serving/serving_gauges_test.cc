@@ -48,7 +48,27 @@ TEST(ServingGaugesTest, AddUpWhatModelsLackThatAreServed) {
   EXPECT_THAT(metrics.Serialize(), HasSubstr("\ngshard_served_models 2\n"));
   gauges.Set({});
   EXPECT_THAT(metrics.Serialize(), Shows(0, 0));
+  v1::SessionInfo sharing;
+  sharing.set_state(v1::SessionInfo::READY);
+  sharing.set_experts_sharing_domain(3);
+  gauges.Set({sharing, sharing});
+  EXPECT_THAT(metrics.Serialize(),
+              HasSubstr("\ngshard_served_experts_sharing_domain 6\n"));
   ServingGauges().Set({Lacking(v1::SessionInfo::READY, 1, 4)});
+}
+
+TEST(ServingGaugesTest, SayWhichWorkersMayLeave) {
+  Metrics metrics("coordinator", "1");
+  ServingGauges gauges(metrics);
+  const auto shows = [](const std::string& worker, int value) {
+    return HasSubstr(absl::StrCat("\ngshard_worker_may_leave{worker=\"", worker,
+                                  "\"} ", value, "\n"));
+  };
+  gauges.SetMayLeave({{"w0", true}, {"w1", false}});
+  EXPECT_THAT(metrics.Serialize(), AllOf(shows("w0", 1), shows("w1", 0)));
+  gauges.SetMayLeave({{"w1", true}});
+  EXPECT_THAT(metrics.Serialize(), AllOf(shows("w0", 0), shows("w1", 1)));
+  ServingGauges().SetMayLeave({{"w0", true}});
 }
 
 TEST(ServingGaugesTest, RiseWhenAWorkerIsLostAndFallWhenItIsReplaced) {

@@ -1,6 +1,7 @@
-// Whatever happens in whatever order, no router calls what has been released,
-// none is without a version of a model that is served, and all comes to rest as
-// it is wanted.
+// Whatever happens in whatever order, no router calls what has been released or
+// a worker that was let go, none is without a version of a model that is
+// served, and all comes to rest as it is wanted, with those gone that want to
+// leave.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,6 +77,8 @@ class Walk {
       const std::string worker = absl::StrCat("w", Draw(4));
       if (!world_.processes.contains(worker)) {
         world_.AddWorker(worker);
+      } else if (Draw(2) == 0) {
+        world_.AskToLeave(worker);
       } else if (world_.processes.size() > 3) {
         world_.Lose(worker);
       }
@@ -108,6 +111,7 @@ class Walk {
     size_t workers = 0;
     for (const auto& [name, process] : world_.processes) {
       workers += process.member.info.role == MemberRole::kExpertWorker;
+      EXPECT_FALSE(process.leaving) << name << Log();
     }
     std::set<std::string> wanted, bundles;
     for (const auto& [session, model] : world_.desired.models) {

@@ -277,6 +277,11 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
       ASSERT_OK(
           database->Run(absl::StrCat("ALTER TABLE jobs DROP COLUMN ", column)));
     }
+    // Nor who else may load a model.
+    for (const char* table : {"models", "previous_models"}) {
+      ASSERT_OK(database->Run(
+          absl::StrCat("ALTER TABLE ", table, " DROP COLUMN from_file")));
+    }
     ASSERT_OK(database->Run("PRAGMA user_version = 3"));
   }
   ASSERT_OK_AND_ASSIGN(const auto store, JobStore::Open(scratch / "state"));

@@ -177,6 +177,36 @@ TEST(JobRecoveryTest, AWorkerThatJoinsLaterGetsExpertsAtACheckpoint) {
                           "write 5", "abort demo/2"));
 }
 
+TEST(JobRecoveryTest, AWorkerThatWantsToLeaveIsDoneWithoutFromACheckpoint) {
+  FakeCluster cluster;
+  TrainingJob job = FiveSteps(cluster);
+  cluster.AddRouter("r");
+  FakeMember& stays = cluster.AddWorker("w0");
+  std::promise<void> asked;
+  auto has_asked = asked.get_future().share();
+  FakeMember& leaves = cluster.AddWorker(
+      "w1", [&](const v1::Command& c) -> std::optional<v1::CommandReply> {
+        if (c.has_commit_step()) has_asked.wait();
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  leaves.WaitFor("commit 1");
+  // It holds nothing of served models; the job is up to the worker.
+  ASSERT_OK(leaves.AwaitMayLeave());
+  asked.set_value();
+  leaves.WaitFor("abort demo/1");
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.attempt(), 2);
+  // No step was made twice.
+  EXPECT_THAT(leaves.commands(),
+              ElementsAre("load demo/1", "prepare 1", "commit 1", "write 1",
+                          "abort demo/1"));
+  EXPECT_THAT(stays.last_load().worker().experts(), ElementsAre(0, 1, 2));
+  EXPECT_EQ(stays.last_load().worker().step(), 1);
+  ExpectTrained(job, 5);
+}
+
 TEST(JobRecoveryTest, GivesUpWithoutProgress) {
   FakeCluster cluster;
   TrainingJob job = FiveSteps(cluster);

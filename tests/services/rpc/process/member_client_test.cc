@@ -5,10 +5,12 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -420,6 +422,63 @@ TEST_F(MemberClientTest, LeavesInOrder) {
   EXPECT_FALSE(client_->joined());
   EXPECT_THAT(recorder_.events(), ElementsAre("accepted", "begin 1", "end 1"));
   client_->Stop();  // once more does nothing
+}
+
+TEST_F(MemberClientTest, WaitsUntilItMayLeaveAndDoesWhatItIsTold) {
+  StartServer();
+  StartClient();
+  auto member = coordinator_.WaitForMember();
+  member->Accept(60'000, 60'000, /*answers_leaving=*/true);
+  recorder_.WaitFor("accepted");
+  while (!client_->joined()) std::this_thread::yield();
+  auto left = std::async(std::launch::async, [&] {
+    return client_->AwaitMayLeave(milliseconds(60'000));
+  });
+  // At once, not with the next heartbeat.
+  EXPECT_TRUE(member->WaitForHeartbeat().leaving());
+  EXPECT_OK(FromProtoStatus(member->Do(Quick(0, "a")).status()));
+  // The next coordinator is told as well.
+  member->End(absl::UnavailableError("killed"));
+  member = coordinator_.WaitForMember();
+  member->Accept(60'000, 60'000, /*answers_leaving=*/true);
+  EXPECT_TRUE(member->WaitForHeartbeat().leaving());
+  EXPECT_EQ(left.wait_for(milliseconds(0)), std::future_status::timeout);
+  member->LetGo();
+  EXPECT_OK(left.get());
+  EXPECT_TRUE(client_->joined());
+}
+
+TEST_F(MemberClientTest, IsNotLetGoForEver) {
+  StartServer();
+  StartClient();
+  coordinator_.WaitForMember()->Accept(1, 60'000, /*answers_leaving=*/true);
+  while (!client_->joined()) std::this_thread::yield();
+  EXPECT_THAT(client_->AwaitMayLeave(milliseconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("1 ms")));
+}
+
+TEST_F(MemberClientTest, WaitsForNobodyWhoWillNotAnswer) {
+  StartClient();  // there is no coordinator
+  EXPECT_OK(client_->AwaitMayLeave(milliseconds(60'000)));
+  client_ = nullptr;
+  StartServer();
+  StartClient();
+  auto member = coordinator_.WaitForMember();
+  member->Accept();
+  while (!client_->joined()) std::this_thread::yield();
+  EXPECT_OK(client_->AwaitMayLeave(milliseconds(60'000)));
+  // One that shuts down says so before.
+  client_ = nullptr;
+  StartClient();
+  member = coordinator_.WaitForMember();
+  member->Accept(60'000, 60'000, /*answers_leaving=*/true);
+  while (!client_->joined()) std::this_thread::yield();
+  auto left = std::async(std::launch::async, [&] {
+    return client_->AwaitMayLeave(milliseconds(60'000));
+  });
+  member->LetGo();
+  member->End(absl::UnavailableError("the coordinator is shutting down"));
+  EXPECT_OK(left.get());
 }
 
 TEST_F(MemberClientTest, StopsWithoutACoordinator) {

@@ -1,0 +1,300 @@
+// The models of a Coordinator: who asks for them, its command line, its state,
+// callers, jobs or a file, and what is kept of that.
+
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "services/base/log.h"
+#include "services/base/status_macros.h"
+#include "services/config/model_config_proto.h"
+#include "services/coordinator/coordinator.h"
+#include "services/rpc/wire/status.h"
+
+namespace gshard {
+
+void Coordinator::LoadModel(const v1::LoadModelRequest& request,
+                            const Requester& who,
+                            Done<v1::LoadModelResponse> done) {
+  const std::string& named = request.checkpoint_directory();
+  done = Audited<v1::LoadModelResponse>({"load", who, request.name(), named},
+                                        std::move(done));
+  absl::Status status = CheckModel(who.caller, Role::kAdmin, request.name());
+  if (request.rollback() &&
+      !(request.version().empty() && named.empty() && request.replicas() == 0 &&
+        request.weights() == 0)) {
+    status = absl::InvalidArgumentError(
+        "rollback: expected nothing but a name beside it");
+  }
+  if (!status.ok()) return done(status);
+  if (named.empty()) return LoadFrom("", request, std::move(done));
+  files_queue_.Post([this, request, done = std::move(done)] {
+    std::string directory = request.checkpoint_directory();
+    const absl::Status may = path_rights_.Admit(&directory);
+    if (!may.ok()) return done(Annotate(may, "checkpoint_directory"));
+    LoadFrom(directory, request, done);
+  });
+}
+
+void Coordinator::LoadFrom(const std::string& directory,
+                           const v1::LoadModelRequest& request,
+                           Done<v1::LoadModelResponse> done) {
+  const auto weights = ComputeTypeFromProto(request.weights());
+  if (!weights.ok()) return done(weights.status());
+  serving_queue_.Post(
+      [this, request, directory, weights = *weights, done = std::move(done)] {
+        ServedModels::Request model{.name = request.name(),
+                                    .version = request.version(),
+                                    .checkpoint_directory = directory,
+                                    .replicas = request.replicas(),
+                                    .weights = weights};
+        const absl::Status free = CheckNotInFile(request.name());
+        if (!free.ok()) return done(free);
+        if (request.rollback()) {
+          const auto previous = served_.Previous(request.name());
+          if (!previous.ok()) return done(previous.status());
+          model = *previous;
+        }
+        Serve(model, [done](const absl::StatusOr<std::string>& session) {
+          if (!session.ok()) return done(session.status());
+          v1::LoadModelResponse response;
+          response.set_session(*session);
+          done(std::move(response));
+        });
+      });
+}
+
+void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
+                              const Requester& who,
+                              Done<v1::UnloadModelResponse> done) {
+  done = Audited<v1::UnloadModelResponse>({"unload", who, request.session()},
+                                          std::move(done));
+  const absl::Status may =
+      CheckModel(who.caller, Role::kAdmin, request.session());
+  if (!may.ok()) return done(may);
+  serving_queue_.Post([this, request, done = std::move(done)] {
+    const std::string name =
+        std::string(absl::string_view(request.session())
+                        .substr(0, request.session().find('@')));
+    const std::string version = name.size() < request.session().size()
+                                    ? request.session().substr(name.size() + 1)
+                                    : "";
+    const absl::Status free = CheckNotInFile(name);
+    if (!free.ok()) return done(free);
+    // One that was to be served, but could not be yet, is none to keep either.
+    const auto waiting = initial_models_.find(name);
+    const bool waited = waiting != initial_models_.end() &&
+                        (version.empty() || waiting->second.version.empty() ||
+                         waiting->second.version == version);
+    if (waited) {
+      initial_models_.erase(waiting);
+      TellAwaited();
+    }
+    absl::Status status = served_.Unload(request.session());
+    if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
+    // Another version of the name may be served, and is to be kept.
+    if (status.ok()) status = store_->RemoveModel(name, version);
+    if (!status.ok()) return done(status);
+    done(v1::UnloadModelResponse());
+  });
+}
+
+void Coordinator::Serve(const ServedModels::Request& request,
+                        ServedModels::OnLoaded done) {
+  served_.Load(request, [this, request,
+                         done](const absl::StatusOr<std::string>& session) {
+    if (!session.ok()) return done(session);
+    initial_models_.erase(request.name);
+    TellAwaited();
+    const absl::Status kept = Keep(request, *session);
+    done(kept.ok() ? session : kept);
+  });
+}
+
+absl::Status Coordinator::Keep(const ServedModels::Request& request,
+                               const std::string& session) {
+  std::optional<StoredModel> before;
+  if (const auto previous = served_.Previous(request.name); previous.ok()) {
+    before = ToStored(*previous);
+  }
+  const ServedModels::Request* const served = served_.Find(session);
+  return store_->PutModel(ToStored(served == nullptr ? request : *served),
+                          before);
+}
+
+StoredModel Coordinator::ToStored(const ServedModels::Request& request) const {
+  return {.name = request.name,
+          .version = request.version,
+          .directory = request.checkpoint_directory,
+          .replicas = request.replicas,
+          .weights = request.weights,
+          .from_file = file_models_.contains(request.name)};
+}
+
+ServedModels::Request Coordinator::FromStored(const StoredModel& model) {
+  return {.name = model.name,
+          .version = model.version,
+          .checkpoint_directory = model.directory,
+          .replicas = model.replicas,
+          .weights = model.weights};
+}
+
+bool Coordinator::AwaitsWorkers() const {
+  std::set<std::string> missing = awaited_workers_;
+  for (const Member& worker : members_->List(MemberRole::kExpertWorker)) {
+    missing.erase(worker.info.id);
+  }
+  return !missing.empty();
+}
+
+void Coordinator::ServeInitialModels() {
+  if (initial_models_.empty()) return served_.Watch();
+  const size_t routers = members_->List(MemberRole::kRouter).size();
+  const size_t workers = members_->Workers().size();
+  if (static_cast<int64_t>(routers) < options_.min_routers ||
+      static_cast<int64_t>(workers) < options_.min_workers || AwaitsWorkers()) {
+    return;
+  }
+  for (const auto& [name, stored] : std::exchange(initial_models_, {})) {
+    served_.Load(
+        FromStored(stored),
+        [this, model = stored](const absl::StatusOr<std::string>& session) {
+          if (session.ok()) return OnInitialServed(model, *session);
+          // Cancelled: somebody unloaded it, or loaded another version.
+          if (absl::IsCancelled(session.status())) return;
+          LogError("a model is not served", {{"model", model.name},
+                                             {"checkpoint", model.directory},
+                                             {"status", session.status()}});
+          // Other members may be able to, or these a bit later.
+          initial_models_.emplace(model.name, model);
+          TellAwaited();
+          RetryInitialModels();
+        });
+  }
+  TellAwaited();
+  served_.Watch();
+}
+
+void Coordinator::OnInitialServed(const StoredModel& model,
+                                  const std::string& session) {
+  const auto found = file_models_.find(model.name);
+  if (found == file_models_.end()) return;  // what is kept, or a flag
+  const absl::Status kept = Keep(FromStored(model), session);
+  if (!kept.ok()) {
+    LogError("a restart of the coordinator will not know of a model",
+             {{"session", session}, {"status", kept}});
+  }
+  // Unless the file has changed meanwhile.
+  if (found->second.checkpoint == model.directory) {
+    unserved_file_models_.erase(model.name);
+  }
+  CountFileModels();
+}
+
+void Coordinator::WatchModelsFile() {
+  if (options_.models_file.empty()) return;
+  models_file_ = std::make_unique<ModelsFile>(
+      options_.models_file,
+      [this](std::string* path) { return path_rights_.Admit(path); });
+  files_queue_.Post([this] { LookAtModelsFile(); });
+}
+
+void Coordinator::LookAtModelsFile() {
+  auto models = models_file_->Look();
+  options_.models_file_rejected.Set(models.ok() ? 0 : 1);
+  if (models.status() != models_file_status_) {
+    models_file_status_ = models.status();
+    if (!models.ok()) {
+      LogError("the models file is not followed; what it said before is served",
+               {{"status", models.status()}});
+    }
+  }
+  if (models.ok() && models->has_value()) {
+    serving_queue_.Post(
+        [this, wanted = **std::move(models)] { FollowModelsFile(wanted); });
+  }
+  files_queue_.PostAfter(options_.models_file_interval,
+                         [this] { LookAtModelsFile(); });
+}
+
+void Coordinator::FollowModelsFile(std::vector<FileModel> wanted) {
+  for (FileModel& model : wanted) {
+    if (model.replicas == 0) model.replicas = options_.replicas;
+  }
+  const ModelsChange change = PlanModels(file_models_, wanted);
+  LogInfo("follows the models file",
+          {{"models", static_cast<int64_t>(wanted.size())},
+           {"to_serve", static_cast<int64_t>(change.serve.size())},
+           {"to_unload", static_cast<int64_t>(change.unload.size())}});
+  for (const std::string& name : change.unload) {
+    initial_models_.erase(name);
+    for (const v1::SessionInfo& info : served_.Describe()) {
+      if (NameOf(info.session()) == name) (void)served_.Unload(info.session());
+    }
+    const absl::Status removed = store_->RemoveModel(name, /*version=*/"");
+    if (!removed.ok()) {
+      LogError("a restart of the coordinator will serve a model again",
+               {{"model", name}, {"status", removed}});
+    }
+    file_models_.erase(name);
+    unserved_file_models_.erase(name);
+  }
+  for (const FileModel& model : change.serve) {
+    file_models_[model.name] = model;
+    unserved_file_models_.insert(model.name);
+    initial_models_[model.name] = {
+        .name = model.name,
+        .version = model.version,
+        .directory = model.checkpoint,
+        .replicas = static_cast<int32_t>(model.replicas),
+        .weights = model.weights,
+        .from_file = true};
+  }
+  CountFileModels();
+  TellAwaited();
+  ServeInitialModels();
+}
+
+absl::Status Coordinator::CheckNotInFile(const std::string& name) const {
+  if (!file_models_.contains(name)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("name: '", name, "' is served as ", options_.models_file,
+                   " says, the coordinator's --models_file: change it there"));
+}
+
+void Coordinator::CountFileModels() const {
+  const size_t waiting = unserved_file_models_.size();
+  options_.models_file_models.With({"waiting"})
+      .Set(static_cast<double>(waiting));
+  options_.models_file_models.With({"served"})
+      .Set(static_cast<double>(file_models_.size() - waiting));
+}
+
+void Coordinator::RetryInitialModels() {
+  if (std::exchange(retrying_, true)) return;
+  serving_queue_.PostAfter(options_.serving_retry, [this] {
+    retrying_ = false;
+    ServeInitialModels();
+  });
+}
+
+void Coordinator::TellAwaited() {
+  std::set<std::string> names;
+  for (const auto& [name, model] : initial_models_) names.insert(name);
+  served_.SetAwaited(std::move(names));
+}
+
+void Coordinator::ServeTrained(const std::string& name,
+                               const std::string& directory,
+                               const Requester& submitter,
+                               ServedModels::OnLoaded done) {
+  done = Audited<std::string>({"serve_as", submitter, name, directory},
+                              std::move(done));
+  absl::Status may = CheckModel(submitter.caller, Role::kAdmin, name);
+  if (may.ok()) may = CheckNotInFile(name);
+  if (!may.ok()) return done(may);
+  Serve({.name = name, .version = {}, .checkpoint_directory = directory},
+        std::move(done));
+}
+
+}  // namespace gshard

@@ -1,0 +1,231 @@
+// The models of a file are served as it says, and only they are the file's.
+
+#include "services/coordinator/serving/models_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/services/coordinator/served_models_fixture.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Optional;
+using ::testing::SizeIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+FileModel Model(const std::string& name, const std::string& checkpoint,
+                int64_t replicas = 1) {
+  return {.name = name,
+          .checkpoint = checkpoint,
+          .version = "",
+          .replicas = replicas};
+}
+
+TEST(PlanModelsTest, ServesWhatIsNewAndUnloadsWhatIsGone) {
+  const std::map<std::string, FileModel> before = {{"a", Model("a", "/1")},
+                                                   {"b", Model("b", "/1")},
+                                                   {"c", Model("c", "/1")}};
+  EXPECT_EQ(
+      PlanModels(before, {Model("a", "/1"), Model("b", "/2"),
+                          Model("c", "/1", 2), Model("d", "/1")}),
+      (ModelsChange{{Model("b", "/2"), Model("c", "/1", 2), Model("d", "/1")},
+                    {}}));
+  EXPECT_EQ(PlanModels(before, {}), (ModelsChange{{}, {"a", "b", "c"}}));
+}
+
+class ModelsFileLookTest : public ::testing::Test {
+ protected:
+  void Write(const std::string& text) { std::ofstream(path_) << text; }
+
+  const ScratchDirectory scratch_;
+  const std::string path_ = scratch_ / "models.textproto";
+  ModelsFile file_{path_, [](std::string* path) -> absl::Status {
+                     if (*path == "/secret") {
+                       return absl::PermissionDeniedError("not there");
+                     }
+                     *path = "/resolved" + *path;
+                     return absl::OkStatus();
+                   }};
+};
+
+TEST_F(ModelsFileLookTest, SaysWhatIsNewOnceItHasSettled) {
+  EXPECT_THAT(file_.Look(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("models.text")));
+  Write("models { name: 'a' checkpoint: '/1' }");
+  EXPECT_THAT(*file_.Look(),
+              Optional(ElementsAre(Model("a", "/resolved/1", 0))));
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  // A writer may have begun with it.
+  Write("");
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  Write("models { name: 'a' checkpoint: '/2' }");
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  EXPECT_THAT(*file_.Look(),
+              Optional(ElementsAre(Model("a", "/resolved/2", 0))));
+  Write("");
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  EXPECT_THAT(*file_.Look(), Optional(IsEmpty()));
+}
+
+// As ConfigMaps are mounted: the content counts, not the file.
+TEST_F(ModelsFileLookTest, ALinkMayBeSwapped) {
+  for (const char* version : {"1", "2"}) {
+    std::filesystem::create_directory(scratch_ / version);
+    std::ofstream(scratch_ / version + "/models.textproto")
+        << "models { name: 'a' checkpoint: '/" << version << "' }";
+  }
+  std::filesystem::create_symlink("1", scratch_ / "data");
+  std::filesystem::create_symlink("data/models.textproto", path_);
+  EXPECT_THAT(*file_.Look(), Optional(SizeIs(1)));
+  std::filesystem::create_symlink("2", scratch_ / "new");
+  std::filesystem::rename(scratch_ / "new", scratch_ / "data");
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  EXPECT_THAT(*file_.Look(),
+              Optional(ElementsAre(Model("a", "/resolved/2", 0))));
+}
+
+TEST_F(ModelsFileLookTest, AnErrorLastsUntilItIsMended) {
+  Write("models { name: 'a' checkpoint: '/secret' }");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(file_.Look(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                       HasSubstr("checkpoint of model 'a'")));
+  }
+  Write("models {");
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  EXPECT_THAT(file_.Look(), StatusIs(kInvalid, HasSubstr("line 1")));
+  Write("models { name: 'a' checkpoint: '/1' }");
+  EXPECT_EQ(*file_.Look(), std::nullopt);
+  EXPECT_THAT(*file_.Look(), Optional(SizeIs(1)));
+}
+
+class ModelsFileTest : public ServedModelsTest {
+ protected:
+  // A router, two workers, and a coordinator that follows the file.
+  void Start(const std::string& text) {
+    Write(text);
+    rejected_ = metrics_.AddGauge("gshard_rejected", "");
+    cluster_ = std::make_unique<FakeCluster>(
+        CoordinatorOptions{.models_file = path_,
+                           .models_file_interval = absl::Milliseconds(1),
+                           .models_file_rejected = rejected_,
+                           .watch_interval = absl::Milliseconds(1),
+                           .serving_retry = absl::Milliseconds(1)},
+        /*keep=*/true);
+    router_ = &cluster_->AddRouter("r");
+    for (const char* worker : {"w0", "w1"}) cluster_->AddWorker(worker);
+  }
+  // By rename, so that it is never half there.
+  void Write(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    std::filesystem::rename(path_ + ".new", path_);
+  }
+  static std::string Entry(const std::string& name, int replicas = 1) {
+    return absl::StrCat("models { name: '", name, "' checkpoint: '",
+                        *directory_, "' replicas: ", replicas, " }\n");
+  }
+  // Until these and no others are served.
+  void Await(const std::vector<std::string>& sessions) {
+    std::vector<std::string> served;
+    while (served != sessions) {
+      served.clear();
+      for (const v1::SessionInfo& info : cluster_->Describe().sessions()) {
+        if (info.state() == v1::SessionInfo::READY) {
+          served.push_back(absl::StrCat(info.session(), " ", info.replicas()));
+        }
+      }
+      std::this_thread::yield();
+    }
+  }
+
+  const ScratchDirectory scratch_;
+  const std::string path_ = scratch_ / "models.textproto";
+  Metrics metrics_{"coordinator", "1"};
+  Gauge rejected_;
+};
+
+TEST_F(ModelsFileTest, IsFollowedAndOthersAreLeftAlone) {
+  Start(Entry("a"));
+  Await({"a@3 1"});
+  ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
+  Write(Entry("a", 2) + Entry("b"));
+  Await({"a@3 2", "b@3 1", "mine@1 1"});
+  Write(Entry("b"));
+  Await({"b@3 1", "mine@1 1"});
+  // What is wrong changes nothing.
+  Write(Entry("a") + "models {");
+  while (rejected_.Value() == 0) std::this_thread::yield();
+  Await({"b@3 1", "mine@1 1"});
+  Write(Entry("b", 2));
+  Await({"b@3 2", "mine@1 1"});
+  EXPECT_EQ(rejected_.Value(), 0);
+}
+
+TEST_F(ModelsFileTest, ANewVersionReplacesTheOneBefore) {
+  Start(Entry("a"));
+  Await({"a@3 1"});
+  // The same checkpoint as another version.
+  Write(absl::StrCat("models { name: 'a' checkpoint: '", *directory_,
+                     "' version: 'new' }"));
+  Await({"a@new 1"});
+  router_->WaitFor("unload a@3");
+}
+
+TEST_F(ModelsFileTest, ItsNamesAreNotLoadedOrUnloadedOtherwise) {
+  Start(Entry("a"));
+  Await({"a@3 1"});
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                HasSubstr("models.textproto says"));
+  EXPECT_THAT(cluster_->LoadModel("a", "1", *directory_), refused);
+  EXPECT_THAT(cluster_->UnloadModel("a@3"), refused);
+  EXPECT_THAT(Rollback("a"), refused);
+  // One that somebody loaded becomes the file's with its name.
+  ASSERT_OK(cluster_->LoadModel("b", "", *directory_));
+  Write(Entry("b", 2));
+  Await({"b@3 2"});
+  EXPECT_THAT(cluster_->UnloadModel("b@3"), refused);
+  Write("");
+  Await({});
+  ASSERT_OK(cluster_->LoadModel("a", "1", *directory_));
+}
+
+TEST_F(ModelsFileTest, WhatHasGoneWhileThereWasNoCoordinatorIsUnloaded) {
+  Start(Entry("a") + Entry("b"));
+  Await({"a@3 1", "b@3 1"});
+  ASSERT_OK(cluster_->LoadModel("mine", "1", *directory_));
+  cluster_->RestartCoordinator([&] { Write(Entry("b", 2)); });
+  Await({"b@3 2", "mine@1 1"});
+  // A file that is not there says nothing.
+  cluster_->RestartCoordinator([&] { std::filesystem::remove(path_); });
+  Await({"b@3 2", "mine@1 1"});
+  while (rejected_.Value() == 0) std::this_thread::yield();
+  Await({"b@3 2", "mine@1 1"});
+}
+
+TEST_F(ModelsFileTest, WhatCannotBeServedIsTriedAgain) {
+  const std::string later = scratch_ / "later";
+  std::filesystem::create_directory(later);
+  Start(absl::StrCat("models { name: 'a' checkpoint: '", later, "' }\n",
+                     Entry("b")));
+  Await({"b@3 1"});
+  std::filesystem::copy(*directory_, scratch_ / "copy",
+                        std::filesystem::copy_options::recursive);
+  std::filesystem::rename(scratch_ / "copy", later);
+  Await({"a@3 1", "b@3 1"});
+}
+
+}  // namespace
+}  // namespace gshard
