@@ -20,8 +20,8 @@ import urllib.request
 REQUIRED = {
     "up", "gshard_train_step", "gshard_train_loss", "gshard_train_tokens_total",
     "gshard_translate_requests_total", "gshard_translate_seconds_bucket",
-    "gshard_expert_tokens_total", "gshard_expert_rows_total",
-    "gshard_expert_calls_total", "gshard_admissions_total",
+    "gshard_expert_tokens_total", "gshard_expert_calls_total",
+    "gshard_admissions_total",
 }
 
 
@@ -38,6 +38,10 @@ def expressions():
   """(where, expression), with the variables of dashboards as Grafana has them."""
   for path in sorted(pathlib.Path("deploy/monitoring/dashboards").glob("*.json")):
     dashboard = json.loads(path.read_text())
+    variables = {}
+    for variable in dashboard["templating"]["list"]:
+      value = variable.get("current", {}).get("value", variable["query"])
+      variables[variable["name"]] = ".*" if value == "$__all" else str(value)
     panels = list(dashboard["panels"])
     for panel in panels:
       panels.extend(panel.get("panels", []))
@@ -45,7 +49,8 @@ def expressions():
         expression = target["expr"].replace("$__rate_interval", "1m")
         expression = expression.replace("$__range", "1h")
         yield (f"{path.name}: {panel['title']}",
-               re.sub(r"\$\{?\w+(:\w+)?\}?", ".*", expression))
+               re.sub(r"\$\{?(\w+)(?::\w+)?\}?",
+                      lambda match: variables[match[1]], expression))
 
 
 def main():
