@@ -13,7 +13,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 #include "services/data/line_scanner.h"
 
 namespace gshard {

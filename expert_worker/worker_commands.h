@@ -23,7 +23,7 @@ class WorkerCommands final : public MemberHandler {
  public:
   // None is owned. `on_joined` is called when the membership begins and ends;
   // `on_refused` if it is permanently refused. Either may be null. For `faults`
-  // see services/checkpoint/file.h.
+  // see services/storage/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,
                  std::function<void(bool)> on_joined = nullptr,

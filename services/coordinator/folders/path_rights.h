@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "services/checkpoint/canonical_path.h"
+#include "services/storage/canonical_path.h"
 #include "services/config/training_job.h"
 #include "services/rpc/security/caller.h"
 

@@ -10,7 +10,7 @@
 #include "absl/time/time.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 #include "services/coordinator/store/progress_feed.h"
 #include "services/rpc/wire/status.h"
 
