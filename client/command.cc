@@ -8,6 +8,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
@@ -64,7 +65,7 @@ absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,
 }
 
 std::string AbsolutePath(const std::string& path) {
-  if (path.empty()) return path;
+  if (path.empty() || IsObjectPath(path)) return path;
   std::error_code error;
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   if (error) return path;

@@ -13,8 +13,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
 #include "services/data/line_scanner.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {

@@ -17,10 +17,10 @@
 #include "services/base/retry_delay.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
-#include "services/checkpoint/file.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/wire/status.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {

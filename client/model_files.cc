@@ -5,12 +5,23 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/command.h"
+#include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
+#include "services/storage/canonical_path.h"
+#include "services/storage/object_path.h"
+#include "services/storage/storage.h"
 
 namespace gshard {
 
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   const std::string absolute = AbsolutePath(path);
+  if (IsObjectPath(absolute)) {
+    ASSIGN_OR_RETURN(const std::string folder, CanonicalPath(absolute));
+    ASSIGN_OR_RETURN(const bool is_checkpoint,
+                     Storage::Of(folder).IsCommitted(folder, kManifestFile));
+    if (is_checkpoint) return folder;
+    return LatestCheckpoint(folder);
+  }
   std::error_code error;
   if (!std::filesystem::is_directory(absolute, error)) {
     return absl::NotFoundError(absl::StrCat(absolute, ": no such directory"));

@@ -8,6 +8,8 @@ find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # which gRPC links anyway
 find_package(SQLite3 REQUIRED)
+find_package(CURL REQUIRED)
+find_package(EXPAT REQUIRED)
 find_package(GTest CONFIG REQUIRED)
 find_package(benchmark CONFIG REQUIRED)
 

@@ -23,8 +23,8 @@ class WorkerCommands final : public MemberHandler {
  public:
   // None is owned. `on_joined` is called when the membership begins and ends;
   // `on_refused` if it is permanently refused, or if the device is lost, which
-  // is noticed with the next heartbeat. Either may be null. For `faults`
-  // see services/checkpoint/file.h.
+  // is noticed with the next heartbeat. Either may be null. For `faults` see
+  // services/storage/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,
                  std::function<void(bool)> on_joined = nullptr,

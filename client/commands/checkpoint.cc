@@ -3,9 +3,7 @@
 
 #include "services/checkpoint/checkpoint.h"
 
-#include <filesystem>
 #include <ostream>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -42,10 +40,8 @@ std::string FolderPath(const std::string& argument) {
 // first.
 absl::StatusOr<std::vector<std::string>> CheckpointsAt(
     const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(absl::StrCat(path, "/", kManifestFile), error)) {
-    return std::vector<std::string>{path};
-  }
+  const std::string manifest = absl::StrCat(path, "/", kManifestFile);
+  if (InputFile::Open(manifest).ok()) return std::vector<std::string>{path};
   ASSIGN_OR_RETURN(auto paths, ListCheckpoints(path));
   if (!paths.empty()) return paths;
   return absl::NotFoundError(
@@ -289,8 +285,7 @@ absl::Status CheckpointExportCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const std::string path,
                    FindCheckpoint(parsed->positional[0]));
   const std::string file = AbsolutePath(parsed->positional[1]);
-  std::error_code error;
-  if (!overwrite && std::filesystem::exists(file, error)) {
+  if (!overwrite && !absl::IsNotFound(InputFile::Open(file).status())) {
     return absl::AlreadyExistsError(
         absl::StrCat(file, " is there; --overwrite replaces it"));
   }

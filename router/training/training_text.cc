@@ -9,6 +9,7 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/sha256.h"
+#include "services/storage/object_path.h"
 #include "services/tokenizer/tokenizer.h"
 
 namespace gshard {
@@ -40,8 +41,11 @@ absl::StatusOr<TextTokenizers> LoadTokenizers(const ModelConfig& model,
 }
 
 std::vector<std::string> IndexDirectories(const TrainingJob& job) {
-  std::vector<std::string> directories = {
-      absl::StrCat(job.checkpoint.directory, "/text")};
+  std::vector<std::string> directories;
+  // An index is read in small pieces, which takes a disk.
+  if (!IsObjectPath(job.checkpoint.directory)) {
+    directories.push_back(absl::StrCat(job.checkpoint.directory, "/text"));
+  }
   if (const char* cache = getenv("XDG_CACHE_HOME"); cache != nullptr) {
     directories.push_back(absl::StrCat(cache, "/gshard/text"));
   } else if (const char* home = getenv("HOME"); home != nullptr) {

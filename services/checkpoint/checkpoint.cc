@@ -26,9 +26,12 @@ absl::Status CheckStep(int64_t step) {
 }
 
 absl::Status CheckNotCommitted(const std::string& root, int64_t step) {
-  if (!IsDirectory(CheckpointPath(root, step))) return absl::OkStatus();
-  return absl::AlreadyExistsError(absl::StrCat(
-      "there is a checkpoint ", CheckpointPath(root, step), " already"));
+  const std::string path = CheckpointPath(root, step);
+  ASSIGN_OR_RETURN(const bool is_committed,
+                   Storage::Of(root).IsCommitted(path, kManifestFile));
+  if (!is_committed) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("there is a checkpoint ", path, " already"));
 }
 
 // What writers that died, or another attempt with other shards, left behind.
@@ -36,10 +39,11 @@ absl::Status RemoveStrangers(const std::string& directory,
                              const Manifest& manifest, FaultPoints* faults) {
   std::set<std::string> files;
   for (const TensorEntry& entry : manifest.tensors) files.insert(entry.file);
-  ASSIGN_OR_RETURN(const auto names, ListDirectory(directory));
+  const Storage& storage = Storage::Of(directory);
+  ASSIGN_OR_RETURN(const auto names, storage.List(directory));
   for (const std::string& name : names) {
     if (files.count(name) > 0) continue;
-    RETURN_IF_ERROR(RemoveTree(absl::StrCat(directory, "/", name), faults));
+    RETURN_IF_ERROR(storage.Remove(absl::StrCat(directory, "/", name), faults));
   }
   return absl::OkStatus();
 }
@@ -48,10 +52,13 @@ absl::Status RemoveStrangers(const std::string& directory,
 // disk.
 absl::Status RemoveShard(const std::string& directory, const std::string& file,
                          FaultPoints* faults) {
-  ASSIGN_OR_RETURN(const auto names, ListDirectory(directory));
-  for (const std::string& name : names) {
+  const Storage& storage = Storage::Of(directory);
+  const auto names = storage.List(directory);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
     if (name != file && !absl::StartsWith(name, file + ".")) continue;
-    RETURN_IF_ERROR(RemoveTree(absl::StrCat(directory, "/", name), faults));
+    RETURN_IF_ERROR(storage.Remove(absl::StrCat(directory, "/", name), faults));
   }
   return absl::OkStatus();
 }
@@ -76,6 +83,13 @@ absl::StatusOr<std::string> ReadTokenizerFile(const InputFile* file,
                      " is not as it was written: its checksum differs"));
   }
   return bytes;
+}
+
+// What the manifest says of a tokenizer that is to be written.
+void NameTokenizer(const Storage& storage, const std::string& bytes,
+                   std::string* file, std::string* sha256) {
+  if (!file->empty()) *file = storage.NameInDraft(*file);
+  *sha256 = file->empty() ? "" : Sha256(bytes);
 }
 
 // Null for an empty `name`.
@@ -105,11 +119,13 @@ absl::StatusOr<std::unique_ptr<CheckpointWriter>> CheckpointWriter::Create(
     const std::string& root, int64_t step, const std::string& shard,
     const std::vector<TensorSpec>& specs, FaultPoints* faults) {
   RETURN_IF_ERROR(CheckStep(step));
-  const std::string file = absl::StrCat(shard, kShardSuffix);
+  const Storage& storage = Storage::Of(root);
+  const std::string file =
+      storage.NameInDraft(absl::StrCat(shard, kShardSuffix));
   RETURN_IF_ERROR(Annotate(CheckFileName(file), "shard"));
   RETURN_IF_ERROR(CheckNotCommitted(root, step));
   const std::string directory = PartialCheckpointPath(root, step);
-  RETURN_IF_ERROR(MakeDirectories(directory, faults));
+  RETURN_IF_ERROR(storage.MakeFolder(directory, faults));
   RETURN_IF_ERROR(RemoveShard(directory, file, faults));
   ASSIGN_OR_RETURN(auto writer, SafetensorsWriter::Create(
                                     absl::StrCat(directory, "/", file), specs,
@@ -140,31 +156,30 @@ absl::StatusOr<std::string> CommitCheckpoint(
     const std::string& target_tokenizer, FaultPoints* faults) {
   RETURN_IF_ERROR(CheckStep(manifest.step));
   RETURN_IF_ERROR(CheckNotCommitted(root, manifest.step));
-  manifest.tokenizer_sha256 =
-      manifest.tokenizer_file.empty() ? "" : Sha256(tokenizer);
-  manifest.target_tokenizer_sha256 =
-      manifest.target_tokenizer_file.empty() ? "" : Sha256(target_tokenizer);
+  const Storage& storage = Storage::Of(root);
+  NameTokenizer(storage, tokenizer, &manifest.tokenizer_file,
+                &manifest.tokenizer_sha256);
+  NameTokenizer(storage, target_tokenizer, &manifest.target_tokenizer_file,
+                &manifest.target_tokenizer_sha256);
   ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
+  const std::string path = CheckpointPath(root, manifest.step);
   const std::string directory = PartialCheckpointPath(root, manifest.step);
-  RETURN_IF_ERROR(MakeDirectories(directory, faults));
+  RETURN_IF_ERROR(storage.MakeFolder(directory, faults));
   RETURN_IF_ERROR(
       OpenShards(directory, manifest, absl::StatusCode::kFailedPrecondition)
           .status());
   RETURN_IF_ERROR(RemoveStrangers(directory, manifest, faults));
   if (!manifest.tokenizer_file.empty()) {
-    RETURN_IF_ERROR(WriteFileAtomically(
-        absl::StrCat(directory, "/", manifest.tokenizer_file), tokenizer,
-        faults));
+    RETURN_IF_ERROR(
+        storage.Write(absl::StrCat(directory, "/", manifest.tokenizer_file),
+                      tokenizer, faults));
   }
   if (!manifest.target_tokenizer_file.empty()) {
-    RETURN_IF_ERROR(WriteFileAtomically(
+    RETURN_IF_ERROR(storage.Write(
         absl::StrCat(directory, "/", manifest.target_tokenizer_file),
         target_tokenizer, faults));
   }
-  RETURN_IF_ERROR(WriteFileAtomically(
-      absl::StrCat(directory, "/", kManifestFile), text, faults));
-  const std::string path = CheckpointPath(root, manifest.step);
-  RETURN_IF_ERROR(RenamePath(directory, path, faults));
+  RETURN_IF_ERROR(storage.Commit(path, kManifestFile, text, faults));
   const absl::Status cleared = RemoveLeftovers(root, manifest.step, faults);
   if (!cleared.ok()) {
     LogWarning("leftovers of checkpoints stay", {{"status", cleared}});
@@ -174,7 +189,8 @@ absl::StatusOr<std::string> CommitCheckpoint(
 
 absl::Status AbandonCheckpoint(const std::string& root, int64_t step,
                                FaultPoints* faults) {
-  return RemoveTree(PartialCheckpointPath(root, step), faults);
+  return Storage::Of(root).RemoveDraft(CheckpointPath(root, step),
+                                       kManifestFile, faults);
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(

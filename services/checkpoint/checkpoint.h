@@ -14,13 +14,19 @@
 // Writing: every process opens a CheckpointWriter on the same root and step,
 // under a shard name of its own, and sends the entries that Finish returns to
 // the leader, which calls CommitCheckpoint with all of them. All processes must
-// see the same file system.
+// see the same file system, or ROOT is s3://bucket/path.
 //
-// Durability: each file is written under a temporary name, synced, renamed, and
-// its directory synced, before anything that refers to it; the rename of the
-// directory creates the checkpoint. A process crash, a power loss or a full
-// disk at any point leaves a ".partial" directory, which readers ignore and the
-// next attempt at that step clears.
+// In an object store there is no ".partial": shards and tokenizers, by names
+// that no other attempt uses, are in ROOT/step-00001200/ from the start, and
+// the manifest, which is created last and only if there is none, makes it a
+// checkpoint (services/storage/storage.h).
+//
+// Durability, on a disk: each file is written under a temporary name, synced,
+// renamed, and its directory synced, before anything that refers to it; the
+// rename of the directory creates the checkpoint. A process crash, a power loss
+// or a full disk at any point leaves a ".partial" directory, or a prefix
+// without manifest, which readers ignore and the next attempt at that step
+// clears.
 //
 // Every byte of a checkpoint is checked on its way in: elements and tokenizers
 // by SHA-256 (OpenSSL's, which uses the processor's instructions for it; strong
@@ -38,11 +44,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/checkpoint/file.h"
 #include "services/checkpoint/manifest.h"
 #include "services/checkpoint/safetensors.h"
 #include "services/checkpoint/shards.h"
 #include "services/checkpoint/tensor_spec.h"
+#include "services/storage/storage.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -52,13 +58,13 @@ class CheckpointWriter {
  public:
   // `shard` is a name as CheckFileName takes it, without its ".safetensors".
   // What earlier attempts left of a shard of that name is removed first. For
-  // `faults` see file.h; it outlives the writer. Errors: AlreadyExists if the
-  // checkpoint is committed already; those of SafetensorsWriter.
+  // `faults` see fault_points.h; it outlives the writer. Errors: AlreadyExists
+  // if the checkpoint is committed already; those of SafetensorsWriter.
   static absl::StatusOr<std::unique_ptr<CheckpointWriter>> Create(
       const std::string& root, int64_t step, const std::string& shard,
       const std::vector<TensorSpec>& specs, FaultPoints* faults = nullptr);
 
-  // In any order. Errors: those of SafetensorsWriter.
+  // In the order that SafetensorsWriter wants. Errors: its own.
   absl::Status Write(const std::string& name, const Tensor& tensor);
 
   // The entries of the shard, for the leader. Errors: those of
@@ -77,15 +83,16 @@ class CheckpointWriter {
 // checks that the shard files hold exactly the tensors of the manifest (headers
 // only), removes other files from the directory, writes `tokenizer` under
 // manifest.tokenizer_file and `target_tokenizer` under
-// manifest.target_tokenizer_file (their checksums are filled in here) and the
-// manifest, and renames the directory. Then removes what dead writers left of
-// earlier steps, so only one checkpoint of a root is written at a time.
+// manifest.target_tokenizer_file (see Storage::NameInDraft; their checksums are
+// filled in here), and commits the directory with the manifest. Then removes
+// what dead writers left of earlier steps, so only one checkpoint of a root is
+// written at a time.
 //
 // Errors: AlreadyExists for a tensor in two shards, or if the step is
 // committed already; FailedPrecondition if a shard lacks a tensor or has
-// another; those of file.h. After an error there is no checkpoint of the step
-// and the call may be repeated; or, if only the last sync failed, there is all
-// of it.
+// another; those of storage.h. After an error there is no checkpoint of the
+// step and the call may be repeated; or, if only the last sync failed or the
+// last answer was lost, there is all of it.
 absl::StatusOr<std::string> CommitCheckpoint(
     const std::string& root, Manifest manifest, const std::string& tokenizer,
     const std::string& target_tokenizer = "", FaultPoints* faults = nullptr);
@@ -95,14 +102,14 @@ absl::Status AbandonCheckpoint(const std::string& root, int64_t step,
                                FaultPoints* faults = nullptr);
 
 // Reads a checkpoint. Thread-safe. One that is open can be read to its end even
-// if it is removed meanwhile.
+// if it is removed meanwhile; in an object store it is NotFound from then on.
 class CheckpointReader {
  public:
   // Reads the manifest and the headers of all shards, and checks that they
   // agree. Errors: NotFound if there is no checkpoint at `path`; DataLoss if
   // anything of this is missing, added or altered, naming the file and the
   // tensor or field; FailedPrecondition for one of a
-  // later version; those of file.h.
+  // later version; those of storage.h.
   static absl::StatusOr<std::unique_ptr<CheckpointReader>> Open(
       const std::string& path);
 

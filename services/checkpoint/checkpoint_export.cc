@@ -29,6 +29,9 @@ absl::StatusOr<Exported> ExportCheckpoint(
                                 {{"format", "pt"},
                                  {"step", absl::StrCat(manifest.step)},
                                  {"model_config", manifest.model_config}}));
+  SortAsStored(
+      &specs, [](const TensorSpec& spec) { return spec.type; },
+      [](const TensorSpec& spec) -> const std::string& { return spec.name; });
   Exported exported;
   for (const TensorSpec& spec : specs) {
     if (stop.stop_requested()) return absl::CancelledError("told to stop");

@@ -14,32 +14,28 @@
 #include "absl/strings/strip.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/storage.h"
 
 namespace gshard {
 namespace {
 
 constexpr absl::string_view kStepPrefix = "step-";
-constexpr absl::string_view kPartialSuffix = ".partial";
 constexpr absl::string_view kRemovedSuffix = ".removed";
 constexpr absl::string_view kDamagedSuffix = ".damaged";
 
-// A directory that this room has made.
-struct Folder {
-  std::string path;
+// A folder that this room has made. Without suffix it is a checkpoint.
+struct Folder : StoredFolder {
   int64_t step = 0;
-  std::string suffix;  // empty: a checkpoint
 };
 
-// "step-00001200.partial", or nothing for another name.
-std::optional<Folder> ParseName(absl::string_view name) {
-  Folder folder;
-  if (!absl::ConsumePrefix(&name, kStepPrefix)) return std::nullopt;
-  const size_t digits =
-      std::min(name.find_first_not_of("0123456789"), name.size());
-  folder.suffix = std::string(name.substr(digits));
-  if (!absl::SimpleAtoi(name.substr(0, digits), &folder.step) ||
-      (!folder.suffix.empty() && folder.suffix != kPartialSuffix &&
+// Of "step-00001200.partial"; nothing for another name.
+std::optional<Folder> ParseName(const StoredFolder& stored) {
+  Folder folder{stored};
+  absl::string_view name = stored.name;
+  if (!absl::ConsumePrefix(&name, kStepPrefix) || name.empty() ||
+      name.find_first_not_of("0123456789") != name.npos ||
+      !absl::SimpleAtoi(name, &folder.step) ||
+      (!folder.suffix.empty() && folder.suffix != kDraftSuffix &&
        folder.suffix != kRemovedSuffix && folder.suffix != kDamagedSuffix)) {
     return std::nullopt;
   }
@@ -48,15 +44,13 @@ std::optional<Folder> ParseName(absl::string_view name) {
 
 // Newest first; none for a root that does not exist.
 absl::StatusOr<std::vector<Folder>> ListFolders(const std::string& root) {
-  auto names = ListDirectory(root);
-  if (absl::IsNotFound(names.status())) return std::vector<Folder>();
-  if (!names.ok()) return names.status();
+  const auto all = Storage::Of(root).ListFolders(root, kManifestFile);
+  if (absl::IsNotFound(all.status())) return std::vector<Folder>();
+  RETURN_IF_ERROR(all.status());
   std::vector<Folder> folders;
-  for (const std::string& name : *names) {
-    std::optional<Folder> folder = ParseName(name);
-    if (!folder.has_value()) continue;
-    folder->path = absl::StrCat(root, "/", name);
-    if (IsDirectory(folder->path)) folders.push_back(*std::move(folder));
+  for (const StoredFolder& stored : *all) {
+    std::optional<Folder> folder = ParseName(stored);
+    if (folder.has_value()) folders.push_back(*std::move(folder));
   }
   std::stable_sort(
       folders.begin(), folders.end(),
@@ -94,26 +88,27 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> Newest(
                    "' can be read; the newest: ", first_problem.message()));
 }
 
-// Renames `path` to end in `suffix`, in place of what may be there.
-absl::StatusOr<std::string> SetAside(const std::string& path,
+absl::StatusOr<std::string> SetAside(const std::string& root,
+                                     const Folder& folder,
                                      absl::string_view suffix,
                                      FaultPoints* faults) {
-  const std::string aside = absl::StrCat(path, suffix);
-  RETURN_IF_ERROR(RemoveTree(aside, faults));
-  RETURN_IF_ERROR(RenamePath(path, aside, faults));
-  return aside;
+  return Storage::Of(root).SetAside(root, folder, suffix, kManifestFile,
+                                    faults);
 }
 
 // Without its manifest it is no checkpoint to anybody, so that goes first.
 absl::Status RemoveFolder(const std::string& path, FaultPoints* faults) {
-  RETURN_IF_ERROR(RemoveTree(absl::StrCat(path, "/", kManifestFile), faults));
-  return RemoveTree(path, faults);
+  const Storage& storage = Storage::Of(path);
+  RETURN_IF_ERROR(
+      storage.Remove(absl::StrCat(path, "/", kManifestFile), faults));
+  return storage.Remove(path, faults);
 }
 
 bool IsOneOf(const std::string& path, const std::vector<std::string>& paths) {
   return std::any_of(paths.begin(), paths.end(), [&](const std::string& other) {
     std::error_code error;  // e.g. it is not there
-    return std::filesystem::equivalent(path, other, error) && !error;
+    return path == other ||
+           (std::filesystem::equivalent(path, other, error) && !error);
   });
 }
 
@@ -162,7 +157,7 @@ std::string CheckpointPath(const std::string& root, int64_t step) {
 }
 
 std::string PartialCheckpointPath(const std::string& root, int64_t step) {
-  return absl::StrCat(CheckpointPath(root, step), kPartialSuffix);
+  return Storage::Of(root).DraftOf(CheckpointPath(root, step));
 }
 
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(
@@ -206,18 +201,16 @@ absl::Status ClearAfter(const std::string& root, int64_t step,
                         FaultPoints* faults) {
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   for (const Folder& folder : folders) {
-    if (folder.suffix == kPartialSuffix) {
+    if (folder.suffix == kDraftSuffix) {
       // A worker of an earlier attempt may still write there, by its name.
-      const std::string aside =
-          absl::StrCat(CheckpointPath(root, folder.step), kRemovedSuffix);
-      RETURN_IF_ERROR(RemoveTree(aside, faults));
-      RETURN_IF_ERROR(RenamePath(folder.path, aside, faults));
+      ASSIGN_OR_RETURN(const std::string aside,
+                       SetAside(root, folder, kRemovedSuffix, faults));
       RETURN_IF_ERROR(RemoveFolder(aside, faults));
     } else if (folder.suffix == kRemovedSuffix) {
       RETURN_IF_ERROR(RemoveFolder(folder.path, faults));
     } else if (folder.suffix.empty() && folder.step > step) {
       ASSIGN_OR_RETURN(const std::string aside,
-                       SetAside(folder.path, kDamagedSuffix, faults));
+                       SetAside(root, folder, kDamagedSuffix, faults));
       LogWarning("damaged checkpoint set aside", {{"path", aside}});
     }
   }
@@ -259,7 +252,7 @@ absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
     if (!goes) continue;
     std::string path = folder.path;
     if (folder.suffix.empty()) {
-      ASSIGN_OR_RETURN(path, SetAside(path, kRemovedSuffix, faults));
+      ASSIGN_OR_RETURN(path, SetAside(root, folder, kRemovedSuffix, faults));
     }
     RETURN_IF_ERROR(RemoveFolder(path, faults));
   }
@@ -271,7 +264,7 @@ absl::Status RemoveLeftovers(const std::string& root, int64_t step,
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   for (const Folder& folder : folders) {
     if (folder.suffix == kRemovedSuffix ||
-        (folder.suffix == kPartialSuffix && folder.step < step)) {
+        (folder.suffix == kDraftSuffix && folder.step < step)) {
       RETURN_IF_ERROR(RemoveFolder(folder.path, faults));
     }
   }

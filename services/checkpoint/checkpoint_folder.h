@@ -5,6 +5,11 @@
 //   ROOT/step-00001000.removed    being removed
 //   ROOT/step-00001300.damaged    set aside, to be looked at by a person
 //   ROOT/owner.json, owner.lock   who may change it: folder_claim.h
+//
+// In an object store, where nothing is renamed, the manifest alone tells:
+// step-00001200/ is a checkpoint with manifest.json, set aside with
+// manifest.json.damaged, and else being written or removed. One that was set
+// aside goes when its step is written again.
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
@@ -18,15 +23,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/checkpoint/checkpoint.h"
-#include "services/checkpoint/fault_points.h"
+#include "services/storage/fault_points.h"
 
 namespace gshard {
 
-// ROOT/step-00001200 and ROOT/step-00001200.partial.
+// ROOT/step-00001200, and where that is written before it is committed.
 std::string CheckpointPath(const std::string& root, int64_t step);
 std::string PartialCheckpointPath(const std::string& root, int64_t step);
 
-// Paths of the committed checkpoints, newest first. Errors: those of file.h;
+// Paths of the committed checkpoints, newest first. Errors: those of storage.h;
 // none for a root that does not exist.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(
     const std::string& root);
@@ -70,8 +75,9 @@ struct KeepPolicy {
 
 // Removes all other checkpoints. Damaged ones count for neither number; they go
 // once `last` newer good ones are there. Each is renamed to ".removed" first,
-// so that a crash leaves no half checkpoint, and a reader that has it open can
-// go on. Errors: InvalidArgument for a policy out of range; those of file.h.
+// or loses its manifest first, so that a crash leaves no half checkpoint; on a
+// disk a reader that has it open can go on. Errors: InvalidArgument for a
+// policy out of range; those of storage.h.
 absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
                               FaultPoints* faults = nullptr);
 

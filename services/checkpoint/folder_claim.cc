@@ -11,8 +11,10 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
-#include "services/checkpoint/file.h"
 #include "services/checkpoint/json_text.h"
+#include "services/storage/file.h"
+#include "services/storage/object_lease.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
@@ -50,10 +52,73 @@ std::string HostName() {
   return IsUtf8(name) ? name : "unknown";
 }
 
+FolderOwner NextOwner(const std::string& job,
+                      const std::optional<FolderOwner>& before) {
+  return {.job = job,
+          .epoch = before.has_value() ? before->epoch + 1 : 1,
+          .host = HostName(),
+          .process = ::getpid(),
+          .claim = UniqueDigits()};
+}
+
+bool IsThisProcess(const std::optional<FolderOwner>& owner) {
+  return owner.has_value() && owner->process == ::getpid() &&
+         owner->host == HostName();
+}
+
+// Of a folder in an object store: its owner.json as it is, and who is in it.
+struct LeaseState {
+  std::optional<LeaseObject> object;
+  std::optional<FolderOwner> owner;
+  bool is_held = false;
+};
+
+absl::StatusOr<LeaseState> ReadLease(const std::string& root) {
+  LeaseState state;
+  ASSIGN_OR_RETURN(state.object, ObjectLease::Read(OwnerPath(root)));
+  if (!state.object.has_value()) return state;
+  absl::StatusOr<FolderOwner> owner = ParseOwner(state.object->text);
+  if (!owner.ok()) return Annotate(owner.status(), OwnerPath(root));
+  state.is_held =
+      owner->renewals.has_value() && state.object->age < kLeaseLasts;
+  state.owner = *std::move(owner);
+  return state;
+}
+
 }  // namespace
+
+absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::TakeLease(
+    const std::string& root, const std::string& job, FaultPoints* faults) {
+  ASSIGN_OR_RETURN(const LeaseState before, ReadLease(root));
+  if (before.is_held) return HeldBy(root, before.owner);
+  const std::shared_ptr<FolderClaim> claim(new FolderClaim(root, -1, faults));
+  const FolderOwner owner = claim->owner_ = NextOwner(job, before.owner);
+  if (faults != nullptr) {
+    RETURN_IF_ERROR(
+        faults->Reach({DiskChange::Kind::kCreate, OwnerPath(root)}));
+  }
+  auto lease = ObjectLease::Take(OwnerPath(root), before.object,
+                                 [owner](std::optional<int64_t> renewals) {
+                                   FolderOwner now = owner;
+                                   now.renewals = renewals;
+                                   return FormatOwner(now);
+                                 });
+  if (absl::IsAborted(lease.status())) {
+    ASSIGN_OR_RETURN(const LeaseState now, ReadLease(root));
+    return HeldBy(root, now.owner);
+  }
+  ASSIGN_OR_RETURN(claim->lease_, std::move(lease));
+  return claim;
+}
 
 absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
     const std::string& root, const std::string& job, FaultPoints* faults) {
+  if (IsObjectPath(root)) {
+    ASSIGN_OR_RETURN(auto claim, TakeLease(root, job, faults));
+    LogInfo("checkpoint folder claimed",
+            {{"path", root}, {"owner", Describe(claim->owner_)}});
+    return claim;
+  }
   RETURN_IF_ERROR(MakeDirectories(root, faults));
   const std::string path = LockPath(root);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -76,11 +141,7 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
         "rivals out, who will only notice each other",
         {{"path", path}, {"status", FileError(error_number, "lock", path)}});
   }
-  claim->owner_ = {.job = job,
-                   .epoch = before.has_value() ? before->epoch + 1 : 1,
-                   .host = HostName(),
-                   .process = ::getpid(),
-                   .claim = UniqueDigits()};
+  claim->owner_ = NextOwner(job, before);
   RETURN_IF_ERROR(
       WriteFileAtomically(OwnerPath(root), FormatOwner(claim->owner_), faults));
   // Without locks somebody may have done so in the same moment.
@@ -91,6 +152,12 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
 }
 
 absl::Status FolderClaim::CheckFree(const std::string& root) {
+  if (IsObjectPath(root)) {
+    ASSIGN_OR_RETURN(const LeaseState state, ReadLease(root));
+    return state.is_held && !IsThisProcess(state.owner)
+               ? HeldBy(root, state.owner)
+               : absl::OkStatus();
+  }
   const std::string path = LockPath(root);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) {
@@ -102,15 +169,16 @@ absl::Status FolderClaim::CheckFree(const std::string& root) {
       ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
   ::close(fd);
   ASSIGN_OR_RETURN(const std::optional<FolderOwner> owner, ReadOwner(root));
-  const bool ours = owner.has_value() && owner->process == ::getpid() &&
-                    owner->host == HostName();
-  return held && !ours ? HeldBy(root, owner) : absl::OkStatus();
+  return held && !IsThisProcess(owner) ? HeldBy(root, owner) : absl::OkStatus();
 }
 
-FolderClaim::~FolderClaim() { ::close(lock_); }
+FolderClaim::~FolderClaim() {
+  if (lock_ >= 0) ::close(lock_);
+}
 
 absl::Status FolderClaim::Check() const {
-  ASSIGN_OR_RETURN(const std::optional<FolderOwner> owner, ReadOwner(root_));
+  ASSIGN_OR_RETURN(std::optional<FolderOwner> owner, ReadOwner(root_));
+  if (owner.has_value()) owner->renewals.reset();
   if (owner == owner_) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "checkpoint folder ", root_, " is no longer that of ", Describe(owner_),

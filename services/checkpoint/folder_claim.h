@@ -24,6 +24,13 @@
 // - Members writing shards for a former owner may continue for a while. Their
 //   shards have that owner's names and are in no later checkpoint.
 //
+// In an object store, which has no locks, owner.json is a lease
+// (services/storage/object_lease.h), renewed every 10 s by its owner and
+// written by conditional requests only, of which one of two rivals' succeeds. A
+// rival is refused for 30 s after the last renewal. So an owner that is paused
+// for longer may be replaced, and what is said above of disks without locks
+// holds: there is one request between its look and its change.
+//
 // Not guaranteed: that a reader's checkpoint is not removed before it is
 // opened; and anything against writers that do not use this class.
 
@@ -35,8 +42,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/checkpoint/fault_points.h"
 #include "services/checkpoint/folder_owner.h"
+#include "services/storage/fault_points.h"
+#include "services/storage/object_lease.h"
 
 namespace gshard {
 
@@ -48,8 +56,9 @@ class FolderClaim final : public FaultPoints {
   // there. Folders without owner.json are as good as any. `faults`, which is
   // asked first at each change, outlives it.
   //
-  // Errors: FailedPrecondition naming the owner, if there is one that lives;
-  // DataLoss if owner.json is damaged; those of file.h.
+  // Errors: FailedPrecondition naming the owner, if there is one that lives, or
+  // for a store that does not heed conditions; DataLoss if owner.json is
+  // damaged; those of storage.h.
   static absl::StatusOr<std::shared_ptr<FolderClaim>> Take(
       const std::string& root, const std::string& job,
       FaultPoints* faults = nullptr);
@@ -75,11 +84,14 @@ class FolderClaim final : public FaultPoints {
  private:
   FolderClaim(std::string root, int lock, FaultPoints* faults)
       : root_(std::move(root)), lock_(lock), faults_(faults) {}
+  static absl::StatusOr<std::shared_ptr<FolderClaim>> TakeLease(
+      const std::string& root, const std::string& job, FaultPoints* faults);
 
   const std::string root_;
-  const int lock_;  // a descriptor of owner.lock
+  const int lock_;  // a descriptor of owner.lock; -1 in an object store
   FaultPoints* const faults_;
   FolderOwner owner_;
+  std::unique_ptr<ObjectLease> lease_;  // in an object store
 };
 
 }  // namespace gshard

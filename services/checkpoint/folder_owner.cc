@@ -4,9 +4,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
 #include "services/checkpoint/json_text.h"
 #include "services/checkpoint/sealed_lines.h"
+#include "services/storage/input_file.h"
+#include "services/storage/object_lease.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
@@ -26,10 +28,16 @@ std::string Describe(const FolderOwner& owner) {
 }
 
 std::string FormatOwner(const FolderOwner& owner) {
-  return SealLines({"{", Member("job", owner.job), Member("epoch", owner.epoch),
-                    Member("host", owner.host),
-                    Member("process", owner.process),
-                    Member("claim", owner.claim)});
+  std::vector<std::string> lines = {"{",
+                                    Member("job", owner.job),
+                                    Member("epoch", owner.epoch),
+                                    Member("host", owner.host),
+                                    Member("process", owner.process),
+                                    Member("claim", owner.claim)};
+  if (owner.renewals.has_value()) {
+    lines.push_back(Member("renewals", *owner.renewals));
+  }
+  return SealLines(lines);
 }
 
 absl::StatusOr<FolderOwner> ParseOwner(absl::string_view text) {
@@ -44,14 +52,24 @@ absl::StatusOr<FolderOwner> ParseOwner(absl::string_view text) {
   ASSIGN_OR_RETURN(owner.host, JsonString(value, "host"));
   ASSIGN_OR_RETURN(owner.process, JsonCount(value, "process"));
   ASSIGN_OR_RETURN(owner.claim, JsonString(value, "claim"));
+  if (value.contains("renewals")) {
+    ASSIGN_OR_RETURN(owner.renewals, JsonCount(value, "renewals"));
+  }
   return owner;
 }
 
 absl::StatusOr<std::optional<FolderOwner>> ReadOwner(const std::string& root) {
   const std::string path = OwnerPath(root);
-  const auto text = ReadFile(path, kMaxOwnerBytes);
-  if (absl::IsNotFound(text.status())) return std::nullopt;
-  RETURN_IF_ERROR(text.status());
+  absl::StatusOr<std::string> text;
+  if (IsObjectPath(root)) {
+    ASSIGN_OR_RETURN(const auto object, ObjectLease::Read(path));
+    if (!object.has_value()) return std::nullopt;
+    text = object->text;
+  } else {
+    text = ReadFile(path, kMaxOwnerBytes);
+    if (absl::IsNotFound(text.status())) return std::nullopt;
+    RETURN_IF_ERROR(text.status());
+  }
   auto owner = ParseOwner(*text);
   if (!owner.ok()) return Annotate(owner.status(), path);
   return *std::move(owner);

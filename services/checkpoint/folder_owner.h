@@ -18,6 +18,8 @@ struct FolderOwner {
   std::string host;     // where it runs
   int64_t process = 0;  // its number there
   std::string claim;    // 8 hexadecimal digits that no other owner has
+  // Of its lease in an object store; nothing on a disk, or once it is over.
+  std::optional<int64_t> renewals = {};
 
   bool operator==(const FolderOwner&) const = default;
 };
@@ -32,7 +34,7 @@ std::string FormatOwner(const FolderOwner& owner);
 absl::StatusOr<FolderOwner> ParseOwner(absl::string_view text);
 
 // Of the folder `root`; nothing if nobody has claimed it yet. Errors: DataLoss
-// naming the file; those of file.h.
+// naming the file; those of storage.h.
 absl::StatusOr<std::optional<FolderOwner>> ReadOwner(const std::string& root);
 
 // ROOT/owner.json.

@@ -257,24 +257,15 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
         "expected names and shapes of at most ", kMaxSafetensorsHeaderBytes,
         " bytes in one file, got ", header.size()));
   }
-  for (auto& [name, tensor] : tensors) tensor.offset += header.size();
-  ASSIGN_OR_RETURN(auto file, OutputFile::CreateBeside(path, faults));
-  std::unique_ptr<SafetensorsWriter> writer(
-      new SafetensorsWriter(path, std::move(file), std::move(tensors), faults));
-  RETURN_IF_ERROR(writer->file_->Append(header));
-  return writer;
-}
-
-SafetensorsWriter::SafetensorsWriter(
-    std::string path, std::unique_ptr<OutputFile> file,
-    std::map<std::string, StoredTensor> tensors, FaultPoints* faults)
-    : path_(std::move(path)),
-      file_(std::move(file)),
-      tensors_(std::move(tensors)),
-      faults_(faults) {}
-
-SafetensorsWriter::~SafetensorsWriter() {
-  if (!finished_) RemoveTree(file_->path(), faults_).IgnoreError();
+  uint64_t bytes = header.size();
+  for (auto& [name, tensor] : tensors) {
+    tensor.offset += header.size();
+    bytes += tensor.bytes;
+  }
+  ASSIGN_OR_RETURN(auto file, Storage::Of(path).Create(path, bytes, faults));
+  RETURN_IF_ERROR(file->WriteAt(0, header));
+  return std::unique_ptr<SafetensorsWriter>(
+      new SafetensorsWriter(path, std::move(file), std::move(tensors)));
 }
 
 absl::Status SafetensorsWriter::Write(const std::string& name,
@@ -310,11 +301,7 @@ absl::Status SafetensorsWriter::Finish() {
           "tensor '", name, "' was announced to ", path_, " and not written"));
     }
   }
-  RETURN_IF_ERROR(file_->Sync());
-  RETURN_IF_ERROR(file_->Close());
-  RETURN_IF_ERROR(RenamePath(file_->path(), path_, faults_));
-  finished_ = true;
-  return absl::OkStatus();
+  return file_->Finish();
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsReader>> SafetensorsReader::Open(

@@ -16,6 +16,8 @@
 #ifndef SERVICES_CHECKPOINT_SAFETENSORS_H_
 #define SERVICES_CHECKPOINT_SAFETENSORS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,8 +27,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "services/checkpoint/file.h"
 #include "services/checkpoint/tensor_spec.h"
+#include "services/storage/storage.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -52,35 +54,45 @@ struct StoredTensor {
 // tensor aligned without holes.
 class SafetensorsWriter {
  public:
-  // Makes the file beside `path`; Finish puts it there.
+  // Finish puts the file at `path`.
   // Errors: InvalidArgument for names or shapes that the format cannot hold;
-  // AlreadyExists for two specs of one name; those of file.h.
+  // AlreadyExists for two specs of one name; those of storage.h.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, const std::vector<TensorSpec>& specs,
       const StringMap& metadata, FaultPoints* faults = nullptr);
-  ~SafetensorsWriter();  // removes the file unless finished
 
-  // Writes the elements of one of the specs. Errors: NotFound for another
+  // Writes the elements of one of the specs; into an object store in the order
+  // of the file, see SortAsStored(). Errors: NotFound for another
   // name, AlreadyExists for the second time, InvalidArgument if `tensor` does
-  // not look as its spec said; those of file.h.
+  // not look as its spec said; those of storage.h.
   absl::Status Write(const std::string& name, const Tensor& tensor);
 
-  // Syncs the file and gives it its name. Errors: FailedPrecondition naming a
-  // tensor that was not written; those of file.h.
+  // Makes the file durable and gives it its name. Errors: FailedPrecondition
+  // naming a tensor that was not written; those of storage.h.
   absl::Status Finish();
 
  private:
-  SafetensorsWriter(std::string path, std::unique_ptr<OutputFile> file,
-                    std::map<std::string, StoredTensor> tensors,
-                    FaultPoints* faults);
+  SafetensorsWriter(std::string path, std::unique_ptr<NewFile> file,
+                    std::map<std::string, StoredTensor> tensors)
+      : path_(std::move(path)),
+        file_(std::move(file)),
+        tensors_(std::move(tensors)) {}
 
   const std::string path_;
-  std::unique_ptr<OutputFile> file_;
+  const std::unique_ptr<NewFile> file_;
   const std::map<std::string, StoredTensor> tensors_;
-  FaultPoints* const faults_;
   std::map<std::string, bool> written_;
-  bool finished_ = false;
 };
+
+// In the order in which their elements lie in a file. `type` and `name` are
+// asked of an item.
+template <typename Item, typename TypeOf, typename NameOf>
+void SortAsStored(std::vector<Item>* items, TypeOf type, NameOf name) {
+  std::sort(items->begin(), items->end(), [&](const Item& a, const Item& b) {
+    const size_t size_a = ElementSize(type(a)), size_b = ElementSize(type(b));
+    return size_a != size_b ? size_a > size_b : name(a) < name(b);
+  });
+}
 
 // What a SafetensorsWriter with these arguments writes before the elements.
 struct SafetensorsHeader {
@@ -102,7 +114,7 @@ class SafetensorsReader {
  public:
   // Errors: DataLoss, saying what is wrong, for a file that breaks the format
   // in any way; Unimplemented for an element type that we don't have; those
-  // of file.h.
+  // of storage.h.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(
       const std::string& path);
 

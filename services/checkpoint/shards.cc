@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/input_file.h"
 
 namespace gshard {
 namespace {

@@ -22,9 +22,14 @@ absl::StatusOr<std::vector<TensorEntry>> WriteShard(
   ASSIGN_OR_RETURN(const auto writer,
                    CheckpointWriter::Create(target.root, target.step,
                                             target.shard, specs, faults));
-  for (const NamedTensor& named : tensors) {
+  std::vector<const NamedTensor*> in_order;
+  for (const NamedTensor& named : tensors) in_order.push_back(&named);
+  SortAsStored(
+      &in_order, [](const NamedTensor* t) { return t->tensor.type(); },
+      [](const NamedTensor* t) -> const std::string& { return t->name; });
+  for (const NamedTensor* named : in_order) {
     RETURN_IF_ERROR(check());
-    RETURN_IF_ERROR(writer->Write(named.name, named.tensor));
+    RETURN_IF_ERROR(writer->Write(named->name, named->tensor));
   }
   RETURN_IF_ERROR(check());
   return writer->Finish();

@@ -58,6 +58,11 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
   flags.Choice("log_level", &options->log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
+  flags.Text("s3_endpoint", &options->s3_endpoint, "URL",
+             "where the object store of s3:// paths is; empty: "
+             "AWS_ENDPOINT_URL, or Amazon's");
+  flags.Text("s3_region", &options->s3_region, "REGION",
+             "region of the object store; empty: AWS_REGION, or us-east-1");
   flags.Choice("probe", &options->probe, {"no", "live", "joined", "ready"},
                "instead of serving, asks the process that was started with the "
                "same flags whether it answers, takes part, or can do its work; "

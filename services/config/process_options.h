@@ -32,6 +32,10 @@ struct ProcessOptions {
   int64_t threads = 0;  // that compute, see parallel.h; 0: CpuLimit()
   std::string log_level = "info";
   SecurityOptions security = {};
+  // Of the object store of s3:// paths; empty: as the environment says. See
+  // ObjectStoreOptions.
+  std::string s3_endpoint = {};
+  std::string s3_region = {};
   // "no": the process serves. Otherwise it asks the one that was started with
   // the same flags whether it is "live", "joined" or "ready"; see Probe().
   std::string probe = "no";
@@ -47,8 +51,8 @@ struct ProcessOptions {
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --max_calls, --max_connections, --max_peer_connections, --max_held_mib,
 // --drain_seconds, --drain_delay, --max_connection_idle,
-// --max_connection_age, --threads, --log_level, --probe and the flags of
-// AddServerSecurityFlags.
+// --max_connection_age, --threads, --log_level, --s3_endpoint, --s3_region,
+// --probe and the flags of AddServerSecurityFlags.
 // `options` must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 

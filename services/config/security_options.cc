@@ -49,7 +49,8 @@ void AddClientSecurityFlags(Flags& flags, SecurityOptions* options) {
   flags.Bool("insecure", &options->insecure,
              "allow what is not safe beyond this machine: to serve there "
              "without TLS or to unknown callers, to send a token without TLS, "
-             "to sum gradients by gloo or NCCL");
+             "to sum gradients by gloo or NCCL, to use an object store without "
+             "TLS");
 }
 
 void AddServerSecurityFlags(Flags& flags, SecurityOptions* options) {

@@ -12,11 +12,11 @@
 #include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/checkpoint/file.h"
 #include "services/config/process_options.h"
 #include "services/config/training_job_proto.h"
 #include "services/coordinator/serving/visible_models.h"
 #include "services/rpc/wire/status.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 Coordinator::Coordinator(CoordinatorOptions options)

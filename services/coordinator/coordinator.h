@@ -51,8 +51,8 @@ struct CoordinatorOptions {
   // Says which models to serve besides; empty: none. See models_file.h.
   std::string models_file = {};
   absl::Duration models_file_interval = absl::Seconds(1);
-  Gauge models_file_rejected = {};       // 0 or 1; may be unset
-  GaugeFamily models_file_models = {};   // by state; likewise
+  Gauge models_file_rejected = {};      // 0 or 1; may be unset
+  GaugeFamily models_file_models = {};  // by state; likewise
 
   // Of each expert of models that do not say, 1 to kMaxReplicas.
   int64_t replicas = 1;

@@ -17,6 +17,7 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/data/line_scanner.h"
+#include "services/storage/input_file.h"
 
 namespace gshard {
 namespace {
@@ -102,24 +103,18 @@ struct FileCloser {
 absl::StatusOr<Corpus> ScanFile(const std::string& path,
                                 const CorpusOptions& options, OnPair on_pair,
                                 std::stop_token stop = {}) {
-  std::unique_ptr<FILE, FileCloser> file(fopen(path.c_str(), "rbe"));
-  if (file == nullptr) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot open ", path, ": ", strerror(errno)));
-  }
+  ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
   PairCounter counter(options, std::move(on_pair));
-  std::vector<char> buffer(256 << 10);
-  while (true) {
+  std::vector<char> buffer(file->part_bytes());
+  for (uint64_t offset = 0;;) {
     if (stop.stop_requested()) {
       return absl::CancelledError(absl::StrCat("told to stop reading ", path));
     }
-    const size_t n = fread(buffer.data(), 1, buffer.size(), file.get());
+    ASSIGN_OR_RETURN(const size_t n,
+                     file->ReadSome(offset, buffer.data(), buffer.size()));
     if (n == 0) break;
     counter.Append(absl::string_view(buffer.data(), n));
-  }
-  if (ferror(file.get())) {
-    return absl::DataLossError(
-        absl::StrCat("reading ", path, ": ", strerror(errno)));
+    offset += n;
   }
   absl::StatusOr<Corpus> counts = counter.Finish();
   if (!counts.ok()) return Annotate(counts.status(), path);

@@ -23,10 +23,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "services/checkpoint/file.h"
 #include "services/checkpoint/sha256.h"
 #include "services/data/text_reader.h"
 #include "services/data/text_report.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 

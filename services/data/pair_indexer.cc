@@ -10,11 +10,11 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/sha256.h"
 #include "services/data/line_scanner.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
 
-constexpr size_t kPartBytes = 256 << 10;
 // What PairEntry.place has room for.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 48;
 
@@ -42,7 +42,7 @@ class Indexer {
       if (stop_.stop_requested()) {
         return absl::CancelledError("told to stop before all was read");
       }
-      RETURN_IF_ERROR(reader->ReadAt(offset, kPartBytes, &part));
+      RETURN_IF_ERROR(reader->ReadAt(offset, reader->part_bytes(), &part));
       if (part.empty()) break;
       digest_.Append(part);
       scanner.Append(part);
@@ -168,6 +168,11 @@ std::string PairIndexKey(const VersionedText& text,
     absl::StrAppend(&all, file.path.size(), " ", file.path, "\n", file.language,
                     "\n", text.versions[f].bytes, "\n",
                     text.versions[f].modified_ns, "\n");
+    // Times of objects are those of seconds. Files of a disk may have other
+    // numbers on another machine.
+    if (IsObjectPath(file.path)) {
+      absl::StrAppend(&all, text.versions[f].inode, "\n");
+    }
   }
   return Sha256(all);
 }

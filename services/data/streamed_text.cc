@@ -78,23 +78,26 @@ absl::Status StreamedText::ReadFile(uint16_t file,
                                     std::vector<PieceIds>* pairs) const {
   // Opened anew, to see a file that was put in its place.
   ASSIGN_OR_RETURN(const auto reader, TextReader::Open(text_.files[file].path));
-  absl::Status status;
-  std::string line;
+  std::vector<FileRange> ranges;
+  ranges.reserve(order.size());
   for (const size_t i : order) {
-    status = ReadPair(*reader, entries[i], &line, &(*pairs)[i]);
-    if (!status.ok()) break;
+    ranges.push_back({entries[i].offset(), entries[i].bytes()});
+  }
+  const auto lines = reader->ReadRanges(ranges);
+  absl::Status status = lines.status();
+  for (size_t n = 0; n < order.size() && status.ok(); ++n) {
+    status = TakePair((*lines)[n], entries[order[n]], &(*pairs)[order[n]]);
   }
   // The better word for what went wrong.
   RETURN_IF_ERROR(reader->CheckVersion(text_.versions[file]));
   return Annotate(status, text_.files[file].path);
 }
 
-absl::Status StreamedText::ReadPair(const TextReader& reader,
-                                    const PairEntry& entry, std::string* line,
+absl::Status StreamedText::TakePair(const std::string& line,
+                                    const PairEntry& entry,
                                     PieceIds* pair) const {
-  RETURN_IF_ERROR(reader.ReadAt(entry.offset(), entry.bytes(), line));
   const ParsedLine parsed =
-      ParsePairLine(*line, text_.files[entry.shape.file].language);
+      ParsePairLine(line, text_.files[entry.shape.file].language);
   if (const auto* parts = std::get_if<PairLine>(&parsed)) {
     ASSIGN_OR_RETURN(EncodedPair encoded, encoder_.Encode(*parts));
     auto* const ids = std::get_if<PieceIds>(&encoded);

@@ -63,8 +63,8 @@ class StreamedText final : public TokenizedText {
   absl::Status ReadFile(uint16_t file, absl::Span<const PairEntry> entries,
                         absl::Span<const size_t> order,
                         std::vector<PieceIds>* pairs) const;
-  absl::Status ReadPair(const TextReader& reader, const PairEntry& entry,
-                        std::string* line, PieceIds* pair) const;
+  absl::Status TakePair(const std::string& line, const PairEntry& entry,
+                        PieceIds* pair) const;
 
   const VersionedText text_;
   const PairEncoder encoder_;

@@ -7,47 +7,47 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/storage/input_file.h"
 
 namespace gshard {
 
-// Changes with the file, unless a writer deliberately hides the change.
-struct TextVersion {
-  uint64_t inode = 0;
-  uint64_t bytes = 0;
-  int64_t modified_ns = 0;  // since 1970
-
-  bool operator==(const TextVersion&) const = default;
-};
+using TextVersion = FileVersion;
 
 class TextReader {
  public:
-  // Errors: those of services/checkpoint/file.h; FailedPrecondition if it is
+  // Errors: those of services/storage/storage.h; FailedPrecondition if it is
   // not a regular file.
   static absl::StatusOr<std::unique_ptr<TextReader>> Open(
       const std::string& path);
-  ~TextReader();
-  TextReader(const TextReader&) = delete;
-  TextReader& operator=(const TextReader&) = delete;
 
   // As it is now.
-  absl::StatusOr<TextVersion> Version() const;
+  absl::StatusOr<TextVersion> Version() const { return file_->Version(); }
 
   // FailedPrecondition unless it is `expected`.
   absl::Status CheckVersion(const TextVersion& expected) const;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_->path(); }
 
   // Up to `size` bytes at `offset`, fewer at the end of the file.
   absl::Status ReadAt(uint64_t offset, size_t size, std::string* text) const;
 
- private:
-  TextReader(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  // See InputFile.
+  absl::StatusOr<std::vector<std::string>> ReadRanges(
+      const std::vector<FileRange>& ranges) const {
+    return file_->ReadRanges(ranges);
+  }
+  size_t part_bytes() const { return file_->part_bytes(); }
 
-  const std::string path_;
-  const int fd_;
+ private:
+  explicit TextReader(std::unique_ptr<InputFile> file)
+      : file_(std::move(file)) {}
+
+  const std::unique_ptr<InputFile> file_;
 };
 
 }  // namespace gshard

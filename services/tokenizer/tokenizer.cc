@@ -1,10 +1,7 @@
 #include "services/tokenizer/tokenizer.h"
 
-#include <errno.h>
-#include <string.h>
-
-#include <fstream>
-#include <iterator>
+#include <cstdint>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,10 +9,13 @@
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
+#include "services/storage/input_file.h"
 #include "services/tokenizer/isolated_library.h"
 
 namespace gshard {
 namespace {
+
+constexpr uint64_t kMaxModelBytes = uint64_t{1} << 28;
 
 // A sink of the shim: copies what it gets into the std::string that `context`
 // points at.
@@ -39,14 +39,7 @@ std::string LanguageTag(absl::string_view language) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("cannot open ", path, ": ", strerror(errno)));
-  }
-  std::string bytes((std::istreambuf_iterator<char>(file)),
-                    std::istreambuf_iterator<char>());
+  ASSIGN_OR_RETURN(std::string bytes, ReadFile(path, kMaxModelBytes));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
       FromModelBytes(std::move(bytes));
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), path);

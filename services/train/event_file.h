@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 
@@ -45,7 +45,7 @@ class EventFile {
  public:
   // Makes `directory`/events.out.tfevents.SECONDS.`suffix` (the name must hold
   // "tfevents"; files of one directory are shown as one run, in order of
-  // name). Errors: those of checkpoint/file.h.
+  // name). Errors: those of storage/file.h.
   static absl::StatusOr<std::unique_ptr<EventFile>> Create(
       const std::string& directory, const std::string& suffix,
       double wall_time);

@@ -22,7 +22,7 @@
 #include "services/rpc/wire/status.h"
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/integration/temporary_directory.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/services/train/step_contract.h"
 
 namespace gshard {

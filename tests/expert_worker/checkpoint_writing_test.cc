@@ -14,8 +14,8 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/rpc/wire/status.h"
 #include "tests/expert_worker/session_cluster.h"
-#include "tests/services/checkpoint/disk_faults.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/disk_faults.h"
+#include "tests/services/storage/scratch_directory.h"
 
 namespace gshard {
 namespace {

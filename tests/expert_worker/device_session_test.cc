@@ -13,7 +13,7 @@
 #include "services/partition/ops/collective_ops.h"
 #include "services/train/parameter_source.h"
 #include "tests/expert_worker/session_cluster.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -16,7 +16,7 @@
 #include "services/tensor/buffer.h"
 #include "services/train/plan.h"
 #include "tests/expert_worker/training_model.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

@@ -16,8 +16,8 @@
 #include "services/rpc/wire/status.h"
 #include "services/segments/call_segment.h"
 #include "tests/integration/names_job.h"
-#include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/data/sample_text.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -47,8 +47,8 @@ std::vector<std::string> FileListViolations(
       std::smatch match;
       if (absl::StartsWith(line, "#")) {
         if (begin > 0 && listed.size() != size) {
-          bad(begin, absl::StrCat("says ", size, " files, and lists ",
-                                  listed.size()));
+          bad(begin,
+              absl::StrCat("says ", size, " files, and lists ", listed.size()));
         }
         begin = 0;
         listed.clear();

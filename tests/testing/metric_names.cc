@@ -65,7 +65,8 @@ std::vector<std::string> MetricNameViolations(
         const std::string found = it->str();
         if (IsProgram(found)) continue;
         any = true;
-        if (literals.count(found) == 0 && literals.count(MetricOf(found)) == 0) {
+        if (literals.count(found) == 0 &&
+            literals.count(MetricOf(found)) == 0) {
           violations.push_back(absl::StrCat(file.path, ":", number,
                                             ": there is no metric ", found));
         }

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/canonical_path.h"
+#include "services/storage/canonical_path.h"
 
 namespace gshard {
 namespace {

@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "services/checkpoint/canonical_path.h"
 #include "services/config/training_job.h"
 #include "services/rpc/security/caller.h"
+#include "services/storage/canonical_path.h"
 
 namespace gshard {
 

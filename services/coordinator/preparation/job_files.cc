@@ -1,18 +1,19 @@
 #include "services/coordinator/preparation/job_files.h"
 
+#include <fnmatch.h>
 #include <glob.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/input_file.h"
+#include "services/storage/object_path.h"
+#include "services/storage/storage.h"
 
 namespace gshard {
 namespace {
@@ -25,8 +26,25 @@ absl::Status CheckReadable(absl::string_view field, const std::string& path) {
       absl::StrCat(field, ": expected a readable file: ", status.message()));
 }
 
+// The objects that match a pattern in the last part of a path.
+std::vector<std::string> MatchObjects(const std::string& pattern) {
+  const size_t slash = pattern.rfind('/');
+  const std::string folder = pattern.substr(0, slash);
+  const std::string last = pattern.substr(slash + 1);
+  std::vector<std::string> paths;
+  const auto names = Storage::Of(folder).List(folder);
+  if (!names.ok()) return paths;
+  for (const std::string& name : *names) {
+    if (fnmatch(last.c_str(), name.c_str(), FNM_PERIOD) == 0) {
+      paths.push_back(absl::StrCat(folder, "/", name));
+    }
+  }
+  return paths;
+}
+
 // Paths that match, in order of name; nothing if none does.
 std::vector<std::string> Match(const std::string& pattern) {
+  if (IsObjectPath(pattern)) return MatchObjects(pattern);
   std::vector<std::string> paths;
   glob_t found;
   if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0) {
@@ -70,6 +88,12 @@ absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
 
 absl::Status FindJobFiles(TrainingJob* job) {
   TrainingData& data = job->data;
+  if (IsObjectPath(job->summary_directory)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "summary_directory: expected a folder of a disk, whose files can grow, "
+        "got ",
+        job->summary_directory));
+  }
   RETURN_IF_ERROR(CheckReadable("data.train_path", data.train_path));
   RETURN_IF_ERROR(CheckReadable("data.dev_path", data.dev_path));
   RETURN_IF_ERROR(
@@ -86,9 +110,8 @@ absl::Duration TimeToIndex(const TrainingData& data) {
   double bytes = 0;
   for (const auto& files : {TrainFiles(data), DevFiles(data)}) {
     for (const TextFile& file : files) {
-      std::error_code error;
-      const uintmax_t size = std::filesystem::file_size(file.path, error);
-      if (!error) bytes += static_cast<double>(size);
+      const auto opened = InputFile::Open(file.path);
+      if (opened.ok()) bytes += static_cast<double>((*opened)->size());
     }
   }
   return absl::Seconds(bytes / kBytesPerSecond);

@@ -9,8 +9,8 @@
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/checkpoint/file.h"
 #include "services/coordinator/preparation/job_files.h"
+#include "services/storage/storage.h"
 
 namespace gshard {
 namespace {
@@ -54,7 +54,8 @@ bool SaysThatAllIsDone(const TrainingJob& job) {
 void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
   const auto remove = [&](const std::string& directory,
                           absl::string_view prefix) {
-    const auto names = ListDirectory(directory);
+    const Storage& storage = Storage::Of(directory);
+    const auto names = storage.List(directory);
     if (!names.ok()) return;  // not made yet
     for (const std::string& name : *names) {
       if (!absl::StartsWith(name, prefix) ||
@@ -63,7 +64,7 @@ void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
         continue;
       }
       const absl::Status removed =
-          RemoveTree(absl::StrCat(directory, "/", name), claim);
+          storage.Remove(absl::StrCat(directory, "/", name), claim);
       if (!removed.ok()) {
         LogWarning("what a coordinator left half written stays",
                    {{"job", job.name}, {"status", removed}});

@@ -1,12 +1,16 @@
 #include "services/coordinator/preparation/job_tokenizers.h"
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
 #include "services/data/corpus.h"
+#include "services/storage/file.h"
+#include "services/storage/object_path.h"
+#include "services/storage/storage.h"
 #include "services/tokenizer/tokenizer.h"
 #include "services/tokenizer/trainer.h"
 
@@ -19,6 +23,14 @@ constexpr size_t kMaxTokenizerPairs = 1'000'000;
 
 std::string FileOf(const std::string& directory, absl::string_view side) {
   return absl::StrCat(directory, "/", side, ".model");
+}
+
+// Where a tokenizer is trained whose job has its folder in an object store.
+std::string LocalPath(absl::string_view side) {
+  std::error_code error;
+  const auto folder = std::filesystem::temp_directory_path(error);
+  return absl::StrCat(error ? "/tmp" : folder.string(), "/gshard-",
+                      FileOf("", side).substr(1));
 }
 
 // The bytes of a file that the job names, checked to be the checkpoint's.
@@ -64,7 +76,8 @@ absl::StatusOr<std::string> Prepare(const TrainingJob& job,
                                     absl::string_view side,
                                     const std::string& in_checkpoint,
                                     std::stop_token stop, FaultPoints* faults) {
-  RETURN_IF_ERROR(MakeDirectories(TokenizerDirectory(job), faults));
+  const Storage& storage = Storage::Of(TokenizerDirectory(job));
+  RETURN_IF_ERROR(storage.MakeFolder(TokenizerDirectory(job), faults));
   const bool is_source = side == "source";
   const std::string& named = is_source ? job.data.source_tokenizer_path
                                        : job.data.target_tokenizer_path;
@@ -75,7 +88,9 @@ absl::StatusOr<std::string> Prepare(const TrainingJob& job,
         bytes, ReadNamed(absl::StrCat("data.", side, "_tokenizer_path"), named,
                          in_checkpoint));
   } else if (bytes.empty()) {
-    const std::string trained = absl::StrCat(path, ".", UniqueDigits(), ".tmp");
+    const std::string trained =
+        absl::StrCat(IsObjectPath(path) ? LocalPath(side) : path, ".",
+                     UniqueDigits(), ".tmp");
     RETURN_IF_ERROR(Annotate(
         Train(job, is_source, !is_source || job.model.shared_vocabulary,
               is_source ? job.model.source_vocabulary_size
@@ -83,10 +98,10 @@ absl::StatusOr<std::string> Prepare(const TrainingJob& job,
               trained, stop),
         absl::StrCat(side, " tokenizer")));
     const auto read = ReadFile(trained, kMaxTokenizerBytes);
-    RETURN_IF_ERROR(RemoveTree(trained, faults));
+    RETURN_IF_ERROR(RemoveTree(trained, IsObjectPath(path) ? nullptr : faults));
     ASSIGN_OR_RETURN(bytes, read);
   }
-  RETURN_IF_ERROR(WriteFileAtomically(path, bytes, faults));
+  RETURN_IF_ERROR(storage.Write(path, bytes, faults));
   return bytes;
 }
 

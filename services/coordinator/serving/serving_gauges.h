@@ -1,5 +1,5 @@
-// ServingGauges: metrics of served models, and of their replicas that are missing
-// or not apart.
+// ServingGauges: metrics of served models, and of their replicas that are
+// missing or not apart.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
 #define SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_

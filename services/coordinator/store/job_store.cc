@@ -10,10 +10,10 @@
 #include "absl/time/time.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/file.h"
 #include "services/config/model_config_proto.h"
 #include "services/coordinator/store/progress_feed.h"
 #include "services/rpc/wire/status.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 namespace {

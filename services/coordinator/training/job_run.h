@@ -26,7 +26,6 @@
 #include "services/base/monotonic_time.h"
 #include "services/base/mutex.h"
 #include "services/base/task_queue.h"
-#include "services/checkpoint/fault_points.h"
 #include "services/config/training_job.h"
 #include "services/coordinator/membership/members.h"
 #include "services/coordinator/store/progress_feed.h"
@@ -34,6 +33,7 @@
 #include "services/coordinator/training/dense_reduction.h"
 #include "services/coordinator/training/job_mailbox.h"
 #include "services/coordinator/training/job_reporter.h"
+#include "services/storage/fault_points.h"
 
 namespace gshard {
 
@@ -86,7 +86,7 @@ struct JobEnvironment {
   std::function<std::vector<std::string>()> checkpoints_in_use = [] {
     return std::vector<std::string>();
   };
-  FaultPoints* faults = nullptr;  // see services/checkpoint/file.h
+  FaultPoints* faults = nullptr;  // see services/storage/file.h
   // Serves a checkpoint under the job's name for it; `done` on any thread.
   std::function<void(const std::string& directory,
                      std::function<void(const absl::Status&)> done)>

@@ -18,6 +18,7 @@
 #include "services/rpc/client/channel.h"
 #include "services/rpc/client/probe.h"
 #include "services/rpc/process/signal_watcher.h"
+#include "services/storage/object_client.h"
 
 namespace gshard {
 
@@ -50,6 +51,9 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
     return 1;
   }
   ApplyLogLevel(options.process);
+  ConfigureObjectStore({.endpoint = options.process.s3_endpoint,
+                        .region = options.process.s3_region,
+                        .insecure = options.process.security.insecure});
   SetLogField({"role", role});
   KeepGrpcRunning();
   const int64_t threads = options.process.threads;

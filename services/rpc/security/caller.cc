@@ -10,7 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/base/status_macros.h"
-#include "services/checkpoint/canonical_path.h"
+#include "services/storage/canonical_path.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
@@ -52,12 +53,14 @@ absl::Status CheckLimit(Role role, absl::string_view limit) {
           name, ": expected models behind the colon, 1 to ", kMaxPatternBytes,
           " letters, digits, '.', '_', '-' or '*'"));
     case Role::kTrain:
-      if (!limit.empty() && limit.front() == '/' &&
+      if (((!limit.empty() && limit.front() == '/') || IsObjectPath(limit)) &&
           limit.size() <= kMaxPathBytes && limit.find('\0') == limit.npos) {
         return absl::OkStatus();
       }
       return absl::InvalidArgumentError(
-          absl::StrCat(name, ": expected an absolute folder behind the colon"));
+          absl::StrCat(name,
+                       ": expected an absolute folder, or s3://bucket/path, "
+                       "behind the colon"));
     case Role::kExpert:
       break;
   }

@@ -9,7 +9,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "tests/client/command_run.h"
 #include "tests/services/checkpoint/checkpoint_samples.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

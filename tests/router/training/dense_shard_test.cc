@@ -16,7 +16,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/collectives/local_rendezvous.h"
 #include "services/train/job_options.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/services/train/step_contract.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

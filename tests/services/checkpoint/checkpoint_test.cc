@@ -10,9 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 #include "tests/services/checkpoint/checkpoint_samples.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

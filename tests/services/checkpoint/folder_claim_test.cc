@@ -17,9 +17,9 @@
 #include "services/base/status_macros.h"
 #include "services/checkpoint/checkpoint.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "services/checkpoint/file.h"
 #include "services/checkpoint/write_shard.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "services/storage/file.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

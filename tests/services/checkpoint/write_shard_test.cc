@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "services/checkpoint/checkpoint_folder.h"
-#include "tests/services/checkpoint/disk_faults.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/disk_faults.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

@@ -14,9 +14,9 @@
 #include "services/coordinator/coordinator_service.h"
 #include "services/rpc/server/server.h"
 #include "tests/integration/temporary_directory.h"
-#include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/fake_job.h"
 #include "tests/services/coordinator/fake_member.h"
+#include "tests/services/storage/scratch_directory.h"
 
 namespace gshard {
 

@@ -15,8 +15,8 @@
 #include "services/tokenizer/trainer.h"
 #include "services/train/job_options.h"
 #include "services/train/step_scale.h"
-#include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/fake_gradients.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

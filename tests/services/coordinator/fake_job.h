@@ -10,7 +10,7 @@
 
 #include "services/config/training_job.h"
 #include "services/train/parameter_store.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 
 namespace gshard {
 

@@ -95,9 +95,9 @@ TEST(CorpusTest, RefusesTextWithoutPairs) {
   EXPECT_THAT(
       ReadCorpus("no/such/file.tsv"),
       StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/such/file.tsv")));
-  // A folder opens, but does not read.
-  EXPECT_THAT(ReadCorpus("tests"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("tests")));
+  EXPECT_THAT(
+      ReadCorpus("tests"),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tests")));
 }
 
 // Files are read in parts: a line may lie across two of them.

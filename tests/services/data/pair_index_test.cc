@@ -17,7 +17,7 @@
 #include <fstream>
 
 #include "services/base/check.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -13,7 +13,7 @@
 #include "services/data/corpus.h"
 #include "services/data/pair_encoder.h"
 #include "services/tokenizer/trainer.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 
 namespace gshard {
 

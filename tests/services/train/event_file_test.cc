@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "services/train/crc32c.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -12,7 +12,7 @@
 #include "services/ops/cast.h"
 #include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"

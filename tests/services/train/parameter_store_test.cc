@@ -11,7 +11,7 @@
 #include "services/checkpoint/write_shard.h"
 #include "services/config/training_job.h"
 #include "services/train/job_options.h"
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -16,8 +16,8 @@
 
 #include "services/cluster/replica_placement.h"
 #include "services/coordinator/serving/served_models.h"
-#include "tests/services/checkpoint/scratch_directory.h"
 #include "tests/services/coordinator/served_models_fixture.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -14,8 +14,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/checkpoint_folder.h"
-#include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
+#include "tests/services/storage/disk_faults.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -9,9 +9,9 @@
 #include <functional>
 
 #include "services/checkpoint/checkpoint_folder.h"
-#include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/fake_job.h"
+#include "tests/services/storage/disk_faults.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -17,9 +17,9 @@
 #include "services/checkpoint/manifest.h"
 #include "services/coordinator/preparation/job_checkpoint.h"
 #include "services/coordinator/preparation/job_preparation.h"
-#include "tests/services/checkpoint/disk_faults.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/hold.h"
+#include "tests/services/storage/disk_faults.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -1,4 +1,4 @@
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 namespace {
@@ -60,6 +61,13 @@ absl::Status Reach(FaultPoints* faults, const DiskChange& change) {
   return faults == nullptr ? absl::OkStatus() : faults->Reach(change);
 }
 
+// Otherwise there would soon be a folder named "s3:".
+absl::Status CheckOfDisk(const std::string& path) {
+  if (!IsObjectPath(path)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", path, "': expected a path of a disk"));
+}
+
 }  // namespace
 
 absl::Status FileError(int error_number, absl::string_view operation,
@@ -78,6 +86,7 @@ std::string UniqueDigits() {
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(
     const std::string& path, FaultPoints* faults) {
+  RETURN_IF_ERROR(CheckOfDisk(path));
   RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kCreate, path}));
   const int fd =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -87,6 +96,7 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::CreateBeside(
     const std::string& path, FaultPoints* faults) {
+  RETURN_IF_ERROR(CheckOfDisk(path));
   const std::string beside = absl::StrCat(path, ".", UniqueDigits(), ".tmp");
   RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kCreate, beside}));
   const int fd =
@@ -136,60 +146,6 @@ absl::Status OutputFile::Close() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
-    const std::string& path) {
-  // Not blocking: a pipe of that name must not hang us.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return FileError(errno, "open", path);
-  struct stat status;
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd);
-    return absl::FailedPreconditionError(
-        absl::StrCat("open '", path, "': not a regular file"));
-  }
-  return std::unique_ptr<InputFile>(
-      new InputFile(path, fd, static_cast<uint64_t>(status.st_size)));
-}
-
-InputFile::InputFile(std::string path, int fd, uint64_t size)
-    : path_(std::move(path)), fd_(fd), size_(size) {}
-
-InputFile::~InputFile() { ::close(fd_); }
-
-absl::Status InputFile::ReadAt(uint64_t offset, void* target,
-                               size_t size) const {
-  char* to = static_cast<char*>(target);
-  while (size > 0) {
-    const ssize_t count = ::pread(fd_, to, size, static_cast<off_t>(offset));
-    if (count < 0) {
-      if (errno == EINTR) continue;
-      return FileError(errno, "read", path_);
-    }
-    if (count == 0) {
-      return absl::DataLossError(absl::StrCat("read '", path_, "': the file ",
-                                              "ends at byte ", offset, ", ",
-                                              size, " bytes too early"));
-    }
-    to += count;
-    offset += count;
-    size -= count;
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path,
-                                     uint64_t max_bytes) {
-  ASSIGN_OR_RETURN(const auto file, InputFile::Open(path));
-  if (file->size() > max_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("read '", path, "': expected at most ", max_bytes,
-                     " bytes, got ", file->size()));
-  }
-  std::string bytes(file->size(), '\0');
-  RETURN_IF_ERROR(file->ReadAt(0, bytes.data(), bytes.size()));
-  return bytes;
-}
-
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::string_view bytes, FaultPoints* faults) {
   ASSIGN_OR_RETURN(const auto file, OutputFile::CreateBeside(path, faults));
@@ -211,6 +167,7 @@ absl::Status RenamePath(const std::string& from, const std::string& to,
 }
 
 absl::Status MakeDirectories(const std::string& path, FaultPoints* faults) {
+  RETURN_IF_ERROR(CheckOfDisk(path));
   if (IsDirectory(path)) return absl::OkStatus();
   const std::string parent = DirectoryOf(path);
   if (parent != path) RETURN_IF_ERROR(MakeDirectories(parent, faults));

@@ -1,10 +1,11 @@
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "tests/services/checkpoint/scratch_directory.h"
+#include "services/storage/storage.h"
+#include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {

@@ -1,7 +1,7 @@
 // A directory of a test's own, removed afterwards, and damage to files in it.
 
-#ifndef TESTS_SERVICES_CHECKPOINT_SCRATCH_DIRECTORY_H_
-#define TESTS_SERVICES_CHECKPOINT_SCRATCH_DIRECTORY_H_
+#ifndef TESTS_SERVICES_STORAGE_SCRATCH_DIRECTORY_H_
+#define TESTS_SERVICES_STORAGE_SCRATCH_DIRECTORY_H_
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "services/base/check.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 
@@ -57,4 +57,4 @@ inline void Poke(const std::string& path, size_t offset, char byte) {
 
 }  // namespace gshard
 
-#endif  // TESTS_SERVICES_CHECKPOINT_SCRATCH_DIRECTORY_H_
+#endif  // TESTS_SERVICES_STORAGE_SCRATCH_DIRECTORY_H_

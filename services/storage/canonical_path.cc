@@ -1,4 +1,4 @@
-#include "services/checkpoint/canonical_path.h"
+#include "services/storage/canonical_path.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "services/checkpoint/file.h"
+#include "services/base/status_macros.h"
+#include "services/storage/file.h"
+#include "services/storage/object_path.h"
 
 namespace gshard {
 
@@ -18,6 +20,10 @@ absl::StatusOr<std::string> CanonicalPath(absl::string_view path) {
     return absl::InvalidArgumentError(
         absl::StrCat("expected a path of 1 to ", kMaxPathBytes,
                      " bytes without NUL, got ", path.size(), " bytes"));
+  }
+  if (IsObjectPath(path)) {
+    ASSIGN_OR_RETURN(const ObjectPath object, ParseObjectPath(path));
+    return object.Text();
   }
   std::error_code error;
   fs::path there = fs::absolute(std::string(path), error);

@@ -1,7 +1,7 @@
 // Disks that fail: each stops a writer at a chosen change, in its own way.
 
-#ifndef TESTS_SERVICES_CHECKPOINT_DISK_FAULTS_H_
-#define TESTS_SERVICES_CHECKPOINT_DISK_FAULTS_H_
+#ifndef TESTS_SERVICES_STORAGE_DISK_FAULTS_H_
+#define TESTS_SERVICES_STORAGE_DISK_FAULTS_H_
 
 #include <signal.h>
 #include <unistd.h>
@@ -20,8 +20,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
-#include "services/checkpoint/fault_points.h"
-#include "services/checkpoint/file.h"
+#include "services/storage/fault_points.h"
+#include "services/storage/file.h"
 
 namespace gshard {
 
@@ -267,4 +267,4 @@ class PowerLoss : public FaultPoints {
 
 }  // namespace gshard
 
-#endif  // TESTS_SERVICES_CHECKPOINT_DISK_FAULTS_H_
+#endif  // TESTS_SERVICES_STORAGE_DISK_FAULTS_H_

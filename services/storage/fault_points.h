@@ -6,8 +6,8 @@
 // an object that counts the changes, records their order, and makes one of them
 // fail, or ends the process there (tests/services/checkpoint/faults_test.cc).
 
-#ifndef SERVICES_CHECKPOINT_FAULT_POINTS_H_
-#define SERVICES_CHECKPOINT_FAULT_POINTS_H_
+#ifndef SERVICES_STORAGE_FAULT_POINTS_H_
+#define SERVICES_STORAGE_FAULT_POINTS_H_
 
 #include <cstdint>
 #include <string>
@@ -46,4 +46,4 @@ class FaultPoints {
 
 }  // namespace gshard
 
-#endif  // SERVICES_CHECKPOINT_FAULT_POINTS_H_
+#endif  // SERVICES_STORAGE_FAULT_POINTS_H_

@@ -1,6 +1,6 @@
-// Files as checkpoints need them: written in full or not at all, read at
-// offsets, and every failure of the system as the status code that says what
-// to do about it.
+// Files of a disk: every failure of the system as the status code that says
+// what to do about it. What may as well be in an object store is read and
+// written through storage.h.
 //
 // Errors of every function here, by what the system said:
 //   NOT_FOUND           no such file or directory
@@ -9,14 +9,15 @@
 //   PERMISSION_DENIED   permissions, or a read-only file system
 //   DATA_LOSS           the device failed, or the file is shorter than asked
 //   FAILED_PRECONDITION a directory where a file should be, or the reverse
-//   INVALID_ARGUMENT    a name is longer than any may be
+//   INVALID_ARGUMENT    a name is longer than any may be, or is that of an
+//                       object: what is asked for takes a disk
 //   UNAVAILABLE         anything else
 //
 // Functions that change the disk take an object that is consulted before each
 // change (fault_points.h), or null; it must outlive them.
 
-#ifndef SERVICES_CHECKPOINT_FILE_H_
-#define SERVICES_CHECKPOINT_FILE_H_
+#ifndef SERVICES_STORAGE_FILE_H_
+#define SERVICES_STORAGE_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "services/checkpoint/fault_points.h"
+#include "services/storage/fault_points.h"
 
 namespace gshard {
 
@@ -76,38 +77,6 @@ class OutputFile {
   uint64_t end_ = 0;
 };
 
-// A file being read. Thread-safe.
-class InputFile {
- public:
-  // Errors: as above; FAILED_PRECONDITION if it is not a regular file.
-  static absl::StatusOr<std::unique_ptr<InputFile>> Open(
-      const std::string& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  // Bytes in the file when it was opened.
-  uint64_t size() const { return size_; }
-
-  // Reads exactly `size` bytes at `offset`. Errors: DATA_LOSS if the file ends
-  // before.
-  absl::Status ReadAt(uint64_t offset, void* target, size_t size) const;
-
-  const std::string& path() const { return path_; }
-
- private:
-  InputFile(std::string path, int fd, uint64_t size);
-
-  const std::string path_;
-  const int fd_;
-  const uint64_t size_;
-};
-
-// The whole file. Errors: RESOURCE_EXHAUSTED if it is longer than `max_bytes`,
-// of which nothing is then read.
-absl::StatusOr<std::string> ReadFile(const std::string& path,
-                                     uint64_t max_bytes);
-
 // Puts `bytes` at `path` so that a reader, even after a crash, sees either all
 // of them or what was there before: written beside, synced, renamed.
 absl::Status WriteFileAtomically(const std::string& path,
@@ -139,4 +108,4 @@ bool IsDirectory(const std::string& path);
 
 }  // namespace gshard
 
-#endif  // SERVICES_CHECKPOINT_FILE_H_
+#endif  // SERVICES_STORAGE_FILE_H_

@@ -1,0 +1,175 @@
+#include "services/storage/folder_storage.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/storage/file.h"
+
+namespace gshard {
+namespace {
+
+class DiskFile final : public InputFile {
+ public:
+  DiskFile(std::string path, int fd, uint64_t size)
+      : InputFile(std::move(path), size), fd_(fd) {}
+  ~DiskFile() override { ::close(fd_); }
+
+  absl::StatusOr<size_t> ReadSome(uint64_t offset, void* target,
+                                  size_t size) const override {
+    char* const to = static_cast<char*>(target);
+    size_t done = 0;
+    while (done < size) {
+      const ssize_t count = ::pread(fd_, to + done, size - done,
+                                    static_cast<off_t>(offset + done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return FileError(errno, "read", path());
+      if (count == 0) break;
+      done += static_cast<size_t>(count);
+    }
+    return done;
+  }
+
+  absl::StatusOr<FileVersion> Version() const override {
+    struct stat status;
+    if (::fstat(fd_, &status) != 0) return FileError(errno, "look at", path());
+    return FileVersion{
+        .inode = status.st_ino,
+        .bytes = static_cast<uint64_t>(status.st_size),
+        .modified_ns = status.st_mtim.tv_sec * int64_t{1'000'000'000} +
+                       status.st_mtim.tv_nsec};
+  }
+
+  size_t part_bytes() const override { return 256 << 10; }
+
+ private:
+  const int fd_;
+};
+
+class NewDiskFile final : public NewFile {
+ public:
+  NewDiskFile(std::string path, std::unique_ptr<OutputFile> file,
+              FaultPoints* faults)
+      : path_(std::move(path)), file_(std::move(file)), faults_(faults) {}
+  ~NewDiskFile() override {
+    if (!finished_) RemoveTree(file_->path(), faults_).IgnoreError();
+  }
+
+  absl::Status WriteAt(uint64_t offset, absl::string_view bytes) override {
+    return file_->WriteAt(offset, bytes);
+  }
+
+  absl::Status Finish() override {
+    RETURN_IF_ERROR(file_->Sync());
+    RETURN_IF_ERROR(file_->Close());
+    RETURN_IF_ERROR(RenamePath(file_->path(), path_, faults_));
+    finished_ = true;
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::string path_;
+  const std::unique_ptr<OutputFile> file_;  // beside `path_`
+  FaultPoints* const faults_;
+  bool finished_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<InputFile>> FolderStorage::Open(
+    const std::string& path) const {
+  // Not blocking: a pipe of that name must not hang us.
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return FileError(errno, "open", path);
+  struct stat status;
+  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(fd);
+    return absl::FailedPreconditionError(
+        absl::StrCat("open '", path, "': not a regular file"));
+  }
+  return std::make_unique<DiskFile>(path, fd,
+                                    static_cast<uint64_t>(status.st_size));
+}
+
+absl::StatusOr<std::unique_ptr<NewFile>> FolderStorage::Create(
+    const std::string& path, uint64_t, FaultPoints* faults) const {
+  ASSIGN_OR_RETURN(auto file, OutputFile::CreateBeside(path, faults));
+  return std::make_unique<NewDiskFile>(path, std::move(file), faults);
+}
+
+absl::Status FolderStorage::Write(const std::string& path,
+                                  absl::string_view bytes,
+                                  FaultPoints* faults) const {
+  return WriteFileAtomically(path, bytes, faults);
+}
+
+absl::Status FolderStorage::MakeFolder(const std::string& path,
+                                       FaultPoints* faults) const {
+  return MakeDirectories(path, faults);
+}
+
+absl::StatusOr<std::vector<std::string>> FolderStorage::List(
+    const std::string& path) const {
+  return ListDirectory(path);
+}
+
+absl::Status FolderStorage::Remove(const std::string& path,
+                                   FaultPoints* faults) const {
+  return RemoveTree(path, faults);
+}
+
+std::string FolderStorage::DraftOf(const std::string& folder) const {
+  return absl::StrCat(folder, kDraftSuffix);
+}
+
+absl::StatusOr<bool> FolderStorage::IsCommitted(const std::string& folder,
+                                                absl::string_view) const {
+  return IsDirectory(folder);
+}
+
+absl::Status FolderStorage::Commit(const std::string& folder,
+                                   absl::string_view marker,
+                                   absl::string_view bytes,
+                                   FaultPoints* faults) const {
+  const std::string draft = DraftOf(folder);
+  RETURN_IF_ERROR(
+      WriteFileAtomically(absl::StrCat(draft, "/", marker), bytes, faults));
+  return RenamePath(draft, folder, faults);
+}
+
+absl::Status FolderStorage::RemoveDraft(const std::string& folder,
+                                        absl::string_view,
+                                        FaultPoints* faults) const {
+  return RemoveTree(DraftOf(folder), faults);
+}
+
+absl::StatusOr<std::vector<StoredFolder>> FolderStorage::ListFolders(
+    const std::string& root, absl::string_view) const {
+  ASSIGN_OR_RETURN(const auto names, ListDirectory(root));
+  std::vector<StoredFolder> folders;
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(root, "/", name);
+    if (!IsDirectory(path)) continue;
+    const size_t dot = std::min(name.find('.'), name.size());
+    folders.push_back({name.substr(0, dot), name.substr(dot), path});
+  }
+  return folders;
+}
+
+absl::StatusOr<std::string> FolderStorage::SetAside(const std::string& root,
+                                                    const StoredFolder& folder,
+                                                    absl::string_view suffix,
+                                                    absl::string_view,
+                                                    FaultPoints* faults) const {
+  const std::string aside = absl::StrCat(root, "/", folder.name, suffix);
+  RETURN_IF_ERROR(RemoveTree(aside, faults));
+  RETURN_IF_ERROR(RenamePath(folder.path, aside, faults));
+  return aside;
+}
+
+}  // namespace gshard

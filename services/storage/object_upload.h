@@ -1,0 +1,70 @@
+// ObjectUpload: an object that is streamed to its store, in parts of which a
+// few travel at a time.
+
+#ifndef SERVICES_STORAGE_OBJECT_UPLOAD_H_
+#define SERVICES_STORAGE_OBJECT_UPLOAD_H_
+
+#include <cstdint>
+#include <deque>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "services/storage/fault_points.h"
+#include "services/storage/object_client.h"
+#include "services/storage/object_path.h"
+#include "services/storage/storage.h"
+
+namespace gshard {
+
+// The bytes of a part of an object of `bytes`: `smallest`, or what makes it
+// 10,000 parts.
+uint64_t UploadPartBytes(uint64_t bytes, uint64_t smallest);
+
+// Holds four parts at most, of 16 MiB each unless the object has more than
+// 160 GB. One that fits in a part is a single request. `faults` are asked
+// before each part (kWrite), before the object comes to be (kCreate) and before
+// an upload is given up (kRemove). Not thread-safe.
+class ObjectUpload final : public NewFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<ObjectUpload>> Begin(
+      std::shared_ptr<ObjectClient> client, ObjectPath path, uint64_t bytes,
+      FaultPoints* faults);
+  ~ObjectUpload() override;
+
+  absl::Status WriteAt(uint64_t offset, absl::string_view bytes) override;
+  absl::Status Finish() override;
+
+ private:
+  struct Part {
+    std::string bytes;
+    std::future<absl::StatusOr<std::string>> etag;
+  };
+
+  ObjectUpload(std::shared_ptr<ObjectClient> client, ObjectPath path,
+               uint64_t bytes, FaultPoints* faults);
+  absl::Status SendPart();
+  absl::Status AwaitPart();  // the oldest that travels
+  absl::Status Reach(DiskChange::Kind kind, uint64_t offset,
+                     absl::string_view bytes) const;
+
+  const std::shared_ptr<ObjectClient> client_;
+  const ObjectPath path_;
+  const uint64_t bytes_;
+  const uint64_t part_bytes_;
+  FaultPoints* const faults_;
+  std::string upload_;  // empty: a single request
+  std::string buffer_;  // of the next part
+  uint64_t end_ = 0;    // of what was written
+  std::deque<Part> travelling_;
+  std::vector<std::string> etags_;
+  bool over_ = false;  // nothing is left to be given up
+};
+
+}  // namespace gshard
+
+#endif  // SERVICES_STORAGE_OBJECT_UPLOAD_H_

@@ -1,0 +1,197 @@
+#!/bin/bash
+# Trains a job from and to an object store, through a store that resets
+# connections, loses answers and asks to slow down, with its coordinator killed
+# on the way, and compares the last checkpoint with that of the same job on
+# folders, tensor by tensor.
+#
+#   tests/deploy/storage.sh            the whole, two minutes; the store is moto,
+#                                      from PyPI, in a virtual environment
+#   tests/deploy/storage.sh --quick    the tests of storage against a store in
+#                                      their own process, seconds
+#
+#   --programs DIR   folder of the programs (build/dev/bin)
+#   --steps N        steps of the job (60)
+#
+# packages: python3 python3-venv
+#
+# Ends with 0 if all held, 77 if it lacks tools or programs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+programs=build/dev/bin steps=60 quick=
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --quick) quick=yes; shift ;;
+    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
+    --steps) steps=${2:?--steps takes a number}; shift 2 ;;
+    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
+  esac
+done
+
+lacks() {
+  echo "lacks $1" >&2
+  exit 77
+}
+
+if [[ -n $quick ]]; then
+  for test in storage_test checkpoint_test; do
+    [[ -x $programs/../tests/$test ]] || lacks "$programs/../tests/$test"
+  done
+  "$programs/../tests/storage_test" --gtest_brief=1 2> /dev/null
+  "$programs/../tests/checkpoint_test" --gtest_brief=1 \
+    --gtest_filter='ObjectCheckpointTest.*' 2> /dev/null
+  exit 0
+fi
+
+for program in gshard gshard_coordinator gshard_router gshard_expert_worker; do
+  [[ -x $programs/$program ]] || lacks "$programs/$program"
+done
+python=$(command -v python3) || lacks python3
+
+scratch=$(mktemp -d)
+pids=()
+system=
+cleanup() {
+  local pid
+  for pid in "${pids[@]}" $system; do
+    kill -KILL "$pid" 2> /dev/null || true
+  done
+  wait 2> /dev/null || true
+  rm -rf "$scratch"
+}
+trap cleanup EXIT
+trap 'exit 2' INT TERM
+
+fail() {
+  echo "FAILED: $1" >&2
+  tail -n 5 "$scratch"/*.log "$scratch"/*/logs/coordinator*.log >&2 || true
+  exit 1
+}
+
+"$python" -m venv "$scratch/venv" 2> "$scratch/venv.log" || lacks python3-venv
+"$scratch/venv/bin/pip" install --quiet 'moto[server]==5.*' \
+  > "$scratch/pip.log" 2>&1 || lacks "moto, from PyPI"
+
+free_port() {
+  "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
+print(s.getsockname()[1])'
+}
+store_port=$(free_port) proxy_port=$(free_port)
+export AWS_ACCESS_KEY_ID=testing AWS_SECRET_ACCESS_KEY=testing
+export AWS_REGION=us-east-1
+# What the checks themselves ask goes by the proxy, too.
+export AWS_ENDPOINT_URL=http://127.0.0.1:$proxy_port
+
+"$scratch/venv/bin/moto_server" -H 127.0.0.1 -p "$store_port" \
+  > "$scratch/store.log" 2>&1 &
+pids+=($!)
+"$python" tests/deploy/storage_proxy.py "$proxy_port" "$store_port" \
+  "$scratch/faults" 2> "$scratch/proxy.log" &
+pids+=($!)
+
+# PYTHON: runs it with `s3`, past the proxy.
+in_store() {
+  "$scratch/venv/bin/python" -c "import boto3, sys
+s3 = boto3.client('s3', endpoint_url='http://127.0.0.1:$store_port')
+$1"
+}
+for ((i = 0; i < 100; ++i)); do
+  in_store "s3.create_bucket(Bucket='gshard')" 2> /dev/null && break
+  sleep 0.2
+done
+head -n 3000 tests/data/names.tsv > "$scratch/train.tsv"
+in_store "s3.upload_file('$scratch/train.tsv', 'gshard', 'text/train.tsv')"
+
+# CHECKPOINTS TEXT: the job.
+job() {
+  cat << TEXT
+name: "storage"
+model {
+  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
+  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
+  source_vocabulary_size: 300 target_vocabulary_size: 300
+  shared_vocabulary: true
+}
+data { train_path: "$2" }
+steps: $steps
+microbatches_per_step: 2
+tokens_per_microbatch: 256
+max_length: 48
+adam {}
+schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
+checkpoint { directory: "$1" every_steps: 5 keep: 2 }
+recovery { max_recoveries: 1000 replacement_wait_ms: 200 }
+TEXT
+}
+
+# NAME: starts the system in a folder of that name; `system` is its process.
+start() {
+  "$programs/gshard" up --processes --routers 1 --workers 2 \
+    --directory "$scratch/$1" --state_directory "$scratch/$1/state" \
+    >> "$scratch/$1.log" 2>&1 &
+  system=$!
+  client wait > /dev/null || fail "the system did not start"
+}
+client() { "$programs/gshard" "$@" --directory "$scratch/$run"; }
+stop() {
+  kill -TERM "$system"
+  wait "$system" || true
+  system=
+}
+step() {
+  { client jobs --json || true; } 2> /dev/null |
+    sed -n 's/.*"step":"\{0,1\}\([0-9]*\).*/\1/p' | head -n 1
+}
+state() {
+  { client jobs || true; } 2> /dev/null | awk 'NR == 2 { print $3 }'
+}
+
+run=folders
+start "$run"
+job "$scratch/folders/checkpoints" "$scratch/train.tsv" > "$scratch/a.textproto"
+client train "$scratch/a.textproto" --follow > "$scratch/a.log" 2>&1 ||
+  fail "the job on folders failed"
+stop
+
+run=objects
+start "$run"
+job s3://gshard/run s3://gshard/text/train.tsv > "$scratch/b.textproto"
+client train "$scratch/b.textproto" > "$scratch/b.log" 2>&1 ||
+  fail "the job on objects was refused"
+for ((i = 0; i < 3000; ++i)); do
+  at=$(step)
+  [[ ${at:-0} -ge 12 ]] && break
+  [[ $(state) != failed ]] || fail "the job on objects failed"
+  sleep 0.1
+done
+[[ ${at:-0} -ge 12 && $at -lt $steps ]] ||
+  fail "the coordinator was to be killed between steps 12 and $steps, not $at"
+pkill -KILL -P "$system" -x gshard_coordina || fail "no coordinator to kill"
+wait "$system" || true
+echo "coordinator killed at step $at"
+start "$run"
+for ((i = 0; i < 3000; ++i)); do
+  case $(state) in
+    done | completed | succeeded) break ;;
+    failed) fail "the job failed after the coordinator was killed" ;;
+  esac
+  sleep 0.1
+done
+stop
+
+last=step-$(printf %08d "$steps")
+"$programs/gshard" checkpoint verify "s3://gshard/run/$last" ||
+  fail "the last checkpoint is not sound"
+"$programs/gshard" checkpoint diff "$scratch/folders/checkpoints/$last" \
+  "s3://gshard/run/$last" || fail "the checkpoints differ"
+"$programs/gshard" checkpoint inspect s3://gshard/run
+for fault in slow lost reset cut; do
+  grep -q "^$fault " "$scratch/faults" || fail "no request was $fault"
+done
+kept=$(in_store "print(*sorted({o['Key'].split('/')[1] for o in
+  s3.list_objects_v2(Bucket='gshard', Prefix='run/step-')['Contents']}))")
+[[ $kept == "step-$(printf %08d $((steps - 5))) $last" ]] ||
+  fail "expected the last two checkpoints, got $kept"
+echo "identical, through $(grep -vc '^passed' "$scratch/faults") faults in" \
+     "$(wc -l < "$scratch/faults") requests"

@@ -1,0 +1,120 @@
+#include "services/storage/credentials.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/storage/http_client.h"
+#include "tests/services/storage/fake_object_store.h"
+#include "tests/services/storage/scratch_directory.h"
+#include "tests/testing/status_matchers.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kFile[] =
+    "# keys\n[default]\naws_access_key_id = A\naws_secret_access_key=B==\n"
+    "[team]\n aws_access_key_id=C\naws_secret_access_key=D\n"
+    "aws_session_token = E\n[half]\naws_access_key_id=F\n";
+
+class CredentialsTest : public ::testing::Test {
+ protected:
+  CredentialSource Source() {
+    return CredentialSource(store_.options().endpoint, &http_,
+                            [this](const char* name) { return env_[name]; });
+  }
+  void AnswerRole(absl::Duration lasts, const std::string& key = "ROLE") {
+    store_.SetRoleAnswer(absl::StrCat(
+        "<AssumeRoleWithWebIdentityResponse xmlns='x'>"
+        "<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>",
+        key,
+        "</AccessKeyId><SecretAccessKey>S</SecretAccessKey>"
+        "<SessionToken>T</SessionToken><Expiration>",
+        absl::FormatTime(absl::RFC3339_sec, absl::Now() + lasts,
+                         absl::UTCTimeZone()),
+        "</Expiration></Credentials></AssumeRoleWithWebIdentityResult>"
+        "</AssumeRoleWithWebIdentityResponse>"));
+  }
+
+  ScratchDirectory scratch_;
+  FakeObjectStore store_;
+  HttpClient http_;
+  std::map<std::string, std::string> env_;
+};
+
+TEST(CredentialsFileTest, HasSections) {
+  ASSERT_OK_AND_ASSIGN(StoreCredentials found,
+                       ParseCredentialsFile(kFile, "default"));
+  EXPECT_EQ(found.key_id, "A");
+  EXPECT_EQ(found.secret, "B==");
+  EXPECT_EQ(found.token, "");
+  ASSERT_OK_AND_ASSIGN(found, ParseCredentialsFile(kFile, "team"));
+  EXPECT_EQ(found.key_id, "C");
+  EXPECT_EQ(found.token, "E");
+  for (const char* profile : {"half", "other"}) {
+    EXPECT_THAT(ParseCredentialsFile(kFile, profile),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr(profile)));
+  }
+}
+
+TEST_F(CredentialsTest, TheEnvironmentComesFirstAndTheFileLast) {
+  Spill(scratch_ / "keys", kFile);
+  env_["AWS_SHARED_CREDENTIALS_FILE"] = scratch_ / "keys";
+  env_["AWS_PROFILE"] = "team";
+  ASSERT_OK_AND_ASSIGN(StoreCredentials found, Source().Get());
+  EXPECT_EQ(found.key_id, "C");
+  env_["AWS_ACCESS_KEY_ID"] = "X";
+  env_["AWS_SECRET_ACCESS_KEY"] = "Y";
+  ASSERT_OK_AND_ASSIGN(found, Source().Get());
+  EXPECT_EQ(found.key_id, "X");
+}
+
+TEST_F(CredentialsTest, WithoutAnySaysWhatIsExpected) {
+  env_["HOME"] = scratch_.path();
+  EXPECT_THAT(Source().Get(),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("AWS_ACCESS_KEY_ID"),
+                             HasSubstr(scratch_ / ".aws/credentials"))));
+}
+
+TEST_F(CredentialsTest, ARoleIsAssumedBeforeItExpires) {
+  Spill(scratch_ / "token", "secret token\n");
+  env_["AWS_WEB_IDENTITY_TOKEN_FILE"] = scratch_ / "token";
+  EXPECT_THAT(Source().Get(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                       HasSubstr("AWS_ROLE_ARN")));
+  env_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/x";
+  CredentialSource source = Source();
+  EXPECT_THAT(source.Get(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                     AllOf(HasSubstr("InvalidIdentityToken"),
+                                           Not(HasSubstr("secret token")))));
+  AnswerRole(absl::Hours(1));
+  ASSERT_OK_AND_ASSIGN(StoreCredentials found, source.Get());
+  EXPECT_EQ(found.key_id, "ROLE");
+  EXPECT_EQ(found.secret, "S");
+  EXPECT_EQ(found.token, "T");
+  AnswerRole(absl::Minutes(1), "SHORT");
+  ASSERT_OK_AND_ASSIGN(found, source.Get());
+  EXPECT_EQ(found.key_id, "ROLE");
+  source.Forget();
+  ASSERT_OK_AND_ASSIGN(found, source.Get());
+  EXPECT_EQ(found.key_id, "SHORT");
+  // Good for a minute, in which a better one is asked for and may fail to come.
+  store_.SetRoleAnswer("<x/>");
+  ASSERT_OK_AND_ASSIGN(found, source.Get());
+  EXPECT_EQ(found.key_id, "SHORT");
+  AnswerRole(absl::Hours(1), "NEXT");
+  ASSERT_OK_AND_ASSIGN(found, source.Get());
+  EXPECT_EQ(found.key_id, "NEXT");
+}
+
+}  // namespace
+}  // namespace gshard

@@ -1,0 +1,101 @@
+// FakeObjectStore: a store that speaks S3, in this process, on loopback. It
+// checks the signature of every request, heeds conditions, and fails as it is
+// told to. Its clock stands still but for Advance().
+
+#ifndef TESTS_SERVICES_STORAGE_FAKE_OBJECT_STORE_H_
+#define TESTS_SERVICES_STORAGE_FAKE_OBJECT_STORE_H_
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "services/base/mutex.h"
+#include "services/storage/object_client.h"
+
+namespace gshard {
+
+class FakeObjectStore {
+ public:
+  enum class Fault {
+    kNone,
+    kReset,      // the connection, before anything is done
+    kLost,       // what is asked for is done, and the connection reset
+    kTruncate,   // of the answer half of the body comes
+    kSlowDown,   // 503
+    kInternal,   // 500
+    kRefused,    // 403
+    kLateError,  // 200, with an error in the body
+  };
+  // "PUT bucket/key?query".
+  using OnRequest = std::function<Fault(const std::string& request)>;
+
+  FakeObjectStore();
+  ~FakeObjectStore();
+
+  // The options of a client of this store, which tries again at once.
+  ObjectStoreOptions options() const;
+  // Makes the process's client one of this store, by its credentials.
+  void Use() const;
+
+  void SetOnRequest(OnRequest on_request);
+  void IgnoreConditions() { heeds_conditions_ = false; }
+  void Advance(absl::Duration time);
+
+  std::vector<std::string> Requests() const;
+  // "bucket/key" of all objects.
+  std::vector<std::string> Keys() const;
+  std::string Bytes(const std::string& key) const;
+  void Set(const std::string& key, const std::string& bytes);
+  size_t OpenUploads() const;
+  // The answer to a POST to "/", for roles.
+  void SetRoleAnswer(std::string xml) { role_answer_ = std::move(xml); }
+
+  static constexpr char kKeyId[] = "AKIDEXAMPLE";
+  static constexpr char kSecret[] = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
+
+ private:
+  struct Object {
+    std::string bytes, etag;
+    absl::Time modified;
+  };
+  struct Upload {
+    std::string key;
+    std::map<int, std::string> parts;
+  };
+  struct Request;
+  struct Answer;
+
+  void Accept();
+  void Serve(int connection);
+  bool ServeOne(int connection, std::string* buffer);
+  Answer Handle(const Request& request);
+  Answer HandleUpload(const Request& request, const std::string& key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Answer List(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string Store(const std::string& key, std::string bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  int listener_ = -1;
+  int port_ = 0;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> heeds_conditions_{true};
+  std::string role_answer_;
+  mutable Mutex mutex_;
+  absl::Time now_ ABSL_GUARDED_BY(mutex_);
+  OnRequest on_request_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> requests_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Object> objects_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Upload> uploads_ ABSL_GUARDED_BY(mutex_);
+  int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<int> connections_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
+  std::thread acceptor_;
+};
+
+}  // namespace gshard
+
+#endif  // TESTS_SERVICES_STORAGE_FAKE_OBJECT_STORE_H_
