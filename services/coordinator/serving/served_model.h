@@ -50,7 +50,7 @@ struct HeldSession {
 struct ObservedMember {
   Member member;
   std::map<std::string, HeldSession> sessions;
-  // Of one that wants to leave: those of its last heartbeat.
+  // Those of its last heartbeat.
   std::set<std::string> reported = {};
 
   // Experts are placed on it: a worker that does not want to leave.

@@ -285,13 +285,9 @@ void ServedModels::Observe() {
         .sessions = std::move(before[KeyOf(member)].sessions)};
   }
   for (auto& [session, model] : desired_.models) FindKept(&model, &members_);
-  const auto wants_to_leave = [](const auto& member) {
-    return member.second.member.leaving;
-  };
-  if (std::none_of(members_.begin(), members_.end(), wants_to_leave)) return;
   std::map<std::string, std::set<std::string>> reported = SessionsReported();
   for (auto& [key, member] : members_) {
-    if (member.member.leaving) member.reported = std::move(reported[key.name]);
+    member.reported = std::move(reported[key.name]);
   }
 }
 

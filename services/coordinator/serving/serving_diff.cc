@@ -211,6 +211,7 @@ void ReleaseOthers(
   std::set<std::string> with_routers, changing, settled;
   for (const auto& [key, member] : members) {
     if (!IsRouter(member)) continue;
+    with_routers.insert(member.reported.begin(), member.reported.end());
     for (const auto& [session, held] : member.sessions) {
       if (held.state != State::kUnknown || held.reports > 0) {
         with_routers.insert(session);

@@ -50,9 +50,13 @@ std::set<std::string> ModelsOn(const MemberKey& key,
   // An earlier coordinator may have told routers of what it has besides.
   for (const std::string& session : worker.reported) {
     const auto model = desired.models.find(ModelOf(session));
-    const bool may_be_called = model != desired.models.end() &&
-                               model->second.may_serve() &&
-                               !IsSettled(members, model->second);
+    const bool is_wanted = model != desired.models.end();
+    if (is_wanted && IsSettled(members, model->second)) continue;
+    const bool may_be_called =
+        (is_wanted && model->second.may_serve()) ||
+        std::any_of(members.begin(), members.end(), [&](const auto& member) {
+          return member.second.reported.contains(ModelOf(session));
+        });
     if (may_be_called || desired.awaited.contains(NameOf(session))) {
       models.insert(ModelOf(session));
     }

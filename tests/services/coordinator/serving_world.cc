@@ -58,13 +58,13 @@ void ServingWorld::AskToLeave(const std::string& name) {
   log.push_back(absl::StrCat("  ", name, " wants to leave"));
   Process& process = processes.at(name);
   process.leaving = true;
-  Hear(process);
+  for (const auto& [other, heard] : processes) Hear(heard);
 }
 
 void ServingWorld::Hear(const Process& process) {
   ObservedMember& member = members.at(KeyOf(process.member));
   member.member.leaving = process.leaving;
-  if (process.leaving) member.reported = process.sessions;
+  member.reported = process.sessions;
 }
 
 bool ServingWorld::IsCalled(const Process& router,
@@ -286,6 +286,7 @@ void ServingWorld::Answer(const std::string& member, const std::string& session,
   OnReplied(outcome, process.member.info.role, absl::Seconds(1),
             model == desired.models.end() ? nullptr : &model->second,
             &members.at(command.member).sessions[command.session]);
+  Hear(process);
 }
 
 std::vector<std::string> ServingWorld::Settle() {
@@ -331,6 +332,7 @@ void ServingWorld::Restart() {
   for (auto& [name, process] : processes) {
     process.member.incarnation = ++last_incarnation_;
     members[KeyOf(process.member)].member = process.member;
+    members[KeyOf(process.member)].reported = process.sessions;
     // Joining again is not starting again: workers are where they were.
     for (auto& [router, other] : processes) {
       for (auto& [session, placement] : other.placements) {
@@ -343,7 +345,9 @@ void ServingWorld::Restart() {
   }
   for (const auto& [session, model] : before.models) {
     // What is kept once a model is served; placements are, as they are made.
-    if (model.phase != ServedModel::Phase::kAnswering) continue;
+    if (model.phase != ServedModel::Phase::kAnswering && !model.adopted) {
+      continue;
+    }
     ServedModel& again =
         Want(session, model.experts, model.replicas, model.content);
     Adopt(model.placement, &again);
