@@ -114,6 +114,8 @@ TEST_F(ModelsFileLookTest, AnErrorLastsUntilItIsMended) {
 
 class ModelsFileTest : public ServedModelsTest {
  protected:
+  ~ModelsFileTest() override { cluster_ = nullptr; }  // it uses the metrics
+
   // A router, two workers, and a coordinator that follows the file.
   void Start(const std::string& text) {
     Write(text);
@@ -142,7 +144,8 @@ class ModelsFileTest : public ServedModelsTest {
     std::vector<std::string> served;
     while (served != sessions) {
       served.clear();
-      for (const v1::SessionInfo& info : cluster_->Describe().sessions()) {
+      const v1::DescribeResponse state = cluster_->Describe();
+      for (const v1::SessionInfo& info : state.sessions()) {
         if (info.state() == v1::SessionInfo::READY) {
           served.push_back(absl::StrCat(info.session(), " ", info.replicas()));
         }

@@ -69,7 +69,8 @@ TEST_F(ServedModelsTest, AWorkerThatWantsToLeaveIsLetGoWithoutExperts) {
   session = Session();
   EXPECT_EQ(ExpertsOf(session.placement()).at("w2"),
             (std::set<int32_t>{0, 1, 2}));
-  for (const v1::Member& member : cluster_->Describe().members()) {
+  const v1::DescribeResponse state = cluster_->Describe();
+  for (const v1::Member& member : state.members()) {
     EXPECT_EQ(member.may_leave(),
               member.name() == "w0" || member.name() == "w1")
         << member.name();
