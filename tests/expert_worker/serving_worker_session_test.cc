@@ -13,6 +13,7 @@
 #include "expert_worker/training_worker_session.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/write_shard.h"
+#include "services/model/layers.h"
 #include "services/tensor/buffer.h"
 #include "services/train/plan.h"
 #include "tests/expert_worker/training_model.h"

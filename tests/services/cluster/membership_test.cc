@@ -221,7 +221,7 @@ TEST_F(MembershipTest, WorkersComputeOnOneKindOfDevice) {
 }
 
 TEST_F(MembershipTest, AMemberWantsToLeaveOnce) {
-  ASSERT_OK_AND_ASSIGN(const Member member, Join("w1"));
+  ASSERT_OK_AND_ASSIGN(const Member member, Join(Worker("w1"), 0));
   EXPECT_FALSE(member.leaving);
   EXPECT_FALSE(membership_.SetLeaving("w2", member.incarnation));
   EXPECT_FALSE(membership_.SetLeaving("w1", member.incarnation + 1));

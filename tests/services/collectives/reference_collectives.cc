@@ -132,6 +132,7 @@ Tensor AllReduce(const Tensors& tensors, Reduction reduction) {
       return Fold<int64_t>(tensors, reduction);
     case ElementType::kBFloat16:
     case ElementType::kUint8:
+    case ElementType::kInt8:
       break;
   }
   return Tensor();
