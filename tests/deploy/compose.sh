@@ -43,8 +43,12 @@ fetch_compose() {
   docker compose version > /dev/null 2>&1 && return
   local apt=$scratch/apt plugins=$scratch/docker/cli-plugins
   mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial" "$plugins"
+  # From where Debian 12 comes here.
+  local archive
+  archive=$(apt-get indextargets --format '$(REPO_URI)' \
+    'Identifier: Packages' 'Codename: bookworm' | head -n 1)
   echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" \
-    "http://deb.debian.org/debian trixie main" > "$apt/list"
+    "$archive trixie main" > "$apt/list"
   local from=(-qq -o "Dir::Etc::SourceList=$apt/list"
     -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$apt/lists"
     -o "Dir::Cache=$apt/cache" -o APT::Sandbox::User=root)
