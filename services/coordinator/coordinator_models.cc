@@ -40,7 +40,7 @@ void Coordinator::LoadFrom(const std::string& directory,
                            const v1::LoadModelRequest& request,
                            Done<v1::LoadModelResponse> done) {
   const auto weights = ComputeTypeFromProto(request.weights());
-  if (!weights.ok()) return done(weights.status());
+  if (!weights.ok()) return done(Annotate(weights.status(), "weights"));
   serving_queue_.Post(
       [this, request, directory, weights = *weights, done = std::move(done)] {
         ServedModels::Request model{.name = request.name(),

@@ -187,6 +187,14 @@ std::vector<HostileRow> CoordinatorRows(const std::string& checkpoint) {
        "", kInvalidArgument, "LoadModelRequest"},
       {kLoad, "replicas", from + "name: 'names' replicas: 2", "",
        kOk},  // it is there already
+      {kLoad, "weights", from + "name: 'names' weights: FLOAT32", "",
+       kOk},  // its own
+      {kLoad, "weights", from + "name: 'names' weights: 7", "",
+       kInvalidArgument},
+      {kLoad, "weights", from + "name: 'names' weights: -1", "",
+       kInvalidArgument},
+      {kLoad, "rollback", "rollback: true name: 'names' weights: INT8", "",
+       kInvalidArgument},
       {kLoad, "rollback", "rollback: true name: 'names' version: '1'", "",
        kInvalidArgument},
       {kLoad, "rollback", from + "rollback: true name: 'names'", "",

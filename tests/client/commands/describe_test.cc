@@ -55,13 +55,13 @@ TEST(DescribeCommandTest, SaysWhatServedModelsLack) {
       text.out,
       HasSubstr(
           "session  purpose   state  replicas  below replicas  unavailable  "
-          "placement  held by  experts\n"
+          "sharing a domain  placement  held by  experts\n"
           "demo@12  serving   ready         2              16            2  "
-          "7          r        (dense part)\n"
+          "               0  7          r        (dense part)\n"
           "                                                                 "
-          "           w0       14\n"
+          "                             w0       14\n"
           "tiny/1   training  ready                                         "
-          "3          r        (dense part)\n"));
+          "                  3          r        (dense part)\n"));
   const CommandRun json = run({"--json"});
   ASSERT_OK(json.status);
   EXPECT_THAT(json.out, AllOf(HasSubstr("\"experts_unavailable\""),

@@ -292,8 +292,9 @@ void FakeMember::Prepare(const v1::PrepareStep& prepare, Session* session,
   session->gradients =
       SummedGradients(*session->store, prepare.step(),
                       session->load.worker().microbatches_per_step());
-  for (const SquaredNorm& norm :
-       session->store->SquaredNorms(session->gradients).value()) {
+  const std::vector<SquaredNorm> norms =
+      *session->store->SquaredNorms(session->gradients);
+  for (const SquaredNorm& norm : norms) {
     v1::GradientNorm* const out = prepared->add_norms();
     out->set_tensor(norm.tensor);
     out->set_squared_norm(norm.value);

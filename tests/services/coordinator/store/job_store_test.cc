@@ -277,10 +277,12 @@ TEST(JobStoreTest, KeepsWhoSubmittedAJobAndWhatThatCallerCould) {
       ASSERT_OK(
           database->Run(absl::StrCat("ALTER TABLE jobs DROP COLUMN ", column)));
     }
-    // Nor who else may load a model.
+    // Nor who else may load a model, and with which weights.
     for (const char* table : {"models", "previous_models"}) {
-      ASSERT_OK(database->Run(
-          absl::StrCat("ALTER TABLE ", table, " DROP COLUMN from_file")));
+      for (const char* column : {"from_file", "weights"}) {
+        ASSERT_OK(database->Run(
+            absl::StrCat("ALTER TABLE ", table, " DROP COLUMN ", column)));
+      }
     }
     ASSERT_OK(database->Run("PRAGMA user_version = 3"));
   }

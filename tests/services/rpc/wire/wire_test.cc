@@ -17,6 +17,7 @@
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "proto/gshard/v1/error_details.pb.h"
 #include "proto/gshard/v1/expert.pb.h"
+#include "proto/gshard/v1/models_file.pb.h"
 #include "proto/gshard/v1/translation.pb.h"
 #include "services/base/check.h"
 #include "services/cluster/protocol_versions.h"
@@ -41,6 +42,7 @@ Lines PresentLines() {
   // They are linked, with all that they import.
   (void)v1::RegisterMember::descriptor();
   (void)v1::ExpertFrame::descriptor();
+  (void)v1::ModelsFile::descriptor();
   (void)v1::RetryInfo::descriptor();
   (void)v1::TranslateRequest::descriptor();
   Lines lines;
