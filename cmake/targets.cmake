@@ -106,7 +106,8 @@ endfunction()
 # Has all sources of the target begin with the precompiled headers of the target
 # KIND_headers, or KIND_grpc_headers if gRPC is among what it links. They include
 # what they use all the same: Clang compiles them without. So do sanitizers,
-# whose options differ between folders, but for tests.
+# whose options differ between folders, but for tests; and -O3, where GCC no
+# longer knows which code is of the system's headers, and warns of it.
 function(gshard_share_headers target kind)
   set(headers ${kind}_headers)
   get_target_property(links ${target} LINK_LIBRARIES)
@@ -120,7 +121,8 @@ function(gshard_share_headers target kind)
       set_target_properties(${target} PROPERTIES GSHARD_LINKS_GRPC ON)
     endif()
   endforeach()
-  if(NOT GSHARD_SANITIZE OR kind STREQUAL "gshard_test")
+  if(kind STREQUAL "gshard_test" OR
+     NOT (GSHARD_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Release"))
     target_precompile_headers(${target} REUSE_FROM ${headers})
   endif()
 endfunction()
