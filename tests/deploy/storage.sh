@@ -168,6 +168,8 @@ done
 [[ ${at:-0} -ge 12 && $at -lt $steps ]] ||
   fail "the coordinator was to be killed between steps 12 and $steps, not $at"
 pkill -KILL -P "$system" -x gshard_coordina || fail "no coordinator to kill"
+# The others would wait for the next one.
+kill -KILL "$system"
 wait "$system" || true
 echo "coordinator killed at step $at"
 start "$run"
