@@ -135,6 +135,9 @@ shared_folder() {
       expect "job other-$other used a folder that is another's" \
         job_is "other-$other" FAILED
     fi
+    expect "job other-$other went on from another's checkpoint" \
+      refused_with "of job 'first'" \
+      as trainer train --resume "$scratch/other-$other.textproto"
   done
   expect "the first job's checkpoint was lost" \
     "$programs/gshard" checkpoint verify "$folder/step-00000004"

@@ -73,7 +73,11 @@ void JobRun::Run() {
   LogInfo("job begins",
           {{"job", context_.job.name}, {"session", context_.session()}});
   const absl::Status status = Train();
-  if (!context_.mailbox->halted()) End(status);
+  if (context_.mailbox->halted()) return;
+  // A result of the disk that nobody awaits any more may hold the folder, and
+  // who knows that the job is over may have it.
+  context_.mailbox->Close();
+  End(status);
 }
 
 absl::Status JobRun::Train() {
@@ -324,8 +328,7 @@ void JobRun::End(absl::Status why) {
     if (!owner.ok()) why = owner;
   }
   const bool retryable = !gave_up_ && IsPassing(why) && !absl::IsNotFound(why);
-  // Who knows that the job is over may have its folder.
-  context_.claim = nullptr;
+  context_.claim = nullptr;  // as of Run()
   checkpoint_ = nullptr;
   LogInfo("job ends", {{"job", context_.job.name},
                        {"state", v1::JobState_Name(state)},

@@ -304,6 +304,30 @@ TEST(JobRunTest, ARestoredJobThatItsCoordinatorIsTooSmallForFails) {
   EXPECT_THAT(feed.Latest().status().message(), HasSubstr("coordinator"));
 }
 
+// What has prepared it has the folder, and is still on its way to the job.
+TEST(JobRunTest, AJobThatIsCancelledAsItBeginsLeavesItsFolderToOthers) {
+  const ScratchDirectory scratch;
+  const TrainingJob job = MakeFakeJob("demo", scratch);
+  Members members({.lease = absl::Hours(24)});
+  const auto mailbox = std::make_shared<JobMailbox>();
+  ProgressFeed feed((v1::JobProgress()));
+  JobEnvironment environment;
+  environment.members = &members;
+  environment.on_disk = [&](std::function<void()> work) {
+    mailbox->Cancel();
+    work();
+  };
+  absl::Status taken = absl::UnknownError("the job did not end");
+  environment.on_change = [&](const v1::JobProgress& progress) {
+    if (progress.state() != v1::JOB_STATE_CANCELLED) return;
+    taken = FolderClaim::Take(job.checkpoint.directory, "demo").status();
+  };
+  JobStatus status;
+  RunJob({.job = job}, environment, mailbox, &feed, &status);
+  EXPECT_EQ(feed.Latest().state(), v1::JOB_STATE_CANCELLED);
+  EXPECT_OK(taken);
+}
+
 // One that is about to leave says so, but may be all there is.
 TEST(JobRunTest, ARouterThatIsUnavailableIsAskedAgain) {
   FakeCluster cluster;
