@@ -176,12 +176,14 @@ TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
   });
 }
 
-// What routers send to it fills its socket, and no ping finds that out: all of
-// it stays where it is until the worker goes on, which it never does.
-TEST(FullSocketTest, AWorkerThatStaysPausedIsDoneWithout) {
+// What routers send to it stays where it is, for it never goes on. A unix socket
+// has no time after which the kernel gives its peer up. (That a peer fills the
+// socket itself is a matter for WorkerConnectionTest: the windows of our servers
+// do not let it come so far.)
+TEST(PausedWorkerTest, AWorkerThatStaysPausedIsDoneWithout) {
   ProcessCluster cluster(/*lease_ms=*/5'000, ProcessCluster::Wires::kSockets);
   TrainingJob job = cluster.Job();
-  // Rows of a layer for a worker are more than a socket takes.
+  // Rows of a layer for a worker are more than its window takes.
   job.model.model_width = 1024;
   job.tokens_per_microbatch = 1024;
   job.microbatches_per_step = 2;
