@@ -7,45 +7,22 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
+#include "services/ops/cpu_isa.h"
+#include "services/ops/panel_blocks.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
-
-// oneDNN is asked, so that DNNL_MAX_CPU_ISA holds for all products.
-bool HasBf16Panels() {
-#if defined(__x86_64__)
-  static const bool has = [] {
-    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    return isa == dnnl_cpu_isa_avx512_core_bf16 ||
-           isa == dnnl_cpu_isa_avx512_core_amx;
-  }();
-  return has;
-#else
-  return false;
-#endif
-}
 
 #if defined(__x86_64__)
 
 #define GSHARD_BF16 \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
-#ifdef __clang__
-#define GSHARD_UNROLL _Pragma("unroll")
-#else
-#define GSHARD_UNROLL _Pragma("GCC unroll 8")
-#endif
-
 namespace {
-
-// Rows of c whose sums are in registers at the same time: 24 of the 32.
-constexpr int64_t kRows = 8;
-constexpr int64_t kVectors = kPanelColumns / 16;
 
 // Rows of b that are packed at a time, within a call: 96 KiB, which the level 2
 // cache holds. Fewer mean more rounds over c.
@@ -54,13 +31,6 @@ constexpr int64_t kDepth = 1024;
 struct alignas(64) PackedDepth {
   BFloat16 elements[PanelOffset(kDepth, kPanelColumns)];
 };
-
-int64_t VectorsOf(int64_t columns) { return (columns + 15) / 16; }
-
-// Of the columns from 16 * `vector` on, those that are below `n`.
-inline uint16_t ColumnMask(int64_t n, int64_t vector) {
-  return (1u << std::clamp<int64_t>(n - 16 * vector, 0, 16)) - 1;
-}
 
 GSHARD_BF16 void PackPanel(const BFloat16* b, int64_t stride, int64_t k,
                            int64_t n, BFloat16* to) {
@@ -132,34 +102,13 @@ GSHARD_BF16 void MultiplyBlock(int64_t n, int64_t k, const BFloat16* a,
   }
 }
 
-using BlockFunction = void (*)(int64_t n, int64_t k, const BFloat16* a,
-                               int64_t a_stride, const BFloat16* panel,
-                               float* c, int64_t c_stride, bool accumulate);
-
-// By the number of rows.
-template <int kWidth>
-constexpr BlockFunction kBlocks[kRows + 1] = {nullptr,
-                                              &MultiplyBlock<1, kWidth>,
-                                              &MultiplyBlock<2, kWidth>,
-                                              &MultiplyBlock<3, kWidth>,
-                                              &MultiplyBlock<4, kWidth>,
-                                              &MultiplyBlock<5, kWidth>,
-                                              &MultiplyBlock<6, kWidth>,
-                                              &MultiplyBlock<7, kWidth>,
-                                              &MultiplyBlock<8, kWidth>};
-
 void MultiplyPanel(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                    int64_t a_stride, const BFloat16* panel, float* c,
                    int64_t c_stride, bool accumulate) {
-  static_assert(kVectors == 3);
-  const int64_t vectors = VectorsOf(n);
-  const BlockFunction* const blocks = vectors == 3   ? kBlocks<3>
-                                      : vectors == 2 ? kBlocks<2>
-                                                     : kBlocks<1>;
-  for (int64_t r = 0; r < m; r += kRows) {
-    blocks[std::min(kRows, m - r)](n, k, a + r * a_stride, a_stride, panel,
-                                   c + r * c_stride, c_stride, accumulate);
-  }
+  ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
+    MultiplyBlock<kCount, kWidth>(n, k, a + r * a_stride, a_stride, panel,
+                                  c + r * c_stride, c_stride, accumulate);
+  });
 }
 
 }  // namespace
@@ -327,31 +276,31 @@ void MultiplyTransposed(int64_t m, int64_t n, int64_t k, const BFloat16* a,
 namespace {
 
 void PackPanel(const BFloat16*, int64_t, int64_t, int64_t, BFloat16*) {
-  CHECK(HasBf16Panels());
+  CHECK(HasAvx512Bf16());
 }
 
 }  // namespace
 
 void MultiplyPanels(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
                     const BFloat16*, float*, int64_t, bool) {
-  CHECK(HasBf16Panels());
+  CHECK(HasAvx512Bf16());
 }
 
 void MultiplyRows(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
                   const BFloat16*, int64_t, float*, int64_t, bool) {
-  CHECK(HasBf16Panels());
+  CHECK(HasAvx512Bf16());
 }
 
 void MultiplyTransposed(int64_t, int64_t, int64_t, const BFloat16*, int64_t,
                         const BFloat16*, int64_t, float*, int64_t, bool) {
-  CHECK(HasBf16Panels());
+  CHECK(HasAvx512Bf16());
 }
 
 #endif
 
 Tensor NewPanels(Dims dims, int64_t batch, int64_t rows) {
   const int64_t size = NumElements(dims);
-  if (!HasBf16Panels() || size == 0) return Tensor();
+  if (!HasAvx512Bf16() || size == 0) return Tensor();
   CHECK(size % (batch * rows) == 0);
   const int64_t columns = size / (batch * rows);
   if (rows % 2 != 0 || columns % 16 != 0) return Tensor();

@@ -10,6 +10,7 @@
 // ahead or within the call. Where b is stored as [n, k] nothing is packed, and
 // the sum has sixteen parts, likewise of k alone.
 //
+// NewPanels apart, all of it REQUIRES HasAvx512Bf16() of cpu_isa.h.
 // Thread-safe.
 
 #ifndef SERVICES_OPS_BF16_PANEL_H_
@@ -23,9 +24,6 @@
 namespace gshard {
 
 inline constexpr int64_t kPanelColumns = 48;
-
-// Whether this processor has the instruction; the functions below REQUIRE it.
-bool HasBf16Panels();
 
 // Where the panel of column `column`, a multiple of 48, begins in the panels of
 // a matrix with k rows: in elements.

@@ -9,12 +9,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
-#include "services/ops/bf16_panel.h"
+#include "services/ops/cpu_isa.h"
+#include "services/ops/panel_blocks.h"
 #include "services/ops/simd.h"
 #include "services/tensor/buffer.h"
 
@@ -30,7 +30,7 @@ constexpr float kSmallest = 1e-36f;
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 // Columns that are stored of a panel with n.
-int64_t PanelWidth(int64_t n) { return RoundUp(std::min(n, kColumns), 16); }
+int64_t PanelWidth(int64_t n) { return 16 * VectorsOf(n); }
 
 // A panel of a matrix with k rows, `width` columns wide.
 template <typename Byte>
@@ -179,23 +179,6 @@ void MultiplyPlainly(int64_t m, int64_t n, int64_t k, const uint8_t* a,
 #define GSHARD_VNNI \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")))
 
-#ifdef __clang__
-#define GSHARD_UNROLL _Pragma("unroll")
-#else
-#define GSHARD_UNROLL _Pragma("GCC unroll 8")
-#endif
-
-// oneDNN is asked, so that DNNL_MAX_CPU_ISA holds for all products.
-bool HasVnni() {
-  static const bool has = [] {
-    const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    return isa == dnnl_cpu_isa_avx512_core_vnni ||
-           isa == dnnl_cpu_isa_avx512_core_bf16 ||
-           isa == dnnl_cpu_isa_avx512_core_amx;
-  }();
-  return has;
-}
-
 GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
                                    uint8_t* row) {
   const __m512 factor = _mm512_set1_ps(to);
@@ -213,9 +196,6 @@ GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
                                      _mm512_add_epi32(rounded, zero));
   }
 }
-
-// Rows of c whose sums are in registers at the same time: 24 of the 32.
-constexpr int64_t kRows = 8;
 
 // As __m512i, whose elements have 64 bits, GCC 12 copies each sum to the stack
 // in each turn: half of the speed.
@@ -254,9 +234,7 @@ GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
   const int8_t* const corrections = scales + 64 * kWidth;
   GSHARD_UNROLL
   for (int v = 0; v < kWidth; ++v) {
-    const __mmask16 mask =
-        n - 16 * v >= 16 ? 0xffff
-                         : static_cast<__mmask16>((1u << (n - 16 * v)) - 1);
+    const __mmask16 mask = ColumnMask(n, v);
     const __m512 scale = _mm512_load_ps(scales + 64 * v);
     const __m512i correction = _mm512_load_si512(corrections + 64 * v);
     GSHARD_UNROLL
@@ -272,40 +250,19 @@ GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
   }
 }
 
-using BlockFunction = void (*)(int64_t n, int64_t k, const uint8_t* a,
-                               const float* a_scales, const int8_t* bytes,
-                               float* c, int64_t c_stride);
-
-// By the number of rows.
-template <int kWidth>
-constexpr BlockFunction kBlocks[kRows + 1] = {nullptr,
-                                              &MultiplyBlock<1, kWidth>,
-                                              &MultiplyBlock<2, kWidth>,
-                                              &MultiplyBlock<3, kWidth>,
-                                              &MultiplyBlock<4, kWidth>,
-                                              &MultiplyBlock<5, kWidth>,
-                                              &MultiplyBlock<6, kWidth>,
-                                              &MultiplyBlock<7, kWidth>,
-                                              &MultiplyBlock<8, kWidth>};
-
 void MultiplyByVectors(int64_t m, int64_t n, int64_t k, const uint8_t* a,
                        const float* a_scales, const int8_t* panel, float* c,
                        int64_t c_stride) {
-  const int64_t vectors = PanelWidth(n) / 16;
-  const BlockFunction* const blocks = vectors == 3   ? kBlocks<3>
-                                      : vectors == 2 ? kBlocks<2>
-                                                     : kBlocks<1>;
-  for (int64_t r = 0; r < m; r += kRows) {
-    blocks[std::min(kRows, m - r)](n, k, a + r * RoundUp(k, 4), a_scales + r,
-                                   panel, c + r * c_stride, c_stride);
-  }
+  ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
+    MultiplyBlock<kCount, kWidth>(n, k, a + r * RoundUp(k, 4), a_scales + r,
+                                  panel, c + r * c_stride, c_stride);
+  });
 }
 
 #else
 
-bool HasVnni() { return false; }
 void RoundRowByVectors(const float*, int64_t, float, uint8_t*) {
-  CHECK(HasVnni());
+  CHECK(HasAvx512Vnni());
 }
 constexpr PanelFunction MultiplyByVectors = MultiplyPlainly;
 
@@ -344,7 +301,7 @@ Int8Rows::Int8Rows(const float* rows, int64_t m, int64_t k)
       scales_(AllocateBuffer(m * sizeof(float))) {
   auto* const elements = reinterpret_cast<uint8_t*>(elements_.get());
   auto* const scales = reinterpret_cast<float*>(scales_.get());
-  const auto round = HasVnni() ? &RoundRowByVectors : &RoundRowPlainly;
+  const auto round = HasAvx512Vnni() ? &RoundRowByVectors : &RoundRowPlainly;
   ParallelForChunks(m, ChunkSize(k), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Scale scale(LargestOf(rows + i * k, k));
@@ -359,7 +316,7 @@ Int8Rows::Int8Rows(const float* rows, int64_t m, int64_t k)
 void MultiplyInt8(int64_t m, int64_t n, const Int8Rows& a, int64_t first,
                   const int8_t* panels, float* c, int64_t c_stride) {
   const PanelFunction multiply =
-      HasVnni() ? MultiplyByVectors : MultiplyPlainly;
+      HasAvx512Vnni() ? MultiplyByVectors : MultiplyPlainly;
   for (int64_t j = 0; j < n; j += kColumns) {
     multiply(m, std::min(kColumns, n - j), a.k(), a.row(first),
              a.scales() + first, panels + Int8PanelOffset(a.k(), j), c + j,

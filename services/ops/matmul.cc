@@ -16,6 +16,7 @@
 #include "services/base/parallel.h"
 #include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
+#include "services/ops/cpu_isa.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -264,7 +265,7 @@ void Widen(int64_t rows, int64_t size, const BFloat16* from, int64_t stride,
 void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
-  if (HasBf16Panels()) {
+  if (HasAvx512Bf16()) {
     if (transpose_a) return Execute(block, a, b, c);
     if (transpose_b) {
       return MultiplyTransposed(m, n, k, a, block.a_stride, b, block.b_stride,

@@ -6,6 +6,7 @@
 
 #include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
+#include "services/ops/cpu_isa.h"
 #include "tests/reference/einsum.h"
 #include "tests/services/ops/numeric_gradient.h"
 #include "tests/testing/panels.h"
@@ -140,7 +141,7 @@ TEST(EinsumTest, OtherFactorsAreNoMatrix) {
 }
 
 TEST(NewPanelsTest, IsEmptyWherePanelsWouldNeedZeros) {
-  EXPECT_EQ(NewPanels({4, 48}, 1, 4).empty(), !HasBf16Panels());
+  EXPECT_EQ(NewPanels({4, 48}, 1, 4).empty(), !HasAvx512Bf16());
   EXPECT_TRUE(NewPanels({3, 48}, 1, 3).empty());
   EXPECT_TRUE(NewPanels({4, 40}, 1, 4).empty());
   EXPECT_TRUE(NewPanels({0, 4, 48}, 0, 4).empty());

@@ -10,6 +10,7 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/ops/cast.h"
+#include "services/ops/cpu_isa.h"
 #include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
 #include "tests/services/storage/scratch_directory.h"
@@ -94,7 +95,7 @@ TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
     const Tensor rounded = Cast(whole.at(name), ElementType::kBFloat16);
     const Tensor expected = InPanels(rounded, matrices, rows);
     const Tensor& panels = read.at(name);
-    ASSERT_EQ(panels.panel_rows(), HasBf16Panels() ? rows : 0) << name;
+    ASSERT_EQ(panels.panel_rows(), HasAvx512Bf16() ? rows : 0) << name;
     EXPECT_EQ(panels.dims(), rounded.dims());
     const BFloat16* const elements = Bf16Elements(expected);
     EXPECT_TRUE(
