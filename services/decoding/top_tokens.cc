@@ -41,6 +41,19 @@ float SumOfExp(const float* logits, int64_t size, float maximum) {
   return static_cast<float>(sum);
 }
 
+// The first logit from `from` on that may be above the bound: those before are
+// not.
+GSHARD_SIMD
+int64_t SkipBelow(const float* logits, int64_t from, int64_t size,
+                  float bound) {
+  for (; from + kLanes <= size; from += kLanes) {
+    int32_t above = 0;
+    for (int64_t l = 0; l < kLanes; ++l) above |= logits[from + l] > bound;
+    if (above != 0) break;
+  }
+  return from;
+}
+
 }  // namespace
 
 std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
@@ -62,7 +75,8 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
   best.reserve(count + 1);
   float worst = -std::numeric_limits<float>::infinity();
   for (int64_t v = 0; v < V; ++v) {
-    if (!(logits[v] > worst)) continue;
+    if (v % kLanes == 0) v = SkipBelow(logits.data(), v, V, worst);
+    if (v == V || !(logits[v] > worst)) continue;
     const int32_t token = static_cast<int32_t>(v);
     if (std::find(never.begin(), never.end(), token) != never.end()) continue;
     best.push_back({token, logits[v]});

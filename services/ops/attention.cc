@@ -1,15 +1,14 @@
 #include "services/ops/attention.h"
 
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/ops/dropout_mask.h"
-#include "services/ops/exp.h"
 #include "services/ops/simd.h"
+#include "services/ops/softmax.h"
 #include "services/ops/tile_matmul.h"
 
 namespace gshard {
@@ -49,27 +48,6 @@ int64_t VisibleKeys(const Sizes& sizes, const AttentionOptions& options,
       options.all_queries > 0 ? options.all_queries : sizes.queries;
   return std::clamp<int64_t>(options.first_query + i + 1 + sizes.keys - queries,
                              0, length);
-}
-
-GSHARD_SIMD void SoftmaxRow(float* x, int64_t visible, int64_t padded,
-                            float scale) {
-  float max = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : max)
-  for (int64_t j = 0; j < visible; ++j) {
-    x[j] *= scale;
-    max = x[j] > max ? x[j] : max;
-  }
-  float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < visible; ++j) {
-    const float e = Exp(x[j] - max);
-    x[j] = e;
-    sum += e;
-  }
-  const float factor = 1.0f / sum;
-#pragma omp simd
-  for (int64_t j = 0; j < visible; ++j) x[j] *= factor;
-  for (int64_t j = visible; j < padded; ++j) x[j] = 0.0f;
 }
 
 GSHARD_SIMD void DropRow(const float* x, float* out, int64_t size,
@@ -148,26 +126,27 @@ inline void Transpose4x4(const float* x, int64_t stride, float* out,
 }
 
 // Copies [rows, width] with rows `stride` apart to its transpose
-// [width, padded_rows].
+// [width, padded_rows]. What is behind the rows there stays as it is.
 void PackTransposed(const float* x, int64_t rows, int64_t stride, int64_t width,
                     int64_t padded_rows, float* out) {
+  const int64_t whole = width / 4 * 4;
+  const auto copy = [&](int64_t r, int64_t i) {
+    out[i * padded_rows + r] = x[r * stride + i];
+  };
   int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) {
-    const float* const from = x + r * stride;
-    int64_t i = 0;
-    for (; i + 4 <= width; i += 4) {
-      Transpose4x4(from + i, stride, out + i * padded_rows + r, padded_rows);
+  while (r + 4 <= rows) {
+    for (int64_t i = 0; i < whole; i += 4) {
+      Transpose4x4(x + r * stride + i, stride, out + i * padded_rows + r,
+                   padded_rows);
     }
-    for (; i < width; ++i) {
-      for (int64_t j = 0; j < 4; ++j) {
-        out[i * padded_rows + r + j] = from[j * stride + i];
-      }
+    for (int64_t j = r; j < r + 4; ++j) {
+      for (int64_t i = whole; i < width; ++i) copy(j, i);
     }
+    // The last four overlap those before.
+    r = r + 4 < rows ? std::min(r + 4, rows - 4) : rows;
   }
-  for (; r < padded_rows; ++r) {
-    for (int64_t i = 0; i < width; ++i) {
-      out[i * padded_rows + r] = r < rows ? x[r * stride + i] : 0.0f;
-    }
+  for (; r < rows; ++r) {
+    for (int64_t i = 0; i < width; ++i) copy(r, i);
   }
 }
 

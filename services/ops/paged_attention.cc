@@ -1,44 +1,45 @@
 #include "services/ops/paged_attention.h"
 
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
-#include "services/ops/attention.h"
+#include "services/ops/simd.h"
+#include "services/ops/softmax.h"
 
 namespace gshard {
 namespace {
 
 int64_t PagesFor(int64_t length, int64_t P) { return (length + P - 1) / P; }
 
-// A view of part of a tensor that outlives it.
-Tensor View(const float* data, Dims dims) {
-  return Tensor::Wrap(ElementType::kFloat32, std::move(dims),
-                      reinterpret_cast<std::byte*>(const_cast<float*>(data)),
-                      nullptr);
+// scores[n, j] = q[n] keys[j, n], for `count` positions that lie one after the
+// other. Rows of scores are `stride` apart.
+GSHARD_SIMD void ScoreKeys(const float* q, const float* keys, int64_t count,
+                           int64_t heads, int64_t width, float* scores,
+                           int64_t stride) {
+  for (int64_t j = 0; j < count; ++j) {
+    for (int64_t n = 0; n < heads; ++n, keys += width) {
+      float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < width; ++i) sum += q[n * width + i] * keys[i];
+      scores[n * stride + j] = sum;
+    }
+  }
 }
 
-// The positions of one row in one piece: in place if its pages follow each
-// other, else copied to `buffer`.
-const float* InOnePiece(const Tensor& cache, const int32_t* pages,
-                        int64_t length, std::vector<float>& buffer) {
-  const int64_t P = cache.dim(1), width = cache.dim(2) * cache.dim(3);
-  const int64_t count = PagesFor(length, P);
-  bool consecutive = true;
-  for (int64_t t = 1; t < count; ++t) {
-    consecutive = consecutive && pages[t] == pages[0] + t;
+// out[n] += the sum over j of probabilities[n, j] values[j, n].
+GSHARD_SIMD void AddValues(const float* probabilities, int64_t stride,
+                           const float* values, int64_t count, int64_t heads,
+                           int64_t width, float* out) {
+  for (int64_t j = 0; j < count; ++j) {
+    for (int64_t n = 0; n < heads; ++n, values += width) {
+      const float p = probabilities[n * stride + j];
+#pragma omp simd
+      for (int64_t i = 0; i < width; ++i) out[n * width + i] += p * values[i];
+    }
   }
-  // A part of a model may have no heads.
-  if (consecutive || width == 0) return cache.f32() + pages[0] * P * width;
-  buffer.resize(length * width);
-  for (int64_t t = 0; t < count; ++t) {
-    std::memcpy(buffer.data() + t * P * width,
-                cache.f32() + pages[t] * P * width,
-                std::min(P, length - t * P) * width * sizeof(float));
-  }
-  return buffer.data();
 }
 
 }  // namespace
@@ -69,45 +70,39 @@ Tensor PagedAttention(const Tensor& q, const Tensor& keys, const Tensor& values,
   const int64_t R = q.dim(0), N = q.dim(2), D = q.dim(3);
   const int64_t P = keys.dim(1), T = pages.dim(1);
   Tensor out(ElementType::kFloat32, q.dims());
-  // The hypotheses of a sentence see the same keys, and pack them once.
-  std::vector<int64_t> firsts;
   int64_t most = 0;  // keys of a row
-  for (int64_t first = 0, end; first < R; first = end) {
-    const int32_t* const table = pages.i32() + first * T;
-    const int64_t length = lengths.i32()[first];
-    end = first + 1;
-    while (
-        end < R && lengths.i32()[end] == length &&
-        std::equal(table, table + PagesFor(length, P), pages.i32() + end * T)) {
-      ++end;
-    }
-    firsts.push_back(first);
-    most = std::max(most, length);
+  for (const int32_t length : lengths.span<int32_t>()) {
+    most = std::max<int64_t>(most, length);
   }
-  const int64_t count = static_cast<int64_t>(firsts.size());
-  firsts.push_back(R);
-  const auto attend = [&](int64_t i) {
-    const int64_t first = firsts[i], end = firsts[i + 1];
-    const int32_t* const table = pages.i32() + first * T;
-    const int64_t length = lengths.i32()[first];
-    float* const to = out.f32() + first * N * D;
-    if (length == 0) {
-      std::fill_n(to, (end - first) * N * D, 0.0f);
-      return;
+  // Position by position, all heads of it, as they lie in memory: a step reads
+  // much more than it computes.
+  const auto attend = [&](int64_t r, float* scores) {
+    const int64_t length = lengths.i32()[r];
+    const float* const query = q.f32() + r * N * D;
+    float* const to = out.f32() + r * N * D;
+    const auto for_pages = [&](const Tensor& cache, const auto& body) {
+      for (int64_t j = 0; j < length; j += P) {
+        const int64_t page = pages.i32()[r * T + j / P];
+        body(j, std::min(P, length - j), cache.f32() + page * P * N * D);
+      }
+    };
+    for_pages(keys, [&](int64_t j, int64_t count, const float* page) {
+      ScoreKeys(query, page, count, N, D, scores + j, length);
+    });
+    for (int64_t n = 0; n < N; ++n) {
+      SoftmaxRow(scores + n * length, length, length, scale);
     }
-    thread_local std::vector<float> key_buffer, value_buffer;
-    const AttentionResult result = Attention(
-        View(q.f32() + first * N * D, {1, end - first, N, D}),
-        View(InOnePiece(keys, table, length, key_buffer), {1, length, N, D}),
-        View(InOnePiece(values, table, length, value_buffer),
-             {1, length, N, D}),
-        Tensor::Ints({1}, {static_cast<int32_t>(length)}), {.scale = scale},
-        /*keep_probabilities=*/false);
-    std::memcpy(to, result.out.f32(), result.out.bytes());
+    std::fill_n(to, N * D, 0.0f);
+    for_pages(values, [&](int64_t j, int64_t count, const float* page) {
+      AddValues(scores + j, length, page, count, N, D, to);
+    });
   };
-  ParallelForChunks(count, ChunkSize(N * D * most / 2),
+  ParallelForChunks(R, ChunkSize(N * D * most / 2),
                     [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i) attend(i);
+                      std::vector<float> scores(N * most);
+                      for (int64_t r = begin; r < end; ++r) {
+                        attend(r, scores.data());
+                      }
                     });
   return out;
 }

@@ -48,6 +48,27 @@ int64_t Rows(const Tensor& x) {
 
 }  // namespace
 
+GSHARD_SIMD void SoftmaxRow(float* x, int64_t visible, int64_t padded,
+                            float scale) {
+  float max = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : max)
+  for (int64_t j = 0; j < visible; ++j) {
+    x[j] *= scale;
+    max = x[j] > max ? x[j] : max;
+  }
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < visible; ++j) {
+    const float e = Exp(x[j] - max);
+    x[j] = e;
+    sum += e;
+  }
+  const float factor = 1.0f / sum;
+#pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) x[j] *= factor;
+  for (int64_t j = visible; j < padded; ++j) x[j] = 0.0f;
+}
+
 Tensor Softmax(Tensor x) {
   Tensor y = ReuseOrAllocate(x);
   const int64_t size = x.dims().back();

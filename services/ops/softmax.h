@@ -13,6 +13,10 @@ Tensor Softmax(Tensor x);
 // dx = y * (dy - sum(y * dy)), with y = Softmax(x).
 Tensor SoftmaxGradient(const Tensor& y, Tensor dy);
 
+// In place, of the first `visible` elements times `scale`; those from there to
+// `padded` are set to 0.
+void SoftmaxRow(float* x, int64_t visible, int64_t padded, float scale);
+
 }  // namespace gshard
 
 #endif  // SERVICES_OPS_SOFTMAX_H_
