@@ -81,6 +81,7 @@ absl::StatusOr<TensorMap> TrainingWorkerSession::RoundedParameters() const {
   }
   ASSIGN_OR_RETURN(const auto run, device_->BeginRun());
   for (const auto& [name, form] : weight_forms_) {
+    if (form.type != ElementType::kBFloat16) continue;
     Tensor& parameter = parameters.at(name);
     ASSIGN_OR_RETURN(parameter, run->RoundToBf16(parameter));
   }

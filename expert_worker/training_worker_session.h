@@ -157,7 +157,7 @@ class TrainingWorkerSession final : public WorkerSession {
   Device* const device_;  // may be null
   SegmentHost host_;
   SegmentHost evaluation_host_;  // without segments unless there is validation
-  const WeightForms weight_forms_;  // that host_ takes as bfloat16
+  const WeightForms weight_forms_;  // of what host_ takes
 
   // Shared by runs, exclusive for steps.
   mutable SharedMutex step_mutex_;

@@ -59,7 +59,7 @@ Executor::Executor(Program program, Backend backend)
             "': expected i8 in products or look-ups only, all of one form")));
       }
     } else if (backend != Backend::kCpu) {
-      form = {};
+      form = {.type = form.type};
     }
   }
   const int32_t end = static_cast<int32_t>(program_.nodes.size());
@@ -114,7 +114,8 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
   const Tensor& tensor = found->second;
   const WeightForm& form = step.form;
   const ElementType wanted = step.result_types[0].type;
-  if (tensor.type() == ElementType::kFloat32 && tensor.on_host()) {
+  if (tensor.type() == ElementType::kFloat32 && tensor.on_host() &&
+      tensor.panel_rows() == 0) {
     if (wanted == ElementType::kBFloat16) return Cast(tensor, wanted);
     if (wanted == ElementType::kInt8) return RoundToInt8(tensor, form);
   }

@@ -53,10 +53,7 @@ WeightForms WeightFormsOf(const Program& program) {
   std::map<ValueId, std::string> names;
   for (const Node* node : program.NodesOf("parameter")) {
     const ValueId value = node->outputs[0];
-    const ElementType type = program.type(value).type;
-    if (type == ElementType::kBFloat16 || type == ElementType::kInt8) {
-      names[value] = StringAttribute(node->attributes, "name");
-    }
+    names[value] = StringAttribute(node->attributes, "name");
   }
   for (const Node& node : program.nodes) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {

@@ -1,10 +1,10 @@
-// In which form a program takes its parameters of bfloat16 and int8.
+// In which form a program takes its parameters.
 //
 // Weights that are only ever multiplied by, always as the same matrices, may
-// lie in panels (services/ops/bf16_panel.h) from the time they are read: the
-// products are then bound by reading them, not by packing them. All others of
-// bfloat16 are row-major. Weights of int8 are always in panels (int8_panel.h);
-// they may also be the columns of their matrices, and be looked up as such.
+// lie in panels (services/ops/panel.h) from the time they are read: the
+// products are then bound by reading them, not by packing them. All others are
+// row-major. Weights of int8 are always in panels (int8_panel.h); they may also
+// be the columns of their matrices, and be looked up as such.
 
 #ifndef SERVICES_GRAPH_WEIGHT_FORMS_H_
 #define SERVICES_GRAPH_WEIGHT_FORMS_H_
@@ -40,7 +40,7 @@ struct WeightForm {
 // By name.
 using WeightForms = std::map<std::string, WeightForm>;
 
-// All parameters that the program has as bf16 or i8.
+// All parameters of the program.
 WeightForms WeightFormsOf(const Program& program);
 
 // Adds those of another program that runs on the same parameters: what both

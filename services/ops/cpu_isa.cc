@@ -4,15 +4,26 @@
 
 namespace gshard {
 
+namespace {
+
+dnnl_cpu_isa_t Isa() {
+  static const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+  return isa;
+}
+
+}  // namespace
+
+bool HasAvx512() {
+  return HasAvx512Vnni() || Isa() == dnnl_cpu_isa_avx512_core;
+}
+
 bool HasAvx512Vnni() {
-  return HasAvx512Bf16() ||
-         dnnl_get_effective_cpu_isa() == dnnl_cpu_isa_avx512_core_vnni;
+  return HasAvx512Bf16() || Isa() == dnnl_cpu_isa_avx512_core_vnni;
 }
 
 bool HasAvx512Bf16() {
-  static const dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-  return isa == dnnl_cpu_isa_avx512_core_bf16 ||
-         isa == dnnl_cpu_isa_avx512_core_amx;
+  return Isa() == dnnl_cpu_isa_avx512_core_bf16 ||
+         Isa() == dnnl_cpu_isa_avx512_core_amx;
 }
 
 }  // namespace gshard

@@ -6,6 +6,7 @@
 
 namespace gshard {
 
+bool HasAvx512();      // with its extensions BW, DQ and VL
 bool HasAvx512Vnni();  // products of int8
 bool HasAvx512Bf16();
 

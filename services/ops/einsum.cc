@@ -8,9 +8,9 @@
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/base/status_macros.h"
-#include "services/ops/bf16_panel.h"
 #include "services/ops/int8_panel.h"
 #include "services/ops/matmul.h"
+#include "services/ops/panel.h"
 #include "services/ops/transpose.h"
 
 namespace gshard {
@@ -213,10 +213,10 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
     });
   } else if (a.type() == ElementType::kBFloat16) {
     BatchMatmul(shape, batch, std::as_const(first.tensor).data<BFloat16>(),
-                Bf16Elements(second.tensor), result.f32());
+                ElementsOf<BFloat16>(second.tensor), result.f32());
   } else {
-    BatchMatmul(shape, batch, first.tensor.f32(), second.tensor.f32(),
-                result.f32());
+    BatchMatmul(shape, batch, std::as_const(first.tensor).f32(),
+                ElementsOf<float>(second.tensor), result.f32());
   }
   return order == spec.result ? result : Reorder(result, order, spec.result);
 }

@@ -48,8 +48,8 @@ EinsumSpec GradientOfA(const EinsumSpec& spec);
 EinsumSpec GradientOfB(const EinsumSpec& spec);
 
 // How Einsum() takes b if it takes both operands as they are stored: as a
-// matrix of contracted rows. Then b may lie in panels, of bfloat16
-// (bf16_panel.h) if it is not transposed, of int8 (int8_panel.h) in any case.
+// matrix of contracted rows. Then b may lie in panels, if it is not transposed
+// (panel.h) or is of int8 (int8_panel.h).
 struct MatrixOfB {
   int row_letters = 0;      // of b; 0: it is not taken so
   bool transposed = false;  // they are its last ones, not its first

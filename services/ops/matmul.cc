@@ -14,9 +14,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
-#include "services/ops/bf16_panel.h"
+#include "services/ops/bf16_dots.h"
 #include "services/ops/cast.h"
-#include "services/ops/cpu_isa.h"
+#include "services/ops/panel.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -173,7 +173,7 @@ bool UseGemm(const MatmulShape& shape) {
 
 // Gemm cuts a deep k into blocks by rules that look at m, so that the order of
 // a sum would depend on the rows beside it. Up to this depth it has one block.
-constexpr int64_t kGemmDepth = 256;
+constexpr int64_t kGemmDepth = kFloat32Depth;
 
 void Gemm(const Block& block, const float* a, const float* b, float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
@@ -244,6 +244,11 @@ void Execute(const Block& block, const T* a, const T* b, float* c) {
 }
 
 void Multiply(const Block& block, const float* a, const float* b, float* c) {
+  if (block.shape.b_in_panels) {
+    return MultiplyPanels(block.shape.m, block.shape.n, block.shape.k, a,
+                          block.a_stride, b, c, block.c_stride,
+                          block.accumulate);
+  }
   ThreadCache();  // sets the thread count
   if (!UseGemm(block.shape)) {
     Execute(block, a, b, c);
@@ -265,7 +270,7 @@ void Widen(int64_t rows, int64_t size, const BFloat16* from, int64_t stride,
 void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
-  if (HasAvx512Bf16()) {
+  if (HasPanels<BFloat16>()) {
     if (transpose_a) return Execute(block, a, b, c);
     if (transpose_b) {
       return MultiplyTransposed(m, n, k, a, block.a_stride, b, block.b_stride,
@@ -322,8 +327,9 @@ struct Grid {
 };
 
 // Where a column of b begins; of panels, the first of a panel.
+template <typename T>
 int64_t OffsetOfColumn(const MatmulShape& shape, int64_t column) {
-  if (shape.b_in_panels) return PanelOffset(shape.k, column);
+  if (shape.b_in_panels) return PanelOffset<T>(shape.k, column);
   return column * (shape.transpose_b ? shape.k : 1);
 }
 
@@ -355,7 +361,7 @@ void MultiplyTile(const MatmulShape& shape, int64_t tile, const T* a,
   float* const to = c + row * shape.n + column;
   if (shape.k > 0) {
     Multiply(block, a + row * (shape.transpose_a ? 1 : shape.k),
-             b + OffsetOfColumn(shape, column), to);
+             b + OffsetOfColumn<T>(shape, column), to);
   } else if (!accumulate) {
     for (int64_t r = 0; r < m; ++r) std::fill_n(to + r * shape.n, n, 0.0f);
   }

@@ -1,6 +1,7 @@
-// Dense matrix products: by oneDNN those of float32, and those of bfloat16 with
-// sums in float32 whose a is not as it is stored; the others of bfloat16 by
-// bf16_panel.h, those of int8 by int8_panel.h.
+// Dense matrix products: by oneDNN those of float32 with weights as they are
+// stored, and those of bfloat16 with a transposed a; those with weights in
+// panels, and the others of bfloat16, by panel.h and bf16_dots.h; those of int8
+// by int8_panel.h.
 //
 // On CPUs without instructions for bfloat16 its products are those of the
 // numbers as float32: as exact, not as fast. The instructions take numbers
@@ -35,7 +36,7 @@ struct MatmulShape {
   int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool b_in_panels = false;  // see bf16_panel.h; neither is transposed then
+  bool b_in_panels = false;  // see panel.h; neither is transposed then
 };
 
 // Prepares the process for our kernels: one OpenMP thread a call. Call once at

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "services/ops/bf16_panel.h"
+#include "services/ops/panel.h"
 
 // In front of each loop over sums: those of a loop that is not unrolled are in
 // memory.

@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
 #include "services/base/parallel.h"
-#include "services/ops/bf16_panel.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/int8_panel.h"
 #include "services/ops/matmul.h"
+#include "services/ops/panel.h"
 
 namespace gshard {
 namespace {
@@ -54,10 +54,10 @@ void MultiplyAll(const std::vector<Product>& products, const Tensor& a,
   ForEachTile(products, [&](const Product& product, int64_t tile) {
     if (a.type() == ElementType::kBFloat16) {
       MatmulTile(product.shape, tile, a.data<BFloat16>() + product.a,
-                 Bf16Elements(b) + product.b, c + product.c);
+                 ElementsOf<BFloat16>(b) + product.b, c + product.c);
     } else {
-      MatmulTile(product.shape, tile, a.f32() + product.a, b.f32() + product.b,
-                 c + product.c);
+      MatmulTile(product.shape, tile, a.f32() + product.a,
+                 ElementsOf<float>(b) + product.b, c + product.c);
     }
   });
 }

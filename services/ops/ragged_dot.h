@@ -28,8 +28,7 @@ namespace gshard {
 absl::Status CheckGroupSizes(const Tensor& group_sizes, int64_t num_rows);
 
 // rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H]. The weights may
-// lie in panels (bf16_panel.h), and with rows of float32 be int8
-// (int8_panel.h).
+// lie in panels (panel.h), and with rows of float32 be int8 (int8_panel.h).
 Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
                  const Tensor& group_sizes);
 

@@ -4,9 +4,9 @@
 // one holder can see is not written. Clone() makes an independent copy.
 // Thread-safety: const access from any thread; writing needs one owner.
 //
-// Weights of bfloat16 may lie in panels instead, as products want them
-// (services/ops/bf16_panel.h), those of int8 always do (int8_panel.h): such a
-// tensor has its dims, but no row-major elements to access. Nor can the
+// Weights may lie in panels instead, as products want them
+// (services/ops/panel.h), those of int8 always do (int8_panel.h): such a tensor
+// has its dims, but no row-major elements to access. Nor can the
 // elements of a tensor in the memory of a device (services/graph/device.h) be
 // accessed, other than by that device.
 

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
 #include "services/ops/int8_panel.h"
+#include "services/ops/panel.h"
 
 namespace gshard {
 namespace {
@@ -44,10 +44,11 @@ absl::StatusOr<Tensor> NewParameter(const ParameterSpec& spec, const Dims& dims,
   }
   if (form.in_panels() && form.batch_dims == (spec.per_expert ? 1 : 0) &&
       std::ssize(dims) > form.batch_dims + form.row_dims) {
-    Tensor panels = NewPanels(dims, form.MatricesOf(dims), form.RowsOf(dims));
+    Tensor panels =
+        NewPanels(form.type, dims, form.MatricesOf(dims), form.RowsOf(dims));
     if (!panels.empty()) return panels;
   }
-  return Tensor(ElementType::kBFloat16, dims);
+  return Tensor(form.type, dims);
 }
 
 // The `index`th part of `target`, which has that form.
@@ -56,7 +57,7 @@ void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
   if (target.type() == ElementType::kInt8) {
     RoundMatrix(value, index, form->transposed, target);
   } else if (target.panel_rows() > 0) {
-    PackMatrix(Cast(value, ElementType::kBFloat16), index, target);
+    PackMatrix(Cast(value, target.type()), index, target);
   } else if (target.type() == ElementType::kBFloat16) {
     CastRow(value.f32(), target.data<BFloat16>() + index * value.size(),
             value.size());

@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 
 // Parameters without optimizer state, by name: dense ones, and of per-expert
 // ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
-// or those in `forms` in that form, of bfloat16 in panels only where
+// or those in `forms` in that form, in panels but of int8 only where
 // NewPanels() has room for them; on `device`, or where that is null on the
 // host. Takes the memory of what it returns and of one logical tensor, with a
 // device on the host that of one parameter. `checkpoint` is null for first

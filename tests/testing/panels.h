@@ -1,9 +1,9 @@
-// Weights of bfloat16 in panels, from row-major ones.
+// Weights in panels, from row-major ones.
 
 #ifndef TESTS_TESTING_PANELS_H_
 #define TESTS_TESTING_PANELS_H_
 
-#include "services/ops/bf16_panel.h"
+#include "services/ops/panel.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
@@ -11,7 +11,7 @@ namespace gshard {
 // `batch` matrices of `rows` rows. As they are where NewPanels() has no room
 // for them, as on a processor without the instructions.
 inline Tensor InPanels(const Tensor& weights, int64_t batch, int64_t rows) {
-  Tensor panels = NewPanels(weights.dims(), batch, rows);
+  Tensor panels = NewPanels(weights.type(), weights.dims(), batch, rows);
   if (panels.empty()) return weights;
   const Tensor matrices = weights.Reshaped({batch, weights.size() / batch});
   for (int64_t i = 0; i < batch; ++i) {

@@ -17,6 +17,7 @@ using ::testing::UnorderedElementsAre;
 constexpr auto kBFloat16 = ElementType::kBFloat16;
 constexpr auto kInt8 = ElementType::kInt8;
 constexpr WeightForm kRowMajor;
+constexpr WeightForm kWide{.type = ElementType::kFloat32};
 
 // x times "once" and then, by `equation`, times "again".
 Program Products(const std::string& equation, bool gives_once = false) {
@@ -33,15 +34,27 @@ Program Products(const std::string& equation, bool gives_once = false) {
 }
 
 TEST(WeightFormsTest, WhatIsOnlyMultipliedByLiesInPanels) {
+  const auto wide = Pair("wide", kWide);
   EXPECT_THAT(WeightFormsOf(Products("bm,mn->bn")),
               UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
-                                   Pair("again", WeightForm{0, 1})));
+                                   Pair("again", WeightForm{0, 1}), wide));
   EXPECT_THAT(WeightFormsOf(Products("bn,mn->bm")),
               UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
-                                   Pair("again", kRowMajor)));
+                                   Pair("again", kRowMajor), wide));
   EXPECT_THAT(WeightFormsOf(Products("bm,mn->bn", /*gives_once=*/true)),
               UnorderedElementsAre(Pair("once", kRowMajor),
-                                   Pair("again", WeightForm{0, 1})));
+                                   Pair("again", WeightForm{0, 1}), wide));
+}
+
+TEST(WeightFormsTest, SoDoWeightsOfFloat32) {
+  Builder b("float32");
+  const ValueId x = b.Input(
+      "x", {ElementType::kFloat32, {Dim::Symbol("N"), 32}});
+  b.Output("y", b.Einsum("bm,mn->bn", x, b.Parameter("w", {32, 48})));
+  EXPECT_THAT(WeightFormsOf(*std::move(b).Finish()),
+              UnorderedElementsAre(Pair(
+                  "w", WeightForm{.row_dims = 1,
+                                  .type = ElementType::kFloat32})));
 }
 
 TEST(WeightFormsTest, ExpertsAreABatchOfMatrices) {
@@ -68,7 +81,8 @@ TEST(WeightFormsTest, OnlyTheCpuTakesPanels) {
   const Executor executor(Products("bm,mn->bn"), Backend::kCuda);
   EXPECT_THAT(
       executor.weight_forms(),
-      UnorderedElementsAre(Pair("once", kRowMajor), Pair("again", kRowMajor)));
+      UnorderedElementsAre(Pair("once", kRowMajor), Pair("again", kRowMajor),
+                           Pair("wide", kWide)));
 }
 
 TEST(WeightFormsTest, APanelWhereRowsAreWantedIsAnError) {

@@ -4,7 +4,6 @@
 
 #include <map>
 
-#include "services/ops/bf16_panel.h"
 #include "services/ops/cast.h"
 #include "services/ops/cpu_isa.h"
 #include "tests/reference/einsum.h"
@@ -117,13 +116,15 @@ TEST(EinsumTest, FactorsInPanelsGiveTheSameBits) {
         {"bm,md->bd", 1}}) {
     ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));
     EXPECT_EQ(MatrixOf(spec), (MatrixOfB{row_letters, false}));
-    const Tensor a = Cast(OfLetters(spec.a, 1, sizes), ElementType::kBFloat16);
-    const Tensor b = Cast(OfLetters(spec.b, 2, sizes), ElementType::kBFloat16);
-    int64_t rows = 1;
-    for (int d = 0; d < row_letters; ++d) rows *= b.dim(d);
-    EXPECT_TRUE(
-        TensorEqual(Einsum(spec, a, InPanels(b, 1, rows)), Einsum(spec, a, b)))
-        << text;
+    for (const auto type : {ElementType::kFloat32, ElementType::kBFloat16}) {
+      const Tensor a = Cast(OfLetters(spec.a, 1, sizes), type);
+      const Tensor b = Cast(OfLetters(spec.b, 2, sizes), type);
+      int64_t rows = 1;
+      for (int d = 0; d < row_letters; ++d) rows *= b.dim(d);
+      EXPECT_TRUE(TensorEqual(Einsum(spec, a, InPanels(b, 1, rows)),
+                              Einsum(spec, a, b)))
+          << text;
+    }
   }
 }
 
@@ -141,10 +142,13 @@ TEST(EinsumTest, OtherFactorsAreNoMatrix) {
 }
 
 TEST(NewPanelsTest, IsEmptyWherePanelsWouldNeedZeros) {
-  EXPECT_EQ(NewPanels({4, 48}, 1, 4).empty(), !HasAvx512Bf16());
-  EXPECT_TRUE(NewPanels({3, 48}, 1, 3).empty());
-  EXPECT_TRUE(NewPanels({4, 40}, 1, 4).empty());
-  EXPECT_TRUE(NewPanels({0, 4, 48}, 0, 4).empty());
+  for (const auto type : {ElementType::kFloat32, ElementType::kBFloat16}) {
+    EXPECT_EQ(NewPanels(type, {4, 48}, 1, 4).empty(),
+              type == ElementType::kFloat32 ? !HasAvx512() : !HasAvx512Bf16());
+    EXPECT_TRUE(NewPanels(type, {3, 48}, 1, 3).empty());
+    EXPECT_TRUE(NewPanels(type, {4, 40}, 1, 4).empty());
+    EXPECT_TRUE(NewPanels(type, {0, 4, 48}, 0, 4).empty());
+  }
 }
 
 TEST(ParseEinsumTest, RefusesWhatIsNoProduct) {

@@ -115,21 +115,23 @@ TEST(RaggedDotTest, GradientsEqualDifferences) {
 }
 
 TEST(RaggedDotTest, WeightsInPanelsGiveTheSameBits) {
-  const auto low = [](const Tensor& x) {
-    return Cast(x, ElementType::kBFloat16);
-  };
-  for (const std::vector<int32_t>& sizes : kGroupSizes) {
-    const int64_t groups = sizes.size(), num_rows = Sum(sizes);
-    if (groups == 0) continue;
-    const Tensor group_sizes = Tensor::Ints({groups}, sizes);
-    for (const int64_t h : {16, 32, 48, 64, 320, 528}) {
-      const Tensor rows = low(RandomTensor({num_rows, 70}, 1));
-      const Tensor weights = low(RandomTensor({groups, 70, h}, 2));
-      const Tensor panels = InPanels(weights, groups, 70);
-      ASSERT_EQ(panels.bytes(), weights.bytes());
-      EXPECT_TRUE(TensorEqual(RaggedDot(rows, panels, group_sizes),
-                              RaggedDot(rows, weights, group_sizes)))
-          << h;
+  // Of float32 a sum is in two parts from 256 rows on.
+  for (const auto& [type, m] : {std::pair(ElementType::kBFloat16, 70),
+                                std::pair(ElementType::kFloat32, 70),
+                                std::pair(ElementType::kFloat32, 300)}) {
+    for (const std::vector<int32_t>& sizes : kGroupSizes) {
+      const int64_t groups = sizes.size(), num_rows = Sum(sizes);
+      if (groups == 0) continue;
+      const Tensor group_sizes = Tensor::Ints({groups}, sizes);
+      for (const int64_t h : {16, 32, 48, 64, 320, 528}) {
+        const Tensor rows = Cast(RandomTensor({num_rows, m}, 1), type);
+        const Tensor weights = Cast(RandomTensor({groups, m, h}, 2), type);
+        const Tensor panels = InPanels(weights, groups, m);
+        ASSERT_EQ(panels.bytes(), weights.bytes());
+        EXPECT_TRUE(TensorEqual(RaggedDot(rows, panels, group_sizes),
+                                RaggedDot(rows, weights, group_sizes)))
+            << m << " " << h;
+      }
     }
   }
 }

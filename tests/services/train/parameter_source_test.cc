@@ -10,7 +10,6 @@
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/ops/cast.h"
-#include "services/ops/cpu_isa.h"
 #include "services/train/job_options.h"
 #include "services/train/parameter_store.h"
 #include "tests/services/storage/scratch_directory.h"
@@ -80,11 +79,15 @@ TEST(ReadParametersTest, RoundsWhatIsNamedToTheBitsOfRoundingAll) {
   }
 }
 
-TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
+template <typename T>
+void ExpectPacked() {
+  const ElementType type = ElementTypeOf<T>::value;
   std::vector<ParameterSpec> specs = Specs();
   specs[0].dims = {8, 4, 16};
   specs[1].dims = {3, 8, 64};
-  const WeightForms forms = {{"dense", {0, 2}}, {"moe.wi", {1, 1}}};
+  const WeightForms forms = {{"dense", {.row_dims = 2, .type = type}},
+                             {"moe.wi",
+                              {.batch_dims = 1, .row_dims = 1, .type = type}}};
   ASSERT_OK_AND_ASSIGN(const TensorMap whole,
                        ReadParameters(specs, {0, 2}, nullptr, 11));
   ASSERT_OK_AND_ASSIGN(const TensorMap read,
@@ -92,16 +95,21 @@ TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
   for (const auto& [name, matrices, rows] :
        {std::tuple<const char*, int64_t, int64_t>{"dense", 1, 32},
         {"moe.wi", 2, 8}}) {
-    const Tensor rounded = Cast(whole.at(name), ElementType::kBFloat16);
+    const Tensor rounded = Cast(whole.at(name), type);
     const Tensor expected = InPanels(rounded, matrices, rows);
     const Tensor& panels = read.at(name);
-    ASSERT_EQ(panels.panel_rows(), HasAvx512Bf16() ? rows : 0) << name;
+    ASSERT_EQ(panels.panel_rows(), HasPanels<T>() ? rows : 0) << name;
     EXPECT_EQ(panels.dims(), rounded.dims());
-    const BFloat16* const elements = Bf16Elements(expected);
-    EXPECT_TRUE(
-        std::equal(elements, elements + expected.size(), Bf16Elements(panels)))
+    const T* const elements = ElementsOf<T>(expected);
+    EXPECT_TRUE(std::equal(elements, elements + expected.size(),
+                           ElementsOf<T>(panels)))
         << name;
   }
+}
+
+TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
+  ExpectPacked<float>();
+  ExpectPacked<BFloat16>();
 }
 
 TEST(ReadParametersTest, TheSeedAndItsCheckpointAreTheSame) {

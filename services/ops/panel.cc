@@ -1,0 +1,266 @@
+#include "services/ops/panel.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "services/base/check.h"
+#include "services/base/parallel.h"
+#include "services/ops/cpu_isa.h"
+#include "services/ops/panel_blocks.h"
+
+namespace gshard {
+namespace {
+
+#if defined(__x86_64__)
+
+// Of both types: those of float32 run on processors without bfloat16, too, as
+// nothing but _mm512_dpbf16_ps makes its instruction.
+#define GSHARD_PANEL \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+
+// Rows of b that are packed at a time, within a call: 96 KiB, which the level 2
+// cache holds. Fewer mean more rounds over c.
+constexpr int64_t kDepth = 1024;
+
+struct alignas(64) PackedDepth {
+  BFloat16 elements[PanelOffset<BFloat16>(kDepth, kPanelColumns)];
+};
+
+// Packs rows i and i + 1 of b, the second if it is there.
+GSHARD_PANEL inline void PackStep(const BFloat16* b, int64_t stride,
+                                  bool has_second, __mmask16 mask,
+                                  BFloat16* to) {
+  const __m512i even =
+      _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b));
+  const __m512i odd = _mm512_cvtepu16_epi32(
+      _mm256_maskz_loadu_epi16(has_second ? mask : 0, b + stride));
+  _mm512_store_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
+}
+
+GSHARD_PANEL inline void PackStep(const float* b, int64_t, bool, __mmask16 mask,
+                                  float* to) {
+  _mm512_store_ps(to, _mm512_maskz_loadu_ps(mask, b));
+}
+
+template <typename T>
+GSHARD_PANEL void PackPanel(const T* b, int64_t stride, int64_t k, int64_t n,
+                            T* to) {
+  constexpr int64_t kStep = kPanelStep<T>;
+  const int64_t vectors = VectorsOf(n);
+  for (int64_t i = 0; i < k; i += kStep, b += kStep * stride) {
+    for (int64_t v = 0; v < vectors; ++v, to += 16 * kStep) {
+      PackStep(b + 16 * v, stride, i + 1 < k, ColumnMask(n, v), to);
+    }
+  }
+}
+
+// Sums of kCount rows of c and kWidth vectors of columns; in registers, as long
+// as all loops over them are unrolled.
+template <int kCount, int kWidth>
+using Sums = __m512[kCount][kWidth];
+
+// Adds two rows of b, or the last one.
+template <int kCount, int kWidth>
+GSHARD_PANEL inline void AddStep(const BFloat16* a, int64_t a_stride,
+                                 const BFloat16* panel, int64_t rows,
+                                 Sums<kCount, kWidth>& sums) {
+  __m512i b[kWidth];
+  GSHARD_UNROLL
+  for (int v = 0; v < kWidth; ++v) b[v] = _mm512_load_si512(panel + 32 * v);
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    int32_t pair = 0;
+    std::memcpy(&pair, a + r * a_stride, rows * sizeof(BFloat16));
+    const auto x = (__m512bh)_mm512_set1_epi32(pair);
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) {
+      sums[r][v] = _mm512_dpbf16_ps(sums[r][v], x, (__m512bh)b[v]);
+    }
+  }
+}
+
+// Adds a row of b.
+template <int kCount, int kWidth>
+GSHARD_PANEL inline void AddStep(const float* a, int64_t a_stride,
+                                 const float* panel, int64_t,
+                                 Sums<kCount, kWidth>& sums) {
+  __m512 b[kWidth];
+  GSHARD_UNROLL
+  for (int v = 0; v < kWidth; ++v) b[v] = _mm512_load_ps(panel + 16 * v);
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    const __m512 x = _mm512_set1_ps(a[r * a_stride]);
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) {
+      sums[r][v] = _mm512_fmadd_ps(x, b[v], sums[r][v]);
+    }
+  }
+}
+
+// kCount rows of c and n columns, which are kWidth vectors.
+template <int kCount, int kWidth, typename T>
+GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
+                                int64_t a_stride, const T* panel, float* c,
+                                int64_t c_stride, bool accumulate) {
+  constexpr int64_t kStep = kPanelStep<T>;
+  // What bfloat16 adds to c goes on with its sum, float32 begins one anew.
+  constexpr bool kGoesOn = kStep > 1;
+  Sums<kCount, kWidth> sums;
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) {
+      sums[r][v] = _mm512_maskz_loadu_ps(
+          kGoesOn && accumulate ? ColumnMask(n, v) : 0,
+          c + r * c_stride + 16 * v);
+    }
+  }
+  for (int64_t i = 0; i + kStep <= k;
+       i += kStep, panel += 16 * kStep * kWidth) {
+    AddStep<kCount, kWidth>(a + i, a_stride, panel, kStep, sums);
+  }
+  if (k % kStep != 0) {
+    AddStep<kCount, kWidth>(a + k - 1, a_stride, panel, 1, sums);
+  }
+  GSHARD_UNROLL
+  for (int r = 0; r < kCount; ++r) {
+    GSHARD_UNROLL
+    for (int v = 0; v < kWidth; ++v) {
+      float* const to = c + r * c_stride + 16 * v;
+      const __mmask16 mask = ColumnMask(n, v);
+      if (!kGoesOn && accumulate) {
+        sums[r][v] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sums[r][v]);
+      }
+      _mm512_mask_storeu_ps(to, mask, sums[r][v]);
+    }
+  }
+}
+
+template <typename T>
+void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
+                   int64_t a_stride, const T* panel, float* c, int64_t c_stride,
+                   bool accumulate) {
+  ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
+    MultiplyBlock<kCount, kWidth>(n, k, a + r * a_stride, a_stride, panel,
+                                  c + r * c_stride, c_stride, accumulate);
+  });
+}
+
+#else
+
+constexpr int64_t kDepth = 1;
+
+struct PackedDepth {
+  BFloat16 elements[1];
+};
+
+template <typename T>
+void PackPanel(const T*, int64_t, int64_t, int64_t, T*) {
+  CHECK(HasPanels<T>());
+}
+template <typename T>
+void MultiplyPanel(int64_t, int64_t, int64_t, const T*, int64_t, const T*,
+                   float*, int64_t, bool) {
+  CHECK(HasPanels<T>());
+}
+
+#endif
+
+}  // namespace
+
+template <>
+bool HasPanels<float>() {
+  return HasAvx512();
+}
+template <>
+bool HasPanels<BFloat16>() {
+  return HasAvx512Bf16();
+}
+
+void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                    int64_t a_stride, const BFloat16* panels, float* c,
+                    int64_t c_stride, bool accumulate) {
+  for (int64_t j = 0; j < n; j += kPanelColumns) {
+    MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a, a_stride,
+                  panels + PanelOffset<BFloat16>(k, j), c + j, c_stride,
+                  accumulate);
+  }
+}
+
+void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
+                    int64_t a_stride, const float* panels, float* c,
+                    int64_t c_stride, bool accumulate) {
+  for (int64_t j = 0; j < n; j += kPanelColumns) {
+    const int64_t columns = std::min(kPanelColumns, n - j);
+    const float* const panel = panels + PanelOffset<float>(k, j);
+    for (int64_t i = 0; i < k; i += kFloat32Depth) {
+      MultiplyPanel(m, columns, std::min(kFloat32Depth, k - i), a + i, a_stride,
+                    panel + i * 16 * VectorsOf(columns), c + j, c_stride,
+                    accumulate || i > 0);
+    }
+  }
+}
+
+void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                  int64_t a_stride, const BFloat16* b, int64_t b_stride,
+                  float* c, int64_t c_stride, bool accumulate) {
+  // On the heap: static thread-local storage comes out of the stack of every
+  // thread, and threads of the metrics server have 100 KiB.
+  thread_local const auto buffer = std::make_unique<PackedDepth>();
+  BFloat16* const panel = buffer->elements;
+  for (int64_t i = 0; i < k; i += kDepth) {
+    const int64_t depth = std::min(kDepth, k - i);
+    for (int64_t j = 0; j < n; j += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, n - j);
+      PackPanel(b + i * b_stride + j, b_stride, depth, columns, panel);
+      MultiplyPanel(m, columns, depth, a + i, a_stride, panel, c + j, c_stride,
+                    accumulate || i > 0);
+    }
+  }
+}
+
+Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows) {
+  const bool multiplies = type == ElementType::kFloat32 ? HasPanels<float>()
+                                                        : HasPanels<BFloat16>();
+  const int64_t size = NumElements(dims);
+  if (!multiplies || size == 0) return Tensor();
+  CHECK(size % (batch * rows) == 0);
+  const int64_t columns = size / (batch * rows);
+  if (rows % 2 != 0 || columns % 16 != 0) return Tensor();
+  return Tensor::Panels(type, std::move(dims), rows, size * ElementSize(type));
+}
+
+namespace {
+
+template <typename T>
+void PackMatrixOf(const Tensor& matrix, int64_t index, Tensor& panels) {
+  const int64_t rows = panels.panel_rows(), columns = matrix.size() / rows;
+  CHECK(matrix.size() == rows * columns && index >= 0 &&
+        (index + 1) * matrix.size() <= panels.size());
+  const T* const from = matrix.data<T>();
+  T* const to = panels.panels<T>() + index * matrix.size();
+  ParallelFor((columns + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
+    const int64_t column = i * kPanelColumns;
+    PackPanel(from + column, columns, rows,
+              std::min(kPanelColumns, columns - column),
+              to + PanelOffset<T>(rows, column));
+  });
+}
+
+}  // namespace
+
+void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels) {
+  if (panels.type() == ElementType::kFloat32) {
+    PackMatrixOf<float>(matrix, index, panels);
+  } else {
+    PackMatrixOf<BFloat16>(matrix, index, panels);
+  }
+}
+
+}  // namespace gshard

@@ -1,0 +1,78 @@
+// Products by our own kernels, for processors with AVX512: of bfloat16, by the
+// instruction that adds the products of two elements of k to a float32
+// (AVX512_BF16), and of float32 with weights that lie ready.
+//
+// Both want b in panels: 48 columns of b as [k][48], of bfloat16 as
+// [(k + 1) / 2][48] pairs of rows, the last panel with 16, 32 or 48. Zeros stand
+// where k or the columns end early.
+//
+// The sum of an element goes through k in order, whatever m, n and the panels
+// are: a row's bits depend on nothing else. Of bfloat16, b gives the same bits
+// packed ahead or within the call. Of float32, each kFloat32Depth elements of k
+// have a sum of their own: these are the bits of oneDNN's gemm, which matmul.cc
+// calls where b is not packed, and whose packing within a call is better.
+//
+// Thread-safe.
+
+#ifndef SERVICES_OPS_PANEL_H_
+#define SERVICES_OPS_PANEL_H_
+
+#include <cstdint>
+
+#include "services/tensor/bfloat16.h"
+#include "services/tensor/tensor.h"
+
+namespace gshard {
+
+inline constexpr int64_t kPanelColumns = 48;
+
+inline constexpr int64_t kFloat32Depth = 256;
+
+// Rows of b that lie side by side. T is float or BFloat16 here and below.
+template <typename T>
+inline constexpr int64_t kPanelStep = sizeof(float) / sizeof(T);
+
+// Whether this processor multiplies panels; Multiply...() and PackMatrix()
+// REQUIRE it.
+template <typename T>
+bool HasPanels();
+
+// Where the panel of column `column`, a multiple of 48, begins in the panels of
+// a matrix with k rows: in elements.
+template <typename T>
+constexpr int64_t PanelOffset(int64_t k, int64_t column) {
+  return column * ((k + kPanelStep<T> - 1) / kPanelStep<T> * kPanelStep<T>);
+}
+
+// A tensor of f32 or bf16 for `batch` matrices of `rows` rows in panels,
+// contents undefined. Empty unless this processor multiplies panels and they
+// need no zeros: the panels then take the memory of the elements.
+Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows);
+
+// Sets matrix `index` of `panels` to `matrix`, which is row-major and of the
+// same type.
+void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels);
+
+// The elements of a tensor in panels or row-major.
+template <typename T>
+const T* ElementsOf(const Tensor& tensor) {
+  return tensor.panel_rows() > 0 ? tensor.panels<T>() : tensor.data<T>();
+}
+
+// c [m, n] = a [m, k] times b in panels, plus the old c if `accumulate`.
+// Strides are elements between rows.
+void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                    int64_t a_stride, const BFloat16* panels, float* c,
+                    int64_t c_stride, bool accumulate);
+void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
+                    int64_t a_stride, const float* panels, float* c,
+                    int64_t c_stride, bool accumulate);
+
+// The same with b [k, n] as rows.
+void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
+                  int64_t a_stride, const BFloat16* b, int64_t b_stride,
+                  float* c, int64_t c_stride, bool accumulate);
+
+}  // namespace gshard
+
+#endif  // SERVICES_OPS_PANEL_H_
