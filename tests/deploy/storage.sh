@@ -4,8 +4,8 @@
 # on the way, and compares the last checkpoint with that of the same job on
 # folders, tensor by tensor.
 #
-#   tests/deploy/storage.sh            the whole, two minutes; the store is moto,
-#                                      from PyPI, in a virtual environment
+#   tests/deploy/storage.sh            the whole, five minutes; the store is
+#                                      moto, from PyPI, in a virtual environment
 #   tests/deploy/storage.sh --quick    the tests of storage against a store in
 #                                      their own process, seconds
 #
