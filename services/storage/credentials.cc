@@ -1,5 +1,6 @@
 #include "services/storage/credentials.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 #include <vector>
@@ -24,6 +25,15 @@ constexpr absl::Duration kFileIsGood = absl::Minutes(1);
 bool IsGood(const StoreCredentials& credentials, absl::Duration margin) {
   return !credentials.key_id.empty() &&
          absl::Now() + margin < credentials.expires;
+}
+
+// Headers of requests have both in them: with a line break they would be other
+// headers.
+bool MayBeSent(const StoreCredentials& credentials) {
+  const auto is_printable = [](const std::string& text) {
+    return std::all_of(text.begin(), text.end(), absl::ascii_isgraph);
+  };
+  return is_printable(credentials.key_id) && is_printable(credentials.token);
 }
 
 }  // namespace
@@ -92,6 +102,11 @@ absl::StatusOr<StoreCredentials> CredentialSource::Get() {
   MutexLock lock(mutex_);
   if (IsGood(found_, kMargin)) return found_;
   absl::StatusOr<StoreCredentials> found = Find();
+  if (found.ok() && !MayBeSent(*found)) {
+    found = absl::PermissionDeniedError(
+        "expected the key's id and the session's token for an object store to "
+        "be printable ASCII without white space");
+  }
   if (found.ok()) {
     found_ = *std::move(found);
   } else if (!IsGood(found_, absl::ZeroDuration())) {

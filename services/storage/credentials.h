@@ -51,8 +51,8 @@ class CredentialSource {
   CredentialSource(std::string sts_endpoint, HttpClient* http,
                    Environment environment = ProcessEnvironment);
 
-  // Errors: PermissionDenied, saying where was looked; Unavailable if a role
-  // could not be assumed.
+  // Errors: PermissionDenied, saying where was looked, or for keys that no
+  // header may have; Unavailable if a role could not be assumed.
   absl::StatusOr<StoreCredentials> Get();
 
   // A store has refused those that Get() gave: they are found anew.

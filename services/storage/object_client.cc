@@ -14,12 +14,19 @@
 #include "services/base/mutex.h"
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
+#include "services/base/utf8.h"
 #include "services/storage/xml_text.h"
 
 namespace gshard {
 namespace {
 
 constexpr size_t kMaxListed = 1'000'000;
+
+// What a store says, for errors, whose texts are UTF-8.
+std::string Quote(absl::string_view text, size_t bytes) {
+  text = text.substr(0, bytes);
+  return std::string(text.substr(0, FirstMalformedByte(text)));
+}
 
 // What an answer says that is no success.
 struct Refusal {
@@ -32,8 +39,8 @@ Refusal RefusalOf(const HttpResponse& response) {
   Refusal refusal{.http = response.code};
   const absl::StatusOr<XmlTexts> texts = ParseXml(response.body);
   if (!texts.ok()) return refusal;
-  refusal.code = FindXml(*texts, "Code").substr(0, 64);
-  refusal.message = FindXml(*texts, "Message").substr(0, 300);
+  refusal.code = Quote(FindXml(*texts, "Code"), 64);
+  refusal.message = Quote(FindXml(*texts, "Message"), 300);
   return refusal;
 }
 
@@ -241,7 +248,7 @@ absl::Status ObjectClient::Get(const ObjectPath& path, uint64_t offset,
   }
   return absl::DataLossError(
       absl::StrCat(what, ": expected the bytes up to ", last, ", got HTTP ",
-                   response->code, " with range '", range.substr(0, 64), "'"));
+                   response->code, " with range '", Quote(range, 64), "'"));
 }
 
 absl::StatusOr<std::string> ObjectClient::Put(const ObjectPath& path,

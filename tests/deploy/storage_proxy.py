@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """A proxy to an object store on this machine that fails now and then.
 
-    storage_proxy.py PORT STORE_PORT LOG
+    storage_proxy.py PORT STORE_PORT LOG SEED
 
 Of the requests that pass, in turn, some are answered by 503 SlowDown, some get
 no answer though they are done, some are reset, and of some the answer is cut.
-A line of LOG for each says which.
+A line of LOG for each says which; SEED says where the turn begins.
 """
 import http.client
 import http.server
@@ -16,7 +16,7 @@ import sys
 import threading
 
 FAULTS = {5: "slow", 11: "lost", 17: "reset", 23: "cut"}
-count = itertools.count(1)
+count = itertools.count(1 + int(sys.argv[4]))
 store_port = int(sys.argv[2])
 log = open(sys.argv[3], "a", buffering=1)
 lock = threading.Lock()

@@ -27,14 +27,14 @@ absl::Status CheckReadable(absl::string_view field, const std::string& path) {
 }
 
 // The objects that match a pattern in the last part of a path.
-std::vector<std::string> MatchObjects(const std::string& pattern) {
+absl::StatusOr<std::vector<std::string>> MatchObjects(
+    const std::string& pattern) {
   const size_t slash = pattern.rfind('/');
   const std::string folder = pattern.substr(0, slash);
   const std::string last = pattern.substr(slash + 1);
   std::vector<std::string> paths;
-  const auto names = Storage::Of(folder).List(folder);
-  if (!names.ok()) return paths;
-  for (const std::string& name : *names) {
+  ASSIGN_OR_RETURN(const auto names, Storage::Of(folder).List(folder));
+  for (const std::string& name : names) {
     if (fnmatch(last.c_str(), name.c_str(), FNM_PERIOD) == 0) {
       paths.push_back(absl::StrCat(folder, "/", name));
     }
@@ -43,7 +43,7 @@ std::vector<std::string> MatchObjects(const std::string& pattern) {
 }
 
 // Paths that match, in order of name; nothing if none does.
-std::vector<std::string> Match(const std::string& pattern) {
+absl::StatusOr<std::vector<std::string>> Match(const std::string& pattern) {
   if (IsObjectPath(pattern)) return MatchObjects(pattern);
   std::vector<std::string> paths;
   glob_t found;
@@ -64,12 +64,14 @@ absl::Status Expand(const std::string& field, std::vector<TextFile>* files) {
     absl::Status status = CheckReadable(name, file.path);
     std::vector<std::string> paths = {file.path};
     if (!status.ok() && file.path.find_first_of("*?[") != std::string::npos) {
-      paths = Match(file.path);
+      auto matching = Match(file.path);
       status = absl::OkStatus();
-      if (paths.empty()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(name, ": no file matches ", file.path));
+      if (!matching.ok() || matching->empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name, ": no file matches ", file.path, matching.ok() ? "" : ": ",
+            matching.status().message()));
       }
+      paths = *std::move(matching);
       for (const std::string& path : paths) {
         RETURN_IF_ERROR(CheckReadable(name, path));
       }

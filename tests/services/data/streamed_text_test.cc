@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
+#include <numeric>
 #include <set>
 
 #include "tests/services/data/sample_text.h"
+#include "tests/services/storage/fake_object_store.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -192,6 +195,73 @@ TEST_F(StreamedTextTest, ALineThatIsAnotherIsAnError) {
   EXPECT_THAT(text->Read({0}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("is not the one that was indexed")));
+}
+
+// Text in an object store.
+class StreamedObjectTest : public ::testing::Test {
+ protected:
+  StreamedObjectTest() {
+    store_.Use();
+    store_.Set("bucket/text/train.tsv", lines_);
+  }
+
+  absl::StatusOr<std::unique_ptr<StreamedText>> Open(const std::string& path) {
+    return StreamedText::Open({{.path = path, .language = "", .weight = 1.0}},
+                              SampleTokenizers(), {}, {scratch_ / "index"});
+  }
+
+  const ScratchDirectory scratch_;
+  FakeObjectStore store_;
+  const std::string path_ = "s3://bucket/text/train.tsv";
+  const std::string lines_ = SampleLines(300, 3);
+};
+
+TEST_F(StreamedObjectTest, IsReadAsAFileIsThroughFaultsThatPass) {
+  using Fault = FakeObjectStore::Fault;
+  std::atomic<int> requests = 0;
+  store_.SetOnRequest([&](const std::string&) {
+    constexpr Fault kFaults[] = {Fault::kReset, Fault::kTruncate,
+                                 Fault::kSlowDown, Fault::kNone};
+    return kFaults[requests++ % 4];
+  });
+  Spill(scratch_ / "text.tsv", lines_);
+  ASSERT_OK_AND_ASSIGN(const auto file, Open(scratch_ / "text.tsv"));
+  ASSERT_OK_AND_ASSIGN(const auto object, Open(path_));
+  EXPECT_EQ(object->digest(), file->digest());
+  EXPECT_EQ(object->report().pairs, file->report().pairs);
+  std::vector<int32_t> all(file->size());
+  std::iota(all.begin(), all.end(), 0);
+  ASSERT_OK_AND_ASSIGN(const auto expected, file->Read(all));
+  ASSERT_OK_AND_ASSIGN(const auto pairs, object->Read(all));
+  ASSERT_EQ(pairs.size(), expected.size());
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    EXPECT_EQ(pairs[i].source, expected[i].source);
+    EXPECT_EQ(pairs[i].target, expected[i].target);
+  }
+  ASSERT_OK_AND_ASSIGN(const Corpus corpus, ReadCorpus(path_));
+  EXPECT_EQ(corpus.pairs, ReadCorpus(scratch_ / "text.tsv")->pairs);
+  EXPECT_GT(requests, 4);
+}
+
+// Its size and the second of its change are the same; its tag is not.
+TEST_F(StreamedObjectTest, OneThatIsWrittenAgainIsAnErrorAndHasAnotherIndex) {
+  ASSERT_OK_AND_ASSIGN(const auto text, Open(path_));
+  ASSERT_OK(text->Read({0}));
+  std::string changed = lines_;
+  changed[lines_.find('\t') + 1] = 'Q';
+  store_.Set("bucket/text/train.tsv", changed);
+  EXPECT_THAT(text->Read({text->size() - 1}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr(path_), HasSubstr("has changed"))));
+  ASSERT_OK_AND_ASSIGN(const auto again, Open(path_));
+  EXPECT_NE(again->digest(), text->digest());
+  EXPECT_OK(again->Read({again->size() - 1}));
+}
+
+TEST_F(StreamedObjectTest, OneThatIsNotThereIsNamed) {
+  EXPECT_THAT(
+      Open("s3://bucket/none.tsv"),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("s3://bucket/none.tsv")));
 }
 
 }  // namespace

@@ -66,6 +66,51 @@ TEST(CredentialsFileTest, HasSections) {
   }
 }
 
+TEST(CredentialsFileTest, TakesWhatIsMalformedForNothing) {
+  ASSERT_OK_AND_ASSIGN(
+      const StoreCredentials found,
+      ParseCredentialsFile(
+          "aws_access_key_id=none\n[\n[]\n]\n=\n==\n[default\n"
+          "aws_secret_access_key=none\n[ default ]\r\naws_access_key_id\r\n"
+          "\taws_access_key_id\t=\tA\r\nAWS_ACCESS_KEY_ID=none\n"
+          "aws_secret_access_key=[x]=#;\n; x=y\n[other]\n"
+          "aws_access_key_id=none",
+          "default"));
+  EXPECT_EQ(found.key_id, "A");
+  EXPECT_EQ(found.secret, "[x]=#;");
+  for (const absl::string_view text :
+       {"", "\n", "[default]", "[default]\naws_access_key_id=\n",
+        "[default]\naws_access_key_id=A\naws_secret_access_key= \n"}) {
+    EXPECT_THAT(ParseCredentialsFile(text, "default"),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("[default]")));
+  }
+}
+
+// A line break in what is sent would begin another header.
+TEST_F(CredentialsTest, KeysAreOfPrintableCharacters) {
+  env_["AWS_ACCESS_KEY_ID"] = "X";
+  env_["AWS_SECRET_ACCESS_KEY"] = "Y";
+  ASSERT_OK(Source().Get());
+  for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN"}) {
+    for (const char* const value :
+         {"a\n", "a\r\nX-Evil: b", "a b", "\x7f", "ü"}) {
+      const std::string before = env_[name];
+      env_[name] = value;
+      EXPECT_THAT(Source().Get(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                           HasSubstr("printable")))
+          << name;
+      env_[name] = before;
+    }
+  }
+  env_.clear();
+  Spill(scratch_ / "token", "secret token\n");
+  env_["AWS_WEB_IDENTITY_TOKEN_FILE"] = scratch_ / "token";
+  env_["AWS_ROLE_ARN"] = "arn:aws:iam::1:role/x";
+  AnswerRole(absl::Hours(1), "ROLE&#10;X-Evil: b");
+  EXPECT_THAT(Source().Get(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                       HasSubstr("printable")));
+}
+
 TEST_F(CredentialsTest, TheEnvironmentComesFirstAndTheFileLast) {
   Spill(scratch_ / "keys", kFile);
   env_["AWS_SHARED_CREDENTIALS_FILE"] = scratch_ / "keys";

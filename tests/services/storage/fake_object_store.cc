@@ -309,6 +309,10 @@ bool FakeObjectStore::ServeOne(int connection, std::string* buffer) {
     return false;
   };
   if (fault == Fault::kReset) return reset();
+  if (fault == Fault::kMadeUp) {
+    SendAll(connection, made_up_);
+    return false;
+  }
   Answer answer;
   if (fault == Fault::kSlowDown) {
     answer = Answer::Error(503, "SlowDown");

@@ -29,6 +29,7 @@ class FakeObjectStore {
     kInternal,   // 500
     kRefused,    // 403
     kLateError,  // 200, with an error in the body
+    kMadeUp,     // what SetMadeUp() was given
   };
   // "PUT bucket/key?query".
   using OnRequest = std::function<Fault(const std::string& request)>;
@@ -53,6 +54,9 @@ class FakeObjectStore {
   size_t OpenUploads() const;
   // The answer to a POST to "/", for roles.
   void SetRoleAnswer(std::string xml) { role_answer_ = std::move(xml); }
+
+  // From "HTTP/1.1" on.
+  void SetMadeUp(std::string answer) { made_up_ = std::move(answer); }
 
   static constexpr char kKeyId[] = "AKIDEXAMPLE";
   static constexpr char kSecret[] = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY";
@@ -83,7 +87,7 @@ class FakeObjectStore {
   int port_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> heeds_conditions_{true};
-  std::string role_answer_;
+  std::string role_answer_, made_up_;
   mutable Mutex mutex_;
   absl::Time now_ ABSL_GUARDED_BY(mutex_);
   OnRequest on_request_ ABSL_GUARDED_BY(mutex_);

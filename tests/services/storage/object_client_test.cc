@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/utf8.h"
 #include "tests/services/storage/fake_object_store.h"
 #include "tests/testing/status_matchers.h"
 
@@ -172,6 +173,49 @@ TEST_F(ObjectClientTest, ListsInPages) {
   EXPECT_THAT(list.keys, ::testing::ElementsAre("x/file"));
   ASSERT_OK_AND_ASSIGN(list, client_->List("bucket", "x/", ""));
   EXPECT_EQ(list.keys.size(), 11u);
+}
+
+TEST_F(ObjectClientTest, WhateverAStoreAnswersIsAnErrorThatCanBeTold) {
+  const auto answer = [](int code, const std::string& headers,
+                         const std::string& body) {
+    return absl::StrCat("HTTP/1.1 ", code,
+                        " x\r\nContent-Length: ", body.size(), "\r\n", headers,
+                        "\r\n", body);
+  };
+  std::string umlauts = "x";  // so that a cut is within one
+  while (umlauts.size() < 1000) umlauts += "ü";
+  const std::string list = "<ListBucketResult><IsTruncated>true</IsTruncated>";
+  for (const std::string& text : {
+           std::string("no HTTP\r\n\r\n"),
+           std::string("HTTP/1.1 200 x\r\nContent-Length: -1\r\n\r\n"),
+           std::string("HTTP/1.1 206 x\r\nContent-Length: "
+                       "99999999999999999999\r\n\r\n"),
+           answer(200, "", ""),
+           answer(206, "Content-Range: bytes \xff\x80\r\n", "x"),
+           answer(206, "Content-Range: bytes 0-0/1\r\n", "xyz"),
+           answer(200, "", list + "</ListBucketResult>"),
+           answer(200, "", list),
+           answer(200, "", "<!DOCTYPE a [<!ENTITY e 'eeee'>]><a>&e;</a>"),
+           answer(301, "Location: http://127.0.0.1:1/\r\n", ""),
+           answer(400, "", "<Error><Code>\xff</Code></Error>"),
+           answer(403, "",
+                  absl::StrCat("<Error><Code>", umlauts, "</Code><Message>",
+                               umlauts, "</Message></Error>")),
+       }) {
+    SCOPED_TRACE(text.substr(0, 200));
+    store_.SetMadeUp(text);
+    store_.SetOnRequest([](const std::string&) { return Fault::kMadeUp; });
+    std::string bytes(2, ' ');
+    for (const absl::Status& status :
+         {client_->Get(kPath, 0, "", absl::MakeSpan(bytes)),
+          client_->Head(kPath).status(), client_->Put(kPath, "x").status(),
+          client_->List("bucket", "", "").status(),
+          client_->BeginUpload(kPath).status()}) {
+      EXPECT_FALSE(status.ok());
+      EXPECT_THAT(status.message(), HasSubstr("s3://bucket"));
+      EXPECT_TRUE(IsUtf8(status.message())) << status.message();
+    }
+  }
 }
 
 TEST(ObjectStoreOptionsTest, PlainHttpIsForThisMachine) {

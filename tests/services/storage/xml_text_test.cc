@@ -40,5 +40,29 @@ TEST(XmlTextTest, RefusesWhatNoAnswerIs) {
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a document type")));
 }
 
+TEST(XmlTextTest, APartOfAnAnswerIsNone) {
+  const std::string answer =
+      "<?xml version=\"1.0\"?><a><!-- c --><b>ü<![CDATA[<]]></b><?p i?></a>";
+  ASSERT_OK_AND_ASSIGN(const XmlTexts texts, ParseXml(answer));
+  EXPECT_THAT(texts, ElementsAre(Pair("a/b", "ü<")));
+  for (size_t size = 0; size < answer.size(); ++size) {
+    EXPECT_THAT(ParseXml(answer.substr(0, size)),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("line")));
+  }
+}
+
+TEST(XmlTextTest, RefusesWhatOnlyLooksLikeText) {
+  const std::string name(2000, 'n');
+  for (const std::string& text :
+       {std::string("<a>&#0;</a>"), std::string("<a>\0</a>", 8),
+        std::string("<a>&#xD800;</a>"), std::string("<a>&e;</a>"),
+        std::string("<a>\x1b[2J</a>"), std::string("<a/><b/>"),
+        "<" + name + "/>"}) {
+    EXPECT_THAT(ParseXml(text), StatusIs(absl::StatusCode::kDataLoss,
+                                         HasSubstr("expected XML")))
+        << text;
+  }
+}
+
 }  // namespace
 }  // namespace gshard

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/services/storage/fake_object_store.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"
 
@@ -67,6 +70,30 @@ TEST_F(JobFilesTest, NamesTheFieldThatFindsNothing) {
   ASSERT_EQ(mkdir((scratch_ / "it-folder").c_str(), 0755), 0);
   job_.data.train_files[1].path = scratch_ / "it-*";
   ExpectInvalid("data.train_files[1].path: expected a readable file");
+}
+
+TEST_F(JobFilesTest, PatternsStandForTheObjectsOfTheirFolder) {
+  FakeObjectStore store;
+  store.Use();
+  for (const char* key : {"text/de-2", "text/de-10", "text/fr", "de-3"}) {
+    store.Set(absl::StrCat("bucket/", key), "x");
+  }
+  const TextFile pattern = {"s3://bucket/text/de-*", "de", 1.0};
+  job_.data.train_files = {pattern};
+  ASSERT_OK(FindJobFiles(&job_));
+  EXPECT_EQ(job_.data.train_files,
+            (std::vector<TextFile>{{"s3://bucket/text/de-10", "de", 1.0},
+                                   {"s3://bucket/text/de-2", "de", 1.0}}));
+  job_.data.train_files = {{"s3://bucket/text/it-*", "", 1.0}};
+  ExpectInvalid("data.train_files[0].path: no file matches");
+  // Many may read objects but not list them.
+  store.SetOnRequest([](const std::string& request) {
+    return absl::StrContains(request, "list-type")
+               ? FakeObjectStore::Fault::kRefused
+               : FakeObjectStore::Fault::kNone;
+  });
+  job_.data.train_files = {pattern};
+  ExpectInvalid("AccessDenied");
 }
 
 }  // namespace
