@@ -75,11 +75,16 @@ void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
   remove(TokenizerDirectory(job), "");
 }
 
-// Whether `taken` was refused for the sake of the same job.
-bool IsItsOwn(const TrainingJob& job, const absl::Status& taken) {
-  if (!absl::IsFailedPrecondition(taken)) return false;
+// If `taken` was refused for the sake of the same job: says so.
+absl::Status HeldByItself(const TrainingJob& job, const absl::Status& taken) {
+  if (!absl::IsFailedPrecondition(taken)) return absl::OkStatus();
   const auto owner = ReadOwner(job.checkpoint.directory);
-  return owner.ok() && owner->has_value() && (*owner)->job == job.name;
+  if (!owner.ok() || !owner->has_value() || (*owner)->job != job.name) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint folder ", job.checkpoint.directory, " is still in use by ",
+      Describe(**owner), " of before the restart; end it if it runs"));
 }
 
 }  // namespace
@@ -90,9 +95,9 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   if (stop.stop_requested()) return absl::CancelledError("told to stop");
   PreparedJob prepared;
   auto claim = FolderClaim::Take(job.checkpoint.directory, job.name, faults);
-  if (intent.restored && IsItsOwn(job, claim.status())) {
-    prepared.held = claim.status();
-    return prepared;
+  if (intent.restored) {
+    prepared.held = HeldByItself(job, claim.status());
+    if (!prepared.held.ok()) return prepared;
   }
   ASSIGN_OR_RETURN(prepared.claim, std::move(claim));
   RemoveHalfWritten(job, prepared.claim.get());
