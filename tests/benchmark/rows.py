@@ -25,7 +25,7 @@ class Row:
 
 
 # By the name of their package; each has its script in peers/.
-PEERS = ("ctranslate2",)
+PEERS = ("ctranslate2", "torch")
 TYPES = ("float32", "bfloat16", "int8")
 # As ComputeType has them.
 COMPUTE_TYPES = {"float32": "kFloat32", "bfloat16": "kBFloat16",
@@ -91,7 +91,70 @@ def decoding():
                       ">= 0.85")
 
 
-ROWS = (*ceilings(), *decoding())
+def ragged_dots():
+    def served(element_type, shape, counter):
+        return Case("ragged_dot_benchmark",
+                    f"BM_Served/{element_type}/{shape}/threads:2", counter)
+
+    for shape, what, goals in (
+            ("sizes:0/experts:16/rows:64", "16 experts, 64 rows each",
+             (0.90, 0.88, 0.85)),
+            ("sizes:1/experts:64/rows:16", "64 experts, Zipf, mean 16",
+             (0.80, 0.75, 0.75))):
+        for element_type, goal in zip(TYPES, goals):
+            yield Row("ragged-dot", f"ragged dot {element_type}, {what}",
+                      "GFLOP/s", served(element_type, shape, "gflops"),
+                      gemm(element_type), "GEMM", f">= {goal}")
+    for element_type in TYPES:
+        yield Row("ragged-dot",
+                  f"ragged dot {element_type}, 64 experts, 1 to 4 rows", "GB/s",
+                  served(element_type, "sizes:2/experts:64/rows:2", "GB/s"),
+                  memory(), "reading memory", ">= 0.8")
+
+
+def torch(case):
+    """Eager and compiled, of which the better counts."""
+    return tuple(Case("torch", f"{case}/{mode}", "tokens/s")
+                 for mode in ("eager", "compiled"))
+
+
+def layers():
+    yield Row("moe-layer", "MoE layer forward + backward, S 512, E 128",
+              "tokens/s",
+              Case("gating_benchmark",
+                   "ForwardBackward/E:128/S:512/M:512/H:2048/threads:2",
+                   "tokens/s"),
+              torch("layer"), "PyTorch", ">= 4")
+    for counter, what, goal in (
+            ("share", "gate + dispatch + combine, E 2048", "<= 0.05"),
+            ("projected_share", "... with the gate's projection", "")):
+        yield Row("gate", what, "of experts",
+                  Case("gating_benchmark",
+                       "Bookkeeping/E:2048/S:2048/M:1024/H:8192/bf16:1"
+                       "/threads:2", counter), goal=goal)
+
+
+def training():
+    for index, element_type in enumerate(TYPES[:2]):
+        def step(counter, index=index):
+            return Case("training_benchmark",
+                        f"BM_TrainingStep/experts:16/threads:2/bf16:{index}",
+                        counter)
+
+        yield Row("training", f"train MoE-16 {element_type}", "tokens/s",
+                  step("tokens/s"), torch(f"training/{element_type}"),
+                  "PyTorch", ">= 2")
+        yield Row("training", f"train MoE-16 {element_type}, useful arithmetic",
+                  "GFLOP/s", step("gflops"), gemm(element_type), "GEMM",
+                  f">= {(0.85, 0.75)[index]}")
+    yield Row("training-experts", "gradients of a step, E 2048", "ms",
+              Case("training_benchmark", "BM_Gradients/experts:2048/threads:2",
+                   "real_time"),
+              (Case("training_benchmark", "BM_Gradients/experts:128/threads:2",
+                    "real_time"),), "itself at E 128", "<= 1.3")
+
+
+ROWS = (*ceilings(), *decoding(), *ragged_dots(), *layers(), *training())
 
 
 if __name__ == "__main__":
