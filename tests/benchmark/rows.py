@@ -25,7 +25,7 @@ class Row:
 
 
 # By the name of their package; each has its script in peers/.
-PEERS = ("ctranslate2", "torch")
+PEERS = ("ctranslate2", "torch", "hivemind")
 TYPES = ("float32", "bfloat16", "int8")
 # As ComputeType has them.
 COMPUTE_TYPES = {"float32": "kFloat32", "bfloat16": "kBFloat16",
@@ -154,7 +154,35 @@ def training():
                     "real_time"),), "itself at E 128", "<= 1.3")
 
 
-ROWS = (*ceilings(), *decoding(), *ragged_dots(), *layers(), *training())
+def service():
+    def ours(case, counter):
+        return Case("service_benchmark", case, counter)
+
+    expert = "M:512/H:2048"
+    for what, case, theirs, goal in (
+            ("forward", "Forward/tcp", "forward", 3),
+            ("forward + backward + Adam", "Step/tcp", "training", 4)):
+        yield Row("service", f"expert over TCP, batch 256, {what}", "rows/s",
+                  ours(f"{case}/rows:256/{expert}", "rows/s"),
+                  (Case("hivemind", f"{theirs}/256", "rows/s"),), "hivemind",
+                  f">= {goal}")
+    yield Row("service", "expert over TCP, round trips of one row", "1/s",
+              ours(f"Forward/tcp/rows:1/{expert}", "rows/s"),
+              (Case("hivemind", "forward/1", "rows/s"),), "hivemind", ">= 10")
+    yield Row("exchange", "exchange of 8 MiB each way, one host", "GB/s",
+              ours("Forward/unix/rows:2048/M:1024/H:1", "GB/s"),
+              (Case("machine_benchmark", "CopyMemory/threads:1", "GB/s"),),
+              "memcpy", ">= 0.5")
+    yield Row("exchange", "exchange of 4 KiB there and back, one host", "us",
+              ours("Forward/unix/rows:2/M:512/H:1", "real_time"),
+              goal="<= 20")
+    yield Row("system", "the demo's job by 5 processes, tokens a CPU second",
+              "tokens/s", what="the same in one process", goal=">= 0.85",
+              unmeasured="no benchmark runs a job both ways yet")
+
+
+ROWS = (*ceilings(), *decoding(), *ragged_dots(), *layers(), *training(),
+        *service())
 
 
 if __name__ == "__main__":
