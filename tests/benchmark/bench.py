@@ -19,6 +19,7 @@ import sys
 import rows as table_of_rows
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
+LIMIT = "1200"  # seconds of a program, 124 if they are over
 # What Google Benchmark appends to the name of a case.
 SUFFIX = r"(/(min_time:[^/]*|iterations:[0-9]+|real_time|manual_time))*$"
 
@@ -28,13 +29,16 @@ class Unmeasured(Exception):
 
 
 def run(command, environment=None):
-    done = subprocess.run(command, capture_output=True, text=True, check=False,
+    """What a program prints, and those that it starts: all end in time."""
+    done = subprocess.run(["timeout", "--kill-after=10", LIMIT, *command],
+                          capture_output=True, text=True, check=False,
                           env={**os.environ, **(environment or {})},
                           stdin=subprocess.DEVNULL)
     if done.returncode != 0:
+        name = " ".join(os.path.basename(word) for word in command[:2])
         lines = (done.stderr or done.stdout).strip().splitlines() or [""]
-        raise Unmeasured(f"{os.path.basename(command[0])} ended with "
-                         f"{done.returncode}: {lines[-1][:150]}")
+        raise Unmeasured(f"{name} ended with {done.returncode}: "
+                         f"{lines[-1][:150]}")
     return done.stdout
 
 
@@ -87,7 +91,7 @@ def value_of(results, case):
     why = found.get("error") or found.get("error_message")
     if why:
         raise Unmeasured(f"{case.program}: {why}")
-    return found[case.counter] * case.scale
+    return found[case.counter]
 
 
 def values_of_round(row, results):

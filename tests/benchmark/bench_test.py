@@ -12,7 +12,7 @@ from rows import Case, Row
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 
-OURS, OTHER = Case("mine", "a", "x"), Case("other", "b", "x", scale=2)
+OURS, OTHER = Case("mine", "a", "x"), Case("other", "b", "x")
 
 
 def results(mine, other):
@@ -28,8 +28,8 @@ class BenchTest(unittest.TestCase):
         row = Row("g", "n", "u", OURS, (OTHER,), "peer", ">= 1.5")
         # The machine was slow in the second round, for both.
         record = self.summary(row, *(results(mine, {"b": {"x": other}})
-                                     for mine, other in ((4, 1), (2, .5),
-                                                         (6, 2))))
+                                     for mine, other in ((4, 2), (2, 1),
+                                                         (6, 4))))
         self.assertEqual((record["ours"], record["beside"]), (4, 2))
         self.assertEqual(record["ratio"], 2)
         self.assertEqual(record["spread"], 0.125)  # 1.5 to 2, around 2
@@ -42,7 +42,7 @@ class BenchTest(unittest.TestCase):
         record = self.summary(row, {
             "mine": {"a": {"x": 3, "y": 7}},
             "other": {"b": {"x": 4}, "c": {"error": "does not compile"}}})
-        self.assertEqual(record["beside"], 8)
+        self.assertEqual(record["beside"], 7)
         self.assertFalse(record["reached"])
 
     def test_a_goal_may_be_a_limit_of_ours_alone(self):
@@ -76,8 +76,8 @@ CEILING               spread
 c        1,234  GB/s      0%
 
 ROW   ours     beside        ratio  spread  goal  reached
-fast     8  u       4  peer      2      0%  >= 1  yes
-slow     8  u       4  peer      2      0%  >= 9  NO
+fast     8  u       2  peer      4      0%  >= 1  yes
+slow     8  u       2  peer      4      0%  >= 9  NO
 none        u                               >= 1  not measured [1]
 
 [1] why""")

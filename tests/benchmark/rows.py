@@ -8,7 +8,6 @@ class Case:
     program: str  # a benchmark of this folder, or one of PEERS
     name: str     # as the program calls the case
     counter: str
-    scale: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
