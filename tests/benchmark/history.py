@@ -16,7 +16,7 @@ import math
 import os
 import sys
 
-WIDTH, HEIGHT, LEFT, TOP, LABELS = 300, 150, 40, 28, 330
+WIDTH, HEIGHT, LEFT, TOP, LABELS = 300, 150, 40, 28, 400
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7",
            "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 LOW, HIGH = 0.25, 4.0  # of the scale, which is logarithmic
