@@ -7,21 +7,30 @@
 //   of_dense  beside R rows times one matrix [M, H], which stays in the cache
 //   of_wide   beside R / E rows times one matrix [M, E * H]: as much arithmetic
 //             and as many bytes of weights
+//
+// BM_Served is the same of any type, with weights as a router serves them, on
+// any number of threads and without anything beside it: ./bench.sh puts its
+// rates beside those of machine_benchmark.
 
 #include <benchmark/benchmark.h>
 #include <time.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
+#include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/ops/attention.h"
+#include "services/ops/cast.h"
 #include "services/ops/dropout.h"
 #include "services/ops/elementwise.h"
+#include "services/ops/int8_panel.h"
 #include "services/ops/layer_norm.h"
 #include "services/ops/matmul.h"
 #include "services/ops/ragged_dot.h"
+#include "tests/testing/panels.h"
 
 namespace gshard {
 namespace {
@@ -40,17 +49,17 @@ Tensor Random(Dims dims, uint64_t key) {
 }
 
 // Rows per expert: all the same, or as 1 / (e + 1).
-Tensor GroupSizes(bool zipf) {
-  std::vector<double> shares(kExperts, 1.0 / kExperts);
+Tensor GroupSizes(bool zipf, int64_t experts = kExperts, int64_t rows = kRows) {
+  std::vector<double> shares(experts, 1.0 / experts);
   if (zipf) {
     double sum = 0.0;
-    for (int64_t e = 0; e < kExperts; ++e) sum += 1.0 / (e + 1);
-    for (int64_t e = 0; e < kExperts; ++e) shares[e] = 1.0 / (e + 1) / sum;
+    for (int64_t e = 0; e < experts; ++e) sum += 1.0 / (e + 1);
+    for (int64_t e = 0; e < experts; ++e) shares[e] = 1.0 / (e + 1) / sum;
   }
-  Tensor sizes(ElementType::kInt32, {kExperts});
-  int32_t rest = kRows;
-  for (int64_t e = kExperts - 1; e >= 0; --e) {
-    sizes.i32()[e] = e == 0 ? rest : static_cast<int32_t>(shares[e] * kRows);
+  Tensor sizes(ElementType::kInt32, {experts});
+  int32_t rest = rows;
+  for (int64_t e = experts - 1; e >= 0; --e) {
+    sizes.i32()[e] = e == 0 ? rest : static_cast<int32_t>(shares[e] * rows);
     rest -= sizes.i32()[e];
   }
   return sizes;
@@ -178,6 +187,74 @@ BENCHMARK(BM_ExpertBackward)
     ->Arg(1)
     ->UseManualTime()
     ->Unit(benchmark::kMillisecond);
+
+enum Sizes : int64_t { kEven, kZipf, kOneToFour };
+
+// Rows of each of so many experts, `mean` in the mean unless they are 1 to 4.
+Tensor SizesOf(Sizes kind, int64_t experts, int64_t mean) {
+  if (kind == kZipf) return GroupSizes(true, experts, mean * experts);
+  Tensor sizes(ElementType::kInt32, {experts});
+  for (int64_t e = 0; e < experts; ++e) {
+    sizes.i32()[e] = static_cast<int32_t>(kind == kEven ? mean : 1 + e % 4);
+  }
+  return sizes;
+}
+
+// Weights [E, rows, columns] as they are served.
+Tensor Served(ElementType type, int64_t experts, int64_t rows, int64_t columns,
+              uint64_t key) {
+  const Tensor weights = Random({experts, rows, columns}, key);
+  if (type == ElementType::kFloat32) return weights;
+  if (type == ElementType::kBFloat16) {
+    return InPanels(Cast(weights, type), experts, rows);
+  }
+  Tensor panels = NewInt8Panels(weights.dims(), experts, rows);
+  for (int64_t e = 0; e < experts; ++e) {
+    RoundMatrix(weights.Rows(e, e + 1).Reshaped({rows, columns}), e,
+                /*transposed=*/false, panels);
+  }
+  return panels;
+}
+
+void BM_Served(benchmark::State& state, ElementType type, int64_t bytes) {
+  InitCompute();
+  const int64_t E = state.range(1);
+  const Tensor sizes =
+      SizesOf(static_cast<Sizes>(state.range(0)), E, state.range(2));
+  const int64_t R = std::accumulate(sizes.i32(), sizes.i32() + E, int64_t{0});
+  const Tensor rows = Random({R, kWidth}, 1);
+  const Tensor up = Served(type, E, kWidth, kHidden, 2);
+  const Tensor down = Served(type, E, kHidden, kWidth, 3);
+  // Rows of int8 are rounded by the product itself.
+  const auto rounded = [&](const Tensor& x) {
+    return type == ElementType::kBFloat16 ? Cast(x, type) : x;
+  };
+  SetComputeThreads(static_cast<int>(state.range(3)));
+  for (auto _ : state) {
+    const Tensor hidden = RaggedDot(rounded(rows), up, sizes);
+    benchmark::DoNotOptimize(RaggedDot(rounded(hidden), down, sizes));
+  }
+  SetComputeThreads(1);
+  const auto rate = [&](double amount) {
+    return benchmark::Counter(1e-9 * amount,
+                              benchmark::Counter::kIsIterationInvariantRate);
+  };
+  state.counters["gflops"] = rate(4.0 * R * kWidth * kHidden);
+  state.counters["GB/s"] = rate(2.0 * E * kWidth * kHidden * bytes);
+}
+void ServedShapes(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"sizes", "experts", "rows", "threads"})
+      ->ArgsProduct({{kEven}, {16}, {64}, {1, 2}})
+      ->ArgsProduct({{kZipf}, {64}, {16}, {1, 2}})
+      ->ArgsProduct({{kOneToFour}, {64}, {2}, {1, 2}})
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
+}
+BENCHMARK_CAPTURE(BM_Served, float32, ElementType::kFloat32, 4)
+    ->Apply(ServedShapes);
+BENCHMARK_CAPTURE(BM_Served, bfloat16, ElementType::kBFloat16, 2)
+    ->Apply(ServedShapes);
+BENCHMARK_CAPTURE(BM_Served, int8, ElementType::kInt8, 1)->Apply(ServedShapes);
 
 // What stands beside the products in a layer, on [1024, 512].
 void BM_LayerNorm(benchmark::State& state) {

@@ -1,9 +1,12 @@
 // Training in one process, on the shapes that PyTorch was measured with: 2 + 2
 // layers, M 256, H 1024, 4 heads, V 8000, 16 experts in every other layer, 32
-// sentences of 32 tokens a side, float32, Adam, by the number of threads that
-// compute. Reports target tokens a second
+// sentences of 32 tokens a side, float32 or bfloat16, Adam, by the number of
+// threads that compute. Reports target tokens a second
 // (PyTorch 1.13 on one thread of a 3.7 GHz Zen 4 core: 1,687), and the useful
-// arithmetic of a step as a share of this process's own matrix rate.
+// arithmetic of a step as a share of this process's own matrix rate in float32.
+//
+// BM_Gradients is a step without the optimizer, of a smaller model whose number
+// of experts grows while its tokens stay.
 
 #include <benchmark/benchmark.h>
 
@@ -12,14 +15,16 @@
 #include "services/base/parallel.h"
 #include "services/base/random.h"
 #include "services/ops/matmul.h"
+#include "services/train/microbatch.h"
 #include "tests/reference/local_trainer.h"
+#include "tests/testing/tiny_model.h"
 
 namespace gshard {
 namespace {
 
 constexpr int64_t kSentences = 32, kLength = 32;
 
-TrainingJob BenchmarkJob(int64_t experts) {
+TrainingJob BenchmarkJob(int64_t experts, bool bf16) {
   TrainingJob job;
   job.name = "benchmark";
   ModelConfig& model = job.model;
@@ -29,6 +34,7 @@ TrainingJob BenchmarkJob(int64_t experts) {
   model.heads = 4;
   model.head_width = 64;
   model.experts = experts;
+  if (bf16) model.compute_type = ComputeType::kBFloat16;
   model.source_vocabulary_size = model.target_vocabulary_size = 8000;
   model.shared_vocabulary = true;
   model.dropout = {.input = 0, .residual = 0, .attention = 0};
@@ -93,7 +99,7 @@ double MatmulFlopsPerSecond() {
 void BM_TrainingStep(benchmark::State& state) {
   InitCompute();
   SetComputeThreads(static_cast<int>(state.range(1)));
-  const TrainingJob job = BenchmarkJob(state.range(0));
+  const TrainingJob job = BenchmarkJob(state.range(0), state.range(2) != 0);
   auto trainer = LocalTrainer::Create(job);
   if (!trainer.ok()) {
     state.SkipWithError(trainer.status().ToString().c_str());
@@ -115,16 +121,45 @@ void BM_TrainingStep(benchmark::State& state) {
   ceiling = std::max(ceiling, MatmulFlopsPerSecond());
   state.counters["tokens/s"] = benchmark::Counter(kSentences * kLength * steps,
                                                   benchmark::Counter::kIsRate);
-  state.counters["useful_share"] = benchmark::Counter(
-      StepFlops(job.model) * steps / ceiling, benchmark::Counter::kIsRate);
+  const double flops = StepFlops(job.model) * static_cast<double>(steps);
+  state.counters["gflops"] =
+      benchmark::Counter(1e-9 * flops, benchmark::Counter::kIsRate);
+  state.counters["useful_share"] =
+      benchmark::Counter(flops / ceiling, benchmark::Counter::kIsRate);
   state.counters["matmul_gflops"] = ceiling * 1e-9;
 }
 BENCHMARK(BM_TrainingStep)
-    ->ArgNames({"experts", "threads"})
-    ->ArgsProduct({{0, 16}, {1, 2, 4, 8, 16}})
+    ->ArgNames({"experts", "threads", "bf16"})
+    ->ArgsProduct({{0, 16}, {1, 2, 4, 8, 16}, {0, 1}})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime()
-    ->MinTime(5.0);
+    ->MinTime(3.0);
+
+void BM_Gradients(benchmark::State& state) {
+  InitCompute();
+  SetComputeThreads(static_cast<int>(state.range(1)));
+  TrainingJob job = BenchmarkJob(state.range(0), /*bf16=*/false);
+  job.model.model_width = 128;
+  job.model.ffn_width = job.model.expert_width = 512;
+  job.model.head_width = 32;
+  const MicrobatchRunner runner(job.model,
+                                *BuildTrainProgram(job.model, LossConfig()));
+  const TensorMap parameters = TinyParameters(job.model, 1);
+  const Batch batch = MakeBenchmarkBatch(1, job.model.target_vocabulary_size);
+  for (auto _ : state) {
+    const auto result = runner.Run(batch, 1, 1, 0, parameters);
+    if (!result.ok()) {
+      state.SkipWithError(result.status().ToString().c_str());
+      return;
+    }
+  }
+  SetComputeThreads(1);
+}
+BENCHMARK(BM_Gradients)
+    ->ArgNames({"experts", "threads"})
+    ->ArgsProduct({{128, 512, 2048}, {1, 2}})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace gshard
