@@ -117,7 +117,7 @@ void Ours(benchmark::State& state, ElementType type) {
     panels = NewInt8Panels({kSize, kSize}, 1, kSize);
     RoundMatrix(weights, 0, /*transposed=*/false, panels);
   } else {
-    if (!HasBf16Panels()) return state.SkipWithError("no such instruction");
+    if (!HasPanels<BFloat16>()) return state.SkipWithError("no such instruction");
     panels = InPanels(Cast(weights, type), 1, kSize);
   }
   Gemm(state, [&]() -> std::function<void()> {
@@ -132,7 +132,7 @@ void Ours(benchmark::State& state, ElementType type) {
     }
     return [=, &panels, low = Cast(a, type)]() mutable {
       MultiplyPanels(kSize, kSize, kSize, low.data<BFloat16>(), kSize,
-                     Bf16Elements(panels), Tensor(c).f32(), kSize, false);
+                     ElementsOf<BFloat16>(panels), Tensor(c).f32(), kSize, false);
     };
   });
 }
