@@ -18,6 +18,7 @@
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "services/base/check.h"
@@ -110,29 +111,32 @@ void Onednn(benchmark::State& state, DataType a, DataType b, DataType c) {
   }
 }
 
-void Ours(benchmark::State& state, ElementType type) {
-  const Tensor weights = RandomTensor({kSize, kSize}, 2);
-  Tensor panels;
-  if (type == ElementType::kInt8) {
-    panels = NewInt8Panels({kSize, kSize}, 1, kSize);
-    RoundMatrix(weights, 0, /*transposed=*/false, panels);
-  } else {
-    if (!HasPanels<BFloat16>()) return state.SkipWithError("no such instruction");
-    panels = InPanels(Cast(weights, type), 1, kSize);
-  }
+void OurInt8(benchmark::State& state) {
+  Tensor panels = NewInt8Panels({kSize, kSize}, 1, kSize);
+  RoundMatrix(RandomTensor({kSize, kSize}, 2), 0, /*transposed=*/false, panels);
   Gemm(state, [&]() -> std::function<void()> {
-    const Tensor a = RandomTensor({kSize, kSize}, 1);
+    const auto rows = std::make_shared<Int8Rows>(
+        RandomTensor({kSize, kSize}, 1).f32(), kSize, kSize);
     const Tensor c(ElementType::kFloat32, {kSize, kSize});
-    if (type == ElementType::kInt8) {
-      const auto rows = std::make_shared<Int8Rows>(a.f32(), kSize, kSize);
-      return [=, &panels]() mutable {
-        MultiplyInt8(kSize, kSize, *rows, 0, panels.panels<int8_t>(),
-                     Tensor(c).f32(), kSize);
-      };
-    }
-    return [=, &panels, low = Cast(a, type)]() mutable {
-      MultiplyPanels(kSize, kSize, kSize, low.data<BFloat16>(), kSize,
-                     ElementsOf<BFloat16>(panels), Tensor(c).f32(), kSize, false);
+    return [=, &panels]() mutable {
+      MultiplyInt8(kSize, kSize, *rows, 0, panels.panels<int8_t>(),
+                   Tensor(c).f32(), kSize);
+    };
+  });
+}
+
+template <typename T>
+void Ours(benchmark::State& state) {
+  if (!HasPanels<T>()) return state.SkipWithError("no such instruction");
+  const ElementType type = ElementTypeOf<T>::value;
+  const Tensor panels =
+      InPanels(Cast(RandomTensor({kSize, kSize}, 2), type), 1, kSize);
+  Gemm(state, [&]() -> std::function<void()> {
+    const Tensor a = Cast(RandomTensor({kSize, kSize}, 1), type);
+    const Tensor c(ElementType::kFloat32, {kSize, kSize});
+    return [=, &panels]() mutable {
+      MultiplyPanels(kSize, kSize, kSize, std::as_const(a).data<T>(), kSize,
+                     panels.panels<T>(), Tensor(c).f32(), kSize, false);
     };
   });
 }
@@ -147,8 +151,9 @@ BENCHMARK_CAPTURE(Onednn, bfloat16, DataType::bf16, DataType::bf16,
     ->Apply(OneAndTwo);
 BENCHMARK_CAPTURE(Onednn, int8, DataType::u8, DataType::s8, DataType::s32)
     ->Apply(OneAndTwo);
-BENCHMARK_CAPTURE(Ours, bfloat16, ElementType::kBFloat16)->Apply(OneAndTwo);
-BENCHMARK_CAPTURE(Ours, int8, ElementType::kInt8)->Apply(OneAndTwo);
+BENCHMARK(Ours<float>)->Name("Ours/float32")->Apply(OneAndTwo);
+BENCHMARK(Ours<BFloat16>)->Name("Ours/bfloat16")->Apply(OneAndTwo);
+BENCHMARK(OurInt8)->Name("Ours/int8")->Apply(OneAndTwo);
 
 // Arrays that no cache holds.
 constexpr int64_t kBytes = int64_t{256} << 20;

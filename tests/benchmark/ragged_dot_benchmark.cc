@@ -204,8 +204,7 @@ Tensor SizesOf(Sizes kind, int64_t experts, int64_t mean) {
 Tensor Served(ElementType type, int64_t experts, int64_t rows, int64_t columns,
               uint64_t key) {
   const Tensor weights = Random({experts, rows, columns}, key);
-  if (type == ElementType::kFloat32) return weights;
-  if (type == ElementType::kBFloat16) {
+  if (type != ElementType::kInt8) {
     return InPanels(Cast(weights, type), experts, rows);
   }
   Tensor panels = NewInt8Panels(weights.dims(), experts, rows);

@@ -161,7 +161,7 @@ uint32_t RawHttp2::BeginCall(absl::string_view method,
 
 void RawHttp2::SendMessage(uint32_t stream, uint32_t declared, uint32_t sent) {
   Stream& to = streams_[stream];
-  to.prefix = std::string(1, '\0') + BigEndian(declared, 4);
+  to.prefix = absl::StrCat(std::string(1, '\0'), BigEndian(declared, 4));
   to.unsent = static_cast<int64_t>(to.prefix.size()) + sent;
 }
 
