@@ -36,6 +36,10 @@ inline constexpr int64_t kPanelStep = sizeof(float) / sizeof(T);
 // REQUIRE it.
 template <typename T>
 bool HasPanels();
+template <>
+bool HasPanels<float>();
+template <>
+bool HasPanels<BFloat16>();
 
 // Where the panel of column `column`, a multiple of 48, begins in the panels of
 // a matrix with k rows: in elements.
