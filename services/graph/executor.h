@@ -59,8 +59,8 @@ class Executor {
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
 
-  // The program's parameters, and in which form its kernels take them; they take
-  // those of f32 and bf16 row-major, too.
+  // The program's parameters, and in which form its kernels take them; they
+  // take those of f32 and bf16 row-major, too.
   const WeightForms& weight_forms() const { return weight_forms_; }
 
   const Program& program() const { return program_; }

@@ -4,8 +4,8 @@
 //   S  pages, P positions each    N  heads, D their width
 //
 // Row r sees lengths[r] keys: position j is in page pages[r, j / P] at j % P.
-// Rows may share pages. A row's bits depend on its query, keys and values alone:
-// not on where they lie, nor on the other rows. (They are not those of
+// Rows may share pages. A row's bits depend on its query, keys and values
+// alone: not on where they lie, nor on the other rows. (They are not those of
 // Attention(), which adds up in another order.)
 
 #ifndef SERVICES_OPS_PAGED_ATTENTION_H_

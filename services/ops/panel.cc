@@ -36,8 +36,7 @@ struct alignas(64) PackedDepth {
 GSHARD_PANEL inline void PackStep(const BFloat16* b, int64_t stride,
                                   bool has_second, __mmask16 mask,
                                   BFloat16* to) {
-  const __m512i even =
-      _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b));
+  const __m512i even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b));
   const __m512i odd = _mm512_cvtepu16_epi32(
       _mm256_maskz_loadu_epi16(has_second ? mask : 0, b + stride));
   _mm512_store_si512(to, _mm512_or_si512(even, _mm512_slli_epi32(odd, 16)));
@@ -116,9 +115,9 @@ GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
   for (int r = 0; r < kCount; ++r) {
     GSHARD_UNROLL
     for (int v = 0; v < kWidth; ++v) {
-      sums[r][v] = _mm512_maskz_loadu_ps(
-          kGoesOn && accumulate ? ColumnMask(n, v) : 0,
-          c + r * c_stride + 16 * v);
+      sums[r][v] =
+          _mm512_maskz_loadu_ps(kGoesOn && accumulate ? ColumnMask(n, v) : 0,
+                                c + r * c_stride + 16 * v);
     }
   }
   for (int64_t i = 0; i + kStep <= k;

@@ -3,8 +3,8 @@
 // (AVX512_BF16), and of float32 with weights that lie ready.
 //
 // Both want b in panels: 48 columns of b as [k][48], of bfloat16 as
-// [(k + 1) / 2][48] pairs of rows, the last panel with 16, 32 or 48. Zeros stand
-// where k or the columns end early.
+// [(k + 1) / 2][48] pairs of rows, the last panel with 16, 32 or 48. Zeros
+// stand where k or the columns end early.
 //
 // The sum of an element goes through k in order, whatever m, n and the panels
 // are: a row's bits depend on nothing else. Of bfloat16, b gives the same bits

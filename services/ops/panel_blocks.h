@@ -39,12 +39,14 @@ void ForEachBlock(int64_t m, int64_t n, const Block& block) {
   const auto for_width = [&]<int kVectors>() {
     for (int64_t r = 0; r < m; r += kBlockRows) {
       const int64_t rows = std::min(kBlockRows, m - r);
-      [&]<int... kBefore>(std::integer_sequence<int, kBefore...>) {
+      const auto call = [&]<int... kBefore>(
+          std::integer_sequence<int, kBefore...>) {
         ((rows == kBefore + 1
               ? block.template operator()<kBefore + 1, kVectors>(r)
               : void()),
          ...);
-      }(std::make_integer_sequence<int, kBlockRows>());
+      };
+      call(std::make_integer_sequence<int, kBlockRows>());
     }
   };
   switch (VectorsOf(n)) {

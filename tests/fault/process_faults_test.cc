@@ -176,10 +176,10 @@ TEST_F(ProcessFaultsTest, RoutersLoseSightOfAWorker) {
   });
 }
 
-// What routers send to it stays where it is, for it never goes on. A unix socket
-// has no time after which the kernel gives its peer up. (That a peer fills the
-// socket itself is a matter for WorkerConnectionTest: the windows of our servers
-// do not let it come so far.)
+// What routers send to it stays where it is, for it never goes on. A unix
+// socket has no time after which the kernel gives its peer up. (That a peer
+// fills the socket itself is a matter for WorkerConnectionTest: the windows of
+// our servers do not let it come so far.)
 TEST(PausedWorkerTest, AWorkerThatStaysPausedIsDoneWithout) {
   ProcessCluster cluster(/*lease_ms=*/5'000, ProcessCluster::Wires::kSockets);
   TrainingJob job = cluster.Job();

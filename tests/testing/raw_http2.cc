@@ -123,8 +123,8 @@ absl::StatusOr<std::unique_ptr<RawHttp2>> RawHttp2::Connect(
 RawHttp2::RawHttp2(int socket) : socket_(socket) {
   SendBytes("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
   // No table of headers: the server writes them as they are.
-  SendBytes(Frame(kSettings, 0, 0,
-                  absl::StrCat(BigEndian(1, 2), BigEndian(0, 4))));
+  SendBytes(
+      Frame(kSettings, 0, 0, absl::StrCat(BigEndian(1, 2), BigEndian(0, 4))));
 }
 
 RawHttp2::~RawHttp2() { close(socket_); }

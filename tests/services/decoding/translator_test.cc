@@ -160,8 +160,8 @@ TEST_P(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
     }
   }
   // Their rows are looked up.
-  EXPECT_THAT(row_major, ::testing::ElementsAre("source_embedding",
-                                                "target_embedding"));
+  EXPECT_THAT(row_major,
+              ::testing::ElementsAre("source_embedding", "target_embedding"));
   std::vector<SourceSentence> sentences;
   for (int i = 1; i < 6; ++i) {
     sentences.push_back(

@@ -48,13 +48,13 @@ TEST(WeightFormsTest, WhatIsOnlyMultipliedByLiesInPanels) {
 
 TEST(WeightFormsTest, SoDoWeightsOfFloat32) {
   Builder b("float32");
-  const ValueId x = b.Input(
-      "x", {ElementType::kFloat32, {Dim::Symbol("N"), 32}});
+  const ValueId x =
+      b.Input("x", {ElementType::kFloat32, {Dim::Symbol("N"), 32}});
   b.Output("y", b.Einsum("bm,mn->bn", x, b.Parameter("w", {32, 48})));
-  EXPECT_THAT(WeightFormsOf(*std::move(b).Finish()),
-              UnorderedElementsAre(Pair(
-                  "w", WeightForm{.row_dims = 1,
-                                  .type = ElementType::kFloat32})));
+  EXPECT_THAT(
+      WeightFormsOf(*std::move(b).Finish()),
+      UnorderedElementsAre(
+          Pair("w", WeightForm{.row_dims = 1, .type = ElementType::kFloat32})));
 }
 
 TEST(WeightFormsTest, ExpertsAreABatchOfMatrices) {

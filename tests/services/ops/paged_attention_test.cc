@@ -71,10 +71,9 @@ TEST(PagedAttentionTest, WhereKeysLieDoesNotMatter) {
         std::copy_n(c.keys.f32() + from * N * D, N * D, k.f32() + j * N * D);
         std::copy_n(c.values.f32() + from * N * D, N * D, v.f32() + j * N * D);
       }
-      EXPECT_TRUE(TensorEqual(
-          all.Rows(r, r + 1),
-          PagedAttention(c.q.Rows(r, r + 1), k, v, pages,
-                         c.lengths.Rows(r, r + 1), 0.4f)))
+      EXPECT_TRUE(TensorEqual(all.Rows(r, r + 1),
+                              PagedAttention(c.q.Rows(r, r + 1), k, v, pages,
+                                             c.lengths.Rows(r, r + 1), 0.4f)))
           << "seed " << seed << ", row " << r;
     }
   }

@@ -85,9 +85,9 @@ void ExpectPacked() {
   std::vector<ParameterSpec> specs = Specs();
   specs[0].dims = {8, 4, 16};
   specs[1].dims = {3, 8, 64};
-  const WeightForms forms = {{"dense", {.row_dims = 2, .type = type}},
-                             {"moe.wi",
-                              {.batch_dims = 1, .row_dims = 1, .type = type}}};
+  const WeightForms forms = {
+      {"dense", {.row_dims = 2, .type = type}},
+      {"moe.wi", {.batch_dims = 1, .row_dims = 1, .type = type}}};
   ASSERT_OK_AND_ASSIGN(const TensorMap whole,
                        ReadParameters(specs, {0, 2}, nullptr, 11));
   ASSERT_OK_AND_ASSIGN(const TensorMap read,
@@ -101,8 +101,8 @@ void ExpectPacked() {
     ASSERT_EQ(panels.panel_rows(), HasPanels<T>() ? rows : 0) << name;
     EXPECT_EQ(panels.dims(), rounded.dims());
     const T* const elements = ElementsOf<T>(expected);
-    EXPECT_TRUE(std::equal(elements, elements + expected.size(),
-                           ElementsOf<T>(panels)))
+    EXPECT_TRUE(
+        std::equal(elements, elements + expected.size(), ElementsOf<T>(panels)))
         << name;
   }
 }
