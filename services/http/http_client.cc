@@ -1,4 +1,4 @@
-#include "services/storage/http_client.h"
+#include "services/http/http_client.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
@@ -165,6 +165,11 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   Set(handle, CURLOPT_WRITEDATA, &transfer);
   Set(handle, CURLOPT_HEADERFUNCTION, OnHeader);
   Set(handle, CURLOPT_HEADERDATA, &transfer);
+  if (request.timeout.count() > 0) {
+    Set(handle, CURLOPT_TIMEOUT_MS, static_cast<long>(request.timeout.count()));
+    // Otherwise a name server that is silent is waited for all the same.
+    Set(handle, CURLOPT_QUICK_EXIT, 1L);
+  }
   if (IsLoopbackUrl(request.url)) Set(handle, CURLOPT_NOPROXY, "*");
   SetMethod(handle, request, &transfer);
   std::vector<std::string> lines = request.headers;
