@@ -200,6 +200,14 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   return response;
 }
 
+bool IsEndpointUrl(absl::string_view url) {
+  if (!absl::ConsumePrefix(&url, "http://") &&
+      !absl::ConsumePrefix(&url, "https://")) {
+    return false;
+  }
+  return !url.empty() && url.find_first_of("@?# ") == url.npos;
+}
+
 bool IsLoopbackUrl(absl::string_view url) {
   url.remove_prefix(std::min(url.find("://"), url.size()));
   absl::ConsumePrefix(&url, "://");

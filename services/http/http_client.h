@@ -81,6 +81,10 @@ class HttpClient {
   std::vector<void*> idle_ ABSL_GUARDED_BY(mutex_);  // CURL handles
 };
 
+// Whether it is http[s]://host[:port][/path] without user, query and fragment,
+// to which the path of a request can be added.
+bool IsEndpointUrl(absl::string_view url);
+
 // Whether its host is this machine, whatever a name server says.
 bool IsLoopbackUrl(absl::string_view url);
 
