@@ -106,6 +106,7 @@ absl::Status ProcessShell::Join(v1::MemberRole role,
   member.address = AdvertisedAddress();
   member.name = Name();
   member.build_version = build_version_;
+  member.tracer = tracer_;
   member.memory_bytes = memory_bytes;
   member.device = std::string(device);
   member.failure_domain = std::string(failure_domain);
