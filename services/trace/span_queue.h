@@ -26,8 +26,7 @@ class SpanQueue {
 
   explicit SpanQueue(const SpanQueueLimits& limits) : limits_(limits) {}
 
-  // False if there is no room: what is there stays, so that traces that have
-  // been begun are whole.
+  // False if there is no room: what came before stays.
   bool Add(Span span, Time now);
 
   // When the next batch is to go: max() if there is none, the past if it is

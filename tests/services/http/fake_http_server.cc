@@ -29,8 +29,7 @@ void SendAll(int connection, absl::string_view bytes) {
 
 }  // namespace
 
-FakeHttpServer::FakeHttpServer(Handler handler)
-    : handler_(std::move(handler)) {
+FakeHttpServer::FakeHttpServer(Handler handler) : handler_(std::move(handler)) {
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
   address.sin_family = AF_INET;

@@ -281,7 +281,7 @@ FakeHttpAnswer FakeObjectStore::Handle(const Request& request) {
 }
 
 FakeHttpAnswer FakeObjectStore::HandleUpload(const Request& request,
-                                                      const std::string& key) {
+                                             const std::string& key) {
   if (request.has("uploads")) {
     const std::string id = absl::StrCat("upload+", ++count_);
     uploads_[id].key = key;
