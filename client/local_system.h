@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "client/system_layout.h"
+#include "services/config/process_options.h"
 #include "services/graph/device.h"
 
 namespace gshard {
@@ -35,6 +36,10 @@ struct LocalSystemOptions {
 
   int64_t drain_seconds = 30;
   std::string log_level = "info";
+
+  // Of all processes.
+  std::string otlp_endpoint = {};
+  double trace_sample_ratio = ProcessOptions().trace_sample_ratio;
 
   // Of the workers; for MakeEmbeddedSystem opened.
   std::string device_name = "cpu";

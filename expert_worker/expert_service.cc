@@ -27,6 +27,8 @@ constexpr int64_t kMaxTimeoutMs = 3'600'000;
 
 constexpr int64_t kFailureLinesPerSecond = 5;
 
+constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
+
 // How long routers may take to read their last replies.
 constexpr std::chrono::milliseconds kFinishTimeout{5'000};
 
@@ -65,15 +67,17 @@ int64_t CountRows(const std::vector<Tensor>& tensors) {
   return rows;
 }
 
-// Those of the header that are valid, each with a span of this hop.
-std::vector<TraceContext> TracesOf(const v1::ExpertFrameHeader& header) {
-  std::vector<TraceContext> traces;
+// In those traces of the header that are valid.
+std::vector<OpenSpan> SpansOf(const v1::ExpertFrameHeader& header,
+                              const Tracer& tracer) {
+  std::vector<OpenSpan> spans;
   for (const std::string& parent : header.traceparents()) {
-    if (traces.size() == kMaxScopeTraces) break;
+    if (spans.size() == kMaxScopeTraces) break;
     if (ParseTraceparent(parent).trace_id.empty()) continue;
-    traces.push_back(ContinueTrace(parent, ""));
+    spans.push_back(tracer.Serve(parent, "", ""));
+    spans.back().SetMethod(kRun);
   }
-  return traces;
+  return spans;
 }
 
 double Seconds(microseconds duration) { return duration.count() * 1e-6; }
@@ -102,7 +106,7 @@ struct ExpertService::Call {
   SegmentRun run;
   TensorMap inputs;
   int64_t rows = 0;
-  std::vector<TraceContext> traces;
+  std::vector<OpenSpan> spans;
 };
 
 class ExpertService::FrameReader final : public StreamHandler<ExpertFrame> {
@@ -226,12 +230,12 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
                .attempt = header.attempt(),
                .owner = stream->id};
   call->rows = CountRows(frame.tensors);
-  call->traces = TracesOf(header);
   const size_t bytes = PayloadBytes(frame.tensors);
   ASSIGN_OR_RETURN(call->inputs, NamedInputs(frame));
   call->training = call->session.session().training() != nullptr;
   WorkQueue& queue = call->training ? training_ : served_;
-  RETURN_IF_ERROR(queue.Add(
+  call->spans = SpansOf(header, options_.tracer);
+  const absl::Status queued = queue.Add(
       {.stream = stream->id,
        .call_id = call->id,
        .bytes = bytes,
@@ -240,14 +244,18 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
                                       header.timeout_ms(), kMaxTimeoutMs)),
        .run = [this, call](const absl::Status& status, microseconds waited) {
          RunCall(*call, status, waited);
-       }}));
+       }});
+  if (!queued.ok()) {
+    for (OpenSpan& span : call->spans) span.End(queued);
+    return queued;
+  }
   metrics_.received_bytes.Increment(bytes);
   return absl::OkStatus();
 }
 
 void ExpertService::RunCall(Call& call, const absl::Status& status,
                             microseconds waited) {
-  const TraceScope trace_scope(std::move(call.traces));
+  const TraceScope trace_scope(ContextsOf(call.spans));
   const WorkerMetrics::CallSeconds& seconds =
       metrics_.call_seconds[call.training];
   seconds.queue.Observe(Seconds(waited));
@@ -281,6 +289,11 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
     }
   }
   LogCall(call, replies.status(), ran);
+  for (OpenSpan& span : call.spans) {
+    span.Set("gshard.rows", call.rows);
+    span.Set("gshard.queue_micros", waited.count());
+    span.End(replies.status());
+  }
   ExpertFrame frame = ReplyFrame(call.id, replies.status());
   frame.header.set_queue_micros(waited.count());
   frame.header.set_run_micros(ran.count());

@@ -17,6 +17,7 @@
 #include "proto/gshard/v1/expert.grpc.pb.h"
 #include "services/base/mutex.h"
 #include "services/rpc/server/server_stream.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -26,6 +27,9 @@ struct ExpertServiceOptions {
 
   // Limits of frames in both directions and of the outgoing queue per router.
   StreamOptions stream;
+
+  // Of each call a span in each of its traces.
+  Tracer tracer;
 };
 
 // Thread-safe. Outlives the server that it is registered with.

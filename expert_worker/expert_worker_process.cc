@@ -21,8 +21,10 @@ int64_t MemoryBytes(const ExpertWorkerOptions& options) {
              : std::min(MemoryLimit(), options.device->memory_bytes());
 }
 
-ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options) {
+ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options,
+                                    const Tracer& tracer) {
   ExpertServiceOptions service;
+  service.tracer = tracer;
   service.queue.threads = static_cast<int>(options.segments);
   service.queue.niceness = NicenessOfShare(options.process.training_share);
   service.queue.max_calls = static_cast<size_t>(options.queue_calls);
@@ -69,7 +71,7 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
       options_(std::move(options)),
       worker_metrics_(metrics()),
       sessions_(MemoryBytes(options_), options_.device),
-      service_(&sessions_, ServiceOptions(options_), worker_metrics_),
+      service_(&sessions_, ServiceOptions(options_, tracer()), worker_metrics_),
       commands_(
           &sessions_, &service_, worker_metrics_,
           [this](bool joined) { server().SetReady(joined); },

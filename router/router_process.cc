@@ -13,7 +13,8 @@ namespace {
 // Workers come and go without a word of the coordinator.
 constexpr std::chrono::milliseconds kReadinessInterval{200};
 
-BatcherOptions BatchingOptions(const RouterOptions& options) {
+BatcherOptions BatchingOptions(const RouterOptions& options,
+                               const Tracer& tracer) {
   return {
       .threads = static_cast<int>(options.batches),
       .admission = {.max_queued_tokens = options.max_queued_tokens,
@@ -22,7 +23,8 @@ BatcherOptions BatchingOptions(const RouterOptions& options) {
                     .max_wait = absl::ToChronoMilliseconds(options.max_wait)},
       .batch = {.max_rows = options.max_batch_rows,
                 .max_positions = options.max_cached_positions,
-                .max_encode_tokens = options.max_encode_tokens}};
+                .max_encode_tokens = options.max_encode_tokens},
+      .tracer = tracer};
 }
 
 }  // namespace
@@ -135,7 +137,7 @@ RouterProcess::RouterProcess(RouterOptions options)
     : ProcessShell(options.process, "router", GSHARD_VERSION),
       options_(std::move(options)),
       router_metrics_(metrics(), options_.per_expert_metrics),
-      batcher_(BatchingOptions(options_), router_metrics_),
+      batcher_(BatchingOptions(options_, tracer()), router_metrics_),
       service_(&models_, &batcher_, router_metrics_,
                {.max_request_time =
                     absl::ToChronoMilliseconds(options_.max_request_time),
@@ -188,7 +190,7 @@ absl::Status RouterProcess::Serve() {
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,
-      std::move(make_rendezvous));
+      std::move(make_rendezvous), tracer());
   commands_ = std::make_unique<Commands>(this);
   readiness_thread_ = std::thread([this] { WatchReadiness(); });
   return Join(v1::MEMBER_ROLE_ROUTER, options_.coordinator_channel,

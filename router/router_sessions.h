@@ -32,7 +32,8 @@ class RouterSessions {
   RouterSessions(
       std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
       ModelTable* models, RouterMetrics metrics,
-      RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"));
+      RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"),
+      const Tracer& tracer = {});
 
   // Does a command; blocks. Errors go into the reply, as coordinator.proto
   // says.

@@ -7,6 +7,7 @@
 #include "router/admission/shedding.h"
 #include "services/base/check.h"
 #include "services/base/retry_delay.h"
+#include "services/rpc/wire/trace_scope.h"
 
 namespace gshard {
 
@@ -44,22 +45,27 @@ WaitingSentence BatchLane::Remove(uint64_t id) {
 
 RoundResult BatchLane::Round(const std::vector<uint64_t>& leaving,
                              std::vector<JoiningItem> joining,
-                             const BatchRun& run) {
+                             const BatchRun& run, RoundTraces traces) {
   const Clock::time_point start = Clock::now();
   RoundResult result;
   for (const uint64_t id : leaving) {
     Remove(id);
     batch_->Leave(id);
   }
-  if (!joining.empty()) Join(std::move(joining), run, result);
+  if (!joining.empty()) {
+    Join(std::move(joining), run, std::move(traces.encode), result);
+  }
+  result.step_start = Clock::now();
+  const TraceScope scope(std::move(traces.decode));
   if (!sentences_.empty()) Step(run, result);
   result.seconds = SecondsSince(start);
   return result;
 }
 
 void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
-                     RoundResult& result) {
+                     std::vector<OpenSpan> spans, RoundResult& result) {
   const Clock::time_point start = Clock::now();
+  const TraceScope scope(ContextsOf(spans));
   std::vector<JoiningSentence> sentences;
   for (const JoiningItem& item : joining) {
     sentences.push_back({.id = item.id, .sentence = item.sentence});
@@ -69,6 +75,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
   const absl::Status status = batch_->Join(sentences, run);
   metrics_.encode_seconds.Observe(SecondsSince(start));
+  for (OpenSpan& span : spans) span.End(status);
   if (!status.ok()) {
     std::vector<WaitingSentence> failed;
     for (JoiningItem& item : joining) failed.push_back(std::move(item.waiting));

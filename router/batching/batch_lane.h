@@ -7,6 +7,7 @@
 #ifndef ROUTER_BATCHING_BATCH_LANE_H_
 #define ROUTER_BATCHING_BATCH_LANE_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -17,6 +18,8 @@
 #include "router/admission/join_rule.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/translation_model.h"
+#include "services/rpc/wire/trace_context.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -37,8 +40,16 @@ struct RoundOutcome {
   bool again = false;   // to be queued again, from its beginning
 };
 
+// For whom a round works.
+struct RoundTraces {
+  std::vector<OpenSpan> encode;      // of requests with sentences that join
+  std::vector<TraceContext> decode;  // of all
+};
+
 struct RoundResult {
   std::vector<RoundOutcome> outcomes;
+  // When the step began, behind whoever has joined.
+  std::chrono::steady_clock::time_point step_start;
   int64_t rows = 0;  // that were decoded; 0: none, or not with success
   double seconds = 0;
 };
@@ -52,7 +63,8 @@ class BatchLane {
   // those that have left the batch, except `leaving`. If workers have no room
   // for their rows some are refused, and the others are to be queued again.
   RoundResult Round(const std::vector<uint64_t>& leaving,
-                    std::vector<JoiningItem> joining, const BatchRun& run);
+                    std::vector<JoiningItem> joining, const BatchRun& run,
+                    RoundTraces traces = {});
 
   // The sentences in the batch, by id, and their cost.
   const std::map<uint64_t, WaitingSentence>& sentences() const {
@@ -63,7 +75,7 @@ class BatchLane {
 
  private:
   void Join(std::vector<JoiningItem> joining, const BatchRun& run,
-            RoundResult& result);
+            std::vector<OpenSpan> spans, RoundResult& result);
   void Step(const BatchRun& run, RoundResult& result);
   // Outcomes of sentences whose joint encoding or decoding failed.
   static void Fail(std::vector<WaitingSentence> sentences,

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
-#include "services/rpc/wire/trace_scope.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -23,17 +22,21 @@ struct Batcher::Request {
   std::vector<Hypotheses> results;
   size_t missing = 0;
   bool promised = false;  // an answer in time, by Admission
+  OpenSpan queue, decode;
+  int64_t steps = 0;   // of the sentence that takes most
+  int64_t tokens = 0;  // of the best translations
 };
 
 // What a lane is to do next.
 struct Batcher::Round {
   std::vector<uint64_t> leaving;
   std::vector<JoiningItem> joining;
-  Requests keep;  // the sentences of those who join
+  Requests keep;   // the sentences of those who join
+  Requests begun;  // of these, those that have had none in a batch
   Clock::time_point deadline;
   std::shared_ptr<Cancellation> stop;
-  std::vector<TraceContext> traces;  // of the requests
-  Requests hopeless;                 // that have been ended
+  RoundTraces traces;
+  Requests hopeless;  // that have been ended
 };
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
@@ -113,6 +116,8 @@ absl::StatusOr<uint64_t> Batcher::Add(TranslationRequest call) {
   metrics_.CountAdmission(decision.verdict);
   if (!decision.status.ok()) return decision.status;
   request->promised = decision.promised;
+  request->queue = options_.tracer.Child(request->call.trace, "queue");
+  request->decode = OpenSpan(request->call.trace);
   request->id = ++last_id_;
   if (request->call.flow == 0) request->call.flow = request->id;
   requests_[request->id] = request;
@@ -182,6 +187,12 @@ void Batcher::TellExpired(const Requests& expired) {
 }
 
 void Batcher::Tell(Request& request, const absl::Status& error) {
+  request.queue.End(error);
+  request.decode.Set("gshard.sentences",
+                     static_cast<int64_t>(request.call.sentences.size()));
+  request.decode.Set("gshard.steps", request.steps);
+  request.decode.Set("gshard.tokens", request.tokens);
+  request.decode.End(error);
   if (error.ok()) {
     request.call.done(std::move(request.results));
   } else {
@@ -291,15 +302,15 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   Running& running = running_[&lane];
   running = {.requests = {}, .stop = round.stop};
   double work_left = 0;
-  const auto stays = [&](const Request& request,
-                         const WaitingSentence& waiting) {
+  std::vector<TraceContext>& traces = round.traces.decode;
+  const auto stays = [&](Request& request, const WaitingSentence& waiting) {
+    request.steps = std::max(request.steps, waiting.rounds + 1);
     work_left += waiting.cost.WorkLeft(waiting.rounds);
     round.deadline = std::max(round.deadline, request.call.deadline);
     running.requests.push_back(request.id);
     // Sentences of a request mostly stand together.
-    if (round.traces.empty() || round.traces.back() != request.call.trace) {
-      round.traces.push_back(request.call.trace);
-    }
+    const TraceContext& trace = request.decode.context();
+    if (traces.empty() || traces.back() != trace) traces.push_back(trace);
   };
   for (const auto& [id, waiting] : lane.sentences()) {
     const auto request = requests_.find(waiting.request);
@@ -313,6 +324,15 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   }
   for (WaitingSentence& waiting : joining) {
     std::shared_ptr<Request> request = requests_.at(waiting.request);
+    if (request->queue.recorded()) {
+      request->queue.End();
+      request->decode = options_.tracer.Child(request->call.trace, "decode");
+      round.begun.push_back(request);
+    }
+    if (round.keep.empty() || round.keep.back() != request) {
+      round.traces.encode.push_back(
+          options_.tracer.Child(request->call.trace, "encode"));
+    }
     stays(*request, waiting);
     const SourceSentence* const sentence =
         &request->call.sentences[waiting.sentence];
@@ -327,16 +347,23 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
 void Batcher::RunRound(BatchLane& lane) {
   Round round = PlanRound(lane);
   TellExpired(round.hopeless);
-  const TraceScope trace_scope(std::move(round.traces));
-  Settle(lane, lane.Round(round.leaving, std::move(round.joining),
-                          {.deadline = round.deadline,
-                           .all_cancelled = round.stop.get()}));
+  RoundResult result = lane.Round(
+      round.leaving, std::move(round.joining),
+      {.deadline = round.deadline, .all_cancelled = round.stop.get()},
+      std::move(round.traces));
+  Settle(lane, std::move(result), round.begun);
 }
 
-void Batcher::Settle(BatchLane& lane, RoundResult result) {
+void Batcher::Settle(BatchLane& lane, RoundResult result,
+                     const Requests& begun) {
   std::vector<std::pair<std::shared_ptr<Request>, absl::Status>> ended;
   {
     MutexLock lock(mutex_);
+    // Whoever has ended is not touched any more.
+    for (const std::shared_ptr<Request>& request : begun) {
+      if (!requests_.contains(request->id)) continue;
+      request->decode.StartAt(result.step_start);
+    }
     if (result.rows > 0) {
       admission_.times().ObserveRound(result.rows, result.seconds);
     }
@@ -359,6 +386,9 @@ void Batcher::Settle(BatchLane& lane, RoundResult result) {
         continue;
       }
       if (outcome.result.ok()) {
+        if (!outcome.result->empty()) {
+          request->tokens += outcome.result->front().token_count;
+        }
         request->results[outcome.waiting.sentence] = *std::move(outcome.result);
         if (--request->missing > 0) continue;
         if (request->promised) admission_.Kept();

@@ -33,6 +33,7 @@
 #include "router/models/translation_model.h"
 #include "services/base/mutex.h"
 #include "services/rpc/wire/trace_context.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -43,6 +44,11 @@ struct BatcherOptions {
 
   AdmissionLimits admission = {};
   BatchLimits batch = {};  // of each batch
+
+  // Of each request: a span "queue", until the first of its sentences joins a
+  // batch, "encode" where some join, and "decode", from its first step to its
+  // end.
+  Tracer tracer = {};
 };
 
 struct TranslationRequest {
@@ -123,7 +129,8 @@ class Batcher {
   std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
                                              Requests& hopeless)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Settle(BatchLane& lane, RoundResult result);
+  // `begun` had no sentence in a batch before.
+  void Settle(BatchLane& lane, RoundResult result, const Requests& begun);
   // Ends a request; false if it was over.
   bool End(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends one whose deadline passes.

@@ -90,10 +90,11 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
 
 WorkerConnection::WorkerConnection(absl::string_view name,
                                    std::shared_ptr<grpc::Channel> channel,
-                                   StreamOptions options)
+                                   StreamOptions options, Tracer tracer)
     : WorkerStub(name),
       channel_(std::move(channel)),
-      options_(std::move(options)) {}
+      options_(std::move(options)),
+      tracer_(std::move(tracer)) {}
 
 WorkerConnection::~WorkerConnection() {
   if (stream_ == nullptr) return;
@@ -127,8 +128,22 @@ uint64_t WorkerConnection::Call(WorkerCall call, OnReply on_reply) {
   header.set_microbatch(call.microbatch);
   header.set_attempt(call.attempt);
   header.set_timeout_ms(call.timeout.count());
+  std::vector<OpenSpan> spans;
   for (const TraceContext& trace : CurrentTraces()) {
-    header.add_traceparents(trace.Traceparent());
+    OpenSpan span = tracer_.Child(trace, "", SpanKind::kClient);
+    header.add_traceparents(span.context().Traceparent());
+    if (!span.recorded()) continue;
+    span.SetMethod(kRun);
+    span.Set("gshard.worker", name());
+    spans.push_back(std::move(span));
+  }
+  if (!spans.empty()) {
+    const auto shared =
+        std::make_shared<std::vector<OpenSpan>>(std::move(spans));
+    on_reply = [shared, on_reply = std::move(on_reply)](auto reply) {
+      for (OpenSpan& span : *shared) span.End(reply.status());
+      on_reply(std::move(reply));
+    };
   }
   for (auto& [name, tensor] : call.inputs) frame.Add(name, std::move(tensor));
   return Send(std::move(frame), std::move(on_reply));
@@ -191,8 +206,8 @@ size_t WorkerConnection::pending() const {
   return stream_->pending.size();
 }
 
-WorkerConnections::WorkerConnections(ChannelOptions channel)
-    : channel_(std::move(channel)) {}
+WorkerConnections::WorkerConnections(ChannelOptions channel, Tracer tracer)
+    : channel_(std::move(channel)), tracer_(std::move(tracer)) {}
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
     const std::string& name, const std::string& address, int64_t incarnation) {
@@ -203,8 +218,8 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
                    CreateChannel(address, channel_));
   StreamOptions options;
   options.frame_limits.max_bytes = channel_.max_message_bytes;
-  auto connection = std::make_shared<WorkerConnection>(name, std::move(channel),
-                                                       std::move(options));
+  auto connection = std::make_shared<WorkerConnection>(
+      name, std::move(channel), std::move(options), tracer_);
   connections_[{name, address, incarnation}] = connection;
   return connection;
 }

@@ -18,6 +18,7 @@
 #include "services/exchange/worker_stub.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/wire/stream.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -28,13 +29,15 @@ class WorkerConnection final : public WorkerStub {
   // `options.frame_limits` says, in both directions.
   WorkerConnection(absl::string_view name,
                    std::shared_ptr<grpc::Channel> channel,
-                   StreamOptions options = {});
+                   StreamOptions options = {}, Tracer tracer = {});
 
   // Ends the stream; calls in flight get CANCELLED. Does not block: a callback
   // in progress may still be running.
   ~WorkerConnection() override;
 
-  // Propagates the thread's traces (trace_scope.h).
+  // Propagates the thread's traces (trace_scope.h), each that is sampled by a
+  // span of its own: the worker's is its child, and a span in one trace with a
+  // link to it would tell the others nothing of their time.
   uint64_t Call(WorkerCall call, OnReply on_reply) override;
   uint64_t Ping(const std::string& session, OnReply on_reply) override;
   void Cancel(uint64_t call_id) override;
@@ -51,6 +54,7 @@ class WorkerConnection final : public WorkerStub {
 
   const std::shared_ptr<grpc::Channel> channel_;
   const StreamOptions options_;
+  const Tracer tracer_;
 
   mutable Mutex mutex_;
   uint64_t last_call_id_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -63,7 +67,7 @@ class WorkerConnection final : public WorkerStub {
 class WorkerConnections {
  public:
   // `channel` says how all of them are made.
-  explicit WorkerConnections(ChannelOptions channel);
+  explicit WorkerConnections(ChannelOptions channel, Tracer tracer = {});
 
   // Errors: InvalidArgument if `address` is not one.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
@@ -75,6 +79,7 @@ class WorkerConnections {
 
  private:
   const ChannelOptions channel_;
+  const Tracer tracer_;
   Mutex mutex_;
   std::map<std::tuple<std::string, std::string, int64_t>,
            std::shared_ptr<WorkerConnection>>

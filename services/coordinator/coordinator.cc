@@ -30,6 +30,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
                          .allow_mixed_devices = options_.allow_mixed_devices,
                          .clock = options_.clock,
                          .models = [this] { return served_.Names(); },
+                         .tracer = options_.tracer,
                          .on_change = [this] { OnMembersChanged(); }})),
       served_(
           members_.get(), &serving_queue_,

@@ -38,6 +38,7 @@ struct CoordinatorOptions {
   absl::Duration load_timeout = absl::Hours(2);        // likewise
   bool allow_mixed_devices = false;                    // likewise
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
+  Tracer tracer = {};
   std::string build_version = {};
   TrainingMetrics* metrics = nullptr;  // may be null
   GaugeFamily member_counts = {};      // by role; may be unset

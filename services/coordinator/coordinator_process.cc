@@ -90,6 +90,7 @@ CoordinatorProcess::CoordinatorProcess(CoordinatorProcessOptions options)
       .command_timeout = options_.command_timeout,
       .load_timeout = options_.load_timeout,
       .allow_mixed_devices = options_.allow_mixed_devices,
+      .tracer = tracer(),
       .build_version = GSHARD_VERSION,
       .metrics = &training_metrics_,
       .member_counts = metrics().AddGaugeFamily(

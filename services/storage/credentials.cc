@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "services/base/status_macros.h"
-#include "services/storage/http_client.h"
+#include "services/http/http_client.h"
 #include "services/storage/input_file.h"
 #include "services/storage/xml_text.h"
 

@@ -20,17 +20,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "services/base/mutex.h"
+#include "services/http/http_client.h"
 
 namespace gshard {
-
-class HttpClient;
-
-struct StoreCredentials {
-  std::string key_id;
-  std::string secret;
-  std::string token = {};  // of a session; may be empty
-  absl::Time expires = absl::InfiniteFuture();
-};
 
 // The value of a variable of the environment; empty if there is none.
 using Environment = std::function<std::string(const char* name)>;

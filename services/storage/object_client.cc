@@ -120,14 +120,13 @@ std::string FirstOf(std::initializer_list<std::string> values) {
 }
 
 absl::Status CheckEndpoint(absl::string_view url, bool insecure) {
-  const bool is_tls = absl::StartsWith(url, "https://");
-  if ((!is_tls && !absl::StartsWith(url, "http://")) ||
-      url.find_first_of("@?# ") != url.npos) {
+  if (!IsEndpointUrl(url)) {
     return absl::FailedPreconditionError(
         "object store: expected an endpoint http[s]://host[:port] without "
         "user, query and fragment");
   }
-  if (is_tls || insecure || IsLoopbackUrl(url)) return absl::OkStatus();
+  if (absl::StartsWith(url, "https://") || insecure || IsLoopbackUrl(url))
+    return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "object store: expected an endpoint https://..., or --insecure where the "
       "network is safe, got ",

@@ -15,8 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "services/http/http_client.h"
 #include "services/storage/credentials.h"
-#include "services/storage/http_client.h"
 #include "services/storage/object_path.h"
 
 namespace gshard {

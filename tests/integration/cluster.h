@@ -53,10 +53,12 @@ struct ClusterSecurity {
 
 class Cluster {
  public:
-  // Starts all processes; does not wait for them to join.
+  // Starts all processes, with what `base` has besides addresses and security;
+  // does not wait for them to join.
   Cluster(int routers, int workers, ReduceWay reduce = ReduceWay::kCoordinator,
-          std::optional<ClusterSecurity> security = std::nullopt)
-      : reduce_(reduce), security_(std::move(security)) {
+          std::optional<ClusterSecurity> security = std::nullopt,
+          const ProcessOptions& base = {})
+      : reduce_(reduce), security_(std::move(security)), base_(base) {
     StartCoordinator();
     for (int i = 0; i < workers; ++i) AddWorker(absl::StrCat("worker-", i));
     for (int i = 0; i < routers; ++i) AddRouter(absl::StrCat("router-", i));
@@ -202,6 +204,7 @@ class Cluster {
  private:
   void StartCoordinator() {
     CoordinatorProcessOptions options;
+    options.process = base_;
     options.process.listen = Listen("coordinator");
     if (security_.has_value()) options.process.security = security_->members;
     options.state_directory = directory_.path() + "/state";
@@ -214,7 +217,7 @@ class Cluster {
     return absl::StrCat("unix:", directory_.path(), "/", name);
   }
   ProcessOptions Member(const std::string& name) const {
-    ProcessOptions options;
+    ProcessOptions options = base_;
     options.listen = Listen(name);
     if (security_.has_value()) options.security = security_->members;
     options.name = name;
@@ -227,6 +230,7 @@ class Cluster {
 
   const ReduceWay reduce_;
   const std::optional<ClusterSecurity> security_;
+  const ProcessOptions base_;
   std::shared_ptr<const Security> client_;
   TemporaryDirectory directory_;
   std::unique_ptr<CoordinatorProcess> coordinator_;

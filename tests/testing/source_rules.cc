@@ -218,10 +218,11 @@ const std::vector<Fence>& Fences() {
       {"SQLite",
        [](absl::string_view header) { return StartsWith(header, "sqlite3"); },
        {"services/coordinator"}},
-      {"libcurl or expat",
-       [](absl::string_view header) {
-         return StartsWith(header, "curl/") || header == "expat.h";
-       },
+      {"libcurl",
+       [](absl::string_view header) { return StartsWith(header, "curl/"); },
+       {"services/http"}},
+      {"expat",
+       [](absl::string_view header) { return header == "expat.h"; },
        {"services/storage"}},
       {"SentencePiece",
        [](absl::string_view header) {

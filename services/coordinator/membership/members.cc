@@ -9,7 +9,6 @@
 #include "services/rpc/client/channel.h"
 #include "services/rpc/process/member_client.h"
 #include "services/rpc/wire/status.h"
-#include "services/rpc/wire/trace_context.h"
 
 namespace gshard {
 namespace {
@@ -35,13 +34,6 @@ int64_t StepOf(const v1::Command& command) {
   }
 }
 
-// "prepare_step".
-std::string ActionName(const v1::Command& command) {
-  const auto* const field =
-      v1::Command::descriptor()->FindFieldByNumber(command.action_case());
-  return field == nullptr ? "a command" : field->name();
-}
-
 // A member that does not say how old speaks one version only.
 ProtocolVersions VersionsOf(const v1::RegisterMember& member) {
   const int32_t oldest = member.oldest_protocol_version();
@@ -50,6 +42,12 @@ ProtocolVersions VersionsOf(const v1::RegisterMember& member) {
 }
 
 }  // namespace
+
+TraceContext StepTrace(const std::string& session, int64_t step) {
+  TraceContext trace = TraceOf(absl::StrCat(session, " ", step));
+  trace.span_id = trace.trace_id.substr(trace.span_id.size());
+  return trace;
+}
 
 Members::Members(MembersOptions options)
     : options_(std::move(options)),
@@ -155,7 +153,7 @@ absl::Status Members::OnHeartbeat(const MemberKey& key,
 
 absl::Status Members::OnCommandReply(const MemberKey& key,
                                      v1::CommandReply reply) {
-  OnReply on_reply;
+  Pending answered;
   std::string role;
   {
     MutexLock lock(mutex_);
@@ -172,15 +170,17 @@ absl::Status Members::OnCommandReply(const MemberKey& key,
           absl::StrCat("reply.command_id: no command ", reply.command_id(),
                        " waits for a reply"));
     }
-    on_reply = std::move(pending->second.on_reply);
+    answered = std::move(pending->second);
     connection->pending.erase(pending);
     role = std::string(MemberRoleName(membership_.Find(key.name)->info.role));
   }
   const absl::Status status = FromProtoStatus(reply.status());
+  answered.span.End(status);
   if (status.ok()) {
-    on_reply(std::move(reply));
+    answered.on_reply(std::move(reply));
   } else {
-    on_reply(Annotate(status, absl::StrCat(role, " '", key.name, "'")));
+    answered.on_reply(
+        Annotate(status, absl::StrCat(role, " '", key.name, "'")));
   }
   return absl::OkStatus();
 }
@@ -263,6 +263,16 @@ std::vector<v1::Member> Members::Describe() const {
   return members;
 }
 
+OpenSpan Members::SpanOf(const v1::Command& command) const {
+  const int64_t step = StepOf(command);
+  const Tracer& tracer = options_.tracer;
+  const TraceContext trace =
+      tracer.Sampled(StepTrace(SessionOf(command), step));
+  const std::string name = ActionName(command);
+  return step > 0 ? tracer.Child(trace, name, SpanKind::kClient)
+                  : tracer.Root(NewSpan(trace), name, SpanKind::kClient);
+}
+
 void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
                    absl::Duration more) {
   absl::Status status;
@@ -275,9 +285,8 @@ void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
     } else {
       const uint64_t id = ++last_command_;
       command.set_command_id(id);
-      command.set_traceparent(
-          TraceOf(absl::StrCat(SessionOf(command), " ", StepOf(command)))
-              .Traceparent());
+      OpenSpan span = SpanOf(command);
+      command.set_traceparent(span.context().Traceparent());
       v1::JoinResponse message;
       *message.mutable_command() = std::move(command);
       // First, for the reply may come before Send() returns.
@@ -290,7 +299,8 @@ void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
           .what = absl::StrCat(ActionName(sent), " of ", SessionOf(sent)),
           .loads = sent.load_session().session(),
           .time = end - now,
-          .end = end};
+          .end = end,
+          .span = std::move(span)};
       status = connection->sender->Send(std::move(message));
       if (!status.ok()) connection->pending.erase(id);
     }

@@ -23,6 +23,8 @@
 #include "services/cluster/membership.h"
 #include "services/cluster/protocol_versions.h"
 #include "services/rpc/wire/stream.h"
+#include "services/rpc/wire/trace_context.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -43,6 +45,10 @@ inline MemberKey KeyOf(const Member& member) {
 // RESOURCE_EXHAUSTED if it takes commands too slowly.
 using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
+// The trace of all commands of a session that are about a step, and the span of
+// the step, which is their parent.
+TraceContext StepTrace(const std::string& session, int64_t step);
+
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
   // How long a member with regular heartbeats may take for a command; a
@@ -61,6 +67,8 @@ struct MembersOptions {
   std::function<std::set<std::string>()> models = [] {
     return std::set<std::string>();
   };
+  // Of each command a span.
+  Tracer tracer = {};
   // Called after a member has joined, wants to leave, or is lost, but not by
   // Shutdown(); on any thread, without locks; must not block.
   std::function<void()> on_change = [] {};
@@ -103,6 +111,8 @@ class Members {
   // separate thread; by the test if the clock is not MonotonicTime::Now.
   void Expire();
 
+  const Tracer& tracer() const { return options_.tracer; }
+
   // Lets all members go, ends their streams with UNAVAILABLE and refuses new
   // ones.
   void Shutdown();
@@ -114,6 +124,7 @@ class Members {
     std::string loads;    // the session, if it is a LoadSession
     absl::Duration time;  // that it may take
     MonotonicTime end;    // of that
+    OpenSpan span = OpenSpan();
   };
 
   struct Connection {
@@ -134,6 +145,8 @@ class Members {
                             MonotonicTime now) const;
   };
 
+  // A child of its step's, or the first of a trace.
+  OpenSpan SpanOf(const v1::Command& command) const;
   // Null if the member has been lost.
   Connection* Find(const MemberKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends the member's connection; returns what must be called without the lock.

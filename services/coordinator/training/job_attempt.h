@@ -104,6 +104,7 @@ class JobAttempt {
 
   // Steps: job_step.cc.
   absl::Status MakeStep();
+  absl::Status RunPhases();
   // Microbatches that have been run.
   struct Ran {
     StepStatistics sums;

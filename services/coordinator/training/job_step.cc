@@ -15,8 +15,19 @@
 namespace gshard {
 
 absl::Status JobAttempt::MakeStep() {
-  phase_began_ = context_->env.clock();
   step_ = committed_ + 1;
+  const Tracer& tracer = context_->env.members->tracer();
+  OpenSpan span = tracer.Root(
+      tracer.Sampled(StepTrace(context_->session(), step_)), "step");
+  span.Set("gshard.session", context_->session());
+  span.Set("gshard.step", step_);
+  const absl::Status made = RunPhases();
+  span.End(made);
+  return made;
+}
+
+absl::Status JobAttempt::RunPhases() {
+  phase_began_ = context_->env.clock();
   validation_loss_.reset();
   const auto count = static_cast<int32_t>(context_->job.microbatches_per_step);
   if (dense_ != nullptr) dense_->BeginStep(count, plan_.microbatch_window);

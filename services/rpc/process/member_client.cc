@@ -35,7 +35,23 @@ bool IsRefusal(const absl::Status& status) {
          status.code() == absl::StatusCode::kFailedPrecondition;
 }
 
+// Without a trace if the command has none.
+OpenSpan SpanOf(const v1::Command& command, const Tracer& tracer) {
+  if (ParseTraceparent(command.traceparent()).trace_id.empty()) {
+    return OpenSpan();
+  }
+  OpenSpan span = tracer.Serve(command.traceparent(), "", ActionName(command));
+  span.Set("gshard.session", SessionOf(command));
+  return span;
+}
+
 }  // namespace
+
+std::string ActionName(const v1::Command& command) {
+  const auto* const field =
+      v1::Command::descriptor()->FindFieldByNumber(command.action_case());
+  return field == nullptr ? "a command" : field->name();
+}
 
 const std::string& SessionOf(const v1::Command& command) {
   static const std::string* const kNone = new std::string();
@@ -351,18 +367,20 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
              const int niceness =
                  IsOfJob(*shared) ? options_.training_niceness : 0;
              BeNice(niceness);
-             TraceContext trace = ParseTraceparent(shared->traceparent());
-             if (!trace.trace_id.empty()) {
-               trace = ContinueTrace(shared->traceparent(), "");
-             }
-             const TraceScope scope(std::move(trace));
+             const auto span =
+                 std::make_shared<OpenSpan>(SpanOf(*shared, options_.tracer));
+             const auto end = [reply, span](v1::CommandReply outcome) {
+               span->End(FromProtoStatus(outcome.status()));
+               reply(std::move(outcome));
+             };
+             const TraceScope scope(span->context());
              auto rest = handler_->Begin(*shared);
-             if (!rest) return reply(handler_->Handle(*shared));
+             if (!rest) return end(handler_->Handle(*shared));
              const Lane lane = {SessionOf(*shared), shared->action_case()};
              lanes_.Add(lane, {.run =
-                                   [reply, niceness, rest = std::move(rest)] {
+                                   [end, niceness, rest = std::move(rest)] {
                                      BeNice(niceness);
-                                     reply(rest());
+                                     end(rest());
                                    },
                                .dropped = dropped});
            },

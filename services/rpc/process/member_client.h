@@ -29,6 +29,7 @@
 #include "services/rpc/process/command_lanes.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/wire/stream.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -61,6 +62,9 @@ struct MemberOptions {
 
   // Of the threads that do the commands of jobs; see thread_priority.h.
   int training_niceness = 0;
+
+  // Of each command a span, in the trace that came with it.
+  Tracer tracer = {};
 
   // How long the coordinator may take to accept.
   std::chrono::milliseconds accept_timeout{10'000};
@@ -115,6 +119,9 @@ class MemberHandler {
 // The session that a command is about; empty if it has no action that is known
 // here.
 const std::string& SessionOf(const v1::Command& command);
+
+// What a command does, "prepare_step".
+std::string ActionName(const v1::Command& command);
 
 // Whether only sessions of jobs have such a command.
 bool IsOfJob(const v1::Command& command);

@@ -1,12 +1,16 @@
 #include "services/rpc/process/process_shell.h"
 
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
+#include "services/http/http_client.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -52,6 +56,7 @@ ProcessShell::ProcessShell(const ProcessOptions& options,
                             "Memory that is kept for tensors to come.",
                             [] { return GetBufferUsage().cached_bytes; });
   server_->AddMetrics(metrics_);
+  server_->UseTracer(tracer_);
   server_->OnDrain([this] { Finish(grace_); });
 }
 
@@ -69,6 +74,7 @@ absl::Status ProcessShell::Start() {
     MutexLock lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
+  ASSIGN_OR_RETURN(const std::string otlp_endpoint, OtlpEndpoint());
   ASSIGN_OR_RETURN(
       security_, Security::CreateForServer(options_.security, options_.listen));
   security_->AddMetrics(metrics_);
@@ -79,6 +85,7 @@ absl::Status ProcessShell::Start() {
   }
   RETURN_IF_ERROR(Prepare());
   RETURN_IF_ERROR(server_->Start());
+  if (!otlp_endpoint.empty()) StartTracing(otlp_endpoint);
   LogInfo(absl::StrCat(role_, " serves"), {{"address", address()},
                                            {"metrics", metrics_address()},
                                            {"version", build_version_}});
@@ -97,10 +104,9 @@ absl::Status ProcessShell::Join(v1::MemberRole role,
   member.security = security_;
   member.role = role;
   member.address = AdvertisedAddress();
-  member.name =
-      MemberName(options_, role == v1::MEMBER_ROLE_ROUTER ? "router" : "worker",
-                 member.address);
+  member.name = Name();
   member.build_version = build_version_;
+  member.tracer = tracer_;
   member.memory_bytes = memory_bytes;
   member.device = std::string(device);
   member.failure_domain = std::string(failure_domain);
@@ -113,6 +119,34 @@ absl::Status ProcessShell::Join(v1::MemberRole role,
 
 std::string ProcessShell::AdvertisedAddress() const {
   return gshard::AdvertisedAddress(options_, address());
+}
+
+std::string ProcessShell::Name() const {
+  return MemberName(options_, role_ == "expert_worker" ? "worker" : role_,
+                    AdvertisedAddress());
+}
+
+absl::StatusOr<std::string> ProcessShell::OtlpEndpoint() const {
+  std::string endpoint = options_.otlp_endpoint;
+  const char* const standard = std::getenv("OTEL_EXPORTER_OTLP_ENDPOINT");
+  if (endpoint.empty() && standard != nullptr) endpoint = standard;
+  endpoint = std::string(absl::StripSuffix(endpoint, "/"));
+  if (endpoint.empty() || IsEndpointUrl(endpoint)) return endpoint;
+  return absl::InvalidArgumentError(
+      "otlp_endpoint: expected http[s]://host[:port] without user, query and "
+      "fragment");
+}
+
+void ProcessShell::StartTracing(const std::string& endpoint) {
+  exporter_ = std::make_shared<SpanExporter>(
+      SpanExporterOptions{
+          .endpoint = endpoint,
+          .resource = {.service = absl::StrCat(
+                           "gshard-", absl::StrReplaceAll(role_, {{"_", "-"}})),
+                       .instance = Name(),
+                       .version = build_version_}},
+      SpanMetrics(metrics_));
+  tracer_.ExportTo(exporter_, options_.trace_sample_ratio);
 }
 
 ChannelOptions ProcessShell::PeerChannelOptions() const {
@@ -145,6 +179,7 @@ void ProcessShell::DrainAfter(bool hand_over, std::chrono::milliseconds grace,
   // while it is still served.
   if (member_ != nullptr) member_->Stop();
   server_->Drain(grace, delay);
+  if (exporter_ != nullptr) exporter_->Shutdown();
   End(absl::OkStatus());
 }
 

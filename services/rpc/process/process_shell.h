@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "services/base/mutex.h"
 #include "services/config/process_options.h"
@@ -24,6 +25,8 @@
 #include "services/rpc/process/member_client.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/server/server.h"
+#include "services/rpc/wire/tracer.h"
+#include "services/trace/span_exporter.h"
 
 namespace gshard {
 
@@ -39,7 +42,8 @@ class ProcessShell {
 
   // Serves, and does what Prepare() and Serve() are for. Does nothing after
   // Drain(). Errors: those of Security::CreateForServer, MetricsServer::Start,
-  // ServerShell::Start, Prepare() and Serve().
+  // ServerShell::Start, Prepare() and Serve(); InvalidArgument for an endpoint
+  // of a collector that is none.
   absl::Status Start();
 
   // Where it listens, with the port that was bound.
@@ -104,12 +108,18 @@ class ProcessShell {
 
   gshard::Metrics& metrics() { return metrics_; }
   ServerShell& server() { return *server_; }
+  // Records nothing without a collector, and before Start() is through.
+  const Tracer& tracer() const { return tracer_; }
   // Set by Start().
   const std::shared_ptr<Security>& security() const { return security_; }
   // Of a channel to another process of the system; from Prepare() on.
   ChannelOptions PeerChannelOptions() const;
 
  private:
+  absl::StatusOr<std::string> OtlpEndpoint() const;
+  void StartTracing(const std::string& endpoint);
+  // As others know it.
+  std::string Name() const;
   void DrainAfter(bool hand_over, std::chrono::milliseconds grace,
                   std::chrono::milliseconds delay);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -120,6 +130,8 @@ class ProcessShell {
   const std::string role_;
   const std::string build_version_;
   gshard::Metrics metrics_;
+  const Tracer tracer_ = Tracer::Create();
+  std::shared_ptr<SpanExporter> exporter_;  // null: no collector
   std::shared_ptr<Security> security_;
   std::chrono::milliseconds grace_{0};  // of the first Drain()
   std::unique_ptr<ServerShell> server_;

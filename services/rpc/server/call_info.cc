@@ -44,13 +44,15 @@ std::string One(const Metadata& metadata, const char* key) {
   return std::string(range.first->second.data(), range.first->second.size());
 }
 
-CallInfo FromClient(const Metadata& metadata) {
-  CallInfo info{
-      .caller = {.name = kAnonymous, .grants = {}},
-      .request_id = One(metadata, kRequestId),
-      .trace = ContinueTrace(One(metadata, kTraceparent),
-                             One(metadata, kTracestate)),
-  };
+OpenSpan BeginSpan(const Metadata& metadata, const Tracer& tracer) {
+  return tracer.Serve(One(metadata, kTraceparent), One(metadata, kTracestate),
+                      "");
+}
+
+CallInfo FromClient(const Metadata& metadata, const OpenSpan& span) {
+  CallInfo info{.caller = {.name = kAnonymous, .grants = {}},
+                .request_id = One(metadata, kRequestId),
+                .trace = span.context()};
   if (!IsRequestId(info.request_id)) info.request_id = NewRequestId();
   return info;
 }
@@ -106,11 +108,13 @@ const MethodAccess& AccessOf(const char* method) {
 class Interceptor final : public grpc::experimental::Interceptor {
  public:
   Interceptor(std::shared_ptr<const Security> security,
-              std::shared_ptr<CallGate> gate, ServerRpcInfo* rpc)
+              std::shared_ptr<CallGate> gate, const Tracer& tracer,
+              ServerRpcInfo* rpc)
       : security_(std::move(security)),
         gate_(std::move(gate)),
         rpc_(rpc),
-        open_(AccessOf(rpc->method()).open) {}
+        open_(AccessOf(rpc->method()).open),
+        tracer_(open_ ? Tracer() : tracer) {}
   ~Interceptor() override {
     if (counted_) gate_->calls.End(info_.caller.name);
   }
@@ -143,7 +147,9 @@ class Interceptor final : public grpc::experimental::Interceptor {
   }
 
   void Begin(Metadata& metadata) {
-    info_ = FromClient(metadata);
+    span_ = BeginSpan(metadata, tracer_);
+    span_.SetMethod(rpc_->method());
+    info_ = FromClient(metadata, span_);
     info_.caller = FindCaller(*security_, metadata, *rpc_->server_context());
     grants_ = GrantsText(info_.caller.grants);
     traceparent_ = info_.trace.Traceparent();
@@ -162,34 +168,40 @@ class Interceptor final : public grpc::experimental::Interceptor {
   void End(grpc::StatusCode code) {
     if (open_) return;  // probes are not news
     LogCall(rpc_->method(), info_, code, Clock::now() - start_);
+    span_.End(absl::Status(static_cast<absl::StatusCode>(code), ""));
   }
 
   const std::shared_ptr<const Security> security_;
   const std::shared_ptr<CallGate> gate_;
   ServerRpcInfo* const rpc_;
   const bool open_;  // to everybody
+  const Tracer tracer_;
   bool counted_ = false;
   const Clock::time_point start_ = Clock::now();
   CallInfo info_;            // the handler's metadata point into it
   std::string grants_;       // likewise
   std::string traceparent_;  // likewise
+  OpenSpan span_;
 };
 
 class Factory final
     : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
   Factory(std::shared_ptr<const Security> security,
-          std::shared_ptr<CallGate> gate)
-      : security_(std::move(security)), gate_(std::move(gate)) {}
+          std::shared_ptr<CallGate> gate, Tracer tracer)
+      : security_(std::move(security)),
+        gate_(std::move(gate)),
+        tracer_(std::move(tracer)) {}
 
   grpc::experimental::Interceptor* CreateServerInterceptor(
       ServerRpcInfo* rpc) override {
-    return new Interceptor(security_, gate_, rpc);
+    return new Interceptor(security_, gate_, tracer_, rpc);
   }
 
  private:
   const std::shared_ptr<const Security> security_;
   const std::shared_ptr<CallGate> gate_;
+  const Tracer tracer_;
 };
 
 }  // namespace
@@ -198,7 +210,9 @@ CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
   const Metadata& metadata = context.client_metadata();
   const TraceContext span = ParseTraceparent(One(metadata, kSpan));
   // On a server without the interceptor, all of it is the client's word.
-  if (span.trace_id.empty()) return FromClient(metadata);
+  if (span.trace_id.empty()) {
+    return FromClient(metadata, BeginSpan(metadata, Tracer()));
+  }
   absl::StatusOr<Grants> grants = ParseGrants(One(metadata, kGrants));
   CallInfo info{.caller = {One(metadata, kCaller),
                            grants.ok() ? *std::move(grants) : Grants()},
@@ -210,8 +224,9 @@ CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
 
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,
-                std::shared_ptr<CallGate> gate) {
-  return std::make_unique<Factory>(std::move(security), std::move(gate));
+                std::shared_ptr<CallGate> gate, Tracer tracer) {
+  return std::make_unique<Factory>(std::move(security), std::move(gate),
+                                   std::move(tracer));
 }
 
 }  // namespace gshard

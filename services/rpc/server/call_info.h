@@ -20,6 +20,7 @@
 #include "services/rpc/security/security.h"
 #include "services/rpc/server/call_guard.h"
 #include "services/rpc/wire/trace_context.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -35,12 +36,13 @@ struct CallInfo {
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
 // Implementation, for ServerShell: determines this for every call, counts the
-// call in the gate until it is over, answers with the id, and logs the call's
-// end, at most this many lines per second.
+// call in the gate until it is over, answers with the id, makes a span of it
+// unless everybody may call it, and logs its end, at most this many lines per
+// second.
 inline constexpr int64_t kCallLinesPerSecond = 20;
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,
-                std::shared_ptr<CallGate> gate);
+                std::shared_ptr<CallGate> gate, Tracer tracer = {});
 
 }  // namespace gshard
 

@@ -276,7 +276,7 @@ absl::Status ServerShell::Start() {
       interceptors;
   interceptors.push_back(
       CallWatchFactory(gate_->watch, std::move(raw_services)));
-  interceptors.push_back(CallInfoFactory(security_, gate_));
+  interceptors.push_back(CallInfoFactory(security_, gate_, tracer_));
   builder.experimental().SetInterceptorCreators(std::move(interceptors));
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {

@@ -33,6 +33,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +45,7 @@
 #include "services/rpc/server/call_guard.h"
 #include "services/rpc/server/connection_watch.h"
 #include "services/rpc/server/health_service.h"
+#include "services/rpc/wire/tracer.h"
 
 namespace gshard {
 
@@ -103,6 +105,9 @@ class ServerShell {
   // Start().
   void UseSecurity(std::shared_ptr<const Security> security);
 
+  // Calls become spans of `tracer`. Call before Start().
+  void UseTracer(Tracer tracer) { tracer_ = std::move(tracer); }
+
   // The number of calls under way, and of those that max_calls has cost. Call
   // before Start(), once; `metrics` must outlive the shell.
   void AddMetrics(Metrics& metrics);
@@ -154,6 +159,7 @@ class ServerShell {
   const ServerOptions options_;
   std::shared_ptr<const Security> security_;
   const std::shared_ptr<CallGate> gate_;
+  Tracer tracer_;
   std::vector<grpc::Service*> services_;
   std::vector<std::string> service_names_;
   HealthService health_;

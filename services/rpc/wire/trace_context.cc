@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <random>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -122,9 +123,14 @@ TraceContext ContinueTrace(absl::string_view traceparent,
                            absl::string_view tracestate) {
   TraceContext trace = ParseTraceparent(traceparent);
   if (trace.trace_id.empty()) return NewTrace();
-  trace.span_id = NewSpanId();
+  trace = NewSpan(std::move(trace));
   trace.flags &= 1;  // all that version 00 knows
   if (IsTracestate(tracestate)) trace.state = std::string(tracestate);
+  return trace;
+}
+
+TraceContext NewSpan(TraceContext trace) {
+  trace.span_id = NewSpanId();
   return trace;
 }
 

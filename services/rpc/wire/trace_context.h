@@ -46,6 +46,9 @@ bool IsTracestate(absl::string_view text);
 TraceContext ContinueTrace(absl::string_view traceparent,
                            absl::string_view tracestate);
 
+// The same trace with another span of this process.
+TraceContext NewSpan(TraceContext trace);
+
 // A trace that begins here.
 TraceContext NewTrace();
 

@@ -1,5 +1,6 @@
 #include "services/rpc/wire/trace_scope.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_join.h"
@@ -12,6 +13,10 @@ thread_local std::vector<TraceContext> current;
 std::vector<TraceContext> Enter(std::vector<TraceContext> traces) {
   std::erase_if(traces,
                 [](const TraceContext& t) { return t.trace_id.empty(); });
+  // Those that somebody looks at are the last to be left out.
+  std::stable_partition(
+      traces.begin(), traces.end(),
+      [](const TraceContext& t) { return (t.flags & 1) != 0; });
   if (traces.size() > kMaxScopeTraces) traces.resize(kMaxScopeTraces);
   return std::exchange(current, std::move(traces));
 }

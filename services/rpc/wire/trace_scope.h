@@ -12,7 +12,8 @@
 
 namespace gshard {
 
-// A batch belongs to several requests; more traces than this are left out.
+// A batch belongs to several requests; more traces than this are left out,
+// sampled ones last.
 inline constexpr size_t kMaxScopeTraces = 8;
 
 class TraceScope {

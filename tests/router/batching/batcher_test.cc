@@ -7,12 +7,16 @@
 
 #include <future>
 #include <memory>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/base/retry_delay.h"
 #include "services/metrics/metrics.h"
 #include "services/tensor/buffer.h"
 #include "tests/router/fake_model.h"
+#include "tests/services/trace/fake_collector.h"
 #include "tests/testing/status_matchers.h"
 
 namespace gshard {
@@ -23,6 +27,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 using Results = absl::StatusOr<std::vector<Hypotheses>>;
 using Clock = std::chrono::steady_clock;
 
@@ -48,12 +53,14 @@ class BatcherTest : public ::testing::Test {
   }
   static Call AddFor(std::shared_ptr<TranslationModel> model, Batcher& batcher,
                      std::vector<SourceSentence> sentences,
-                     Clock::duration timeout = hours(1)) {
+                     Clock::duration timeout = hours(1),
+                     TraceContext trace = {}) {
     auto promise = std::make_shared<std::promise<Results>>();
     Call call{.id = 0, .results = promise->get_future()};
     call.id = batcher.Add({.model = std::move(model),
                            .sentences = std::move(sentences),
                            .deadline = Clock::now() + timeout,
+                           .trace = std::move(trace),
                            .done = [promise](Results results) {
                              promise->set_value(std::move(results));
                            }});
@@ -95,6 +102,44 @@ TEST_F(BatcherTest, SentencesJoinWhatRunsBetweenSteps) {
               ElementsAre(ElementsAre(10), ElementsAre(10, 20, 30),
                           ElementsAre(10, 20, 30), ElementsAre(20, 30, 21),
                           ElementsAre(21), ElementsAre(21)));
+}
+
+TEST_F(BatcherTest, SpansSayWhereTheTimeOfARequestWent) {
+  FakeCollector collector;
+  const auto exporter = std::make_shared<SpanExporter>(
+      SpanExporterOptions{.endpoint = collector.endpoint()});
+  const Tracer tracer = Tracer::Create();
+  tracer.ExportTo(exporter, /*ratio=*/1);
+  const TraceContext done = tracer.Sampled(NewTrace());
+  const TraceContext cancelled = tracer.Sampled(NewTrace());
+  model_->SetSteps(3);
+  model_->Hold();
+  {
+    Batcher batcher({.batch = {.max_rows = 1}, .tracer = tracer});
+    Call first =
+        AddFor(model_, batcher, {Sentence(10), Sentence(11)}, hours(1), done);
+    Call second = AddFor(model_, batcher, {Sentence(20)}, hours(1), cancelled);
+    Call third = AddFor(model_, batcher, {Sentence(30)}, hours(1), NewTrace());
+    model_->WaitForSteps(1);
+    batcher.Cancel(*second.id);
+    model_->Release();
+    EXPECT_OK(first.results.get());
+    EXPECT_OK(third.results.get());
+  }
+  exporter->Shutdown();
+  std::vector<std::string> seen;
+  for (const CollectedSpan& span : collector.Spans()) {
+    const bool is_done = span.trace_id == done.trace_id;
+    seen.push_back(absl::StrCat(is_done ? "done " : "cancelled ", span.name,
+                                " ", span.error));
+    EXPECT_EQ(span.parent_id, is_done ? done.span_id : cancelled.span_id);
+    if (span.name != "decode") continue;
+    EXPECT_EQ(span.attribute("gshard.sentences"), "2");
+    EXPECT_EQ(span.attribute("gshard.steps"), "3");
+  }
+  EXPECT_THAT(
+      seen, UnorderedElementsAre("done queue ", "done encode ", "done encode ",
+                                 "done decode ", "cancelled queue CANCELLED"));
 }
 
 TEST_F(BatcherTest, SentenceAboveTheBudgetRunsAlone) {

@@ -5,8 +5,12 @@
 
 #include <future>
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "services/rpc/wire/trace_scope.h"
+#include "tests/services/trace/fake_collector.h"
 #include "tests/testing/deaf_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -38,6 +42,38 @@ TEST(WorkerConnectionTest, GoesWithoutWaitingForAPausedWorker) {
   EXPECT_THAT(replied.get().status(),
               StatusIs(absl::StatusCode::kCancelled,
                        HasSubstr("expert worker 'w': the connection was")));
+}
+
+TEST(WorkerConnectionTest, ACallIsASpanInEachTraceThatIsSampled) {
+  FakeCollector collector;
+  const auto exporter = std::make_shared<SpanExporter>(
+      SpanExporterOptions{.endpoint = collector.endpoint()});
+  const Tracer tracer = Tracer::Create();
+  tracer.ExportTo(exporter, /*ratio=*/1);
+  const std::vector<TraceContext> traces = {
+      tracer.Sampled(NewTrace()), NewTrace(), tracer.Sampled(NewTrace())};
+  DeafServer server;
+  ASSERT_OK_AND_ASSIGN(auto channel, CreateChannel(server.address()));
+  auto connection = std::make_shared<WorkerConnection>("w", std::move(channel),
+                                                       StreamOptions(), tracer);
+  const auto call = [&] {
+    const TraceScope scope(traces);
+    return connection->Call({}, [](auto) {});
+  };
+  connection->Cancel(call());  // is told nothing any more
+  call();
+  connection = nullptr;
+  exporter->Shutdown();
+  std::vector<std::string> parents;
+  for (const CollectedSpan& span : collector.Spans()) {
+    parents.push_back(span.parent_id);
+    EXPECT_EQ(span.kind, SpanKind::kClient);
+    EXPECT_EQ(span.error, "CANCELLED");
+    EXPECT_EQ(span.attribute("gshard.worker"), "expert worker 'w'");
+  }
+  EXPECT_THAT(parents, ::testing::UnorderedElementsAre(
+                           traces[0].span_id, traces[2].span_id,
+                           traces[0].span_id, traces[2].span_id));
 }
 
 }  // namespace

@@ -93,8 +93,10 @@ class InfoService final
 class SecureServer {
  public:
   explicit SecureServer(const SecurityOptions& options,
-                        const std::string& address = "127.0.0.1:0")
+                        const std::string& address = "127.0.0.1:0",
+                        Tracer tracer = {})
       : shell_({.address = address}) {
+    shell_.UseTracer(std::move(tracer));
     auto security = Security::CreateForServer(options, address);
     EXPECT_TRUE(security.ok()) << security.status();
     if (!security.ok()) return;

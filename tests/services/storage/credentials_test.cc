@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/storage/http_client.h"
+#include "services/http/http_client.h"
 #include "tests/services/storage/fake_object_store.h"
 #include "tests/services/storage/scratch_directory.h"
 #include "tests/testing/status_matchers.h"

@@ -1,13 +1,8 @@
 #include "tests/services/storage/fake_object_store.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <stdlib.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -73,26 +68,14 @@ std::string HttpDate(absl::Time time) {
                           absl::UTCTimeZone());
 }
 
-void SendAll(int connection, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t sent =
-        ::send(connection, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0) return;
-    bytes.remove_prefix(sent);
-  }
+FakeHttpAnswer Error(int code, absl::string_view name) {
+  return {code, absl::StrCat("<Error><Code>", name,
+                             "</Code><Message>as told</Message></Error>")};
 }
 
 }  // namespace
 
-struct FakeObjectStore::Request {
-  std::string method, path, query;  // as sent
-  std::map<std::string, std::string> headers;
-  std::string body;
-
-  std::string header(const std::string& name) const {
-    const auto found = headers.find(name);
-    return found == headers.end() ? "" : found->second;
-  }
+struct FakeObjectStore::Request : FakeHttpRequest {
   // Decoded; empty if it is not there.
   std::string parameter(absl::string_view name) const {
     for (const absl::string_view part : absl::StrSplit(query, '&')) {
@@ -140,52 +123,14 @@ struct FakeObjectStore::Request {
   }
 };
 
-struct FakeObjectStore::Answer {
-  int code = 200;
-  std::string body = {};
-  std::vector<std::string> headers = {};
-  int64_t bytes = -1;  // of HEAD: that the body would have
-
-  static Answer Error(int code, absl::string_view name) {
-    return {code, absl::StrCat("<Error><Code>", name,
-                               "</Code><Message>as told</Message></Error>")};
-  }
-};
-
 FakeObjectStore::FakeObjectStore()
-    : now_(absl::FromUnixSeconds(1'700'000'000)) {
-  listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address),
-               sizeof(address)) == 0);
-  CHECK(::listen(listener_, 64) == 0);
-  socklen_t size = sizeof(address);
-  CHECK(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address),
-                      &size) == 0);
-  port_ = ntohs(address.sin_port);
-  acceptor_ = std::thread([this] { Accept(); });
-}
-
-FakeObjectStore::~FakeObjectStore() {
-  stopping_ = true;
-  ::shutdown(listener_, SHUT_RDWR);
-  acceptor_.join();
-  std::vector<std::thread> threads;
-  {
-    MutexLock lock(mutex_);
-    for (const int connection : connections_) {
-      ::shutdown(connection, SHUT_RDWR);
-    }
-    threads.swap(threads_);
-  }
-  for (std::thread& thread : threads) thread.join();
-  ::close(listener_);
-}
+    : now_(absl::FromUnixSeconds(1'700'000'000)),
+      server_([this](const FakeHttpRequest& request) {
+        return Serve(Request{request});
+      }) {}
 
 ObjectStoreOptions FakeObjectStore::options() const {
-  return {.endpoint = absl::StrCat("http://127.0.0.1:", port_),
+  return {.endpoint = server_.url(),
           .region = "eu-west-1",
           .first_delay = absl::Milliseconds(1),
           .max_delay = absl::Milliseconds(2)};
@@ -235,117 +180,41 @@ size_t FakeObjectStore::OpenUploads() const {
   return uploads_.size();
 }
 
-void FakeObjectStore::Accept() {
-  for (;;) {
-    const int connection = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (stopping_ || connection < 0) return;
-    const int on = 1;
-    ::setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    MutexLock lock(mutex_);
-    connections_.push_back(connection);
-    threads_.emplace_back([this, connection] {
-      Serve(connection);
-      MutexLock lock(mutex_);
-      std::erase(connections_, connection);
-      ::close(connection);
-    });
-  }
-}
-
-void FakeObjectStore::Serve(int connection) {
-  std::string buffer;
-  while (!stopping_ && ServeOne(connection, &buffer)) {
-  }
-}
-
-bool FakeObjectStore::ServeOne(int connection, std::string* buffer) {
-  const auto receive = [&] {
-    char bytes[64 << 10];
-    const ssize_t size = ::recv(connection, bytes, sizeof(bytes), 0);
-    if (size > 0) buffer->append(bytes, size);
-    return size > 0;
-  };
-  size_t end;
-  while ((end = buffer->find("\r\n\r\n")) == std::string::npos) {
-    if (!receive()) return false;
-  }
-  const std::vector<std::string> lines =
-      absl::StrSplit(buffer->substr(0, end), "\r\n");
-  buffer->erase(0, end + 4);
-  const std::vector<std::string> first = absl::StrSplit(lines[0], ' ');
-  const std::pair<std::string, std::string> target =
-      absl::StrSplit(first.at(1), absl::MaxSplits('?', 1));
-  Request request{first[0], target.first, target.second, {}, ""};
-  for (size_t i = 1; i < lines.size(); ++i) {
-    const std::pair<std::string, std::string> header =
-        absl::StrSplit(lines[i], absl::MaxSplits(':', 1));
-    request.headers[absl::AsciiStrToLower(header.first)] =
-        std::string(absl::StripAsciiWhitespace(header.second));
-  }
-  if (!request.header("expect").empty()) {
-    SendAll(connection, "HTTP/1.1 100 Continue\r\n\r\n");
-  }
-  size_t size = 0;
-  (void)absl::SimpleAtoi(request.header("content-length"), &size);
-  while (buffer->size() < size) {
-    if (!receive()) return false;
-  }
-  request.body = buffer->substr(0, size);
-  buffer->erase(0, size);
-
+FakeHttpAnswer FakeObjectStore::Serve(const Request& request) {
   const std::string name =
       absl::StrCat(request.method, " ", Decode(request.path.substr(1)),
                    request.query.empty() ? "" : "?", request.query);
   OnRequest on_request;
+  std::string date;
   {
     MutexLock lock(mutex_);
     requests_.push_back(name);
     on_request = on_request_;
+    date = absl::StrCat("Date: ", HttpDate(now_));
   }
   const Fault fault = on_request ? on_request(name) : Fault::kNone;
-  const auto reset = [&] {
-    const linger now{1, 0};
-    ::setsockopt(connection, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    return false;
-  };
-  if (fault == Fault::kReset) return reset();
   if (fault == Fault::kMadeUp) {
-    SendAll(connection, made_up_);
-    return false;
+    return {.body = made_up_, .delivery = FakeHttpAnswer::Delivery::kAsGiven};
   }
-  Answer answer;
+  FakeHttpAnswer answer;
   if (fault == Fault::kSlowDown) {
-    answer = Answer::Error(503, "SlowDown");
+    answer = Error(503, "SlowDown");
   } else if (fault == Fault::kInternal) {
-    answer = Answer::Error(500, "InternalError");
+    answer = Error(500, "InternalError");
   } else if (fault == Fault::kRefused) {
-    answer = Answer::Error(403, "AccessDenied");
+    answer = Error(403, "AccessDenied");
   } else if (fault == Fault::kLateError) {
-    answer = Answer::Error(200, "InternalError");
-  } else {
+    answer = Error(200, "InternalError");
+  } else if (fault != Fault::kReset) {
     answer = Handle(request);
   }
-  if (fault == Fault::kLost) return reset();
-  const bool is_head = request.method == "HEAD";
-  std::string text =
-      absl::StrCat("HTTP/1.1 ", answer.code, " As told\r\nContent-Length: ",
-                   answer.bytes >= 0 ? answer.bytes
-                                     : static_cast<int64_t>(answer.body.size()),
-                   "\r\n");
-  {
-    MutexLock lock(mutex_);
-    absl::StrAppend(&text, "Date: ", HttpDate(now_), "\r\n");
+  if (fault == Fault::kReset || fault == Fault::kLost) {
+    answer.delivery = FakeHttpAnswer::Delivery::kReset;
+  } else if (fault == Fault::kTruncate) {
+    answer.delivery = FakeHttpAnswer::Delivery::kHalf;
   }
-  for (const std::string& header : answer.headers) {
-    absl::StrAppend(&text, header, "\r\n");
-  }
-  text += "\r\n";
-  if (fault == Fault::kTruncate) {
-    SendAll(connection, text + answer.body.substr(0, answer.body.size() / 2));
-    return false;
-  }
-  SendAll(connection, is_head ? text : text + answer.body);
-  return true;
+  answer.headers.push_back(std::move(date));
+  return answer;
 }
 
 std::string FakeObjectStore::Store(const std::string& key, std::string bytes) {
@@ -356,12 +225,12 @@ std::string FakeObjectStore::Store(const std::string& key, std::string bytes) {
   return object.etag;
 }
 
-FakeObjectStore::Answer FakeObjectStore::Handle(const Request& request) {
+FakeHttpAnswer FakeObjectStore::Handle(const Request& request) {
   if (request.method == "POST" && request.path == "/") {
-    return role_answer_.empty() ? Answer::Error(403, "InvalidIdentityToken")
-                                : Answer{200, role_answer_};
+    return role_answer_.empty() ? Error(403, "InvalidIdentityToken")
+                                : FakeHttpAnswer{200, role_answer_};
   }
-  if (!request.IsSigned()) return Answer::Error(403, "SignatureDoesNotMatch");
+  if (!request.IsSigned()) return Error(403, "SignatureDoesNotMatch");
   const std::string key = Decode(request.path.substr(1));
   MutexLock lock(mutex_);
   if (request.has("uploads") || request.has("uploadId")) {
@@ -372,12 +241,12 @@ FakeObjectStore::Answer FakeObjectStore::Handle(const Request& request) {
   const bool is_there = found != objects_.end();
   if (heeds_conditions_) {
     const std::string match = request.header("if-match");
-    if (!match.empty() && !is_there) return Answer::Error(404, "NoSuchKey");
+    if (!match.empty() && !is_there) return Error(404, "NoSuchKey");
     if (!match.empty() && match != found->second.etag) {
-      return Answer::Error(412, "PreconditionFailed");
+      return Error(412, "PreconditionFailed");
     }
     if (request.header("if-none-match") == "*" && is_there) {
-      return Answer::Error(412, "PreconditionFailed");
+      return Error(412, "PreconditionFailed");
     }
   }
   if (request.method == "PUT") {
@@ -387,9 +256,9 @@ FakeObjectStore::Answer FakeObjectStore::Handle(const Request& request) {
     objects_.erase(key);
     return {204};
   }
-  if (!is_there) return Answer::Error(404, "NoSuchKey");
+  if (!is_there) return Error(404, "NoSuchKey");
   const Object& object = found->second;
-  Answer answer{200, object.bytes};
+  FakeHttpAnswer answer{200, object.bytes};
   answer.headers = {absl::StrCat("ETag: ", object.etag),
                     absl::StrCat("Last-Modified: ", HttpDate(object.modified))};
   if (request.method == "HEAD") {
@@ -405,7 +274,7 @@ FakeObjectStore::Answer FakeObjectStore::Handle(const Request& request) {
   size_t begin = 0, last = 0;
   CHECK(absl::SimpleAtoi(ends.first, &begin));
   CHECK(absl::SimpleAtoi(ends.second, &last));
-  if (begin >= object.bytes.size()) return Answer::Error(416, "InvalidRange");
+  if (begin >= object.bytes.size()) return Error(416, "InvalidRange");
   last = std::min(last, object.bytes.size() - 1);
   answer.code = 206;
   answer.body = object.bytes.substr(begin, last - begin + 1);
@@ -414,8 +283,8 @@ FakeObjectStore::Answer FakeObjectStore::Handle(const Request& request) {
   return answer;
 }
 
-FakeObjectStore::Answer FakeObjectStore::HandleUpload(const Request& request,
-                                                      const std::string& key) {
+FakeHttpAnswer FakeObjectStore::HandleUpload(const Request& request,
+                                             const std::string& key) {
   if (request.has("uploads")) {
     const std::string id = absl::StrCat("upload+", ++count_);
     uploads_[id].key = key;
@@ -425,7 +294,7 @@ FakeObjectStore::Answer FakeObjectStore::HandleUpload(const Request& request,
   const std::string id = request.parameter("uploadId");
   const auto upload = uploads_.find(id);
   if (upload == uploads_.end() || upload->second.key != key) {
-    return Answer::Error(404, "NoSuchUpload");
+    return Error(404, "NoSuchUpload");
   }
   if (request.method == "DELETE") {
     uploads_.erase(upload);
@@ -444,10 +313,10 @@ FakeObjectStore::Answer FakeObjectStore::HandleUpload(const Request& request,
         absl::StrCat("<Part><PartNumber>", number, "</PartNumber><ETag>\"",
                      Digest(bytes), "\"</ETag></Part>");
     if (!absl::StrContains(request.body, part)) {
-      return Answer::Error(400, "InvalidPart");
+      return Error(400, "InvalidPart");
     }
     if (number < static_cast<int>(parts.size()) && bytes.size() < 5 << 20) {
-      return Answer::Error(400, "EntityTooSmall");
+      return Error(400, "EntityTooSmall");
     }
     whole += bytes;
   }
@@ -456,7 +325,7 @@ FakeObjectStore::Answer FakeObjectStore::HandleUpload(const Request& request,
   return {200, "<CompleteMultipartUploadResult/>"};
 }
 
-FakeObjectStore::Answer FakeObjectStore::List(const Request& request) {
+FakeHttpAnswer FakeObjectStore::List(const Request& request) {
   const std::string bucket = Decode(request.path.substr(1));
   const std::string prefix =
       absl::StrCat(bucket, "/", request.parameter("prefix"));

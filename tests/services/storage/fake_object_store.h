@@ -9,12 +9,12 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "services/base/mutex.h"
 #include "services/storage/object_client.h"
+#include "tests/services/http/fake_http_server.h"
 
 namespace gshard {
 
@@ -35,7 +35,6 @@ class FakeObjectStore {
   using OnRequest = std::function<Fault(const std::string& request)>;
 
   FakeObjectStore();
-  ~FakeObjectStore();
 
   // The options of a client of this store, which tries again at once.
   ObjectStoreOptions options() const;
@@ -71,21 +70,16 @@ class FakeObjectStore {
     std::map<int, std::string> parts;
   };
   struct Request;
-  struct Answer;
 
-  void Accept();
-  void Serve(int connection);
-  bool ServeOne(int connection, std::string* buffer);
-  Answer Handle(const Request& request);
-  Answer HandleUpload(const Request& request, const std::string& key)
+  FakeHttpAnswer Serve(const Request& request);
+  FakeHttpAnswer Handle(const Request& request);
+  FakeHttpAnswer HandleUpload(const Request& request, const std::string& key)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Answer List(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  FakeHttpAnswer List(const Request& request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string Store(const std::string& key, std::string bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  int listener_ = -1;
-  int port_ = 0;
-  std::atomic<bool> stopping_{false};
   std::atomic<bool> heeds_conditions_{true};
   std::string role_answer_, made_up_;
   mutable Mutex mutex_;
@@ -95,9 +89,7 @@ class FakeObjectStore {
   std::map<std::string, Object> objects_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Upload> uploads_ ABSL_GUARDED_BY(mutex_);
   int64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<int> connections_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
-  std::thread acceptor_;
+  FakeHttpServer server_;
 };
 
 }  // namespace gshard

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/sha256.h"
 #include "services/rpc/wire/trace_scope.h"
 #include "tests/services/rpc/secure_server.h"
+#include "tests/services/trace/fake_collector.h"
 #include "tests/testing/certificates.h"
 
 namespace gshard {
@@ -95,6 +97,40 @@ TEST_F(CallInfoTest, CallsHandOnTheTraceOfTheirThread) {
   EXPECT_EQ(server_.service().last().trace.state, "v=1");
   Call({});
   EXPECT_NE(server_.service().last().trace.trace_id, trace.trace_id);
+}
+
+TEST_F(CallInfoTest, SampledCallsAreSpans) {
+  FakeCollector collector;
+  const auto exporter = std::make_shared<SpanExporter>(
+      SpanExporterOptions{.endpoint = collector.endpoint()});
+  const Tracer tracer = Tracer::Create();
+  tracer.ExportTo(exporter, /*ratio=*/0);
+  SecureServer server({}, "127.0.0.1:0", tracer);
+  const auto call = [&](const std::string& parent, const std::string& model) {
+    grpc::ClientContext context;
+    context.AddMetadata("traceparent", parent);
+    (void)SecureServer::CallWith(*server.Channel({}), context, model);
+    return server.service().last().trace.span_id;
+  };
+  const std::string good = call(kParent, "canary");
+  const std::string bad = call(kParent, "fail");
+  std::string unsampled = kParent;
+  unsampled.back() = '0';
+  call(unsampled, "canary");
+  const auto spans = collector.AwaitSpans(2);
+  exporter->Shutdown();
+  ASSERT_EQ(collector.Spans().size(), 2u);
+  for (const CollectedSpan& span : spans) {
+    EXPECT_EQ(span.trace_id, "0af7651916cd43dd8448eb211c80319c");
+    EXPECT_EQ(span.parent_id, "b7ad6b7169203331");
+    EXPECT_EQ(span.kind, SpanKind::kServer);
+    EXPECT_EQ(span.name, "gshard.v1.TranslationService/Translate");
+  }
+  EXPECT_EQ(spans[0].span_id, good);
+  EXPECT_EQ(spans[0].attribute("rpc.grpc.status_code"), "0");
+  EXPECT_EQ(spans[1].span_id, bad);
+  EXPECT_EQ(spans[1].attribute("rpc.grpc.status_code"), "5");
+  EXPECT_THAT(collector.Requests()[0].body, Not(HasSubstr("canary")));
 }
 
 TEST_F(CallInfoTest, ClientsCannotSayWhoTheyAre) {

@@ -117,6 +117,15 @@ TEST(TraceScopeTest, LastsAsLongAsTheObject) {
   EXPECT_EQ(CurrentTraces().size(), kMaxScopeTraces);
 }
 
+TEST(TraceScopeTest, SampledTracesAreLeftOutLast) {
+  std::vector<TraceContext> traces(kMaxScopeTraces, NewTrace());
+  traces.push_back(NewTrace());
+  traces.back().flags = 1;
+  const TraceScope scope(traces);
+  EXPECT_EQ(CurrentTraces().size(), kMaxScopeTraces);
+  EXPECT_EQ(CurrentTraces().front(), traces.back());
+}
+
 TEST(TraceScopeTest, MarksLogLines) {
   const TraceContext trace = NewTrace();
   ::testing::internal::CaptureStderr();

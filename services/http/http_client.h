@@ -1,21 +1,29 @@
 // HttpClient: HTTP requests by libcurl, signed by it as AWS services want.
 
-#ifndef SERVICES_STORAGE_HTTP_CLIENT_H_
-#define SERVICES_STORAGE_HTTP_CLIENT_H_
+#ifndef SERVICES_HTTP_HTTP_CLIENT_H_
+#define SERVICES_HTTP_HTTP_CLIENT_H_
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "services/base/mutex.h"
-#include "services/storage/credentials.h"
 
 namespace gshard {
+
+// What requests are signed with.
+struct StoreCredentials {
+  std::string key_id;
+  std::string secret;
+  std::string token = {};  // of a session; may be empty
+  absl::Time expires = absl::InfiniteFuture();
+};
 
 struct HttpRequest {
   std::string method;  // GET, HEAD, PUT, POST or DELETE
@@ -30,6 +38,8 @@ struct HttpRequest {
   // as many as there is room for. Without it they are in HttpResponse.body.
   absl::Span<char> target = {};
   uint64_t offset = 0;
+  // For all of it, connection and answer included; 0: no limit.
+  std::chrono::milliseconds timeout{0};
 };
 
 struct HttpResponse {
@@ -71,6 +81,10 @@ class HttpClient {
   std::vector<void*> idle_ ABSL_GUARDED_BY(mutex_);  // CURL handles
 };
 
+// Whether it is http[s]://host[:port][/path] without user, query and fragment,
+// to which the path of a request can be added.
+bool IsEndpointUrl(absl::string_view url);
+
 // Whether its host is this machine, whatever a name server says.
 bool IsLoopbackUrl(absl::string_view url);
 
@@ -80,4 +94,4 @@ std::string EncodeUrl(absl::string_view text, bool is_path);
 
 }  // namespace gshard
 
-#endif  // SERVICES_STORAGE_HTTP_CLIENT_H_
+#endif  // SERVICES_HTTP_HTTP_CLIENT_H_

@@ -1,4 +1,4 @@
-#include "services/storage/http_client.h"
+#include "services/http/http_client.h"
 
 #include <arpa/inet.h>
 #include <curl/curl.h>
@@ -165,6 +165,11 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   Set(handle, CURLOPT_WRITEDATA, &transfer);
   Set(handle, CURLOPT_HEADERFUNCTION, OnHeader);
   Set(handle, CURLOPT_HEADERDATA, &transfer);
+  if (request.timeout.count() > 0) {
+    Set(handle, CURLOPT_TIMEOUT_MS, static_cast<long>(request.timeout.count()));
+    // Otherwise a name server that is silent is waited for all the same.
+    Set(handle, CURLOPT_QUICK_EXIT, 1L);
+  }
   if (IsLoopbackUrl(request.url)) Set(handle, CURLOPT_NOPROXY, "*");
   SetMethod(handle, request, &transfer);
   std::vector<std::string> lines = request.headers;
@@ -193,6 +198,14 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   curl_slist_free_all(headers);
   GiveBack(handle);
   return response;
+}
+
+bool IsEndpointUrl(absl::string_view url) {
+  if (!absl::ConsumePrefix(&url, "http://") &&
+      !absl::ConsumePrefix(&url, "https://")) {
+    return false;
+  }
+  return !url.empty() && url.find_first_of("@?# ") == url.npos;
 }
 
 bool IsLoopbackUrl(absl::string_view url) {

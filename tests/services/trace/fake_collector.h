@@ -1,0 +1,54 @@
+// FakeCollector: takes spans as OpenTelemetry's collector does, in this
+// process, and answers as it is told to.
+
+#ifndef TESTS_SERVICES_TRACE_FAKE_COLLECTOR_H_
+#define TESTS_SERVICES_TRACE_FAKE_COLLECTOR_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "services/base/mutex.h"
+#include "services/trace/span.h"
+#include "tests/services/http/fake_http_server.h"
+
+namespace gshard {
+
+struct CollectedSpan : Span {
+  std::string service;
+
+  // As text; empty if it has none.
+  std::string attribute(const std::string& key) const;
+};
+
+class FakeCollector {
+ public:
+  FakeCollector();
+
+  std::string endpoint() const { return server_.url(); }
+
+  // Of requests to come; what is not answered with 200 is not collected. The
+  // function may block.
+  void SetAnswer(std::function<FakeHttpAnswer()> answer);
+
+  // So far.
+  std::vector<CollectedSpan> Spans() const;
+  std::vector<FakeHttpRequest> Requests() const;
+  // Waits until there are so many, a minute at most.
+  std::vector<CollectedSpan> AwaitSpans(size_t count);
+  void AwaitRequests(size_t count);
+
+ private:
+  FakeHttpAnswer Serve(const FakeHttpRequest& request);
+
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::function<FakeHttpAnswer()> answer_ ABSL_GUARDED_BY(mutex_);
+  std::vector<CollectedSpan> spans_ ABSL_GUARDED_BY(mutex_);
+  std::vector<FakeHttpRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  FakeHttpServer server_;
+};
+
+}  // namespace gshard
+
+#endif  // TESTS_SERVICES_TRACE_FAKE_COLLECTOR_H_

@@ -1,0 +1,195 @@
+#include "services/trace/span_exporter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/services/trace/fake_collector.h"
+
+namespace gshard {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+Span Named(int i) { return {.name = absl::StrCat(i)}; }
+
+class SpanExporterTest : public ::testing::Test {
+ protected:
+  // One that sends full batches only, and tries again at once.
+  SpanExporterOptions Options(const std::string& endpoint) const {
+    return {.endpoint = endpoint,
+            .resource = {"gshard-router", "router-1", "0.1.0"},
+            .queue = {.max_spans = 8,
+                      .batch = 4,
+                      .max_wait = milliseconds(3600'000)},
+            .first_delay = milliseconds(1),
+            .timeout = milliseconds(20'000)};
+  }
+  SpanExporterOptions Options() const { return Options(collector_.endpoint()); }
+  void Make(const SpanExporterOptions& options) {
+    exporter_ = std::make_unique<SpanExporter>(options, counts_);
+  }
+  void Add(int spans) {
+    for (int i = 0; i < spans; ++i) exporter_->Add(Named(added_++));
+  }
+
+  FakeCollector collector_;
+  Metrics metrics_{"router", "0.1.0"};
+  const SpanMetrics counts_{metrics_};
+  std::unique_ptr<SpanExporter> exporter_;
+  int added_ = 0;
+};
+
+TEST_F(SpanExporterTest, FullBatchesGoAtOnce) {
+  Make(Options());
+  Add(4);
+  collector_.AwaitSpans(4);
+  Add(5);
+  const auto spans = collector_.AwaitSpans(8);
+  ASSERT_EQ(spans.size(), 8u);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(spans[i].name, absl::StrCat(i));
+  const auto requests = collector_.Requests();
+  ASSERT_EQ(requests.size(), 2u);
+  EXPECT_EQ(requests[0].method, "POST");
+  EXPECT_EQ(requests[0].path, "/v1/traces");
+  EXPECT_EQ(requests[0].header("content-type"), "application/json");
+  exporter_->Shutdown();
+  EXPECT_EQ(collector_.Spans().size(), 9u);
+  EXPECT_EQ(counts_.exported.Value(), 9);
+}
+
+TEST_F(SpanExporterTest, FewSpansGoAfterAWhile) {
+  SpanExporterOptions options = Options();
+  options.queue.max_wait = milliseconds(20);
+  Make(options);
+  Add(1);
+  EXPECT_EQ(collector_.AwaitSpans(1).size(), 1u);
+}
+
+TEST_F(SpanExporterTest, FaultsThatPassCostNothing) {
+  std::atomic<int> asked = 0;
+  collector_.SetAnswer([&]() -> FakeHttpAnswer {
+    switch (asked++) {
+      case 0:
+        return {503};
+      case 1:
+        return {.delivery = FakeHttpAnswer::Delivery::kReset};
+      case 2:
+        return {429};
+      default:
+        return {};
+    }
+  });
+  Make(Options());
+  Add(4);
+  EXPECT_EQ(collector_.AwaitSpans(4).size(), 4u);
+  EXPECT_EQ(asked, 4);
+  exporter_->Shutdown();
+  EXPECT_EQ(counts_.exported.Value(), 4);
+  EXPECT_EQ(counts_.unreachable.Value(), 0);
+}
+
+TEST_F(SpanExporterTest, SomeFaultsPassAndOthersDoNot) {
+  HttpResponse response;
+  for (const int code : {429, 502, 503, 504}) {
+    response.code = code;
+    EXPECT_TRUE(MayBeTakenLater(response)) << code;
+  }
+  for (const int code : {301, 400, 401, 404, 413, 500, 501}) {
+    response.code = code;
+    EXPECT_FALSE(MayBeTakenLater(response)) << code;
+  }
+  response.transfer = absl::UnavailableError("reset");
+  EXPECT_TRUE(MayBeTakenLater(response));
+}
+
+TEST_F(SpanExporterTest, WhatIsRefusedIsNotSentAgain) {
+  collector_.SetAnswer([] { return FakeHttpAnswer{400}; });
+  Make(Options());
+  Add(8);
+  collector_.AwaitRequests(2);
+  exporter_->Shutdown();
+  EXPECT_EQ(collector_.Requests().size(), 2u);
+  EXPECT_EQ(counts_.refused.Value(), 8);
+  EXPECT_EQ(counts_.exported.Value(), 0);
+}
+
+TEST_F(SpanExporterTest, ADeadCollectorIsOneLineAMinute) {
+  std::string gone;
+  { gone = FakeCollector().endpoint(); }
+  ::testing::internal::CaptureStderr();
+  Make(Options(gone));
+  for (const int lost : {4, 8, 12}) {
+    Add(4);
+    while (counts_.unreachable.Value() < lost) std::this_thread::yield();
+  }
+  exporter_->Shutdown();
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(lines, ::testing::HasSubstr("\"spans_lost\":4"));
+  EXPECT_EQ(lines.find('\n'), lines.size() - 1) << lines;
+  EXPECT_EQ(counts_.unreachable.Value(), 12);
+}
+
+TEST_F(SpanExporterTest, ASlowCollectorDelaysNobody) {
+  std::promise<void> go;
+  const auto gone = go.get_future().share();
+  collector_.SetAnswer([gone] {
+    gone.wait();
+    return FakeHttpAnswer{};
+  });
+  Make(Options());
+  Add(4);
+  collector_.AwaitRequests(1);
+  // A batch is on its way; there is room for 8 more.
+  Add(8);
+  EXPECT_EQ(counts_.queue_full.Value(), 0);
+  Add(5);
+  EXPECT_EQ(counts_.queue_full.Value(), 5);
+  go.set_value();
+  const auto spans = collector_.AwaitSpans(12);
+  ASSERT_EQ(spans.size(), 12u);
+  EXPECT_EQ(spans.back().name, "11");
+}
+
+TEST_F(SpanExporterTest, TheLastSpansGoAtTheEnd) {
+  Make(Options());
+  Add(7);
+  collector_.AwaitSpans(4);
+  exporter_->Shutdown();
+  EXPECT_EQ(collector_.Spans().size(), 7u);
+  Add(4);
+  exporter_->Shutdown();
+  EXPECT_EQ(collector_.Spans().size(), 7u);
+  EXPECT_EQ(counts_.shutdown.Value(), 0);
+}
+
+TEST_F(SpanExporterTest, TheEndWaitsForNobodyForLong) {
+  std::promise<void> go;
+  const auto gone = go.get_future().share();
+  collector_.SetAnswer([gone] {
+    gone.wait();
+    return FakeHttpAnswer{};
+  });
+  SpanExporterOptions options = Options();
+  options.timeout = milliseconds(50);
+  Make(options);
+  Add(8);
+  collector_.AwaitRequests(1);
+  const Clock::time_point start = Clock::now();
+  exporter_->Shutdown();
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
+  EXPECT_EQ(counts_.exported.Value(), 0);
+  EXPECT_EQ(counts_.shutdown.Value() + counts_.unreachable.Value(), 8);
+  go.set_value();
+}
+
+}  // namespace
+}  // namespace gshard
