@@ -23,7 +23,9 @@
 #
 # The router is set up for short answers, as by somebody who serves several
 # callers: a batch of 16 rows, not of as many as there are, so that who fills it
-# does not make a step of others take many times as long.
+# does not make a step of others take many times as long. Each process computes
+# on one thread, as in a container with one CPU: on cores that seven processes
+# share, a loop on two threads waits for the one that has lost its core.
 #
 # Attackers run at the lowest priority and the honest user at a raised one (nice
 # 19 and -5, which needs root), for they would have machines of their own. Prints
@@ -248,6 +250,7 @@ mapfile -t ports < <(free_ports 1)
 coordinator=127.0.0.1:${ports[0]}
 export GSHARD_MAX_BATCH_ROWS=16 GSHARD_MAX_ENCODE_TOKENS=64  # the router's
 export GSHARD_DATA_ROOTS=$scratch,$PWD  # the coordinator's
+export GSHARD_THREADS=1
 replicas=2
 # So that a translation takes tens of milliseconds.
 model_width=256
