@@ -67,6 +67,7 @@ void VisitFields(Visitor& visitor, Struct& schedule) {
   visitor.Real("multiplier", schedule.multiplier, Interval::Positive(1e6));
   visitor.Integer("warmup_steps", schedule.warmup_steps, 1, kMaxSteps);
   visitor.Bool("linear_warmup", schedule.linear_warmup);
+  visitor.Integer("cooldown_steps", schedule.cooldown_steps, 0, kMaxSteps);
 }
 
 template <typename Visitor, Is<CheckpointPolicy> Struct>
@@ -192,6 +193,11 @@ absl::Status ValidateTrainingJob(const TrainingJob& job) {
         absl::StrCat("tokens_per_microbatch: expected at least max_length, "
                      "which is ",
                      job.max_length, ", got ", job.tokens_per_microbatch));
+  }
+  if (job.schedule.cooldown_steps > job.steps) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "schedule.cooldown_steps: expected at most steps, which is ", job.steps,
+        ", got ", job.schedule.cooldown_steps));
   }
   if (job.model.shared_vocabulary && !job.data.target_tokenizer_path.empty()) {
     return absl::InvalidArgumentError(

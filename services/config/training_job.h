@@ -72,11 +72,13 @@ struct AdamConfig {
 using OptimizerConfig = std::variant<AdafactorConfig, AdamConfig>;
 
 // At step t, from 1: multiplier / sqrt(max(t, warmup_steps)), and with
-// linear_warmup also times min(1, t / warmup_steps).
+// linear_warmup also times min(1, t / warmup_steps). In the last cooldown_steps
+// of the job it falls to 0.
 struct LearningRateSchedule {
   double multiplier = 1.0;
   int64_t warmup_steps = 10000;
   bool linear_warmup = false;
+  int64_t cooldown_steps = 0;  // at most the job's steps
 
   bool operator==(const LearningRateSchedule&) const = default;
 };

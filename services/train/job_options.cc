@@ -31,12 +31,15 @@ std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config) {
   return *std::move(optimizer);
 }
 
-Schedule MakeSchedule(const LearningRateSchedule& config) {
+Schedule MakeSchedule(const TrainingJob& job) {
+  const LearningRateSchedule& config = job.schedule;
   absl::StatusOr<Schedule> schedule =
       Schedule::Create({.warmup = config.linear_warmup ? WarmupShape::kLinear
                                                        : WarmupShape::kConstant,
                         .multiplier = config.multiplier,
-                        .warmup_steps = config.warmup_steps});
+                        .warmup_steps = config.warmup_steps,
+                        .cooldown_steps = config.cooldown_steps,
+                        .steps = job.steps});
   CHECK(schedule.ok());  // the job was validated
   return *schedule;
 }

@@ -14,7 +14,7 @@ namespace gshard {
 
 // REQUIRES: the job has been validated.
 std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config);
-Schedule MakeSchedule(const LearningRateSchedule& config);
+Schedule MakeSchedule(const TrainingJob& job);
 LossConfig MakeLossConfig(const TrainingJob& job);
 
 }  // namespace gshard

@@ -19,6 +19,11 @@ absl::StatusOr<Schedule> Schedule::Create(const ScheduleOptions& options) {
         absl::StrCat("warmup_steps must be in [0, ", kMaxWarmupSteps, "], got ",
                      options.warmup_steps));
   }
+  if (options.cooldown_steps < 0 || options.cooldown_steps > options.steps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cooldown_steps must be in [0, ", options.steps,
+                     "], the steps, got ", options.cooldown_steps));
+  }
   return Schedule(options);
 }
 
@@ -30,6 +35,11 @@ double Schedule::LearningRate(int64_t step) const {
   double rate = options_.multiplier / std::sqrt(std::max(t, warmup));
   if (options_.warmup == WarmupShape::kLinear && t < warmup) {
     rate *= t / warmup;
+  }
+  const int64_t left = options_.steps - step + 1;  // this one included
+  if (left >= 1 && left <= options_.cooldown_steps) {
+    rate *= static_cast<double>(left) /
+            static_cast<double>(options_.cooldown_steps + 1);
   }
   return rate;
 }

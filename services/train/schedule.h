@@ -23,6 +23,11 @@ struct ScheduleOptions {
   WarmupShape warmup = WarmupShape::kConstant;
   double multiplier = 1.0;       // > 0, finite
   int64_t warmup_steps = 10000;  // [0, 10^9]; 0 and 1 are no warm-up
+
+  // Of the last steps the rate is also times (steps - t + 1) /
+  // (cooldown_steps + 1), as in Hägele et al., arXiv 2405.18392.
+  int64_t cooldown_steps = 0;  // [0, steps]
+  int64_t steps = 0;           // of the job, >= 0; for cooldown_steps only
 };
 
 class Schedule {
@@ -30,7 +35,8 @@ class Schedule {
   // Errors: InvalidArgument naming the option and its range.
   static absl::StatusOr<Schedule> Create(const ScheduleOptions& options);
 
-  // Of update number `step`; the first is 1. REQUIRES: step >= 1.
+  // Of update number `step`; the first is 1. Beyond the job's steps there is no
+  // cooldown. REQUIRES: step >= 1.
   double LearningRate(int64_t step) const;
 
  private:

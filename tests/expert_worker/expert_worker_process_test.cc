@@ -242,7 +242,7 @@ TEST_F(ExpertWorkerProcessTest, TrainsAStepToTheBit) {
   commit.mutable_commit_step()->set_step(1);
   commit.mutable_commit_step()->set_gradient_scale(scale.gradient_scale);
   commit.mutable_commit_step()->set_learning_rate(
-      MakeSchedule(job_.schedule).LearningRate(1));
+      MakeSchedule(job_).LearningRate(1));
   ASSERT_OK(Do(commit));
 
   v1::Command write;

@@ -36,7 +36,7 @@ class SessionCluster {
         experts_(DealExperts(static_cast<int32_t>(job.model.experts), workers)),
         roles_(SplitTraining(job)),
         runner_(job.model, roles_.router),
-        schedule_(MakeSchedule(job.schedule)),
+        schedule_(MakeSchedule(job)),
         dense_(DenseStore(job), /*step=*/0) {
     dense_.BeginStep(kMicrobatches, /*window=*/kMicrobatches);
     for (int w = 0; w < workers; ++w) {

@@ -12,7 +12,7 @@ namespace gshard {
 LocalTrainer::LocalTrainer(const TrainingJob& job, Program program,
                            Program evaluation)
     : job_(job),
-      schedule_(MakeSchedule(job.schedule)),
+      schedule_(MakeSchedule(job)),
       runner_(job.model, std::move(program)),
       evaluator_(job.model, std::move(evaluation)) {}
 

@@ -49,7 +49,7 @@ TrainingJob UnusualJob() {
   job.tokens_per_microbatch = 999;
   job.max_length = 64;
   job.optimizer = AdamConfig{0.8, 0.95, 1e-7, 0.01};
-  job.schedule = {0.044, 400, true};
+  job.schedule = {0.044, 400, true, 6};
   job.label_smoothing = 0.2;
   job.vocabulary_z_loss = 0.0;
   job.clip_norm = 1.0;
@@ -203,6 +203,8 @@ TEST(TrainingJobTest, NamesTheFieldTheRangeAndTheValue) {
       {"model { compute_type: INT8 }",
        "model.compute_type: expected FLOAT32 or BFLOAT16 to train, got INT8; "
        "load the trained model with that type of weights"},
+      {"steps: 10 schedule { cooldown_steps: 11 }",
+       "schedule.cooldown_steps: expected at most steps, which is 10, got 11"},
       {"max_length: 1025",
        "max_length: expected at most model.max_positions, which is 1024, got "
        "1025"},

@@ -79,7 +79,7 @@ std::unique_ptr<ParameterStore> ExpectedParameters(
   auto store = std::make_unique<ParameterStore>(ModelParameters(model), experts,
                                                 MakeOptimizer(job.optimizer));
   CHECK(store->Initialize(job.seed).ok());
-  const Schedule schedule = MakeSchedule(job.schedule);
+  const Schedule schedule = MakeSchedule(job);
   for (int64_t step = 1; step <= steps; ++step) {
     if (skipped.count(step) > 0) continue;
     const GradientList gradients =

@@ -45,6 +45,25 @@ TEST(ScheduleTest, NoWarmup) {
   }
 }
 
+TEST(ScheduleTest, CooldownFallsInAStraightLineToTheLastStep) {
+  const ScheduleOptions options = {.warmup = WarmupShape::kLinear,
+                                   .multiplier = 2.0,
+                                   .warmup_steps = 100,
+                                   .cooldown_steps = 3,
+                                   .steps = 400};
+  ASSERT_OK_AND_ASSIGN(const Schedule schedule, Schedule::Create(options));
+  ScheduleOptions steady = options;
+  steady.cooldown_steps = 0;
+  ASSERT_OK_AND_ASSIGN(const Schedule without, Schedule::Create(steady));
+  for (const int64_t step : {1, 100, 397, 401}) {
+    EXPECT_DOUBLE_EQ(schedule.LearningRate(step), without.LearningRate(step));
+  }
+  for (const int64_t step : {398, 399, 400}) {
+    EXPECT_DOUBLE_EQ(schedule.LearningRate(step),
+                     without.LearningRate(step) * (401 - step) / 4.0);
+  }
+}
+
 TEST(ScheduleTest, RefusesOptionsOutOfRange) {
   for (const double multiplier :
        {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
@@ -56,6 +75,12 @@ TEST(ScheduleTest, RefusesOptionsOutOfRange) {
     EXPECT_THAT(Schedule::Create({.warmup_steps = steps}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr("warmup_steps must be in [0, 1000000000]")));
+  }
+  for (const int64_t cooldown : {-1, 11}) {
+    EXPECT_THAT(
+        Schedule::Create({.cooldown_steps = cooldown, .steps = 10}),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("cooldown_steps must be in [0, 10], the steps")));
   }
 }
 
