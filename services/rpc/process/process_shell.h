@@ -50,7 +50,9 @@ class ProcessShell {
   const std::string& address() const { return server_->address(); }
   // Empty if there are no metrics.
   std::string metrics_address() const;
-  std::string Metrics() const { return metrics_.Serialize(); }
+  std::string Metrics(MetricsFormat format = MetricsFormat::kText) const {
+    return metrics_.Serialize(format);
+  }
 
   // Reaches the server without sockets, even if it listens nowhere.
   std::shared_ptr<grpc::Channel> InProcessChannel() {
