@@ -58,6 +58,9 @@ TEST(MetricsFormatTest, TheClosestRangeDecidesHowMuchTextIsWanted) {
         std::pair{"text/plain;q=0.2, text/*;q=0.9, */*;q=1, "
                   "application/openmetrics-text;q=0.5",
                   MetricsFormat::kOpenMetrics},
+        std::pair{"*/*;q=1, text/*;q=0.9, text/plain;q=0.2, "
+                  "application/openmetrics-text;q=0.5",
+                  MetricsFormat::kOpenMetrics},
         std::pair{"*/*;q=0.1, text/*;q=0.2, text/plain;q=0.9, "
                   "application/openmetrics-text;q=0.5",
                   MetricsFormat::kText}}) {
