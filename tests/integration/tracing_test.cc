@@ -143,11 +143,12 @@ TEST_F(TracingTest, AStepIsOneTraceAcrossAllProcesses) {
   }
 }
 
-// Of a trace, or of any if it is empty.
-std::string ExemplarOf(const std::string& metric, const std::string& trace) {
-  return absl::StrCat("\n", metric,
-                      "_bucket\\{[^}]*\\} [0-9]+ # \\{trace_id=\"", trace,
-                      "\"\\} ");
+// A bucket of `metric`, of the series with `label` if it has any, that names
+// the trace.
+std::string ExemplarOf(const std::string& metric, const std::string& trace,
+                       const std::string& label = "") {
+  return absl::StrCat("\n", metric, "_bucket\\{[^}]*", label,
+                      "[^}]*\\} [0-9]+ # \\{trace_id=\"", trace, "\"\\} ");
 }
 
 TEST_F(TracingTest, TheLengthOfAStepHasItsTrace) {
@@ -193,13 +194,19 @@ TEST_F(TracingTest, ATranslationSaysWhereItsTimeWent) {
     worker_metrics = cluster.worker(0).Metrics(MetricsFormat::kOpenMetrics);
   }
   // Of one of three translations.
-  for (const char* metric :
-       {"gshard_translate_duration_seconds", "gshard_stage_duration_seconds"}) {
-    EXPECT_THAT(router_metrics, ContainsRegex(ExemplarOf(metric, kTrace)));
-  }
   EXPECT_THAT(
-      worker_metrics,
-      ContainsRegex(ExemplarOf("gshard_expert_call_duration_seconds", kTrace)));
+      router_metrics,
+      ContainsRegex(ExemplarOf("gshard_translate_duration_seconds", kTrace)));
+  for (const char* stage : {"tokenize", "encode", "decode"}) {
+    EXPECT_THAT(router_metrics,
+                ContainsRegex(ExemplarOf("gshard_stage_duration_seconds",
+                                         kTrace, stage)));
+  }
+  for (const char* stage : {"queue", "run"}) {
+    EXPECT_THAT(worker_metrics,
+                ContainsRegex(ExemplarOf("gshard_expert_call_duration_seconds",
+                                         kTrace, stage)));
+  }
   EXPECT_THAT(router_metrics, Not(HasSubstr("77777777")));
   const Spans spans = collector.Spans();
   EXPECT_THAT(spans, Each(Field(&Span::trace_id, kTrace)));
