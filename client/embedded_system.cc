@@ -30,8 +30,7 @@ class EmbeddedSystem final : public LocalSystem {
       process.metrics_address = member.metrics_address;
       process.drain_seconds = options_.drain_seconds;
       process.log_level = options_.log_level;
-      process.otlp_endpoint = options_.otlp_endpoint;
-      process.trace_sample_ratio = options_.trace_sample_ratio;
+      process.trace = options_.trace;
       process.coordinator = members.front().address;
       process.name = member.name;
       RETURN_IF_ERROR(Annotate(StartMember(member, process), member.name));

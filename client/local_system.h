@@ -37,9 +37,7 @@ struct LocalSystemOptions {
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 
-  // Of all processes.
-  std::string otlp_endpoint = {};
-  double trace_sample_ratio = ProcessOptions().trace_sample_ratio;
+  TraceOptions trace = {};  // of all processes
 
   // Of the workers; for MakeEmbeddedSystem opened.
   std::string device_name = "cpu";

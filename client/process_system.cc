@@ -102,8 +102,9 @@ class ProcessSystem final : public LocalSystem {
         absl::StrCat("--drain_seconds=", options_.drain_seconds),
         absl::StrCat("--threads=", Threads()),
         absl::StrCat("--log_level=", options_.log_level),
-        absl::StrCat("--otlp_endpoint=", options_.otlp_endpoint),
-        absl::StrCat("--trace_sample_ratio=", options_.trace_sample_ratio)};
+        absl::StrCat("--otlp_endpoint=", options_.trace.otlp_endpoint),
+        absl::StrCat("--otlp_headers_file=", options_.trace.otlp_headers_file),
+        absl::StrCat("--trace_sample_ratio=", options_.trace.sample_ratio)};
     if (member.role == LocalMember::Role::kRouter) {
       argv.push_back(absl::StrCat("--reduce_gpu=", member.index));
       if (options_.enable_debug_calls) argv.push_back("--enable_debug_calls");

@@ -4,12 +4,14 @@ find_package(Threads REQUIRED)
 find_package(Protobuf REQUIRED)  # module mode: Debian ships no CONFIG package
 find_package(absl CONFIG REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
-find_package(prometheus-cpp CONFIG REQUIRED)
+find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
+find_package(civetweb CONFIG REQUIRED COMPONENTS civetweb-cpp)
 find_package(nlohmann_json CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # which gRPC links anyway
 find_package(SQLite3 REQUIRED)
 find_package(CURL REQUIRED)
 find_package(EXPAT REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(GTest CONFIG REQUIRED)
 find_package(benchmark CONFIG REQUIRED)
 

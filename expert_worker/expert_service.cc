@@ -258,7 +258,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
   const TraceScope trace_scope(ContextsOf(call.spans));
   const WorkerMetrics::CallSeconds& seconds =
       metrics_.call_seconds[call.training];
-  seconds.queue.Observe(Seconds(waited));
+  seconds.queue.Observe(Seconds(waited), CurrentSampledId());
   Stream& stream = *call.stream;
   absl::StatusOr<std::vector<Tensor>> replies =
       absl::CancelledError("the session or the stream has ended");
@@ -273,7 +273,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
     replies =
         call.session.session().RunSegment(call.run, std::move(call.inputs));
     ran = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
-    seconds.run.Observe(Seconds(ran));
+    seconds.run.Observe(Seconds(ran), CurrentSampledId());
   }
   // A stream that ends from here on ends its runs itself.
   if (stream.ended) call.session.session().EndRuns(stream.id);

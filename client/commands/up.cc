@@ -199,7 +199,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   flags.Choice("log_level", &options.log_level,
                {"debug", "info", "warning", "error"},
                "least severity of log lines");
-  AddTraceFlags(flags, &options.otlp_endpoint, &options.trace_sample_ratio);
+  AddTraceFlags(flags, &options.trace);
   flags.Bool("enable_debug_calls", &options.enable_debug_calls,
              "let routers answer `gshard explain`");
   flags.Text("program_directory", &options.program_directory, "DIR",

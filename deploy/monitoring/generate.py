@@ -16,6 +16,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 OPERATOR_RULES = FOLDER.parent / "kubernetes/components/monitoring/rules.yaml"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 RATE = "[$__rate_interval]"
+WITH_TRACES = {"exemplar": True}  # dots that lead to a trace each
 
 
 def panel(title, description, unit, *targets, kind="timeseries", **more):
@@ -84,7 +85,7 @@ TRANSLATION = [
           ("slow", "gshard:translate_slow:ratio_rate1h"), ("not translated, refusals included",
                                                           "1 - gshard:translate_goodput:ratio_rate5m")),
     panel("How long do they take?", "From the first byte of a request to the last of its answer.", "s",
-          *quantiles("gshard_translate_duration_seconds")),
+          *quantiles("gshard_translate_duration_seconds"), target=WITH_TRACES),
     panel("What is refused, and why?", "Requests and messages of streams that admission did not take.", "reqps",
           ("{{verdict}}", rate("gshard_admissions_total", "verdict", '{verdict!="admitted"}'))),
     panel("Is work waiting?", "Time until all accepted work is done, by router; sentences that wait.", "s",
@@ -94,7 +95,7 @@ TRANSLATION = [
           ("queue", rate("gshard_queue_duration_seconds_sum")),
           ("{{stage}}", rate("gshard_stage_duration_seconds_sum", "stage"))),
     panel("Do workers keep up?", "Time of a segment call on a worker: waiting for a thread, and running.", "s",
-          *quantiles("gshard_expert_call_duration_seconds", "stage")),
+          *quantiles("gshard_expert_call_duration_seconds", "stage"), target=WITH_TRACES),
     panel("Which workers are slow or lost?", "Calls made again elsewhere: since the worker failed, or is late.", "ops",
           ("retries {{worker}}", rate("gshard_expert_call_retries_total", "worker")),
           ("hedges {{worker}}", rate("gshard_expert_call_hedges_total", "worker"))),
@@ -113,7 +114,8 @@ TRAINING = [
     panel("Does training learn?", "Cross-entropy in nats a token.", "none", ("training", "gshard_train_loss"),
           ("held out", "gshard_validation_loss > 0")),
     panel("How fast does it train?", "Target tokens a second.", "none", ("tokens", TRAINED)),
-    panel("How long is a step?", "From commit to commit.", "s", *quantiles("gshard_train_step_duration_seconds")),
+    panel("How long is a step?", "From commit to commit.", "s", *quantiles("gshard_train_step_duration_seconds"),
+          target=WITH_TRACES),
     panel("Where does the time go?",
           "Seconds a second of the running job. What is missing to 1 is loading, recovery and validation.", "none",
           ("{{phase}}", rate("gshard_train_phase_seconds_total", "phase")),

@@ -74,7 +74,7 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   }
   if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
   const absl::Status status = batch_->Join(sentences, run);
-  metrics_.encode_seconds.Observe(SecondsSince(start));
+  metrics_.encode_seconds.Observe(SecondsSince(start), CurrentSampledId());
   for (OpenSpan& span : spans) span.End(status);
   if (!status.ok()) {
     std::vector<WaitingSentence> failed;
@@ -108,7 +108,7 @@ void BatchLane::Step(const BatchRun& run, RoundResult& result) {
   const int64_t rows = batch_->rows();
   metrics_.batch_rows.Observe(static_cast<double>(rows));
   const absl::Status status = batch_->Step(run);
-  metrics_.decode_seconds.Observe(SecondsSince(start));
+  metrics_.decode_seconds.Observe(SecondsSince(start), CurrentSampledId());
   if (!status.ok()) {
     batch_ = nullptr;
     std::vector<WaitingSentence> failed;

@@ -87,6 +87,8 @@ class Batcher {
                      int64_t source_tokens, const DecodeOptions& options,
                      std::chrono::steady_clock::time_point deadline);
 
+  const Tracer& tracer() const { return options_.tracer; }
+
   // Whether any of the caller's sentences waits or runs.
   bool HasWorkOf(const std::string& caller) const;
 

@@ -37,6 +37,7 @@ struct Intake::Job {
   int64_t bytes = 0;
   std::optional<TranslationDraft> draft;  // once it is parsed
   double seconds = 0;                     // of preparation
+  OpenSpan span;                          // likewise, and of waiting for it
 };
 
 Intake::Intake(const ModelTable* models, Preparer* preparer, Batcher* batcher,
@@ -53,14 +54,20 @@ absl::Status Intake::Take(IncomingRequest request) {
   auto job = std::make_shared<Job>();
   job->bytes = static_cast<int64_t>(request.bytes.Length());
   job->request = std::move(request);
-  const auto id = preparer_->Add(
-      {.caller = job->request.caller,
-       .flow = job->request.flow,
-       .bytes = std::max<int64_t>(1, job->bytes),
-       .deadline = job->request.deadline,
-       .trace = job->request.trace,
-       .prepare_next = [this, job] { return Prepare(job); },
-       .give_up = [job](const absl::Status& why) { job->request.done(why); }});
+  job->span = batcher_->tracer().Child(job->request.trace, "prepare");
+  job->span.Set("gshard.bytes", job->bytes);
+  const auto id =
+      preparer_->Add({.caller = job->request.caller,
+                      .flow = job->request.flow,
+                      .bytes = std::max<int64_t>(1, job->bytes),
+                      .deadline = job->request.deadline,
+                      .trace = job->request.trace,
+                      .prepare_next = [this, job] { return Prepare(job); },
+                      .give_up =
+                          [job](const absl::Status& why) {
+                            job->span.End(why);
+                            job->request.done(why);
+                          }});
   if (!id.ok()) {
     Refuse(job, id.status());
     return absl::OkStatus();
@@ -76,7 +83,13 @@ int64_t Intake::Prepare(const std::shared_ptr<Job>& job) {
   if (status.ok()) {
     const int64_t next = job->draft->next_bytes();
     if (next > 0) return next;
-    metrics_.tokenize_seconds.Observe(job->seconds);
+    metrics_.tokenize_seconds.Observe(job->seconds,
+                                      job->request.trace.sampled_id());
+    job->span.Set("gshard.sentences",
+                  static_cast<int64_t>(job->draft->sentences()));
+    job->span.Set("gshard.work_micros",
+                  static_cast<int64_t>(1e6 * job->seconds));
+    job->span.End();
     status = Queue(job);
   }
   // Otherwise the batcher ends it, or has already.
@@ -86,6 +99,7 @@ int64_t Intake::Prepare(const std::shared_ptr<Job>& job) {
 
 void Intake::Refuse(const std::shared_ptr<Job>& job,
                     const absl::Status& status) {
+  job->span.End(status);
   job->request.bytes.Clear();
   job->draft.reset();
   const auto delay = RetryDelay(status).value_or(std::chrono::milliseconds(0));

@@ -81,7 +81,8 @@ class TranslationService::TranslateCall final
  private:
   // The call may be gone when this returns.
   void End(const absl::Status& status) {
-    metrics_.CountRequest(status.code(), SecondsSince(start_));
+    metrics_.CountRequest(status.code(), SecondsSince(start_),
+                          CallInfoOf(*context_).trace.sampled_id());
     Finish(ToGrpcStatus(status));
   }
 

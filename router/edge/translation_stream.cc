@@ -157,7 +157,8 @@ void TranslationStream::Reply(const std::shared_ptr<Message>& message,
   *reply.mutable_status() = ToProtoStatus(response.status());
   options_.metrics.requests_in_flight.Add(-1);
   options_.metrics.CountRequest(response.status().code(),
-                                SecondsSince(message->start));
+                                SecondsSince(message->start),
+                                trace_.sampled_id());
   if (response.ok()) *reply.mutable_response() = *std::move(response);
   Answer answer{SerializeRaw(reply), message->sentences};
   MutexLock lock(mutex_);

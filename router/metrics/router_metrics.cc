@@ -148,9 +148,10 @@ void RouterMetrics::CountAdmission(Verdict verdict) const {
   admissions.With({VerdictName(verdict)}).Increment();
 }
 
-void RouterMetrics::CountRequest(absl::StatusCode code, double seconds) const {
+void RouterMetrics::CountRequest(absl::StatusCode code, double seconds,
+                                 absl::string_view trace_id) const {
   requests.With({CodeName(code)}).Increment();
-  request_seconds.Observe(seconds);
+  request_seconds.Observe(seconds, trace_id);
 }
 
 }  // namespace gshard

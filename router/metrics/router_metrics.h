@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "router/admission/admission.h"
 #include "services/exchange/exchange_metrics.h"
 #include "services/metrics/metrics.h"
@@ -27,8 +28,10 @@ struct RouterMetrics {
                   const std::vector<int64_t>& expert_rows,
                   int64_t overflow_first, int64_t overflow_second) const;
 
-  // The end of a Translate call, or of a request of a TranslateStream.
-  void CountRequest(absl::StatusCode code, double seconds) const;
+  // The end of a Translate call, or of a request of a TranslateStream;
+  // `trace_id` as Histogram has it.
+  void CountRequest(absl::StatusCode code, double seconds,
+                    absl::string_view trace_id) const;
 
   // What Admission decided.
   void CountAdmission(Verdict verdict) const;

@@ -22,12 +22,15 @@ std::string MachineName() {
 
 }  // namespace
 
-void AddTraceFlags(Flags& flags, std::string* otlp_endpoint,
-                   double* sample_ratio) {
-  flags.Text("otlp_endpoint", otlp_endpoint, "URL",
+void AddTraceFlags(Flags& flags, TraceOptions* options) {
+  flags.Text("otlp_endpoint", &options->otlp_endpoint, "URL",
              "collector that takes spans of traces by OTLP over HTTP, such as "
              "http://host:4318; empty: OTEL_EXPORTER_OTLP_ENDPOINT, or none");
-  flags.Real("trace_sample_ratio", sample_ratio, Interval::Closed(0, 1),
+  flags.Text("otlp_headers_file", &options->otlp_headers_file, "FILE",
+             "headers that the collector wants, such as a key, a line "
+             "name=value each; left out: OTEL_EXPORTER_OTLP_HEADERS, or none");
+  flags.Real("trace_sample_ratio", &options->sample_ratio,
+             Interval::Closed(0, 1),
              "share of the traces that begin here that are recorded; of those "
              "that callers have begun, their sampled bit decides");
 }
@@ -73,7 +76,7 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options) {
              "AWS_ENDPOINT_URL, or Amazon's");
   flags.Text("s3_region", &options->s3_region, "REGION",
              "region of the object store; empty: AWS_REGION, or us-east-1");
-  AddTraceFlags(flags, &options->otlp_endpoint, &options->trace_sample_ratio);
+  AddTraceFlags(flags, &options->trace);
   flags.Choice("probe", &options->probe, {"no", "live", "joined", "ready"},
                "instead of serving, asks the process that was started with the "
                "same flags whether it answers, takes part, or can do its work; "

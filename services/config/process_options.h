@@ -13,6 +13,15 @@
 
 namespace gshard {
 
+// Where spans of traces go, and of which.
+struct TraceOptions {
+  // By OTLP over HTTP; empty: as the environment says, or nowhere.
+  std::string otlp_endpoint = {};
+  // With what headers, of ParseOtlpHeaders(); empty: as the environment says.
+  std::string otlp_headers_file = {};
+  double sample_ratio = 0.01;  // of traces that begin here
+};
+
 struct ProcessOptions {
   std::string listen = "127.0.0.1:7000";
   std::string metrics_address = {};  // empty: no metrics
@@ -36,10 +45,7 @@ struct ProcessOptions {
   // ObjectStoreOptions.
   std::string s3_endpoint = {};
   std::string s3_region = {};
-  // Where spans go, by OTLP over HTTP; empty: as the environment says, or
-  // nowhere.
-  std::string otlp_endpoint = {};
-  double trace_sample_ratio = 0.01;  // of traces that begin here
+  TraceOptions trace = {};
   // "no": the process serves. Otherwise it asks the one that was started with
   // the same flags whether it is "live", "joined" or "ready"; see Probe().
   std::string probe = "no";
@@ -52,16 +58,15 @@ struct ProcessOptions {
   int64_t training_share = 12;  // percent
 };
 
-// Declares --otlp_endpoint and --trace_sample_ratio.
-void AddTraceFlags(Flags& flags, std::string* otlp_endpoint,
-                   double* sample_ratio);
+// Declares --otlp_endpoint, --otlp_headers_file and --trace_sample_ratio.
+void AddTraceFlags(Flags& flags, TraceOptions* options);
 
 // Declares --listen, --metrics_address, --reflection, --max_message_mib,
 // --max_calls, --max_connections, --max_peer_connections, --max_held_mib,
 // --drain_seconds, --drain_delay, --max_connection_idle,
 // --max_connection_age, --threads, --log_level, --s3_endpoint, --s3_region,
-// --otlp_endpoint, --trace_sample_ratio, --probe and the flags of
-// AddServerSecurityFlags. `options` must outlive `flags`.
+// --probe and the flags of AddTraceFlags and AddServerSecurityFlags. `options`
+// must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
 // Declares --coordinator, --advertise, --name, --lease_ms and --training_share.

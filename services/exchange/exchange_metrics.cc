@@ -24,4 +24,11 @@ ExchangeMetrics::ExchangeMetrics(Metrics& metrics)
   received_bytes = bytes.With({"received"});
 }
 
+void ExchangeMetrics::DeclareWorker(const std::string& worker) const {
+  for (const CounterFamily* const family :
+       {&call_retries, &call_hedges, &worker_ejections}) {
+    family->With({worker});
+  }
+}
+
 }  // namespace gshard

@@ -3,6 +3,8 @@
 #ifndef SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
 #define SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
 
+#include <string>
+
 #include "services/metrics/metrics.h"
 
 namespace gshard {
@@ -11,6 +13,9 @@ namespace gshard {
 struct ExchangeMetrics {
   ExchangeMetrics() = default;
   explicit ExchangeMetrics(Metrics& metrics);
+
+  // Makes the series of this worker begin at 0.
+  void DeclareWorker(const std::string& worker) const;
 
   Counter sent_bytes;              // of tensors
   Counter received_bytes;          // of tensors

@@ -14,13 +14,21 @@ namespace {
 
 constexpr std::chrono::seconds kLookInterval{1};
 
+void DeclareWorkers(const ReplicaGroup& group, const ExchangeMetrics& metrics) {
+  for (const ReplicaHolding& holding : group.holdings) {
+    metrics.DeclareWorker(holding.worker);
+  }
+}
+
 }  // namespace
 
 ReplicaSet::ReplicaSet(int64_t num_experts, Group group,
                        ExchangeMetrics metrics)
     : ExchangePolicy(num_experts, std::move(metrics)),
       group_(std::move(group)),
-      thread_([this] { RunPings(); }) {}
+      thread_([this] { RunPings(); }) {
+  DeclareWorkers(*this->group(), this->metrics());
+}
 
 ReplicaSet::~ReplicaSet() {
   pings_->Stop();
@@ -33,6 +41,7 @@ ReplicaSet::Group ReplicaSet::group() const {
 }
 
 void ReplicaSet::Update(Group group) {
+  DeclareWorkers(*group, metrics());
   {
     MutexLock lock(mutex_);
     if (group->version < group_->version) return;

@@ -221,6 +221,10 @@ bool IsLoopbackUrl(absl::string_view url) {
           ntohl(address.s_addr) >> 24 == 127);
 }
 
+bool IsConfidentialUrl(absl::string_view url) {
+  return absl::StartsWith(url, "https://") || IsLoopbackUrl(url);
+}
+
 std::string EncodeUrl(absl::string_view text, bool is_path) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string url;

@@ -88,6 +88,10 @@ bool IsEndpointUrl(absl::string_view url);
 // Whether its host is this machine, whatever a name server says.
 bool IsLoopbackUrl(absl::string_view url);
 
+// Whether only its server can read what is sent there: by https, or because the
+// host is this machine.
+bool IsConfidentialUrl(absl::string_view url);
+
 // "a b/c" becomes "a%20b/c": all but letters, digits, "-_.~" and, of a path,
 // slashes.
 std::string EncodeUrl(absl::string_view text, bool is_path);

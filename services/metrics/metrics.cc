@@ -11,8 +11,11 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "services/base/check.h"
 #include "services/metrics/metrics_impl.h"
+#include "services/metrics/open_metrics.h"
 #include "services/metrics/process_metrics.h"
 
 namespace gshard {
@@ -92,9 +95,11 @@ double Gauge::Value() const {
   return static_cast<prometheus::Gauge*>(metric_)->Value();
 }
 
-void Histogram::Observe(double value) const {
+void Histogram::Observe(double value, absl::string_view trace_id) const {
   if (metric_ == nullptr) return;
-  static_cast<prometheus::Histogram*>(metric_)->Observe(value);
+  auto& metric = *static_cast<ObservedHistogram*>(metric_);
+  metric.counts.Observe(value);
+  if (!trace_id.empty()) metric.exemplars.Add(value, trace_id, absl::Now());
 }
 
 const std::vector<double>& DurationBuckets() {
@@ -124,6 +129,24 @@ std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
   return families;
 }
 
+std::string Metrics::Impl::Serialize(MetricsFormat format) const {
+  if (format == MetricsFormat::kText) {
+    std::ostringstream text;
+    prometheus::TextSerializer().Serialize(text, Collect());
+    return text.str();
+  }
+  return OpenMetricsText(
+      Collect(),
+      [this](const std::string& name, const prometheus::ClientMetric& metric) {
+        prometheus::Labels labels;
+        for (const auto& label : metric.label) {
+          labels[label.name] = label.value;
+        }
+        MutexLock lock(mutex);
+        return histograms.at({name, labels})->exemplars.Last();
+      });
+}
+
 Metrics::Metrics(absl::string_view role, absl::string_view version)
     : impl_(std::make_shared<Impl>()) {
   AddGaugeFamily("gshard_build_info", "Role and version of the program; 1.",
@@ -146,6 +169,7 @@ void Metrics::Register(absl::string_view name, bool counter,
   CHECK(absl::StartsWith(name, "gshard_"));
   CHECK(absl::EndsWith(name, "_total") == counter);
   for (const std::string& label : labels) CHECK(IsName(label));
+  absl::ConsumeSuffix(&name, "_total");
   MutexLock lock(impl_->mutex);
   CHECK(impl_->names.insert(std::string(name)).second);
 }
@@ -209,10 +233,17 @@ HistogramFamily Metrics::AddHistogramFamily(
                      .Name(std::string(name))
                      .Help(std::string(help))
                      .Register(impl_->registry);
-  auto series = std::make_shared<Series<prometheus::Histogram>>(
+  auto series = std::make_shared<Series<ObservedHistogram>>(
       std::move(labels),
-      [&family, buckets](const prometheus::Labels& l)
-          -> prometheus::Histogram& { return family.Add(l, buckets); });
+      [&family, buckets, impl = impl_.get(), name = std::string(name)](
+          const prometheus::Labels& l) -> ObservedHistogram& {
+        // Known before a scrape can see it.
+        MutexLock lock(impl->mutex);
+        auto& metric = impl->histograms[{name, l}];
+        metric.reset(new ObservedHistogram{.counts = family.Add(l, buckets),
+                                           .exemplars = Exemplars(buckets)});
+        return *metric;
+      });
   HistogramFamily result;
   result.find_ = [series](const Values& v) {
     return Histogram(series->Find(v));
@@ -234,10 +265,8 @@ void Metrics::AddCallbackGauge(absl::string_view name, absl::string_view help,
   });
 }
 
-std::string Metrics::Serialize() const {
-  std::ostringstream text;
-  prometheus::TextSerializer().Serialize(text, impl_->Collect());
-  return text.str();
+std::string Metrics::Serialize(MetricsFormat format) const {
+  return impl_->Serialize(format);
 }
 
 }  // namespace gshard

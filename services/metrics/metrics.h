@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "services/metrics/metrics_format.h"
 
 namespace gshard {
 
@@ -63,7 +64,9 @@ class Gauge {
 class Histogram {
  public:
   Histogram() = default;
-  void Observe(double value) const;
+  // `trace_id` is of a trace that is recorded, 32 hexadecimal digits, or empty:
+  // each bucket shows the last one as its exemplar.
+  void Observe(double value, absl::string_view trace_id = {}) const;
 
  private:
   friend class Metrics;
@@ -114,8 +117,8 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // Each name once. REQUIRES: the name is as above, labels are lower-case words
-  // joined by '_', buckets grow.
+  // Each name once, "_total" aside. REQUIRES: the name is as above, labels are
+  // lower-case words joined by '_', buckets grow.
   Counter AddCounter(absl::string_view name, absl::string_view help);
   Gauge AddGauge(absl::string_view name, absl::string_view help);
   Histogram AddHistogram(
@@ -137,8 +140,8 @@ class Metrics {
   void AddCallbackGauge(absl::string_view name, absl::string_view help,
                         std::function<double()> read);
 
-  // All of it, in Prometheus' text format.
-  std::string Serialize() const;
+  // All of it; exemplars in OpenMetrics alone.
+  std::string Serialize(MetricsFormat format = MetricsFormat::kText) const;
 
  private:
   friend class MetricsServer;

@@ -2,9 +2,9 @@
 
 #include <CivetServer.h>
 #include <netdb.h>
-#include <prometheus/exposer.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <exception>
@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/base/check.h"
 #include "services/base/mutex.h"
 #include "services/metrics/metrics_impl.h"
 
@@ -64,19 +66,37 @@ CivetCallbacks Listening() {
   return callbacks;
 }
 
+// As "Content-Encoding: gzip" has it.
+std::string Gzip(const std::string& text) {
+  constexpr int kGzip = 16;  // besides the bits of the window: not zlib's frame
+  z_stream stream = {};
+  CHECK(deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, MAX_WBITS + kGzip,
+                     MAX_MEM_LEVEL, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string packed(deflateBound(&stream, text.size()), '\0');
+  // It does not write there.
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  CHECK(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  packed.resize(stream.total_out);
+  deflateEnd(&stream);
+  return packed;
+}
+
 }  // namespace
 
-class MetricsServer::Impl {
+class MetricsServer::Impl : public CivetHandler {
  public:
   Impl(const std::string& address, std::shared_ptr<Metrics::Impl> metrics)
       : host_(address.substr(0, address.rfind(':'))),
         metrics_(std::move(metrics)),
         callbacks_(Listening()),
-        exposer_(std::make_unique<prometheus::Exposer>(
+        server_(std::make_unique<CivetServer>(
             std::vector<std::string>{"listening_ports", address, "num_threads",
                                      "2", "linger_timeout_ms", "0"},
             &callbacks_)) {
-    exposer_->RegisterCollectable(metrics_);
+    server_->addHandler("/metrics", this);
   }
 
   ~Impl() {
@@ -92,7 +112,7 @@ class MetricsServer::Impl {
         Touch(host_, port);
       }
     });
-    exposer_.reset();
+    server_.reset();
     {
       MutexLock lock(mutex);
       stopped = true;
@@ -101,14 +121,34 @@ class MetricsServer::Impl {
     waker.join();
   }
 
+  bool handleGet(CivetServer*, mg_connection* connection) override {
+    const auto header = [connection](const char* name) {
+      const char* const value = CivetServer::getHeader(connection, name);
+      return absl::string_view(value == nullptr ? "" : value);
+    };
+    const MetricsFormat format = AcceptedFormat(header("Accept"));
+    const bool gzip = absl::StrContains(header("Accept-Encoding"), "gzip");
+    std::string body = metrics_->Serialize(format);
+    if (gzip) body = Gzip(body);
+    const std::string head = absl::StrCat(
+        "HTTP/1.1 200 OK\r\nContent-Type: ", ContentType(format),
+        gzip ? "\r\nContent-Encoding: gzip" : "",
+        "\r\nVary: Accept, Accept-Encoding\r\nContent-Length: ", body.size(),
+        "\r\nConnection: close\r\n\r\n");
+    // A scraper that has gone is nobody's loss.
+    mg_write(connection, head.data(), head.size());
+    mg_write(connection, body.data(), body.size());
+    return true;
+  }
+
   const std::string& host() const { return host_; }
-  int port() const { return exposer_->GetListeningPorts().at(0); }
+  int port() const { return server_->getListeningPorts().at(0); }
 
  private:
   const std::string host_;
   const std::shared_ptr<Metrics::Impl> metrics_;
   const CivetCallbacks callbacks_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<CivetServer> server_;
 };
 
 MetricsServer::MetricsServer() = default;

@@ -1,4 +1,5 @@
-// MetricsServer: Metrics over HTTP, at /metrics, for Prometheus to scrape.
+// MetricsServer: Metrics over HTTP, at /metrics, for Prometheus to scrape: in
+// the format that the request's "Accept" asks for, gzipped if it may be.
 
 #ifndef SERVICES_METRICS_METRICS_SERVER_H_
 #define SERVICES_METRICS_METRICS_SERVER_H_

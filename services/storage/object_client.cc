@@ -15,6 +15,7 @@
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/base/utf8.h"
+#include "services/http/http_time.h"
 #include "services/storage/xml_text.h"
 
 namespace gshard {
@@ -100,12 +101,6 @@ absl::Status StatusOf(const std::string& what, const Refusal& refusal) {
                        : ""));
 }
 
-absl::Time TimeOf(const std::string& header) {
-  absl::Time time = absl::InfinitePast();
-  absl::ParseTime("%a, %d %b %Y %H:%M:%S GMT", header, &time, nullptr);
-  return time;
-}
-
 double RandomFraction() {
   static std::atomic<uint64_t> count{0};
   static const auto key = static_cast<uint64_t>(absl::GetCurrentTimeNanos());
@@ -125,8 +120,7 @@ absl::Status CheckEndpoint(absl::string_view url, bool insecure) {
         "object store: expected an endpoint http[s]://host[:port] without "
         "user, query and fragment");
   }
-  if (absl::StartsWith(url, "https://") || insecure || IsLoopbackUrl(url))
-    return absl::OkStatus();
+  if (insecure || IsConfidentialUrl(url)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "object store: expected an endpoint https://..., or --insecure where the "
       "network is safe, got ",
@@ -210,8 +204,8 @@ absl::StatusOr<ObjectInfo> ObjectClient::Head(const ObjectPath& path) {
       const HttpResponse response,
       Send(what, {.method = "HEAD", .url = Url(path.bucket, path.key, "")}));
   ObjectInfo info{.etag = response.header("etag"),
-                  .modified = TimeOf(response.header("last-modified")),
-                  .now = TimeOf(response.header("date"))};
+                  .modified = ParseHttpTime(response.header("last-modified")),
+                  .now = ParseHttpTime(response.header("date"))};
   if (info.etag.empty() ||
       !absl::SimpleAtoi(response.header("content-length"), &info.bytes)) {
     return absl::DataLossError(

@@ -1,9 +1,12 @@
 #include "services/trace/span_exporter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "services/base/log.h"
+#include "services/http/http_time.h"
 #include "services/trace/otlp_json.h"
 
 namespace gshard {
@@ -38,6 +41,16 @@ bool MayBeTakenLater(const HttpResponse& response) {
     default:
       return false;
   }
+}
+
+std::chrono::milliseconds RetryPause(const HttpResponse& response,
+                                     std::chrono::milliseconds delay,
+                                     std::chrono::milliseconds max_retry_after,
+                                     absl::Time now) {
+  const auto asked = ParseRetryAfter(response.header("retry-after"), now);
+  if (!asked.has_value()) return delay;
+  return std::max(delay, absl::ToChronoMilliseconds(std::min(
+                             *asked, absl::FromChrono(max_retry_after))));
 }
 
 SpanExporter::SpanExporter(SpanExporterOptions options, SpanMetrics metrics)
@@ -100,6 +113,9 @@ std::optional<std::chrono::milliseconds> SpanExporter::Timeout() {
 
 void SpanExporter::Post(const std::vector<Span>& batch) {
   const std::string body = OtlpJson(options_.resource, batch);
+  std::vector<std::string> headers = {"Content-Type: application/json"};
+  headers.insert(headers.end(), options_.headers.begin(),
+                 options_.headers.end());
   std::chrono::milliseconds delay = options_.first_delay;
   absl::Status status;
   for (int attempt = 1; attempt <= options_.attempts; ++attempt, delay *= 2) {
@@ -110,7 +126,7 @@ void SpanExporter::Post(const std::vector<Span>& batch) {
     const HttpResponse response =
         http_.Send({.method = "POST",
                     .url = absl::StrCat(options_.endpoint, "/v1/traces"),
-                    .headers = {"Content-Type: application/json"},
+                    .headers = headers,
                     .body = body,
                     .timeout = *timeout});
     if (response.transfer.ok() && response.code / 100 == 2) {
@@ -123,9 +139,11 @@ void SpanExporter::Post(const std::vector<Span>& batch) {
       return Lose(metrics_.refused, batch.size(), status);
     }
     if (attempt == options_.attempts) break;
+    const auto pause =
+        RetryPause(response, delay, options_.max_retry_after, absl::Now());
     MutexLock lock(mutex_);
     changed_.WaitFor(
-        lock, delay,
+        lock, pause,
         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; });
   }
   Lose(metrics_.unreachable, batch.size(), status);

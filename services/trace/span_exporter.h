@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "services/base/mutex.h"
 #include "services/http/http_client.h"
 #include "services/metrics/metrics.h"
@@ -34,13 +35,17 @@ struct SpanMetrics {
 };
 
 struct SpanExporterOptions {
-  std::string endpoint = {};  // as IsEndpointUrl() wants it
+  std::string endpoint = {};              // as IsEndpointUrl() wants it
+  std::vector<std::string> headers = {};  // "name: value", in no log
   SpanResource resource = {};
   SpanQueueLimits queue = {};
 
-  // A batch is sent so often, with twice as long a pause after each time.
+  // A batch is sent so often, with twice as long a pause after each time, or
+  // the longer one that the collector asks for by Retry-After,
+  // `max_retry_after` at most: what comes meanwhile waits in the queue.
   int attempts = 4;
   std::chrono::milliseconds first_delay{250};
+  std::chrono::milliseconds max_retry_after{30'000};
   // Of a request, and of Shutdown(). A collector only has to queue what it
   // gets.
   std::chrono::milliseconds timeout{1'000};
@@ -48,6 +53,12 @@ struct SpanExporterOptions {
 
 // Whether a batch that was answered so may be taken if it is sent again.
 bool MayBeTakenLater(const HttpResponse& response);
+
+// How long to wait before that; `delay` is meant to be waited at least.
+std::chrono::milliseconds RetryPause(const HttpResponse& response,
+                                     std::chrono::milliseconds delay,
+                                     std::chrono::milliseconds max_retry_after,
+                                     absl::Time now);
 
 // Thread-safe.
 class SpanExporter {

@@ -57,6 +57,32 @@ def check_compose(compose):
              f"{job}: no router has {path}")
 
 
+def listens(service, port):
+  """By its ports, or by its configuration where it has none."""
+  if "ports" in service:
+    return any(mapped.endswith(f":{port}") for mapped in service["ports"])
+  return any(re.search(rf"\b{port}\b", (COMPOSE / source).read_text())
+             for source, _ in mounts(service) if (COMPOSE / source).is_file())
+
+
+def check_tracing(compose):
+  """What the head of compose.yaml says to set is taken up, and reaches Tempo."""
+  head = (COMPOSE / "compose.yaml").read_text().partition("name: gshard")[0]
+  settings = dict(re.findall(r"(GSHARD_\w+)=(\S+)", head))
+  profile, = re.findall(r"--profile (\w+)", head)
+  for role in ("coordinator", "router", "expert_worker"):
+    for name in settings:
+      value = compose["services"][role]["environment"].get(name, "")
+      expect(value.startswith("${" + name + ":-"), f"{role} does not take {name}")
+  url = urllib.parse.urlparse(settings["GSHARD_OTLP_ENDPOINT"])
+  backend = compose["services"].get(url.hostname, {})
+  expect(backend.get("profiles") == [profile] and listens(backend, url.port),
+         f"nobody listens at {url.geturl()} with the profile {profile}")
+  command = compose["services"]["prometheus"]["command"]
+  expect("--enable-feature=exemplar-storage" in command,
+         "Prometheus drops exemplars")
+
+
 def check_prometheus(services):
   scraped = set()
   config = load(MONITORING / "prometheus.yml")
@@ -79,15 +105,17 @@ def check_grafana(services):
          "Grafana does not read deploy/monitoring/grafana")
   sources = load(provisioning / "datasources/prometheus.yml")
   expect(sources["apiVersion"] == 1, "datasources: apiVersion is not 1")
-  known = set()
+  known, links = set(), []
   for source in sources["datasources"]:
     known.add(source["uid"])
     url = urllib.parse.urlparse(source["url"])
-    expect(source["type"] == "prometheus" and source["access"] == "proxy",
+    expect(source["type"] == url.hostname and source["access"] == "proxy",
            f"{source['name']}: not reached by Grafana")
-    expect(url.hostname in services and any(
-        port.endswith(f":{url.port}") for port in services[url.hostname]["ports"]),
-        f"{source['name']}: nobody listens at {source['url']}")
+    expect(url.hostname in services and listens(services[url.hostname], url.port),
+           f"{source['name']}: nobody listens at {source['url']}")
+    for link in source.get("jsonData", {}).get("exemplarTraceIdDestinations", []):
+      links.append(link["datasourceUid"])
+  expect(links and set(links) <= known, f"exemplars lead to {links}")
   providers = load(provisioning / "dashboards/gshard.yml")
   expect(providers["apiVersion"] == 1, "dashboards: apiVersion is not 1")
   dashboards = {}
@@ -116,6 +144,7 @@ def main():
   check_compose(compose)
   check_prometheus(compose["services"])
   check_grafana(compose["services"])
+  check_tracing(compose)
   for failure in failures:
     print("FAILED:", failure, file=sys.stderr)
   print(f"{len(compose['services'])} services: "

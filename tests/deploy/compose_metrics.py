@@ -19,7 +19,7 @@ import urllib.request
 # metrics, too, may have none: of errors, for one.
 REQUIRED = {
     "up", "gshard_train_step", "gshard_train_loss", "gshard_train_tokens_total",
-    "gshard_translate_requests_total", "gshard_translate_seconds_bucket",
+    "gshard_translate_requests_total", "gshard_translate_duration_seconds_bucket",
     "gshard_expert_tokens_total", "gshard_expert_calls_total",
     "gshard_admissions_total",
 }

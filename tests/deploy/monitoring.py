@@ -2,33 +2,41 @@
 """Checks the files of deploy/monitoring, and their expressions on a Prometheus.
 
   tests/deploy/monitoring.py files       as they lie there
-  tests/deploy/monitoring.py live URL    asks the Prometheus at URL, which scrapes
+  tests/deploy/monitoring.py live URL PORT
+                                         asks the Prometheus at URL, which scrapes
                                          a system at work, until each expression
-                                         has data, at most 2 minutes
+                                         has data, at most 2 minutes; has what is
+                                         scraped read by a strict parser; takes
+                                         the system's spans at PORT of 127.0.0.1,
+                                         to which exemplars have to lead
 
 Prints what is wrong, a line each.
 """
 
+import http.server
 import json
 import math
 import pathlib
 import re
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
 
 import yaml
 
+try:
+    from prometheus_client.openmetrics import parser
+except ImportError:
+    parser = None  # for "files"
+
 FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy/monitoring"
 
-# What a healthy system on one machine has no data for, and why.
-EMPTY = {
-    "gshard_tls_certificate_remaining_seconds": "the system has no TLS: it uses unix sockets",
-    "absent(": "every role is there",
-    "gshard_expert_call_hedges_total": "no worker is slow",
-    "gshard_expert_call_retries_total": "no worker has failed",
-}
+# Latencies whose exemplars lead to traces.
+TRACED = ("gshard_translate_duration_seconds", "gshard_train_step_duration_seconds",
+          "gshard_expert_call_duration_seconds", "gshard_stage_duration_seconds")
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def rules():
@@ -129,40 +137,86 @@ def expressions():
                 yield f"{path.name}: {panel['title']}", expression
 
 
+def ask(url, path, **arguments):
+    form = urllib.parse.urlencode(arguments).encode()
+    with urllib.request.urlopen(f"{url}/api/v1/{path}", form or None, timeout=30) as answer:
+        return json.load(answer)["data"]
+
+
 def query(url, expression):
-    form = urllib.parse.urlencode({"query": expression}).encode()
-    with urllib.request.urlopen(f"{url}/api/v1/query", form, timeout=30) as answer:
-        return json.load(answer)["data"]["result"]
+    return ask(url, "query", query=expression)["result"]
 
 
-def live_errors(url):
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Keeps the traces of the spans that it gets."""
+    traces = set()
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.traces.update(re.findall(r'"traceId":"(\w+)"', body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def lead_nowhere(url):
+    """Of TRACED those of whose exemplars no span is known."""
+    for metric in TRACED:
+        series = ask(url, "query_exemplars", query=f"{metric}_bucket",
+                     start=time.time() - 600, end=time.time() + 60)
+        if not any(exemplar["labels"]["trace_id"] in Collector.traces
+                   for one in series for exemplar in one["exemplars"]):
+            yield metric
+
+
+def format_errors(url):
+    """Of what Prometheus scrapes, by the reference parser."""
+    for target in ask(url, "targets")["activeTargets"]:
+        request = urllib.request.Request(target["scrapeUrl"], headers={"Accept": OPEN_METRICS})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            if not answer.headers["Content-Type"].startswith(OPEN_METRICS):
+                yield f"{target['scrapeUrl']}: got {answer.headers['Content-Type']}"
+            text = answer.read().decode()
+        try:
+            families = list(parser.text_string_to_metric_families(text))
+        except ValueError as error:
+            yield f"{target['scrapeUrl']}: {error}"
+            continue
+        if not any(family.unit == "seconds" for family in families):
+            yield f"{target['scrapeUrl']}: nothing has a unit"
+
+
+def live_errors(url, port):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     wanted = dict.fromkeys(expressions())
     deadline = time.monotonic() + 120
-    without = list(wanted)
-    while without and time.monotonic() < deadline:
+    without, untraced = list(wanted), list(TRACED)
+    while (without or untraced) and time.monotonic() < deadline:
         time.sleep(1)
         without = [(where, expression) for where, expression in without
                    if not any(not math.isnan(float(series["value"][1]))
-                              for series in query(url, expression))
-                   and not any(part in expression for part in EMPTY)]
+                              for series in query(url, expression))]
+        untraced = list(lead_nowhere(url))
     for where, expression in without:
         yield f"{where}: no data for {expression}"
-    for part in EMPTY:
-        if not any(part in rule["expr"] for rule in rules()) and \
-                not any(part in expression for _, expression in wanted):
-            yield f"nothing asks for {part} any more"
+    for metric in untraced:
+        yield f"{metric}: no exemplar leads to a trace"
+    yield from format_errors(url)
     for series in query(url, 'ALERTS{alertstate="firing"}'):
         # A busy machine is slow, and refuses.
         if not re.search("Latency|Refused|Goodput|ErrorsFast|ErrorsSlow", series["metric"]["alertname"]):
             yield f"fires on a healthy system: {series['metric']}"
-    print(f"{len(wanted)} expressions were asked")
+    print(f"{len(wanted)} expressions were asked, of {len(Collector.traces)} traces there are spans")
 
 
 def main():
     if sys.argv[1:] == ["files"]:
         errors = [*alert_errors(), *dashboard_errors()]
-    elif sys.argv[1:2] == ["live"] and len(sys.argv) == 3:
-        errors = list(live_errors(sys.argv[2]))
+    elif sys.argv[1:2] == ["live"] and len(sys.argv) == 4:
+        errors = list(live_errors(sys.argv[2], int(sys.argv[3])))
     else:
         sys.exit(__doc__)
     for error in errors:

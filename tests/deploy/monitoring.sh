@@ -9,14 +9,16 @@
 #                                             tests of the rules, and a Prometheus
 #                                             that scrapes a system which trains
 #                                             and translates: every expression has
-#                                             data; two minutes
+#                                             data, what is scraped is valid text
+#                                             and OpenMetrics, and exemplars lead
+#                                             to traces; two minutes
 #   tests/deploy/monitoring.sh --programs DIR of the programs (build/dev/bin)
-#   tests/deploy/monitoring.sh --port N       of 127.0.0.1, and the 5 after it
+#   tests/deploy/monitoring.sh --port N       of 127.0.0.1, and the 7 after it
 #                                             (19460)
 #
 # Ends with 0 if all held, 77 if tools are missing. That metrics of these names
 # exist in the code is a part of layering_test.
-# packages: python3-yaml prometheus curl
+# packages: python3-yaml python3-prometheus-client prometheus curl openssl
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -34,7 +36,9 @@ done
 missing=()
 /usr/bin/python3 -c 'import yaml' 2> /dev/null || missing+=(python3-yaml)
 if [[ -z $quick ]]; then
-  for tool in prometheus promtool curl; do
+  /usr/bin/python3 -c 'import prometheus_client.openmetrics.parser' 2> /dev/null ||
+    missing+=(python3-prometheus-client)
+  for tool in prometheus promtool curl openssl; do
     command -v "$tool" > /dev/null || missing+=("$tool")
   done
   for program in gshard gshard_coordinator gshard_router gshard_expert_worker; do
@@ -59,10 +63,21 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# What a system says of itself: the coordinator, 2 routers, 2 workers.
+# What a system says of itself: the coordinator, 2 routers, 2 workers, all of
+# whose work is traced.
+collector=$((port + 6))
 export GSHARD_DIRECTORY=$scratch/run GSHARD_PER_EXPERT_METRICS=true
 "$programs/gshard" up --processes --routers 2 --workers 2 \
-  --metrics_port_base "$port" > "$scratch/up.log" 2>&1 &
+  --metrics_port_base "$port" --otlp_endpoint "http://127.0.0.1:$collector" \
+  --trace_sample_ratio 1 > "$scratch/up.log" 2>&1 &
+pids+=($!)
+# Another coordinator, which has a certificate.
+secure=$((port + 7))
+deploy/tls/certificates.sh "$scratch/tls" server:member,127.0.0.1 > /dev/null 2>&1
+"$programs/gshard_coordinator" --listen="unix:$scratch/secure" \
+  --metrics_address="127.0.0.1:$secure" --tls_certificate="$scratch/tls/member.pem" \
+  --tls_key="$scratch/tls/member.key" --tls_ca="$scratch/tls/ca.pem" \
+  > "$scratch/secure.log" 2>&1 &
 pids+=($!)
 "$programs/gshard" wait --routers 2 --workers 2 --timeout 2m
 
@@ -72,7 +87,11 @@ s#dns_sd_configs: .*\[coordinator\].*#static_configs: [{targets: [127.0.0.1:$por
 s#dns_sd_configs: .*\[router\].*#static_configs: [{targets: [127.0.0.1:$((port + 1)), 127.0.0.1:$((port + 2))]}]#
 s#dns_sd_configs: .*\[expert_worker\].*#static_configs: [{targets: [127.0.0.1:$((port + 3)), 127.0.0.1:$((port + 4))]}]#" \
   deploy/monitoring/prometheus.yml > "$scratch/prometheus.yml"
-prometheus --config.file="$scratch/prometheus.yml" \
+cat >> "$scratch/prometheus.yml" << EOF
+  - job_name: gshard_secure
+    static_configs: [{targets: [127.0.0.1:$secure]}]
+EOF
+prometheus --enable-feature=exemplar-storage --config.file="$scratch/prometheus.yml" \
   --storage.tsdb.path="$scratch/data" \
   --web.listen-address="127.0.0.1:$((port + 5))" \
   > "$scratch/prometheus.log" 2>&1 &
@@ -104,4 +123,9 @@ job second 1000000 > "$scratch/second.textproto"
  done > "$scratch/translate.log" 2>&1) &
 pids+=($!)
 
-/usr/bin/python3 tests/deploy/monitoring.py live "http://127.0.0.1:$((port + 5))"
+/usr/bin/python3 tests/deploy/monitoring.py live \
+  "http://127.0.0.1:$((port + 5))" "$collector"
+for offset in 0 1 3; do
+  curl --silent --fail "http://127.0.0.1:$((port + offset))/metrics" |
+    promtool check metrics
+done

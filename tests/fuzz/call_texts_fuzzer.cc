@@ -1,12 +1,16 @@
 // Texts around a call: trace context and request id from its metadata, the
-// error of a peer with its details, the file of callers and what they may do.
+// error of a peer with its details, the file of callers and what they may do;
+// headers of scrapers, of collectors' answers and for collectors.
 
 #include <string>
 
 #include "absl/strings/match.h"
+#include "services/http/http_time.h"
+#include "services/metrics/metrics_format.h"
 #include "services/rpc/security/auth_table.h"
 #include "services/rpc/wire/status.h"
 #include "services/rpc/wire/trace_context.h"
+#include "services/trace/otlp_headers.h"
 #include "tests/fuzz/message_input.h"
 
 namespace gshard {
@@ -65,6 +69,20 @@ void UseStatus(absl::string_view bytes) {
   }
 }
 
+void UseHeaders(absl::string_view text) {
+  (void)ContentType(AcceptedFormat(text));
+  const absl::Time now = absl::FromUnixSeconds(784111777);
+  const auto wait = ParseRetryAfter(text, now);
+  CHECK(!wait.has_value() || *wait >= absl::ZeroDuration());
+  const auto headers = ParseOtlpHeaders(text);
+  if (!Accepted(headers.status())) return;
+  CHECK(headers->size() <= kMaxOtlpHeaders);
+  for (const std::string& line : *headers) {
+    CHECK(absl::StrContains(line, ": "));
+    CHECK(line.find_first_of("\r\n") == line.npos);
+  }
+}
+
 }  // namespace
 }  // namespace gshard
 
@@ -74,5 +92,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gshard::UseAuthFile(bytes);
   gshard::UseCaller(bytes);
   gshard::UseStatus(bytes);
+  gshard::UseHeaders(bytes);
   return 0;
 }

@@ -198,6 +198,7 @@ class Cluster {
     return coordinator_->address();
   }
 
+  CoordinatorProcess& coordinator() { return *coordinator_; }
   RouterProcess& router(int i) { return *routers_[i]; }
   ExpertWorkerProcess& worker(int i) { return *workers_[i]; }
 

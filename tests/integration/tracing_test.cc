@@ -19,7 +19,9 @@ namespace gshard {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::Field;
 using ::testing::HasSubstr;
@@ -88,6 +90,8 @@ class TracingTest : public ::testing::Test {
       ::unsetenv("OTEL_EXPORTER_OTLP_ENDPOINT");
       cluster.WaitForMembers();
       ASSERT_OK(cluster.Train(job));
+      coordinator_metrics_ =
+          cluster.coordinator().Metrics(MetricsFormat::kOpenMetrics);
     }
     trained_ = new Spans(collector.Spans());
   }
@@ -98,17 +102,18 @@ class TracingTest : public ::testing::Test {
 
   static ProcessOptions Base(const std::string& endpoint, double ratio) {
     ProcessOptions base;
-    base.otlp_endpoint = endpoint;
-    base.trace_sample_ratio = ratio;
+    base.trace = {.otlp_endpoint = endpoint, .sample_ratio = ratio};
     return base;
   }
 
   static TemporaryDirectory* directory_;
   static Spans* trained_;
+  static std::string coordinator_metrics_;
 };
 
 TemporaryDirectory* TracingTest::directory_ = nullptr;
 Spans* TracingTest::trained_ = nullptr;
+std::string TracingTest::coordinator_metrics_;
 
 TEST_F(TracingTest, AStepIsOneTraceAcrossAllProcesses) {
   const Spans steps =
@@ -138,8 +143,29 @@ TEST_F(TracingTest, AStepIsOneTraceAcrossAllProcesses) {
   }
 }
 
+// A bucket of `metric`, of the series with `label` if it has any, that names
+// the trace.
+std::string ExemplarOf(const std::string& metric, const std::string& trace,
+                       const std::string& label = "") {
+  return absl::StrCat("\n", metric, "_bucket\\{[^}]*", label,
+                      "[^}]*\\} [0-9]+ # \\{trace_id=\"", trace, "\"\\} ");
+}
+
+TEST_F(TracingTest, TheLengthOfAStepHasItsTrace) {
+  const Spans steps =
+      Where(*trained_, "gshard-coordinator", "step", SpanKind::kInternal);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_THAT(
+      coordinator_metrics_,
+      AnyOf(ContainsRegex(ExemplarOf("gshard_train_step_duration_seconds",
+                                     steps[0].trace_id)),
+            ContainsRegex(ExemplarOf("gshard_train_step_duration_seconds",
+                                     steps[1].trace_id))));
+}
+
 TEST_F(TracingTest, ATranslationSaysWhereItsTimeWent) {
   FakeCollector collector;
+  std::string router_metrics, worker_metrics;
   {
     Cluster cluster(1, 2, ReduceWay::kCoordinator, std::nullopt,
                     Base(collector.endpoint(), 0));
@@ -164,7 +190,24 @@ TEST_F(TracingTest, ATranslationSaysWhereItsTimeWent) {
       ASSERT_OK(FromGrpcStatus(
           cluster.Translation()->Translate(&context, request, &response)));
     }
+    router_metrics = cluster.router(0).Metrics(MetricsFormat::kOpenMetrics);
+    worker_metrics = cluster.worker(0).Metrics(MetricsFormat::kOpenMetrics);
   }
+  // Of one of three translations.
+  EXPECT_THAT(
+      router_metrics,
+      ContainsRegex(ExemplarOf("gshard_translate_duration_seconds", kTrace)));
+  for (const char* stage : {"tokenize", "encode", "decode"}) {
+    EXPECT_THAT(router_metrics,
+                ContainsRegex(ExemplarOf("gshard_stage_duration_seconds",
+                                         kTrace, stage)));
+  }
+  for (const char* stage : {"queue", "run"}) {
+    EXPECT_THAT(worker_metrics,
+                ContainsRegex(ExemplarOf("gshard_expert_call_duration_seconds",
+                                         kTrace, stage)));
+  }
+  EXPECT_THAT(router_metrics, Not(HasSubstr("77777777")));
   const Spans spans = collector.Spans();
   EXPECT_THAT(spans, Each(Field(&Span::trace_id, kTrace)));
   const Spans served =
@@ -173,12 +216,21 @@ TEST_F(TracingTest, ATranslationSaysWhereItsTimeWent) {
   ASSERT_EQ(served.size(), 1u);
   EXPECT_EQ(served[0].parent_id, kCaller);
   std::set<std::string> parents;
-  for (const char* name : {"queue", "encode", "decode"}) {
+  for (const char* name : {"prepare", "queue", "encode", "decode"}) {
     const Spans phases =
         Where(spans, "gshard-router", name, SpanKind::kInternal);
     ASSERT_FALSE(phases.empty()) << name;
     EXPECT_THAT(phases, Each(Field(&Span::parent_id, served[0].span_id)));
-    if (name != std::string("queue")) parents.merge(Ids(phases));
+    if (name == std::string("encode") || name == std::string("decode")) {
+      parents.merge(Ids(phases));
+    }
+    if (name == std::string("prepare")) {
+      ASSERT_EQ(phases.size(), 1u);
+      EXPECT_EQ(phases[0].attribute("gshard.sentences"), "2");
+      EXPECT_GT(std::stoi(phases[0].attribute("gshard.bytes")), 20);
+      EXPECT_NE(phases[0].attribute("gshard.work_micros"), "");
+      EXPECT_LE(phases[0].start_nanos, phases[0].end_nanos);
+    }
     if (name != std::string("decode")) continue;
     ASSERT_EQ(phases.size(), 1u);
     EXPECT_EQ(phases[0].attribute("gshard.sentences"), "2");

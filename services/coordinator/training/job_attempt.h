@@ -41,6 +41,7 @@
 #include "services/coordinator/training/job_routers.h"
 #include "services/coordinator/training/microbatch_schedule.h"
 #include "services/coordinator/training/shard_holders.h"
+#include "services/rpc/wire/trace_context.h"
 #include "services/train/schedule.h"
 #include "services/train/step_scale.h"
 #include "services/train/step_statistics.h"
@@ -185,6 +186,7 @@ class JobAttempt {
   // Of the step being made, or the last one.
   int64_t committed_;
   int64_t step_;
+  TraceContext step_trace_;  // of the last MakeStep()
   StepResult result_;
   MonotonicTime phase_began_;
   v1::CommitStep commit_;  // the last that was begun, if any

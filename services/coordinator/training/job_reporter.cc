@@ -177,11 +177,11 @@ void JobReporter::Begin(int64_t step, MonotonicTime now) {
 }
 
 void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
-                                double seconds) {
+                                double seconds, absl::string_view trace_id) {
   if (metrics_ == nullptr) return;
   const StepStatistics& statistics = result.statistics;
   metrics_->step.Set(static_cast<double>(step));
-  metrics_->step_duration.Observe(seconds);
+  metrics_->step_duration.Observe(seconds, trace_id);
   metrics_->loss.Set(statistics.loss());
   metrics_->balance_loss.Set(statistics.balance_loss());
   metrics_->learning_rate.Set(result.learning_rate);
@@ -212,12 +212,13 @@ void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
 }
 
 void JobReporter::OnStep(int64_t step, const StepResult& result,
-                         MonotonicTime now, bool last) {
+                         MonotonicTime now, bool last,
+                         absl::string_view trace_id) {
   const StepStatistics& statistics = result.statistics;
   const double seconds = absl::ToDoubleSeconds(now - last_step_time_);
   last_step_time_ = now;
   step_rate_->Observe(1.0, seconds);
-  ReportMetrics(step, result, seconds);
+  ReportMetrics(step, result, seconds, trace_id);
   (void)since_line_.Merge(statistics);  // of one job: it fits
 
   const double elapsed = Elapsed(now);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "proto/gshard/v1/coordinator.pb.h"
 #include "services/base/monotonic_time.h"
@@ -79,8 +80,9 @@ class JobReporter {
   double Elapsed(MonotonicTime now) const;
 
   // A step is committed. Publishes when a progress line is due, or `last`.
+  // `trace_id` as Histogram has it.
   void OnStep(int64_t step, const StepResult& result, MonotonicTime now,
-              bool last);
+              bool last, absl::string_view trace_id);
 
   // The sums over the held-out text after `step`. Publishes.
   void OnValidation(int64_t step, const StepStatistics& sums,
@@ -116,7 +118,8 @@ class JobReporter {
   const v1::JobProgress& progress() const { return progress_; }
 
  private:
-  void ReportMetrics(int64_t step, const StepResult& result, double seconds);
+  void ReportMetrics(int64_t step, const StepResult& result, double seconds,
+                     absl::string_view trace_id);
   void WriteSummary(int64_t step, const StepResult& result);
   void AddEvents(int64_t step, const std::vector<Scalar>& scalars);
 

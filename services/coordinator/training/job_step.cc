@@ -19,6 +19,7 @@ absl::Status JobAttempt::MakeStep() {
   const Tracer& tracer = context_->env.members->tracer();
   OpenSpan span = tracer.Root(
       tracer.Sampled(StepTrace(context_->session(), step_)), "step");
+  step_trace_ = span.context();
   span.Set("gshard.session", context_->session());
   span.Set("gshard.step", step_);
   const absl::Status made = RunPhases();

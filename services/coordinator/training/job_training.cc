@@ -50,7 +50,8 @@ bool JobAttempt::CountStep(bool skipped) {
   if (skipped) {
     context_->reporter.OnSkipped(step_);
   } else {
-    context_->reporter.OnStep(step_, result_, now, last_step_);
+    context_->reporter.OnStep(step_, result_, now, last_step_,
+                              step_trace_.sampled_id());
   }
   return over;
 }

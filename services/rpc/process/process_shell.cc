@@ -1,16 +1,13 @@
 #include "services/rpc/process/process_shell.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/base/thread_priority.h"
-#include "services/http/http_client.h"
 #include "services/tensor/buffer.h"
 
 namespace gshard {
@@ -74,7 +71,7 @@ absl::Status ProcessShell::Start() {
     MutexLock lock(mutex_);
     if (drained_) return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const std::string otlp_endpoint, OtlpEndpoint());
+  ASSIGN_OR_RETURN(SpanCollector collector, SpanCollectorOf(options_));
   ASSIGN_OR_RETURN(
       security_, Security::CreateForServer(options_.security, options_.listen));
   security_->AddMetrics(metrics_);
@@ -85,7 +82,7 @@ absl::Status ProcessShell::Start() {
   }
   RETURN_IF_ERROR(Prepare());
   RETURN_IF_ERROR(server_->Start());
-  if (!otlp_endpoint.empty()) StartTracing(otlp_endpoint);
+  if (!collector.endpoint.empty()) StartTracing(std::move(collector));
   LogInfo(absl::StrCat(role_, " serves"), {{"address", address()},
                                            {"metrics", metrics_address()},
                                            {"version", build_version_}});
@@ -126,27 +123,17 @@ std::string ProcessShell::Name() const {
                     AdvertisedAddress());
 }
 
-absl::StatusOr<std::string> ProcessShell::OtlpEndpoint() const {
-  std::string endpoint = options_.otlp_endpoint;
-  const char* const standard = std::getenv("OTEL_EXPORTER_OTLP_ENDPOINT");
-  if (endpoint.empty() && standard != nullptr) endpoint = standard;
-  endpoint = std::string(absl::StripSuffix(endpoint, "/"));
-  if (endpoint.empty() || IsEndpointUrl(endpoint)) return endpoint;
-  return absl::InvalidArgumentError(
-      "otlp_endpoint: expected http[s]://host[:port] without user, query and "
-      "fragment");
-}
-
-void ProcessShell::StartTracing(const std::string& endpoint) {
+void ProcessShell::StartTracing(SpanCollector collector) {
   exporter_ = std::make_shared<SpanExporter>(
       SpanExporterOptions{
-          .endpoint = endpoint,
+          .endpoint = std::move(collector.endpoint),
+          .headers = std::move(collector.headers),
           .resource = {.service = absl::StrCat(
                            "gshard-", absl::StrReplaceAll(role_, {{"_", "-"}})),
                        .instance = Name(),
                        .version = build_version_}},
       SpanMetrics(metrics_));
-  tracer_.ExportTo(exporter_, options_.trace_sample_ratio);
+  tracer_.ExportTo(exporter_, options_.trace.sample_ratio);
 }
 
 ChannelOptions ProcessShell::PeerChannelOptions() const {

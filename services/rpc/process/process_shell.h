@@ -23,6 +23,7 @@
 #include "services/metrics/metrics_server.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/process/member_client.h"
+#include "services/rpc/process/span_collector.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/server/server.h"
 #include "services/rpc/wire/tracer.h"
@@ -42,15 +43,16 @@ class ProcessShell {
 
   // Serves, and does what Prepare() and Serve() are for. Does nothing after
   // Drain(). Errors: those of Security::CreateForServer, MetricsServer::Start,
-  // ServerShell::Start, Prepare() and Serve(); InvalidArgument for an endpoint
-  // of a collector that is none.
+  // ServerShell::Start, Prepare(), Serve() and SpanCollectorOf().
   absl::Status Start();
 
   // Where it listens, with the port that was bound.
   const std::string& address() const { return server_->address(); }
   // Empty if there are no metrics.
   std::string metrics_address() const;
-  std::string Metrics() const { return metrics_.Serialize(); }
+  std::string Metrics(MetricsFormat format = MetricsFormat::kText) const {
+    return metrics_.Serialize(format);
+  }
 
   // Reaches the server without sockets, even if it listens nowhere.
   std::shared_ptr<grpc::Channel> InProcessChannel() {
@@ -116,8 +118,7 @@ class ProcessShell {
   ChannelOptions PeerChannelOptions() const;
 
  private:
-  absl::StatusOr<std::string> OtlpEndpoint() const;
-  void StartTracing(const std::string& endpoint);
+  void StartTracing(SpanCollector collector);
   // As others know it.
   std::string Name() const;
   void DrainAfter(bool hand_over, std::chrono::milliseconds grace,

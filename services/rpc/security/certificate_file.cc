@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/log.h"
 #include "services/base/status_macros.h"
 #include "services/config/text_proto.h"
 
@@ -78,9 +79,11 @@ absl::Status CheckKeyPair(const std::string& certificate_path,
   return absl::OkStatus();
 }
 
-bool IsReadableByOthers(const std::string& path) {
+void WarnIfReadableByOthers(const std::string& path) {
   struct stat info;
-  return stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0;
+  if (stat(path.c_str(), &info) != 0 || (info.st_mode & S_IROTH) == 0) return;
+  LogWarning("a secret can be read by other users; chmod o-r it",
+             {{"file", path}});
 }
 
 }  // namespace gshard

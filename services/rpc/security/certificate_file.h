@@ -24,8 +24,9 @@ absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 absl::Status CheckKeyPair(const std::string& certificate_path,
                           const std::string& key_path);
 
-// Whether others than the owner and its group can read the file.
-bool IsReadableByOthers(const std::string& path);
+// Logs it if others than the owner and its group can read the file: a secret is
+// in it.
+void WarnIfReadableByOthers(const std::string& path);
 
 }  // namespace gshard
 

@@ -31,12 +31,6 @@ std::string Stamp(const std::string& path) {
                       info.st_mtim.tv_sec, " ", info.st_mtim.tv_nsec);
 }
 
-void WarnIfReadable(const std::string& path) {
-  if (!IsReadableByOthers(path)) return;
-  LogWarning("a secret can be read by other users; chmod o-r it",
-             {{"file", path}});
-}
-
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Security>> Security::CreateForServer(
@@ -72,13 +66,13 @@ absl::Status Security::Start() {
                       {}});
   }
   if (!options_.token_file.empty()) {
-    WarnIfReadable(options_.token_file);
+    WarnIfReadableByOthers(options_.token_file);
     files_.push_back({options_.token_file,
                       [this](const auto& path) { return ReadTokenFile(path); },
                       {}});
   }
   if (!options_.tls_certificate.empty()) {
-    WarnIfReadable(options_.tls_key);
+    WarnIfReadableByOthers(options_.tls_key);
     files_.push_back(
         {options_.tls_certificate,
          [this](const auto& path) { return ReadCertificate(path); },

@@ -28,6 +28,12 @@ struct TraceContext {
   // is no trace.
   std::string Traceparent() const;
 
+  // The trace if it is sampled, which is worth naming where people look for
+  // one; else empty.
+  absl::string_view sampled_id() const {
+    return (flags & 1) != 0 ? trace_id : absl::string_view();
+  }
+
   bool operator==(const TraceContext&) const = default;
 };
 

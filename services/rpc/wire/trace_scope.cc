@@ -46,4 +46,8 @@ std::string CurrentTraceparent() {
   return current.empty() ? "" : current.front().Traceparent();
 }
 
+absl::string_view CurrentSampledId() {
+  return current.empty() ? "" : current.front().sampled_id();
+}
+
 }  // namespace gshard

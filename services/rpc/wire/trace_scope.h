@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "services/base/log.h"
 #include "services/rpc/wire/trace_context.h"
 
@@ -36,6 +37,9 @@ const std::vector<TraceContext>& CurrentTraces();
 
 // The first one's traceparent; empty if there is none.
 std::string CurrentTraceparent();
+
+// One of those that are sampled; empty if none is. Valid within its scope.
+absl::string_view CurrentSampledId();
 
 }  // namespace gshard
 

@@ -212,6 +212,14 @@ TEST_F(ServingExchangeTest, WhatFailsIsAskedOfOthersAtOnce) {
   workers_[0]->Instead([](const Sender& sender, const ExpertFrame&) {
     sender->Finish(absl::UnavailableError("shutting down"));
   });
+  // A rate shows the first one only if there was a 0 before.
+  for (const char* metric :
+       {"expert_call_retries", "expert_call_hedges", "worker_ejections"}) {
+    for (const char* worker : {"w0", "w1", "w2"}) {
+      EXPECT_TRUE(HasMetric(absl::StrCat("gshard_", metric, "_total{worker=\"",
+                                         worker, "\"} 0")));
+    }
+  }
   ExpectSame(Run());
   ExpectNothingLeft();
   EXPECT_EQ(StateOf(0), WorkerHealth::State::kFailed);

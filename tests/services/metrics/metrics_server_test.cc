@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <chrono>
 #include <memory>
@@ -23,8 +24,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// The whole HTTP answer of a server on the loopback address.
-std::string Get(const std::string& address, const std::string& path) {
+// The whole HTTP answer of a server on the loopback address. Each of `headers`
+// ends its line.
+std::string Get(const std::string& address, const std::string& path,
+                const std::string& headers = "") {
   const int file = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in target = {};
   target.sin_family = AF_INET;
@@ -34,7 +37,8 @@ std::string Get(const std::string& address, const std::string& path) {
   EXPECT_EQ(connect(file, reinterpret_cast<sockaddr*>(&target), sizeof(target)),
             0);
   const std::string request = absl::StrCat(
-      "GET ", path, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+      "GET ", path, " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n", headers,
+      "\r\n");
   EXPECT_EQ(write(file, request.data(), request.size()),
             static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -64,6 +68,52 @@ TEST(MetricsServerTest, ServesMetricsOnAFreePort) {
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(server->address()),
                              HasSubstr("Address already in use"))));
+}
+
+TEST(MetricsServerTest, AnswersInTheFormatThatIsAskedFor) {
+  Metrics metrics("router", "1");
+  metrics.AddHistogram("gshard_wait_seconds", "Waits.", {1})
+      .Observe(0.5, std::string(32, 'a'));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", metrics));
+  const std::string text =
+      "\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n";
+  for (const char* accept : {"", "Accept: */*\r\n"}) {
+    EXPECT_THAT(Get(server->address(), "/metrics", accept),
+                AllOf(HasSubstr(text), HasSubstr("\n# TYPE gshard_build_info"),
+                      Not(HasSubstr("# EOF")), Not(HasSubstr("trace_id"))));
+  }
+  EXPECT_THAT(
+      Get(server->address(), "/metrics",
+          "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n"),
+      AllOf(StartsWith("HTTP/1.1 200"),
+            HasSubstr("\r\nContent-Type: application/openmetrics-text; "
+                      "version=1.0.0; charset=utf-8\r\n"),
+            HasSubstr("# {trace_id=\"aaaa"), EndsWith("\n# EOF\n")));
+}
+
+TEST(MetricsServerTest, PacksWhatMayBePacked) {
+  const Metrics metrics("router", "1");
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<MetricsServer> server,
+                       MetricsServer::Start("127.0.0.1:0", metrics));
+  const std::string answer =
+      Get(server->address(), "/metrics", "Accept-Encoding: gzip\r\n");
+  EXPECT_THAT(answer, HasSubstr("\r\nContent-Encoding: gzip\r\n"));
+  const size_t head = answer.find("\r\n\r\n") + 4;
+  EXPECT_THAT(answer, HasSubstr(absl::StrCat("\r\nContent-Length: ",
+                                             answer.size() - head, "\r\n")));
+  std::string text(1 << 20, '\0');
+  z_stream stream = {};
+  ASSERT_EQ(inflateInit2(&stream, MAX_WBITS + 16), Z_OK);
+  stream.next_in =
+      reinterpret_cast<Bytef*>(const_cast<char*>(answer.data() + head));
+  stream.avail_in = static_cast<uInt>(answer.size() - head);
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  text.resize(stream.total_out);
+  inflateEnd(&stream);
+  EXPECT_THAT(text, HasSubstr("\ngshard_build_info{role=\"router\""));
 }
 
 TEST(MetricsServerTest, SaysWhyItCannotServe) {

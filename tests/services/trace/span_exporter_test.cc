@@ -111,6 +111,72 @@ TEST_F(SpanExporterTest, SomeFaultsPassAndOthersDoNot) {
   EXPECT_TRUE(MayBeTakenLater(response));
 }
 
+TEST_F(SpanExporterTest, ACollectorIsGivenTheTimeThatItAsksFor) {
+  const absl::Time now = absl::FromUnixSeconds(784111777);
+  const auto pause = [&](const std::string& retry_after) {
+    HttpResponse response;
+    if (!retry_after.empty()) response.headers["retry-after"] = retry_after;
+    return RetryPause(response, milliseconds(250), milliseconds(30'000), now);
+  };
+  EXPECT_EQ(pause(""), milliseconds(250));
+  EXPECT_EQ(pause("soon"), milliseconds(250));
+  EXPECT_EQ(pause("0"), milliseconds(250));
+  EXPECT_EQ(pause("7"), milliseconds(7'000));
+  EXPECT_EQ(pause("86400"), milliseconds(30'000));
+  EXPECT_EQ(pause(std::string(400, '9')), milliseconds(30'000));
+  EXPECT_EQ(pause("Sun, 06 Nov 1994 08:49:47 GMT"), milliseconds(10'000));
+  EXPECT_EQ(pause("Sun, 06 Nov 1994 08:49:27 GMT"), milliseconds(250));
+}
+
+TEST_F(SpanExporterTest, ItIsNotAskedAgainBeforeButForTheEnd) {
+  std::atomic<int> asked = 0;
+  collector_.SetAnswer([&] {
+    return asked++ == 0 ? FakeHttpAnswer{429, "", {"Retry-After: 3600"}}
+                        : FakeHttpAnswer{};
+  });
+  SpanExporterOptions options = Options();
+  options.max_retry_after = std::chrono::hours(1);
+  Make(options);
+  Add(4);
+  collector_.AwaitRequests(1);
+  const Clock::time_point start = Clock::now();
+  exporter_->Shutdown();
+  EXPECT_LT(Clock::now() - start, std::chrono::minutes(10));
+  EXPECT_EQ(counts_.exported.Value(), 4);
+
+  options.max_retry_after = milliseconds(50);
+  asked = 0;
+  std::atomic<Clock::time_point> first, second;
+  collector_.SetAnswer([&] {
+    (asked++ == 0 ? first : second) = Clock::now();
+    return asked == 1 ? FakeHttpAnswer{503, "", {"Retry-After: 3600"}}
+                      : FakeHttpAnswer{};
+  });
+  Make(options);
+  Add(4);
+  collector_.AwaitSpans(8);
+  EXPECT_GE(second.load() - first.load(), milliseconds(50));
+}
+
+TEST_F(SpanExporterTest, HeadersGoWithEachRequestAndIntoNoLog) {
+  SpanExporterOptions options = Options();
+  options.headers = {"api-key: s3cret", "X-Scope-OrgID: team a"};
+  collector_.SetAnswer([] { return FakeHttpAnswer{401}; });
+  ::testing::internal::CaptureStderr();
+  Make(options);
+  Add(4);
+  collector_.AwaitRequests(1);
+  exporter_->Shutdown();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::AllOf(::testing::HasSubstr("HTTP 401"),
+                               ::testing::Not(::testing::HasSubstr("s3cret"))));
+  const auto requests = collector_.Requests();
+  ASSERT_EQ(requests.size(), 1u);
+  EXPECT_EQ(requests[0].header("api-key"), "s3cret");
+  EXPECT_EQ(requests[0].header("x-scope-orgid"), "team a");
+  EXPECT_EQ(requests[0].header("content-type"), "application/json");
+}
+
 TEST_F(SpanExporterTest, WhatIsRefusedIsNotSentAgain) {
   collector_.SetAnswer([] { return FakeHttpAnswer{400}; });
   Make(Options());
