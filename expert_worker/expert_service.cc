@@ -155,16 +155,18 @@ ExpertService::~ExpertService() = default;
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ExpertService::Run(
     grpc::CallbackServerContext* context) {
-  return ServeStream<ExpertFrame, ExpertFrame>(
-      context,
-      [this](auto sender) {
+  const auto make_reader =
+      [this](std::shared_ptr<StreamSender<ExpertFrame>> sender) {
         auto stream = std::make_shared<Stream>();
         stream->sender = std::move(sender);
         MutexLock lock(mutex_);
         stream->id = ++last_stream_;
         streams_[stream->id] = stream;
         return std::make_unique<FrameReader>(this, std::move(stream));
-      },
+      };
+  return ServeStream<ExpertFrame, ExpertFrame>(
+      context,
+      AcceptSharedMemory(make_reader, options_.sharing, options_.stream),
       options_.stream);
 }
 

@@ -17,6 +17,7 @@
 #include "proto/gshard/v1/expert.grpc.pb.h"
 #include "services/base/mutex.h"
 #include "services/rpc/server/server_stream.h"
+#include "services/rpc/shared/shared_stream.h"
 #include "services/rpc/wire/tracer.h"
 
 namespace gshard {
@@ -27,6 +28,9 @@ struct ExpertServiceOptions {
 
   // Limits of frames in both directions and of the outgoing queue per router.
   StreamOptions stream;
+
+  // With routers on this machine.
+  SharingOptions sharing;
 
   // Of each call a span in each of its traces.
   Tracer tracer;

@@ -22,9 +22,10 @@ int64_t MemoryBytes(const ExpertWorkerOptions& options) {
 }
 
 ExpertServiceOptions ServiceOptions(const ExpertWorkerOptions& options,
+                                    const SharingOptions& sharing,
                                     const Tracer& tracer) {
-  ExpertServiceOptions service;
-  service.tracer = tracer;
+  ExpertServiceOptions service{
+      .queue = {}, .stream = {}, .sharing = sharing, .tracer = tracer};
   service.queue.threads = static_cast<int>(options.segments);
   service.queue.niceness = NicenessOfShare(options.process.training_share);
   service.queue.max_calls = static_cast<size_t>(options.queue_calls);
@@ -71,7 +72,8 @@ ExpertWorkerProcess::ExpertWorkerProcess(ExpertWorkerOptions options)
       options_(std::move(options)),
       worker_metrics_(metrics()),
       sessions_(MemoryBytes(options_), options_.device),
-      service_(&sessions_, ServiceOptions(options_, tracer()), worker_metrics_),
+      service_(&sessions_, ServiceOptions(options_, sharing(), tracer()),
+               worker_metrics_),
       commands_(
           &sessions_, &service_, worker_metrics_,
           [this](bool joined) { server().SetReady(joined); },

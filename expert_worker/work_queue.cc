@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/base/retry_delay.h"
 #include "services/base/thread_priority.h"
 
@@ -57,6 +58,7 @@ void WorkQueue::RunThread() {
   BeNice(options_.niceness);
   MutexLock lock(mutex_);
   while (true) {
+    if (waiting_.empty()) RestHelpers();
     changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return finishing_ || !waiting_.empty();
     });

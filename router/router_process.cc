@@ -190,7 +190,7 @@ absl::Status RouterProcess::Serve() {
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,
-      std::move(make_rendezvous), tracer());
+      std::move(make_rendezvous), tracer(), sharing());
   commands_ = std::make_unique<Commands>(this);
   readiness_thread_ = std::thread([this] { WatchReadiness(); });
   return Join(v1::MEMBER_ROLE_ROUTER, options_.coordinator_channel,

@@ -21,13 +21,14 @@ RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
                                ChannelOptions to_workers, ModelTable* models,
                                RouterMetrics metrics,
                                RendezvousFactory make_rendezvous,
-                               const Tracer& tracer)
+                               const Tracer& tracer,
+                               const SharingOptions& sharing)
     : coordinator_(std::move(coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
       make_rendezvous_(std::move(make_rendezvous)),
-      to_served_(to_workers, tracer),
-      to_training_(std::move(to_workers), tracer) {}
+      to_served_(to_workers, tracer, sharing),
+      to_training_(std::move(to_workers), tracer, sharing) {}
 
 v1::CommandReply RouterSessions::Handle(const v1::Command& command) {
   absl::StatusOr<v1::CommandReply> reply = Do(command);

@@ -33,7 +33,7 @@ class RouterSessions {
       std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
       ModelTable* models, RouterMetrics metrics,
       RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"),
-      const Tracer& tracer = {});
+      const Tracer& tracer = {}, const SharingOptions& sharing = {});
 
   // Does a command; blocks. Errors go into the reply, as coordinator.proto
   // says.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
+#include "services/config/security_options.h"
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/client/reaper.h"
 #include "services/rpc/wire/status.h"
@@ -90,11 +91,13 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
 
 WorkerConnection::WorkerConnection(absl::string_view name,
                                    std::shared_ptr<grpc::Channel> channel,
-                                   StreamOptions options, Tracer tracer)
+                                   StreamOptions options, Tracer tracer,
+                                   SharingOptions sharing)
     : WorkerStub(name),
       channel_(std::move(channel)),
       options_(std::move(options)),
-      tracer_(std::move(tracer)) {}
+      tracer_(std::move(tracer)),
+      sharing_(std::move(sharing)) {}
 
 WorkerConnection::~WorkerConnection() {
   if (stream_ == nullptr) return;
@@ -108,12 +111,14 @@ std::shared_ptr<WorkerConnection::Stream> WorkerConnection::LiveStream() {
     if (!stream_->ended) return stream_;
   }
   stream_ = std::make_shared<Stream>();
-  stream_->sender = OpenStream<ExpertFrame, ExpertFrame>(
-      channel_, kRun,
-      [this](const std::shared_ptr<StreamSender<ExpertFrame>>&)
+  const auto make_reader =
+      [this](std::shared_ptr<StreamSender<ExpertFrame>> sender)
           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+            stream_->sender = std::move(sender);
             return std::make_unique<ReplyReader>(name(), stream_, channel_);
-          },
+          };
+  OpenStream<ExpertFrame, ExpertFrame>(
+      channel_, kRun, OfferSharedMemory(make_reader, sharing_, options_),
       options_);
   return stream_;
 }
@@ -206,8 +211,11 @@ size_t WorkerConnection::pending() const {
   return stream_->pending.size();
 }
 
-WorkerConnections::WorkerConnections(ChannelOptions channel, Tracer tracer)
-    : channel_(std::move(channel)), tracer_(std::move(tracer)) {}
+WorkerConnections::WorkerConnections(ChannelOptions channel, Tracer tracer,
+                                     SharingOptions sharing)
+    : channel_(std::move(channel)),
+      tracer_(std::move(tracer)),
+      sharing_(std::move(sharing)) {}
 
 absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
     const std::string& name, const std::string& address, int64_t incarnation) {
@@ -219,7 +227,8 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
   StreamOptions options;
   options.frame_limits.max_bytes = channel_.max_message_bytes;
   auto connection = std::make_shared<WorkerConnection>(
-      name, std::move(channel), std::move(options), tracer_);
+      name, std::move(channel), std::move(options), tracer_,
+      IsLocalAddress(address) ? sharing_ : SharingOptions());
   connections_[{name, address, incarnation}] = connection;
   return connection;
 }

@@ -17,6 +17,7 @@
 #include "services/base/mutex.h"
 #include "services/exchange/worker_stub.h"
 #include "services/rpc/client/channel.h"
+#include "services/rpc/shared/shared_stream.h"
 #include "services/rpc/wire/stream.h"
 #include "services/rpc/wire/tracer.h"
 
@@ -26,10 +27,12 @@ namespace gshard {
 class WorkerConnection final : public WorkerStub {
  public:
   // `name` is the worker's, for errors. Frames are at most as long as
-  // `options.frame_limits` says, in both directions.
+  // `options.frame_limits` says, in both directions. Memory for them is offered
+  // to a worker on this machine, see shared_stream.h, if `sharing` has any.
   WorkerConnection(absl::string_view name,
                    std::shared_ptr<grpc::Channel> channel,
-                   StreamOptions options = {}, Tracer tracer = {});
+                   StreamOptions options = {}, Tracer tracer = {},
+                   SharingOptions sharing = {});
 
   // Ends the stream; calls in flight get CANCELLED. Does not block: a callback
   // in progress may still be running.
@@ -55,6 +58,7 @@ class WorkerConnection final : public WorkerStub {
   const std::shared_ptr<grpc::Channel> channel_;
   const StreamOptions options_;
   const Tracer tracer_;
+  const SharingOptions sharing_;
 
   mutable Mutex mutex_;
   uint64_t last_call_id_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -66,8 +70,10 @@ class WorkerConnection final : public WorkerStub {
 // Thread-safe.
 class WorkerConnections {
  public:
-  // `channel` says how all of them are made.
-  explicit WorkerConnections(ChannelOptions channel, Tracer tracer = {});
+  // `channel` says how all of them are made; memory is shared with workers at
+  // addresses that only this machine reaches.
+  explicit WorkerConnections(ChannelOptions channel, Tracer tracer = {},
+                             SharingOptions sharing = {});
 
   // Errors: InvalidArgument if `address` is not one.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
@@ -80,6 +86,7 @@ class WorkerConnections {
  private:
   const ChannelOptions channel_;
   const Tracer tracer_;
+  const SharingOptions sharing_;
   Mutex mutex_;
   std::map<std::tuple<std::string, std::string, int64_t>,
            std::shared_ptr<WorkerConnection>>

@@ -99,13 +99,19 @@ class Pool {
     left_.Wait(lock, alone);
   }
 
+  void Rest() { rests_.fetch_add(1, std::memory_order_relaxed); }
+
  private:
   void Help() {
+    uint64_t rests = rests_;
     MutexLock lock(mutex_);
     while (true) {
       if (loops_.empty() && !stopping_) {
         lock.Unlock();
-        SpinUntil([this] { return open_.load(std::memory_order_relaxed) > 0; });
+        SpinUntil([this, rests] {
+          return open_.load(std::memory_order_relaxed) > 0 ||
+                 rests_.load(std::memory_order_relaxed) != rests;
+        });
         lock.Lock();
         ++sleeping_;
         came_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -116,6 +122,8 @@ class Pool {
       if (stopping_) return;
       Loop& loop = *loops_[turn_++ % loops_.size()];
       ++loop.helpers;
+      // Whose loop this is may rest as soon as it is through.
+      rests = rests_;
       lock.Unlock();
       loop.Run();
       lock.Lock();
@@ -137,7 +145,8 @@ class Pool {
   CondVar left_;  // helpers of loops
   // With tiles that nobody has taken.
   std::vector<Loop*> loops_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<size_t> open_ = 0;  // of loops_, for those who only look
+  std::atomic<size_t> open_ = 0;     // of loops_, for those who only look
+  std::atomic<uint64_t> rests_ = 0;  // so often was it said
   size_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -169,6 +178,14 @@ class Pools {
     return *pool;
   }
 
+  // That of the calling thread, if there is one. Others may be setting threads.
+  void Rest() {
+    const int niceness = ThreadNiceness();
+    MutexLock lock(mutex_);
+    const auto found = pools_.find(niceness);
+    if (found != pools_.end()) found->second->Rest();
+  }
+
  private:
   std::atomic<int> threads_ = 1;
   Mutex mutex_;
@@ -190,5 +207,7 @@ void ParallelFor(int64_t tiles, absl::FunctionRef<void(int64_t)> body) {
   Pools::Get().Mine().Run(loop);
   if (loop.no_memory) throw std::bad_alloc();
 }
+
+void RestHelpers() { Pools::Get().Rest(); }
 
 }  // namespace gshard

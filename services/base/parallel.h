@@ -30,6 +30,12 @@ int ComputeThreads();
 // throws nothing but std::bad_alloc, which is thrown again here.
 void ParallelFor(int64_t tiles, absl::FunctionRef<void(int64_t)> body);
 
+// The calling thread is about to wait for something else than a loop, such as
+// another process: threads of the pool that look for its next loop sleep at
+// once, instead of a little later. So they leave the core to whoever is waited
+// for.
+void RestHelpers();
+
 // Calls body(begin, end) for chunks of [0, size), each of `chunk` but the last.
 inline void ParallelForChunks(int64_t size, int64_t chunk,
                               absl::FunctionRef<void(int64_t, int64_t)> body) {

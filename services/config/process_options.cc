@@ -98,6 +98,11 @@ void AddMemberFlags(Flags& flags, ProcessOptions* options) {
   flags.Integer("training_share", &options->training_share, 1, 50,
                 "percent of a core that training gets while translations want "
                 "all of it; what they leave it gets anyway");
+  flags.Integer("shared_memory_mib", &options->shared_memory_mib, 0, 1 << 20,
+                "MiB of memory that may be shared with peers on this machine, "
+                "so that rows for experts and back go around the kernel: some "
+                "2 for each connection between a router and an expert worker; "
+                "others, or all if it is 0, use sockets");
 }
 
 void ApplyLogLevel(const ProcessOptions& options) {

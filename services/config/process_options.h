@@ -55,7 +55,8 @@ struct ProcessOptions {
   std::string advertise = {};  // empty: see AdvertisedAddress
   std::string name = {};       // empty: see MemberName
   int64_t lease_ms = 5000;
-  int64_t training_share = 12;  // percent
+  int64_t training_share = 12;     // percent
+  int64_t shared_memory_mib = 64;  // see SharingOptions; 0: none
 };
 
 // Declares --otlp_endpoint, --otlp_headers_file and --trace_sample_ratio.
@@ -69,7 +70,8 @@ void AddTraceFlags(Flags& flags, TraceOptions* options);
 // must outlive `flags`.
 void AddProcessFlags(Flags& flags, ProcessOptions* options);
 
-// Declares --coordinator, --advertise, --name, --lease_ms and --training_share.
+// Declares --coordinator, --advertise, --name, --lease_ms, --training_share and
+// --shared_memory_mib.
 void AddMemberFlags(Flags& flags, ProcessOptions* options);
 
 // Makes options.log_level the process's.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/exchange/segment_calls.h"
 
@@ -66,6 +67,7 @@ absl::StatusOr<std::vector<Tensor>> ExchangeCall::Run() {
     if (!answered_[e]) experts.push_back(static_cast<int32_t>(e));
   }
   RETURN_IF_ERROR(Send(experts, absl::OkStatus()));
+  if (open_ > 0) RestHelpers();
   while (open_ > 0) {
     auto replies = mailbox_->WaitUntil(std::min(NextWakeup(), run_.deadline));
     if (!replies.has_value()) {

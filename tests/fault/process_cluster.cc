@@ -79,6 +79,8 @@ void ProcessCluster::Start(const std::string& name) {
   }
   if (links_.count(name + "-calls") > 0) {
     argv.push_back(absl::StrCat("--advertise=unix:", Path(name + "-calls")));
+    // The link is a network, which no memory leads around.
+    argv.push_back("--shared_memory_mib=0");
   }
   auto child = ChildProcess::Start(name, argv, Path(name + ".log"));
   CHECK(child.ok());

@@ -25,7 +25,7 @@ class ProcessCluster {
  public:
   enum class Wires {
     // Each member reaches the coordinator by a link of its own, and routers
-    // reach each worker by one.
+    // reach each worker by one, as if each were a machine of its own.
     kLinks,
     // By their sockets, as under `gshard up`: what a paused process does not
     // read, nobody reads in its place.

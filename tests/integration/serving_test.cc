@@ -136,6 +136,12 @@ TEST_F(ServingTest, AbandonedCallsLeaveNothingBehind) {
   })) << cluster.router(0).Metrics();
   // And the slots are free for others.
   EXPECT_OK(Translate(cluster, Request()));
+  // All rows went around the sockets.
+  for (const std::string& metrics :
+       {cluster.router(0).Metrics(), cluster.worker(0).Metrics()}) {
+    EXPECT_THAT(metrics,
+                ::testing::Not(HasSubstr("gshard_shared_memory_bytes 0\n")));
+  }
 }
 
 TEST_F(ServingTest, LosingTheWorkersIsUnavailableAndTheRouterLivesOn) {

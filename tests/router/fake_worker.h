@@ -21,6 +21,7 @@
 #include "services/rpc/client/channel.h"
 #include "services/rpc/server/server.h"
 #include "services/rpc/server/server_stream.h"
+#include "services/rpc/shared/shared_stream.h"
 #include "services/rpc/wire/status.h"
 #include "services/segments/segment_host.h"
 #include "tests/testing/status_matchers.h"
@@ -34,10 +35,11 @@ class FakeWorker {
       std::function<void(const std::string& parameter, Tensor gradient)>;
 
   FakeWorker(const std::vector<Segment>& segments, TensorMap parameters,
-             OnGradient on_gradient = nullptr)
+             OnGradient on_gradient = nullptr,
+             const SharingOptions& sharing = {})
       : state_(std::make_shared<State>(segments, std::move(parameters),
                                        std::move(on_gradient))),
-        service_(state_) {
+        service_(state_, sharing) {
     server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
     EXPECT_OK(server_.Start());
   }
@@ -168,20 +170,23 @@ class FakeWorker {
       : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
             v1::ExpertWorkerService::Service> {
    public:
-    explicit Service(std::shared_ptr<State> state) : state_(std::move(state)) {}
+    Service(std::shared_ptr<State> state, SharingOptions sharing)
+        : state_(std::move(state)), sharing_(std::move(sharing)) {}
 
     grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
         grpc::CallbackServerContext* context) override {
+      const auto make_reader = [this](Sender sender) {
+        std::lock_guard<std::mutex> lock(state_->mutex);
+        ++state_->streams;
+        return std::make_unique<Reader>(state_, std::move(sender));
+      };
       return ServeStream<ExpertFrame, ExpertFrame>(
-          context, [this](Sender sender) {
-            std::lock_guard<std::mutex> lock(state_->mutex);
-            ++state_->streams;
-            return std::make_unique<Reader>(state_, std::move(sender));
-          });
+          context, AcceptSharedMemory(make_reader, sharing_));
     }
 
    private:
     const std::shared_ptr<State> state_;
+    const SharingOptions sharing_;
   };
 
   // A new one each time.

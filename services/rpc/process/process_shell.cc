@@ -45,6 +45,8 @@ ProcessShell::ProcessShell(const ProcessOptions& options,
     : options_(options),
       role_(role),
       build_version_(build_version),
+      sharing_{.account = options_.shared_memory_mib << 20,
+               .patience = Silence(options_)},
       metrics_(role_, build_version_),
       server_(std::make_unique<ServerShell>(ServerOptionsOf(options_))) {
   metrics_.AddCallbackGauge("gshard_tensor_bytes", "Memory of tensors in use.",
@@ -52,6 +54,9 @@ ProcessShell::ProcessShell(const ProcessOptions& options,
   metrics_.AddCallbackGauge("gshard_tensor_cached_bytes",
                             "Memory that is kept for tensors to come.",
                             [] { return GetBufferUsage().cached_bytes; });
+  metrics_.AddCallbackGauge("gshard_shared_memory_bytes",
+                            "Memory that is shared with peers on this machine.",
+                            [this] { return sharing_.account.used(); });
   server_->AddMetrics(metrics_);
   server_->UseTracer(tracer_);
   server_->OnDrain([this] { Finish(grace_); });

@@ -26,6 +26,7 @@
 #include "services/rpc/process/span_collector.h"
 #include "services/rpc/security/security.h"
 #include "services/rpc/server/server.h"
+#include "services/rpc/shared/shared_stream.h"
 #include "services/rpc/wire/tracer.h"
 #include "services/trace/span_exporter.h"
 
@@ -116,6 +117,8 @@ class ProcessShell {
   const std::shared_ptr<Security>& security() const { return security_; }
   // Of a channel to another process of the system; from Prepare() on.
   ChannelOptions PeerChannelOptions() const;
+  // For streams with peers on this machine.
+  const SharingOptions& sharing() const { return sharing_; }
 
  private:
   void StartTracing(SpanCollector collector);
@@ -130,6 +133,7 @@ class ProcessShell {
   const ProcessOptions options_;
   const std::string role_;
   const std::string build_version_;
+  const SharingOptions sharing_;
   gshard::Metrics metrics_;
   const Tracer tracer_ = Tracer::Create();
   std::shared_ptr<SpanExporter> exporter_;  // null: no collector

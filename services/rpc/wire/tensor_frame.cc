@@ -80,11 +80,7 @@ absl::StatusOr<Extent> ParseHeader(grpc::ByteBuffer& buffer,
     }
     if (tag >> 3 == kHeaderField) {
       header_bytes += size;
-      if (header_bytes > limits.max_header_bytes) {
-        return absl::ResourceExhaustedError(absl::StrCat(
-            "a frame's header may have at most ", limits.max_header_bytes,
-            " bytes, got ", header_bytes));
-      }
+      RETURN_IF_ERROR(CheckHeaderBytes(header_bytes, limits));
       const CodedInputStream::Limit limit = in.PushLimit(size);
       if (!header.MergePartialFromCodedStream(&in) ||
           !in.ConsumedEntireMessage()) {
@@ -201,57 +197,78 @@ grpc::ByteBuffer EncodeParts(const google::protobuf::MessageLite& header,
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+absl::Status CheckFrameBytes(size_t bytes, const FrameLimits& limits) {
+  if (bytes <= limits.max_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "a frame may have at most ", limits.max_bytes, " bytes, got ", bytes));
+}
+
+absl::Status CheckHeaderBytes(size_t bytes, const FrameLimits& limits) {
+  if (bytes <= limits.max_header_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a frame's header may have at most ",
+                   limits.max_header_bytes, " bytes, got ", bytes));
+}
+
+absl::StatusOr<std::vector<size_t>> CheckedTensorPlaces(
+    const TensorHeaders& headers, size_t payload_bytes,
+    const FrameLimits& limits) {
+  if (headers.size() > limits.max_tensors) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a frame may have at most ", limits.max_tensors,
+                     " tensors, got ", headers.size()));
+  }
+  std::vector<size_t> places;
+  places.reserve(headers.size());
+  size_t expected = 0;
+  for (const v1::TensorHeader& tensor : headers) {
+    ASSIGN_OR_RETURN(const size_t bytes,
+                     CheckedTensorBytes(tensor, limits.max_rank));
+    places.push_back(AlignUp(expected));
+    if (places.back() > payload_bytes ||
+        bytes > payload_bytes - places.back()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the payload has ", payload_bytes, " bytes, but tensor \"",
+          tensor.name(), "\" has ", bytes, " from byte ", places.back()));
+    }
+    expected = places.back() + bytes;
+  }
+  if (expected != payload_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the payload has ", payload_bytes,
+                     " bytes, its tensors have ", expected));
+  }
+  return places;
+}
+
+std::vector<Tensor> WrapTensors(const TensorHeaders& headers,
+                                const std::vector<size_t>& places,
+                                const std::shared_ptr<std::byte>& payload) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(headers.size());
+  for (int i = 0; i < headers.size(); ++i) {
+    const v1::TensorHeader& tensor = headers[i];
+    tensors.push_back(
+        Tensor::Wrap(static_cast<ElementType>(tensor.element_type()),
+                     Dims(tensor.dims().begin(), tensor.dims().end()),
+                     payload.get() + places[i], payload));
+  }
+  return tensors;
+}
+
 absl::StatusOr<std::vector<Tensor>> DecodeParts(
     grpc::ByteBuffer buffer, const FrameLimits& limits,
     google::protobuf::MessageLite& header,
     const TensorHeaders& tensor_headers) {
-  if (buffer.Length() > limits.max_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a frame may have at most ", limits.max_bytes,
-                     " bytes, got ", buffer.Length()));
-  }
+  RETURN_IF_ERROR(CheckFrameBytes(buffer.Length(), limits));
   ASSIGN_OR_RETURN(const Extent payload, ParseHeader(buffer, limits, header));
-  if (tensor_headers.size() > limits.max_tensors) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a frame may have at most ", limits.max_tensors,
-                     " tensors, got ", tensor_headers.size()));
-  }
-
   // The header is believed once it agrees with the bytes that are there; only
   // then is memory taken.
-  std::vector<size_t> offsets;
-  offsets.reserve(tensor_headers.size());
-  size_t expected = 0;
-  for (const v1::TensorHeader& tensor : tensor_headers) {
-    ASSIGN_OR_RETURN(const size_t bytes,
-                     CheckedTensorBytes(tensor, limits.max_rank));
-    offsets.push_back(AlignUp(expected));
-    if (offsets.back() > payload.size ||
-        bytes > payload.size - offsets.back()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the payload has ", payload.size, " bytes, but tensor \"",
-          tensor.name(), "\" has ", bytes, " from byte ", offsets.back()));
-    }
-    expected = offsets.back() + bytes;
-  }
-  if (expected != payload.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the payload has ", payload.size,
-                     " bytes, its tensors have ", expected));
-  }
-
-  std::shared_ptr<std::byte> memory = AllocateBuffer(payload.size);
+  ASSIGN_OR_RETURN(const std::vector<size_t> places,
+                   CheckedTensorPlaces(tensor_headers, payload.size, limits));
+  const std::shared_ptr<std::byte> memory = AllocateBuffer(payload.size);
   RETURN_IF_ERROR(CopyPayload(buffer, payload, memory.get()));
-  std::vector<Tensor> tensors;
-  tensors.reserve(tensor_headers.size());
-  for (int i = 0; i < tensor_headers.size(); ++i) {
-    const v1::TensorHeader& tensor = tensor_headers[i];
-    tensors.push_back(
-        Tensor::Wrap(static_cast<ElementType>(tensor.element_type()),
-                     Dims(tensor.dims().begin(), tensor.dims().end()),
-                     memory.get() + offsets[i], memory));
-  }
-  return tensors;
+  return WrapTensors(tensor_headers, places, memory);
 }
 
 }  // namespace gshard

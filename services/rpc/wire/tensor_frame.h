@@ -19,6 +19,7 @@
 #include <grpcpp/support/byte_buffer.h>
 
 #include <cstddef>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,21 @@ grpc::ByteBuffer EncodeParts(const google::protobuf::MessageLite& header,
                              const std::vector<Tensor>& tensors);
 
 using TensorHeaders = google::protobuf::RepeatedPtrField<v1::TensorHeader>;
+
+// Errors: ResourceExhausted.
+absl::Status CheckFrameBytes(size_t bytes, const FrameLimits& limits);
+absl::Status CheckHeaderBytes(size_t bytes, const FrameLimits& limits);
+
+// Where each tensor begins in a payload of so many bytes. Errors: as
+// DecodeFrame().
+absl::StatusOr<std::vector<size_t>> CheckedTensorPlaces(
+    const TensorHeaders& headers, size_t payload_bytes,
+    const FrameLimits& limits);
+
+// The tensors of such a payload, which share its memory.
+std::vector<Tensor> WrapTensors(const TensorHeaders& headers,
+                                const std::vector<size_t>& places,
+                                const std::shared_ptr<std::byte>& payload);
 
 absl::StatusOr<std::vector<Tensor>> DecodeParts(
     grpc::ByteBuffer buffer, const FrameLimits& limits,

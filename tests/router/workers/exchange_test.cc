@@ -1,6 +1,6 @@
 // What every exchange promises, however calls get to workers and whatever
-// becomes of those that fail: in process and over gRPC, in training and in
-// serving.
+// becomes of those that fail: in process, over gRPC and through shared memory,
+// in training and in serving.
 
 #include <chrono>
 #include <deque>
@@ -131,10 +131,12 @@ class LocalTestWorker final : public TestWorker {
 class GrpcTestWorker final : public TestWorker {
  public:
   GrpcTestWorker(const std::string& name, const std::vector<Segment>& segments,
-                 TensorMap parameters, FakeWorker::OnGradient on_gradient)
-      : worker_(segments, std::move(parameters), std::move(on_gradient)),
-        connection_(
-            std::make_shared<WorkerConnection>(name, worker_.Channel())) {}
+                 TensorMap parameters, FakeWorker::OnGradient on_gradient,
+                 const SharingOptions& sharing)
+      : worker_(segments, std::move(parameters), std::move(on_gradient),
+                sharing),
+        connection_(std::make_shared<WorkerConnection>(
+            name, worker_.Channel(), StreamOptions(), Tracer(), sharing)) {}
 
   std::shared_ptr<WorkerStub> stub() override { return connection_; }
   void Instead(OnCall on_call) override {
@@ -167,7 +169,7 @@ class GrpcTestWorker final : public TestWorker {
   std::shared_ptr<WorkerConnection> connection_;  // goes before the worker
 };
 
-enum class Transport { kLocal, kGrpc };
+enum class Transport { kLocal, kGrpc, kShared };
 enum class Policy { kTraining, kServing };
 
 class ExchangeTest
@@ -229,7 +231,7 @@ class ExchangeTest
               name, roles_.segments, share, on_gradient));
         } else {
           workers_.push_back(std::make_unique<GrpcTestWorker>(
-              name, roles_.segments, share, on_gradient));
+              name, roles_.segments, share, on_gradient, sharing_));
         }
         group->holdings.push_back({name, "s", held, workers_.back()->stub()});
         workers_.back()->stub()->state().Health([](WorkerHealth& health) {
@@ -294,6 +296,9 @@ class ExchangeTest
   TensorMap inputs_;
   Metrics process_metrics_{"router", "test"};
   ExchangeMetrics metrics_{process_metrics_};
+  const SharingOptions sharing_{
+      .account =
+          std::get<0>(GetParam()) == Transport::kShared ? int64_t{1} << 30 : 0};
   std::mutex mutex_;
   TensorMap gradients_;                 // guarded by mutex_
   ExpertExchange* exchange_ = nullptr;  // guarded by mutex_
@@ -451,17 +456,21 @@ TEST_P(ExchangeTest, SlicesAreAddedInTheirOrder) {
   ExpectNothingLeft();
 }
 
+std::string NameOf(
+    const ::testing::TestParamInfo<ExchangeTest::ParamType>& info) {
+  static constexpr const char* kTransports[] = {"InProcess", "OverGrpc",
+                                                "Shared"};
+  const auto [transport, policy] = info.param;
+  return std::string(kTransports[static_cast<int>(transport)]) +
+         (policy == Policy::kTraining ? "InTraining" : "InServing");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, ExchangeTest,
-    ::testing::Combine(::testing::Values(Transport::kLocal, Transport::kGrpc),
+    ::testing::Combine(::testing::Values(Transport::kLocal, Transport::kGrpc,
+                                         Transport::kShared),
                        ::testing::Values(Policy::kTraining, Policy::kServing)),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param) == Transport::kLocal
-                             ? "InProcess"
-                             : "OverGrpc") +
-             (std::get<1>(info.param) == Policy::kTraining ? "InTraining"
-                                                           : "InServing");
-    });
+    NameOf);
 
 }  // namespace
 }  // namespace gshard

@@ -57,6 +57,16 @@ TEST_P(ParallelTest, AllThreadsTakePart) {
   EXPECT_TRUE(threads.contains(std::this_thread::get_id()));
 }
 
+// Helpers that were told to rest come back for the next loop.
+TEST_P(ParallelTest, AllThreadsTakePartAfterARest) {
+  RestHelpers();  // before there is a pool, too
+  for (int round = 0; round < 200; ++round) {
+    std::latch all(GetParam());
+    ParallelFor(GetParam(), [&](int64_t) { all.arrive_and_wait(); });
+    RestHelpers();
+  }
+}
+
 TEST_P(ParallelTest, ALoopInABodyRunsOnItsThread) {
   ParallelFor(16, [](int64_t) {
     const auto thread = std::this_thread::get_id();

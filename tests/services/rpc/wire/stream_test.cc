@@ -1,4 +1,5 @@
-// Streams of frames and of messages, client and server together.
+// Streams of frames and of messages, client and server together: what every
+// transport promises.
 
 #include "services/rpc/wire/stream.h"
 
@@ -6,13 +7,10 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <condition_variable>
-#include <deque>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,6 +21,9 @@
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/server/server.h"
 #include "services/rpc/server/server_stream.h"
+#include "services/rpc/shared/shared_memory.h"
+#include "services/rpc/shared/shared_stream.h"
+#include "tests/services/rpc/stream_log.h"
 #include "tests/testing/deaf_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -37,108 +38,38 @@ using ::testing::HasSubstr;
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
 constexpr char kJoin[] = "/gshard.v1.CoordinatorService/Join";
 
-// What happened on one side of a stream. Handlers share it: a server's may end
-// after Drain() has returned.
-template <typename In, typename Out>
-class Log {
- public:
-  using Sender = std::shared_ptr<StreamSender<Out>>;
-  using Reaction = std::function<void(const Sender&, const In&)>;
+enum class Transport { kInProcess, kUnixSocket, kSharedMemory, kSharedByTcp };
 
-  explicit Log(Reaction reaction = nullptr) {
-    state_->reaction = std::move(reaction);
-  }
+bool Shares(Transport transport) {
+  return transport == Transport::kSharedMemory ||
+         transport == Transport::kSharedByTcp;
+}
 
-  // Handlers that write to this log.
-  StreamHandlerFactory<In, Out> Factory() {
-    return [state = state_](Sender sender) {
-      {
-        std::lock_guard<std::mutex> lock(state->mutex);
-        state->sender = sender;
-        state->changed.notify_all();
-      }
-      return std::make_unique<Handler>(state, sender);
-    };
-  }
-
-  Sender WaitForSender() {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait(lock, [this] { return state_->sender != nullptr; });
-    return state_->sender;
-  }
-  In WaitForMessage() {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait(
-        lock, [this] { return !state_->messages.empty() || state_->end; });
-    if (state_->messages.empty()) {
-      ADD_FAILURE() << "the stream ended: " << state_->end->ToString();
-      return In();
-    }
-    In message = std::move(state_->messages.front());
-    state_->messages.pop_front();
-    return message;
-  }
-  absl::Status WaitForEnd() {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait(lock, [this] { return state_->end.has_value(); });
-    return *state_->end;
-  }
-
- private:
-  struct State {
-    Reaction reaction;
-    std::mutex mutex;
-    std::condition_variable changed;
-    Sender sender;
-    std::deque<In> messages;
-    std::optional<absl::Status> end;
-  };
-
-  class Handler final : public StreamHandler<In> {
-   public:
-    Handler(std::shared_ptr<State> state, Sender sender)
-        : state_(std::move(state)), sender_(std::move(sender)) {}
-
-    void OnMessage(In message) override {
-      if (state_->reaction) state_->reaction(sender_, message);
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      EXPECT_FALSE(state_->end.has_value());
-      state_->messages.push_back(std::move(message));
-      state_->changed.notify_all();
-    }
-    void OnEnd(const absl::Status& status) override {
-      std::lock_guard<std::mutex> lock(state_->mutex);
-      EXPECT_FALSE(state_->end.has_value());
-      state_->end = status;
-      state_->changed.notify_all();
-    }
-
-   private:
-    const std::shared_ptr<State> state_;
-    const Sender sender_;
-  };
-
-  const std::shared_ptr<State> state_ = std::make_shared<State>();
-};
-
-using FrameLog = Log<ExpertFrame, ExpertFrame>;
+// What either process may share.
+SharingOptions Sharing(Transport transport) {
+  // Larger frames of these tests pass in parts.
+  return {.account = Shares(transport) ? int64_t{1} << 30 : 0,
+          .ring_bytes = kMinRingBytes};
+}
 
 class RunService final
     : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
           v1::ExpertWorkerService::Service> {
  public:
-  RunService(FrameLog* log, StreamOptions options)
-      : log_(log), options_(options) {}
+  RunService(FrameLog* log, StreamOptions options, SharingOptions sharing)
+      : log_(log), options_(options), sharing_(std::move(sharing)) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Run(
       grpc::CallbackServerContext* context) override {
-    return ServeStream<ExpertFrame, ExpertFrame>(context, log_->Factory(),
-                                                 options_);
+    return ServeStream<ExpertFrame, ExpertFrame>(
+        context, AcceptSharedMemory(log_->Factory(), sharing_, options_),
+        options_);
   }
 
  private:
   FrameLog* const log_;
   const StreamOptions options_;
+  const SharingOptions sharing_;
 };
 
 ExpertFrame MakeFrame(uint64_t call_id, Dims dims = {4, 3}) {
@@ -154,8 +85,7 @@ void Echo(const FrameLog::Sender& sender, const ExpertFrame& frame) {
   EXPECT_OK(sender->Send(std::move(reply)));
 }
 
-// Over an in-process channel (false) and a unix socket (true).
-class StreamTest : public ::testing::TestWithParam<bool> {
+class StreamTest : public ::testing::TestWithParam<Transport> {
  protected:
   StreamTest() {
     char name[] = "/tmp/gshard_stream_XXXXXX";
@@ -167,33 +97,51 @@ class StreamTest : public ::testing::TestWithParam<bool> {
   }
 
   void StartServer(FrameLog* log, const StreamOptions& options = {}) {
-    service_ = std::make_unique<RunService>(log, options);
-    server_ = std::make_unique<ServerShell>(ServerOptions{
-        .address = GetParam() ? "unix:" + directory_ + "/s" : ""});
+    service_ = std::make_unique<RunService>(log, options, sharing_);
+    std::string address;
+    if (GetParam() == Transport::kSharedByTcp) {
+      address = "127.0.0.1:0";
+    } else if (GetParam() != Transport::kInProcess) {
+      address = "unix:" + directory_ + "/s";
+    }
+    server_ = std::make_unique<ServerShell>(ServerOptions{.address = address});
     server_->AddService(service_.get(),
                         v1::ExpertWorkerService::service_full_name());
     ASSERT_OK(server_->Start());
-    if (GetParam()) {
-      ASSERT_OK_AND_ASSIGN(channel_, CreateChannel(server_->address()));
-    } else {
+    if (address.empty()) {
       channel_ = server_->InProcessChannel();
+    } else {
+      ASSERT_OK_AND_ASSIGN(channel_, CreateChannel(server_->address()));
     }
   }
 
-  FrameLog::Sender Open(FrameLog* log) {
-    return OpenStream<ExpertFrame, ExpertFrame>(channel_, kRun, log->Factory());
+  FrameLog::Sender Open(FrameLog* log, const StreamOptions& options = {},
+                        std::optional<milliseconds> timeout = std::nullopt) {
+    OpenStream<ExpertFrame, ExpertFrame>(
+        channel_, kRun, OfferSharedMemory(log->Factory(), sharing_, options),
+        options, timeout);
+    return log->WaitForSender();
   }
 
+  const SharingOptions sharing_ = Sharing(GetParam());
   std::string directory_;
   std::unique_ptr<RunService> service_;
   std::unique_ptr<ServerShell> server_;
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Transports, StreamTest, ::testing::Bool(),
-                         [](const auto& info) {
-                           return info.param ? "UnixSocket" : "InProcess";
-                         });
+std::string NameOf(const ::testing::TestParamInfo<Transport>& info) {
+  static constexpr const char* kNames[] = {"InProcess", "UnixSocket",
+                                           "SharedMemory", "SharedByTcp"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, StreamTest,
+                         ::testing::Values(Transport::kInProcess,
+                                           Transport::kUnixSocket,
+                                           Transport::kSharedMemory,
+                                           Transport::kSharedByTcp),
+                         NameOf);
 
 TEST_P(StreamTest, CarriesFramesBothWaysAndEndsInOrder) {
   FrameLog server(Echo), client;
@@ -290,7 +238,7 @@ TEST_P(StreamTest, TheServerMayCancel) {
 TEST_P(StreamTest, AFrameThatCannotBeDecodedEndsTheStreamWithTheReason) {
   FrameLog server;
   StartServer(&server);
-  Log<v1::ExpertFrame, v1::ExpertFrame> client;
+  StreamLog<v1::ExpertFrame, v1::ExpertFrame> client;
   const auto sender = OpenStream<v1::ExpertFrame, v1::ExpertFrame>(
       channel_, kRun, client.Factory());
   v1::ExpertFrame bad;
@@ -309,8 +257,7 @@ TEST_P(StreamTest, TheClientDoesNotTrustTheServerEither) {
   StartServer(&server);
   StreamOptions options;
   options.frame_limits.max_bytes = 100;
-  const auto sender = OpenStream<ExpertFrame, ExpertFrame>(
-      channel_, kRun, client.Factory(), options);
+  const auto sender = Open(&client, options);
   ASSERT_OK(sender->Send(MakeFrame(1, {100})));
   EXPECT_THAT(client.WaitForEnd(),
               StatusIs(absl::StatusCode::kResourceExhausted,
@@ -337,8 +284,7 @@ TEST_P(StreamTest, TheEndOfTheServerEndsTheStream) {
 TEST_P(StreamTest, ATimeoutEndsTheStream) {
   FrameLog server, client;
   StartServer(&server);
-  OpenStream<ExpertFrame, ExpertFrame>(channel_, kRun, client.Factory(), {},
-                                       milliseconds(20));
+  Open(&client, {}, milliseconds(20));
   EXPECT_THAT(client.WaitForEnd(),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("")));
 }
@@ -391,7 +337,7 @@ class JoinService final
     : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
  public:
-  explicit JoinService(Log<v1::JoinRequest, v1::JoinResponse>* log)
+  explicit JoinService(StreamLog<v1::JoinRequest, v1::JoinResponse>* log)
       : log_(log) {}
 
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Join(
@@ -401,11 +347,11 @@ class JoinService final
   }
 
  private:
-  Log<v1::JoinRequest, v1::JoinResponse>* const log_;
+  StreamLog<v1::JoinRequest, v1::JoinResponse>* const log_;
 };
 
 TEST(MessageStreamTest, CarriesMessages) {
-  Log<v1::JoinRequest, v1::JoinResponse> coordinator(
+  StreamLog<v1::JoinRequest, v1::JoinResponse> coordinator(
       [](const auto& sender, const v1::JoinRequest& request) {
         v1::JoinResponse response;
         response.mutable_accepted()->set_lease_ms(
@@ -416,7 +362,7 @@ TEST(MessageStreamTest, CarriesMessages) {
   ServerShell server({});
   server.AddService(&service, v1::CoordinatorService::service_full_name());
   ASSERT_OK(server.Start());
-  Log<v1::JoinResponse, v1::JoinRequest> member;
+  StreamLog<v1::JoinResponse, v1::JoinRequest> member;
   const auto channel = server.InProcessChannel();
   const auto sender = OpenStream<v1::JoinRequest, v1::JoinResponse>(
       channel, kJoin, member.Factory());
@@ -460,12 +406,12 @@ TEST(MessageStreamTest, EndsThoughThePeerTakesNothing) {
 }
 
 TEST(MessageStreamTest, WhatIsNoMessageEndsTheStreamWithTheReason) {
-  Log<v1::JoinRequest, v1::JoinResponse> coordinator;
+  StreamLog<v1::JoinRequest, v1::JoinResponse> coordinator;
   JoinService service(&coordinator);
   ServerShell server({});
   server.AddService(&service, v1::CoordinatorService::service_full_name());
   ASSERT_OK(server.Start());
-  Log<v1::JoinResponse, v1::Segment> member;
+  StreamLog<v1::JoinResponse, v1::Segment> member;
   const auto channel = server.InProcessChannel();
   const auto sender = OpenStream<v1::Segment, v1::JoinResponse>(
       channel, kJoin, member.Factory());
