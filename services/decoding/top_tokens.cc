@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "services/ops/exp.h"
@@ -11,6 +12,9 @@ namespace gshard {
 namespace {
 
 constexpr int64_t kLanes = 16;
+
+// Logits whose maximum is kept, so that few are looked at again.
+constexpr int64_t kBlock = 256;
 
 GSHARD_SIMD
 float Maximum(const float* logits, int64_t size) {
@@ -41,17 +45,14 @@ float SumOfExp(const float* logits, int64_t size, float maximum) {
   return static_cast<float>(sum);
 }
 
-// The first logit from `from` on that may be above the bound: those before are
-// not.
-GSHARD_SIMD
-int64_t SkipBelow(const float* logits, int64_t from, int64_t size,
-                  float bound) {
-  for (; from + kLanes <= size; from += kLanes) {
-    int32_t above = 0;
-    for (int64_t l = 0; l < kLanes; ++l) above |= logits[from + l] > bound;
-    if (above != 0) break;
+// What at least `count` logits are not below, of those with these maxima.
+float BoundOf(std::vector<float> maxima, size_t count) {
+  if (count == 0 || maxima.size() < count) {
+    return -std::numeric_limits<float>::infinity();
   }
-  return from;
+  const auto last = maxima.begin() + static_cast<int64_t>(count) - 1;
+  std::nth_element(maxima.begin(), last, maxima.end(), std::greater<>());
+  return *last;
 }
 
 }  // namespace
@@ -60,7 +61,12 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
                                   absl::Span<const int32_t> never,
                                   absl::Span<const int32_t> also) {
   const int64_t V = static_cast<int64_t>(logits.size());
-  const float maximum = Maximum(logits.data(), V);
+  if (V == 0) return {};
+  std::vector<float> maxima;  // of each block
+  for (int64_t v = 0; v < V; v += kBlock) {
+    maxima.push_back(Maximum(&logits[v], std::min(kBlock, V - v)));
+  }
+  const float maximum = *std::max_element(maxima.begin(), maxima.end());
   const float log_sum = std::log(SumOfExp(logits.data(), V, maximum));
   // One that is no number spoils the sum.
   if (!std::isfinite(log_sum)) return {};
@@ -73,10 +79,15 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
   };
   std::vector<TokenScore> best;
   best.reserve(count + 1);
+  const float bound = BoundOf(maxima, count + never.size());
   float worst = -std::numeric_limits<float>::infinity();
   for (int64_t v = 0; v < V; ++v) {
-    if (v % kLanes == 0) v = SkipBelow(logits.data(), v, V, worst);
-    if (v == V || !(logits[v] > worst)) continue;
+    const float most = maxima[v / kBlock];
+    if (v % kBlock == 0 && (most < bound || !(most > worst))) {
+      v += kBlock - 1;
+      continue;
+    }
+    if (logits[v] < bound || !(logits[v] > worst)) continue;
     const int32_t token = static_cast<int32_t>(v);
     if (std::find(never.begin(), never.end(), token) != never.end()) continue;
     best.push_back({token, logits[v]});

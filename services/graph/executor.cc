@@ -122,13 +122,13 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
   // Of another type than is wanted, which the caller refuses.
   if (tensor.type() != wanted) return tensor;
   if (tensor.panel_rows() == 0 && wanted != ElementType::kInt8) return tensor;
-  if (form.in_panels() && tensor.rank() > form.batch_dims + form.row_dims &&
+  if (form.row_dims > 0 && tensor.rank() > form.batch_dims + form.row_dims &&
       tensor.panel_rows() == form.RowsOf(tensor.dims())) {
     return tensor;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("parameter '", step.name, "': expected ",
-                   form.in_panels() ? "panels of other rows" : "no panels",
+                   form.row_dims > 0 ? "panels of other rows" : "no panels",
                    ", got panels of ", tensor.panel_rows(), " rows"));
 }
 

@@ -13,8 +13,11 @@ namespace {
 WeightForm FormOfOperand(const Node& node, size_t operand, ElementType type) {
   const WeightForm row_major{.type = type};
   const bool is_int8 = type == ElementType::kInt8;
-  if (is_int8 && operand == 0 && node.op->name == "embedding") {
-    return {.row_dims = 1, .transposed = true, .type = type};
+  if (operand == 0 && node.op->name == "embedding") {
+    return {.row_dims = 1,
+            .transposed = true,
+            .type = type,
+            .only_looked_up = !is_int8};
   }
   if (operand != 1) return row_major;
   if (node.op->name == "ragged_dot") {
@@ -24,16 +27,18 @@ WeightForm FormOfOperand(const Node& node, size_t operand, ElementType type) {
   const auto spec = ParseEinsum(StringAttribute(node.attributes, "equation"));
   if (!spec.ok()) return row_major;
   const MatrixOfB matrix = MatrixOf(*spec);
-  if (matrix.transposed && !is_int8) return row_major;
   return {.row_dims = matrix.row_letters,
           .transposed = matrix.transposed,
           .type = type};
 }
 
 // What is used in two ways is row-major.
-void Merge(const std::string& name, const WeightForm& form, WeightForms& into) {
+void Merge(const std::string& name, WeightForm form, WeightForms& into) {
   const auto [found, added] = into.try_emplace(name, form);
-  if (!added && found->second != form) found->second = {.type = form.type};
+  WeightForm& merged = found->second;
+  form.only_looked_up &= merged.only_looked_up;
+  merged.only_looked_up = form.only_looked_up;
+  if (merged != form) merged = {.type = form.type};
 }
 
 }  // namespace

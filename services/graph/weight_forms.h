@@ -2,9 +2,10 @@
 //
 // Weights that are only ever multiplied by, always as the same matrices, may
 // lie in panels (services/ops/panel.h) from the time they are read: the
-// products are then bound by reading them, not by packing them. All others are
-// row-major. Weights of int8 are always in panels (int8_panel.h); they may also
-// be the columns of their matrices, and be looked up as such.
+// products are then bound by reading them, not by packing them. They may be
+// stored as the columns of their matrices, and be looked up as such besides.
+// All others are row-major, those that are only looked up among them. Weights
+// of int8 are always in panels (int8_panel.h).
 
 #ifndef SERVICES_GRAPH_WEIGHT_FORMS_H_
 #define SERVICES_GRAPH_WEIGHT_FORMS_H_
@@ -27,8 +28,10 @@ struct WeightForm {
   int row_dims = 0;  // 0 if row-major
   bool transposed = false;
   ElementType type = ElementType::kBFloat16;
+  // Row-major, but taken in panels as well, if they are multiplied by, too.
+  bool only_looked_up = false;
 
-  bool in_panels() const { return row_dims > 0; }
+  bool in_panels() const { return row_dims > 0 && !only_looked_up; }
   // How many matrices, and rows of each, a parameter with these dims has.
   // REQUIRES: there are as many dims.
   int64_t MatricesOf(const Dims& dims) const;

@@ -193,8 +193,7 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
   shape.b_in_panels = b.panel_rows() > 0;
   const MatrixOfB matrix = MatrixOf(spec);
   CHECK(!shape.b_in_panels ||
-        (matrix.row_letters > 0 && b.panel_rows() == shape.k &&
-         (is_int8 || !matrix.transposed)));
+        (matrix.row_letters > 0 && b.panel_rows() == shape.k));
 
   const std::string order = plan.swap ? spec.batch + spec.columns + spec.rows
                                       : spec.batch + spec.rows + spec.columns;

@@ -76,7 +76,7 @@ GSHARD_SIMD void ReluGradientRow(const float* y, const float* dy, float* out,
 GSHARD_SIMD void ReluRow(const BFloat16* x, BFloat16* out, int64_t size) {
 #pragma omp simd
   for (int64_t i = 0; i < size; ++i) {
-    out[i] = ToFloat(x[i]) < 0.0f ? BFloat16() : x[i];
+    out[i].bits = ToFloat(x[i]) < 0.0f ? 0 : x[i].bits;
   }
 }
 

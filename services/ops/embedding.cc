@@ -8,6 +8,7 @@
 #include "services/ops/cast.h"
 #include "services/ops/elementwise.h"
 #include "services/ops/int8_panel.h"
+#include "services/ops/panel.h"
 
 namespace gshard {
 
@@ -25,7 +26,8 @@ absl::Status CheckIds(const Tensor& ids, int64_t vocabulary) {
 
 Tensor Embedding(const Tensor& table, const Tensor& ids) {
   const int64_t vocabulary = table.dim(0), m = table.dim(1);
-  CHECK(table.panel_rows() == (table.type() == ElementType::kInt8 ? m : 0));
+  const bool in_panels = table.panel_rows() > 0;
+  CHECK(table.panel_rows() == (in_panels ? m : 0));
   Dims dims = ids.dims();
   dims.push_back(m);
   Tensor result(ElementType::kFloat32, dims);
@@ -34,10 +36,16 @@ Tensor Embedding(const Tensor& table, const Tensor& ids) {
     for (int64_t i = begin; i < end; ++i) {
       CHECK(id[i] >= 0 && id[i] < vocabulary);
       float* const row = result.f32() + i * m;
-      if (table.type() == ElementType::kBFloat16) {
-        CastRow(table.data<BFloat16>() + id[i] * m, row, m);
-      } else if (table.type() == ElementType::kInt8) {
+      if (table.type() == ElementType::kInt8) {
         ReadInt8Column(table.panels<int8_t>(), m, vocabulary, id[i], row);
+      } else if (table.type() == ElementType::kBFloat16) {
+        if (in_panels) {
+          ReadPanelColumn(table.panels<BFloat16>(), m, vocabulary, id[i], row);
+        } else {
+          CastRow(table.data<BFloat16>() + id[i] * m, row, m);
+        }
+      } else if (in_panels) {
+        ReadPanelColumn(table.panels<float>(), m, vocabulary, id[i], row);
       } else {
         std::memcpy(row, table.f32() + id[i] * m, m * sizeof(float));
       }

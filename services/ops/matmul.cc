@@ -245,9 +245,11 @@ void Execute(const Block& block, const T* a, const T* b, float* c) {
 
 void Multiply(const Block& block, const float* a, const float* b, float* c) {
   if (block.shape.b_in_panels) {
-    return MultiplyPanels(block.shape.m, block.shape.n, block.shape.k, a,
-                          block.a_stride, b, c, block.c_stride,
-                          block.accumulate);
+    return MultiplyPanels(
+        block.shape.m, block.shape.n, block.shape.k, a, block.a_stride, b, c,
+        block.c_stride, block.accumulate,
+        block.shape.transpose_b ? TransposedDepth(block.shape.k)
+                                : kFloat32Depth);
   }
   ThreadCache();  // sets the thread count
   if (!UseGemm(block.shape)) {
@@ -272,13 +274,13 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
   const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
   if (HasPanels<BFloat16>()) {
     if (transpose_a) return Execute(block, a, b, c);
-    if (transpose_b) {
-      return MultiplyTransposed(m, n, k, a, block.a_stride, b, block.b_stride,
-                                c, block.c_stride, block.accumulate);
-    }
     if (in_panels) {
       return MultiplyPanels(m, n, k, a, block.a_stride, b, c, block.c_stride,
                             block.accumulate);
+    }
+    if (transpose_b) {
+      return MultiplyTransposed(m, n, k, a, block.a_stride, b, block.b_stride,
+                                c, block.c_stride, block.accumulate);
     }
     return MultiplyRows(m, n, k, a, block.a_stride, b, block.b_stride, c,
                         block.c_stride, block.accumulate);
@@ -385,8 +387,8 @@ void InitCompute() { ThreadCache(); }
 
 int64_t MatmulTiles(const MatmulShape& shape) {
   CHECK(shape.m >= 0 && shape.n >= 0 && shape.k >= 0);
-  CHECK(!shape.b_in_panels || (shape.k % 2 == 0 && shape.n % 16 == 0 &&
-                               !shape.transpose_a && !shape.transpose_b));
+  CHECK(!shape.b_in_panels ||
+        (shape.k % 2 == 0 && shape.n % 16 == 0 && !shape.transpose_a));
   if (shape.m == 0 || shape.n == 0) return 0;
   const Grid grid(shape);
   return grid.across * grid.down;

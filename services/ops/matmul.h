@@ -36,7 +36,7 @@ struct MatmulShape {
   int64_t k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
-  bool b_in_panels = false;  // see panel.h; neither is transposed then
+  bool b_in_panels = false;  // see panel.h; a is not transposed then
 };
 
 // Prepares the process for our kernels: one OpenMP thread a call. Call once at

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "services/base/check.h"
@@ -194,12 +195,12 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
 
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
                     int64_t a_stride, const float* panels, float* c,
-                    int64_t c_stride, bool accumulate) {
+                    int64_t c_stride, bool accumulate, int64_t depth) {
   for (int64_t j = 0; j < n; j += kPanelColumns) {
     const int64_t columns = std::min(kPanelColumns, n - j);
     const float* const panel = panels + PanelOffset<float>(k, j);
-    for (int64_t i = 0; i < k; i += kFloat32Depth) {
-      MultiplyPanel(m, columns, std::min(kFloat32Depth, k - i), a + i, a_stride,
+    for (int64_t i = 0; i < k; i += depth) {
+      MultiplyPanel(m, columns, std::min(depth, k - i), a + i, a_stride,
                     panel + i * 16 * VectorsOf(columns), c + j, c_stride,
                     accumulate || i > 0);
     }
@@ -237,8 +238,24 @@ Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows) {
 
 namespace {
 
+// Where element i of column j of a panel with n columns is.
 template <typename T>
-void PackMatrixOf(const Tensor& matrix, int64_t index, Tensor& panels) {
+int64_t ElementOffset(int64_t n, int64_t i, int64_t j) {
+  constexpr int64_t kStep = kPanelStep<T>;
+  return (i / kStep * 16 * VectorsOf(n) + j) * kStep + i % kStep;
+}
+
+// n columns of k elements each, without zeros: no rest needs some.
+template <typename T>
+void PackColumns(const T* columns, int64_t k, int64_t n, T* to) {
+  for (int64_t j = 0; j < n; ++j, columns += k) {
+    for (int64_t i = 0; i < k; ++i) to[ElementOffset<T>(n, i, j)] = columns[i];
+  }
+}
+
+template <typename T>
+void PackMatrixOf(const Tensor& matrix, int64_t index, bool transposed,
+                  Tensor& panels) {
   const int64_t rows = panels.panel_rows(), columns = matrix.size() / rows;
   CHECK(matrix.size() == rows * columns && index >= 0 &&
         (index + 1) * matrix.size() <= panels.size());
@@ -246,20 +263,44 @@ void PackMatrixOf(const Tensor& matrix, int64_t index, Tensor& panels) {
   T* const to = panels.panels<T>() + index * matrix.size();
   ParallelFor((columns + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
     const int64_t column = i * kPanelColumns;
-    PackPanel(from + column, columns, rows,
-              std::min(kPanelColumns, columns - column),
-              to + PanelOffset<T>(rows, column));
+    const int64_t n = std::min(kPanelColumns, columns - column);
+    T* const panel = to + PanelOffset<T>(rows, column);
+    if (transposed) {
+      PackColumns(from + column * rows, rows, n, panel);
+    } else {
+      PackPanel(from + column, columns, rows, n, panel);
+    }
   });
 }
 
 }  // namespace
 
-void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels) {
+void PackMatrix(const Tensor& matrix, int64_t index, bool transposed,
+                Tensor& panels) {
   if (panels.type() == ElementType::kFloat32) {
-    PackMatrixOf<float>(matrix, index, panels);
+    PackMatrixOf<float>(matrix, index, transposed, panels);
   } else {
-    PackMatrixOf<BFloat16>(matrix, index, panels);
+    PackMatrixOf<BFloat16>(matrix, index, transposed, panels);
   }
 }
+
+template <typename T>
+void ReadPanelColumn(const T* panels, int64_t k, int64_t n, int64_t column,
+                     float* to) {
+  const int64_t begin = column / kPanelColumns * kPanelColumns;
+  const T* const panel = panels + PanelOffset<T>(k, begin);
+  for (int64_t i = 0; i < k; ++i) {
+    const T element = panel[ElementOffset<T>(n - begin, i, column - begin)];
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      to[i] = ToFloat(element);
+    } else {
+      to[i] = element;
+    }
+  }
+}
+
+template void ReadPanelColumn(const float*, int64_t, int64_t, int64_t, float*);
+template void ReadPanelColumn(const BFloat16*, int64_t, int64_t, int64_t,
+                              float*);
 
 }  // namespace gshard

@@ -8,9 +8,10 @@
 //
 // The sum of an element goes through k in order, whatever m, n and the panels
 // are: a row's bits depend on nothing else. Of bfloat16, b gives the same bits
-// packed ahead or within the call. Of float32, each kFloat32Depth elements of k
-// have a sum of their own: these are the bits of oneDNN's gemm, which matmul.cc
-// calls where b is not packed, and whose packing within a call is better.
+// packed ahead or within the call, but b that was stored as [n, k] and is not
+// packed goes to bf16_dots.h. Of float32, some elements of k at a time have a
+// sum of their own: these are the bits of oneDNN, which matmul.cc calls where b
+// is not packed, and whose packing within a call is better.
 //
 // Thread-safe.
 
@@ -26,7 +27,10 @@ namespace gshard {
 
 inline constexpr int64_t kPanelColumns = 48;
 
+// How many those are if b was stored as [k, n], for which oneDNN's gemm is
+// called, and as [n, k], for which its matmul is.
 inline constexpr int64_t kFloat32Depth = 256;
+constexpr int64_t TransposedDepth(int64_t k) { return k <= 1024 ? 512 : 1024; }
 
 // Rows of b that lie side by side. T is float or BFloat16 here and below.
 template <typename T>
@@ -53,9 +57,15 @@ constexpr int64_t PanelOffset(int64_t k, int64_t column) {
 // need no zeros: the panels then take the memory of the elements.
 Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows);
 
-// Sets matrix `index` of `panels` to `matrix`, which is row-major and of the
-// same type.
-void PackMatrix(const Tensor& matrix, int64_t index, Tensor& panels);
+// Sets matrix `index` of `panels` to `matrix`, which is of the same type: a
+// row-major [rows, columns] or, if `transposed`, [columns, rows].
+void PackMatrix(const Tensor& matrix, int64_t index, bool transposed,
+                Tensor& panels);
+
+// The k elements of one column of a matrix in panels [k, n], as float32.
+template <typename T>
+void ReadPanelColumn(const T* panels, int64_t k, int64_t n, int64_t column,
+                     float* to);
 
 // The elements of a tensor in panels or row-major.
 template <typename T>
@@ -64,13 +74,14 @@ const T* ElementsOf(const Tensor& tensor) {
 }
 
 // c [m, n] = a [m, k] times b in panels, plus the old c if `accumulate`.
-// Strides are elements between rows.
+// Strides are elements between rows; `depth` is one of the two above.
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
                     int64_t c_stride, bool accumulate);
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
                     int64_t a_stride, const float* panels, float* c,
-                    int64_t c_stride, bool accumulate);
+                    int64_t c_stride, bool accumulate,
+                    int64_t depth = kFloat32Depth);
 
 // The same with b [k, n] as rows.
 void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,

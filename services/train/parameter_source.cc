@@ -57,7 +57,7 @@ void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
   if (target.type() == ElementType::kInt8) {
     RoundMatrix(value, index, form->transposed, target);
   } else if (target.panel_rows() > 0) {
-    PackMatrix(Cast(value, target.type()), index, target);
+    PackMatrix(Cast(value, target.type()), index, form->transposed, target);
   } else if (target.type() == ElementType::kBFloat16) {
     CastRow(value.f32(), target.data<BFloat16>() + index * value.size(),
             value.size());

@@ -9,13 +9,15 @@
 namespace gshard {
 
 // `batch` matrices of `rows` rows. As they are where NewPanels() has no room
-// for them, as on a processor without the instructions.
-inline Tensor InPanels(const Tensor& weights, int64_t batch, int64_t rows) {
+// for them, as on a processor without the instructions. If `transposed`, each
+// matrix is stored as [columns, rows].
+inline Tensor InPanels(const Tensor& weights, int64_t batch, int64_t rows,
+                       bool transposed = false) {
   Tensor panels = NewPanels(weights.type(), weights.dims(), batch, rows);
   if (panels.empty()) return weights;
   const Tensor matrices = weights.Reshaped({batch, weights.size() / batch});
   for (int64_t i = 0; i < batch; ++i) {
-    PackMatrix(matrices.Rows(i, i + 1), i, panels);
+    PackMatrix(matrices.Rows(i, i + 1), i, transposed, panels);
   }
   return panels;
 }

@@ -72,7 +72,7 @@ inline TensorMap AsServed(const WeightForms& weights, TensorMap parameters) {
       continue;
     }
     tensor = InPanels(tensor, form.MatricesOf(tensor.dims()),
-                      form.RowsOf(tensor.dims()));
+                      form.RowsOf(tensor.dims()), form.transposed);
   }
   return parameters;
 }

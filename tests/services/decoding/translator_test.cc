@@ -147,6 +147,8 @@ TEST_P(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
   config.expert_width = 32;
   config.head_width = 16;
   config.compute_type = GetParam();
+  // Of bfloat16, logits by a table that is not packed have bits of their own.
+  if (GetParam() == ComputeType::kFloat32) config.target_vocabulary_size = 32;
   const Translator translator(
       config, *BuildEncodeProgram(config), *BuildDecodeProgram(config),
       {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}});
@@ -159,9 +161,8 @@ TEST_P(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
       row_major.push_back(name);
     }
   }
-  // Their rows are looked up.
-  EXPECT_THAT(row_major,
-              ::testing::ElementsAre("source_embedding", "target_embedding"));
+  // Its rows are looked up.
+  EXPECT_THAT(row_major, ::testing::ElementsAre("source_embedding"));
   std::vector<SourceSentence> sentences;
   for (int i = 1; i < 6; ++i) {
     sentences.push_back(

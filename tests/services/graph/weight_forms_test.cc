@@ -38,7 +38,11 @@ TEST(WeightFormsTest, WhatIsOnlyMultipliedByLiesInPanels) {
   EXPECT_THAT(WeightFormsOf(Products("bm,mn->bn")),
               UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
                                    Pair("again", WeightForm{0, 1}), wide));
-  EXPECT_THAT(WeightFormsOf(Products("bn,mn->bm")),
+  EXPECT_THAT(
+      WeightFormsOf(Products("bn,mn->bm")),
+      UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
+                           Pair("again", WeightForm{0, 1, true}), wide));
+  EXPECT_THAT(WeightFormsOf(Products("bm,mn->nb")),
               UnorderedElementsAre(Pair("once", WeightForm{0, 1}),
                                    Pair("again", kRowMajor), wide));
   EXPECT_THAT(WeightFormsOf(Products("bm,mn->bn", /*gives_once=*/true)),
@@ -99,7 +103,7 @@ TEST(WeightFormsTest, APanelWhereRowsAreWantedIsAnError) {
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> y, run("bm,mn->bn", panels));
   EXPECT_TRUE(TensorEqual(y[0], expected[0]));
   EXPECT_THAT(
-      run("bn,mn->bm", Tensor::Panels(kBFloat16, {32, 32}, 32, 2048)).status(),
+      run("bm,mn->nb", Tensor::Panels(kBFloat16, {32, 32}, 32, 2048)).status(),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("parameter 'again': expected no panels, got "
                          "panels of 32 rows")));
@@ -111,13 +115,43 @@ TEST(WeightFormsTest, APanelWhereRowsAreWantedIsAnError) {
 }
 
 // ids looked up in a table, times it again.
-Program TableProducts(const std::string& equation) {
+Program TableProducts(const std::string& equation,
+                      ElementType type = ElementType::kInt8) {
   Builder b("table");
-  const ValueId table = b.Parameter("table", {40, 32}, kInt8);
+  const ValueId table = b.Parameter("table", {48, 32}, type);
   const ValueId rows = b.Embedding(
       table, b.Input("ids", {ElementType::kInt32, {Dim::Symbol("N")}}));
-  b.Output("y", b.Einsum(equation, rows, table));
+  b.Output("y", equation.empty() ? rows : b.Einsum(equation, rows, table));
   return *std::move(b).Finish();
+}
+
+// As a table is that is both the embedding and the output projection.
+TEST(WeightFormsTest, WhatIsLookedUpLiesInPanelsIfItIsMultipliedByToo) {
+  const auto type = ElementType::kFloat32;
+  const WeightForm looked_up{0, 1, true, type, true};
+  EXPECT_FALSE(looked_up.in_panels());
+  const Executor looks_up(TableProducts("", type));
+  const Executor both(TableProducts("nm,vm->nv", type));
+  EXPECT_THAT(looks_up.weight_forms(),
+              UnorderedElementsAre(Pair("table", looked_up)));
+  const WeightForm panels{0, 1, true, type};
+  EXPECT_THAT(both.weight_forms(), UnorderedElementsAre(Pair("table", panels)));
+  WeightForms merged = looks_up.weight_forms();
+  MergeWeightForms(looks_up.weight_forms(), merged);
+  EXPECT_THAT(merged, UnorderedElementsAre(Pair("table", looked_up)));
+  MergeWeightForms(both.weight_forms(), merged);
+  EXPECT_THAT(merged, UnorderedElementsAre(Pair("table", panels)));
+  MergeWeightForms(looks_up.weight_forms(), merged);
+  EXPECT_THAT(merged, UnorderedElementsAre(Pair("table", panels)));
+  const Tensor table = RandomTensor({48, 32}, 1);
+  const TensorMap packed = {{"table", InPanels(table, 1, 32, true)}};
+  const TensorMap inputs = {{"ids", Tensor::Ints({2}, {3, 39})}};
+  for (const Executor* const executor : {&looks_up, &both}) {
+    ASSERT_OK_AND_ASSIGN(const auto expected,
+                         executor->Run(inputs, {{"table", table}}));
+    ASSERT_OK_AND_ASSIGN(const auto y, executor->Run(inputs, packed));
+    EXPECT_TRUE(TensorEqual(y[0], expected[0]));
+  }
 }
 
 TEST(WeightFormsTest, WeightsOfInt8MayBeColumnsAndBeLookedUp) {
@@ -129,7 +163,7 @@ TEST(WeightFormsTest, WeightsOfInt8MayBeColumnsAndBeLookedUp) {
 TEST(WeightFormsTest, FloatsAreRoundedToInt8WhereTheProgramSaysSo) {
   const Executor executor(TableProducts("nm,vm->nv"));
   ASSERT_OK(executor.status());
-  const Tensor floats = RandomTensor({40, 32}, 1);
+  const Tensor floats = RandomTensor({48, 32}, 1);
   const TensorMap inputs = {{"ids", Tensor::Ints({2}, {3, 39})}};
   ASSERT_OK_AND_ASSIGN(const Tensor int8,
                        RoundToInt8(floats, WeightForm{0, 1, true, kInt8}));
@@ -160,12 +194,12 @@ TEST(WeightFormsTest, OtherUsesOfInt8AreErrors) {
   // Panels of the same size, but of the table as it is stored.
   ASSERT_OK_AND_ASSIGN(
       const Tensor wrong,
-      RoundToInt8(RandomTensor({40, 32}, 1), WeightForm{0, 1, false, kInt8}));
+      RoundToInt8(RandomTensor({48, 32}, 1), WeightForm{0, 1, false, kInt8}));
   EXPECT_THAT(executor.Run(inputs, {{"table", wrong}}).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("expected panels of other rows")));
   EXPECT_THAT(
-      executor.Run(inputs, {{"table", Tensor(kInt8, {40, 32})}}).status(),
+      executor.Run(inputs, {{"table", Tensor(kInt8, {48, 32})}}).status(),
       StatusIs(absl::StatusCode::kInvalidArgument,
                HasSubstr("got panels of 0 rows")));
 }

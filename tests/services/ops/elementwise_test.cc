@@ -22,6 +22,20 @@ const Pair kPairs[] = {{{3, 17}, {3, 17}}, {{5, 3, 17}, {3, 17}},
                        {{7}, {}},          {{}, {}},
                        {{0, 3}, {3}},      {{3, 0}, {0}}};
 
+TEST(ElementwiseTest, ReluOfBFloat16IsRightForAllValues) {
+  Tensor x(ElementType::kBFloat16, {1 << 16});
+  for (int64_t i = 0; i < x.size(); ++i) {
+    x.data<BFloat16>()[i].bits = static_cast<uint16_t>(i);
+  }
+  const Tensor y = Relu(x.Clone());
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const BFloat16 value = std::as_const(x).data<BFloat16>()[i];
+    ASSERT_EQ(y.data<BFloat16>()[i].bits,
+              ToFloat(value) < 0.0f ? 0 : value.bits)
+        << i;
+  }
+}
+
 TEST(ElementwiseTest, EqualsReference) {
   for (const Pair& pair : kPairs) {
     const Tensor a = RandomTensor(pair.a, 1), b = RandomTensor(pair.b, 2);

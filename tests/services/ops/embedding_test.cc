@@ -5,6 +5,7 @@
 #include "services/ops/cast.h"
 #include "tests/reference/shape.h"
 #include "tests/services/ops/numeric_gradient.h"
+#include "tests/testing/panels.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
 
@@ -29,6 +30,16 @@ TEST(EmbeddingTest, TakesRowsOfBFloat16AsFloats) {
   const Tensor ids = Tensor::Ints({3}, {6, 0, 3});
   EXPECT_TRUE(TensorEqual(Embedding(table, ids),
                           Embedding(Cast(table, ElementType::kFloat32), ids)));
+}
+
+TEST(EmbeddingTest, ARowMayBeAColumnOfPanels) {
+  const Tensor ids = Tensor::Ints({4}, {47, 0, 48, 63});
+  for (const auto type : {ElementType::kFloat32, ElementType::kBFloat16}) {
+    const Tensor table = Cast(RandomTensor({64, 18}, 1), type);
+    EXPECT_TRUE(
+        TensorEqual(Embedding(InPanels(table, 1, 18, /*transposed=*/true), ids),
+                    Embedding(table, ids)));
+  }
 }
 
 TEST(EmbeddingTest, GradientEqualsDifferences) {

@@ -85,8 +85,11 @@ void ExpectPacked() {
   std::vector<ParameterSpec> specs = Specs();
   specs[0].dims = {8, 4, 16};
   specs[1].dims = {3, 8, 64};
+  specs.push_back(specs[0]);
+  specs.back().name = "table";
   const WeightForms forms = {
       {"dense", {.row_dims = 2, .type = type}},
+      {"table", {.row_dims = 1, .transposed = true, .type = type}},
       {"moe.wi", {.batch_dims = 1, .row_dims = 1, .type = type}}};
   ASSERT_OK_AND_ASSIGN(const TensorMap whole,
                        ReadParameters(specs, {0, 2}, nullptr, 11));
@@ -94,9 +97,11 @@ void ExpectPacked() {
                        ReadParameters(specs, {0, 2}, nullptr, 11, forms));
   for (const auto& [name, matrices, rows] :
        {std::tuple<const char*, int64_t, int64_t>{"dense", 1, 32},
+        {"table", 1, 16},
         {"moe.wi", 2, 8}}) {
     const Tensor rounded = Cast(whole.at(name), type);
-    const Tensor expected = InPanels(rounded, matrices, rows);
+    const Tensor expected =
+        InPanels(rounded, matrices, rows, forms.at(name).transposed);
     const Tensor& panels = read.at(name);
     ASSERT_EQ(panels.panel_rows(), HasPanels<T>() ? rows : 0) << name;
     EXPECT_EQ(panels.dims(), rounded.dims());
