@@ -16,12 +16,17 @@ namespace gshard {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMaxCachedBytes = size_t{1} << 30;
 
-// What is held, live and cached, in multiples of the most that was ever live.
-// Sizes that vary would otherwise each keep what they had at their peak.
-constexpr size_t kMostHeld = 2;
-constexpr size_t kAlwaysHeld = size_t{1} << 20;  // bytes
+// Cached may be so many bytes more than are live. A training step returns the
+// gradients of all weights, and the next one wants them: to map them anew would
+// take longer than to compute them. Who returns the weights as well is done.
+constexpr size_t kMostCached = size_t{1} << 30;
+
+// Held, live and cached, may be so many bytes more than were ever live: twice
+// as many, up to a limit. Sizes that vary would otherwise each keep what they
+// had at their peak.
+constexpr size_t kMostSpare = size_t{1} << 30;
+constexpr size_t kAlwaysSpare = size_t{1} << 20;
 
 // From here on a block is a mapping of its own: what is given back is then the
 // system's again, where a heap of blocks of ever new sizes would keep its gaps.
@@ -82,6 +87,7 @@ class BlockCache {
     std::byte* const block = NewBlock(size);  // may throw: then nothing is live
     lock.Lock();
     CountLive(size);
+    FreeExcess();
     return block;
   }
 
@@ -92,11 +98,7 @@ class BlockCache {
     Blocks& same = free_[size];
     same.blocks.push_back(block);
     same.last_use = ++clock_;
-    while (usage_.cached_bytes > kMaxCachedBytes ||
-           usage_.live_bytes + usage_.cached_bytes >
-               kMostHeld * peak_bytes_ + kAlwaysHeld) {
-      FreeStalest();
-    }
+    FreeExcess();
   }
 
   BufferUsage usage() {
@@ -123,6 +125,15 @@ class BlockCache {
     std::vector<std::byte*> blocks;
     uint64_t last_use = 0;
   };
+
+  void FreeExcess() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const size_t most_held =
+        peak_bytes_ + std::min(peak_bytes_ + kAlwaysSpare, kMostSpare);
+    while (usage_.cached_bytes > usage_.live_bytes + kMostCached ||
+           usage_.live_bytes + usage_.cached_bytes > most_held) {
+      FreeStalest();
+    }
+  }
 
   // Gives a block back, of the size that was not used for longest. There are at
   // most eight sizes for each power of two.
