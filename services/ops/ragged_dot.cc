@@ -15,6 +15,11 @@
 namespace gshard {
 namespace {
 
+// Gradients of so many bytes, of which a model has several, are no longer in
+// the caches when all of them are there and somebody reads them: they are
+// written past these, which otherwise read from memory what is overwritten.
+constexpr size_t kStreamedBytes = size_t{4} << 20;
+
 // Calls `visit(group, first row, number of rows)` for each group.
 template <typename Visit>
 void ForEachGroup(const Tensor& group_sizes, int64_t num_rows, Visit visit) {
@@ -135,14 +140,18 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = dresult.dim(1);
   CHECK(dresult.dim(0) == num_rows);
   Tensor dweights(ElementType::kFloat32, {group_sizes.size(), m, h});
+  const bool streams = dweights.bytes() >= kStreamedBytes;
   std::vector<Product> products;
   ForEachGroup(group_sizes, num_rows,
                [&](int64_t e, int64_t begin, int64_t size) {
-                 products.push_back(
-                     {.shape = {.m = m, .n = h, .k = size, .transpose_a = true},
-                      .a = begin * m,
-                      .b = begin * h,
-                      .c = e * m * h});
+                 products.push_back({.shape = {.m = m,
+                                               .n = h,
+                                               .k = size,
+                                               .transpose_a = true,
+                                               .streams = streams},
+                                     .a = begin * m,
+                                     .b = begin * h,
+                                     .c = e * m * h});
                });
   MultiplyAll(products, rows, dresult, dweights.f32());
   return dweights;

@@ -88,6 +88,21 @@ TEST(ElementwiseTest, ExpHasTheSameBitsWherever) {
   }
 }
 
+TEST(ElementwiseTest, ReluOfEveryBFloat16) {
+  Tensor x(ElementType::kBFloat16, {1 << 16});
+  for (int i = 0; i < 1 << 16; ++i) {
+    x.data<BFloat16>()[i].bits = static_cast<uint16_t>(i);
+  }
+  const Tensor y = Relu(x);
+  for (int i = 0; i < 1 << 16; ++i) {
+    const BFloat16 before = x.data<BFloat16>()[i];
+    // Of a NaN and of -0, which are not below zero, all bits stay.
+    EXPECT_EQ(y.data<BFloat16>()[i],
+              ToFloat(before) < 0.0f ? BFloat16() : before)
+        << i;
+  }
+}
+
 TEST(ElementwiseTest, OverwritesWhatNobodyElseHolds) {
   Tensor a = RandomTensor({3, 4}, 1);
   const Tensor kept = a.Clone();
