@@ -139,11 +139,23 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
                                 const Tensor& group_sizes) {
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = dresult.dim(1);
   CHECK(dresult.dim(0) == num_rows);
-  Tensor dweights(ElementType::kFloat32, {group_sizes.size(), m, h});
-  const bool streams = dweights.bytes() >= kStreamedBytes;
+  const Dims dims{group_sizes.size(), m, h};
+  const bool streams = NumElements(dims) * sizeof(float) >= kStreamedBytes;
+  // Of many experts few may have rows: a step's time is to follow these.
+  std::vector<bool> has_rows(group_sizes.size());
+  for (int64_t e = 0; e < group_sizes.size(); ++e) {
+    has_rows[e] = group_sizes.i32()[e] > 0;
+  }
+  const bool all_have =
+      std::find(has_rows.begin(), has_rows.end(), false) == has_rows.end();
+  Tensor dweights =
+      all_have || !streams
+          ? Tensor(ElementType::kFloat32, dims)
+          : Tensor::ZeroRows(ElementType::kFloat32, dims, std::move(has_rows));
   std::vector<Product> products;
   ForEachGroup(group_sizes, num_rows,
                [&](int64_t e, int64_t begin, int64_t size) {
+                 if (dweights.IsZeroRow(e)) return;
                  products.push_back({.shape = {.m = m,
                                                .n = h,
                                                .k = size,
