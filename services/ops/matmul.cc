@@ -8,7 +8,6 @@
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
-#include <type_traits>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -41,8 +40,7 @@ int64_t SharedRows(int64_t m) {
   return (m + step - 1) / step * step;
 }
 
-using Key =
-    std::tuple<int64_t, int64_t, int64_t, bool, bool, bool, memory::data_type>;
+using Key = std::tuple<int64_t, int64_t, int64_t, bool, bool, bool>;
 
 struct Primitive {
   dnnl::matmul matmul;
@@ -61,41 +59,37 @@ class PrimitiveCache {
   // oneDNN captures the calling thread's OpenMP thread count when it compiles.
   PrimitiveCache() : stream_(Engine()) { omp_set_num_threads(1); }
 
-  template <typename T>
-  void Execute(const MatmulShape& shape, const T* a, const T* b, float* c,
-               bool accumulate) {
-    constexpr auto kType = std::is_same_v<T, BFloat16> ? memory::data_type::bf16
-                                                       : memory::data_type::f32;
+  void Execute(const MatmulShape& shape, const float* a, const float* b,
+               float* c, bool accumulate) {
     MatmulShape shared = shape;
     if (!shape.transpose_a && shape.m * shape.n * shape.k < kCompileWork) {
       shared.m = SharedRows(shape.m);
     }
-    if (shared.m == shape.m) return Run(shape, kType, a, b, c, accumulate);
-    const size_t a_bytes = shape.m * shape.k * sizeof(T);
+    if (shared.m == shape.m) return Run(shape, a, b, c, accumulate);
+    const size_t a_bytes = shape.m * shape.k * sizeof(float);
     const size_t c_bytes = shape.m * shape.n * sizeof(float);
     const std::shared_ptr<std::byte> more_a =
-        AllocateBuffer(shared.m * shape.k * sizeof(T));
+        AllocateBuffer(shared.m * shape.k * sizeof(float));
     const std::shared_ptr<std::byte> more_c =
         AllocateBuffer(shared.m * shape.n * sizeof(float));
     std::memcpy(more_a.get(), a, a_bytes);
     // Zeros, as arithmetic on some leftovers is slow.
     std::memset(more_a.get() + a_bytes, 0,
-                (shared.m - shape.m) * shape.k * sizeof(T));
+                (shared.m - shape.m) * shape.k * sizeof(float));
     auto* const sums = reinterpret_cast<float*>(more_c.get());
     if (accumulate) {
       std::memcpy(sums, c, c_bytes);
       std::fill_n(sums + shape.m * shape.n, (shared.m - shape.m) * shape.n,
                   0.0f);
     }
-    Run(shared, kType, more_a.get(), b, sums, accumulate);
+    Run(shared, more_a.get(), b, sums, accumulate);
     std::memcpy(c, sums, c_bytes);
   }
 
  private:
-  // Elements of a and b are of `type`.
-  void Run(const MatmulShape& shape, memory::data_type type, const void* a,
-           const void* b, float* c, bool accumulate) {
-    Primitive& primitive = Get(shape, type, accumulate);
+  void Run(const MatmulShape& shape, const void* a, const void* b, float* c,
+           bool accumulate) {
+    Primitive& primitive = Get(shape, accumulate);
     primitive.a.set_data_handle(const_cast<void*>(a));
     primitive.b.set_data_handle(const_cast<void*>(b));
     primitive.c.set_data_handle(c);
@@ -105,31 +99,26 @@ class PrimitiveCache {
     stream_.wait();
   }
 
-  Primitive& Get(const MatmulShape& shape, memory::data_type type,
-                 bool accumulate) {
-    const Key key{shape.m,           shape.n,    shape.k, shape.transpose_a,
-                  shape.transpose_b, accumulate, type};
+  Primitive& Get(const MatmulShape& shape, bool accumulate) {
+    const Key key{shape.m,           shape.n,           shape.k,
+                  shape.transpose_a, shape.transpose_b, accumulate};
     auto found = primitives_.find(key);
     if (found != primitives_.end()) return found->second;
     if (primitives_.size() >= kMaxCachedShapes) primitives_.clear();
-    return primitives_.emplace(key, Compile(shape, type, accumulate))
-        .first->second;
+    return primitives_.emplace(key, Compile(shape, accumulate)).first->second;
   }
 
-  static memory::desc Matrix(int64_t rows, int64_t columns,
-                             memory::data_type type, bool transpose) {
+  static memory::desc Matrix(int64_t rows, int64_t columns, bool transpose) {
     return memory::desc(
-        {rows, columns}, type,
+        {rows, columns}, memory::data_type::f32,
         transpose ? memory::dims{1, rows} : memory::dims{columns, 1});
   }
 
-  static Primitive Compile(const MatmulShape& shape, memory::data_type type,
-                           bool accumulate) {
+  static Primitive Compile(const MatmulShape& shape, bool accumulate) {
     omp_set_num_threads(1);
-    const memory::desc a = Matrix(shape.m, shape.k, type, shape.transpose_a);
-    const memory::desc b = Matrix(shape.k, shape.n, type, shape.transpose_b);
-    const memory::desc c =
-        Matrix(shape.m, shape.n, memory::data_type::f32, false);
+    const memory::desc a = Matrix(shape.m, shape.k, shape.transpose_a);
+    const memory::desc b = Matrix(shape.k, shape.n, shape.transpose_b);
+    const memory::desc c = Matrix(shape.m, shape.n, false);
     dnnl::primitive_attr attributes;
     if (accumulate) {
       dnnl::post_ops post_ops;
@@ -171,12 +160,19 @@ bool UseGemm(const MatmulShape& shape) {
   return !shape.transpose_b && shape.n > 1;
 }
 
+// Our kernel has gemm's bits here, too, but it alone goes past the caches.
+bool SumsColumns(const MatmulShape& shape) {
+  return shape.streams && shape.transpose_a && !shape.transpose_b &&
+         shape.n > 1 && HasPanels<float>();
+}
+
 // Gemm cuts a deep k into blocks by rules that look at m, so that the order of
 // a sum would depend on the rows beside it. Up to this depth it has one block.
 constexpr int64_t kGemmDepth = kFloat32Depth;
 
 void Gemm(const Block& block, const float* a, const float* b, float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
+      block.shape;
   for (int64_t begin = 0; begin < k; begin += kGemmDepth) {
     const float beta = begin > 0 || block.accumulate ? 1.0f : 0.0f;
     CHECK(dnnl_sgemm(transpose_a ? 'T' : 'N', 'N', m, n,
@@ -197,7 +193,8 @@ void CopyRows(int64_t rows, int64_t size, const T* from, int64_t from_stride,
 
 // One row alone would go to the matrix-vector kernel: it gets a second one.
 void GemmRow(const Block& block, const float* a, const float* b, float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
+      block.shape;
   thread_local std::vector<float> rows, results;
   rows.assign(2 * k, 0.0f);
   results.assign(2 * n, 0.0f);
@@ -214,9 +211,8 @@ void GemmRow(const Block& block, const float* a, const float* b, float* c) {
 }
 
 // Stored rows that follow each other: the matrix itself, or a copy in `buffer`.
-template <typename T>
-const T* Dense(int64_t rows, int64_t size, const T* from, int64_t stride,
-               std::vector<T>& buffer) {
+const float* Dense(int64_t rows, int64_t size, const float* from,
+                   int64_t stride, std::vector<float>& buffer) {
   if (stride == size) return from;
   buffer.resize(rows * size);
   CopyRows(rows, size, from, stride, buffer.data(), size);
@@ -224,11 +220,10 @@ const T* Dense(int64_t rows, int64_t size, const T* from, int64_t stride,
 }
 
 // The primitive has its better kernels for dense matrices only.
-template <typename T>
-void Execute(const Block& block, const T* a, const T* b, float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
-  thread_local std::vector<T> dense_a, dense_b;
-  thread_local std::vector<float> dense_c;
+void Execute(const Block& block, const float* a, const float* b, float* c) {
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
+      block.shape;
+  thread_local std::vector<float> dense_a, dense_b, dense_c;
   a = Dense(transpose_a ? k : m, transpose_a ? m : k, a, block.a_stride,
             dense_a);
   b = Dense(transpose_b ? n : k, transpose_b ? k : n, b, block.b_stride,
@@ -251,6 +246,11 @@ void Multiply(const Block& block, const float* a, const float* b, float* c) {
         block.shape.transpose_b ? TransposedDepth(block.shape.k)
                                 : kFloat32Depth);
   }
+  if (SumsColumns(block.shape)) {
+    return MultiplyColumns(block.shape.m, block.shape.n, block.shape.k, a,
+                           block.a_stride, b, block.b_stride, c, block.c_stride,
+                           block.accumulate, block.shape.streams);
+  }
   ThreadCache();  // sets the thread count
   if (!UseGemm(block.shape)) {
     Execute(block, a, b, c);
@@ -271,9 +271,22 @@ void Widen(int64_t rows, int64_t size, const BFloat16* from, int64_t stride,
 
 void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
               float* c) {
-  const auto& [m, n, k, transpose_a, transpose_b, in_panels] = block.shape;
+  const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
+      block.shape;
   if (HasPanels<BFloat16>()) {
-    if (transpose_a) return Execute(block, a, b, c);
+    if (transpose_a) {
+      thread_local std::vector<BFloat16> rows_of_b;
+      if (transpose_b) {
+        rows_of_b.resize(k * n);
+        for (int64_t i = 0; i < k; ++i) {
+          CopyRows(n, 1, b + i, block.b_stride, rows_of_b.data() + i * n, 1);
+        }
+      }
+      return MultiplyColumns(m, n, k, a, block.a_stride,
+                             transpose_b ? rows_of_b.data() : b,
+                             transpose_b ? n : block.b_stride, c,
+                             block.c_stride, block.accumulate, streams);
+    }
     if (in_panels) {
       return MultiplyPanels(m, n, k, a, block.a_stride, b, c, block.c_stride,
                             block.accumulate);
@@ -365,7 +378,8 @@ void MultiplyTile(const MatmulShape& shape, int64_t tile, const T* a,
     Multiply(block, a + row * (shape.transpose_a ? 1 : shape.k),
              b + OffsetOfColumn<T>(shape, column), to);
   } else if (!accumulate) {
-    for (int64_t r = 0; r < m; ++r) std::fill_n(to + r * shape.n, n, 0.0f);
+    CHECK(n == shape.n);
+    std::memset(to, 0, m * n * sizeof(float));
   }
 }
 

@@ -1,14 +1,13 @@
 // Dense matrix products: by oneDNN those of float32 with weights as they are
-// stored, and those of bfloat16 with a transposed a; those with weights in
-// panels, and the others of bfloat16, by panel.h and bf16_dots.h; those of int8
-// by int8_panel.h.
+// stored; those with weights in panels or past the caches, and those of
+// bfloat16, by panel.h and bf16_dots.h; those of int8 by int8_panel.h.
 //
 // On CPUs without instructions for bfloat16 its products are those of the
 // numbers as float32: as exact, not as fast. The instructions take numbers
 // below 2^-126, subnormal ones, for zeros.
 //
 // A row of the result has the same bits whatever the number of rows beside it
-// (tests/services/ops/matmul_test.cc holds oneDNN to this); serving and
+// (tests/services/ops/matmul_test.cc holds oneDNN to this, too); serving and
 // partitioned execution rely on it.
 //
 // Products are parted into tiles for ParallelFor (parallel.h), blocks of rows
@@ -37,6 +36,7 @@ struct MatmulShape {
   bool transpose_a = false;
   bool transpose_b = false;
   bool b_in_panels = false;  // see panel.h; a is not transposed then
+  bool streams = false;      // c is large and not read soon
 };
 
 // Prepares the process for our kernels: one OpenMP thread a call. Call once at

@@ -14,6 +14,7 @@
 #include "services/base/parallel.h"
 #include "services/ops/cpu_isa.h"
 #include "services/ops/panel_blocks.h"
+#include "services/tensor/buffer.h"
 
 namespace gshard {
 namespace {
@@ -103,11 +104,25 @@ GSHARD_PANEL inline void AddStep(const float* a, int64_t a_stride,
   }
 }
 
-// kCount rows of c and n columns, which are kWidth vectors.
+// Where a lies: elements between its rows, and between the steps of k.
+struct Strides {
+  int64_t row, step;
+};
+
+// Whether all of c's rows begin at whole cache lines and n columns are such.
+bool IsInLines(int64_t n, const float* c, int64_t c_stride) {
+  constexpr int64_t kLine = 16;
+  return n % kLine == 0 && c_stride % kLine == 0 &&
+         reinterpret_cast<uintptr_t>(c) % (kLine * sizeof(float)) == 0;
+}
+
+// kCount rows of c and n columns, which are kWidth vectors. If it `streams`, c
+// goes past the caches. REQUIRES: it then IsInLines.
 template <int kCount, int kWidth, typename T>
 GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
-                                int64_t a_stride, const T* panel, float* c,
-                                int64_t c_stride, bool accumulate) {
+                                const Strides& strides, const T* panel,
+                                float* c, int64_t c_stride, bool accumulate,
+                                bool streams) {
   constexpr int64_t kStep = kPanelStep<T>;
   // What bfloat16 adds to c goes on with its sum, float32 begins one anew.
   constexpr bool kGoesOn = kStep > 1;
@@ -122,11 +137,11 @@ GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
     }
   }
   for (int64_t i = 0; i + kStep <= k;
-       i += kStep, panel += 16 * kStep * kWidth) {
-    AddStep<kCount, kWidth>(a + i, a_stride, panel, kStep, sums);
+       i += kStep, a += strides.step, panel += 16 * kStep * kWidth) {
+    AddStep<kCount, kWidth>(a, strides.row, panel, kStep, sums);
   }
   if (k % kStep != 0) {
-    AddStep<kCount, kWidth>(a + k - 1, a_stride, panel, 1, sums);
+    AddStep<kCount, kWidth>(a, strides.row, panel, 1, sums);
   }
   GSHARD_UNROLL
   for (int r = 0; r < kCount; ++r) {
@@ -137,24 +152,38 @@ GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
       if (!kGoesOn && accumulate) {
         sums[r][v] = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sums[r][v]);
       }
-      _mm512_mask_storeu_ps(to, mask, sums[r][v]);
+      if (streams) {
+        _mm512_stream_ps(to, sums[r][v]);
+      } else {
+        _mm512_mask_storeu_ps(to, mask, sums[r][v]);
+      }
     }
   }
 }
 
 template <typename T>
 void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
-                   int64_t a_stride, const T* panel, float* c, int64_t c_stride,
-                   bool accumulate) {
+                   const Strides& strides, const T* panel, float* c,
+                   int64_t c_stride, bool accumulate, bool streams = false) {
   ForEachBlock(m, n, [&]<int kCount, int kWidth>(int64_t r) {
-    MultiplyBlock<kCount, kWidth>(n, k, a + r * a_stride, a_stride, panel,
-                                  c + r * c_stride, c_stride, accumulate);
+    MultiplyBlock<kCount, kWidth>(n, k, a + r * strides.row, strides, panel,
+                                  c + r * c_stride, c_stride, accumulate,
+                                  streams);
   });
 }
+
+// Those before it are seen before what is written after it.
+void FinishStreams() { _mm_sfence(); }
 
 #else
 
 constexpr int64_t kDepth = 1;
+
+struct Strides {
+  int64_t row, step;
+};
+bool IsInLines(int64_t, const float*, int64_t) { return false; }
+void FinishStreams() {}
 
 struct PackedDepth {
   BFloat16 elements[1];
@@ -165,8 +194,8 @@ void PackPanel(const T*, int64_t, int64_t, int64_t, T*) {
   CHECK(HasPanels<T>());
 }
 template <typename T>
-void MultiplyPanel(int64_t, int64_t, int64_t, const T*, int64_t, const T*,
-                   float*, int64_t, bool) {
+void MultiplyPanel(int64_t, int64_t, int64_t, const T*, const Strides&,
+                   const T*, float*, int64_t, bool, bool = false) {
   CHECK(HasPanels<T>());
 }
 
@@ -187,7 +216,8 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
                     int64_t c_stride, bool accumulate) {
   for (int64_t j = 0; j < n; j += kPanelColumns) {
-    MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a, a_stride,
+    MultiplyPanel(m, std::min(kPanelColumns, n - j), k, a,
+                  {.row = a_stride, .step = kPanelStep<BFloat16>},
                   panels + PanelOffset<BFloat16>(k, j), c + j, c_stride,
                   accumulate);
   }
@@ -200,7 +230,8 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
     const int64_t columns = std::min(kPanelColumns, n - j);
     const float* const panel = panels + PanelOffset<float>(k, j);
     for (int64_t i = 0; i < k; i += depth) {
-      MultiplyPanel(m, columns, std::min(depth, k - i), a + i, a_stride,
+      MultiplyPanel(m, columns, std::min(depth, k - i), a + i,
+                    {.row = a_stride, .step = kPanelStep<float>},
                     panel + i * 16 * VectorsOf(columns), c + j, c_stride,
                     accumulate || i > 0);
     }
@@ -219,11 +250,55 @@ void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
     for (int64_t j = 0; j < n; j += kPanelColumns) {
       const int64_t columns = std::min(kPanelColumns, n - j);
       PackPanel(b + i * b_stride + j, b_stride, depth, columns, panel);
-      MultiplyPanel(m, columns, depth, a + i, a_stride, panel, c + j, c_stride,
-                    accumulate || i > 0);
+      MultiplyPanel(m, columns, depth, a + i,
+                    {.row = a_stride, .step = kPanelStep<BFloat16>}, panel,
+                    c + j, c_stride, accumulate || i > 0);
     }
   }
 }
+
+template <typename T>
+void MultiplyColumns(int64_t m, int64_t n, int64_t k, const T* a,
+                     int64_t a_stride, const T* b, int64_t b_stride, float* c,
+                     int64_t c_stride, bool accumulate, bool streams) {
+  constexpr int64_t kStep = kPanelStep<T>;
+  // Of both types a block of so many bytes; of float32, a sum's own.
+  constexpr int64_t kBlockDepth = kFloat32Depth * kStep;
+  const int64_t most_depth = std::min(kBlockDepth, k + k % kStep);
+  const int64_t a_columns = (m + 15) / 16 * 16;
+  const std::shared_ptr<std::byte> buffer =
+      AllocateBuffer(most_depth * (a_columns + kPanelColumns) * sizeof(T));
+  auto* const panel = reinterpret_cast<T*>(buffer.get());
+  T* const a_panels = panel + most_depth * kPanelColumns;
+  streams =
+      streams && !accumulate && k <= kBlockDepth && IsInLines(n, c, c_stride);
+  for (int64_t i = 0; i < k; i += kBlockDepth, accumulate = true) {
+    const int64_t depth = std::min(kBlockDepth, k - i);
+    for (int64_t r = 0; r < m; r += kPanelColumns) {
+      PackPanel(a + i * a_stride + r, a_stride, depth,
+                std::min(kPanelColumns, m - r),
+                a_panels + PanelOffset<T>(depth, r));
+    }
+    for (int64_t j = 0; j < n; j += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, n - j);
+      PackPanel(b + i * b_stride + j, b_stride, depth, columns, panel);
+      for (int64_t r = 0; r < m; r += kPanelColumns) {
+        const int64_t rows = std::min(kPanelColumns, m - r);
+        MultiplyPanel(rows, columns, depth, a_panels + PanelOffset<T>(depth, r),
+                      {.row = kStep, .step = 16 * kStep * VectorsOf(rows)},
+                      panel, c + r * c_stride + j, c_stride, accumulate,
+                      streams);
+      }
+    }
+  }
+  if (streams) FinishStreams();
+}
+template void MultiplyColumns(int64_t, int64_t, int64_t, const float*, int64_t,
+                              const float*, int64_t, float*, int64_t, bool,
+                              bool);
+template void MultiplyColumns(int64_t, int64_t, int64_t, const BFloat16*,
+                              int64_t, const BFloat16*, int64_t, float*,
+                              int64_t, bool, bool);
 
 Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows) {
   const bool multiplies = type == ElementType::kFloat32 ? HasPanels<float>()

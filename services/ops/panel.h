@@ -88,6 +88,13 @@ void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                   int64_t a_stride, const BFloat16* b, int64_t b_stride,
                   float* c, int64_t c_stride, bool accumulate);
 
+// The same with the transpose of a [k, m], both as rows. If it `streams`, c may
+// go past the caches, as it is not read soon. T is float or BFloat16.
+template <typename T>
+void MultiplyColumns(int64_t m, int64_t n, int64_t k, const T* a,
+                     int64_t a_stride, const T* b, int64_t b_stride, float* c,
+                     int64_t c_stride, bool accumulate, bool streams);
+
 }  // namespace gshard
 
 #endif  // SERVICES_OPS_PANEL_H_

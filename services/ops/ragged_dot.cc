@@ -15,6 +15,11 @@
 namespace gshard {
 namespace {
 
+// Gradients of so many bytes, of which a model has several, are no longer in
+// the caches when all of them are there and somebody reads them: they are
+// written past these, which otherwise read from memory what is overwritten.
+constexpr size_t kStreamedBytes = size_t{4} << 20;
+
 // Calls `visit(group, first row, number of rows)` for each group.
 template <typename Visit>
 void ForEachGroup(const Tensor& group_sizes, int64_t num_rows, Visit visit) {
@@ -134,15 +139,31 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
                                 const Tensor& group_sizes) {
   const int64_t num_rows = rows.dim(0), m = rows.dim(1), h = dresult.dim(1);
   CHECK(dresult.dim(0) == num_rows);
-  Tensor dweights(ElementType::kFloat32, {group_sizes.size(), m, h});
+  const Dims dims{group_sizes.size(), m, h};
+  const bool streams = NumElements(dims) * sizeof(float) >= kStreamedBytes;
+  // Of many experts few may have rows: a step's time is to follow these.
+  std::vector<bool> has_rows(group_sizes.size());
+  for (int64_t e = 0; e < group_sizes.size(); ++e) {
+    has_rows[e] = group_sizes.i32()[e] > 0;
+  }
+  const bool all_have =
+      std::find(has_rows.begin(), has_rows.end(), false) == has_rows.end();
+  Tensor dweights =
+      all_have || !streams
+          ? Tensor(ElementType::kFloat32, dims)
+          : Tensor::ZeroRows(ElementType::kFloat32, dims, std::move(has_rows));
   std::vector<Product> products;
   ForEachGroup(group_sizes, num_rows,
                [&](int64_t e, int64_t begin, int64_t size) {
-                 products.push_back(
-                     {.shape = {.m = m, .n = h, .k = size, .transpose_a = true},
-                      .a = begin * m,
-                      .b = begin * h,
-                      .c = e * m * h});
+                 if (dweights.IsZeroRow(e)) return;
+                 products.push_back({.shape = {.m = m,
+                                               .n = h,
+                                               .k = size,
+                                               .transpose_a = true,
+                                               .streams = streams},
+                                     .a = begin * m,
+                                     .b = begin * h,
+                                     .c = e * m * h});
                });
   MultiplyAll(products, rows, dresult, dweights.f32());
   return dweights;

@@ -6,22 +6,30 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "services/base/mutex.h"
+#include "services/base/parallel.h"
 
 namespace gshard {
 namespace {
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kMaxCachedBytes = size_t{1} << 30;
 
-// What is held, live and cached, in multiples of the most that was ever live.
-// Sizes that vary would otherwise each keep what they had at their peak.
-constexpr size_t kMostHeld = 2;
-constexpr size_t kAlwaysHeld = size_t{1} << 20;  // bytes
+// Cached may be so many bytes more than are live. A training step returns the
+// gradients of all weights, and the next one wants them: to map them anew would
+// take longer than to compute them. Who returns the weights as well is done.
+constexpr size_t kMostCached = size_t{1} << 30;
+
+// Held, live and cached, may be so many bytes more than were ever live: twice
+// as many, up to a limit. Sizes that vary would otherwise each keep what they
+// had at their peak.
+constexpr size_t kMostSpare = size_t{1} << 30;
+constexpr size_t kAlwaysSpare = size_t{1} << 20;
 
 // From here on a block is a mapping of its own: what is given back is then the
 // system's again, where a heap of blocks of ever new sizes would keep its gaps.
@@ -74,38 +82,53 @@ size_t BlockSize(size_t bytes) {
   return (bytes + grain - 1) / grain * grain;
 }
 
+struct Block {
+  std::byte* data;
+  // All rows but these are zeros; of no size if nothing is known.
+  size_t row_bytes = 0;
+  std::vector<bool> written = {};
+};
+
 class BlockCache {
  public:
-  std::byte* Take(size_t size) {
+  // Rather one that is known for as many rows of `row_bytes`.
+  Block Take(size_t size, size_t row_bytes = 0, size_t rows = 0) {
     MutexLock lock(mutex_);
     auto found = free_.find(size);
     if (found != free_.end() && !found->second.blocks.empty()) {
-      std::byte* const block = found->second.blocks.back();
-      found->second.blocks.pop_back();
+      std::vector<Block>& same = found->second.blocks;
+      auto best =
+          std::find_if(same.rbegin(), same.rend(), [&](const Block& known) {
+            return known.row_bytes == row_bytes && known.written.size() == rows;
+          });
+      if (best == same.rend()) best = same.rbegin();
+      Block block = std::exchange(*best, std::move(same.back()));
+      same.pop_back();
       found->second.last_use = ++clock_;
       usage_.cached_bytes -= size;
       CountLive(size);
       return block;
     }
     lock.Unlock();
-    std::byte* const block = NewBlock(size);  // may throw: then nothing is live
+    Block block{.data = NewBlock(size)};  // may throw: then nothing is live
+    if (size >= kMappedBytes) {
+      block.row_bytes = row_bytes;
+      block.written.resize(rows);  // the system maps zeros
+    }
     lock.Lock();
     CountLive(size);
+    FreeExcess();
     return block;
   }
 
-  void Return(std::byte* block, size_t size) {
+  void Return(Block block, size_t size) {
     MutexLock lock(mutex_);
     usage_.live_bytes -= size;
     usage_.cached_bytes += size;
     Blocks& same = free_[size];
-    same.blocks.push_back(block);
+    same.blocks.push_back(std::move(block));
     same.last_use = ++clock_;
-    while (usage_.cached_bytes > kMaxCachedBytes ||
-           usage_.live_bytes + usage_.cached_bytes >
-               kMostHeld * peak_bytes_ + kAlwaysHeld) {
-      FreeStalest();
-    }
+    FreeExcess();
   }
 
   BufferUsage usage() {
@@ -116,7 +139,7 @@ class BlockCache {
   void Trim() {
     MutexLock lock(mutex_);
     for (auto& [size, same] : free_) {
-      for (std::byte* block : same.blocks) FreeBlock(block, size);
+      for (const Block& block : same.blocks) FreeBlock(block.data, size);
     }
     free_.clear();
     usage_.cached_bytes = 0;
@@ -129,9 +152,18 @@ class BlockCache {
   }
 
   struct Blocks {  // of one size
-    std::vector<std::byte*> blocks;
+    std::vector<Block> blocks;
     uint64_t last_use = 0;
   };
+
+  void FreeExcess() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const size_t most_held =
+        peak_bytes_ + std::min(peak_bytes_ + kAlwaysSpare, kMostSpare);
+    while (usage_.cached_bytes > usage_.live_bytes + kMostCached ||
+           usage_.live_bytes + usage_.cached_bytes > most_held) {
+      FreeStalest();
+    }
+  }
 
   // Gives a block back, of the size that was not used for longest. There are at
   // most eight sizes for each power of two.
@@ -144,7 +176,7 @@ class BlockCache {
         stalest = it;
       }
     }
-    FreeBlock(stalest->second.blocks.back(), stalest->first);
+    FreeBlock(stalest->second.blocks.back().data, stalest->first);
     stalest->second.blocks.pop_back();
     usage_.cached_bytes -= stalest->first;
   }
@@ -167,8 +199,29 @@ BlockCache& Cache() {
 std::shared_ptr<std::byte> AllocateBuffer(size_t bytes) {
   const size_t size = BlockSize(bytes);
   return std::shared_ptr<std::byte>(
-      Cache().Take(size),
-      [size](std::byte* block) { Cache().Return(block, size); });
+      Cache().Take(size).data,
+      [size](std::byte* data) { Cache().Return({.data = data}, size); });
+}
+
+std::shared_ptr<std::byte> AllocateZeroRows(size_t row_bytes,
+                                            std::vector<bool> written) {
+  const size_t rows = written.size(), size = BlockSize(row_bytes * rows);
+  Block block = Cache().Take(size, row_bytes, rows);
+  if (block.row_bytes != row_bytes || block.written.size() != rows) {
+    block.row_bytes = row_bytes;
+    block.written.assign(rows, true);
+  }
+  ParallelFor(static_cast<int64_t>(rows), [&](int64_t i) {
+    if (block.written[i] && !written[i]) {
+      std::memset(block.data + i * row_bytes, 0, row_bytes);
+    }
+  });
+  block.written = std::move(written);
+  std::byte* const data = block.data;
+  return std::shared_ptr<std::byte>(
+      data, [size, block = std::move(block)](std::byte*) mutable {
+        Cache().Return(std::move(block), size);
+      });
 }
 
 BufferUsage GetBufferUsage() { return Cache().usage(); }

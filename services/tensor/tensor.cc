@@ -29,6 +29,20 @@ Tensor Tensor::Zeros(ElementType type, Dims dims) {
   return tensor;
 }
 
+Tensor Tensor::ZeroRows(ElementType type, Dims dims,
+                        std::vector<bool> written) {
+  CHECK(!dims.empty() && static_cast<size_t>(dims[0]) == written.size());
+  Tensor tensor;
+  tensor.type_ = type;
+  tensor.dims_ = std::move(dims);
+  tensor.size_ = NumElements(tensor.dims_);
+  tensor.written_rows_ = std::make_shared<const std::vector<bool>>(written);
+  const size_t row_bytes =
+      written.empty() ? 0 : tensor.bytes() / written.size();
+  tensor.data_ = AllocateZeroRows(row_bytes, std::move(written));
+  return tensor;
+}
+
 Tensor Tensor::Scalar(float value) {
   Tensor tensor(ElementType::kFloat32, {});
   tensor.f32()[0] = value;
@@ -72,6 +86,11 @@ Tensor Tensor::Reshaped(Dims dims) const {
   CHECK(NumElements(dims) == size_ && panel_rows_ == 0);
   Tensor tensor = *this;
   tensor.dims_ = std::move(dims);
+  if (written_rows_ != nullptr &&
+      (tensor.rank() == 0 || tensor.dim(0) != dim(0))) {
+    tensor.written_rows_ = std::make_shared<const std::vector<bool>>(
+        tensor.rank() == 0 ? 0 : tensor.dim(0), true);
+  }
   return tensor;
 }
 
@@ -81,6 +100,10 @@ Tensor Tensor::Rows(int64_t begin, int64_t end) const {
   const int64_t row = dim(0) == 0 ? 0 : size_ / dim(0);
   Tensor rows = *this;
   rows.dims_[0] = end - begin;
+  if (written_rows_ != nullptr) {
+    rows.written_rows_ = std::make_shared<const std::vector<bool>>(
+        written_rows_->begin() + begin, written_rows_->begin() + end);
+  }
   rows.size_ = row * (end - begin);
   rows.data_ = std::shared_ptr<std::byte>(
       data_, data_.get() + begin * row * ElementSize(type_));

@@ -46,6 +46,12 @@ class Tensor {
 
   static Tensor Zeros(ElementType type, Dims dims);
 
+  // Zeros, but for those rows of the outermost dimension that are in `written`,
+  // one for each: their contents are undefined, and only they may be written.
+  // The others take no time (AllocateZeroRows), so it is never unique().
+  static Tensor ZeroRows(ElementType type, Dims dims,
+                         std::vector<bool> written);
+
   template <typename T>
   static Tensor Of(Dims dims, absl::Span<const T> values) {
     Tensor tensor(ElementTypeOf<T>::value, std::move(dims));
@@ -143,7 +149,14 @@ class Tensor {
   int32_t* i32() { return data<int32_t>(); }
 
   // True if no other tensor shares the buffer, so that it may be overwritten.
-  bool unique() const { return data_.use_count() == 1; }
+  bool unique() const {
+    return data_.use_count() == 1 && written_rows_ == nullptr;
+  }
+
+  // Whether row `i` of the outermost dimension is known to be zeros.
+  bool IsZeroRow(int64_t i) const {
+    return written_rows_ != nullptr && !(*written_rows_)[i];
+  }
 
   // The same elements under other sizes, sharing the buffer.
   // REQUIRES: the number of elements is the same.
@@ -164,6 +177,8 @@ class Tensor {
   std::shared_ptr<std::byte> data_;
   int64_t panel_rows_ = 0;
   size_t panel_bytes_ = 0;
+  // Of ZeroRows(), all others null. Of a view of it, as many as its own rows.
+  std::shared_ptr<const std::vector<bool>> written_rows_;
   bool on_device_ = false;
 };
 

@@ -6,21 +6,20 @@
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/base/status_macros.h"
-#include "services/ops/simd.h"
+#include "services/ops/elementwise.h"
 
 namespace gshard {
 namespace {
 
-GSHARD_SIMD void AddTo(const float* value, int64_t size, float* sum) {
-#pragma omp simd
-  for (int64_t i = 0; i < size; ++i) sum[i] += value[i];
-}
-
 void AddTensor(const Tensor& value, Tensor& sum) {
   CHECK(value.dims() == sum.dims());
+  Tensor result =
+      sum.unique() ? sum : Tensor(ElementType::kFloat32, sum.dims());
   ParallelForChunks(sum.size(), ChunkSize(1), [&](int64_t begin, int64_t end) {
-    AddTo(value.f32() + begin, end - begin, sum.f32() + begin);
+    AddRow(sum.f32() + begin, value.f32() + begin, result.f32() + begin,
+           end - begin);
   });
+  sum = std::move(result);
 }
 
 }  // namespace
@@ -67,9 +66,6 @@ void OrderedSum::AddNext(std::vector<Tensor> values) {
   }
   if (next_++ == 0) {
     sum_ = std::move(values);
-    for (Tensor& tensor : sum_) {
-      if (!tensor.unique()) tensor = tensor.Clone();
-    }
     return;
   }
   CHECK(values.size() == sum_.size());

@@ -28,9 +28,9 @@ class OrderedSum {
   // host. REQUIRES: count >= 1, max_pending >= 0.
   OrderedSum(int64_t count, int64_t max_pending, Device* device = nullptr);
 
-  // Adds microbatch `index`'s `values`. Tensors that nobody else shares are
-  // taken over, others copied. REQUIRES: float32 tensors, as many and in the
-  // same shapes as of other microbatches.
+  // Adds microbatch `index`'s `values`. They are taken
+  // over; those that others share are not changed. REQUIRES: float32 tensors,
+  // as many and in the same shapes as of other microbatches.
   //
   // Errors, each leaving the sum as it was:
   //   OUT_OF_RANGE        `index` is not one of the microbatches

@@ -161,8 +161,10 @@ absl::StatusOr<std::vector<SquaredNorm>> ParameterStore::SquaredNorms(
   ParallelFor(static_cast<int64_t>(logical_.size()), [&](int64_t i) {
     const Logical& logical = logical_[i];
     const State& state = states_[logical.state];
-    const Tensor gradient = Part(by_name.at(state.parameter), state.parts,
-                                 logical.part, logical.dims);
+    const Tensor& whole = by_name.at(state.parameter);
+    if (state.parts > 1 && whole.IsZeroRow(logical.part)) return;
+    const Tensor gradient =
+        Part(whole, state.parts, logical.part, logical.dims);
     norms[i].value = SumOfSquares(gradient.span<float>());
   });
   return norms;

@@ -150,7 +150,7 @@ void ForwardBackward(benchmark::State& state) {
   const Tensor x = RandomTensor({S, M}, 1), dy = RandomTensor({S, M}, 2);
   const Tensor gate = RandomTensor({M, E}, 3), up = RandomTensor({E, M, H}, 4),
                down = RandomTensor({E, H, M}, 5);
-  for (auto _ : state) {
+  const auto step = [&] {
     Tensor logits(ElementType::kFloat32, {S, E});
     Matmul({.m = S, .n = E, .k = M}, x.f32(), gate.f32(), logits.f32());
     const Routing routing =
@@ -179,7 +179,9 @@ void ForwardBackward(benchmark::State& state) {
            gate.f32(), dx.f32(), /*accumulate=*/true);
     benchmark::DoNotOptimize(dgate.raw());
     benchmark::DoNotOptimize(dx.raw());
-  }
+  };
+  step();  // the first one maps memory, which the others find
+  for (auto _ : state) step();
   SetComputeThreads(1);
   state.counters["tokens/s"] =
       benchmark::Counter(S, benchmark::Counter::kIsIterationInvariantRate);

@@ -4,7 +4,7 @@ namespace gshard::reference {
 
 void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
             bool accumulate) {
-  const auto [m, n, k, transpose_a, transpose_b, in_panels] = shape;
+  const auto [m, n, k, transpose_a, transpose_b, in_panels, streams] = shape;
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       double sum = accumulate ? c[i * n + j] : 0.0;

@@ -143,6 +143,39 @@ TEST(MatmulTest, BFloat16RowsHaveTheSameBitsForAnyNumberOfRows) {
   }
 }
 
+// Whether a gradient is large enough to stream depends on how many experts its
+// holder has.
+TEST(MatmulTest, StreamsHaveTheSameBits) {
+  struct Size {
+    int64_t m, n, k;
+  };
+  for (const auto& [m, n, k] :
+       {Size{256, 96, 8}, Size{70, 1024, 300}, Size{300, 33, 5}, Size{1, 48, 3},
+        Size{17, 1, 4}, Size{48, 500, 0}, Size{130, 64, 600}}) {
+    for (const bool accumulate : {false, true}) {
+      for (const auto type : {ElementType::kFloat32, kBFloat16}) {
+        const Tensor a = Cast(RandomTensor({k, m}, 1), type);
+        const Tensor b = Cast(RandomTensor({k, n}, 2), type);
+        MatmulShape shape{.m = m, .n = n, .k = k, .transpose_a = true};
+        std::vector<Tensor> results;
+        for (const bool streams : {false, true}) {
+          shape.streams = streams;
+          Tensor c = RandomTensor({m, n}, 3);
+          if (type == kBFloat16) {
+            Matmul(shape, a.data<BFloat16>(), b.data<BFloat16>(), c.f32(),
+                   accumulate);
+          } else {
+            Matmul(shape, a.f32(), b.f32(), c.f32(), accumulate);
+          }
+          results.push_back(std::move(c));
+        }
+        EXPECT_TRUE(TensorEqual(results[0], results[1]))
+            << m << " " << n << " " << k << " " << accumulate;
+      }
+    }
+  }
+}
+
 TEST(MatmulTest, ThreadsGiveTheSameBits) {
   InitCompute();
   const Tensor a = RandomTensor({33, 65}, 1), b = RandomTensor({65, 31}, 2);

@@ -55,6 +55,28 @@ TEST(RaggedDotTest, EqualsReference) {
   }
 }
 
+// So many that its gradient has ZeroRows, in blocks that are used again.
+TEST(RaggedDotTest, LargeGradientsAreZeroWithoutRows) {
+  constexpr int64_t kGroups = 160, kM = 48, kH = 144;
+  for (int step = 0; step < 6; ++step) {
+    std::vector<int32_t> sizes(kGroups);
+    for (int64_t e = 0; e < kGroups; ++e) {
+      sizes[e] = step == 3 ? 1 : (e * (step + 3)) % 5 == 0 ? step % 3 + 1 : 0;
+    }
+    const int64_t num_rows = Sum(sizes);
+    const Tensor group_sizes = Tensor::Ints({kGroups}, sizes);
+    const Tensor rows = RandomTensor({num_rows, kM}, 1);
+    const Tensor dresult = RandomTensor({num_rows, kH}, 2);
+    const Tensor dweights =
+        RaggedDotWeightsGradient(rows, dresult, group_sizes);
+    EXPECT_TRUE(TensorNear(
+        dweights,
+        reference::RaggedDotWeightsGradient(rows, dresult, group_sizes),
+        1e-5f));
+    EXPECT_EQ(dweights.IsZeroRow(1), sizes[1] == 0);
+  }
+}
+
 TEST(RaggedDotTest, BFloat16EqualsReference) {
   const auto low = [](const Tensor& x) {
     return Cast(x, ElementType::kBFloat16);

@@ -73,6 +73,32 @@ TEST(BufferTest, HoldsNoMoreThanTwiceWhatWasLive) {
   TrimBufferCache();
 }
 
+// Blocks of these sizes are never touched, and cost nothing.
+TEST(BufferTest, KeepsGradientsAsLongAsTheirWeights) {
+  TrimBufferCache();
+  constexpr size_t kGiB = size_t{1} << 30;
+  {
+    const auto weights = AllocateBuffer(3 * kGiB);
+    for (int step = 0; step < 2; ++step) {
+      AllocateBuffer(3 * kGiB);
+      EXPECT_EQ(GetBufferUsage().cached_bytes, 3 * kGiB);
+    }
+  }
+  EXPECT_LE(GetBufferUsage().cached_bytes, kGiB);
+}
+
+// Not even while others are asked for.
+TEST(BufferTest, HoldsLittleMoreThanWasEverLive) {
+  TrimBufferCache();
+  constexpr size_t kGiB = size_t{1} << 30;
+  const auto weights = AllocateBuffer(4 * kGiB);
+  AllocateBuffer(4 * kGiB);
+  const auto other = AllocateBuffer(3 * kGiB);
+  const BufferUsage usage = GetBufferUsage();
+  EXPECT_LE(usage.live_bytes + usage.cached_bytes, 9 * kGiB);
+  TrimBufferCache();
+}
+
 TEST(BufferTest, ThreadsAllocateAndReturnAtTheSameTime) {
   const size_t before = GetBufferUsage().live_bytes;
   std::vector<std::thread> threads;

@@ -80,6 +80,52 @@ TEST(TensorTest, RowsAreAViewOfTheOutermostDimension) {
             "f32[0, 4]");
 }
 
+// Sets of rows that are written in turn, as experts have tokens in one step and
+// none in the next; a block of this size is mapped, and one that is not is
+// whatever was there.
+TEST(TensorTest, ZeroRowsAreZerosInWhateverBlock) {
+  TrimBufferCache();
+  for (const int64_t width : {5, 5000}) {
+    const Dims dims = {7, width};
+    for (uint32_t set : {0x05, 0x41, 0x7f, 0x00, 0x22, 0x22, 0x80, 0x13}) {
+      if (set == 0x80) {  // nothing is known of what others had
+        const Tensor other = RandomTensor(dims, 1);
+        continue;
+      }
+      std::vector<bool> written(7);
+      for (int64_t i = 0; i < 7; ++i) written[i] = (set >> i & 1) != 0;
+      Tensor tensor = Tensor::ZeroRows(ElementType::kFloat32, dims, written);
+      for (int64_t i = 0; i < 7; ++i) {
+        EXPECT_EQ(tensor.IsZeroRow(i), !written[i]);
+        for (int64_t j = 0; j < width; ++j) {
+          float& element = tensor.f32()[i * width + j];
+          if (written[i]) {
+            element = 3.0f;
+          } else {
+            ASSERT_EQ(element, 0.0f) << i << " " << j << " of " << set;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(TensorTest, NobodyOverwritesZeroRows) {
+  const Tensor tensor =
+      Tensor::ZeroRows(ElementType::kFloat32, {3, 2}, {false, true, false});
+  EXPECT_FALSE(tensor.unique());
+  const Tensor view = tensor.Rows(1, 3);
+  EXPECT_FALSE(view.IsZeroRow(0));
+  EXPECT_TRUE(view.IsZeroRow(1));
+  Tensor reshaped = tensor.Reshaped({2, 3});
+  EXPECT_FALSE(reshaped.IsZeroRow(0));
+  EXPECT_FALSE(
+      Tensor::ZeroRows(ElementType::kFloat32, {3, 2}, {true, true, true})
+          .Reshaped({6})
+          .unique());
+  EXPECT_TRUE(tensor.Clone().unique());
+}
+
 TEST(TensorTest, AViewKeepsTheBufferAlive) {
   Tensor rows;
   {

@@ -129,6 +129,28 @@ TEST(OrderedSumTest, LeavesTensorsThatOthersHold) {
   EXPECT_TRUE(TensorEqual(first, Tensor::Floats({2}, {1, 2})));
 }
 
+// Their memory is zeros for whoever comes next.
+TEST(OrderedSumTest, LeavesZeroRows) {
+  const auto gradient = [](std::vector<bool> written) {
+    Tensor tensor = Tensor::ZeroRows(ElementType::kFloat32, {2, 3}, written);
+    for (int64_t i = 0; i < 6; ++i) {
+      if (written[i / 3]) tensor.f32()[i] = 2.0f;
+    }
+    return tensor;
+  };
+  {
+    OrderedSum sum(2, 0);
+    ASSERT_OK(sum.Add(0, {gradient({true, false})}));
+    ASSERT_OK(sum.Add(1, {gradient({false, true})}));
+    EXPECT_TRUE(
+        TensorEqual(sum.Take()[0], Tensor::Floats({2, 3}, {2, 2, 2, 2, 2, 2})));
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(TensorEqual(gradient({true, false}),
+                            Tensor::Floats({2, 3}, {2, 2, 2, 0, 0, 0})));
+  }
+}
+
 TEST(OrderedSumTest, NothingToSumIsFine) {
   OrderedSum sum(2, 2);
   ASSERT_OK(sum.Add(1, {}));
