@@ -147,9 +147,7 @@ void BM_Gradients(benchmark::State& state) {
                                 *BuildTrainProgram(job.model, LossConfig()));
   const TensorMap parameters = TinyParameters(job.model, 1);
   const Batch batch = MakeBenchmarkBatch(1, job.model.target_vocabulary_size);
-  const auto step = [&] {
-    CHECK(runner.Run(batch, 1, 1, 0, parameters).ok());
-  };
+  const auto step = [&] { CHECK(runner.Run(batch, 1, 1, 0, parameters).ok()); };
   step();  // the first one maps memory, which the others find
   for (auto _ : state) step();
   SetComputeThreads(1);
