@@ -27,9 +27,9 @@
 # on one thread, as in a container with one CPU: on cores that seven processes
 # share, a loop on two threads waits for the one that has lost its core.
 #
-# Attackers run at the lowest priority and the honest user at a raised one (nice
-# 19 and -5, which needs root), for they would have machines of their own. Prints
-# a line for each abuse. Ends with 0 if all held, 1 if not, 2 without result.
+# Attackers and the other systems that are started run at the lowest priority and
+# the honest user at a raised one (nice 19 and -5, which needs root), for they
+# would have machines of their own. Prints a line for each abuse. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

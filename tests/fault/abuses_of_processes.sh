@@ -53,14 +53,14 @@ wrong_clock() {
 }
 
 # DIRECTORY FLAGS...: `gshard up` with processes, its lines with their times in
-# DIRECTORY.lines.
+# DIRECTORY.lines. It is a system of its own, which would have its own machine.
 begin_system() {
   local directory=$1
   shift
   (
     unset GSHARD_AUTH_FILE GSHARD_TOKEN_FILE
     # Of what runs in the background a shell lets Ctrl-C be ignored.
-    exec env --default-signal=INT "$programs/gshard" up --processes --routers=2 --workers=2 \
+    exec nice -n 19 env --default-signal=INT "$programs/gshard" up --processes --routers=2 --workers=2 \
       --directory="$directory" --program_directory="$programs" "$@"
   ) > >(while IFS= read -r line; do echo "$(now) $line"; done \
     > "$directory.lines") 2> "$directory.err" &
