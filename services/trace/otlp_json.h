@@ -1,5 +1,6 @@
-// Spans as a collector takes them: OTLP in JSON,
-// https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding. Pure.
+// Spans in the collector's format: OTLP in JSON,
+// https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding. Pure
+// function.
 
 #ifndef SERVICES_TRACE_OTLP_JSON_H_
 #define SERVICES_TRACE_OTLP_JSON_H_
@@ -11,8 +12,7 @@
 
 namespace gshard {
 
-// The body of a request to /v1/traces. Text that is not UTF-8 has U+FFFD where
-// it is not.
+// The body of a request to /v1/traces. Malformed UTF-8 becomes U+FFFD.
 std::string OtlpJson(const SpanResource& resource,
                      absl::Span<const Span> spans);
 
