@@ -1,5 +1,4 @@
-// Exports a checkpoint's tensors to one plain safetensors file, for other
-// programs.
+// Exports a checkpoint's tensors to one plain safetensors file.
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_

@@ -11,8 +11,7 @@
 
 namespace gshard {
 
-// Applies defaults for absent fields, then validates. Errors: as
-// ValidateModelConfig.
+// Applies defaults, then validates. Errors: as ValidateModelConfig.
 absl::StatusOr<ModelConfig> ModelConfigFromProto(
     const v1::ModelConfig& message);
 

@@ -1,5 +1,4 @@
-// LineScanner: splits a text that arrives in parts into lines. Memory for one
-// line.
+// LineScanner: splits a text that arrives in parts into lines.
 
 #ifndef SERVICES_DATA_LINE_SCANNER_H_
 #define SERVICES_DATA_LINE_SCANNER_H_

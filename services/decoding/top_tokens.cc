@@ -13,8 +13,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-// Block size: the maximum of each block is kept, so that few logits are scanned
-// again.
+// Block size: keeps each block's maximum, so that few logits are rescanned.
 constexpr int64_t kBlock = 256;
 
 GSHARD_SIMD

@@ -10,8 +10,7 @@
 
 namespace gshard {
 
-// Parses "Sun, 06 Nov 1994 08:49:37 GMT"; InfinitePast() if `text` is
-// malformed.
+// Parses "Sun, 06 Nov 1994 08:49:37 GMT"; InfinitePast() if malformed.
 absl::Time ParseHttpTime(absl::string_view text);
 
 // How long a "Retry-After" value, seconds or a time, asks to wait from `now`

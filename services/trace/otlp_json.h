@@ -1,6 +1,5 @@
 // Spans in the collector's format: OTLP in JSON,
-// https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding. Pure
-// function.
+// https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding. Pure.
 
 #ifndef SERVICES_TRACE_OTLP_JSON_H_
 #define SERVICES_TRACE_OTLP_JSON_H_
