@@ -234,7 +234,7 @@ class Coordinator {
   // Errors: FailedPrecondition.
   absl::Status CheckNotInFile(const std::string& name) const;
   void CountFileModels() const;
-  // Whether workers that had parts of served models have not rejoined yet.
+  // Whether workers that held bundles of served models have not rejoined yet.
   bool AwaitsWorkers() const;
   StoredModel ToStored(const ServedModels::Request& request) const;
   static ServedModels::Request FromStored(const StoredModel& model);

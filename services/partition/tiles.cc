@@ -96,7 +96,7 @@ void FillPadding(Tensor& tensor) {
   }
 }
 
-// Visits the contiguous runs of the last dimension that tile and whole share,
+// Visits the contiguous ranges of the last dimension that tile and whole share,
 // as byte offsets.
 template <typename Function>
 void ForEachRun(const Box& box, const Dims& dims, size_t element,

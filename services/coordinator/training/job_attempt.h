@@ -150,10 +150,10 @@ class JobAttempt {
                        const std::set<size_t>& lost = {});
   void DropCheckpoint();
   void OnCheckpointWritten();
-  // Whether all steps are done and checkpointed.
+  // Whether the job is done, not parked, once its last step is in a checkpoint.
   bool IsDone() const;
   // Call when the last step is in a checkpoint, so that the attempt may end
-  // without loss: an error if it should.
+  // without loss; an error if it ends.
   absl::Status AtCheckpoint();
   // A leaving worker that holds experts; empty if there is none.
   std::string LeavingHolder() const;
