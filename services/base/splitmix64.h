@@ -1,5 +1,5 @@
 // The mixer of random.h: splitmix64 (Steele, Lea, Flood: "Fast splittable
-// pseudorandom number generators", 2014). Kernels of CUDA call it, too.
+// pseudorandom number generators", 2014). CUDA kernels call it, too.
 
 #ifndef SERVICES_BASE_SPLITMIX64_H_
 #define SERVICES_BASE_SPLITMIX64_H_

@@ -30,7 +30,7 @@ bool IsRows(const Tensor& tensor) {
          IsMatrix(tensor, ElementType::kBFloat16);
 }
 
-// Row r as float32, in `buffer` where it has to be converted.
+// Row r as float32, in `buffer` if it has to be converted.
 const float* RowOf(const Tensor& rows, int64_t r, std::vector<float>& buffer) {
   const int64_t width = rows.dim(1);
   if (rows.type() == ElementType::kFloat32) return rows.f32() + r * width;
@@ -39,8 +39,8 @@ const float* RowOf(const Tensor& rows, int64_t r, std::vector<float>& buffer) {
   return buffer.data();
 }
 
-// row[2 * t + k] of every choice, -1 if it has none. Checks that every source
-// is a choice of one of the tokens, and that none comes twice.
+// Row of every choice 2 * t + k, -1 if it has none. Checks that every source is
+// a choice of one of the tokens, and that none occurs twice.
 absl::StatusOr<std::vector<int32_t>> RowOfChoice(const char* what,
                                                  const Tensor& row_source,
                                                  int64_t num_tokens) {

@@ -54,7 +54,7 @@ bool IsValid(const Tensor& valid, int64_t token) {
                                              : valid.i32()[token] != 0;
 }
 
-// The expert with the largest logit plus Gumbel noise, without `first`.
+// The expert with the largest logit plus Gumbel noise, except `first`.
 int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
                      int64_t num_experts, const GatingNoise& noise) {
   int32_t best = -1;
@@ -79,7 +79,7 @@ int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
   return best;
 }
 
-// Gates the groups one after the other; what lives for one group only is here.
+// Gates one group after another; holds the state of one group.
 class Gate {
  public:
   Gate(const Tensor& logits, const Tensor& valid, const GatingOptions& options,
@@ -190,7 +190,7 @@ void Gate::RunGroup(int64_t group, int64_t begin, int64_t end) {
   ++valid_groups_;
 }
 
-// Sets expert, what is wanted, and the weights before any choice is dropped.
+// Sets experts, `wanted_`, and the weights before any choice is dropped.
 void Gate::ChooseExperts(int64_t token, int64_t s) {
   int32_t* expert = routing_.expert.i32() + 2 * token;
   float* weight = routing_.weight.f32() + 2 * token;
@@ -209,7 +209,7 @@ void Gate::ChooseExperts(int64_t token, int64_t s) {
   wanted_[2 * s] = 1;
 
   const float max = logits[top.first];
-  // p2 / p1: the weights come from two logits alone, whatever the others are.
+  // p2 / p1: the weights depend on two logits alone.
   const float ratio = expert[1] < 0 ? 0.0f : std::exp(logits[expert[1]] - max);
   float first_probability = 0.0f;
   if (needs_softmax_) {
@@ -222,7 +222,7 @@ void Gate::ChooseExperts(int64_t token, int64_t s) {
     const float log_sum = max + std::log(sum);
     routing_.log_sum.f32()[token] = log_sum;
     z_loss_ += static_cast<double>(log_sum) * log_sum;
-    // Whoever compares probabilities needs an order: NaN goes last.
+    // Sorting by probability needs a strict order: NaN goes last.
     probability_[2 * s] = first_probability >= 0.0f ? first_probability : 0.0f;
     const float p2 = first_probability * ratio;
     probability_[2 * s + 1] = p2 >= 0.0f ? p2 : 0.0f;

@@ -21,7 +21,7 @@ absl::Status Expect(const char* name, const Tensor& tensor, ElementType type,
                    tensor.empty() ? "nothing" : tensor.TypeString()));
 }
 
-// Every expert is -1 or in [0, E), and no token has it twice.
+// Checks that every expert is -1 or in [0, E), and that no token has one twice.
 absl::Status CheckExperts(const Tensor& expert, int64_t num_experts) {
   for (int64_t t = 0; t < expert.dim(0); ++t) {
     const int32_t* e = expert.i32() + 2 * t;
@@ -48,7 +48,7 @@ void AddWeightGradient(const float* logits, const int32_t* expert,
     return;
   }
   const bool both = slot[0] >= 0 && slot[1] >= 0;
-  // Alone, a choice scaled over the kept ones weighs 1 whatever the logits.
+  // A single kept choice has weight 1 whatever the logits.
   if (normalize == Normalize::kAfterCapacity && !both) return;
   if (expert[1] < 0 || (slot[0] < 0 && slot[1] < 0)) return;
   const float ratio = std::exp(logits[expert[1]] - logits[expert[0]]);
@@ -60,8 +60,8 @@ void AddWeightGradient(const float* logits, const int32_t* expert,
   d_logits[expert[1]] -= d;
 }
 
-// sum_k d_weight[k] * p of the kept choices: how far the softmax's denominator
-// takes part in weights that are never normalised.
+// sum_k d_weight[k] * p of the kept choices: the part of the gradient through
+// the softmax's denominator when weights are never normalised.
 float KeptProbability(const float* logits, const int32_t* expert,
                       const int32_t* slot, const float* d_weight,
                       float log_sum) {

@@ -41,7 +41,7 @@ Attributes ToAttributes(const GatingOptions& options) {
           {"losses", int64_t{options.losses}}};
 }
 
-// The options in `attributes`, which may come from the wire.
+// The options in `attributes`, which are untrusted.
 absl::StatusOr<GatingOptions> FromAttributes(const Attributes& attributes) {
   for (const char* name : {"second_expert", "normalize", "order", "literal",
                            "drop", "min_capacity", "capacity", "group_size",
@@ -80,8 +80,8 @@ absl::StatusOr<GatingOptions> FromAttributes(const Attributes& attributes) {
   return options;
 }
 
-// logits [T, E], valid i32[T], key i64[], and on a part of the tokens the
-// number of the first i64[].
+// logits [T, E], valid i32[T], key i64[], and for a part of the tokens the
+// index of the first one, i64[].
 Types InferGating(absl::Span<const ValueType> operands,
                   const Attributes& attributes) {
   const ValueType number{ElementType::kInt64, {}};
@@ -189,7 +189,7 @@ Types InferPlan(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{Int({rows[0]}), Int({experts})};
 }
 
-// x [T, M], row_source i32[R] -> [R, M], of 'type' if there is one.
+// x [T, M], row_source i32[R] -> [R, M], of the attribute 'type' if set.
 Types InferDispatch(absl::Span<const ValueType> operands,
                     const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
@@ -202,7 +202,8 @@ Types InferDispatch(absl::Span<const ValueType> operands,
       {type, {operands[1].shape[0], operands[0].shape[1]}}};
 }
 
-// d_rows [R, M], row_source i32[R] -> f32[T, M]; 'shape' is [T, M].
+// d_rows [R, M], row_source i32[R] -> f32[T, M]; the attribute 'shape' is [T,
+// M].
 Types InferDispatchGradient(absl::Span<const ValueType> operands,
                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));

@@ -83,7 +83,7 @@ class NewDiskFile final : public NewFile {
 
 absl::StatusOr<std::unique_ptr<InputFile>> FolderStorage::Open(
     const std::string& path) const {
-  // Not blocking: a pipe of that name must not hang us.
+  // Non-blocking: opening a pipe must not hang.
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FileError(errno, "open", path);
   struct stat status;

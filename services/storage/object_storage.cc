@@ -18,19 +18,18 @@ namespace gshard {
 namespace {
 
 constexpr uint64_t kRangeBytes = 4 << 20;
-constexpr size_t kAtATime = 8;  // requests for one call
-// A request costs as much time as so many bytes.
+constexpr size_t kAtATime = 8;  // concurrent requests per call
+// A request costs about as much time as reading this many bytes.
 constexpr uint64_t kGap = 64 << 10;
 constexpr uint64_t kMaxMarkerBytes = uint64_t{1} << 29;
 
-// Ranges `begin` to `end` - 1, and one that has them all.
+// Ranges `begin` to `end` - 1, and one that covers them all.
 struct FileGroup {
   size_t begin, end;
   FileRange range;
 };
 
-// Of ranges in the order of the file those that have little between them are
-// in one group.
+// Groups ranges, sorted by offset, that have small gaps between them.
 std::vector<FileGroup> GroupRanges(const std::vector<FileRange>& ranges) {
   std::vector<FileGroup> groups;
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -104,7 +103,7 @@ class ObjectFile final : public InputFile {
   size_t part_bytes() const override { return kAtATime * kRangeBytes; }
 
  private:
-  // How many bytes of the range there are.
+  // The number of bytes of the range within the object.
   size_t SizeOf(const FileRange& range) const {
     return range.offset >= size()
                ? 0
@@ -127,7 +126,7 @@ ObjectPath Within(const ObjectPath& folder, absl::string_view name) {
           absl::StrCat(folder.key, folder.key.empty() ? "" : "/", name)};
 }
 
-// What the keys in the folder begin with.
+// The prefix of the keys in the folder.
 std::string PrefixOf(const ObjectPath& folder) {
   return folder.key.empty() ? "" : absl::StrCat(folder.key, "/");
 }
@@ -176,7 +175,7 @@ absl::StatusOr<std::vector<std::string>> ObjectStorage::List(
     for (absl::string_view name : *part) {
       if (!absl::ConsumePrefix(&name, prefix)) continue;
       absl::ConsumeSuffix(&name, "/");
-      // Some programs make empty objects for folders.
+      // Some programs create empty objects for folders.
       if (!name.empty()) names.emplace_back(name);
     }
   }
@@ -239,8 +238,8 @@ absl::Status ObjectStorage::Commit(const std::string& folder,
 absl::Status ObjectStorage::RemoveDraft(const std::string& folder,
                                         absl::string_view marker,
                                         FaultPoints* faults) const {
-  // Its files are those of the folder once that is committed, which it may be
-  // though the answer was lost.
+  // The draft's files are those of the folder once that is committed, which it
+  // may be even if the response was lost.
   ASSIGN_OR_RETURN(const bool is_committed, IsCommitted(folder, marker));
   return is_committed ? absl::OkStatus() : Remove(folder, faults);
 }
@@ -256,7 +255,7 @@ absl::StatusOr<std::vector<StoredFolder>> ObjectStorage::ListFolders(
     if (!absl::ConsumePrefix(&prefix, PrefixOf(object))) continue;
     absl::ConsumeSuffix(&prefix, "/");
     StoredFolder folder{std::string(prefix), "", Within(object, prefix).Text()};
-    // The marker, and what it may be renamed to.
+    // The marker, and the names it may be renamed to.
     const std::string begin = Within(Within(object, prefix), marker).key;
     ASSIGN_OR_RETURN(const ObjectList markers,
                      client->List(object.bucket, begin, ""));

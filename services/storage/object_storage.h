@@ -1,5 +1,5 @@
-// ObjectStorage: objects of a store that speaks S3, at "s3://bucket/key". A
-// folder is a prefix. See storage.h for how it differs from a disk's.
+// ObjectStorage: objects in an S3-compatible store, at "s3://bucket/key". A
+// folder is a prefix. See storage.h for the differences to a disk.
 
 #ifndef SERVICES_STORAGE_OBJECT_STORAGE_H_
 #define SERVICES_STORAGE_OBJECT_STORAGE_H_
@@ -12,7 +12,7 @@
 
 namespace gshard {
 
-// Uses the client of the process.
+// Uses the process's client.
 class ObjectStorage final : public Storage {
  public:
   absl::StatusOr<std::unique_ptr<InputFile>> Open(
@@ -39,11 +39,11 @@ class ObjectStorage final : public Storage {
                       FaultPoints* faults) const override;
   absl::Status RemoveDraft(const std::string& folder, absl::string_view marker,
                            FaultPoints* faults) const override;
-  // The suffix of a folder without marker is that of an object named
-  // MARKER.SUFFIX, or kDraftSuffix.
+  // The suffix of a folder without marker is taken from an object named
+  // MARKER.SUFFIX, else it is kDraftSuffix.
   absl::StatusOr<std::vector<StoredFolder>> ListFolders(
       const std::string& root, absl::string_view marker) const override;
-  // The marker gets another name. Of a folder that has none, nothing changes.
+  // Renames the marker. Changes nothing in a folder that has none.
   absl::StatusOr<std::string> SetAside(const std::string& root,
                                        const StoredFolder& folder,
                                        absl::string_view suffix,
