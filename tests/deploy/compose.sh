@@ -17,21 +17,14 @@
 # packages: docker.io iptables iproute2 util-linux prometheus python3 python3-yaml openssl
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 source tests/deploy/tools.sh
 
 quick='' programs=''
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags quick! programs -- "$@"
 
-need /usr/bin/python3
-/usr/bin/python3 -c 'import yaml' 2> /dev/null ||
-  { echo "missing: python3-yaml"; exit 77; }
+need python3-yaml
 [[ -n ${GSHARD_CHECK_INSIDE-} ]] || /usr/bin/python3 tests/deploy/compose_files.py
 [[ -z $quick ]] || exit 0
 
@@ -63,10 +56,7 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   fetch_compose
-  status=0
-  GSHARD_CHECK_INSIDE=$scratch unshare --net --mount --pid --fork \
-    --kill-child --mount-proc "$0" --programs "$programs" || status=$?
-  exit "$status"
+  run_inside --programs "$programs"
 fi
 scratch=$GSHARD_CHECK_INSIDE
 [[ ! -d $scratch/docker ]] || export DOCKER_CONFIG=$scratch/docker

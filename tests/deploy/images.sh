@@ -19,19 +19,13 @@
 # packages: podman buildah runc netavark debootstrap golang-github-containers-common catatonit python3 util-linux
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 source tests/deploy/tools.sh
 source tests/deploy/containers.sh
 
 quick='' preset=release programs=''
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --preset) preset=${2:?--preset takes a preset}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags quick! preset programs -- "$@"
 readonly roles=(coordinator router expert-worker client) max_megabytes=120
 
 program_of() {
