@@ -51,8 +51,9 @@ class WorkQueue {
     uint64_t call_id = 0;
     size_t bytes = 0;
     TimePoint deadline;
-    // Called once. OK: run, on one of the queue's threads. Otherwise the reason
-    // why it is not run: DeadlineExceeded, Cancelled, Unavailable.
+    // Called once. OK: run, on one of the queue's threads or by Add().
+    // Otherwise the reason why it is not run: DeadlineExceeded, Cancelled,
+    // Unavailable.
     std::function<void(const absl::Status& status,
                        std::chrono::microseconds waited)>
         run;
@@ -65,9 +66,12 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  // Errors, `run` is then not called: ResourceExhausted beyond the limits;
-  // Unavailable after Finish(). One call is always taken into an empty queue.
-  absl::Status Add(Work work);
+  // A `brief` call, which takes no longer than it takes to wake a thread, is
+  // run here and now if nothing waits, a thread is free and the calling one is
+  // as nice. Errors, `run` is then not called: ResourceExhausted beyond the
+  // limits; Unavailable after Finish(). One call is always taken into an empty
+  // queue.
+  absl::Status Add(Work work, bool brief = false);
 
   // Removes queued calls, one or all of a stream, with CANCELLED.
   void Cancel(uint64_t stream, uint64_t call_id);
@@ -88,6 +92,8 @@ class WorkQueue {
   };
 
   void RunThread();
+  // It is counted in running_, until it is over.
+  void Run(Waiting next);
   void CancelIf(const absl::Status& why,
                 const std::function<bool(const Work&)>& matches);
   std::chrono::microseconds Waited(const Waiting& waiting) const;

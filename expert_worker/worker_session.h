@@ -5,6 +5,8 @@
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -86,6 +88,17 @@ class WorkerSession {
   // Null for a session that serves.
   virtual TrainingWorkerSession* training() { return nullptr; }
 
+  // What calls of so many rows took, and whether they are brief: lately took
+  // no longer than to wake a thread and what goes with that.
+  void CountRun(int64_t rows, std::chrono::microseconds took) {
+    if (took <= kBrief) {
+      if (rows > brief_rows_) brief_rows_ = rows;
+    } else if (rows <= brief_rows_) {
+      brief_rows_ = rows - 1;
+    }
+  }
+  bool IsBrief(int64_t rows) const { return rows <= brief_rows_; }
+
   // Taken at construction.
   int64_t memory_bytes() const { return memory_.bytes(); }
 
@@ -93,7 +106,10 @@ class WorkerSession {
   explicit WorkerSession(MemoryShare memory) : memory_(std::move(memory)) {}
 
  private:
+  static constexpr std::chrono::microseconds kBrief{50};
+
   const MemoryShare memory_;  // before what it is for, and so after it
+  std::atomic<int64_t> brief_rows_ = -1;
 };
 
 }  // namespace gshard
