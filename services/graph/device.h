@@ -1,8 +1,9 @@
 // Device: memory that is not the host's, and whose kernels compute there.
 //
 // Kernels of a device's back end take operands that are on the host or on the
-// device and leave results on the device. Work is queued, in order, in a
-// DeviceRun, which the RunContext brings:
+// device and leave results on the device, integers on the host, for which they
+// may wait. Work is queued, in order, in a DeviceRun, which the RunContext
+// brings:
 //
 //   std::unique_ptr<DeviceRun> run = *device.BeginRun();
 //   outputs = executor.Run(inputs, parameters,
@@ -11,7 +12,7 @@
 //   Tensor y = *run->ToHost(outputs[0]);
 //   RETURN_IF_ERROR(run->Finish());  // y has its values now
 //
-// services/cuda has the devices of CUDA; tests have one of host memory.
+// services/cuda/ops opens those of CUDA; tests have one of host memory.
 
 #ifndef SERVICES_GRAPH_DEVICE_H_
 #define SERVICES_GRAPH_DEVICE_H_

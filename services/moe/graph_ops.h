@@ -20,6 +20,10 @@ namespace gshard {
 // calling again does nothing.
 void RegisterMoeOps();
 
+// The options of a top2_gating or its gradient, which may come from the wire.
+// Errors: InvalidArgument.
+absl::StatusOr<GatingOptions> GatingOptionsOf(const Attributes& attributes);
+
 // The kernel of top2_gating by Top2Gating(), or by one that does the same.
 using GateFunction = std::function<absl::StatusOr<Routing>(
     const Tensor& logits, const Tensor& valid, const GatingOptions& options,
