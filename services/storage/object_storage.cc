@@ -1,15 +1,12 @@
 #include "services/storage/object_storage.h"
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "services/base/mutex.h"
+#include "services/base/concurrently.h"
 #include "services/base/random.h"
 #include "services/base/status_macros.h"
 #include "services/storage/file.h"
@@ -25,31 +22,6 @@ constexpr size_t kAtATime = 8;  // requests for one call
 // A request costs as much time as so many bytes.
 constexpr uint64_t kGap = 64 << 10;
 constexpr uint64_t kMaxMarkerBytes = uint64_t{1} << 29;
-
-// Calls `run` for 0 to `count` - 1, some at a time. Returns an error, if there
-// was one; not all are called then.
-absl::Status SomeAtATime(size_t count,
-                         const std::function<absl::Status(size_t)>& run) {
-  std::atomic<size_t> next{0};
-  Mutex mutex;
-  absl::Status status;
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) {
-      const absl::Status done = run(i);
-      if (done.ok()) continue;
-      next = count;
-      MutexLock lock(mutex);
-      status.Update(done);
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (size_t t = 1; t < std::min(count, kAtATime); ++t) {
-    threads.emplace_back(work);
-  }
-  work();
-  threads.clear();
-  return status;
-}
 
 // Ranges `begin` to `end` - 1, and one that has them all.
 struct FileGroup {
@@ -92,8 +64,8 @@ class ObjectFile final : public InputFile {
                                   size_t bytes) const override {
     const size_t there = SizeOf({offset, bytes});
     char* const to = static_cast<char*>(target);
-    RETURN_IF_ERROR(
-        SomeAtATime((there + kRangeBytes - 1) / kRangeBytes, [&](size_t i) {
+    RETURN_IF_ERROR(RunConcurrently(
+        (there + kRangeBytes - 1) / kRangeBytes, kAtATime, [&](size_t i) {
           const uint64_t begin = i * kRangeBytes;
           return client_->Get(
               path_, offset + begin, info_.etag,
@@ -107,17 +79,19 @@ class ObjectFile final : public InputFile {
       const std::vector<FileRange>& ranges) const override {
     std::vector<std::string> parts(ranges.size());
     const std::vector<FileGroup> groups = GroupRanges(ranges);
-    RETURN_IF_ERROR(SomeAtATime(groups.size(), [&](size_t g) -> absl::Status {
-      const FileGroup& group = groups[g];
-      std::string bytes(SizeOf(group.range), '\0');
-      RETURN_IF_ERROR(client_->Get(path_, group.range.offset, info_.etag,
-                                   absl::MakeSpan(bytes)));
-      for (size_t i = group.begin; i < group.end; ++i) {
-        const uint64_t at = ranges[i].offset - group.range.offset;
-        parts[i] = at < bytes.size() ? bytes.substr(at, ranges[i].size) : "";
-      }
-      return absl::OkStatus();
-    }));
+    RETURN_IF_ERROR(
+        RunConcurrently(groups.size(), kAtATime, [&](size_t g) -> absl::Status {
+          const FileGroup& group = groups[g];
+          std::string bytes(SizeOf(group.range), '\0');
+          RETURN_IF_ERROR(client_->Get(path_, group.range.offset, info_.etag,
+                                       absl::MakeSpan(bytes)));
+          for (size_t i = group.begin; i < group.end; ++i) {
+            const uint64_t at = ranges[i].offset - group.range.offset;
+            parts[i] =
+                at < bytes.size() ? bytes.substr(at, ranges[i].size) : "";
+          }
+          return absl::OkStatus();
+        }));
     return parts;
   }
 
