@@ -14,6 +14,7 @@
 #define SERVICES_MOE_DISPATCH_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/tensor/tensor.h"
@@ -34,8 +35,19 @@ absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
                                           int64_t num_experts,
                                           int64_t group_size);
 
-// Rows below are float32, or bfloat16 if sent as such; sums of them are
-// float32.
+// Whether every source i32[R] is a choice of one of the tokens. Errors:
+// InvalidArgument.
+absl::Status CheckRowSources(const Tensor& row_source, int64_t num_tokens);
+
+// row[2 * t + k] of every choice, -1 if it has none. Errors: InvalidArgument,
+// which begins with `what`, unless every source is a choice of one of the
+// tokens and none comes twice.
+absl::StatusOr<std::vector<int32_t>> RowsOfChoices(const char* what,
+                                                   const Tensor& row_source,
+                                                   int64_t num_tokens);
+
+// Rows below are float32, or bfloat16 where they travel so; what is added up
+// from them is float32.
 
 // x f32[T, M] -> rows [R, M] of `type`: row r is the token of row_source[r].
 absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
