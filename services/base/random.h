@@ -12,7 +12,7 @@
 
 namespace gshard {
 
-// Folds a name in, e.g. that of a parameter.
+// Folds in a name, e.g. a parameter's.
 uint64_t FoldIn(uint64_t key, absl::string_view name);
 
 // The `index`-th block of 64 random bits of `key`.

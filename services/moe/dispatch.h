@@ -35,19 +35,19 @@ absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
                                           int64_t num_experts,
                                           int64_t group_size);
 
-// Whether every source i32[R] is a choice of one of the tokens. Errors:
+// Checks that every source i32[R] is a choice of one of the tokens. Errors:
 // InvalidArgument.
 absl::Status CheckRowSources(const Tensor& row_source, int64_t num_tokens);
 
-// row[2 * t + k] of every choice, -1 if it has none. Errors: InvalidArgument,
-// which begins with `what`, unless every source is a choice of one of the
-// tokens and none comes twice.
+// The row of every choice 2 * t + k, -1 if it has none. Errors:
+// InvalidArgument, beginning with `what`, unless every source is a choice of
+// one of the tokens and none occurs twice.
 absl::StatusOr<std::vector<int32_t>> RowsOfChoices(const char* what,
                                                    const Tensor& row_source,
                                                    int64_t num_tokens);
 
-// Rows below are float32, or bfloat16 where they travel so; what is added up
-// from them is float32.
+// Rows below are float32, or bfloat16 if sent as such; sums of them are
+// float32.
 
 // x f32[T, M] -> rows [R, M] of `type`: row r is the token of row_source[r].
 absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
