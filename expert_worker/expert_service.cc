@@ -237,6 +237,7 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
   call->training = call->session.session().training() != nullptr;
   WorkQueue& queue = call->training ? training_ : served_;
   call->spans = SpansOf(header, options_.tracer);
+  const bool brief = call->session.session().IsBrief(call->rows);
   const absl::Status queued = queue.Add(
       {.stream = stream->id,
        .call_id = call->id,
@@ -244,9 +245,10 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
        .deadline =
            options_.queue.now() + std::chrono::milliseconds(std::min(
                                       header.timeout_ms(), kMaxTimeoutMs)),
-       .run = [this, call](const absl::Status& status, microseconds waited) {
-         RunCall(*call, status, waited);
-       }});
+       .run = [this, call](
+                  const absl::Status& status,
+                  microseconds waited) { RunCall(*call, status, waited); }},
+      brief);
   if (!queued.ok()) {
     for (OpenSpan& span : call->spans) span.End(queued);
     return queued;
@@ -276,6 +278,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
         call.session.session().RunSegment(call.run, std::move(call.inputs));
     ran = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
     seconds.run.Observe(Seconds(ran), CurrentSampledId());
+    if (replies.ok()) call.session.session().CountRun(call.rows, ran);
   }
   // A stream that ends later ends its runs itself.
   if (stream.ended) call.session.session().EndRuns(stream.id);

@@ -51,8 +51,9 @@ class WorkQueue {
     uint64_t call_id = 0;
     size_t bytes = 0;
     TimePoint deadline;
-    // Called once. OK: run the call, on one of the queue's threads. Otherwise
-    // the reason for not running it: DeadlineExceeded, Cancelled, Unavailable.
+    // Called once. OK: run the call, on one of the queue's threads or in Add().
+    // Otherwise the reason for not running it: DeadlineExceeded, Cancelled,
+    // Unavailable.
     std::function<void(const absl::Status& status,
                        std::chrono::microseconds waited)>
         run;
@@ -65,9 +66,12 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  // Errors, in which case `run` is not called: ResourceExhausted beyond the
-  // limits; Unavailable after Finish(). An empty queue always accepts one call.
-  absl::Status Add(Work work);
+  // Runs a `brief` call, one that takes no longer than waking a thread, on the
+  // calling thread if nothing waits, a thread is free and the caller has the
+  // threads' nice value. Errors, in which case `run` is not called:
+  // ResourceExhausted beyond the limits; Unavailable after Finish(). An empty
+  // queue always accepts one call.
+  absl::Status Add(Work work, bool brief = false);
 
   // Removes queued calls, one or all of a stream, with CANCELLED.
   void Cancel(uint64_t stream, uint64_t call_id);
@@ -88,6 +92,8 @@ class WorkQueue {
   };
 
   void RunThread();
+  // It is counted in running_, until it is over.
+  void Run(Waiting next);
   void CancelIf(const absl::Status& why,
                 const std::function<bool(const Work&)>& matches);
   std::chrono::microseconds Waited(const Waiting& waiting) const;

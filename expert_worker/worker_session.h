@@ -5,6 +5,8 @@
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -86,6 +88,17 @@ class WorkerSession {
   // Null for a serving session.
   virtual TrainingWorkerSession* training() { return nullptr; }
 
+  // Records how long a call of that many rows took. Calls are brief if lately
+  // ones of as many rows took no longer than it takes to wake a thread.
+  void CountRun(int64_t rows, std::chrono::microseconds took) {
+    if (took <= kBrief) {
+      if (rows > brief_rows_) brief_rows_ = rows;
+    } else if (rows <= brief_rows_) {
+      brief_rows_ = rows - 1;
+    }
+  }
+  bool IsBrief(int64_t rows) const { return rows <= brief_rows_; }
+
   // Bytes reserved at construction.
   int64_t memory_bytes() const { return memory_.bytes(); }
 
@@ -93,7 +106,10 @@ class WorkerSession {
   explicit WorkerSession(MemoryShare memory) : memory_(std::move(memory)) {}
 
  private:
+  static constexpr std::chrono::microseconds kBrief{50};
+
   const MemoryShare memory_;  // first, so that it is released last
+  std::atomic<int64_t> brief_rows_ = -1;
 };
 
 }  // namespace gshard

@@ -23,7 +23,7 @@
 #include "services/base/mutex.h"
 #include "services/base/status_macros.h"
 #include "services/config/process_options.h"
-#include "services/cuda/open_device.h"
+#include "services/cuda/ops/open_device.h"
 #include "services/rpc/client/channel.h"
 #include "services/rpc/process/signal_watcher.h"
 

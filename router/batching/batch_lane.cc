@@ -70,7 +70,8 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   for (const JoiningItem& item : joining) {
     sentences.push_back({.id = item.id, .sentence = item.sentence});
     metrics_.queue_seconds.Observe(
-        std::chrono::duration<double>(start - item.waiting.arrival).count());
+        std::chrono::duration<double>(start - item.waiting.arrival).count(),
+        item.trace_id);
   }
   if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
   const absl::Status status = batch_->Join(sentences, run);

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "router/admission/join_rule.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/translation_model.h"
@@ -28,6 +29,7 @@ struct JoiningItem {
   uint64_t id = 0;
   WaitingSentence waiting;
   const SourceSentence* sentence = nullptr;
+  absl::string_view trace_id;  // of its request's trace, if that is sampled
 };
 
 // The outcome of a sentence in the batch.

@@ -336,7 +336,10 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
     stays(*request, waiting);
     const SourceSentence* const sentence =
         &request->call.sentences[waiting.sentence];
-    round.joining.push_back({++last_id_, std::move(waiting), sentence});
+    round.joining.push_back({.id = ++last_id_,
+                             .waiting = std::move(waiting),
+                             .sentence = sentence,
+                             .trace_id = request->call.trace.sampled_id()});
     round.keep.push_back(std::move(request));
   }
   admission_.Progress(&lane, work_left, round.deadline);

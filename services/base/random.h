@@ -12,12 +12,6 @@
 
 namespace gshard {
 
-// Folds `part` into `key`; chain it to build keys such as
-// (seed, step, microbatch, layer).
-inline uint64_t FoldIn(uint64_t key, uint64_t part) {
-  return SplitMix64(key ^ SplitMix64(part + 0x632BE59BD9B4E019ull));
-}
-
 // Folds in a name, e.g. a parameter's.
 uint64_t FoldIn(uint64_t key, absl::string_view name);
 

@@ -1,8 +1,9 @@
 // Device: memory other than the host's, with kernels that compute there.
 //
 // Kernels of a device's back end take operands on the host or on the device and
-// leave results on the device. Work is queued, in order, in a DeviceRun, which
-// is passed in the RunContext:
+// leave results on the device, but integers on the host, for which they may
+// wait. Work is queued, in order, in a DeviceRun, which is passed in the
+// RunContext:
 //
 //   std::unique_ptr<DeviceRun> run = *device.BeginRun();
 //   outputs = executor.Run(inputs, parameters,
@@ -11,7 +12,7 @@
 //   Tensor y = *run->ToHost(outputs[0]);
 //   RETURN_IF_ERROR(run->Finish());  // y has its values now
 //
-// services/cuda implements CUDA devices; tests have one of host memory.
+// services/cuda/ops opens CUDA devices; tests have one of host memory.
 
 #ifndef SERVICES_GRAPH_DEVICE_H_
 #define SERVICES_GRAPH_DEVICE_H_

@@ -14,6 +14,7 @@
 #define SERVICES_MOE_DISPATCH_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "services/tensor/tensor.h"
@@ -33,6 +34,17 @@ absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
                                           const Tensor& slot,
                                           int64_t num_experts,
                                           int64_t group_size);
+
+// Checks that every source i32[R] is a choice of one of the tokens. Errors:
+// InvalidArgument.
+absl::Status CheckRowSources(const Tensor& row_source, int64_t num_tokens);
+
+// The row of every choice 2 * t + k, -1 if it has none. Errors:
+// InvalidArgument, beginning with `what`, unless every source is a choice of
+// one of the tokens and none occurs twice.
+absl::StatusOr<std::vector<int32_t>> RowsOfChoices(const char* what,
+                                                   const Tensor& row_source,
+                                                   int64_t num_tokens);
 
 // Rows below are float32, or bfloat16 if sent as such; sums of them are
 // float32.

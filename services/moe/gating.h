@@ -20,6 +20,7 @@
 #define SERVICES_MOE_GATING_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -130,6 +131,50 @@ absl::Status ValidateGating(const GatingOptions& options);
 absl::StatusOr<Routing> Top2Gating(const Tensor& logits, const Tensor& valid,
                                    const GatingOptions& options,
                                    const GatingNoise& noise);
+
+// What Top2Gating() takes from the logits of each token, for devices that have
+// these. Undefined for padding.
+struct GateRows {
+  Tensor expert;  // i32[T, 2]: FindTop2 (gate_row.h)
+  Tensor logit;   // f32[T, 2]: those of the experts
+  // If NeedsSoftmax(options): f32[T], the sum over e of exp(logits[e] -
+  // logit[0]).
+  Tensor sum;
+  // If options.losses: f32[G, E], the sum of probabilities over the valid
+  // tokens of each group.
+  Tensor probability_sum;
+};
+bool NeedsSoftmax(const GatingOptions& options);
+
+// The same from `rows`, with the same bits as far as those of `sum` and
+// `probability_sum` are the same: else weights, where they are never
+// normalised, log_sum and losses differ in the last bits, and slots where
+// probabilities that close decide. REQUIRES: options.second_expert is not
+// kSampling. Errors: InvalidArgument.
+absl::StatusOr<Routing> Top2GatingOfRows(const GateRows& rows,
+                                         int64_t num_experts,
+                                         const Tensor& valid,
+                                         const GatingOptions& options,
+                                         const GatingNoise& noise);
+
+// Whether every expert of i32[T, 2] is -1 or in [0, E), and no token has one
+// twice: what gradients need. Errors: InvalidArgument.
+absl::Status CheckExperts(const Tensor& expert, int64_t num_experts);
+
+// Of the tokens that are no padding, for gradients.
+struct ValidTokens {
+  // `expert` i32[T, 2] as Routing has it, group_size > 0.
+  ValidTokens(const Tensor& expert, int64_t group_size);
+
+  // The derivative of the balance loss by a token's probability of an expert is
+  // E times the expert's choice_count in the token's group by this.
+  double BalanceDivisor(int64_t group, const GatingOptions& options,
+                        int64_t num_experts) const;
+
+  int64_t tokens = 0;
+  int64_t groups = 0;             // that have some
+  std::vector<int64_t> of_group;  // [G]
+};
 
 // d loss / d logits, f32[T, E]. `d_weight` f32[T, 2] or absent (0). Choices,
 // slots and the counts in the balance loss are constants; kAfterCapacity is

@@ -20,7 +20,11 @@ namespace gshard {
 // no effect.
 void RegisterMoeOps();
 
-// The kernel of top2_gating, given Top2Gating() or an equivalent function.
+// The options of a top2_gating or its gradient, which may come from the wire.
+// Errors: InvalidArgument.
+absl::StatusOr<GatingOptions> GatingOptionsOf(const Attributes& attributes);
+
+// The kernel of top2_gating by Top2Gating(), or by one that does the same.
 using GateFunction = std::function<absl::StatusOr<Routing>(
     const Tensor& logits, const Tensor& valid, const GatingOptions& options,
     const GatingNoise& noise)>;
