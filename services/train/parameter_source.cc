@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/concurrently.h"
+#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/ops/cast.h"
 #include "services/ops/int8_panel.h"
@@ -12,18 +14,27 @@
 namespace gshard {
 namespace {
 
-// One expert's part of a per-expert parameter, or, without one, the whole.
-absl::StatusOr<Tensor> ReadLogical(const ParameterSpec& spec,
-                                   const std::vector<int32_t>& expert,
+// What the checkpoint has as one tensor: a parameter, or one expert's part of
+// it.
+struct Part {
+  const ParameterSpec& spec;
+  std::vector<int32_t> expert;  // one, or none
+  const WeightForm* form;       // null for float32
+  int64_t index;                // of the part in `tensor`
+  Tensor* tensor;
+};
+
+absl::StatusOr<Tensor> ReadLogical(const Part& part,
                                    const CheckpointReader* checkpoint,
                                    uint64_t seed) {
-  if (checkpoint == nullptr) return InitialValue(spec, seed, expert);
+  const ParameterSpec& spec = part.spec;
+  if (checkpoint == nullptr) return InitialValue(spec, seed, part.expert);
   if (!spec.per_expert) {
     return checkpoint->Read(
         {.name = spec.name, .type = ElementType::kFloat32, .dims = spec.dims});
   }
   return checkpoint->Read(
-      {.name = ExpertTensorName(spec.name, expert[0]),
+      {.name = ExpertTensorName(spec.name, part.expert[0]),
        .type = ElementType::kFloat32,
        .dims = Dims(spec.dims.begin() + 1, spec.dims.end())});
 }
@@ -66,6 +77,19 @@ void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
   }
 }
 
+// Each is read, verified and converted by one thread, into memory of its own.
+absl::Status ReadParts(const std::vector<Part>& parts,
+                       const CheckpointReader* checkpoint, uint64_t seed) {
+  return RunConcurrently(
+      parts.size(), ComputeThreads(), [&](size_t i) -> absl::Status {
+        const Part& part = parts[i];
+        ASSIGN_OR_RETURN(const Tensor value,
+                         ReadLogical(part, checkpoint, seed));
+        CopyInto(value, part.index, part.form, *part.tensor);
+        return absl::OkStatus();
+      });
+}
+
 }  // namespace
 
 absl::Status CheckSteps(const ParameterSource& source) {
@@ -97,27 +121,34 @@ absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,
     uint64_t seed, const WeightForms& forms, Device* device) {
-  TensorMap parameters;
-  for (const ParameterSpec& spec : specs) {
+  std::vector<Tensor> tensors(specs.size());
+  std::vector<Part> parts;
+  for (size_t s = 0; s < specs.size(); ++s) {
+    const ParameterSpec& spec = specs[s];
     Dims dims = spec.dims;
     if (spec.per_expert) dims[0] = static_cast<int64_t>(experts.size());
     const auto found = forms.find(spec.name);
     const WeightForm* const form =
         found == forms.end() ? nullptr : &found->second;
-    ASSIGN_OR_RETURN(Tensor tensor, NewParameter(spec, dims, form));
-    const size_t parts = spec.per_expert ? experts.size() : 1;
-    for (size_t i = 0; i < parts; ++i) {
-      const std::vector<int32_t> expert = spec.per_expert
-                                              ? std::vector<int32_t>{experts[i]}
-                                              : std::vector<int32_t>{};
-      ASSIGN_OR_RETURN(const Tensor value,
-                       ReadLogical(spec, expert, checkpoint, seed));
-      CopyInto(value, static_cast<int64_t>(i), form, tensor);
+    Tensor& tensor = tensors[s];
+    ASSIGN_OR_RETURN(tensor, NewParameter(spec, dims, form));
+    if (spec.per_expert) {
+      for (size_t i = 0; i < experts.size(); ++i) {
+        parts.push_back(
+            {spec, {experts[i]}, form, static_cast<int64_t>(i), &tensor});
+      }
+    } else {
+      parts.push_back({spec, {}, form, 0, &tensor});
     }
-    if (device != nullptr) {
-      ASSIGN_OR_RETURN(tensor, CopyToDevice(*device, tensor));
-    }
-    parameters[spec.name] = std::move(tensor);
+    if (device == nullptr) continue;
+    RETURN_IF_ERROR(ReadParts(parts, checkpoint, seed));
+    parts.clear();
+    ASSIGN_OR_RETURN(tensor, CopyToDevice(*device, tensor));
+  }
+  RETURN_IF_ERROR(ReadParts(parts, checkpoint, seed));
+  TensorMap parameters;
+  for (size_t s = 0; s < specs.size(); ++s) {
+    parameters[specs[s].name] = std::move(tensors[s]);
   }
   return parameters;
 }

@@ -38,10 +38,11 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
 // ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
 // or those in `forms` in that form, in panels but of int8 only where
 // NewPanels() has room for them; on `device`, or where that is null on the
-// host. Takes the memory of what it returns and of one logical tensor, with a
-// device on the host that of one parameter. `checkpoint` is null for first
-// values by `seed`. Errors: those of CheckpointReader::Read, InitialValue,
-// NewInt8Weight and CopyToDevice.
+// host. ComputeThreads() threads each read one logical tensor at a time. Takes
+// the memory of what it returns and of these tensors, with a device on the host
+// that of one parameter and these. `checkpoint` is null for first values by
+// `seed`. Errors: those of CheckpointReader::Read, InitialValue, NewInt8Weight,
+// CopyToDevice and RunConcurrently.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,
     const std::vector<int32_t>& experts, const CheckpointReader* checkpoint,

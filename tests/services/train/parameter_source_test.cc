@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "services/base/parallel.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/checkpoint/write_shard.h"
 #include "services/ops/cast.h"
@@ -115,6 +116,29 @@ void ExpectPacked() {
 TEST(ReadParametersTest, PacksWhatIsWantedInPanels) {
   ExpectPacked<float>();
   ExpectPacked<BFloat16>();
+}
+
+TEST(ReadParametersTest, AnyNumberOfThreadsReadsTheSame) {
+  const ScratchDirectory scratch;
+  ASSERT_OK_AND_ASSIGN(const auto checkpoint,
+                       CheckpointReader::Open(Checkpoint(scratch, 11)));
+  const WeightForms forms = {{"dense", {0, 1}}};
+  ASSERT_OK_AND_ASSIGN(
+      const TensorMap one,
+      ReadParameters(Specs(), {0, 1, 2}, checkpoint.get(), 0, forms));
+  for (const int threads : {2, 7}) {
+    SetComputeThreads(threads);
+    ASSERT_OK_AND_ASSIGN(
+        const TensorMap several,
+        ReadParameters(Specs(), {0, 1, 2}, checkpoint.get(), 0, forms));
+    ASSERT_EQ(several.size(), one.size());
+    for (const auto& [name, tensor] : one) {
+      EXPECT_TRUE(TensorEqual(tensor, several.at(name))) << name;
+    }
+    EXPECT_THAT(ReadParameters(Specs(), {1, 7}, checkpoint.get(), 0).status(),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr("/7")));
+  }
+  SetComputeThreads(1);
 }
 
 TEST(ReadParametersTest, TheSeedAndItsCheckpointAreTheSame) {
