@@ -28,7 +28,7 @@ class WorkerConnection final : public WorkerStub {
  public:
   // `name` is the worker's, for errors. Frames are at most as long as
   // `options.frame_limits` says, in both directions. Memory for them is offered
-  // to a worker on this machine, see shared_stream.h, if `sharing` has any.
+  // to the worker, see shared_stream.h, if `sharing` has any.
   WorkerConnection(absl::string_view name,
                    std::shared_ptr<grpc::Channel> channel,
                    StreamOptions options = {}, Tracer tracer = {},
@@ -70,8 +70,8 @@ class WorkerConnection final : public WorkerStub {
 // Thread-safe.
 class WorkerConnections {
  public:
-  // `channel` says how all of them are made; memory is shared with workers at
-  // addresses that only this machine reaches.
+  // `channel` says how all of them are made. Memory is offered to all workers,
+  // as no address tells who is on this machine: those elsewhere cannot open it.
   explicit WorkerConnections(ChannelOptions channel, Tracer tracer = {},
                              SharingOptions sharing = {});
 
