@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// In which some of what waits is done.
+// Time in which some queued calls complete.
 constexpr std::chrono::milliseconds kFullDelay{100};
 
 absl::Status ShuttingDown() {
