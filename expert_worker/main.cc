@@ -6,7 +6,7 @@
 #include "expert_worker/expert_worker_process.h"
 #include "services/base/status_macros.h"
 #include "services/cluster/failure_domains.h"
-#include "services/cuda/open_device.h"
+#include "services/cuda/ops/open_device.h"
 #include "services/ops/matmul.h"
 #include "services/rpc/process/process_main.h"
 

@@ -15,14 +15,14 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// In which workers have done some of what fills their queues.
+// Time in which workers complete some of their queued calls.
 constexpr std::chrono::milliseconds kFullDelay{100};
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Of one who may come again.
+// An error with a retry delay.
 absl::Status Refusal(const absl::Status& status) {
   return RetryDelay(status).has_value() ? status
                                         : WithRetryDelay(status, kFullDelay);

@@ -30,35 +30,13 @@ bool IsRows(const Tensor& tensor) {
          IsMatrix(tensor, ElementType::kBFloat16);
 }
 
-// Row r as float32, in `buffer` where it has to be converted.
+// Row r as float32, in `buffer` if it has to be converted.
 const float* RowOf(const Tensor& rows, int64_t r, std::vector<float>& buffer) {
   const int64_t width = rows.dim(1);
   if (rows.type() == ElementType::kFloat32) return rows.f32() + r * width;
   buffer.resize(width);
   CastRow(rows.data<BFloat16>() + r * width, buffer.data(), width);
   return buffer.data();
-}
-
-// row[2 * t + k] of every choice, -1 if it has none. Checks that every source
-// is a choice of one of the tokens, and that none comes twice.
-absl::StatusOr<std::vector<int32_t>> RowOfChoice(const char* what,
-                                                 const Tensor& row_source,
-                                                 int64_t num_tokens) {
-  if (row_source.empty() || row_source.type() != ElementType::kInt32 ||
-      row_source.rank() != 1) {
-    return Expect(what, "row_source i32[R]", row_source);
-  }
-  std::vector<int32_t> row(2 * num_tokens, -1);
-  for (int64_t r = 0; r < row_source.size(); ++r) {
-    const int32_t source = row_source.i32()[r];
-    if (source < 0 || source >= 2 * num_tokens || row[source] >= 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": expected distinct row sources in [0, ",
-                       2 * num_tokens, "), got ", source, " in row ", r));
-    }
-    row[source] = static_cast<int32_t>(r);
-  }
-  return row;
 }
 
 GSHARD_SIMD void WeightedRow(const float* a, float wa, int64_t n, float* y) {
@@ -116,6 +94,26 @@ Tensor SumRows(const Tensor& rows, const std::vector<int32_t>& row_of_choice,
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<int32_t>> RowsOfChoices(const char* what,
+                                                   const Tensor& row_source,
+                                                   int64_t num_tokens) {
+  if (row_source.empty() || row_source.type() != ElementType::kInt32 ||
+      row_source.rank() != 1) {
+    return Expect(what, "row_source i32[R]", row_source);
+  }
+  std::vector<int32_t> row(2 * num_tokens, -1);
+  for (int64_t r = 0; r < row_source.size(); ++r) {
+    const int32_t source = row_source.i32()[r];
+    if (source < 0 || source >= 2 * num_tokens || row[source] >= 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": expected distinct row sources in [0, ",
+                       2 * num_tokens, "), got ", source, " in row ", r));
+    }
+    row[source] = static_cast<int32_t>(r);
+  }
+  return row;
+}
 
 absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
                                           const Tensor& slot,
@@ -180,26 +178,31 @@ absl::StatusOr<DispatchPlan> PlanDispatch(const Tensor& expert,
   return plan;
 }
 
+absl::Status CheckRowSources(const Tensor& row_source, int64_t num_tokens) {
+  if (row_source.empty() || row_source.type() != ElementType::kInt32 ||
+      row_source.rank() != 1) {
+    return Expect("dispatch", "row_source i32[R]", row_source);
+  }
+  for (int64_t r = 0; r < row_source.size(); ++r) {
+    const int64_t token = row_source.i32()[r] >> 1;
+    if (token < 0 || token >= num_tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("dispatch: expected row sources in [0, ", 2 * num_tokens,
+                       "), got ", row_source.i32()[r], " in row ", r));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Tensor> DispatchRows(const Tensor& x, const Tensor& row_source,
                                     ElementType type) {
   if (!IsMatrix(x, ElementType::kFloat32)) {
     return Expect("dispatch", "x f32[T, M]", x);
   }
-  if (row_source.empty() || row_source.type() != ElementType::kInt32 ||
-      row_source.rank() != 1) {
-    return Expect("dispatch", "row_source i32[R]", row_source);
-  }
+  RETURN_IF_ERROR(CheckRowSources(row_source, x.dim(0)));
   const int64_t width = x.dim(1), num_rows = row_source.size();
   CHECK(type == ElementType::kFloat32 || type == ElementType::kBFloat16);
   Tensor rows(type, {num_rows, width});
-  for (int64_t r = 0; r < num_rows; ++r) {
-    const int64_t token = row_source.i32()[r] >> 1;
-    if (token < 0 || token >= x.dim(0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("dispatch: expected row sources in [0, ", 2 * x.dim(0),
-                       "), got ", row_source.i32()[r], " in row ", r));
-    }
-  }
   ParallelForChunks(
       num_rows, ChunkSize(width), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r) {
@@ -223,7 +226,7 @@ absl::StatusOr<Tensor> DispatchGradient(const Tensor& d_rows,
         "dispatch gradient: expected 0 to 2^30 tokens, got ", num_tokens));
   }
   ASSIGN_OR_RETURN(const std::vector<int32_t> row_of_choice,
-                   RowOfChoice("dispatch gradient", row_source, num_tokens));
+                   RowsOfChoices("dispatch gradient", row_source, num_tokens));
   if (!IsRows(d_rows) || d_rows.dim(0) != row_source.size()) {
     return Expect("dispatch gradient", "d_rows [R, M]", d_rows);
   }
@@ -236,7 +239,7 @@ absl::StatusOr<Tensor> Combine(const Tensor& rows, const Tensor& row_source,
     return Expect("combine", "weight f32[T, 2]", weight);
   }
   ASSIGN_OR_RETURN(const std::vector<int32_t> row_of_choice,
-                   RowOfChoice("combine", row_source, weight.dim(0)));
+                   RowsOfChoices("combine", row_source, weight.dim(0)));
   if (!IsRows(rows) || rows.dim(0) != row_source.size()) {
     return Expect("combine", "rows [R, M]", rows);
   }
@@ -251,7 +254,7 @@ absl::StatusOr<CombineGradients> CombineGradient(const Tensor& dy,
     return Expect("combine gradient", "weight f32[T, 2]", weight);
   }
   RETURN_IF_ERROR(
-      RowOfChoice("combine gradient", row_source, weight.dim(0)).status());
+      RowsOfChoices("combine gradient", row_source, weight.dim(0)).status());
   if (!IsRows(rows) || rows.dim(0) != row_source.size()) {
     return Expect("combine gradient", "rows [R, M]", rows);
   }

@@ -14,20 +14,23 @@
 namespace gshard {
 namespace {
 
-absl::Status CheckArguments(const Tensor& logits, const Tensor& valid,
-                            const GatingNoise& noise) {
-  if (logits.empty() || logits.type() != ElementType::kFloat32 ||
-      logits.rank() != 2 || logits.dim(1) < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gating: expected logits f32[T, E] with E >= 1, got ",
-                     logits.TypeString()));
+absl::Status CheckLogits(const Tensor& logits) {
+  if (!logits.empty() && logits.type() == ElementType::kFloat32 &&
+      logits.rank() == 2 && logits.dim(1) >= 1) {
+    return absl::OkStatus();
   }
-  const int64_t tokens = logits.dim(0), experts = logits.dim(1);
+  return absl::InvalidArgumentError(
+      absl::StrCat("gating: expected logits f32[T, E] with E >= 1, got ",
+                   logits.TypeString()));
+}
+
+absl::Status CheckArguments(int64_t tokens, int64_t experts,
+                            const Tensor& valid, const GatingNoise& noise) {
   constexpr int64_t kLimit = std::numeric_limits<int32_t>::max() / 2;
   if (tokens > kLimit || experts > kLimit) {
     return absl::InvalidArgumentError(
         absl::StrCat("gating: expected at most ", kLimit,
-                     " tokens and experts, got ", logits.TypeString()));
+                     " tokens and experts, got ", tokens, " and ", experts));
   }
   if (!valid.empty() && ((valid.type() != ElementType::kUint8 &&
                           valid.type() != ElementType::kInt32) ||
@@ -54,7 +57,7 @@ bool IsValid(const Tensor& valid, int64_t token) {
                                              : valid.i32()[token] != 0;
 }
 
-// The expert with the largest logit plus Gumbel noise, without `first`.
+// The expert with the largest logit plus Gumbel noise, except `first`.
 int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
                      int64_t num_experts, const GatingNoise& noise) {
   int32_t best = -1;
@@ -79,10 +82,12 @@ int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
   return best;
 }
 
-// Gates the groups one after the other; what lives for one group only is here.
+// Gates one group after another; holds the state of one group.
 class Gate {
  public:
-  Gate(const Tensor& logits, const Tensor& valid, const GatingOptions& options,
+  // From logits, or, where these are null, from rows.
+  Gate(const Tensor* logits, const GateRows* rows, int64_t tokens,
+       int64_t experts, const Tensor& valid, const GatingOptions& options,
        const GatingNoise& noise);
 
   Routing Run();
@@ -90,9 +95,12 @@ class Gate {
  private:
   void RunGroup(int64_t group, int64_t begin, int64_t end);
   void ChooseExperts(int64_t token, int64_t s);
+  Top2 Top(int64_t token) const;
+  float SumOfExp(int64_t token, float max);
   void WeightChoices(int64_t begin, int64_t end);
 
-  const Tensor& logits_;
+  const Tensor* const logits_;
+  const GateRows* const rows_;
   const Tensor& valid_;
   const GatingOptions& options_;
   const GatingNoise& noise_;
@@ -109,21 +117,19 @@ class Gate {
   double balance_loss_ = 0.0, z_loss_ = 0.0;
 };
 
-Gate::Gate(const Tensor& logits, const Tensor& valid,
-           const GatingOptions& options, const GatingNoise& noise)
+Gate::Gate(const Tensor* logits, const GateRows* rows, int64_t tokens,
+           int64_t experts, const Tensor& valid, const GatingOptions& options,
+           const GatingNoise& noise)
     : logits_(logits),
+      rows_(rows),
       valid_(valid),
       options_(options),
       noise_(noise),
-      tokens_(logits.dim(0)),
-      experts_(logits.dim(1)),
+      tokens_(tokens),
+      experts_(experts),
       group_size_(options.group_size > 0 ? options.group_size
                                          : std::max<int64_t>(tokens_, 1)),
-      needs_softmax_(options.losses || options.normalize == Normalize::kNever ||
-                     options.order == SlotOrder::kBatchPriority ||
-                     options.order == SlotOrder::kProbability ||
-                     (options.second_expert == SecondExpert::kRandom &&
-                      options.normalize != Normalize::kBeforeCapacity)),
+      needs_softmax_(NeedsSoftmax(options)),
       slots_(options.order, options.literal,
              Capacity(options, tokens_, experts_), experts_) {
   const int64_t groups = (tokens_ + group_size_ - 1) / group_size_;
@@ -162,6 +168,10 @@ Routing Gate::Run() {
 
 void Gate::RunGroup(int64_t group, int64_t begin, int64_t end) {
   std::fill(probability_sum_.begin(), probability_sum_.end(), 0.0f);
+  if (rows_ != nullptr && options_.losses) {
+    std::copy_n(rows_->probability_sum.f32() + group * experts_, experts_,
+                probability_sum_.begin());
+  }
   group_valid_tokens_ = 0;
   for (int64_t t = begin; t < end; ++t) ChooseExperts(t, t - begin);
 
@@ -190,6 +200,31 @@ void Gate::RunGroup(int64_t group, int64_t begin, int64_t end) {
   ++valid_groups_;
 }
 
+Top2 Gate::Top(int64_t token) const {
+  if (rows_ != nullptr) {
+    const int32_t* const expert = rows_->expert.i32() + 2 * token;
+    return {.first = expert[0], .second = expert[1]};
+  }
+  const float* const logits = logits_->f32() + token * experts_;
+  Top2 top = FindTop2(logits, experts_);
+  if (options_.second_expert == SecondExpert::kSampling && experts_ > 1) {
+    top.second = SampleSecond(logits, top.first, token, experts_, noise_);
+  }
+  return top;
+}
+
+// The sum of exp(logit - max) over the experts. Adds the probabilities to
+// those of the group.
+float Gate::SumOfExp(int64_t token, float max) {
+  if (rows_ != nullptr) return rows_->sum.f32()[token];
+  const float sum =
+      ExpRow(logits_->f32() + token * experts_, max, experts_, row_.data());
+  if (options_.losses) {
+    AddScaled(row_.data(), 1.0f / sum, experts_, probability_sum_.data());
+  }
+  return sum;
+}
+
 // Sets expert, what is wanted, and the weights before any choice is dropped.
 void Gate::ChooseExperts(int64_t token, int64_t s) {
   int32_t* expert = routing_.expert.i32() + 2 * token;
@@ -200,29 +235,26 @@ void Gate::ChooseExperts(int64_t token, int64_t s) {
   ++group_valid_tokens_;
   ++valid_tokens_;
 
-  const float* logits = logits_.f32() + token * experts_;
-  const Top2 top = FindTop2(logits, experts_);
+  const Top2 top = Top(token);
   expert[0] = top.first;
-  expert[1] = options_.second_expert == SecondExpert::kSampling && experts_ > 1
-                  ? SampleSecond(logits, top.first, token, experts_, noise_)
-                  : top.second;
+  expert[1] = top.second;
   wanted_[2 * s] = 1;
 
-  const float max = logits[top.first];
+  const auto logit_of = [&](int k) {
+    return rows_ != nullptr ? rows_->logit.f32()[2 * token + k]
+                            : logits_->f32()[token * experts_ + expert[k]];
+  };
+  const float max = logit_of(0);
   // p2 / p1: the weights come from two logits alone, whatever the others are.
-  const float ratio = expert[1] < 0 ? 0.0f : std::exp(logits[expert[1]] - max);
+  const float ratio = expert[1] < 0 ? 0.0f : std::exp(logit_of(1) - max);
   float first_probability = 0.0f;
   if (needs_softmax_) {
-    const float sum = ExpRow(logits, max, experts_, row_.data());
+    const float sum = SumOfExp(token, max);
     first_probability = 1.0f / sum;
-    if (options_.losses) {
-      AddScaled(row_.data(), first_probability, experts_,
-                probability_sum_.data());
-    }
     const float log_sum = max + std::log(sum);
     routing_.log_sum.f32()[token] = log_sum;
     z_loss_ += static_cast<double>(log_sum) * log_sum;
-    // Whoever compares probabilities needs an order: NaN goes last.
+    // Sorting by probability needs a strict order: NaN goes last.
     probability_[2 * s] = first_probability >= 0.0f ? first_probability : 0.0f;
     const float p2 = first_probability * ratio;
     probability_[2 * s + 1] = p2 >= 0.0f ? p2 : 0.0f;
@@ -319,8 +351,30 @@ absl::StatusOr<Routing> Top2Gating(const Tensor& logits, const Tensor& valid,
                                    const GatingOptions& options,
                                    const GatingNoise& noise) {
   RETURN_IF_ERROR(ValidateGating(options));
-  RETURN_IF_ERROR(CheckArguments(logits, valid, noise));
-  return Gate(logits, valid, options, noise).Run();
+  RETURN_IF_ERROR(CheckLogits(logits));
+  const int64_t tokens = logits.dim(0), experts = logits.dim(1);
+  RETURN_IF_ERROR(CheckArguments(tokens, experts, valid, noise));
+  return Gate(&logits, nullptr, tokens, experts, valid, options, noise).Run();
+}
+
+bool NeedsSoftmax(const GatingOptions& options) {
+  return options.losses || options.normalize == Normalize::kNever ||
+         options.order == SlotOrder::kBatchPriority ||
+         options.order == SlotOrder::kProbability ||
+         (options.second_expert == SecondExpert::kRandom &&
+          options.normalize != Normalize::kBeforeCapacity);
+}
+
+absl::StatusOr<Routing> Top2GatingOfRows(const GateRows& rows,
+                                         int64_t num_experts,
+                                         const Tensor& valid,
+                                         const GatingOptions& options,
+                                         const GatingNoise& noise) {
+  CHECK(options.second_expert != SecondExpert::kSampling);
+  RETURN_IF_ERROR(ValidateGating(options));
+  const int64_t tokens = rows.expert.dim(0);
+  RETURN_IF_ERROR(CheckArguments(tokens, num_experts, valid, noise));
+  return Gate(nullptr, &rows, tokens, num_experts, valid, options, noise).Run();
 }
 
 }  // namespace gshard

@@ -21,20 +21,6 @@ absl::Status Expect(const char* name, const Tensor& tensor, ElementType type,
                    tensor.empty() ? "nothing" : tensor.TypeString()));
 }
 
-// Every expert is -1 or in [0, E), and no token has it twice.
-absl::Status CheckExperts(const Tensor& expert, int64_t num_experts) {
-  for (int64_t t = 0; t < expert.dim(0); ++t) {
-    const int32_t* e = expert.i32() + 2 * t;
-    if (e[0] < -1 || e[0] >= num_experts || e[1] < -1 || e[1] >= num_experts ||
-        (e[0] == e[1] && e[0] >= 0) || (e[0] < 0 && e[1] >= 0)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "gating gradient: expected two experts below ", num_experts,
-          " for token ", t, ", got ", e[0], " and ", e[1]));
-    }
-  }
-  return absl::OkStatus();
-}
-
 // Adds the gradient through the weights of one token's kept choices.
 void AddWeightGradient(const float* logits, const int32_t* expert,
                        const int32_t* slot, const float* d_weight,
@@ -48,7 +34,7 @@ void AddWeightGradient(const float* logits, const int32_t* expert,
     return;
   }
   const bool both = slot[0] >= 0 && slot[1] >= 0;
-  // Alone, a choice scaled over the kept ones weighs 1 whatever the logits.
+  // A single kept choice has weight 1 whatever the logits.
   if (normalize == Normalize::kAfterCapacity && !both) return;
   if (expert[1] < 0 || (slot[0] < 0 && slot[1] < 0)) return;
   const float ratio = std::exp(logits[expert[1]] - logits[expert[0]]);
@@ -60,8 +46,8 @@ void AddWeightGradient(const float* logits, const int32_t* expert,
   d_logits[expert[1]] -= d;
 }
 
-// sum_k d_weight[k] * p of the kept choices: how far the softmax's denominator
-// takes part in weights that are never normalised.
+// sum_k d_weight[k] * p of the kept choices: the part of the gradient through
+// the softmax's denominator when weights are never normalised.
 float KeptProbability(const float* logits, const int32_t* expert,
                       const int32_t* slot, const float* d_weight,
                       float log_sum) {
@@ -74,6 +60,35 @@ float KeptProbability(const float* logits, const int32_t* expert,
 }
 
 }  // namespace
+
+absl::Status CheckExperts(const Tensor& expert, int64_t num_experts) {
+  for (int64_t t = 0; t < expert.dim(0); ++t) {
+    const int32_t* e = expert.i32() + 2 * t;
+    if (e[0] < -1 || e[0] >= num_experts || e[1] < -1 || e[1] >= num_experts ||
+        (e[0] == e[1] && e[0] >= 0) || (e[0] < 0 && e[1] >= 0)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "gating gradient: expected two experts below ", num_experts,
+          " for token ", t, ", got ", e[0], " and ", e[1]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+ValidTokens::ValidTokens(const Tensor& expert, int64_t group_size)
+    : of_group((expert.dim(0) + group_size - 1) / group_size, 0) {
+  for (int64_t t = 0; t < expert.dim(0); ++t) {
+    if (expert.i32()[2 * t] < 0) continue;
+    ++tokens;
+    groups += of_group[t / group_size]++ == 0;
+  }
+}
+
+double ValidTokens::BalanceDivisor(int64_t group, const GatingOptions& options,
+                                   int64_t num_experts) const {
+  const double n = static_cast<double>(std::max<int64_t>(of_group[group], 1));
+  const int counted = options.balance_both_choices && num_experts > 1 ? 2 : 1;
+  return n * n * counted * static_cast<double>(std::max<int64_t>(groups, 1));
+}
 
 absl::StatusOr<Tensor> GatingGradient(const Tensor& logits,
                                       const Routing& routing,
@@ -112,15 +127,7 @@ absl::StatusOr<Tensor> GatingGradient(const Tensor& logits,
   }
 
   const int32_t* expert = routing.expert.i32();
-  std::vector<int64_t> group_valid(groups, 0);
-  int64_t valid_tokens = 0, valid_groups = 0;
-  for (int64_t t = 0; t < tokens; ++t) {
-    if (expert[2 * t] >= 0) ++group_valid[t / group_size];
-  }
-  for (const int64_t n : group_valid) {
-    valid_tokens += n;
-    valid_groups += n > 0;
-  }
+  const ValidTokens valid(routing.expert, group_size);
 
   Tensor d_logits =
       dense ? Tensor(ElementType::kFloat32, {tokens, experts})
@@ -129,16 +136,11 @@ absl::StatusOr<Tensor> GatingGradient(const Tensor& logits,
   for (int64_t t = 0; t < tokens; ++t) {
     if (dense && t % group_size == 0) {
       const int64_t g = t / group_size;
-      const double n =
-          static_cast<double>(std::max<int64_t>(group_valid[g], 1));
-      const int counted = options.balance_both_choices && experts > 1 ? 2 : 1;
-      const double scale =
-          options.losses
-              ? static_cast<double>(d_balance_loss) *
-                    static_cast<double>(experts) /
-                    (n * n * counted *
-                     static_cast<double>(std::max<int64_t>(valid_groups, 1)))
-              : 0.0;
+      const double scale = options.losses
+                               ? static_cast<double>(d_balance_loss) *
+                                     static_cast<double>(experts) /
+                                     valid.BalanceDivisor(g, options, experts)
+                               : 0.0;
       const int32_t* count = routing.choice_count.i32() + g * experts;
       for (int64_t e = 0; e < experts; ++e) {
         f[e] = static_cast<float>(scale * count[e]);
@@ -155,7 +157,7 @@ absl::StatusOr<Tensor> GatingGradient(const Tensor& logits,
     const float log_sum = dense ? routing.log_sum.f32()[t] : 0.0f;
     if (dense) {
       float shift = options.losses ? 2.0f * d_z_loss * log_sum /
-                                         static_cast<float>(valid_tokens)
+                                         static_cast<float>(valid.tokens)
                                    : 0.0f;
       if (never && d != nullptr) {
         shift -= KeptProbability(x, expert + 2 * t, slot, d, log_sum);

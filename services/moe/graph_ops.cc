@@ -41,45 +41,6 @@ Attributes ToAttributes(const GatingOptions& options) {
           {"losses", int64_t{options.losses}}};
 }
 
-// The options in `attributes`, which may come from the wire.
-absl::StatusOr<GatingOptions> FromAttributes(const Attributes& attributes) {
-  for (const char* name : {"second_expert", "normalize", "order", "literal",
-                           "drop", "min_capacity", "capacity", "group_size",
-                           "balance_both_choices", "losses"}) {
-    RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
-  }
-  for (const char* name : {"random_threshold", "capacity_factor"}) {
-    RETURN_IF_ERROR(ExpectAttribute<double>(attributes, name));
-  }
-  const auto choice = [&](absl::string_view name,
-                          int64_t count) -> absl::StatusOr<int64_t> {
-    const int64_t value = IntAttribute(attributes, name);
-    if (value >= 0 && value < count) return value;
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "' must lie in [0, ", count, "), got ", value));
-  };
-  GatingOptions options;
-  ASSIGN_OR_RETURN(const int64_t second_expert, choice("second_expert", 3));
-  ASSIGN_OR_RETURN(const int64_t normalize, choice("normalize", 3));
-  ASSIGN_OR_RETURN(const int64_t order, choice("order", 4));
-  options.second_expert = static_cast<SecondExpert>(second_expert);
-  options.normalize = static_cast<Normalize>(normalize);
-  options.order = static_cast<SlotOrder>(order);
-  options.random_threshold =
-      static_cast<float>(FloatAttribute(attributes, "random_threshold"));
-  options.literal = IntAttribute(attributes, "literal") != 0;
-  options.drop = IntAttribute(attributes, "drop") != 0;
-  options.capacity_factor = FloatAttribute(attributes, "capacity_factor");
-  options.min_capacity = IntAttribute(attributes, "min_capacity");
-  options.capacity = IntAttribute(attributes, "capacity");
-  options.group_size = IntAttribute(attributes, "group_size");
-  options.balance_both_choices =
-      IntAttribute(attributes, "balance_both_choices") != 0;
-  options.losses = IntAttribute(attributes, "losses") != 0;
-  RETURN_IF_ERROR(ValidateGating(options));
-  return options;
-}
-
 // logits [T, E], valid i32[T], key i64[], and on a part of the tokens the
 // number of the first i64[].
 Types InferGating(absl::Span<const ValueType> operands,
@@ -94,7 +55,7 @@ Types InferGating(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectType(operands, 1, Int({T})));
   RETURN_IF_ERROR(ExpectType(operands, 2, number));
   RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, "salt"));
-  ASSIGN_OR_RETURN(const GatingOptions options, FromAttributes(attributes));
+  ASSIGN_OR_RETURN(const GatingOptions options, GatingOptionsOf(attributes));
   std::vector<ValueType> results = {Int({T, 2}), Int({T, 2}), Float({T, 2}),
                                     Int({E}), Int({2})};
   if (options.losses) {
@@ -140,7 +101,7 @@ Types InferGatingGradient(absl::Span<const ValueType> operands,
   RETURN_IF_ERROR(ExpectOperands(operands, 8));
   RETURN_IF_ERROR(ExpectFloat(operands, 0));
   RETURN_IF_ERROR(ExpectRank(operands, 0, 2));
-  RETURN_IF_ERROR(FromAttributes(attributes).status());
+  RETURN_IF_ERROR(GatingOptionsOf(attributes).status());
   const Dim& T = operands[0].shape[0];
   const Dim& E = operands[0].shape[1];
   RETURN_IF_ERROR(ExpectType(operands, 1, Int({T, 2})));
@@ -155,7 +116,8 @@ Types InferGatingGradient(absl::Span<const ValueType> operands,
 }
 
 absl::Status GatingGradientKernel(KernelContext& c) {
-  ASSIGN_OR_RETURN(const GatingOptions options, FromAttributes(c.attributes()));
+  ASSIGN_OR_RETURN(const GatingOptions options,
+                   GatingOptionsOf(c.attributes()));
   Routing routing;
   routing.expert = c.operands[1];
   routing.slot = c.operands[2];
@@ -189,7 +151,7 @@ Types InferPlan(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{Int({rows[0]}), Int({experts})};
 }
 
-// x [T, M], row_source i32[R] -> [R, M], of 'type' if there is one.
+// x [T, M], row_source i32[R] -> [R, M], of the attribute 'type' if set.
 Types InferDispatch(absl::Span<const ValueType> operands,
                     const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
@@ -202,7 +164,8 @@ Types InferDispatch(absl::Span<const ValueType> operands,
       {type, {operands[1].shape[0], operands[0].shape[1]}}};
 }
 
-// d_rows [R, M], row_source i32[R] -> f32[T, M]; 'shape' is [T, M].
+// d_rows [R, M], row_source i32[R] -> f32[T, M]; the attribute 'shape' is [T,
+// M].
 Types InferDispatchGradient(absl::Span<const ValueType> operands,
                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));
@@ -318,10 +281,48 @@ std::vector<OpDef> MoeOps() {
 
 }  // namespace
 
+absl::StatusOr<GatingOptions> GatingOptionsOf(const Attributes& attributes) {
+  for (const char* name : {"second_expert", "normalize", "order", "literal",
+                           "drop", "min_capacity", "capacity", "group_size",
+                           "balance_both_choices", "losses"}) {
+    RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));
+  }
+  for (const char* name : {"random_threshold", "capacity_factor"}) {
+    RETURN_IF_ERROR(ExpectAttribute<double>(attributes, name));
+  }
+  const auto choice = [&](absl::string_view name,
+                          int64_t count) -> absl::StatusOr<int64_t> {
+    const int64_t value = IntAttribute(attributes, name);
+    if (value >= 0 && value < count) return value;
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' must lie in [0, ", count, "), got ", value));
+  };
+  GatingOptions options;
+  ASSIGN_OR_RETURN(const int64_t second_expert, choice("second_expert", 3));
+  ASSIGN_OR_RETURN(const int64_t normalize, choice("normalize", 3));
+  ASSIGN_OR_RETURN(const int64_t order, choice("order", 4));
+  options.second_expert = static_cast<SecondExpert>(second_expert);
+  options.normalize = static_cast<Normalize>(normalize);
+  options.order = static_cast<SlotOrder>(order);
+  options.random_threshold =
+      static_cast<float>(FloatAttribute(attributes, "random_threshold"));
+  options.literal = IntAttribute(attributes, "literal") != 0;
+  options.drop = IntAttribute(attributes, "drop") != 0;
+  options.capacity_factor = FloatAttribute(attributes, "capacity_factor");
+  options.min_capacity = IntAttribute(attributes, "min_capacity");
+  options.capacity = IntAttribute(attributes, "capacity");
+  options.group_size = IntAttribute(attributes, "group_size");
+  options.balance_both_choices =
+      IntAttribute(attributes, "balance_both_choices") != 0;
+  options.losses = IntAttribute(attributes, "losses") != 0;
+  RETURN_IF_ERROR(ValidateGating(options));
+  return options;
+}
+
 Kernel GatingKernel(GateFunction gate) {
   return [gate = std::move(gate)](KernelContext& c) -> absl::Status {
     ASSIGN_OR_RETURN(const GatingOptions options,
-                     FromAttributes(c.attributes()));
+                     GatingOptionsOf(c.attributes()));
     GatingNoise noise;
     noise.key = FoldIn(static_cast<uint64_t>(*c.operands[2].data<int64_t>()),
                        IntAttribute(c.attributes(), "salt"));

@@ -3,7 +3,6 @@
 #ifndef SERVICES_OPS_DROPOUT_MASK_H_
 #define SERVICES_OPS_DROPOUT_MASK_H_
 
-#include <cmath>
 #include <cstdint>
 
 #include "services/base/splitmix64.h"
@@ -12,9 +11,9 @@ namespace gshard {
 
 class DropoutMask {
  public:
-  DropoutMask(float rate, uint64_t key)
+  constexpr DropoutMask(float rate, uint64_t key)
       : start_(SplitMix64(key)),
-        threshold_(static_cast<uint64_t>(std::ceil(rate * 0x1p24f)) << 40),
+        threshold_(RoundedUp(rate * 0x1p24f) << 40),
         factor_(1.0f / (1.0f - rate)) {}
 
   // 0 if RandomUniform(key, index) < rate. The comparison is done on the bits,
@@ -25,6 +24,11 @@ class DropoutMask {
   }
 
  private:
+  static constexpr uint64_t RoundedUp(float x) {
+    const auto below = static_cast<uint64_t>(x);
+    return below + (static_cast<float>(below) < x);
+  }
+
   uint64_t start_;
   uint64_t threshold_;
   float factor_;

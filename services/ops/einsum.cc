@@ -49,40 +49,40 @@ absl::Status CheckLetters(absl::string_view text, const std::string& letters) {
   return absl::OkStatus();
 }
 
-// How to bring an einsum into the form of a matrix product. It depends on the
-// letters only: sizes must not change how a row is computed.
-struct Plan {
-  bool swap = false;       // b's letters are the rows of the product
-  std::string contracted;  // the order of the contracted letters
-  int num_transposes = 0;
-};
+// How an operand is to lie: as it does, if it is matrices, maybe transposed.
+EinsumPlan::Operand OperandOf(const std::string& letters,
+                              const std::string& batch,
+                              const std::string& lines,
+                              const std::string& along) {
+  const std::string transposed = batch + along + lines;
+  if (letters == transposed && letters != batch + lines + along) {
+    return {transposed, true};
+  }
+  return {batch + lines + along, false};
+}
 
-Plan MakePlan(const EinsumSpec& spec) {
-  std::string order_of_b;
-  for (const char letter : spec.b) {
-    if (Has(spec.contracted, letter)) order_of_b += letter;
-  }
-  const auto is_matrix = [&](const std::string& letters,
-                             const std::string& free,
-                             const std::string& contracted) {
-    return letters == spec.batch + free + contracted ||
-           letters == spec.batch + contracted + free;
-  };
-  Plan best;
-  best.num_transposes = 4;
-  for (const bool swap : {false, true}) {
-    for (const std::string& contracted : {spec.contracted, order_of_b}) {
-      const std::string& first = swap ? spec.columns : spec.rows;
-      const std::string& second = swap ? spec.rows : spec.columns;
-      const int num_transposes = !is_matrix(spec.a, spec.rows, contracted) +
-                                 !is_matrix(spec.b, spec.columns, contracted) +
-                                 (spec.result != spec.batch + first + second);
-      if (num_transposes < best.num_transposes) {
-        best = {swap, contracted, num_transposes};
-      }
-    }
-  }
-  return best;
+EinsumPlan MakePlan(const EinsumSpec& spec, bool swap,
+                    const std::string& contracted) {
+  EinsumPlan plan{.swap = swap,
+                  .first = {},
+                  .second = {},
+                  .batch = spec.batch,
+                  .rows = swap ? spec.columns : spec.rows,
+                  .columns = swap ? spec.rows : spec.columns,
+                  .contracted = contracted};
+  const std::string& a = swap ? spec.b : spec.a;
+  const std::string& b = swap ? spec.a : spec.b;
+  plan.first = OperandOf(a, plan.batch, plan.rows, contracted);
+  plan.second = OperandOf(b, plan.batch, plan.columns, contracted);
+  // [contracted, columns] is how a second operand is not transposed.
+  plan.second.transposed = !plan.second.transposed;
+  return plan;
+}
+
+int NumTransposes(const EinsumSpec& spec, const EinsumPlan& plan) {
+  return (plan.first.letters != (plan.swap ? spec.b : spec.a)) +
+         (plan.second.letters != (plan.swap ? spec.a : spec.b)) +
+         (plan.result() != spec.result);
 }
 
 Tensor Reorder(const Tensor& x, const std::string& from,
@@ -94,25 +94,10 @@ Tensor Reorder(const Tensor& x, const std::string& from,
   return Transpose(x, permutation);
 }
 
-// An operand as a batch of [free, contracted] matrices, maybe each transposed.
-struct Operand {
-  Tensor tensor;
-  bool transposed;
-};
-
-Operand AsMatrices(const Tensor& x, const std::string& letters,
-                   const std::string& batch, const std::string& free,
-                   const std::string& contracted) {
-  if (letters == batch + free + contracted) return {x, false};
-  if (letters == batch + contracted + free) return {x, true};
-  return {Reorder(x, letters, batch + free + contracted), false};
-}
-
-int64_t SizeOf(const Dims& dims, const std::string& letters,
-               const std::string& some) {
-  int64_t size = 1;
-  for (const char letter : some) size *= dims[letters.find(letter)];
-  return size;
+int64_t SizeOf(const EinsumSpec& spec, const Tensor& a, const Tensor& b,
+               char letter) {
+  const size_t of_a = spec.a.find(letter);
+  return of_a != std::string::npos ? a.dim(of_a) : b.dim(spec.b.find(letter));
 }
 
 }  // namespace
@@ -154,16 +139,31 @@ EinsumSpec GradientOfB(const EinsumSpec& spec) {
   return Classify(spec.a, spec.result, spec.b);
 }
 
+EinsumPlan PlanEinsum(const EinsumSpec& spec) {
+  std::string order_of_b;
+  for (const char letter : spec.b) {
+    if (Has(spec.contracted, letter)) order_of_b += letter;
+  }
+  EinsumPlan best = MakePlan(spec, false, spec.contracted);
+  for (const bool swap : {false, true}) {
+    for (const std::string& contracted : {spec.contracted, order_of_b}) {
+      EinsumPlan plan = MakePlan(spec, swap, contracted);
+      if (NumTransposes(spec, plan) < NumTransposes(spec, best)) {
+        best = std::move(plan);
+      }
+    }
+  }
+  return best;
+}
+
 MatrixOfB MatrixOf(const EinsumSpec& spec) {
-  const Plan plan = MakePlan(spec);
-  const bool transposed = spec.b == spec.columns + plan.contracted;
+  const EinsumPlan plan = PlanEinsum(spec);
   const bool as_stored =
-      !plan.swap && spec.batch.empty() &&
-      spec.a == spec.rows + plan.contracted &&
-      (transposed || spec.b == plan.contracted + spec.columns);
+      !plan.swap && spec.batch.empty() && spec.a == plan.first.letters &&
+      !plan.first.transposed && spec.b == plan.second.letters;
   if (!as_stored) return {};
   return {.row_letters = static_cast<int>(plan.contracted.size()),
-          .transposed = transposed};
+          .transposed = plan.second.transposed};
 }
 
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
@@ -176,34 +176,35 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
     CHECK(j == std::string::npos || a.dim(i) == b.dim(j));
   }
 
-  const Plan plan = MakePlan(spec);
-  Operand first = AsMatrices(a, spec.a, spec.batch, spec.rows, plan.contracted);
-  Operand second =
-      AsMatrices(b, spec.b, spec.batch, spec.columns, plan.contracted);
-  MatmulShape shape{.m = SizeOf(a.dims(), spec.a, spec.rows),
-                    .n = SizeOf(b.dims(), spec.b, spec.columns),
-                    .k = SizeOf(a.dims(), spec.a, plan.contracted)};
-  if (plan.swap) {
-    std::swap(first, second);
-    std::swap(shape.m, shape.n);
-  }
-  // Matmul wants its second operand as [contracted, free].
-  shape.transpose_a = first.transposed;
-  shape.transpose_b = !second.transposed;
-  shape.b_in_panels = b.panel_rows() > 0;
-  const MatrixOfB matrix = MatrixOf(spec);
+  const EinsumPlan plan = PlanEinsum(spec);
+  const auto size_of = [&](const std::string& letters) {
+    int64_t size = 1;
+    for (const char letter : letters) size *= SizeOf(spec, a, b, letter);
+    return size;
+  };
+  const MatmulShape shape{.m = size_of(plan.rows),
+                          .n = size_of(plan.columns),
+                          .k = size_of(plan.contracted),
+                          .transpose_a = plan.first.transposed,
+                          .transpose_b = plan.second.transposed,
+                          .b_in_panels = b.panel_rows() > 0};
+  const auto as_planned = [](const Tensor& x, const std::string& letters,
+                             const EinsumPlan::Operand& wanted) {
+    return letters == wanted.letters ? x : Reorder(x, letters, wanted.letters);
+  };
+  const Tensor first = plan.swap ? as_planned(b, spec.b, plan.first)
+                                 : as_planned(a, spec.a, plan.first);
+  const Tensor second = plan.swap ? as_planned(a, spec.a, plan.second)
+                                  : as_planned(b, spec.b, plan.second);
   CHECK(!shape.b_in_panels ||
-        (matrix.row_letters > 0 && b.panel_rows() == shape.k));
+        (MatrixOf(spec).row_letters > 0 && b.panel_rows() == shape.k));
 
-  const std::string order = plan.swap ? spec.batch + spec.columns + spec.rows
-                                      : spec.batch + spec.rows + spec.columns;
   Dims dims;
-  for (const char letter : order) {
-    dims.push_back(Has(spec.a, letter) ? a.dim(spec.a.find(letter))
-                                       : b.dim(spec.b.find(letter)));
+  for (const char letter : plan.result()) {
+    dims.push_back(SizeOf(spec, a, b, letter));
   }
   Tensor result(ElementType::kFloat32, dims);
-  const int64_t batch = SizeOf(a.dims(), spec.a, spec.batch);
+  const int64_t batch = size_of(plan.batch);
   if (is_int8) {
     const Int8Rows rows(a.f32(), shape.m, shape.k);
     const MatmulShape product{.m = shape.m, .n = shape.n, .k = shape.k};
@@ -211,13 +212,15 @@ Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b) {
       MatmulTile(product, tile, rows, 0, b.panels<int8_t>(), result.f32());
     });
   } else if (a.type() == ElementType::kBFloat16) {
-    BatchMatmul(shape, batch, std::as_const(first.tensor).data<BFloat16>(),
-                ElementsOf<BFloat16>(second.tensor), result.f32());
+    BatchMatmul(shape, batch, first.data<BFloat16>(),
+                ElementsOf<BFloat16>(second), result.f32());
   } else {
-    BatchMatmul(shape, batch, std::as_const(first.tensor).f32(),
-                ElementsOf<float>(second.tensor), result.f32());
+    BatchMatmul(shape, batch, first.f32(), ElementsOf<float>(second),
+                result.f32());
   }
-  return order == spec.result ? result : Reorder(result, order, spec.result);
+  return plan.result() == spec.result
+             ? result
+             : Reorder(result, plan.result(), spec.result);
 }
 
 }  // namespace gshard

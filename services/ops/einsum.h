@@ -47,6 +47,26 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view text);
 EinsumSpec GradientOfA(const EinsumSpec& spec);
 EinsumSpec GradientOfB(const EinsumSpec& spec);
 
+// An einsum as a product of matrices for each index of the batch letters,
+//
+//   [rows, contracted] [contracted, columns]
+//
+// for which the operands are transposed where their letters are not as it wants
+// them. It depends on the letters only: sizes must not change how a row is
+// computed.
+struct EinsumPlan {
+  struct Operand {
+    std::string letters;      // the order that is wanted
+    bool transposed = false;  // [contracted, rows], [columns, contracted]
+  };
+  bool swap = false;  // b is the first operand, its columns are the rows
+  Operand first;
+  Operand second;
+  std::string batch, rows, columns, contracted;
+  std::string result() const { return batch + rows + columns; }
+};
+EinsumPlan PlanEinsum(const EinsumSpec& spec);
+
 // How Einsum() takes b if it takes both operands as they are stored: as a
 // matrix of contracted rows. Then b may lie in panels, if it is not transposed
 // (panel.h) or is of int8 (int8_panel.h).

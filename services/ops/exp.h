@@ -1,4 +1,5 @@
-// exp for loops that the compiler vectorises, which it cannot do with glibc's.
+// exp for loops that the compiler vectorises, which it cannot do with glibc's,
+// and for kernels of CUDA, with the same bits.
 
 #ifndef SERVICES_OPS_EXP_H_
 #define SERVICES_OPS_EXP_H_
@@ -13,7 +14,7 @@ namespace gshard {
 //
 // x = n ln 2 + r with |r| <= ln 2 / 2: 2^n goes into the exponent's bits, e^r
 // is the polynomial of Cephes' expf.
-inline float Exp(float x) {
+constexpr float Exp(float x) {
   constexpr float kLowest = -87.3f;
   constexpr float kHighest = 88.3f;
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.

@@ -83,7 +83,7 @@ class Folders final : public Storage {
  public:
   absl::StatusOr<std::unique_ptr<InputFile>> Open(
       const std::string& path) const override {
-    // Not blocking: a pipe of that name must not hang us.
+    // Non-blocking: opening a pipe must not hang.
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return FileError(errno, "open", path);
     struct stat status;

@@ -1,5 +1,5 @@
-// FolderStorage: folders and files of a disk. Durable: what a function has
-// done is on the device when it returns.
+// FolderStorage: folders and files on disk. Durable: a function's changes are
+// on the device when it returns.
 
 #ifndef SERVICES_STORAGE_FOLDER_STORAGE_H_
 #define SERVICES_STORAGE_FOLDER_STORAGE_H_

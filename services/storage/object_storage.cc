@@ -18,19 +18,18 @@ namespace gshard {
 namespace {
 
 constexpr uint64_t kRangeBytes = 4 << 20;
-constexpr size_t kAtATime = 8;  // requests for one call
-// A request costs as much time as so many bytes.
+constexpr size_t kAtATime = 8;  // concurrent requests per call
+// A request costs about as much time as reading this many bytes.
 constexpr uint64_t kGap = 64 << 10;
 constexpr uint64_t kMaxMarkerBytes = uint64_t{1} << 29;
 
-// Ranges `begin` to `end` - 1, and one that has them all.
+// Ranges `begin` to `end` - 1, and one that covers them all.
 struct FileGroup {
   size_t begin, end;
   FileRange range;
 };
 
-// Of ranges in the order of the file those that have little between them are
-// in one group.
+// Groups ranges, sorted by offset, that have small gaps between them.
 std::vector<FileGroup> GroupRanges(const std::vector<FileRange>& ranges) {
   std::vector<FileGroup> groups;
   for (size_t i = 0; i < ranges.size(); ++i) {
@@ -104,7 +103,7 @@ class ObjectFile final : public InputFile {
   size_t part_bytes() const override { return kAtATime * kRangeBytes; }
 
  private:
-  // How many bytes of the range there are.
+  // The number of bytes of the range within the object.
   size_t SizeOf(const FileRange& range) const {
     return range.offset >= size()
                ? 0
@@ -127,7 +126,7 @@ ObjectPath Within(const ObjectPath& folder, absl::string_view name) {
           absl::StrCat(folder.key, folder.key.empty() ? "" : "/", name)};
 }
 
-// What the keys in the folder begin with.
+// The prefix of the keys in the folder.
 std::string PrefixOf(const ObjectPath& folder) {
   return folder.key.empty() ? "" : absl::StrCat(folder.key, "/");
 }

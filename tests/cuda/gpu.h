@@ -133,6 +133,9 @@ void Report(const std::string& what, bool good, double value);
 // Of what training does with parameters.
 void CheckSteps(bool quick);
 
+// Of what routers compute besides products.
+void CheckDense(bool quick);
+
 // Prints what the kernels reach beside what the GPU can.
 void PrintSpeed();
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "services/cuda/kernels/launch_dense.h"
 #include "services/cuda/kernels/launch_steps.h"
 #include "tests/cuda/gpu.h"
 
@@ -215,6 +216,61 @@ void Steps(double copy) {
   });
 }
 
+// What routers compute: bytes that have to be read and written, and decoding's
+// attention to caches beyond any cache of the GPU.
+void Dense(double copy) {
+  constexpr int64_t kRows = 16384, kWidth = 4096, kSize = kRows * kWidth;
+  const Buffer<float> x(kSize), y(kSize), scale(kWidth), inverse(kRows);
+  Fill(x, 1);
+  Fill(scale, 2);
+  const auto line = [&](const char* what, double numbers, const auto& work) {
+    Line(what, Milliseconds([&](int) { Check(work(), what); }), 4.0 * numbers,
+         copy, "TB/s", 0.80);
+  };
+  line("rms norm, 16384 rows of 4096", 2.0 * kSize, [&] {
+    return LaunchRows(RmsNormRows{x.data(), scale.data(), kWidth, 1e-6f,
+                                  y.data(), inverse.data()},
+                      kRows, nullptr);
+  });
+  constexpr int64_t kTargets = 2048, kVocabulary = 32000;
+  const Buffer<int32_t> labels(std::vector<int32_t>(kTargets, 5));
+  const Buffer<double> losses(kTargets);
+  line("cross entropy, 2048 rows of 32000", 1.0 * kTargets * kVocabulary, [&] {
+    return LaunchRows(
+        CrossEntropyRows{x.data(), labels.data(), kVocabulary, 0.1f, 0.0f,
+                         losses.data(), inverse.data()},
+        kTargets, nullptr);
+  });
+  constexpr int64_t kHypotheses = 256, kKeys = 512, kPositions = 16;
+  constexpr int64_t kPages = kHypotheses * kKeys / kPositions;
+  constexpr int64_t kHeads = 16, kHeadWidth = 64;
+  std::vector<int32_t> pages(kPages);
+  for (int64_t i = 0; i < kPages; ++i) {
+    pages[i] = static_cast<int32_t>(i * 31 % kPages);
+  }
+  const Buffer<int32_t> there(pages),
+      lengths(std::vector<int32_t>(kHypotheses, kKeys));
+  const Buffer<float> keys(kPages * kPositions * kHeads * kHeadWidth),
+      values(keys.size());
+  Fill(keys, 1);
+  Fill(values, 2);
+  PagedAttentionRows attention = {};
+  attention.q = x.data();
+  attention.keys = keys.data();
+  attention.values = values.data();
+  attention.pages = there.data();
+  attention.lengths = lengths.data();
+  attention.heads = kHeads;
+  attention.width = kHeadWidth;
+  attention.positions = kPositions;
+  attention.most_pages = kKeys / kPositions;
+  attention.scale = 0.1f;
+  attention.out = y.data();
+  line("attention to pages, 256 rows, 512 keys, 16 heads of 64",
+       2.0 * static_cast<double>(keys.size()),
+       [&] { return LaunchRows(attention, kHypotheses * kHeads, nullptr); });
+}
+
 }  // namespace
 
 void PrintSpeed() {
@@ -240,6 +296,7 @@ void PrintSpeed() {
     return Relu{x, out};
   });
   Steps(copy);
+  Dense(copy);
 }
 
 }  // namespace gshard::cuda

@@ -16,7 +16,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
 #include "services/graph/builder.h"
+#include "services/graph/device.h"
 #include "services/graph/executor.h"
 #include "services/graph/gradient.h"
 #include "services/graph/text.h"
@@ -67,6 +69,25 @@ inline Tensor AwayFromZero(Dims dims, uint64_t seed) {
   return tensor;
 }
 
+// Runs a program; on `device`, of the back end, unless that is null.
+inline absl::StatusOr<std::vector<Tensor>> RunOn(Program program,
+                                                 Backend backend,
+                                                 Device* device,
+                                                 const TensorMap& feeds) {
+  const Executor executor(std::move(program), backend);
+  if (device == nullptr) return executor.Run(feeds, feeds);
+  ASSIGN_OR_RETURN(const auto run, device->BeginRun());
+  ASSIGN_OR_RETURN(
+      std::vector<Tensor> results,
+      executor.Run(feeds, feeds,
+                   {.context = RunContext().With<DeviceRun>(run.get())}));
+  for (Tensor& result : results) {
+    ASSIGN_OR_RETURN(result, run->ToHost(result));
+  }
+  RETURN_IF_ERROR(run->Finish());
+  return results;
+}
+
 // The case as programs: of its results, and of the gradients of the sum of
 // its float results times `weights`.
 class OpProgram {
@@ -92,13 +113,15 @@ class OpProgram {
     return feeds;
   }
 
-  absl::StatusOr<std::vector<Tensor>> Run(Backend backend) const {
-    return Executor(program_, backend).Run(Feeds(), Feeds());
+  absl::StatusOr<std::vector<Tensor>> Run(Backend backend,
+                                          Device* device = nullptr) const {
+    return RunOn(program_, backend, device, Feeds());
   }
 
   // Gradients of the differentiated inputs.
   absl::StatusOr<std::vector<Tensor>> RunGradients(
-      const std::vector<Tensor>& weights, Backend backend) const {
+      const std::vector<Tensor>& weights, Backend backend,
+      Device* device = nullptr) const {
     Builder b("gradients");
     const std::vector<ValueId> inputs = Inputs(b);
     const std::vector<ValueId> results = case_.build(b, inputs);
@@ -123,7 +146,7 @@ class OpProgram {
     }
     auto program = std::move(b).Finish();
     if (!program.ok()) return program.status();
-    return Executor(*std::move(program), backend).Run(feeds, feeds);
+    return RunOn(*std::move(program), backend, device, feeds);
   }
 
  private:
@@ -154,12 +177,14 @@ inline void CheckText(const OpCase& c) {
   EXPECT_EQ(ProgramToText(parsed), text);
 }
 
-// Kernel and reference agree.
-inline void CheckAgainstReference(const OpCase& c) {
+// Kernel and reference agree; that of `backend`, on its device.
+inline void CheckAgainstReference(const OpCase& c,
+                                  Backend backend = Backend::kCpu,
+                                  Device* device = nullptr) {
   RegisterReferenceKernels();
   const OpProgram program(c);
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast,
-                       program.Run(Backend::kCpu));
+                       program.Run(backend, device));
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow,
                        program.Run(Backend::kReference));
   ASSERT_EQ(fast.size(), slow.size());
@@ -171,24 +196,44 @@ inline void CheckAgainstReference(const OpCase& c) {
   }
 }
 
-// Gradients, fast and slow, agree with differences of the slow reference.
-inline void CheckGradients(const OpCase& c) {
-  RegisterReferenceKernels();
-  const OpProgram program(c);
-  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> results,
-                       program.Run(Backend::kReference));
+// What the results are multiplied by to be differentiated: empty for integers.
+inline std::vector<Tensor> WeightsOf(const std::vector<Tensor>& results) {
   std::vector<Tensor> weights;
   for (size_t i = 0; i < results.size(); ++i) {
     weights.push_back(results[i].type() == ElementType::kFloat32
                           ? RandomTensor(results[i].dims(), 77 + i)
                           : Tensor());
   }
+  return weights;
+}
+
+// Gradients agree with the reference's.
+inline void CheckGradientsAgainstReference(const OpCase& c, Backend backend,
+                                           Device* device) {
+  RegisterReferenceKernels();
+  const OpProgram program(c);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> results,
+                       program.Run(Backend::kReference));
+  const std::vector<Tensor> weights = WeightsOf(results);
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> fast,
-                       program.RunGradients(weights, Backend::kCpu));
+                       program.RunGradients(weights, backend, device));
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow,
                        program.RunGradients(weights, Backend::kReference));
   for (size_t g = 0; g < c.differentiated.size(); ++g) {
     EXPECT_TRUE(TensorNear(fast[g], slow[g], 1e-5f)) << "gradient " << g;
+  }
+}
+
+// Gradients, fast and slow, agree with differences of the slow reference.
+inline void CheckGradients(const OpCase& c) {
+  CheckGradientsAgainstReference(c, Backend::kCpu, nullptr);
+  const OpProgram program(c);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> results,
+                       program.Run(Backend::kReference));
+  const std::vector<Tensor> weights = WeightsOf(results);
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> slow,
+                       program.RunGradients(weights, Backend::kReference));
+  for (size_t g = 0; g < c.differentiated.size(); ++g) {
     const int input = c.differentiated[g];
     Tensor numeric(ElementType::kFloat32, c.inputs[input].dims());
     for (int64_t i = 0; i < numeric.size(); ++i) {

@@ -112,6 +112,11 @@ __device__ __forceinline__ void MultiplyAdd(float (&c)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// By a warp: what lane `lane` brings as `bits`. ("shfl.sync")
+__device__ __forceinline__ uint32_t Shuffle(uint32_t bits, int lane) {
+  return __shfl_sync(0xffffffffu, bits, lane);
+}
+
 #else
 
 int ThreadIndex();
@@ -130,6 +135,7 @@ void WaitForCopies() {
 void LoadMatrices(uint32_t (&r)[4], const void* row);
 void LoadMatricesTransposed(uint32_t (&r)[4], const void* row);
 void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+uint32_t Shuffle(uint32_t bits, int lane);
 
 #endif
 

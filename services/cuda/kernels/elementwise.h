@@ -25,6 +25,28 @@ GSHARD_KERNEL_INLINE int64_t ElementStride() {
   return NumBlocks() * BlockThreads();
 }
 
+// Elements of one of the two types.
+struct FloatsOrRounded {
+  const float* floats;
+  const BFloat16* rounded;
+
+  GSHARD_KERNEL_INLINE float operator[](int64_t i) const {
+    return floats != nullptr ? floats[i] : ToFloat(rounded[i]);
+  }
+};
+struct FloatsOrRoundedOut {
+  float* floats;
+  BFloat16* rounded;
+
+  GSHARD_KERNEL_INLINE void Set(int64_t i, float x) const {
+    if (floats != nullptr) {
+      floats[i] = x;
+    } else {
+      rounded[i] = ToBFloat16(x);
+    }
+  }
+};
+
 struct CastToBf16 {
   const float* x;
   BFloat16* out;

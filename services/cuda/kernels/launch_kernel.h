@@ -28,6 +28,9 @@ cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads,
   return cudaGetLastError();
 }
 
+// Enough for any GPU; each thread then takes more than one element.
+inline constexpr int64_t kMostElementBlocks = 1 << 14;
+
 template <typename Function>
 __global__ void ElementsKernel(Function function, int64_t size) {
   ElementsBlock(function, size);
@@ -36,11 +39,10 @@ __global__ void ElementsKernel(Function function, int64_t size) {
 template <typename Function>
 cudaError_t LaunchElements(const Function& function, int64_t size,
                            cudaStream_t stream) {
-  // Enough for any GPU; each thread then takes more than one.
-  constexpr int64_t kBlocks = 1 << 14;
-  return Launch(ElementsKernel<Function>,
-                std::min(kBlocks, BlocksAlong(size, kElementThreads)),
-                kElementThreads, 0, stream, function, size);
+  return Launch(
+      ElementsKernel<Function>,
+      std::min(kMostElementBlocks, BlocksAlong(size, kElementThreads)),
+      kElementThreads, 0, stream, function, size);
 }
 
 }  // namespace gshard::cuda

@@ -33,8 +33,11 @@ struct RaggedProduct {
   const T* rows;
   const T* weights;
   bool transposed = false;
-  const RaggedTile* tiles;  // at most as high as the kernel's
+  // At most as high as the kernel's; or null, and all experts have as many
+  // rows: BlocksAlong(rows_of_each, the kernel's) tiles each.
+  const RaggedTile* tiles;
   int64_t num_tiles;
+  int32_t rows_of_each = 0;
   int64_t k;
   int64_t n;
   const float* bias = nullptr;  // [E, N]
@@ -50,11 +53,12 @@ template <typename T>
 struct RaggedWeightsGradient {
   const T* rows;
   const T* dresult;
-  const int64_t* offsets;  // GroupOffsets
+  const int64_t* offsets;  // GroupOffsets; or null, as above
   int64_t experts;
   int64_t k;
   int64_t n;
   float* out;
+  int32_t rows_of_each = 0;
 };
 
 // max(x, 0), with -0 and NaN as they are, as services/ops/elementwise.h has it.
@@ -98,11 +102,23 @@ constexpr int64_t BlocksOf(const RaggedWeightsGradient<T>& g) {
          BlocksAlong(g.n, Shape::kColumns);
 }
 
+template <typename Shape, typename T>
+GSHARD_KERNEL_INLINE RaggedTile TileAt(const RaggedProduct<T>& p, int64_t i) {
+  if (p.tiles != nullptr) return p.tiles[i];
+  const int64_t of_each = BlocksAlong(p.rows_of_each, Shape::kRows);
+  const int64_t row = i % of_each * Shape::kRows;
+  const int64_t left = p.rows_of_each - row;
+  return {
+      .first_row = i / of_each * p.rows_of_each + row,
+      .expert = static_cast<int32_t>(i / of_each),
+      .rows = static_cast<int32_t>(left < Shape::kRows ? left : Shape::kRows)};
+}
+
 // One block of a RaggedProduct. Tiles are at most Shape::kRows high.
 template <typename Shape, LinesAlong kB>
 GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<BFloat16>& p) {
   const int64_t across = BlocksAlong(p.n, Shape::kColumns);
-  const RaggedTile tile = p.tiles[BlockIndex() / across];
+  const RaggedTile tile = TileAt<Shape>(p, BlockIndex() / across);
   const int64_t first_column = BlockIndex() % across * Shape::kColumns;
   const BFloat16* const weights = p.weights + tile.expert * p.k * p.n;
   // What lies beyond the tile's rows belongs to another expert.
@@ -119,7 +135,7 @@ GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<BFloat16>& p) {
 
 GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<float>& p) {
   const int64_t across = BlocksAlong(p.n, FloatTile::kColumns);
-  const RaggedTile tile = p.tiles[BlockIndex() / across];
+  const RaggedTile tile = TileAt<FloatTile>(p, BlockIndex() / across);
   const int64_t first_column = BlockIndex() % across * FloatTile::kColumns;
   const float* const rows = p.rows + tile.first_row * p.k;
   const float* const weights = p.weights + tile.expert * p.k * p.n;
@@ -151,8 +167,9 @@ struct WeightsGradientPlace {
     expert = BlockIndex() / (across * down);
     row = BlockIndex() / across % down * tile_rows;
     column = BlockIndex() % across * tile_columns;
-    first = g.offsets[expert];
-    rows = g.offsets[expert + 1] - first;
+    const bool even = g.offsets == nullptr;
+    first = even ? expert * g.rows_of_each : g.offsets[expert];
+    rows = even ? g.rows_of_each : g.offsets[expert + 1] - first;
   }
 
   GSHARD_KERNEL_INLINE void Store(const RaggedWeightsGradient<T>& g, int r,

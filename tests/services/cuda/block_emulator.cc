@@ -28,13 +28,15 @@ struct Copy {
 
 // What a thread brings to a collective of its warp.
 struct WarpCall {
-  enum class Kind { kLoad, kLoadTransposed, kMultiplyAdd };
+  enum class Kind { kLoad, kLoadTransposed, kMultiplyAdd, kShuffle };
   Kind kind;
   const void* row = nullptr;
   uint32_t* loaded = nullptr;
   float* c = nullptr;
   const uint32_t* a = nullptr;
   const uint32_t* b = nullptr;
+  uint32_t bits = 0;
+  int lane = 0;
 };
 
 struct Fiber {
@@ -145,16 +147,30 @@ void MultiplyAddOfWarp(Fiber* lanes) {
   }
 }
 
+// shfl.sync.idx: each gets what the lane that it names brings.
+void ShuffleOfWarp(Fiber* lanes) {
+  for (int i = 0; i < kWarp; ++i) {
+    const int from = lanes[i].call.lane;
+    CHECK(from >= 0 && from < kWarp);
+    *lanes[i].call.loaded = lanes[from].call.bits;
+  }
+}
+
 // The collective at which all of a warp are, if they are.
 bool ReleaseWarp(Fiber* lanes) {
   for (int i = 0; i < kWarp; ++i) {
     if (lanes[i].state != Fiber::State::kAtWarp) return false;
     CHECK(lanes[i].call.kind == lanes[0].call.kind);
   }
-  if (lanes->call.kind == WarpCall::Kind::kMultiplyAdd) {
-    MultiplyAddOfWarp(lanes);
-  } else {
-    LoadOfWarp(lanes, lanes->call.kind == WarpCall::Kind::kLoadTransposed);
+  switch (lanes->call.kind) {
+    case WarpCall::Kind::kMultiplyAdd:
+      MultiplyAddOfWarp(lanes);
+      break;
+    case WarpCall::Kind::kShuffle:
+      ShuffleOfWarp(lanes);
+      break;
+    default:
+      LoadOfWarp(lanes, lanes->call.kind == WarpCall::Kind::kLoadTransposed);
   }
   for (int i = 0; i < kWarp; ++i) lanes[i].state = Fiber::State::kReady;
   return true;
@@ -272,6 +288,15 @@ void LoadMatricesTransposed(uint32_t (&r)[4], const void* row) {
 void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4],
                  const uint32_t (&b)[2]) {
   CallWarp({.kind = WarpCall::Kind::kMultiplyAdd, .c = c, .a = a, .b = b});
+}
+
+uint32_t Shuffle(uint32_t bits, int lane) {
+  uint32_t got = 0;
+  CallWarp({.kind = WarpCall::Kind::kShuffle,
+            .loaded = &got,
+            .bits = bits,
+            .lane = lane});
+  return got;
 }
 
 void RunBlocks(const Grid& grid, const std::function<void()>& body) {

@@ -12,12 +12,13 @@
 #include <vector>
 
 #include "expert_worker/worker_session.h"
-#include "services/cuda/cuda_kernels.h"
 #include "services/cuda/kernels/launch.h"
-#include "services/cuda/open_device.h"
+#include "services/cuda/ops/cuda_kernels.h"
+#include "services/cuda/ops/open_device.h"
 #include "services/ops/elementwise.h"
 #include "tests/expert_worker/session_cluster.h"
 #include "tests/services/cuda/fake_cuda.h"
+#include "tests/services/cuda/gpu_test.h"
 #include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tensors.h"
@@ -28,25 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class CudaDeviceTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    TheFakeCuda() = FakeCuda();
-    RegisterMoeOps();
-    RegisterShardingOps();
-    // Not that which a thread has that has chosen none.
-    auto device = OpenDevice("cuda:1");
-    ASSERT_OK(device.status());
-    device_ = *std::move(device);
-  }
-  void TearDown() override {
-    device_ = nullptr;
-    EXPECT_EQ(TheFakeCuda().device_bytes, 0);
-    EXPECT_EQ(TheFakeCuda().pinned_bytes, 0);
-  }
-
-  std::shared_ptr<Device> device_;
-};
+using CudaDeviceTest = GpuTest;
 
 TEST_F(CudaDeviceTest, SaysWhatItIs) {
   EXPECT_EQ(device_->name(), "cuda:1");

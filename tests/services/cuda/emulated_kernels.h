@@ -9,6 +9,7 @@
 #include "services/cuda/kernels/optimizer_steps.h"
 #include "services/cuda/kernels/ragged_product.h"
 #include "services/cuda/kernels/row_sums.h"
+#include "services/cuda/kernels/rows.h"
 #include "tests/services/cuda/block_emulator.h"
 
 namespace gshard::cuda {
@@ -86,6 +87,13 @@ void EmulateElements(const Function& function, int64_t size) {
   RunBlocks({.blocks = std::min<int64_t>(2, BlocksAlong(size, kElementThreads)),
              .threads = kElementThreads},
             [&] { ElementsBlock(function, size); });
+}
+
+template <typename Function>
+void EmulateRows(const Function& function, int64_t rows) {
+  RunBlocks({.blocks = std::min<int64_t>(2, BlocksAlong(rows, kRowsOfBlock)),
+             .threads = kElementThreads},
+            [&] { RowsBlock(function, rows); });
 }
 
 }  // namespace gshard::cuda

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "services/base/check.h"
+#include "services/cuda/kernels/launch_dense.h"
 #include "services/cuda/kernels/launch_steps.h"
 #include "tests/services/cuda/emulated_kernels.h"
 
@@ -121,6 +122,20 @@ template cudaError_t LaunchElements(const Relu&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const ReluBf16&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const ReluGradient&, int64_t, cudaStream_t);
 template cudaError_t LaunchElements(const DropoutRows&, int64_t, cudaStream_t);
+
+template <typename Function>
+cudaError_t LaunchRows(const Function& function, int64_t rows,
+                       cudaStream_t stream) {
+  return Queue(stream, [=] { EmulateRows(function, rows); });
+}
+#define GSHARD_LAUNCH(Function) \
+  template cudaError_t LaunchElements(const Function&, int64_t, cudaStream_t);
+GSHARD_DENSE_ELEMENTS(GSHARD_LAUNCH)
+#undef GSHARD_LAUNCH
+#define GSHARD_LAUNCH(Function) \
+  template cudaError_t LaunchRows(const Function&, int64_t, cudaStream_t);
+GSHARD_DENSE_ROWS(GSHARD_LAUNCH)
+#undef GSHARD_LAUNCH
 
 template <typename Function>
 cudaError_t LaunchRowSums(const RowSums<Function>& s, cudaStream_t stream) {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "services/cuda/cuda_device.h"
-#include "services/cuda/open_device.h"
+#include "services/cuda/ops/open_device.h"
 #include "services/ops/cast.h"
 #include "services/train/gradient_norm.h"
 #include "services/train/optimizer.h"

@@ -121,6 +121,16 @@ std::vector<OpCase> AttentionCases() {
                  {RandomTensor({2, 4, 2, 3}, 1), RandomTensor({2, 1, 2, 3}, 2),
                   Tensor::Ints({2}, {3, 4})},
                  {}, {}),
+      {.op = "update_cache",
+       .name = "of what somebody else has, too",
+       .inputs = {RandomTensor({2, 4, 2, 3}, 1), RandomTensor({2, 1, 2, 3}, 2),
+                  Tensor::Ints({2}, {3, 4})},
+       .build =
+           [](Builder& b, const std::vector<ValueId>& x) {
+             const ValueId cache = b.Scale(x[0], 0.5);
+             return std::vector<ValueId>{
+                 cache, b.AddOne("update_cache", {cache, x[1], x[2]})};
+           }},
   };
 }
 

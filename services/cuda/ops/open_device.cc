@@ -1,11 +1,11 @@
-#include "services/cuda/open_device.h"
+#include "services/cuda/ops/open_device.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #ifdef GSHARD_HAS_CUDA
 #include "services/cuda/cuda_device.h"
-#include "services/cuda/cuda_kernels.h"
+#include "services/cuda/ops/cuda_kernels.h"
 #endif
 
 namespace gshard {

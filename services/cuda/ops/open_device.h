@@ -1,7 +1,7 @@
 // The devices that flags name.
 
-#ifndef SERVICES_CUDA_OPEN_DEVICE_H_
-#define SERVICES_CUDA_OPEN_DEVICE_H_
+#ifndef SERVICES_CUDA_OPS_OPEN_DEVICE_H_
+#define SERVICES_CUDA_OPS_OPEN_DEVICE_H_
 
 #include <memory>
 
@@ -22,4 +22,4 @@ absl::StatusOr<std::shared_ptr<Device>> OpenDevice(absl::string_view name);
 
 }  // namespace gshard
 
-#endif  // SERVICES_CUDA_OPEN_DEVICE_H_
+#endif  // SERVICES_CUDA_OPS_OPEN_DEVICE_H_

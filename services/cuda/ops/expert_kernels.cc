@@ -1,21 +1,15 @@
-#include "services/cuda/cuda_kernels.h"
+// Kernels of the rows of experts.
 
-#include <cstring>
 #include <limits>
-#include <map>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/base/check.h"
 #include "services/base/status_macros.h"
-#include "services/cuda/cuda_device.h"
-#include "services/cuda/fuse_products.h"
 #include "services/cuda/kernels/launch.h"
+#include "services/cuda/ops/kernel_call.h"
+#include "services/cuda/ops/kernel_sets.h"
 #include "services/graph/kernel_calls.h"
-#include "services/graph/op.h"
 #include "services/partition/ops/part_position.h"
 
 namespace gshard {
@@ -23,79 +17,8 @@ namespace {
 
 constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 
-// One execution of a node on a GPU.
-class Call {
- public:
-  // REQUIRES: the context has a run of a CudaDevice.
-  explicit Call(KernelContext& c) : c_(c), run_(RunOf(c)) {}
-
-  cudaStream_t stream() const { return run_.stream(); }
-  absl::Status Launched(cudaError_t error) { return run_.Launched(error); }
-
-  // An operand on the device. Keeps it there for the next kernel that asks.
-  absl::StatusOr<const Tensor*> Operand(int i) {
-    ASSIGN_OR_RETURN(c_.operands[i], run_.ToDevice(c_.operands[i]));
-    return &c_.operands[i];
-  }
-
-  // Operand i, of integers, where they can be looked at: they come with the
-  // call. Errors: InvalidArgument if the program computes them.
-  absl::StatusOr<Tensor> HostOperand(int i) const {
-    if (c_.operands[i].on_host()) return c_.operands[i];
-    return absl::InvalidArgumentError(
-        absl::StrCat("operand ", i, " must be an input of the program"));
-  }
-
-  // The group sizes that are operand `i`, which part `rows` rows.
-  absl::StatusOr<std::span<const int32_t>> GroupSizes(int i, int64_t rows) {
-    ASSIGN_OR_RETURN(const Tensor sizes, HostOperand(i));
-    RETURN_IF_ERROR(CheckGroupSizes(sizes, rows));
-    return std::span<const int32_t>(sizes.i32(), sizes.size());
-  }
-
-  // Result `i`, of the type of the program.
-  absl::StatusOr<Tensor*> NewResult(int i, Dims dims) {
-    ASSIGN_OR_RETURN(c_.results[i],
-                     run_.NewTensor(c_.result_types[i].type, std::move(dims)));
-    return &c_.results[i];
-  }
-
-  // A copy of `values` on the device, there until the run has finished.
-  template <typename T>
-  absl::StatusOr<const T*> Upload(const std::vector<T>& values) {
-    static_assert(sizeof(T) % sizeof(int32_t) == 0);
-    Tensor host(ElementType::kInt32,
-                {static_cast<int64_t>(values.size() * sizeof(T) / 4)});
-    std::memcpy(host.raw(), values.data(), host.bytes());
-    ASSIGN_OR_RETURN(Tensor copy, run_.ToDevice(host));
-    uploads_.push_back(copy);
-    return reinterpret_cast<const T*>(copy.device_data());
-  }
-
- private:
-  static CudaRun& RunOf(const KernelContext& c) {
-    auto* const run = c.run.Get<DeviceRun>();
-    CHECK(run != nullptr);
-    return static_cast<CudaRun&>(*run);
-  }
-
-  KernelContext& c_;
-  CudaRun& run_;
-  std::vector<Tensor>
-      uploads_;  // freed in the stream's order, after the kernel
-};
-
-template <typename T>
-const T* In(const Tensor* tensor) {
-  return reinterpret_cast<const T*>(tensor->device_data());
-}
-template <typename T>
-T* Out(Tensor* tensor) {
-  return reinterpret_cast<T*>(tensor->device_data());
-}
-
 // Launches a product for the tiles that the type of its factors has.
-absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
+absl::Status LaunchTiles(KernelCall& call, std::span<const int32_t> sizes,
                          cuda::RaggedProduct<BFloat16> product) {
   const std::vector<cuda::RaggedTile> large = cuda::RaggedTiles(
       sizes, cuda::LargeTile::kRows, cuda::kFewRows, kNoLimit);
@@ -113,7 +36,7 @@ absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
   return call.Launched(cuda::LaunchSmallRaggedProduct(product, call.stream()));
 }
 
-absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
+absl::Status LaunchTiles(KernelCall& call, std::span<const int32_t> sizes,
                          cuda::RaggedProduct<float> product) {
   const std::vector<cuda::RaggedTile> tiles =
       cuda::RaggedTiles(sizes, cuda::FloatTile::kRows, 0, kNoLimit);
@@ -127,7 +50,7 @@ absl::Status LaunchTiles(Call& call, std::span<const int32_t> sizes,
 // fused node (fuse_products.h) with what follows.
 template <typename T, bool kTransposed>
 absl::Status MultiplyRows(KernelContext& c) {
-  Call call(c);
+  KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor* const rows, call.Operand(0));
   ASSIGN_OR_RETURN(const Tensor* const weights, call.Operand(1));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
@@ -162,7 +85,7 @@ absl::Status RaggedDotKernel(KernelContext& c) {
 
 template <typename T>
 absl::Status WeightsGradient(KernelContext& c) {
-  Call call(c);
+  KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor* const rows, call.Operand(0));
   ASSIGN_OR_RETURN(const Tensor* const dresult, call.Operand(1));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
@@ -188,7 +111,7 @@ absl::Status WeightsGradientKernel(KernelContext& c) {
 }
 
 absl::Status BiasAddKernel(KernelContext& c) {
-  Call call(c);
+  KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor* const rows, call.Operand(0));
   ASSIGN_OR_RETURN(const Tensor* const bias, call.Operand(1));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(2, rows->dim(0)));
@@ -204,7 +127,7 @@ absl::Status BiasAddKernel(KernelContext& c) {
 }
 
 absl::Status BiasGradientKernel(KernelContext& c) {
-  Call call(c);
+  KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor* const dresult, call.Operand(0));
   ASSIGN_OR_RETURN(const auto sizes, call.GroupSizes(1, dresult->dim(0)));
   ASSIGN_OR_RETURN(const int64_t* const offsets,
@@ -216,55 +139,9 @@ absl::Status BiasGradientKernel(KernelContext& c) {
       call.stream()));
 }
 
-absl::Status CastKernel(KernelContext& c) {
-  const ElementType type = c.result_types[0].type;
-  Call call(c);
-  ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
-  if (x->type() == type) {
-    c.results[0] = *x;
-    return absl::OkStatus();
-  }
-  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
-  return call.Launched(
-      type == ElementType::kBFloat16
-          ? cuda::LaunchElements(
-                cuda::CastToBf16{In<float>(x), Out<BFloat16>(out)}, x->size(),
-                call.stream())
-          : cuda::LaunchElements(
-                cuda::CastToFloat{In<BFloat16>(x), Out<float>(out)}, x->size(),
-                call.stream()));
-}
-
-absl::Status ReluKernel(KernelContext& c) {
-  Call call(c);
-  ASSIGN_OR_RETURN(const Tensor* const x, call.Operand(0));
-  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, x->dims()));
-  return call.Launched(
-      x->type() == ElementType::kBFloat16
-          ? cuda::LaunchElements(
-                cuda::ReluBf16{In<BFloat16>(x), Out<BFloat16>(out)}, x->size(),
-                call.stream())
-          : cuda::LaunchElements(cuda::Relu{In<float>(x), Out<float>(out)},
-                                 x->size(), call.stream()));
-}
-
-absl::Status ReluGradientKernel(KernelContext& c) {
-  Call call(c);
-  ASSIGN_OR_RETURN(const Tensor* const y, call.Operand(0));
-  ASSIGN_OR_RETURN(const Tensor* const dy, call.Operand(1));
-  ASSIGN_OR_RETURN(Tensor* const out, call.NewResult(0, dy->dims()));
-  const bool rounded = y->type() == ElementType::kBFloat16;
-  return call.Launched(cuda::LaunchElements(
-      cuda::ReluGradient{.y = rounded ? nullptr : In<float>(y),
-                         .rounded_y = rounded ? In<BFloat16>(y) : nullptr,
-                         .dy = In<float>(dy),
-                         .out = Out<float>(out)},
-      dy->size(), call.stream()));
-}
-
 // x [R, width] is columns [first_column, first_column + width) of `columns`.
 absl::Status DropOut(KernelContext& c, int64_t first_column, int64_t columns) {
-  Call call(c);
+  KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor rows, call.HostOperand(1));
   for (const int32_t row : rows.span<int32_t>()) {
     if (row < 0) {
@@ -297,21 +174,15 @@ absl::Status DropoutRowsPartKernel(KernelContext& c) {
 
 }  // namespace
 
-void RegisterCudaKernels() {
-  RegisterFusedOps();
-  RegisterKernels(
-      Backend::kCuda,
-      {{"cast", CastKernel},
-       {"dropout_rows", DropoutRowsKernel},
-       {"dropout_rows_part", DropoutRowsPartKernel},
-       {"fused_ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
-       {"ragged_bias_add", BiasAddKernel},
-       {"ragged_bias_gradient", BiasGradientKernel},
-       {"ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
-       {"ragged_dot_rows_gradient", RaggedDotKernel</*kTransposed=*/true>},
-       {"ragged_dot_weights_gradient", WeightsGradientKernel},
-       {"relu", ReluKernel},
-       {"relu_gradient", ReluGradientKernel}});
+KernelSet ExpertKernels() {
+  return {{"dropout_rows", DropoutRowsKernel},
+          {"dropout_rows_part", DropoutRowsPartKernel},
+          {"fused_ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
+          {"ragged_bias_add", BiasAddKernel},
+          {"ragged_bias_gradient", BiasGradientKernel},
+          {"ragged_dot", RaggedDotKernel</*kTransposed=*/false>},
+          {"ragged_dot_rows_gradient", RaggedDotKernel</*kTransposed=*/true>},
+          {"ragged_dot_weights_gradient", WeightsGradientKernel}};
 }
 
 }  // namespace gshard

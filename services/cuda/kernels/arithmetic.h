@@ -1,0 +1,62 @@
+// Arithmetic, element by element, with the bits of services/ops.
+
+#ifndef SERVICES_CUDA_KERNELS_ARITHMETIC_H_
+#define SERVICES_CUDA_KERNELS_ARITHMETIC_H_
+
+#include <cstdint>
+
+#include "services/cuda/kernels/block.h"
+#include "services/ops/dropout_mask.h"
+#include "services/ops/exp.h"
+
+namespace gshard::cuda {
+
+// out = a op b, where b, of b_size elements, has a's last dimensions.
+struct Binary {
+  enum class Op { kAdd, kSubtract, kMultiply, kDivide };
+  Op op;
+  const float* a;
+  const float* b;
+  int64_t b_size;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    const float x = a[i], y = b[i < b_size ? i : i % b_size];
+    out[i] = op == Op::kAdd        ? x + y
+             : op == Op::kSubtract ? x - y
+             : op == Op::kMultiply ? x * y
+                                   : x / y;
+  }
+};
+
+struct ScaleBy {
+  const float* x;
+  float factor;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    out[i] = x[i] * factor;
+  }
+};
+
+struct Exponential {
+  const float* x;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const { out[i] = Exp(x[i]); }
+};
+
+// Element i is dropped as services/ops/dropout.h's Dropout does it.
+struct DropElements {
+  const float* x;
+  DropoutMask mask;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    out[i] = x[i] * mask.Factor(i);
+  }
+};
+
+}  // namespace gshard::cuda
+
+#endif  // SERVICES_CUDA_KERNELS_ARITHMETIC_H_

@@ -1,0 +1,39 @@
+// Launches of what routers compute besides products; as those of launch.h.
+
+#ifndef SERVICES_CUDA_KERNELS_LAUNCH_DENSE_H_
+#define SERVICES_CUDA_KERNELS_LAUNCH_DENSE_H_
+
+#include "services/cuda/kernels/arithmetic.h"
+#include "services/cuda/kernels/gate_rows.h"
+#include "services/cuda/kernels/launch.h"
+#include "services/cuda/kernels/lookup.h"
+#include "services/cuda/kernels/norm_rows.h"
+#include "services/cuda/kernels/softmax_rows.h"
+#include "services/cuda/kernels/strides.h"
+#include "services/cuda/kernels/token_rows.h"
+
+// What LaunchElements and LaunchRows take, of these headers.
+#define GSHARD_DENSE_ELEMENTS(F)                                         \
+  F(Binary)                                                              \
+  F(CombineTokens)                                                       \
+  F(CopyStrided<BFloat16>) F(CopyStrided<float>)                         \
+      F(CrossEntropyGradientElements) F(DispatchTokens) F(DropElements)  \
+          F(Exponential) F(FillZeros) F(PositionRows) F(ProbabilitySums) \
+              F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses)      \
+                  F(SwapHeads) F(TableGradient) F(TableRows)
+#define GSHARD_DENSE_ROWS(F)                                 \
+  F(AttentionSoftmax)                                        \
+  F(AttentionSoftmaxGradient)                                \
+  F(CombineGradientRows) F(CrossEntropyRows) F(GateGradient) \
+      F(PagedAttentionRows) F(RmsNormGradientRows) F(RmsNormRows) F(TopTwo)
+
+namespace gshard::cuda {
+
+// RowsBlock, for rows [0, rows).
+template <typename Function>
+cudaError_t LaunchRows(const Function& function, int64_t rows,
+                       cudaStream_t stream);
+
+}  // namespace gshard::cuda
+
+#endif  // SERVICES_CUDA_KERNELS_LAUNCH_DENSE_H_

@@ -1,0 +1,271 @@
+// Softmax and what is made of it, a warp for each row: attention
+// (services/ops/attention.h) around its products, and cross entropy
+// (cross_entropy.h).
+
+#ifndef SERVICES_CUDA_KERNELS_SOFTMAX_ROWS_H_
+#define SERVICES_CUDA_KERNELS_SOFTMAX_ROWS_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "services/base/splitmix64.h"
+#include "services/cuda/kernels/rows.h"
+#include "services/ops/dropout_mask.h"
+#include "services/ops/exp.h"
+
+namespace gshard::cuda {
+
+inline constexpr float kNoMaximum = -__builtin_huge_valf();
+
+// The largest of a row's elements times `scale`. By a warp.
+GSHARD_KERNEL_INLINE float RowMax(const float* x, int64_t size, float scale) {
+  float max = kNoMaximum;
+  for (int64_t j = Lane(); j < size; j += kWarp) {
+    const float at = x[j] * scale;
+    max = at > max ? at : max;
+  }
+  return WarpMax(max);
+}
+
+// out [B, J, I, width] = x [B, I, J, width], or zeros where i is not below
+// lengths[b].
+struct SwapHeads {
+  FloatsOrRounded x;
+  const int32_t* lengths;  // or null
+  int64_t rows;            // I
+  int64_t columns;         // J
+  int64_t width;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t at) const {
+    const int64_t d = at % width, i = at / width % rows,
+                  j = at / (width * rows) % columns,
+                  b = at / (width * rows * columns);
+    const bool there = lengths == nullptr || i < lengths[b];
+    out[at] = there ? x[((b * rows + i) * columns + j) * width + d] : 0.0f;
+  }
+};
+
+// What queries see and what is dropped of it, as AttentionOptions says.
+// Row = (b * heads + n) * queries + i, its keys j.
+struct AttentionMask {
+  const int32_t* lengths;  // [B]
+  int64_t heads, queries, keys;
+  int64_t first_sentence, first_head, first_query;
+  int64_t all_queries;
+  bool causal;
+  float scale;
+  float dropout_rate;
+  uint64_t dropout_key;
+
+  GSHARD_KERNEL_INLINE int64_t Visible(int64_t row) const {
+    const int64_t length = lengths[row / (heads * queries)];
+    if (!causal) return length;
+    const int64_t seen = first_query + row % queries + 1 + keys - all_queries;
+    return seen < 0 ? 0 : seen < length ? seen : length;
+  }
+  GSHARD_KERNEL_INLINE DropoutMask OfRow(int64_t row) const {
+    const uint64_t sentence = first_sentence + row / (heads * queries);
+    const uint64_t head = first_head + row / queries % heads;
+    const uint64_t query = first_query + row % queries;
+    return DropoutMask(
+        dropout_rate,
+        FoldIn(FoldIn(FoldIn(dropout_key, sentence), head), query));
+  }
+};
+
+// Logits to probabilities, in place, zero where nothing is seen.
+struct AttentionSoftmax {
+  AttentionMask mask;
+  float* scores;   // [rows, keys]
+  float* dropped;  // what is multiplied by the values; null without dropout
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
+    float* const x = scores + row * mask.keys;
+    const int64_t visible = mask.Visible(row);
+    const float max = RowMax(x, visible, mask.scale);
+    float sum = 0.0f;
+    for (int64_t j = Lane(); j < visible; j += kWarp) {
+      x[j] = Exp(x[j] * mask.scale - max);
+      sum += x[j];
+    }
+    const float factor = 1.0f / WarpSum(sum);
+    const DropoutMask drop = mask.OfRow(row);
+    for (int64_t j = Lane(); j < mask.keys; j += kWarp) {
+      x[j] = j < visible ? x[j] * factor : 0.0f;
+      if (dropped != nullptr) {
+        dropped[row * mask.keys + j] = x[j] * drop.Factor(j);
+      }
+    }
+  }
+};
+
+// Gradients of what was multiplied by the values to those of the logits, in
+// place.
+struct AttentionSoftmaxGradient {
+  AttentionMask mask;
+  const float* probabilities;
+  float* gradient;
+  float* dropped;  // as in AttentionSoftmax
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
+    const float* const p = probabilities + row * mask.keys;
+    float* const d = gradient + row * mask.keys;
+    const int64_t visible = mask.Visible(row);
+    const DropoutMask drop = mask.OfRow(row);
+    float sum = 0.0f;
+    for (int64_t j = Lane(); j < mask.keys; j += kWarp) {
+      if (dropped != nullptr) {
+        const float factor = drop.Factor(j);
+        d[j] *= factor;
+        dropped[row * mask.keys + j] = j < visible ? p[j] * factor : 0.0f;
+      }
+      if (j < visible) sum += p[j] * d[j];
+    }
+    sum = WarpSum(sum);
+    for (int64_t j = Lane(); j < mask.keys; j += kWarp) {
+      d[j] = j < visible ? mask.scale * p[j] * (d[j] - sum) : 0.0f;
+    }
+  }
+};
+
+// services/ops/paged_attention.h, a warp for each (row, head). Each lane has
+// a key of 32 at a time, then columns of their values; the sums so far are
+// scaled when a larger logit comes.
+struct PagedAttentionRows {
+  static constexpr int kColumnsOfLane = 8;
+  static constexpr int64_t kMostWidth = kColumnsOfLane * kWarp;
+
+  const float* q;  // [R, N, D]
+  const float* keys;
+  const float* values;
+  const int32_t* pages;    // [R, most_pages]
+  const int32_t* lengths;  // [R]
+  int64_t heads, width, positions, most_pages;
+  float scale;
+  float* out;
+
+  // Where a row's position j begins in keys and values.
+  GSHARD_KERNEL_INLINE int64_t At(int64_t row, int64_t j, int64_t head) const {
+    const int64_t page = pages[row * most_pages + j / positions];
+    return ((page * positions + j % positions) * heads + head) * width;
+  }
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t row_and_head) const {
+    const int64_t row = row_and_head / heads, head = row_and_head % heads;
+    const float* const query = q + row_and_head * width;
+    const int64_t length = lengths[row];
+    float sums[kColumnsOfLane] = {};
+    float max = kNoMaximum, total = 0.0f;
+    for (int64_t first = 0; first < length; first += kWarp) {
+      const int64_t j = first + Lane();
+      float logit = kNoMaximum;
+      if (j < length) {
+        const float* const key = keys + At(row, j, head);
+        float dot = 0.0f;
+        for (int64_t d = 0; d < width; ++d) dot += query[d] * key[d];
+        logit = dot * scale;
+      }
+      const float larger = WarpMax(logit > max ? logit : max);
+      const float rescale = Exp(max - larger);
+      const float p = j < length ? Exp(logit - larger) : 0.0f;
+      max = larger;
+      total = total * rescale + WarpSum(p);
+      GSHARD_UNROLL for (int c = 0; c < kColumnsOfLane; ++c) {
+        sums[c] *= rescale;
+      }
+      const int64_t left = length - first;
+      for (int k = 0; k < kWarp && k < left; ++k) {
+        const float of_key = ShuffleFloat(p, k);
+        const float* const value = values + At(row, first + k, head);
+        GSHARD_UNROLL for (int c = 0; c < kColumnsOfLane; ++c) {
+          const int64_t d = c * kWarp + Lane();
+          if (d < width) sums[c] += of_key * value[d];
+        }
+      }
+    }
+    const float factor = length > 0 ? 1.0f / total : 0.0f;
+    GSHARD_UNROLL for (int c = 0; c < kColumnsOfLane; ++c) {
+      const int64_t d = c * kWarp + Lane();
+      if (d < width) out[row_and_head * width + d] = sums[c] * factor;
+    }
+  }
+};
+
+// Loss of each row, with its label's; zeros where that is negative.
+struct CrossEntropyRows {
+  const float* logits;    // [rows, vocabulary]
+  const int32_t* labels;  // [rows]
+  int64_t vocabulary;
+  float smoothing;
+  float z_loss;
+  double* losses;      // [rows]
+  float* log_sum_exp;  // [rows]
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
+    const int32_t label = labels[row];
+    const float* const x = logits + row * vocabulary;
+    const float max = RowMax(x, label < 0 ? 0 : vocabulary, 1.0f);
+    float sum = 0.0f, of_logits = 0.0f;
+    for (int64_t i = Lane(); i < vocabulary; i += kWarp) {
+      sum += Exp(x[i] - max);
+      of_logits += x[i];
+    }
+    sum = WarpSum(sum);
+    of_logits = WarpSum(of_logits);
+    if (Lane() != 0) return;
+    const float log_sum = label < 0 ? 0.0f : max + logf(sum);
+    log_sum_exp[row] = log_sum;
+    if (label < 0) {
+      losses[row] = 0.0;
+      return;
+    }
+    const double lse = log_sum;
+    const float off = smoothing / static_cast<float>(vocabulary);
+    losses[row] = lse - (1.0 - smoothing) * x[label] -
+                  static_cast<double>(off) * of_logits + z_loss * lse * lse;
+  }
+};
+
+// out [1]: the sum of all, in their order. For one element.
+struct SumOfLosses {
+  const double* losses;
+  int64_t rows;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t) const {
+    double sum = 0.0;
+    for (int64_t r = 0; r < rows; ++r) sum += losses[r];
+    *out = static_cast<float>(sum);
+  }
+};
+
+struct CrossEntropyGradientElements {
+  const float* logits;
+  const int32_t* labels;
+  const float* log_sum_exp;
+  const float* dloss;  // [1]
+  int64_t vocabulary;
+  float smoothing;
+  float z_loss;
+  float* dlogits;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
+    const int64_t row = i / vocabulary;
+    const int32_t label = labels[row];
+    if (label < 0) {
+      dlogits[i] = 0.0f;
+      return;
+    }
+    const float upstream = *dloss, lse = log_sum_exp[row];
+    const float off = upstream * smoothing / static_cast<float>(vocabulary);
+    float d =
+        Exp(logits[i] - lse) * (upstream * (1.0f + 2.0f * z_loss * lse)) - off;
+    if (i % vocabulary == label) d -= upstream * (1.0f - smoothing);
+    dlogits[i] = d;
+  }
+};
+
+}  // namespace gshard::cuda
+
+#endif  // SERVICES_CUDA_KERNELS_SOFTMAX_ROWS_H_

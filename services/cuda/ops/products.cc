@@ -1,0 +1,78 @@
+#include "services/cuda/ops/products.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "services/base/status_macros.h"
+#include "services/cuda/kernels/launch.h"
+
+namespace gshard {
+namespace {
+
+absl::Status CheckSizes(int64_t batch, int64_t rows) {
+  const int64_t most = std::numeric_limits<int32_t>::max();
+  if (batch <= most && rows <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "expected at most ", most, " matrices and rows of each on a GPU, got ",
+      batch, " and ", rows));
+}
+
+}  // namespace
+
+template <typename T>
+absl::Status Multiply(KernelCall& call, const ProductSizes& sizes, const T* a,
+                      const T* b, bool transposed, float* out) {
+  RETURN_IF_ERROR(CheckSizes(sizes.batch, sizes.m));
+  cuda::RaggedProduct<T> product = {};
+  product.rows = a;
+  product.weights = b;
+  product.transposed = transposed;
+  product.rows_of_each = static_cast<int32_t>(sizes.m);
+  product.k = sizes.k;
+  product.n = sizes.n;
+  product.out = out;
+  const auto tiles = [&](int rows) {
+    return sizes.batch * cuda::BlocksAlong(sizes.m, rows);
+  };
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (sizes.m <= cuda::kFewRows) {
+      product.num_tiles = tiles(cuda::SmallTile::kRows);
+      return call.Launched(
+          cuda::LaunchSmallRaggedProduct(product, call.stream()));
+    }
+    product.num_tiles = tiles(cuda::LargeTile::kRows);
+  } else {
+    product.num_tiles = tiles(cuda::FloatTile::kRows);
+  }
+  return call.Launched(cuda::LaunchRaggedProduct(product, call.stream()));
+}
+
+template <typename T>
+absl::Status MultiplyTransposed(KernelCall& call, const ProductSizes& sizes,
+                                const T* a, const T* b, float* out) {
+  RETURN_IF_ERROR(CheckSizes(sizes.batch, sizes.k));
+  cuda::RaggedWeightsGradient<T> gradient = {};
+  gradient.rows = a;
+  gradient.dresult = b;
+  gradient.experts = sizes.batch;
+  gradient.rows_of_each = static_cast<int32_t>(sizes.k);
+  gradient.k = sizes.m;
+  gradient.n = sizes.n;
+  gradient.out = out;
+  return call.Launched(
+      cuda::LaunchRaggedWeightsGradient(gradient, call.stream()));
+}
+
+template absl::Status Multiply(KernelCall&, const ProductSizes&, const float*,
+                               const float*, bool, float*);
+template absl::Status Multiply(KernelCall&, const ProductSizes&,
+                               const BFloat16*, const BFloat16*, bool, float*);
+template absl::Status MultiplyTransposed(KernelCall&, const ProductSizes&,
+                                         const float*, const float*, float*);
+template absl::Status MultiplyTransposed(KernelCall&, const ProductSizes&,
+                                         const BFloat16*, const BFloat16*,
+                                         float*);
+
+}  // namespace gshard

@@ -1,0 +1,32 @@
+// Products of as many matrices, all of one size: ragged ones with even groups.
+//
+//   B  products    m, k, n  sizes of each
+
+#ifndef SERVICES_CUDA_OPS_PRODUCTS_H_
+#define SERVICES_CUDA_OPS_PRODUCTS_H_
+
+#include <cstdint>
+
+#include "services/cuda/ops/kernel_call.h"
+
+namespace gshard {
+
+struct ProductSizes {
+  int64_t batch, m, k, n;
+};
+
+// out [B, m, n] = a [B, m, k] b, which is [B, k, n], or [B, n, k] if
+// `transposed`. A row's bits do not depend on m. T is float or BFloat16.
+// Errors: InvalidArgument for 2^31 rows or matrices or more.
+template <typename T>
+absl::Status Multiply(KernelCall& call, const ProductSizes& sizes, const T* a,
+                      const T* b, bool transposed, float* out);
+
+// out [B, m, n] = the transpose of a [B, k, m], times b [B, k, n].
+template <typename T>
+absl::Status MultiplyTransposed(KernelCall& call, const ProductSizes& sizes,
+                                const T* a, const T* b, float* out);
+
+}  // namespace gshard
+
+#endif  // SERVICES_CUDA_OPS_PRODUCTS_H_
