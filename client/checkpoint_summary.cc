@@ -19,7 +19,7 @@ constexpr absl::string_view kOptimizerPrefix = "optimizer/";
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// "a.*.b/*" for "a.3.b/17": numbers that stand alone between dots and slashes.
+// "a.*.b/*" for "a.3.b/17": replaces numbers between dots and slashes.
 std::string PatternOf(absl::string_view name) {
   std::string pattern;
   for (size_t i = 0; i < name.size();) {

@@ -1,5 +1,5 @@
-// What a checkpoint holds, in the words of the model: which tensors are dense,
-// experts' or the optimizer's, and which are alike.
+// Summarizes a checkpoint's content in terms of the model: dense, expert and
+// optimizer tensors, grouped by shape.
 
 #ifndef CLIENT_CHECKPOINT_SUMMARY_H_
 #define CLIENT_CHECKPOINT_SUMMARY_H_
@@ -15,25 +15,25 @@
 
 namespace gshard {
 
-// By its name, as services/model and services/train give it.
+// Determined by the name, see services/model and services/train.
 enum class TensorKind { kDense, kExpert, kOptimizer };
 
 absl::string_view TensorKindName(TensorKind kind);
 TensorKind KindOfTensor(absl::string_view name);
 
-// Tensors of one shape whose names differ in layer or expert only.
+// Tensors of one shape whose names differ only in layer or expert.
 struct TensorGroup {
   TensorKind kind = TensorKind::kDense;
   std::string name;  // "encoder.*.moe.wi/*"
-  std::string type;  // of one: "f32[512, 2048]"
+  std::string type;  // of each: "f32[512, 2048]"
   int64_t tensors = 0;
   uint64_t bytes = 0;  // of all
 };
 
-// Dense ones first, then experts', then the optimizer's; each in order of name.
+// Dense ones first, then experts', then the optimizer's; each sorted by name.
 std::vector<TensorGroup> GroupTensors(const Manifest& manifest);
 
-// Step, loss, model, tokenizers, shards, groups. `path` is shown as it is.
+// Step, loss, model, tokenizers, shards, groups. `path` is shown unchanged.
 std::string CheckpointToText(const std::string& path, const Manifest& manifest);
 nlohmann::ordered_json CheckpointToJson(const std::string& path,
                                         const Manifest& manifest);

@@ -1,4 +1,4 @@
-// ChildProcess: a program that runs beside this one, with its output in a file.
+// ChildProcess: a child process with its output in a file.
 
 #ifndef CLIENT_CHILD_PROCESS_H_
 #define CLIENT_CHILD_PROCESS_H_
@@ -19,17 +19,16 @@ namespace gshard {
 class ChildProcess {
  public:
   // Runs argv[0], a path. Both outputs are appended to `log_path`. The child
-  // has a process group of its own, so that Ctrl-C reaches only its parent, and
-  // gets SIGTERM when the thread that started it ends, or its process is
-  // killed.
+  // has its own process group, so that Ctrl-C reaches only its parent, and gets
+  // SIGTERM when the thread that started it ends, or its process is killed.
   //
   // Errors: NotFound if there is no such program; FailedPrecondition if the log
-  // cannot be opened; Internal if the child cannot be started otherwise.
+  // cannot be opened; Internal if starting the child fails for another reason.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(
       const std::string& name, const std::vector<std::string>& argv,
       const std::string& log_path);
 
-  // Kills a child that runs.
+  // Kills the child if it is running.
   ~ChildProcess();
 
   ChildProcess(const ChildProcess&) = delete;
@@ -43,18 +42,18 @@ class ChildProcess {
   // runs.
   const std::optional<std::string>& Ended();
 
-  // Whether it ended by exit(0).
+  // Whether it ended with exit status 0.
   bool Succeeded();
 
-  // Whether a signal ended it: SIGTERM ends a program that has not come so far
-  // as to wait for it.
+  // Whether a signal ended it: SIGTERM kills a program that has not installed
+  // its handler yet.
   bool EndedBy(int signal);
 
-  // Sends SIGTERM, if it runs.
+  // Sends SIGTERM if it is running.
   void Terminate();
 
-  // Waits for the end; kills the child when `grace` is over. Returns whether
-  // that was not needed.
+  // Waits for the child's end; kills it after `grace`. Returns whether that was
+  // not needed.
   bool WaitOrKill(std::chrono::milliseconds grace);
 
  private:

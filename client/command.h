@@ -1,5 +1,5 @@
-// What every command of `gshard` has in common: where it reads and writes, its
-// flags, and how it says that it was called wrongly.
+// Common parts of all `gshard` commands: input and output, flags, and usage
+// errors.
 
 #ifndef CLIENT_COMMAND_H_
 #define CLIENT_COMMAND_H_
@@ -16,55 +16,54 @@
 
 namespace gshard {
 
-// Where a command reads and writes. Not owned.
+// Input and output of a command. Not owned.
 struct Console {
   int in;  // a descriptor
   std::ostream* out;
   std::ostream* error;
   Flags::Environment environment;
 
-  // A person reads the output: a line may be overwritten by the next.
+  // The output is a terminal: lines may be overwritten.
   bool out_is_terminal = false;
 };
 
-// Arguments behind the command's name.
+// Arguments after the command's name.
 using Arguments = absl::Span<const std::string>;
 
-// One command.
 struct Command {
   std::string name;     // "data debian" has a blank
   std::string summary;  // without a full stop, for the list of commands
   absl::Status (*run)(Arguments arguments, Console& console);
 };
 
-// The same error, marked as a wrong call: the program then ends with 2 instead
-// of 1.
+// The same error, marked as a usage error: the program then exits with 2
+// instead of 1.
 absl::Status UsageError(absl::Status status);
 absl::Status UsageError(absl::string_view message);
 bool IsUsageError(const absl::Status& status);
 
-// The same error, marked so that the program ends with `code`. Those of
+// The same error, marked so that the program exits with `code`. Codes of
 // sysexits.h that batch systems act on:
 inline constexpr int kExitTemporary = 75;   // EX_TEMPFAIL: try again
 inline constexpr int kExitDoNotRetry = 70;  // EX_SOFTWARE: it would not help
 absl::Status WithExitCode(absl::Status status, int code);
 
-// With what the program ends: 0 for OK, the code of WithExitCode, 2 for a usage
+// The program's exit code: 0 for OK, the code of WithExitCode, 2 for a usage
 // error, otherwise 1.
 int ExitCodeOf(const absl::Status& status);
 
-// Errors: ResourceExhausted if what was written to console.out is lost, on a
-// full disk for one.
+// Errors: ResourceExhausted if writing to console.out failed, e.g. on a full
+// disk.
 absl::Status CheckOutput(const Console& console);
 
-// Parses; prints the help and returns nothing if that is what was asked for.
+// Parses the flags; prints the help and returns nothing if that was requested.
 // Errors are usage errors.
 absl::StatusOr<std::optional<Flags::Result>> ParseFlags(Flags& flags,
                                                         Arguments arguments,
                                                         Console& console);
 
-// The absolute form of `path`, from the current directory, without "." and
-// ".."; empty stays empty. Members of a system may have other current
+// The absolute form of `path`, relative to the current directory, without "."
+// and ".."; empty stays empty. Members of a system may have other current
 // directories.
 std::string AbsolutePath(const std::string& path);
 

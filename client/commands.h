@@ -1,4 +1,4 @@
-// The commands of `gshard`, each in a file of its own in client/commands/.
+// The commands of `gshard`, each in its own file in client/commands/.
 
 #ifndef CLIENT_COMMANDS_H_
 #define CLIENT_COMMANDS_H_

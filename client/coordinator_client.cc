@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Pause before connecting again; doubles with each attempt in vain.
+// Pause before reconnecting; doubles with each failed attempt.
 constexpr milliseconds kMinReconnectPause{200};
 constexpr milliseconds kMaxReconnectPause{5'000};
 constexpr milliseconds kReconnectTime{60'000};
@@ -118,8 +118,8 @@ absl::Status CoordinatorClient::WatchOnce(
     const std::string& job,
     const std::function<void(const v1::JobProgress&)>& progress,
     v1::JobProgress* last) {
-  // No deadline: a job may take weeks. A coordinator that falls silent is
-  // noticed by the channel.
+  // No deadline: a job may take weeks. The channel detects a silent
+  // coordinator.
   grpc::ClientContext context;
   RETURN_IF_ERROR(BeginWait(&context));
   v1::WatchJobRequest request;
@@ -139,7 +139,7 @@ absl::StatusOr<v1::JobProgress> CoordinatorClient::WatchJob(
     const std::string& job,
     const std::function<void(const v1::JobProgress&)>& progress) {
   v1::JobProgress last;
-  bool heard = false;  // at all
+  bool heard = false;  // anything
   milliseconds pause = kMinReconnectPause;
   std::optional<steady_clock::time_point> lost_since;
   while (true) {

@@ -1,4 +1,4 @@
-// The calling side of CoordinatorService, as people's commands need it.
+// A client of CoordinatorService for commands.
 
 #ifndef CLIENT_COORDINATOR_CLIENT_H_
 #define CLIENT_COORDINATOR_CLIENT_H_
@@ -21,10 +21,10 @@
 namespace gshard {
 
 // Thread-safe. Errors of every call: those of its service, and Unavailable with
-// the address if nobody answers there.
+// the address if nobody answers.
 class CoordinatorClient {
  public:
-  // Errors: InvalidArgument if `address` is not one, and those of
+  // Errors: InvalidArgument if `address` is invalid, and those of
   // Security::CreateForClient.
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Create(
       const std::string& address, const SecurityOptions& security = {});
@@ -44,16 +44,15 @@ class CoordinatorClient {
                                         std::chrono::milliseconds timeout);
   absl::Status UnloadModel(const std::string& session);
 
-  // Calls `progress` with every line until the job is over and returns the
-  // last. Connects again with backoff, up to a minute long, if the coordinator
-  // is lost; Unavailable if it is not there by then, or knows no more of the
-  // job.
+  // Calls `progress` with every line until the job has finished, and returns
+  // the last one. Reconnects with backoff, for up to a minute, if the
+  // coordinator is lost; then Unavailable, also if it no longer knows the job.
   // Cancelled if Interrupt() was called.
   absl::StatusOr<v1::JobProgress> WatchJob(
       const std::string& job,
       const std::function<void(const v1::JobProgress&)>& progress);
 
-  // Ends each WatchJob() and LoadModel() that is running or follows.
+  // Ends all running and later calls of WatchJob() and LoadModel().
   void Interrupt();
 
  private:
@@ -61,7 +60,7 @@ class CoordinatorClient {
                     std::shared_ptr<grpc::Channel> channel);
 
   absl::Status Error(const grpc::Status& status) const;
-  // From Begin to End the call is one that Interrupt() ends. Errors: Cancelled.
+  // Between Begin and End, Interrupt() ends the call. Errors: Cancelled.
   absl::Status BeginWait(grpc::ClientContext* context);
   void EndWait(grpc::ClientContext* context);
   absl::Status WatchOnce(
@@ -78,7 +77,7 @@ class CoordinatorClient {
   std::set<grpc::ClientContext*> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Whether a job in this state goes on no more.
+// Whether this is a final state.
 bool JobIsOver(v1::JobState state);
 
 // Addresses of the routers among the members, by name. Errors:

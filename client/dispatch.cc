@@ -18,7 +18,7 @@ namespace {
 constexpr char kSummary[] =
     "Trains and serves a Mixture-of-Experts translator.\n\n";
 
-// What `usage` can be followed by.
+// The continuations of `usage`.
 std::string Overview(absl::Span<const Command> commands,
                      absl::string_view usage) {
   std::string text = absl::StrCat("Usage: ", usage, " [flags]\n\nCommands:\n");
@@ -37,7 +37,7 @@ std::string Overview(absl::Span<const Command> commands,
   return text;
 }
 
-// The command whose name the arguments begin with, and how many they are.
+// The command named by the first arguments, and their number.
 const Command* Find(absl::Span<const Command> commands, Arguments arguments,
                     size_t* words) {
   for (size_t count : {2, 1}) {
@@ -53,7 +53,8 @@ const Command* Find(absl::Span<const Command> commands, Arguments arguments,
   return nullptr;
 }
 
-// The commands with `word` in front of others, as "data" is of "data debian".
+// The commands whose first of several words is `word`, like "data" in "data
+// debian".
 std::vector<Command> Group(absl::Span<const Command> commands,
                            absl::string_view word) {
   std::vector<Command> group;
@@ -106,7 +107,7 @@ int Finish(absl::Status status, Console& console) {
 
 int Dispatch(absl::Span<const Command> commands, Arguments arguments,
              Console& console) {
-  // A person reads what is amiss.
+  // Log lines are for a human reader.
   SetLogStyle(LogStyle::kPlain);
   SetLogThreshold(LogSeverity::kWarning);
   if (arguments.empty()) {

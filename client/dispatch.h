@@ -12,10 +12,10 @@
 
 namespace gshard {
 
-// Runs one of `commands`. `arguments` come without the program's name.
+// Runs one of `commands`. `arguments` exclude the program's name.
 //
-// Returns 0 if it succeeded, 2 if it was called wrongly, else 1; errors are
-// printed as "gshard: not_found: no such model".
+// Returns 0 on success, 2 on a usage error, else 1; errors are printed as
+// "gshard: not_found: no such model".
 int Dispatch(absl::Span<const Command> commands, Arguments arguments,
              Console& console);
 

@@ -1,5 +1,5 @@
-// A system inside this process. Its members talk by the same sockets and
-// messages as separate processes do.
+// A system inside this process. Its members use the same sockets and messages
+// as separate processes do.
 
 #include <utility>
 
@@ -43,8 +43,8 @@ class EmbeddedSystem final : public LocalSystem {
 
   bool Stop() override {
     const std::chrono::seconds grace(options_.drain_seconds);
-    // A job's last checkpoint is written by all; what routers have accepted is
-    // done by them and the workers.
+    // A job's last checkpoint needs all members; work accepted by routers needs
+    // them and the workers.
     if (coordinator_ != nullptr) coordinator_->Drain(grace);
     for (const auto& router : routers_) router->Drain(grace);
     for (const auto& worker : workers_) worker->Drain(grace);

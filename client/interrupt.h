@@ -1,4 +1,4 @@
-// Interrupt: Ctrl-C and SIGTERM for a command that has to clear away something
+// Interrupt: handles Ctrl-C and SIGTERM for a command that has to clean up
 // before it ends. Others leave them to the system, which ends them at once.
 
 #ifndef CLIENT_INTERRUPT_H_
@@ -12,23 +12,23 @@
 
 namespace gshard {
 
-// From its making on; a second signal ends the process at once. At most one
-// exists at a time.
+// Active from construction on; a second signal ends the process at once. At
+// most one instance exists at a time.
 class Interrupt {
  public:
   Interrupt();
 
-  // What a signal stops.
+  // Stopped by a signal.
   std::stop_token token() const { return source_.get_token(); }
 
-  // OK as long as no signal has come; then Cancelled, with which the program
-  // ends as one does that the signal has ended, 128 + its number.
+  // OK until a signal arrives; then Cancelled, with the exit code of a process
+  // killed by the signal, 128 + its number.
   absl::Status status() const;
 
  private:
   std::stop_source source_;
   std::atomic<int> signal_ = 0;
-  SignalWatcher signals_;  // last: its thread uses the others
+  SignalWatcher signals_;  // last: its thread uses the members above
 };
 
 }  // namespace gshard

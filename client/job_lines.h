@@ -1,4 +1,4 @@
-// A training job's progress as lines for people.
+// A training job's progress as human-readable lines.
 
 #ifndef CLIENT_JOB_LINES_H_
 #define CLIENT_JOB_LINES_H_
@@ -17,13 +17,13 @@ std::string JobStateName(v1::JobState state);
 // One line, e.g. "step 120/2000  loss 4.83 ...", or what the job waits for.
 std::string JobLine(const v1::JobProgress& progress);
 
-// Prints a line for each progress message until the job is over; on a terminal
-// a JobPanel instead, and the last line. With `json`, messages as JSON, a
-// line each. SIGINT and SIGTERM end the watch, not the job.
+// Prints a line for each progress message until the job has finished; on a
+// terminal a JobPanel instead, and the last line. With `json`, messages as
+// JSON, one per line. SIGINT and SIGTERM end the watch, not the job.
 //
 // OK only if the job succeeded. Errors: the job's; Cancelled if it was
-// cancelled, or if a signal ended the watch; those of WatchJob. All but the
-// signal's say by their exit code whether to submit the job again.
+// cancelled, or if a signal ended the watch; those of WatchJob. The exit code
+// of all but the signal's says whether to submit the job again.
 absl::Status FollowJob(CoordinatorClient& coordinator, const std::string& job,
                        bool json, Console& console);
 

@@ -23,7 +23,7 @@ std::string Bar(double share) {
                       std::string(kBarWidth - full, '-'), "]");
 }
 
-// Whether people want to find it later, above the panel.
+// Whether to keep it visible above the panel.
 bool IsWorthKeeping(const v1::JobProgress& progress) {
   return !progress.status().message().empty() &&
          (progress.state() == v1::JOB_STATE_RUNNING ||
@@ -101,7 +101,7 @@ std::vector<std::string> JobPanel::Lines(const v1::JobProgress& progress,
 
 std::string JobPanel::Clear() {
   if (drawn_ == 0) return "";
-  // To the panel's first line, and nothing below.
+  // Moves to the panel's first line, and clears everything below.
   const size_t up = std::exchange(drawn_, 0) - 1;
   return absl::StrCat("\r", up > 0 ? absl::StrCat("\x1b[", up, "A") : "",
                       "\x1b[J");
@@ -119,7 +119,7 @@ std::string JobPanel::Draw(const v1::JobProgress& progress) {
     if (losses_.size() > kMaxLosses) losses_.pop_front();
   }
   last_step_ = progress.step();
-  // No line wraps, so that as many are removed as were drawn.
+  // Disables wrapping, so that the number of lines drawn is known.
   text += "\x1b[?7l";
   for (const std::string& line : Lines(progress, losses_)) {
     absl::StrAppend(&text, drawn_ > 0 ? "\n" : "", line);

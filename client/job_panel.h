@@ -1,4 +1,4 @@
-// JobPanel: a training job on a terminal, drawn again in place as it goes on.
+// JobPanel: a training job on a terminal, redrawn in place.
 //
 //   titles  running, attempt 2
 //   [##################----------------------]  45.2%  step 904/2000
@@ -19,19 +19,18 @@
 
 namespace gshard {
 
-// Not thread-safe. The texts returned are for a terminal that knows ANSI's
-// sequences; lines that are too long for it are cut off by it.
+// Not thread-safe. The returned texts are for a terminal with ANSI sequences,
+// which truncates lines that are too long.
 class JobPanel {
  public:
-  // Draws what `progress` says, over what was drawn before. What a person
-  // should not miss, a lost worker or a loss that is not finite, stays as a
-  // line above.
+  // Draws `progress` over the previous drawing. Important events, such as a
+  // lost worker or a loss that is not finite, stay as lines above.
   std::string Draw(const v1::JobProgress& progress);
 
-  // Removes it.
+  // Removes the panel.
   std::string Clear();
 
-  // Its lines, without sequences.
+  // The panel's lines, without ANSI sequences.
   static std::vector<std::string> Lines(const v1::JobProgress& progress,
                                         const std::deque<double>& losses);
 
@@ -39,11 +38,11 @@ class JobPanel {
   size_t drawn_ = 0;  // lines
   std::string noted_;
   int64_t last_step_ = -1;
-  std::deque<double> losses_;  // of the last lines, kMaxLosses at most
+  std::deque<double> losses_;  // of the last lines, at most kMaxLosses
 };
 
-// One of eight blocks a value, between the lowest and the highest of them;
-// values that are not finite are '?'.
+// One of eight block characters per value, scaled between the lowest and the
+// highest; values that are not finite are '?'.
 std::string Sparkline(const std::deque<double>& values);
 
 }  // namespace gshard

@@ -42,7 +42,7 @@ absl::StatusOr<std::optional<SourceLine>> ToLine(int64_t number,
   return std::optional<SourceLine>(std::move(line));
 }
 
-// The lines of a file that may have to be waited for. Holds one part of it.
+// The lines of a file that may block. Holds one part of it.
 class FileLines {
  public:
   FileLines(int file, bool owned, LineFormat format)
@@ -75,15 +75,15 @@ class FileLines {
     bool too_long;
   };
 
-  // Reads until there is a line, or the end, which makes it true; or until the
-  // time is over or `until` can be read.
+  // Reads until there is a line, or the end (true); or until the timeout, or
+  // until `until` is readable.
   bool Fill(int until, int timeout_ms) {
     while (lines_.empty() && !ended_) {
       pollfd files[] = {{file_, POLLIN, 0}, {until, POLLIN, 0}};
       const int found = poll(files, 2, timeout_ms);
       if (found < 0 && errno == EINTR) continue;
       if (found >= 0 && files[0].revents == 0) return false;
-      ReadPart();  // which also tells what is wrong with the file
+      ReadPart();  // which also reports the file's error
     }
     return true;
   }

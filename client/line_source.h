@@ -1,4 +1,4 @@
-// Where `gshard translate` takes its lines from.
+// Sources of lines for `gshard translate`.
 
 #ifndef CLIENT_LINE_SOURCE_H_
 #define CLIENT_LINE_SOURCE_H_
@@ -14,7 +14,7 @@ namespace gshard {
 struct LineFormat {
   // Language of every line.
   std::string language = {};
-  // Lines are language<TAB>text instead; further columns are not read.
+  // Lines are language<TAB>text instead; further columns are ignored.
   bool tab_separated = false;
 };
 
@@ -22,14 +22,14 @@ struct LineFormat {
 LineTranslator::Source LinesOfTexts(std::vector<std::string> texts,
                                     LineFormat format);
 
-// The lines of an open file, without line ends ("\n" or "\r\n"): of a pipe or
-// terminal as they come. The descriptor stays the caller's and must outlive the
-// source. Errors: InvalidArgument for a line without a tab where one is
+// The lines of an open file, without line ends ("\n" or "\r\n"); from a pipe or
+// terminal as they arrive. The caller keeps the descriptor, which must outlive
+// the source. Errors: InvalidArgument for a line without a tab where one is
 // expected, or of more than 64 KiB; those of file.h if reading fails.
 LineTranslator::Source LinesOfFile(int file, LineFormat format);
 
-// Those of the file at `path`. Errors: those of file.h; FailedPrecondition if
-// it is a directory.
+// The lines of the file at `path`. Errors: those of file.h; FailedPrecondition
+// if it is a directory.
 absl::StatusOr<LineTranslator::Source> LinesOfPath(const std::string& path,
                                                    LineFormat format);
 

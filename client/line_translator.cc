@@ -25,11 +25,11 @@
 namespace gshard {
 namespace {
 
-// Keeps a call below the router's limit of tokens, whatever the lines are.
+// Keeps a call below the router's limit of tokens, for any lines.
 constexpr size_t kMaxCallBytes = 64 << 10;
 
-// A router reads this many sentences of a stream ahead, see
-// --max_stream_sentences: time would run for others that it has not seen.
+// A router reads at most this many sentences of a stream ahead, see
+// --max_stream_sentences: for more, time would run before it has seen them.
 constexpr size_t kSentencesPerRouter = 256;
 
 absl::Status CheckLine(const SourceLine& line) {
@@ -48,7 +48,7 @@ absl::Status CheckLine(const SourceLine& line) {
   return absl::OkStatus();
 }
 
-// Spans of those of `keep` that the sentence has.
+// Adds spans of the words of `keep` that occur in the sentence.
 void AddKeptSpans(const std::vector<std::string>& keep,
                   v1::Sentence& sentence) {
   for (const std::string& words : keep) {
@@ -73,7 +73,7 @@ std::optional<size_t> SentenceIndex(absl::string_view message) {
   return index;
 }
 
-// A descriptor that can be read when it has been rung since it was cleared.
+// A descriptor that is readable if it was rung since it was cleared.
 class Bell {
  public:
   Bell() : file_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -83,7 +83,7 @@ class Bell {
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
 
-  int file() const { return file_; }  // -1: there was none to be had
+  int file() const { return file_; }  // -1: none was available
   void Ring() const { (void)eventfd_write(file_, 1); }
   void Clear() const {
     eventfd_t rings;
@@ -96,16 +96,16 @@ class Bell {
 
 }  // namespace
 
-// Lines that travel together.
+// Lines sent together.
 struct LineTranslator::Call {
   std::vector<SourceLine> lines;
   std::vector<size_t> sent;  // lines[sent[i]] is request.sentences[i]
   v1::TranslateRequest request;
   v1::TranslateResponse response;
   absl::Status status;         // of the RPC
-  absl::Status source_status;  // of the line behind `lines`
+  absl::Status source_status;  // of the line after `lines`
   std::future<void> done;
-  std::atomic<bool> over{true};  // false from its sending until its answer
+  std::atomic<bool> over{true};  // false while in flight
 
   Mutex mutex;
   CondVar changed;
@@ -119,7 +119,7 @@ struct LineTranslator::Call {
     changed.NotifyAll();
   }
 
-  // `error` with the lines that it is about.
+  // Annotates `error` with its lines.
   absl::Status Locate(const absl::Status& error) const {
     const std::optional<size_t> index =
         SentenceIndex(std::string(error.message()));
@@ -212,7 +212,7 @@ void LineTranslator::Run(Streams& streams, Call* call, size_t first_router) {
     call->status = Ask(streams, call, router % streams.size());
     const bool refused = absl::IsResourceExhausted(call->status);
     if (!refused && !absl::IsUnavailable(call->status)) return;
-    // One that is told when to come back does so: there was no mishap.
+    // A refusal with a retry delay is not a failed attempt.
     const auto delay = RetryDelay(call->status);
     const bool later = refused && delay.has_value() &&
                        std::chrono::steady_clock::now() < patience;
@@ -233,10 +233,10 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
     streams.push_back(
         std::make_unique<StreamCaller>(options_.routers[i], channels_[i]));
   }
-  const Bell bell;  // rung by calls that are over
+  const Bell bell;  // rung by completed calls
   if (bell.file() < 0) return FileError(errno, "make", "an eventfd");
   std::deque<std::unique_ptr<Call>> calls;
-  // At least one call is.
+  // At least one call.
   const size_t most_calls =
       std::min(options_.calls_in_flight,
                std::max<size_t>(
@@ -246,7 +246,7 @@ absl::Status LineTranslator::Translate(const Source& source, const Sink& sink) {
   bool more = true;
   absl::Status status;
   while (status.ok()) {
-    // Waits for a line only if it waits for nothing else.
+    // Blocks for a line only if no call is in flight.
     while (more && calls.size() < most_calls &&
            (calls.empty() || !source.ready || source.ready(-1))) {
       auto call = std::make_unique<Call>();

@@ -1,13 +1,13 @@
-// LineTranslator: any number of lines through TranslateStream, in order.
+// LineTranslator: translates any number of lines through TranslateStream, in
+// order.
 //
-// Lines are gathered into requests, and several requests are under way at a
-// time, which keeps a router's batches full; what comes out is in the order of
-// what went in, and no more is read than that. No line waits for one that is
-// not there yet: a source that pauses, as a pipe does, gets the answers to what
-// it gave. Requests that a router had no
-// time for (Unavailable, ResourceExhausted) are sent again, to the next router,
-// after the delay that it asked for. Routers that do not know TranslateStream
-// are called by Translate.
+// Lines are batched into requests, and several requests are in flight at a
+// time, which keeps a router's batches full; output is in input order, with
+// bounded read-ahead. No line waits for one that has not arrived yet: a source
+// that pauses, such as a pipe, gets answers to everything before. Requests that
+// a router had no time for (Unavailable, ResourceExhausted) are resent, to the
+// next router, after the requested delay. Routers without TranslateStream are
+// called by Translate.
 
 #ifndef CLIENT_LINE_TRANSLATOR_H_
 #define CLIENT_LINE_TRANSLATOR_H_
@@ -30,7 +30,7 @@
 
 namespace gshard {
 
-// The most that one request may have; see translation.proto.
+// Limits of a request; see translation.proto.
 inline constexpr size_t kMaxSentencesPerCall = 64;
 inline constexpr size_t kMaxSentenceBytes = 16384;
 
@@ -47,15 +47,15 @@ struct LineTranslatorOptions {
   std::string model = {};                 // as TranslateRequest.model
   v1::TranslateOptions search = {};
   std::string prefix = {};  // as Sentence.target_prefix, of every line
-  // Words that come out as they are, of every line that has them.
+  // Words to keep verbatim, in every line that has them.
   std::vector<std::string> keep = {};
   bool require_full = false;  // as TranslateRequest.require_full
   size_t sentences_per_call = 8;
-  // At least 1; fewer if they would have over 256 sentences for each router.
+  // At least 1; reduced so that there are at most 256 sentences per router.
   size_t calls_in_flight = 32;
   std::chrono::milliseconds timeout{60'000};  // of one attempt
-  // Of one request; while `timeout` has not passed, refusals that say when to
-  // come back do not count.
+  // Attempts per request; until `timeout` has passed, refusals with a retry
+  // delay do not count.
   int attempts = 5;
   std::chrono::milliseconds first_pause{200};  // doubles with every attempt
 };
@@ -63,10 +63,10 @@ struct LineTranslatorOptions {
 class LineTranslator {
  public:
   struct Source {
-    // The next line; nothing at the end. May wait for it.
+    // The next line; nothing at the end. May block.
     std::function<absl::StatusOr<std::optional<SourceLine>>()> next;
-    // Whether next() returns at once. Waits for that until the descriptor
-    // `until` can be read; not at all if that is -1. Null: it always does.
+    // Whether next() would return at once. Waits for that until the descriptor
+    // `until` is readable; not at all if that is -1. Null: always true.
     std::function<bool(int until)> ready = nullptr;
   };
 
@@ -74,17 +74,17 @@ class LineTranslator {
   using Sink =
       std::function<void(const SourceLine&, const v1::TranslationResult*)>;
 
-  // Errors: InvalidArgument if an address is not one or there is none; those of
+  // Errors: InvalidArgument if an address is invalid or there is none; those of
   // Security::CreateForClient.
   static absl::StatusOr<std::unique_ptr<LineTranslator>> Create(
       LineTranslatorOptions options);
 
-  // Translates all lines of `source`. `sink` is called by this thread.
+  // Translates all lines of `source`. `sink` is called on this thread.
   //
   // Errors: those of `source`; ResourceExhausted if the process has no
-  // descriptors left; InvalidArgument for a line that is not UTF-8 or
-  // too long; those of the RPC. They name the line or lines: "line 12: ...".
-  // Every line before those has gone to `sink` then.
+  // descriptors left; InvalidArgument for a line that is not UTF-8 or too long;
+  // those of the RPC. They name the line or lines: "line 12: ...". All earlier
+  // lines have been passed to `sink`.
   absl::Status Translate(const Source& source, const Sink& sink);
 
  private:
@@ -93,10 +93,10 @@ class LineTranslator {
   explicit LineTranslator(LineTranslatorOptions options)
       : options_(std::move(options)) {}
 
-  // Fills a call; false if nothing is left. An error of a line becomes the
-  // call's, behind the lines before it.
+  // Fills a call; false if nothing is left. An error in a line becomes the
+  // call's, after the lines before it.
   bool Gather(const Source& source, Call* call);
-  // Streams to the routers.
+  // One stream per router.
   using Streams = std::vector<std::unique_ptr<StreamCaller>>;
 
   void Run(Streams& streams, Call* call, size_t first_router);

@@ -1,5 +1,5 @@
-// A whole system on this machine: a coordinator, routers and expert workers
-// that reach each other by unix sockets.
+// A whole system on this machine: a coordinator, routers and expert workers,
+// connected by unix sockets.
 
 #ifndef CLIENT_LOCAL_SYSTEM_H_
 #define CLIENT_LOCAL_SYSTEM_H_
@@ -26,12 +26,11 @@ struct LocalSystemOptions {
   // and each worker. 0: none.
   int64_t metrics_port_base = 0;
 
-  // Where the coordinator keeps jobs and served models for the next system;
-  // empty: they are forgotten.
+  // Where the coordinator stores jobs and served models for the next system;
+  // empty: not stored.
   std::string state_directory = {};
 
-  // Of each process, or of the only one: see ProcessOptions. 0: a share of the
-  // CPUs.
+  // Per process: see ProcessOptions. 0: a share of the CPUs.
   int64_t threads = 0;
 
   int64_t drain_seconds = 30;
@@ -39,7 +38,7 @@ struct LocalSystemOptions {
 
   TraceOptions trace = {};  // of all processes
 
-  // Of the workers; for MakeEmbeddedSystem opened.
+  // The workers' device; opened for MakeEmbeddedSystem.
   std::string device_name = "cpu";
   std::shared_ptr<Device> device = nullptr;
 
@@ -79,10 +78,10 @@ class LocalSystem {
   // Aborted with its name and the reason if a member has ended by itself.
   virtual absl::Status Check() = 0;
 
-  // Stops in order: the coordinator, which parks the job that runs with a
-  // checkpoint, then routers, then workers, each when it has finished what it
-  // had accepted. Returns whether all did so within the drain time, which each
-  // of the three has.
+  // Stops in order: the coordinator, which parks the running job with a
+  // checkpoint, then routers, then workers, each when it has completed accepted
+  // work. Returns whether all did so within the drain time, which applies to
+  // each of the three.
   virtual bool Stop() = 0;
 };
 
@@ -90,7 +89,7 @@ class LocalSystem {
 std::unique_ptr<LocalSystem> MakeEmbeddedSystem(
     const LocalSystemOptions& options);
 
-// A process for each.
+// One process per member.
 std::unique_ptr<LocalSystem> MakeProcessSystem(
     const LocalSystemOptions& options);
 

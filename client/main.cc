@@ -1,4 +1,4 @@
-// `gshard`: trains and serves translators, and runs all it takes.
+// `gshard`: trains and serves translation models, and runs whole systems.
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// Checkpoints as people name them.
+// Checkpoints named on the command line.
 
 #ifndef CLIENT_MODEL_FILES_H_
 #define CLIENT_MODEL_FILES_H_
@@ -9,8 +9,8 @@
 
 namespace gshard {
 
-// The absolute path of the checkpoint that `path` means: itself, or if it holds
-// checkpoints the newest of them.
+// The absolute path of the checkpoint that `path` refers to: itself, or the
+// newest checkpoint in it.
 //
 // Errors: NotFound if there is neither; DataLoss if none can be read.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path);

@@ -1,5 +1,5 @@
-// What `gshard partition` prints of one partitioned program: tables for people
-// and JSON for programs.
+// The output of `gshard partition` for one partitioned program: human-readable
+// tables, and JSON.
 
 #ifndef CLIENT_PARTITION_SUMMARY_H_
 #define CLIENT_PARTITION_SUMMARY_H_
@@ -15,23 +15,23 @@ namespace gshard {
 
 struct PartitionSummary {
   std::string program;  // its name
-  double seconds = 0;   // that partitioning took
+  double seconds = 0;   // taken by partitioning
   Partitioned partitioned;
   PartitionReport report;
-  int64_t norm_scales = 0;  // of the parameters; the paper does not count them
-  // Tokens of a step, of all routers together: pairs of a source and a target
-  // token in training.
+  int64_t norm_scales = 0;  // part of the parameters; the paper omits them
+  // Tokens of a step, over all routers: pairs of a source and a target token in
+  // training.
   int64_t tokens = 1;
 };
 
 // Time, nodes, parameters, memory, and communication by kind.
 std::string SummaryToText(const PartitionSummary& summary);
 
-// Memory alone; each collective and crossing in a line.
+// Memory alone; one line per collective and crossing.
 std::string MemoryToText(const PartitionSummary& summary);
 std::string CommunicationToText(const PartitionSummary& summary);
 
-// Every number exact.
+// All numbers are exact.
 nlohmann::ordered_json SummaryToJson(const PartitionSummary& summary);
 
 }  // namespace gshard

@@ -18,7 +18,7 @@
 namespace gshard {
 namespace {
 
-// Beyond the time that a process gives its calls.
+// Added to a process's drain time.
 constexpr std::chrono::seconds kSlack{5};
 constexpr int kLogLines = 5;
 
@@ -72,8 +72,8 @@ class ProcessSystem final : public LocalSystem {
 
   bool Stop() override {
     bool orderly = true;
-    // A job's last checkpoint is written by all; what routers have accepted is
-    // done by them and the workers.
+    // A job's last checkpoint needs all members; work accepted by routers needs
+    // them and the workers.
     for (const LocalMember::Role role :
          {LocalMember::Role::kCoordinator, LocalMember::Role::kRouter,
           LocalMember::Role::kWorker}) {

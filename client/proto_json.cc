@@ -13,7 +13,7 @@ std::string ToJson(const google::protobuf::Message& message, bool indented) {
   std::string json;
   const auto status =
       google::protobuf::util::MessageToJsonString(message, &json, options);
-  // Fails only for messages of types that we have none of (Any).
+  // Fails only for message types that are not used here (Any).
   return status.ok() ? json : "{}";
 }
 

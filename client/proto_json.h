@@ -1,5 +1,5 @@
-// Messages as JSON, by protobuf's own mapping: field names as in the .proto
-// files, every field there, 64-bit numbers as text, enums by name.
+// Messages as JSON, in protobuf's own mapping: field names as in the .proto
+// files, all fields present, 64-bit numbers as text, enums by name.
 
 #ifndef CLIENT_PROTO_JSON_H_
 #define CLIENT_PROTO_JSON_H_
@@ -10,7 +10,7 @@
 
 namespace gshard {
 
-// One line without its end, or indented lines.
+// One line without line feed, or indented lines.
 std::string ProtoToJsonLine(const google::protobuf::Message& message);
 std::string ProtoToJsonText(const google::protobuf::Message& message);
 

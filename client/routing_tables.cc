@@ -15,7 +15,7 @@ namespace {
 
 using Tokens = google::protobuf::RepeatedPtrField<v1::TokenRouting>;
 
-// "12 0.61", as wide as any.
+// "12 0.61", of fixed width.
 std::string VisitCell(const v1::ExpertVisit& visit) {
   const std::string weight = visit.overflowed() ? "full"
                              : visit.hosts().empty()

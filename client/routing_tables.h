@@ -1,4 +1,4 @@
-// The answer of ExplainRouting as tables for people.
+// The response of ExplainRouting as human-readable tables.
 
 #ifndef CLIENT_ROUTING_TABLES_H_
 #define CLIENT_ROUTING_TABLES_H_
@@ -9,8 +9,8 @@
 
 namespace gshard {
 
-// A table for each stack, a token a row and a layer a column, with both choices
-// and their weights; then the experts that were visited, busiest first, and the
+// A table per stack, with a row per token and a column per layer, with both
+// choices and their weights; then the visited experts, busiest first, and the
 // workers that hold them.
 std::string RoutingTables(const v1::ExplainRoutingResponse& routing);
 

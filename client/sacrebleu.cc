@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<Score>> Sacrebleu::Compare(
     const std::string& hypotheses_path,
     const std::string& references_path) const {
   std::vector<std::string> command = command_;
-  // The references come first, as --metrics takes all that follows it.
+  // The references come first, as --metrics consumes all following arguments.
   for (const std::string& argument :
        {references_path, std::string("--input"), hypotheses_path}) {
     command.push_back(argument);

@@ -1,5 +1,5 @@
-// Scores by sacreBLEU, the program that everybody compares with. There is no
-// BLEU of our own, which would compare with nothing.
+// Scores by sacreBLEU, the standard tool. There is no BLEU of our own, whose
+// scores would not be comparable.
 
 #ifndef CLIENT_SACREBLEU_H_
 #define CLIENT_SACREBLEU_H_
@@ -23,13 +23,13 @@ struct Score {
 class Sacrebleu {
  public:
   // The program at `path`; if that is empty `sacrebleu` on PATH, else the
-  // Python module. `stop` ends it whenever it runs. Errors: NotFound if it is
-  // not installed.
+  // Python module. `stop` ends it while it runs. Errors: NotFound if it is not
+  // installed.
   static absl::StatusOr<Sacrebleu> Find(const std::string& path,
                                         std::stop_token stop = {});
 
-  // BLEU and chrF of a file of translations against one of references, a line
-  // each. Errors: Internal with what the program said; Cancelled.
+  // BLEU and chrF of a file of translations against one of references, line by
+  // line. Errors: Internal with the program's message; Cancelled.
   absl::StatusOr<std::vector<Score>> Compare(
       const std::string& hypotheses_path,
       const std::string& references_path) const;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kMethod[] = "/gshard.v1.TranslationService/TranslateStream";
 
-// For the end of a stream that is finished.
+// Timeout for the end of a finished stream.
 constexpr std::chrono::seconds kPatience{1};
 
 using Answer = absl::StatusOr<v1::TranslateResponse>;
@@ -46,7 +46,7 @@ class StreamCaller::Answers final
     const absl::Status status = FromProtoStatus(message.status());
     MutexLock lock(stream_->mutex);
     const auto call = stream_->calls.find(message.id());
-    if (call == stream_->calls.end()) return;  // given up meanwhile
+    if (call == stream_->calls.end()) return;  // abandoned meanwhile
     call->second =
         status.ok()
             ? std::make_unique<Answer>(std::move(*message.mutable_response()))
@@ -79,7 +79,7 @@ StreamCaller::~StreamCaller() {
   const auto ended = [stream]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream->mutex) {
     return stream->ended;
   };
-  // All is answered: a router that is well ends the stream at once.
+  // Everything is answered: a healthy router ends the stream at once.
   if (!cancelled_) stream_->changed.WaitFor(lock, kPatience, ended);
   if (stream_->ended) return;
   lock.Unlock();
@@ -122,9 +122,9 @@ absl::StatusOr<v1::TranslateResponse> StreamCaller::Translate(
   const absl::Status sent = stream->sender->Send(std::move(message));
   lock.Lock();
   std::unique_ptr<Answer>& answer = stream->calls[id];
-  // A stream that takes no more is about to end, and says why then.
+  // A stream that accepts no more is about to end, with the reason.
   if (sent.ok() || absl::IsUnavailable(sent)) {
-    // The router answers in time, unless it cannot.
+    // The router answers in time, if it can.
     stream->changed.WaitUntil(
         lock, deadline, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(stream->mutex) {
           return answer != nullptr || stream->ended || stream->cancelled;

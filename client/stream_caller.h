@@ -1,5 +1,5 @@
-// StreamCaller: requests to one router over one TranslateStream, which is
-// opened when first used, and again when used after it was lost.
+// StreamCaller: sends requests to one router over one TranslateStream, which is
+// opened on first use, and reopened on use after a loss.
 
 #ifndef CLIENT_STREAM_CALLER_H_
 #define CLIENT_STREAM_CALLER_H_
@@ -23,21 +23,21 @@ class StreamCaller {
  public:
   // `address` is the router's, for errors.
   StreamCaller(std::string address, std::shared_ptr<grpc::Channel> channel);
-  // Ends the stream. Nobody may be in Translate().
+  // Ends the stream. REQUIRES: no call of Translate() is running.
   ~StreamCaller();
 
   StreamCaller(const StreamCaller&) = delete;
   StreamCaller& operator=(const StreamCaller&) = delete;
 
-  // Sends a request and waits for its answer, `timeout` at most; that of
-  // TranslateStreamRequest is the same. Many may wait at the same time.
+  // Sends a request and waits for its answer, at most `timeout`, which is also
+  // the request's timeout. Many calls may wait at the same time.
   //
   // Errors: the request's; the stream's with the router's address, UNAVAILABLE
   // if it was lost; DeadlineExceeded; Cancelled after Cancel().
   absl::StatusOr<v1::TranslateResponse> Translate(
       const v1::TranslateRequest& request, std::chrono::milliseconds timeout);
 
-  // Makes all calls of Translate(), and those to come, return soon.
+  // Makes all running and later calls of Translate() return soon.
   void Cancel();
 
  private:

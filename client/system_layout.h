@@ -1,5 +1,5 @@
-// Where the members of a system that `gshard up` runs are found, so that other
-// commands reach it without being told addresses.
+// The locations of a `gshard up` system's members, so that other commands find
+// it without addresses.
 
 #ifndef CLIENT_SYSTEM_LAYOUT_H_
 #define CLIENT_SYSTEM_LAYOUT_H_
@@ -21,7 +21,7 @@ namespace gshard {
 //   DIR/logs/coordinator.log, ...
 class SystemLayout {
  public:
-  // Relative paths count from the current directory.
+  // Relative paths start at the current directory.
   explicit SystemLayout(const std::string& directory);
 
   const std::string& directory() const { return directory_; }
@@ -35,9 +35,9 @@ class SystemLayout {
   const std::string directory_;
 };
 
-// What a command needs to find a system: --directory, whose default is
-// ~/.gshard, and --coordinator, whose default is the one in that folder.
-// Declare() adds how to call it safely, --tls_ca, --token_file and others.
+// The flags to find a system: --directory, whose default is ~/.gshard, and
+// --coordinator, whose default is the one in that folder. Declare() adds the
+// security flags: --tls_ca, --token_file and others.
 struct SystemFlags {
   explicit SystemFlags(const Console& console);
 
@@ -46,7 +46,8 @@ struct SystemFlags {
 
   SystemLayout Layout() const { return SystemLayout(directory); }
   std::string CoordinatorAddress() const;
-  // To the coordinator. Errors: usage errors of flags; those of reading files.
+  // Connects to the coordinator. Errors: usage errors of flags; those of
+  // reading files.
   absl::StatusOr<std::unique_ptr<CoordinatorClient>> Connect() const;
 
   std::string directory;

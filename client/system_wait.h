@@ -1,4 +1,4 @@
-// Waiting for a system to be as one wants it.
+// Waits for a system to reach a goal.
 
 #ifndef CLIENT_SYSTEM_WAIT_H_
 #define CLIENT_SYSTEM_WAIT_H_
@@ -16,14 +16,14 @@ namespace gshard {
 struct SystemGoal {
   int64_t routers = 1;  // at least as many members
   int64_t workers = 1;
-  std::string model = {};  // a served one that is ready; empty: none
+  std::string model = {};  // served and ready; empty: none
 };
 
 // What `system` lacks for `goal`, e.g. "1 of 2 routers"; empty if nothing.
 std::string Missing(const v1::DescribeResponse& system, const SystemGoal& goal);
 
-// Asks the coordinator until the goal is reached, and `check` before each time;
-// its error ends the wait.
+// Polls the coordinator until the goal is reached, calling `check` before each
+// time; its error ends the wait.
 //
 // Errors: those of `check`; DeadlineExceeded saying what is missing.
 absl::Status WaitForSystem(CoordinatorClient& coordinator,

@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-// Also of text that is not UTF-8.
+// Also works for text that is not UTF-8.
 size_t CountLeadingBytes(const std::string& text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (c & 0xC0) != 0x80; });

@@ -1,4 +1,4 @@
-// Aligned columns for people.
+// Human-readable tables with aligned columns.
 
 #ifndef CLIENT_TABLE_H_
 #define CLIENT_TABLE_H_
@@ -10,8 +10,8 @@ namespace gshard {
 
 class Table {
  public:
-  // `columns` are the headings; those in `right` (by index) are aligned to the
-  // right, as numbers should be.
+  // `columns` are the headings; those in `right` (by index) are right-aligned,
+  // as for numbers.
   explicit Table(std::vector<std::string> columns,
                  std::vector<size_t> right = {});
 
@@ -20,8 +20,8 @@ class Table {
 
   bool empty() const { return rows_.size() == 1; }
 
-  // Lines end in '\n' without blanks before it. Two blanks between columns;
-  // characters of UTF-8 count, not bytes.
+  // Lines end in '\n' without trailing blanks. Two blanks between columns;
+  // widths are in UTF-8 characters, not bytes.
   std::string ToText() const;
 
  private:

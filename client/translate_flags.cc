@@ -124,7 +124,7 @@ absl::StatusOr<std::unique_ptr<LineTranslator>> TranslateFlags::Connect()
   ASSIGN_OR_RETURN(options.routers, RoutersToCall(routers, system));
   options.security = system.security;
   auto translator = LineTranslator::Create(std::move(options));
-  // The addresses are right: it is how to call them that is not.
+  // The addresses are valid: the error is in the security flags.
   if (absl::IsInvalidArgument(translator.status())) {
     return UsageError(translator.status());
   }

@@ -18,7 +18,7 @@
 namespace gshard {
 
 // Routers to call: those named, else all that the coordinator knows. Errors:
-// usage errors for what is no address; those of the coordinator;
+// usage errors for invalid addresses; those of the coordinator;
 // FailedPrecondition if it knows none.
 absl::StatusOr<std::vector<std::string>> RoutersToCall(
     const std::vector<std::string>& named, const SystemFlags& system);
@@ -51,12 +51,11 @@ struct TranslateFlags {
   absl::Duration timeout = absl::Seconds(60);
 };
 
-// The error of a request that named no language; how to name one, if that is
-// what was wrong.
+// Adds to the error of a request without a language how to set one.
 absl::Status AskForLanguage(const absl::Status& status);
 
-// Tells the user of `lines` that were translated without some experts; nothing
-// if there are none.
+// Tells the user that `lines` lines were translated without some experts, if
+// any.
 void WarnOfDegraded(int64_t lines, Console& console);
 
 }  // namespace gshard

@@ -9,8 +9,8 @@
 namespace gshard {
 namespace {
 
-// For two workers that cannot reach each other, though both are members; who is
-// lost is heard of earlier.
+// For two members that cannot reach each other; the loss of a member is
+// reported earlier.
 constexpr std::chrono::minutes kTimeout{1};
 
 }  // namespace
@@ -32,7 +32,8 @@ absl::Status BuddyLink::Push(int64_t step, const GradientList& sums) {
   if (status.ok()) return status;
   const std::string message =
       absl::StrCat("buddy ", address_, ": ", status.message());
-  // The buddy may have dropped the session, since it was told to or cut off.
+  // The buddy may have dropped the session, on command or because it was cut
+  // off.
   if (absl::IsNotFound(status) || absl::IsDeadlineExceeded(status)) {
     return absl::UnavailableError(message);
   }

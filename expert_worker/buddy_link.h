@@ -28,7 +28,7 @@ class BuddyLink {
 
   // Returns when the buddy has the sums of `step`. Errors: those of
   // ExpertWorkerService.ReplicateGradients; Unavailable if it cannot be reached
-  // or exceeds the time limit; Cancelled after Stop().
+  // within the timeout; Cancelled after Stop().
   absl::Status Push(int64_t step, const GradientList& sums);
 
   // Aborts the call in progress and sends nothing more.

@@ -1,5 +1,5 @@
-// CheckWorkerSession: whether the parts of a session fit together, before
-// memory is taken for it.
+// CheckWorkerSession: checks that the parts of a session are consistent, before
+// memory is reserved for it.
 
 #include <algorithm>
 #include <map>
@@ -62,9 +62,9 @@ absl::Status CheckExperts(const WorkerSessionSpec& spec) {
   return CheckReplica(spec);
 }
 
-// What the outputs of the segments are.
+// Outputs of the segments.
 struct Outputs {
-  std::map<std::string, int> gradients;  // how many of each parameter
+  std::map<std::string, int> gradients;  // number per parameter
   bool saves = false;
 };
 
@@ -133,7 +133,7 @@ absl::Status CheckAllSegments(const WorkerSessionSpec& spec, Outputs* outputs) {
       "evaluation");
 }
 
-// Every use of a parameter in a segment is as its spec says.
+// Checks that every use of a parameter in a segment matches its spec.
 absl::Status CheckUses(const WorkerSessionSpec& spec) {
   std::map<absl::string_view, const ParameterSpec*> unused, known;
   for (const ParameterSpec& parameter : spec.parameters) {
@@ -176,7 +176,7 @@ absl::Status CheckUses(const WorkerSessionSpec& spec) {
   return absl::OkStatus();
 }
 
-// What a segment takes it as, if not as float32.
+// The type that segments take, if not float32.
 std::optional<ElementType> RoundedType(const WorkerSessionSpec& spec,
                                        const std::string& parameter) {
   for (const Segment& segment : spec.segments) {
@@ -191,7 +191,7 @@ std::optional<ElementType> RoundedType(const WorkerSessionSpec& spec,
   return std::nullopt;
 }
 
-// Bytes of one parameter here.
+// Bytes of one parameter on this worker.
 absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
                                        const ParameterSpec& parameter) {
   if (!parameter.per_expert || parameter.dims.empty() ||
@@ -219,7 +219,7 @@ absl::StatusOr<int64_t> ParameterBytes(const WorkerSessionSpec& spec,
   const int64_t rounded =
       type.has_value() ? own * BytesOfExpert(*type, parameter.dims) : 0;
   if (spec.optimizer == nullptr) return rounded > 0 ? rounded : weights;
-  // The sum of the gradients is as large as the weights.
+  // The gradient sum is as large as the weights.
   const Dims logical(dims.begin() + 1, dims.end());
   const double state = StateNumbers(*spec.optimizer, logical) * sizeof(float);
   return 2 * weights + rounded + held * static_cast<int64_t>(state);
@@ -248,7 +248,7 @@ absl::StatusOr<int64_t> CheckWorkerSession(const WorkerSessionSpec& spec) {
         spec.microbatch_window));
   }
   RETURN_IF_ERROR(CheckSteps(spec.source));
-  // Far from overflow, and beyond any machine.
+  // Far below overflow, and beyond any machine.
   constexpr int64_t kMost = int64_t{1} << 50;
   std::set<absl::string_view> names;
   int64_t total = 0;

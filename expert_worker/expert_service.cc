@@ -22,7 +22,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-// Longer than any deadline that a router has.
+// Longer than any router's deadline.
 constexpr int64_t kMaxTimeoutMs = 3'600'000;
 
 constexpr int64_t kFailureLinesPerSecond = 5;
@@ -67,7 +67,7 @@ int64_t CountRows(const std::vector<Tensor>& tensors) {
   return rows;
 }
 
-// In those traces of the header that are valid.
+// Spans in the valid traces of the header.
 std::vector<OpenSpan> SpansOf(const v1::ExpertFrameHeader& header,
                               const Tracer& tracer) {
   std::vector<OpenSpan> spans;
@@ -89,7 +89,7 @@ WorkQueueOptions ServedQueue(WorkQueueOptions options) {
 
 }  // namespace
 
-// One router's.
+// State of one router's stream.
 struct ExpertService::Stream {
   uint64_t id = 0;
   std::shared_ptr<StreamSender<ExpertFrame>> sender;
@@ -180,7 +180,7 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ExpertService::ReplicateGradients(
 void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
                             ExpertFrame frame) {
   if (finishing_) {
-    // Opened, or written to, by a router that has not heard of it.
+    // The router has not yet noticed the shutdown.
     stream->sender->Finish(
         absl::UnavailableError("the worker is shutting down"));
     return;
@@ -205,7 +205,7 @@ void ExpertService::OnFrame(const std::shared_ptr<Stream>& stream,
   {
     MutexLock lock(stream->mutex);
     if (!stream->unanswered.insert(call_id).second) {
-      // A reply could not be told from the other's.
+      // The replies would be ambiguous.
       stream->sender->Finish(absl::InvalidArgumentError(
           absl::StrCat("call_id ", call_id, " has no reply yet")));
       return;
@@ -237,6 +237,7 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
   call->training = call->session.session().training() != nullptr;
   WorkQueue& queue = call->training ? training_ : served_;
   call->spans = SpansOf(header, options_.tracer);
+  const bool brief = call->session.session().IsBrief(call->rows);
   const absl::Status queued = queue.Add(
       {.stream = stream->id,
        .call_id = call->id,
@@ -244,9 +245,10 @@ absl::Status ExpertService::Accept(const std::shared_ptr<Stream>& stream,
        .deadline =
            options_.queue.now() + std::chrono::milliseconds(std::min(
                                       header.timeout_ms(), kMaxTimeoutMs)),
-       .run = [this, call](const absl::Status& status, microseconds waited) {
-         RunCall(*call, status, waited);
-       }});
+       .run = [this, call](
+                  const absl::Status& status,
+                  microseconds waited) { RunCall(*call, status, waited); }},
+      brief);
   if (!queued.ok()) {
     for (OpenSpan& span : call->spans) span.End(queued);
     return queued;
@@ -268,7 +270,7 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
   if (!status.ok()) {
     replies = status;
   } else if (!call.session.aborted() && !stream.ended) {
-    // Before the reply, so that whoever has that finds its rows counted.
+    // Before the reply, so that its receiver finds the rows counted.
     rows_ += call.rows;
     metrics_.rows.Increment(call.rows);
     const Clock::time_point begin = Clock::now();
@@ -276,8 +278,9 @@ void ExpertService::RunCall(Call& call, const absl::Status& status,
         call.session.session().RunSegment(call.run, std::move(call.inputs));
     ran = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
     seconds.run.Observe(Seconds(ran), CurrentSampledId());
+    if (replies.ok()) call.session.session().CountRun(call.rows, ran);
   }
-  // A stream that ends from here on ends its runs itself.
+  // A stream that ends later ends its runs itself.
   if (stream.ended) call.session.session().EndRuns(stream.id);
   call.session = {};
 
@@ -318,7 +321,7 @@ void ExpertService::Reply(Stream& stream, ExpertFrame frame) {
           static_cast<absl::StatusCode>(frame.header.status().code()))})
       .Increment();
   const absl::Status sent = stream.sender->Send(std::move(frame));
-  // Otherwise the stream has ended, and the router knows.
+  // Other errors mean that the stream has ended, which the router knows.
   if (absl::IsResourceExhausted(sent)) stream.sender->Finish(sent);
 }
 
@@ -344,7 +347,7 @@ void ExpertService::FinishAccepted(std::chrono::milliseconds grace) {
     stream->sender->Finish(
         absl::UnavailableError("the worker is shutting down"));
   }
-  // A server that stops earlier takes away what is on its way.
+  // A server that stops earlier would drop replies in flight.
   stream_ended_.WaitFor(lock, kFinishTimeout,
                         [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
                           return streams_.empty();

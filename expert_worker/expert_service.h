@@ -23,16 +23,16 @@
 namespace gshard {
 
 struct ExpertServiceOptions {
-  // For each of the two queues; the niceness is that of training.
+  // For each of the two queues; the niceness applies to the training queue.
   WorkQueueOptions queue;
 
   // Limits of frames in both directions and of the outgoing queue per router.
   StreamOptions stream;
 
-  // With routers on this machine.
+  // For routers on this machine.
   SharingOptions sharing;
 
-  // Of each call a span in each of its traces.
+  // Records a span per call in each of its traces.
   Tracer tracer;
 };
 
@@ -59,7 +59,7 @@ class ExpertService final
   const WorkQueue& queue(bool training) const {
     return training ? training_ : served_;
   }
-  // Of both queues.
+  // Over both queues.
   int running() const { return served_.running() + training_.running(); }
   int waiting() const { return served_.waiting() + training_.waiting(); }
   size_t waiting_bytes() const {
@@ -94,7 +94,7 @@ class ExpertService final
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);
 
-  // Last: their threads use the rest.
+  // Last: their threads use the members above.
   WorkQueue served_;
   WorkQueue training_;
 };

@@ -14,8 +14,8 @@ namespace {
 
 int64_t MemoryBytes(const ExpertWorkerOptions& options) {
   if (options.memory_mib > 0) return options.memory_mib << 20;
-  // The device has the sessions, the host one that trains once more while a
-  // checkpoint of it is written.
+  // The device holds the sessions; the host additionally holds a copy of a
+  // training one while its checkpoint is written.
   return options.device == nullptr
              ? MemoryLimit()
              : std::min(MemoryLimit(), options.device->memory_bytes());

@@ -27,28 +27,28 @@ namespace gshard {
 struct ExpertWorkerOptions {
   ProcessOptions process;
 
-  // Segments of translations that run at the same time, and of training.
+  // Number of concurrent segments, for translations and for training each.
   int64_t segments = 1;
 
   // Queue limits, for each of the two kinds.
   int64_t queue_calls = 1024;
   int64_t queue_mib = 1024;
 
-  // Memory for sessions; 0: the memory limit of this process, or that of the
-  // device if it is less.
+  // Memory for sessions; 0: the memory limit of this process, or of the device
+  // if lower.
   int64_t memory_mib = 0;
 
-  // Where experts are computed, as OpenDevice takes it, and, opened, null for
+  // The device for experts, by its name for OpenDevice, and opened, null for
   // the CPU.
   std::string device_name = "cpu";
   std::shared_ptr<Device> device;
 
-  // What fails together; see failure_domains.h.
+  // See failure_domains.h.
   std::string failure_domain = {};
-  // After SIGTERM, for the coordinator to place experts elsewhere.
+  // Time after SIGTERM for the coordinator to place experts elsewhere.
   absl::Duration leave_timeout = absl::Seconds(30);
 
-  // Instead of process.coordinator, if set.
+  // If set, used instead of process.coordinator.
   std::shared_ptr<grpc::Channel> coordinator_channel;
 };
 
@@ -61,14 +61,15 @@ class ExpertWorkerProcess final : public ProcessShell {
   explicit ExpertWorkerProcess(ExpertWorkerOptions options);
   ~ExpertWorkerProcess() override;
 
-  // The name of the service that it is there for.
+  // The name of the process's main service.
   static absl::string_view Service();
 
  private:
-  // Begins to join the coordinator; health turns to SERVING when it has.
+  // Starts joining the coordinator; health becomes SERVING when joined.
   absl::Status Serve() override;
-  // The coordinator places experts elsewhere, a job goes on without them from
-  // its next checkpoint, both within the --leave_timeout.
+  // Waits at most --leave_timeout for the coordinator to place experts
+  // elsewhere, and for jobs to continue without them from their next
+  // checkpoint.
   void HandOver(MemberClient& member) override;
   void Finish(std::chrono::milliseconds grace) override;
 

@@ -17,7 +17,7 @@
 namespace gshard {
 
 // Everything is validated before it takes effect. A caller that stalls does not
-// hold a session.
+// block the session.
 class ReplicaUpload final
     : public UploadHandler<TensorFrame, v1::ReplicateGradientsResponse> {
  public:

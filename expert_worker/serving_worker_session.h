@@ -1,6 +1,6 @@
 // ServingWorkerSession: experts of a served model. Its parameters are held
-// once, where they are computed with and in the types in which the segments
-// take them: 2 bytes a weight in bfloat16.
+// once, on the device and in the types that the segments take: 2 bytes per
+// weight in bfloat16.
 
 #ifndef EXPERT_WORKER_SERVING_WORKER_SESSION_H_
 #define EXPERT_WORKER_SERVING_WORKER_SESSION_H_

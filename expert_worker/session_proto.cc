@@ -57,7 +57,7 @@ absl::Status SegmentsFromProto(
   for (const v1::Segment& segment : messages) {
     absl::StatusOr<Program> program = ParseProgram(segment.program());
     if (!program.ok()) {
-      // Whatever is wrong with it, e.g. an operator that is not found here.
+      // Any error in it, e.g. an operator that is unknown here.
       return absl::InvalidArgumentError(absl::StrCat(
           "segment '", segment.name(), "': ", program.status().message()));
     }

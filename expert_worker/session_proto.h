@@ -1,4 +1,4 @@
-// LoadSession from a message to a struct.
+// Converts a LoadSession message to a struct.
 
 #ifndef EXPERT_WORKER_SESSION_PROTO_H_
 #define EXPERT_WORKER_SESSION_PROTO_H_

@@ -59,8 +59,8 @@ void SessionTable::Unload(const std::string& id) {
   released_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return entry->leases == 0;
   });
-  // Nobody finds it any more. To give much memory back takes its time, in which
-  // others find theirs, and it counts until it is done.
+  // It can no longer be found. Freeing much memory takes time, during which
+  // other sessions stay accessible; the memory counts until then.
   lock.Unlock();
   entry->session = nullptr;
 }

@@ -44,29 +44,29 @@ class SessionTable {
   };
 
   // All sessions and their running calls together use at most `memory_bytes`.
-  // They run on `device`, or where that is null on the CPU.
+  // They run on `device`, or on the CPU if null.
   explicit SessionTable(int64_t memory_bytes,
                         std::shared_ptr<Device> device = nullptr)
       : device_(std::move(device)), memory_(memory_bytes) {}
 
-  // Makes a session; slow. Returns its bytes. Errors: AlreadyExists; those of
-  // WorkerSession::Create.
+  // Creates a session; slow. Returns its size in bytes. Errors: AlreadyExists;
+  // those of WorkerSession::Create.
   absl::StatusOr<int64_t> Load(const std::string& id, WorkerSessionSpec spec);
 
   // Errors: NotFound.
   absl::StatusOr<Lease> Find(const std::string& id);
 
-  // Removes a session, if it is there; returns when nobody uses it.
+  // Removes a session, if present; returns when nobody uses it.
   void Unload(const std::string& id);
 
   // Sets aborted() for all present and future users of a training session.
   // Calls of serving sessions are short.
   void Abort(const std::string& id);
 
-  // Aborts and unloads all that train.
+  // Aborts and unloads all training sessions.
   void DropTraining();
 
-  // Waits until none trains, at most for `time`; whether that is so.
+  // Waits at most `time` until no session trains; returns whether that is so.
   bool AwaitNoTraining(std::chrono::milliseconds time);
 
   // Calls `visit` for each session.
@@ -75,7 +75,7 @@ class SessionTable {
 
   int64_t size() const;
   int64_t memory_bytes_used() const { return memory_.used(); }
-  // Device::status; OK of the CPU.
+  // Device::status; OK for the CPU.
   absl::Status device_status() const {
     return device_ == nullptr ? absl::OkStatus() : device_->status();
   }

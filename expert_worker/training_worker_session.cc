@@ -156,7 +156,7 @@ absl::Status TrainingWorkerSession::KeepResult(
   if (!result->run_ended) return absl::OkStatus();
   RETURN_IF_ERROR(own_->Add(run.step, run.microbatch, run.attempt,
                             std::move(open.gradients)));
-  // The sum may have taken early ones with it.
+  // The sum may have absorbed early ones, too.
   const auto next = static_cast<int32_t>(own_->next());
   early_.erase(early_.begin(), early_.lower_bound(next));
   if (run.microbatch >= next) {
@@ -190,7 +190,7 @@ void TrainingWorkerSession::GiveUp(OpenRuns::iterator run) {
 void TrainingWorkerSession::DropRun(const SegmentRun& run,
                                     const std::string& name) {
   MutexLock lock(runs_mutex_);
-  // Though the run is over, a call of it that was late may have saved anew.
+  // A late call may have saved values after the run's end.
   host_.EndRun(name);
   const auto open = runs_.find(run.microbatch);
   if (open != runs_.end() && open->second.attempt == run.attempt) {
@@ -240,7 +240,7 @@ absl::Status TrainingWorkerSession::CommitStep(int64_t step,
         Annotate(replica_->Commit(step, gradient_scale, learning_rate, skip),
                  "the replica of another worker's experts"));
   }
-  if (!skip) parameters_ = TensorMap();  // what is shared would be copied
+  if (!skip) parameters_ = TensorMap();  // shared tensors would be copied
   const absl::Status committed =
       own_->Commit(step, gradient_scale, learning_rate, skip);
   if (!committed.ok()) {
@@ -284,7 +284,7 @@ absl::Status TrainingWorkerSession::Shard::Add(
     snapshots_.push_back(std::move(snapshot));
     return absl::OkStatus();
   }
-  // The device has no room for them once more while they are written.
+  // The device has no room for a second copy while they are written.
   for (const NamedTensor& named : *snapshot) {
     ASSIGN_OR_RETURN(Tensor copy, CopyToHost(*session_->device_, named.tensor));
     tensors_.push_back({named.name, std::move(copy)});

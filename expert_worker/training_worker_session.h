@@ -1,20 +1,21 @@
-// TrainingWorkerSession: experts that a job trains: their ParameterShard, that
-// of experts replicated here for another worker, and the saved values of the
-// open step's runs. With a device all of this is there, and what is done with
-// it; rows come and go, and snapshots and sums for the buddy are copied out.
+// TrainingWorkerSession: experts that a job trains: their ParameterShard,
+// another one for experts replicated here for another worker, and the saved
+// values of the open step's runs. With a device all of this is on the device
+// and computed there; rows are copied in and out, snapshots and sums for the
+// buddy out.
 //
 // A training step: RunSegment of every microbatch, PrepareStep, CommitStep. All
 // state of a step is keyed by its number and released when the step is
 // committed.
 //
-// Memory: parameters, their optimizer state and the sum of gradients are taken
-// from the account when the session is made. The memory of a microbatch is
-// taken as needed: rows and gradients while it runs, gradients while it is
-// early, i.e. waits for earlier ones in the sum. If memory runs out, an earlier
-// microbatch preempts running ones, the latest first (ABORTED), and they are
-// rerun. So the earliest can get the memory of all running ones. There are
-// fewer early ones than the window, which the coordinator chooses so that they
-// and one more fit: a step always makes progress.
+// Memory: parameters, their optimizer state and gradient sums are reserved when
+// the session is created. A microbatch's memory is reserved as needed: rows and
+// gradients while it runs, gradients while it is early, i.e. waits for earlier
+// ones in the sum. If memory runs out, an earlier microbatch preempts running
+// ones, the latest first (ABORTED), which are rerun. So the earliest can get
+// the memory of all running ones. There are fewer early ones than the window,
+// which the coordinator chooses so that they and one more fit: a step always
+// makes progress.
 
 #ifndef EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
 #define EXPERT_WORKER_TRAINING_WORKER_SESSION_H_
@@ -37,8 +38,8 @@
 
 namespace gshard {
 
-// Thread-safe: calls of different microbatches run at the same time; the
-// commands of a step wait for them.
+// Thread-safe: calls of different microbatches run concurrently; the commands
+// of a step wait for them.
 class TrainingWorkerSession final : public WorkerSession {
  public:
   // REQUIRES: CheckWorkerSession. Errors: those of OpenToTrain,
@@ -47,11 +48,10 @@ class TrainingWorkerSession final : public WorkerSession {
       WorkerSessionSpec spec, MemoryAccount account, MemoryShare memory,
       Device* device);
 
-  // Errors, besides: those of ParameterShard::Begin and Add; Aborted if the
-  // microbatch was preempted by an earlier one; ResourceExhausted if there is
-  // no memory for its saved values; why the device has no parameters. An error
-  // ends the attempt. A call of an
-  // evaluation segment keeps no state.
+  // Additional errors: those of ParameterShard::Begin and Add; Aborted if an
+  // earlier microbatch preempted this one; ResourceExhausted if there is no
+  // memory for its saved values; the reason why the device has no parameters.
+  // An error ends the attempt. A call of an evaluation segment keeps no state.
   absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                  TensorMap inputs) override;
   void EndRuns(uint64_t owner) override;
@@ -61,7 +61,7 @@ class TrainingWorkerSession final : public WorkerSession {
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts);
 
-  // What the replica of these experts needs of the step that is prepared.
+  // The sums of the prepared step that the replica of these experts needs.
   // Errors: those of ParameterShard::PreparedSums.
   absl::StatusOr<GradientList> PreparedGradients(int64_t step) const {
     return own_->PreparedSums(step);
@@ -83,7 +83,7 @@ class TrainingWorkerSession final : public WorkerSession {
   // session outlives it.
   class Shard {
    public:
-    // On any thread, while the session goes on. As WriteShard.
+    // Callable on any thread while the session continues. As WriteShard.
     absl::StatusOr<std::vector<TensorEntry>> Write(
         const std::function<bool()>& abandoned = nullptr,
         FaultPoints* faults = nullptr) const;
@@ -104,32 +104,32 @@ class TrainingWorkerSession final : public WorkerSession {
     std::vector<NamedTensor> tensors_;
   };
 
-  // Takes a snapshot of the parameters, with `include_replica` of the
-  // replica's, too. Since a snapshot may grow to the size of parameters and
-  // optimizer state, only the latest is kept: the writing of an earlier one is
+  // Takes a snapshot of the parameters, with `include_replica` also of the
+  // replica's. Since a snapshot may grow to the size of parameters and
+  // optimizer state, only the latest is kept: writing an earlier one is
   // abandoned. With a device it is a copy on the host, made before this
-  // returns. Errors: FailedPrecondition if target.step is not the last one
-  // committed, or there is no replica; those of ParameterShard::status and
+  // returns. Errors: FailedPrecondition if target.step is not the last
+  // committed one, or there is no replica; those of ParameterShard::status and
   // CopyToHost.
   absl::StatusOr<std::unique_ptr<Shard>> BeginCheckpoint(
       ShardTarget target, bool include_replica = false) const;
 
   int64_t step() const { return own_->step(); }
-  // Runs with saved values that have not ended.
+  // Number of runs with saved values that have not ended.
   size_t open_runs() const { return host_.open_runs(); }
-  // Copies that share memory, on the device if there is one, valid until the
+  // Copies that share memory, on the device if there is one; valid until the
   // next commit.
   TensorMap Parameters() const { return own_->tensors(); }
 
  private:
-  // Of a microbatch; there is at most one, that of the highest attempt.
+  // A microbatch's run; at most one exists, of the highest attempt.
   struct OpenRun {
-    std::string name;  // the host's
+    std::string name;  // in the host
     uint64_t owner = 0;
     int32_t attempt = 0;
     MemoryShare memory;
     int64_t gradient_bytes = 0;  // of them
-    GradientList gradients;      // of the segments that have been run
+    GradientList gradients;      // of the segments run so far
   };
   using OpenRuns = std::map<int32_t, OpenRun>;  // by microbatch
 
@@ -138,9 +138,9 @@ class TrainingWorkerSession final : public WorkerSession {
                         std::unique_ptr<ParameterShard> replica,
                         Device* device);
 
-  // own_'s, as parameters_ has them.
+  // own_'s tensors in the form of parameters_.
   absl::StatusOr<TensorMap> RoundedParameters() const;
-  // Notes the run, and that it makes a call.
+  // Records the run and its call.
   absl::Status EnterRun(const SegmentRun& run, const std::string& name);
   // Keeps the results of a call; when the run's last call completes, adds them
   // to the sum.
@@ -149,30 +149,30 @@ class TrainingWorkerSession final : public WorkerSession {
   void DropRun(const SegmentRun& run, const std::string& name);
   absl::Status TakeMemory(int32_t microbatch, int64_t bytes, OpenRun* run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(runs_mutex_);
-  // Its attempt, too.
+  // Also records its attempt in given_up_.
   void GiveUp(OpenRuns::iterator run)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(runs_mutex_);
 
   MemoryAccount account_;
   Device* const device_;  // may be null
   SegmentHost host_;
-  SegmentHost evaluation_host_;  // without segments unless there is validation
-  const WeightForms weight_forms_;  // of what host_ takes
+  SegmentHost evaluation_host_;     // no segments without validation
+  const WeightForms weight_forms_;  // that host_ takes
 
   // Shared by runs, exclusive for steps.
   mutable SharedMutex step_mutex_;
   const std::unique_ptr<ParameterShard> own_;
   const std::unique_ptr<ParameterShard> replica_;  // may be null
-  // own_'s, rounded as the segments take them; or why there are none.
+  // own_'s tensors, rounded as the segments take them; or why there are none.
   absl::StatusOr<TensorMap> parameters_ ABSL_GUARDED_BY(step_mutex_);
 
   mutable std::atomic<uint64_t> last_shard_ = 0;
 
   Mutex runs_mutex_;
   OpenRuns runs_ ABSL_GUARDED_BY(runs_mutex_);
-  // Attempts, by microbatch.
+  // Abandoned attempts, by microbatch.
   std::map<int32_t, int32_t> given_up_ ABSL_GUARDED_BY(runs_mutex_);
-  // By microbatch.
+  // By microbatch: memory of early ones.
   std::map<int32_t, MemoryShare> early_ ABSL_GUARDED_BY(runs_mutex_);
 };
 

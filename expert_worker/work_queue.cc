@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// In which some of what waits is done.
+// Time in which some queued calls complete.
 constexpr std::chrono::milliseconds kFullDelay{100};
 
 absl::Status ShuttingDown() {
@@ -36,49 +36,73 @@ WorkQueue::~WorkQueue() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status WorkQueue::Add(Work work) {
-  MutexLock lock(mutex_);
-  if (finishing_) return ShuttingDown();
-  if (!waiting_.empty() && (waiting_.size() >= options_.max_calls ||
-                            waiting_bytes_ + work.bytes > options_.max_bytes)) {
-    return WithRetryDelay(
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the worker's queue is full: ", waiting_.size(), " calls of ",
-            waiting_bytes_, " bytes wait, at most ", options_.max_calls, " of ",
-            options_.max_bytes, " bytes may")),
-        kFullDelay);
+absl::Status WorkQueue::Add(Work work, bool brief) {
+  const bool nice = brief && ThreadNiceness() >= options_.niceness;
+  Waiting next = {std::move(work), options_.now()};
+  bool here = false;
+  {
+    MutexLock lock(mutex_);
+    if (finishing_) return ShuttingDown();
+    const size_t bytes = waiting_bytes_ + next.work.bytes;
+    if (!waiting_.empty() &&
+        (waiting_.size() >= options_.max_calls || bytes > options_.max_bytes)) {
+      return WithRetryDelay(
+          absl::ResourceExhaustedError(absl::StrCat(
+              "the worker's queue is full: ", waiting_.size(), " calls of ",
+              waiting_bytes_, " bytes wait, at most ", options_.max_calls,
+              " of ", options_.max_bytes, " bytes may")),
+          kFullDelay);
+    }
+    here = nice && waiting_.empty() && running_ < options_.threads;
+    if (here) {
+      ++running_;
+    } else {
+      waiting_bytes_ = bytes;
+      waiting_.push_back(std::move(next));
+    }
   }
-  waiting_bytes_ += work.bytes;
-  waiting_.push_back({std::move(work), options_.now()});
-  changed_.NotifyOne();
+  if (here) {
+    Run(std::move(next));
+    RestHelpers();
+  } else {
+    // Whoever is woken under the lock sleeps again at once, to wait for that.
+    changed_.NotifyOne();
+  }
   return absl::OkStatus();
 }
 
 void WorkQueue::RunThread() {
   BeNice(options_.niceness);
-  MutexLock lock(mutex_);
   while (true) {
-    if (waiting_.empty()) RestHelpers();
-    changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return finishing_ || !waiting_.empty();
-    });
-    if (waiting_.empty()) return;
+    Waiting next;
     {
-      const Waiting next = std::move(waiting_.front());
+      MutexLock lock(mutex_);
+      if (waiting_.empty()) RestHelpers();
+      changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return finishing_ || !waiting_.empty();
+      });
+      if (waiting_.empty()) return;
+      next = std::move(waiting_.front());
       waiting_.pop_front();
       waiting_bytes_ -= next.work.bytes;
       ++running_;
-      lock.Unlock();
-      const bool late = options_.now() >= next.work.deadline;
-      next.work.run(late ? absl::DeadlineExceededError(
-                               "the time went by before the segment began")
-                         : absl::OkStatus(),
-                    Waited(next));
     }
-    lock.Lock();
-    --running_;
-    if (finishing_) changed_.NotifyAll();
+    Run(std::move(next));
   }
+}
+
+void WorkQueue::Run(Waiting next) {
+  {
+    const Waiting now = std::move(next);
+    const bool late = options_.now() >= now.work.deadline;
+    now.work.run(late ? absl::DeadlineExceededError(
+                            "the time went by before the segment began")
+                      : absl::OkStatus(),
+                 Waited(now));
+  }
+  MutexLock lock(mutex_);
+  --running_;
+  if (finishing_) changed_.NotifyAll();
 }
 
 void WorkQueue::CancelIf(const absl::Status& why,

@@ -5,8 +5,8 @@
 // takes capacity from the other, and no translation waits for a job's segment,
 // which may take a second: it gets a thread at once, and the job's threads,
 // which have a higher nice value, yield to it
-// (services/base/thread_priority.h). So the kernel schedules the CPU, and no
-// CPU time is left unused.
+// (services/base/thread_priority.h). So the kernel schedules the CPU, and none
+// of it is left unused.
 
 #ifndef EXPERT_WORKER_WORK_QUEUE_H_
 #define EXPERT_WORKER_WORK_QUEUE_H_
@@ -25,17 +25,17 @@
 namespace gshard {
 
 struct WorkQueueOptions {
-  // Calls that run at the same time; each kernel takes one thread. At least 1.
+  // Number of concurrent calls; each kernel takes one thread. At least 1.
   int threads = 1;
 
-  // Of the threads.
+  // Nice value of the threads.
   int niceness = 0;
 
-  // What may wait.
+  // Limits of the queue.
   size_t max_calls = 1024;
   size_t max_bytes = size_t{1} << 30;
 
-  // The time, for deadlines.
+  // The clock for deadlines.
   std::function<std::chrono::steady_clock::time_point()> now =
       std::chrono::steady_clock::now;
 };
@@ -46,28 +46,32 @@ class WorkQueue {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   struct Work {
-    // Together unique among what waits.
+    // Together unique in the queue.
     uint64_t stream = 0;
     uint64_t call_id = 0;
     size_t bytes = 0;
     TimePoint deadline;
-    // Called once. OK: run, on one of the queue's threads. Otherwise the reason
-    // why it is not run: DeadlineExceeded, Cancelled, Unavailable.
+    // Called once. OK: run the call, on one of the queue's threads or in Add().
+    // Otherwise the reason for not running it: DeadlineExceeded, Cancelled,
+    // Unavailable.
     std::function<void(const absl::Status& status,
                        std::chrono::microseconds waited)>
         run;
   };
 
   explicit WorkQueue(WorkQueueOptions options);
-  // Finishes without grace.
+  // Calls Finish() without grace.
   ~WorkQueue();
 
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  // Errors, `run` is then not called: ResourceExhausted beyond the limits;
-  // Unavailable after Finish(). One call is always taken into an empty queue.
-  absl::Status Add(Work work);
+  // Runs a `brief` call, one that takes no longer than waking a thread, on the
+  // calling thread if nothing waits, a thread is free and the caller has the
+  // threads' nice value. Errors, in which case `run` is not called:
+  // ResourceExhausted beyond the limits; Unavailable after Finish(). An empty
+  // queue always accepts one call.
+  absl::Status Add(Work work, bool brief = false);
 
   // Removes queued calls, one or all of a stream, with CANCELLED.
   void Cancel(uint64_t stream, uint64_t call_id);
@@ -88,6 +92,8 @@ class WorkQueue {
   };
 
   void RunThread();
+  // It is counted in running_, until it is over.
+  void Run(Waiting next);
   void CancelIf(const absl::Status& why,
                 const std::function<bool(const Work&)>& matches);
   std::chrono::microseconds Waited(const Waiting& waiting) const;

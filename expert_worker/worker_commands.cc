@@ -165,7 +165,8 @@ std::function<v1::CommandReply()> WorkerCommands::BeginPrepare(
 }
 
 struct WorkerCommands::Write {
-  // Members go in reverse order: the shard before what keeps its session.
+  // Members are destroyed in reverse order: the shard before the lease of its
+  // session.
   SessionTable::Lease lease;
   std::unique_ptr<TrainingWorkerSession::Shard> shard;
 };
@@ -197,7 +198,7 @@ std::function<v1::CommandReply()> WorkerCommands::BeginWrite(
     v1::CommandReply reply;
     auto entries =
         work->shard->Write([&] { return work->lease.aborted(); }, faults_);
-    // Before the reply, after which there may be the next.
+    // Before the reply, after which the next one may come.
     work->shard = nullptr;
     if (entries.ok()) {
       *reply.mutable_checkpoint_written() = CheckpointWrittenToProto(*entries);
@@ -214,7 +215,7 @@ void WorkerCommands::Interrupt(const std::string& session) {
 
 void WorkerCommands::OnLost() {
   if (on_joined_) on_joined_(false);
-  // Routers go on calling the experts of served models.
+  // Routers still call the experts of served models.
   sessions_->DropTraining();
   MutexLock lock(mutex_);
   buddies_.clear();

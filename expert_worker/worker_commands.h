@@ -23,7 +23,7 @@ class WorkerCommands final : public MemberHandler {
  public:
   // None is owned. `on_joined` is called when the membership begins and ends;
   // `on_refused` if it is permanently refused, or if the device is lost, which
-  // is noticed with the next heartbeat. Either may be null. For `faults` see
+  // is detected with the next heartbeat. Either may be null. For `faults` see
   // services/storage/file.h.
   WorkerCommands(SessionTable* sessions, const ExpertService* service,
                  WorkerMetrics metrics,
@@ -36,9 +36,9 @@ class WorkerCommands final : public MemberHandler {
     to_buddies_ = std::move(options);
   }
 
-  // Errors in replies: those of SessionTable and WorkerSession; NotFound for a
-  // session that is not here; Cancelled if it was aborted; Unimplemented for a
-  // command to routers.
+  // Errors in replies: those of SessionTable and WorkerSession; NotFound for an
+  // unknown session; Cancelled if it was aborted; Unimplemented for a router's
+  // command.
   v1::CommandReply Handle(const v1::Command& command) override;
   // WriteCheckpoint takes its snapshot in command order and writes it while
   // other commands run. PrepareStep with a buddy sums in command order and
@@ -51,14 +51,14 @@ class WorkerCommands final : public MemberHandler {
   void OnRefused(const absl::Status& status) override;
 
  private:
-  struct Write;  // a shard that is to be written
+  struct Write;  // a shard to be written
 
   absl::StatusOr<SessionTable::Lease> FindLive(const std::string& id);
   absl::Status Do(const v1::Command& command, v1::CommandReply* reply);
   absl::Status DoLoad(const v1::LoadSession& load, v1::CommandReply* reply);
   absl::Status DoPrepare(const v1::PrepareStep& prepare,
                          v1::CommandReply* reply);
-  // The same, and the sums for the buddy.
+  // The same, and sets the sums for the buddy.
   absl::Status PrepareSums(const v1::PrepareStep& prepare,
                            v1::CommandReply* reply, GradientList* sums);
   absl::StatusOr<Write> TakeShard(const v1::WriteCheckpoint& write);
@@ -78,7 +78,7 @@ class WorkerCommands final : public MemberHandler {
   ChannelOptions to_buddies_;
 
   Mutex mutex_;
-  // By session, for as long as it is loaded.
+  // By session, while it is loaded.
   std::map<std::string, std::shared_ptr<BuddyLink>> buddies_
       ABSL_GUARDED_BY(mutex_);
 };

@@ -9,7 +9,7 @@ namespace gshard {
 
 // Default-constructed: ignores everything.
 struct WorkerMetrics {
-  // Of calls of one kind.
+  // Durations of calls of one kind.
   struct CallSeconds {
     Histogram queue;
     Histogram run;

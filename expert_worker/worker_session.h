@@ -1,10 +1,12 @@
 // WorkerSession: an expert worker's state of one session: segments and the
-// parameters of some experts. ServingWorkerSession is of a served model,
-// TrainingWorkerSession of a job.
+// parameters of some experts. Implemented by ServingWorkerSession for served
+// models and TrainingWorkerSession for jobs.
 
 #ifndef EXPERT_WORKER_WORKER_SESSION_H_
 #define EXPERT_WORKER_WORKER_SESSION_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -42,18 +44,18 @@ struct WorkerSessionSpec {
   std::string buddy_address;
 };
 
-// Which call this is. In serving and evaluation all but `segment` and `owner`
+// Identifies a call. In serving and evaluation all but `segment` and `owner`
 // are 0.
 struct SegmentRun {
   std::string segment;
   int64_t step = 0;
   int32_t microbatch = 0;
   int32_t attempt = 0;
-  // Who calls; see EndRuns.
+  // The caller; see EndRuns.
   uint64_t owner = 0;
 };
 
-// Most segments of a session.
+// Maximum number of segments in a session.
 inline constexpr size_t kMaxSegments = 16384;
 
 // Checks that the fields of `spec` are consistent. Returns the bytes of the
@@ -66,34 +68,48 @@ class TrainingWorkerSession;
 // Thread-safe.
 class WorkerSession {
  public:
-  // Makes the parameters, with memory of `account`, and runs segments on
-  // `device`, which outlives the session, or where that is null on the CPU.
-  // Errors: those of CheckWorkerSession; ResourceExhausted; those of
+  // Creates the parameters, with memory from `account`, and runs segments on
+  // `device`, which outlives the session, or on the CPU if null. Errors: those
+  // of CheckWorkerSession; ResourceExhausted; those of
   // ServingWorkerSession::Create or TrainingWorkerSession::Create.
   static absl::StatusOr<std::unique_ptr<WorkerSession>> Create(
       WorkerSessionSpec spec, MemoryAccount account, Device* device = nullptr);
   virtual ~WorkerSession() = default;
 
-  // Runs a segment; returns its replies in order. `inputs` are named as the
-  // segment's. Errors: those of SegmentHost::Run; FailedPrecondition for the
-  // call of a step, if the session does not train.
+  // Runs a segment; returns its replies in order. `inputs` have the segment's
+  // names. Errors: those of SegmentHost::Run; FailedPrecondition for a call
+  // with a step, if the session does not train.
   virtual absl::StatusOr<std::vector<Tensor>> RunSegment(const SegmentRun& run,
                                                          TensorMap inputs) = 0;
 
   // Drops the saved values of `owner`'s unfinished runs.
   virtual void EndRuns(uint64_t owner) = 0;
 
-  // Null for a session that serves.
+  // Null for a serving session.
   virtual TrainingWorkerSession* training() { return nullptr; }
 
-  // Taken at construction.
+  // Records how long a call of that many rows took. Calls are brief if lately
+  // ones of as many rows took no longer than it takes to wake a thread.
+  void CountRun(int64_t rows, std::chrono::microseconds took) {
+    if (took <= kBrief) {
+      if (rows > brief_rows_) brief_rows_ = rows;
+    } else if (rows <= brief_rows_) {
+      brief_rows_ = rows - 1;
+    }
+  }
+  bool IsBrief(int64_t rows) const { return rows <= brief_rows_; }
+
+  // Bytes reserved at construction.
   int64_t memory_bytes() const { return memory_.bytes(); }
 
  protected:
   explicit WorkerSession(MemoryShare memory) : memory_(std::move(memory)) {}
 
  private:
-  const MemoryShare memory_;  // before what it is for, and so after it
+  static constexpr std::chrono::microseconds kBrief{50};
+
+  const MemoryShare memory_;  // first, so that it is released last
+  std::atomic<int64_t> brief_rows_ = -1;
 };
 
 }  // namespace gshard

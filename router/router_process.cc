@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// Workers come and go without a word of the coordinator.
+// Workers may come and go without a command from the coordinator.
 constexpr std::chrono::milliseconds kReadinessInterval{200};
 
 BatcherOptions BatchingOptions(const RouterOptions& options,
@@ -173,7 +173,8 @@ void RouterProcess::WatchReadiness() {
 
 absl::Status RouterProcess::Serve() {
   server().SetServiceReady(Service(), false);
-  // Parameters and gradients do not hold up commands and heartbeats.
+  // A separate channel, so that parameters and gradients do not delay commands
+  // and heartbeats.
   std::shared_ptr<grpc::Channel> transfers = options_.coordinator_channel;
   if (transfers == nullptr) {
     ChannelOptions bulk = PeerChannelOptions();

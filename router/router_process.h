@@ -49,15 +49,15 @@ struct RouterOptions {
   int64_t max_cached_positions = BatchLimits().max_positions;
   int64_t max_encode_tokens = BatchLimits().max_encode_tokens;
 
-  // A name or address of this machine on which other routers reach it when they
-  // sum gradients among themselves; empty: see HostOf.
+  // A name or address of this machine at which other routers reach it to sum
+  // gradients among themselves; empty: see HostOf.
   std::string reduce_host;
-  // CUDA's number of the GPU with which it does so by NCCL.
+  // CUDA index of the GPU for NCCL.
   int64_t reduce_gpu = 0;
   // Replaces the rendezvous over the network, if set.
   RendezvousFactory make_rendezvous;
 
-  // Instead of process.coordinator, if set.
+  // If set, used instead of process.coordinator.
   std::shared_ptr<grpc::Channel> coordinator_channel;
 };
 
@@ -69,25 +69,25 @@ class RouterProcess final : public ProcessShell {
   explicit RouterProcess(RouterOptions options);
   ~RouterProcess() override;
 
-  // The name of the service that it is there for.
+  // The name of the process's main service.
   static absl::string_view Service();
 
  private:
   class Commands;
 
-  // Starts joining the coordinator; health turns to SERVING when it has joined,
+  // Starts joining the coordinator; health becomes SERVING when it has joined,
   // that of the translation service when in addition all experts of every model
   // to serve were reachable once: experts lost later are reported in answers,
   // since taking all routers out of service would turn the loss into an outage.
   // A router that loses the coordinator keeps serving its models. Errors:
-  // InvalidArgument if the coordinator's address is not one.
+  // InvalidArgument if the coordinator's address is invalid.
   absl::Status Serve() override;
   // A running microbatch is abandoned: the coordinator assigns it to another
   // router.
   void Finish(std::chrono::milliseconds grace) override;
 
-  // Health of the translation service follows the models that are served, and
-  // the workers that can be reached.
+  // Updates the health of the translation service from the served models and
+  // reachable workers.
   void UpdateReadiness();
   void WatchReadiness();
 

@@ -163,7 +163,7 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .replicas = replicas,
                           .segments_key = router.segments_key()},
                          metrics_));
-    // Whoever asks finds all experts reachable, or is told who is not.
+    // Verifies which experts are reachable before the first call.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));
   }
   return entry;
@@ -229,8 +229,8 @@ absl::Status RouterSessions::Update(const v1::UpdatePlacement& update) {
   ASSIGN_OR_RETURN(const auto group,
                    ConnectReplicas(update.placement(), update.session(),
                                    replicas.num_experts(), to_served_));
-  // Connects to workers that are new before calls go there. Whoever does not
-  // answer is avoided.
+  // Connects to new workers before calls are sent there. Unresponsive ones are
+  // avoided.
   ReplicaGroup added;
   const auto present = replicas.group();
   for (const ReplicaHolding& holding : group->holdings) {

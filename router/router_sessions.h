@@ -27,37 +27,37 @@ namespace gshard {
 // Thread-safe.
 class RouterSessions {
  public:
-  // `models` (not owned) gets the models that are served; `make_rendezvous` is
-  // for training sessions with a dense group.
+  // `models` (not owned) gets the served models; `make_rendezvous` is for
+  // training sessions with a dense group.
   RouterSessions(
       std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
       ModelTable* models, RouterMetrics metrics,
       RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"),
       const Tracer& tracer = {}, const SharingOptions& sharing = {});
 
-  // Does a command; blocks. Errors go into the reply, as coordinator.proto
-  // says.
+  // Executes a command; blocks. Errors go into the reply, see
+  // coordinator.proto.
   v1::CommandReply Handle(const v1::Command& command);
 
   // Makes the current work of a job's session, or of one being removed, end
   // soon.
   void Interrupt(const std::string& session);
 
-  // Drops all sessions of jobs at once. Models are served on.
+  // Drops all job sessions at once. Models continue to be served.
   void DropTraining();
 
-  // There is a model, and workers for every expert of each were reachable once;
-  // standbys do not count.
+  // Whether there is a model, and workers for every expert of each model were
+  // reachable once; standbys do not count.
   bool ready() const;
 
   int64_t memory_bytes() const;
-  // Of the models that are served.
+  // Loads of the served models.
   std::vector<v1::SessionLoad> Loads() const;
 
  private:
   struct Entry {
-    std::shared_ptr<TrainingSession> training;  // one of
-    std::shared_ptr<ServingSession> serving;    // the two
+    std::shared_ptr<TrainingSession> training;  // either this
+    std::shared_ptr<ServingSession> serving;    // or this
     bool leaving = false;
   };
 
@@ -70,7 +70,7 @@ class RouterSessions {
       const std::string& session) const;
   // Commands to routers with a dense group.
   absl::Status DoDense(const v1::Command& command, v1::CommandReply* reply);
-  // Takes a session out; after its calls if `wait`.
+  // Removes a session; after its calls if `wait`.
   void Remove(const std::string& session, bool wait);
   static void Stop(const Entry& entry);
 
@@ -78,13 +78,13 @@ class RouterSessions {
   ModelTable* const models_;
   const RouterMetrics metrics_;
   const RendezvousFactory make_rendezvous_;
-  // Apart, so that no row of a translation waits behind a job's megabytes.
+  // Separate, so that no row of a translation waits behind a job's megabytes.
   WorkerConnections to_served_;
   WorkerConnections to_training_;
 
   mutable Mutex mutex_;
   std::map<std::string, Entry> sessions_ ABSL_GUARDED_BY(mutex_);
-  // Sessions of jobs that are being made.
+  // Job sessions being loaded.
   std::map<std::string, std::stop_source> loading_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,5 +1,5 @@
-// gshard checkpoint inspect, verify, diff, export: what a checkpoint holds,
-// whether it is sound, how two differ, and its tensors for other programs.
+// gshard checkpoint inspect, verify, diff, export: shows, checks, compares and
+// exports checkpoints.
 
 #include "services/checkpoint/checkpoint.h"
 
@@ -29,15 +29,14 @@ constexpr char kFolder[] = "CHECKPOINT";
 constexpr char kFolderHelp[] =
     "the checkpoint's folder, or one that holds several";
 
-// Absolute, without a slash at the end.
+// Absolute, without a trailing slash.
 std::string FolderPath(const std::string& argument) {
   std::string path = AbsolutePath(argument);
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   return path;
 }
 
-// The checkpoints that `path` means: itself, or those that it holds, newest
-// first.
+// The checkpoints that `path` refers to: itself, or those in it, newest first.
 absl::StatusOr<std::vector<std::string>> CheckpointsAt(
     const std::string& path) {
   const std::string manifest = absl::StrCat(path, "/", kManifestFile);
@@ -48,7 +47,7 @@ absl::StatusOr<std::vector<std::string>> CheckpointsAt(
       absl::StrCat("no checkpoint at ", path, " or in it"));
 }
 
-// One line a checkpoint of the folder `root`.
+// One line per checkpoint in the folder `root`.
 absl::Status InspectFolder(const std::string& root,
                            const std::vector<std::string>& paths, bool json,
                            std::ostream& out) {
@@ -87,8 +86,8 @@ absl::Status InspectFolder(const std::string& root,
   return absl::OkStatus();
 }
 
-// What is wrong with the checkpoint at `path`, all of it read; nothing if it is
-// sound.
+// Reads the whole checkpoint at `path` and returns its problems; empty if it is
+// intact.
 std::vector<std::string> ProblemsOf(const std::string& path) {
   const auto reader = CheckpointReader::Open(path);
   if (!reader.ok()) return {std::string(reader.status().message())};
@@ -290,7 +289,7 @@ absl::Status CheckpointExportCommand(Arguments arguments, Console& console) {
         absl::StrCat(file, " is there; --overwrite replaces it"));
   }
   ASSIGN_OR_RETURN(const auto reader, CheckpointReader::Open(path));
-  const Interrupt interrupt;  // takes away what is written so far
+  const Interrupt interrupt;  // removes partial output
   const absl::StatusOr<Exported> exported = ExportCheckpoint(
       *reader, file,
       [&](const std::string& name) {

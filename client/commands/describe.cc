@@ -1,4 +1,4 @@
-// gshard describe and wait: who is there.
+// gshard describe and wait: the state of a system.
 
 #include <ostream>
 
@@ -103,7 +103,7 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     }
     std::string state = StateName(session.state());
     std::string version = absl::StrCat(placement.version());
-    // Of experts, and only of served models.
+    // About experts, and only for served models.
     std::string replicas, below_replicas, unavailable, sharing;
     if (!session.training()) {
       replicas = absl::StrCat(session.replicas());
@@ -114,7 +114,7 @@ std::string SessionTable(const v1::DescribeResponse& system) {
     const auto add = [&](std::string holder, std::string experts) {
       table.AddRow({name, purpose, state, replicas, below_replicas, unavailable,
                     sharing, version, holder, experts});
-      // Said once a session.
+      // Shown once per session.
       for (std::string* said :
            {&name, &purpose, &state, &replicas, &below_replicas, &unavailable,
             &sharing, &version}) {

@@ -1,4 +1,4 @@
-// gshard evaluate: a held-out split, translated and scored.
+// gshard evaluate: translates and scores a held-out split.
 
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@
 namespace gshard {
 namespace {
 
-// Texts of a set of sentences, a line each.
+// Texts of a set of sentences, one per line.
 struct Texts {
   std::string sources;
   std::string references;
@@ -50,7 +50,7 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
-// "DIR/de." and "DIR/": what the files of a set begin with.
+// "DIR/de." and "DIR/": the prefix of a set's files.
 std::string Prefix(const std::string& directory, const std::string& name) {
   return name == "all" ? absl::StrCat(directory, "/")
                        : absl::StrCat(directory, "/", name, ".");
@@ -111,7 +111,7 @@ std::string SampleTable(const std::vector<SentencePair>& pairs,
   return table.ToText();
 }
 
-// A folder that goes with the object, unless the user named one to keep.
+// A folder that is removed with the object, unless the user named one to keep.
 class OutputDirectory {
  public:
   static absl::StatusOr<std::unique_ptr<OutputDirectory>> Create(
@@ -250,7 +250,7 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
       ++texts.sentences;
     }
   }
-  const Interrupt interrupt;  // from here on a folder may have to go
+  const Interrupt interrupt;  // from here on a folder may have to be removed
   if (directory == nullptr) {
     ASSIGN_OR_RETURN(directory, OutputDirectory::Create(out));
   }
@@ -258,12 +258,12 @@ absl::Status EvaluateCommand(Arguments arguments, Console& console) {
     RETURN_IF_ERROR(WriteTexts(Prefix(directory->path(), name), texts));
   }
 
-  // Over all comes last.
+  // The total comes last.
   std::vector<ScoredSet> scored;
   std::string no_scores;
   const absl::StatusOr<Sacrebleu> sacrebleu =
       Sacrebleu::Find(sacrebleu_path, interrupt.token());
-  // None is found by who is told to stop.
+  // After a stop request sacreBLEU is not found.
   RETURN_IF_ERROR(interrupt.status());
   if (sacrebleu.ok()) {
     auto scores = ScoreAll(*sacrebleu, directory->path(), sets);

@@ -1,4 +1,4 @@
-// gshard explain: where the tokens of a sentence go.
+// gshard explain: the experts that a sentence's tokens visit.
 
 #include <chrono>
 #include <ostream>

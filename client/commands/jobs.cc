@@ -1,4 +1,4 @@
-// gshard jobs: which jobs there are, and what became of them.
+// gshard jobs: lists jobs and their outcome.
 
 #include <ostream>
 
@@ -53,7 +53,7 @@ std::string HistoryTable(const v1::ListJobsResponse& jobs) {
                     JobStateName(change.state()),
                     absl::StrCat(change.attempt()), absl::StrCat(change.step()),
                     change.cause().message()});
-      name.clear();  // said once a job
+      name.clear();  // shown once per job
     }
   }
   return table.empty() ? "No jobs.\n" : table.ToText();

@@ -14,7 +14,7 @@
 namespace gshard {
 namespace {
 
-// Tells the user of experts that have fewer replicas than they should.
+// Warns the user of experts with fewer replicas than requested.
 void WarnOfReplicas(CoordinatorClient& coordinator, const std::string& session,
                     Console& console) {
   const auto system = coordinator.Describe();

@@ -1,4 +1,4 @@
-// gshard partition: what the partitioner makes of a model.
+// gshard partition: shows how a model is partitioned.
 
 #include <chrono>
 #include <fstream>
@@ -20,7 +20,7 @@ namespace gshard {
 namespace {
 
 constexpr char kSlices[] = "model";  // the mesh axis
-constexpr int64_t kHypotheses = 4;   // of a sentence, as routers search
+constexpr int64_t kHypotheses = 4;   // per sentence, the routers' default
 
 struct Options {
   std::string config;
@@ -65,7 +65,7 @@ absl::StatusOr<PartitionSummary> Summarize(const Program& program,
   ASSIGN_OR_RETURN(summary.report,
                    ReportPartition(summary.partitioned, mesh, sizes));
   summary.norm_scales = NormScales(summary.partitioned);
-  // A step of the decoder takes each hypothesis a position on.
+  // A decoder step advances each hypothesis by one position.
   const bool is_decoder = absl::EndsWith(program.name, ".decode");
   summary.tokens = SaturatingMultiply(
       step.sentences, is_decoder ? step.hypotheses : step.positions);
@@ -136,8 +136,8 @@ absl::Status CheckOptions(const Options& options) {
 
 absl::Status PrintPartition(const Options& options, std::ostream& out) {
   ASSIGN_OR_RETURN(ModelConfig model, LoadModelConfig(options.config));
-  // The microbatches of several routers are one batch here, whose groups have
-  // to be told apart.
+  // The microbatches of several routers are one batch here, so groups must be
+  // set explicitly.
   const int64_t sentences =
       options.tokens_per_microbatch / options.sentence_length;
   if (model.gate.group_size == 0) {

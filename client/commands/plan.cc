@@ -1,4 +1,4 @@
-// gshard plan: what a model costs.
+// gshard plan: estimates a model's cost.
 
 #include "services/train/plan.h"
 

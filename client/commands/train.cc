@@ -14,8 +14,8 @@
 namespace gshard {
 namespace {
 
-// Whether the job that could not be submitted is there already: it runs, or it
-// is done. A batch system may have lost who followed it.
+// Whether a job that could not be submitted already exists, running or done: a
+// batch system may have lost the process that followed it.
 bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
   const auto jobs = coordinator.ListJobs(job.name, /*history=*/false);
   if (!jobs.ok() || jobs->jobs().empty()) return false;
@@ -116,7 +116,7 @@ absl::Status CancelCommand(Arguments arguments, Console& console) {
   ASSIGN_OR_RETURN(const auto coordinator, system.Connect());
   const std::string& name = parsed->positional[0];
   RETURN_IF_ERROR(coordinator->CancelJob(name));
-  // One that was over stays what it was.
+  // A finished job keeps its state.
   const auto jobs = coordinator->ListJobs(name, /*history=*/false);
   const v1::JobState state = jobs.ok() && !jobs->jobs().empty()
                                  ? jobs->jobs(0).progress().state()

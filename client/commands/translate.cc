@@ -1,4 +1,4 @@
-// gshard translate: line by line.
+// gshard translate: translates line by line.
 
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -16,7 +16,7 @@
 namespace gshard {
 namespace {
 
-// A translation must not end its line.
+// A translation must not contain line breaks.
 std::string OneLine(const std::string& text) {
   return absl::StrReplaceAll(text, {{"\n", " "}, {"\r", " "}});
 }
@@ -121,7 +121,7 @@ absl::Status TranslateCommand(Arguments arguments, Console& console) {
   int64_t degraded = 0;
   const absl::Status status = translator->Translate(
       {[&]() -> absl::StatusOr<std::optional<SourceLine>> {
-         // What nobody can read need not be translated.
+         // Stop if the output cannot be written.
          RETURN_IF_ERROR(CheckOutput(console));
          return source.next();
        },

@@ -33,11 +33,11 @@ namespace {
 constexpr std::chrono::milliseconds kCheckInterval{200};
 constexpr std::chrono::minutes kLoadTimeout{10};
 
-// Holds the directory for one `gshard up` as long as it lives.
+// Locks the directory for one `gshard up` during its lifetime.
 class DirectoryLock {
  public:
-  // Makes the directory if it is missing. Errors: AlreadyExists if another
-  // holds it.
+  // Creates the directory if it is missing. Errors: AlreadyExists if another
+  // process holds it.
   static absl::StatusOr<std::unique_ptr<DirectoryLock>> Take(
       const std::string& directory) {
     std::error_code error;
@@ -120,7 +120,7 @@ absl::StatusOr<std::string> Load(LocalSystem& system,
     return status;
   }
   absl::StatusOr<std::string> session = loading.get();
-  // A process that died tells more than the call that it took along.
+  // The death of a process explains more than the failed call.
   if (!session.ok()) RETURN_IF_ERROR(system.Check());
   return session;
 }
@@ -152,7 +152,7 @@ absl::Status MakeReady(LocalSystem& system, CoordinatorClient& coordinator,
   return absl::OkStatus();
 }
 
-// Where this program lies.
+// Folder of this program.
 std::string ProgramDirectory() {
   std::error_code error;
   return std::filesystem::read_symlink("/proc/self/exe", error)
@@ -245,7 +245,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
   ProcessOptions process;
   process.log_level = options.log_level;
   ApplyLogLevel(process);
-  // Else members have logs of their own.
+  // Otherwise members have their own logs.
   if (!processes) SetLogStyle(LogStyle::kJson);
   *console.out << MemberTable(options) << std::flush;
   const std::unique_ptr<LocalSystem> system =
@@ -254,7 +254,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
       MakeReady(*system, *coordinator, options, requests,
                 std::chrono::milliseconds(absl::ToInt64Milliseconds(timeout)),
                 stop, *console.out);
-  // To be told to stop while members start is no failure, either.
+  // A stop request while members start is no failure, either.
   if (absl::IsCancelled(status) && stop.WaitFor(std::chrono::seconds(0))) {
     status = absl::OkStatus();
   }

@@ -13,19 +13,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Nobody is told to come back sooner, or later.
+// Limits of retry delays.
 constexpr double kShortestDelay = 0.01, kLongestDelay = 60.0;  // seconds
 
 // What a caller may have waiting, and be promised, in multiples of what it
-// leaves free: by itself, and where there are others. The latter makes
-// estimates that are wrong by several times do no harm: what was promised is
-// done in time by fair turns.
+// leaves free: alone, and with other callers. The latter makes estimates that
+// are several times too low harmless: promised work is done in time by fair
+// turns.
 constexpr double kShare = 2.0, kShareBesideOthers = 0.25;
 
-// Estimates are for who is taken; the rest is for what is not known.
+// Safety margin of estimates for unknown effects.
 constexpr double kMargin = 1.05;
 
-// One in fifty may be late before estimates are taken for longer.
+// One in fifty promises may be late before estimates are raised.
 constexpr double kBroken = 1.05, kKept = 0.999, kMostCorrection = 3.0;
 
 milliseconds ToDelay(double seconds) {
@@ -158,7 +158,8 @@ Admission::Decision Admission::DecideInTime(
                 .longest = request.longest()};
   const Waits waits = work_.WaitsOf(demand);
   const double its = waits.caller + work;
-  // What would be more than a share though nobody else had asked for anything.
+  // Refuse what would exceed a share even if nobody else had requested
+  // anything.
   const Pace full = times_.PaceOf(std::numeric_limits<double>::infinity(),
                                   BatchRows(), batches_);
   demand.promised =
@@ -166,7 +167,8 @@ Admission::Decision Admission::DecideInTime(
   const SchedulabilityEstimate estimate =
       work_.Estimate(demand, request.now, pace, margin);
   if (estimate.seconds > left) {
-    // Who finds nobody is taken: nothing new would be measured otherwise.
+    // An idle router accepts any request: otherwise nothing new would be
+    // measured.
     if (work_.empty()) return Decision();
     Decision late{
         Verdict::kTooLate,

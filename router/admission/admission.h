@@ -5,19 +5,19 @@
 // estimates hold; the estimates are corrected by the share of late answers. Not
 // thread-safe; no clock.
 //
-// Fair shares are enforced here. The work that can be done until a request's
-// deadline and is not yet promised is free. A caller with queued work may have
-// twice what it leaves free if no other caller was ever seen, and a quarter of
-// it otherwise: two callers get a sixth each, and there is always room for
-// another one. This limits queued work, not throughput: a caller that sends new
-// sentences as its old ones end keeps the batch full. The limit is low so that
-// turns can be fair: if more were promised, urgent work would have to overtake
-// the turns of others whenever it takes longer than expected. A flow may have
-// twice what it leaves of its caller's share.
+// Fair shares are enforced here. Free work is what can be done until a
+// request's deadline and is not yet promised. A caller with queued work may
+// have twice what it leaves free if no other caller was ever seen, and a
+// quarter of it otherwise: two callers get a sixth each, and there is always
+// room for another one. This limits queued work, not throughput: a caller that
+// sends new sentences as its old ones end keeps the batch full. The limit is
+// low so that turns can be fair: if more were promised, urgent work would have
+// to overtake the turns of others whenever it takes longer than expected. A
+// flow may have twice what it leaves of its caller's share.
 //
 // A caller without queued work may exceed its share as long as the request can
-// be done in time. That request has no promise: it takes its turns, and others
-// wait only for the part of it that is running.
+// be done in time. Such a request has no promise: it takes its turns, and
+// others wait only for the part of it that is running.
 
 #ifndef ROUTER_ADMISSION_ADMISSION_H_
 #define ROUTER_ADMISSION_ADMISSION_H_
@@ -35,7 +35,7 @@
 
 namespace gshard {
 
-// Tokens are those of the sources, once for each hypothesis of the beam.
+// Tokens are source tokens times hypotheses of the beam.
 struct AdmissionLimits {
   // Limits of the queue, and so of one request.
   int64_t max_queued_tokens = int64_t{1} << 18;
@@ -46,7 +46,7 @@ struct AdmissionLimits {
   int64_t max_caller_tokens = int64_t{1} << 17;
 
   // Requests that would be answered later than this are refused, whatever their
-  // deadline; but a request to an idle router is accepted.
+  // deadline; but an idle router accepts any request.
   std::chrono::milliseconds max_wait{30'000};
 };
 
@@ -69,8 +69,8 @@ enum class Verdict {
   kTooLarge,         // can never be accepted
   kQueueFull,        // tokens or sentences
   kCallerLimit,      // of tokens
-  kOverShare,        // of what can be done in time
-  kTooLate,          // by the estimate
+  kOverShare,        // of the work that can be done in time
+  kTooLate,          // according to the estimate
   kWouldViolateSlo,  // an accepted request would miss its deadline
 };
 inline constexpr Verdict kVerdicts[] = {
@@ -90,19 +90,19 @@ class Admission {
   struct Decision {
     Verdict verdict = Verdict::kAdmitted;
     absl::Status status;
-    bool promised = false;  // an answer in time
+    bool promised = false;  // an answer in time is promised
   };
   Decision Decide(const AdmissionRequest& request) const;
 
-  // The life of a sentence: it was queued; joined a batch; left the batch,
-  // translated or not; left the queue.
+  // The life cycle of a sentence: it was queued; joined a batch; left the
+  // batch, translated or not; left the queue.
   void Queued(const WaitingSentence& sentence);
   void Joined(const WaitingSentence& sentence);
   void Left(const WaitingSentence& sentence);
   void Dropped(const WaitingSentence& sentence);
 
-  // The remaining work of the sentences in a batch, as by
-  // SentenceCost::WorkLeft(), and when the last of them is given up.
+  // The remaining work of the sentences in a batch (SentenceCost::WorkLeft()),
+  // and when the last of them is given up.
   void Progress(const void* batch, double work_left, SteadyTime end);
 
   // A sentence left a batch unfinished: if it had more rounds than expected,
@@ -128,13 +128,13 @@ class Admission {
   int64_t running_sentences() const { return running_sentences_; }
   int64_t running_positions() const { return running_positions_; }
 
-  // Until all accepted work is done.
+  // Seconds until all accepted work is done.
   double EstimatedSeconds() const;
 
  private:
-  // By the schedulability estimate.
+  // Decides by the schedulability estimate.
   Decision DecideInTime(const AdmissionRequest& request) const;
-  // Rows of a full batch, as far as its cache has room for them.
+  // Rows of a full batch, limited by its cache.
   double BatchRows() const;
   // An error with the time for this work as the retry delay.
   Decision Refuse(Verdict verdict, std::string why, double work) const;
@@ -153,7 +153,7 @@ class Admission {
   int64_t queued_sentences_ = 0;
   int64_t running_sentences_ = 0;
   int64_t running_positions_ = 0;
-  int64_t rows_ = 0;       // of all that wait or run
+  int64_t rows_ = 0;       // waiting and running
   int64_t positions_ = 0;  // of these
   double correction_ = 1;  // of estimates
 };

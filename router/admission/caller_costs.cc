@@ -7,7 +7,7 @@
 namespace gshard {
 namespace {
 
-constexpr double kLatest = 0.05;     // weight of the latest sentence, at least
+constexpr double kLatest = 0.05;     // minimum weight of the latest sentence
 constexpr double kHalfLife = 1'000;  // sentences of all callers
 
 }  // namespace
@@ -40,7 +40,7 @@ void CallerCosts::Summarize() {
     rounds.push_back(mean.rounds);
     highest_row_cost_ = std::max(highest_row_cost_, mean.row_cost);
   }
-  // The lower one of two: one caller alone does not speak for others.
+  // The lower median: one caller must not dominate.
   const auto middle =
       rounds.begin() + static_cast<std::ptrdiff_t>((rounds.size() - 1) / 2);
   std::nth_element(rounds.begin(), middle, rounds.end());

@@ -17,16 +17,16 @@ namespace gshard {
 
 class CallerCosts {
  public:
-  // Callers that are remembered; beyond that the least recent one is forgotten.
+  // Maximum number of callers; beyond that the least recent one is forgotten.
   static constexpr size_t kMaxCallers = 1024;
 
-  // A sentence that was translated in so many rounds. `row_cost` is the cost of
+  // Records a sentence translated in `rounds` rounds. `row_cost` is the cost of
   // its rows relative to the average in the batch: see
   // FinishedSentence::row_cost. REQUIRES: source_tokens > 0.
   void Observe(const std::string& caller, int64_t source_tokens, int64_t rounds,
                double row_cost);
 
-  // Whether sentences of somebody else were observed.
+  // Whether sentences of other callers were observed.
   bool KnowsOthers(const std::string& caller) const {
     return callers_.size() > callers_.count(caller);
   }
@@ -44,16 +44,16 @@ class CallerCosts {
 
  private:
   struct Mean {
-    double rounds = 1;  // for each source token: a guess until there is one
+    double rounds = 1;  // per source token: a guess until observed
     double row_cost = 1;
-    int64_t sentences = 0;  // that were observed
-    int64_t last = 0;       // of all sentences, its latest
+    int64_t sentences = 0;  // observed
+    int64_t last = 0;       // index of its latest among all
   };
 
-  // The present estimate: it decays with others' sentences, so that no caller
-  // is refused forever for past behaviour.
+  // The current estimate, which decays with others' sentences, so that no
+  // caller is refused forever for past behaviour.
   Mean Now(const Mean& mean) const;
-  // Takes what is of all callers from callers_.
+  // Updates the statistics over all callers.
   void Summarize();
 
   int64_t observed_ = 0;  // sentences

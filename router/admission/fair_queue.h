@@ -4,8 +4,8 @@
 // the least work since it began to wait, ties by arrival. The same holds within
 // a caller for its flows (a call, or a stream of them): a document yields to a
 // sentence, and a caller with a thousand calls gets no more than one with ten.
-// A flow's own sentences keep their order. The earliest deadline is also
-// tracked, for when fair turns would break a promise. No clock, no threads.
+// Sentences of a flow keep their order. The earliest deadline is also tracked,
+// for when fair turns would break a promise. No clock, no threads.
 
 #ifndef ROUTER_ADMISSION_FAIR_QUEUE_H_
 #define ROUTER_ADMISSION_FAIR_QUEUE_H_
@@ -30,12 +30,12 @@ struct SentenceCost {
   int64_t positions = 0;   // of the cache, at most
   int64_t max_rounds = 0;  // the longest translation; 0: not bounded
 
-  // As CallerCosts expects it of the caller: rounds of a batch, and what a row
-  // costs, in rows of others.
+  // Estimated by CallerCosts: rounds of a batch, and the cost of a row relative
+  // to others'.
   double rounds = 0;
   double row_cost = 1;
 
-  // The work of the steps that make up for its encoding: see EncodeWork().
+  // The work of the steps that amortize its encoding: see EncodeWork().
   double encode_work = 0;
 
   // The unit of limits.
@@ -45,8 +45,8 @@ struct SentenceCost {
   double work() const {
     return std::max(static_cast<double>(rows) * rounds * row_cost, encode_work);
   }
-  // The remaining work after `rounds_had` rounds. A sentence that is overdue is
-  // expected to take as much longer again.
+  // The remaining work after `rounds_had` rounds. An overdue sentence is
+  // expected to take as much again.
   double WorkLeft(int64_t rounds_had) const;
 };
 
@@ -60,8 +60,8 @@ struct WaitingSentence {
   // After this the answer is useless.
   std::chrono::steady_clock::time_point deadline =
       std::chrono::steady_clock::time_point::max();
-  bool promised = true;  // an answer in time, by Admission
-  int64_t rounds = 0;    // of a batch, that it has had
+  bool promised = true;  // whether Admission promised an answer in time
+  int64_t rounds = 0;    // batch rounds so far
 };
 
 class FairQueue {
@@ -80,11 +80,11 @@ class FairQueue {
   const WaitingSentence* MostUrgent(std::chrono::steady_clock::time_point from,
                                     const Filter& may = nullptr) const;
 
-  // Takes out Next(), or MostUrgent(). REQUIRES: it is one of them.
+  // Removes Next(), or MostUrgent(). REQUIRES: it is one of them.
   WaitingSentence Take() { return Take(Next()); }
   WaitingSentence Take(const WaitingSentence* head);
 
-  // Takes out a request's sentences that wait.
+  // Removes a request's waiting sentences.
   std::vector<WaitingSentence> Remove(const std::string& caller, uint64_t flow,
                                       uint64_t request);
 
@@ -93,8 +93,8 @@ class FairQueue {
   int64_t tokens() const { return tokens_; }
 
  private:
-  // Of start-time fair queueing: each of those that share has a clock, which
-  // its work moves on; a newcomer's starts at the mean, `now`.
+  // Start-time fair queueing: each participant has a clock, which its work
+  // advances; a newcomer's starts at the mean, `now`.
   struct Share {
     double clock = 0.0;
   };
@@ -107,7 +107,7 @@ class FairQueue {
   };
 
   static const Flow& NextOf(const Caller& caller);
-  // Forgets a flow, and a caller, that has nothing.
+  // Deletes a flow, and a caller, without sentences.
   void Prune(const std::string& caller, uint64_t flow);
 
   double now_ = 0.0;

@@ -21,7 +21,7 @@ bool LeavesRoom(const WaitingSentence& sentence, const BatchLoad& load,
          static_cast<double>(kShare * (free + 1));
 }
 
-// Whether nobody else's steps wait for its encoding.
+// Whether its encoding delays no other caller's steps.
 bool DelaysNobody(const WaitingSentence& sentence, const BatchLoad& load) {
   return load.callers.size() == load.callers.count(sentence.caller);
 }
@@ -30,7 +30,7 @@ bool IsMadeUpFor(const WaitingSentence& sentence, const BatchLoad& load) {
   return !load.encoded.contains(sentence.caller);
 }
 
-// A caller whose last sentences are not made up for gives way to all others.
+// A caller whose encoded sentences are not amortized yet yields to all others.
 const WaitingSentence* NextInTurn(const FairQueue& queue, const BatchLoad& load,
                                   const BatchLimits& limits) {
   const auto next = [&](const auto& may) {

@@ -15,27 +15,27 @@
 namespace gshard {
 
 struct BatchLimits {
-  // Hypotheses that are decoded together. One sentence may always run.
+  // Maximum hypotheses decoded together. One sentence may always run.
   int64_t max_rows = 128;
 
-  // Positions of keys and values, of sources and of hypotheses at their
-  // longest. No sentence that needs more can ever join.
+  // Maximum cache positions, of sources and of hypotheses at their longest. A
+  // sentence that needs more can never join.
   int64_t max_positions = 65536;
 
-  // Source tokens, padding included, encoded between two decoding steps, while
-  // the running sentences wait. One sentence may always join; if there are
-  // other callers, its caller's next one waits until its average is within the
-  // limit.
+  // Maximum source tokens, padding included, encoded between two decoding
+  // steps, while the running sentences wait. One sentence may always join; if
+  // there are other callers, its caller's next one waits until its average is
+  // within the limit.
   int64_t max_encode_tokens = 512;
 };
 
-// Rows that a single caller may have: twice those that it leaves free, which
-// are at least two, so that others need not wait for one of its possibly long
-// sentences to end.
+// Maximum rows of a single caller: twice those that it leaves free, which are
+// at least two, so that others need not wait for the end of its possibly long
+// sentences.
 int64_t RowsOfOneCaller(const BatchLimits& limits);
 
-// SentenceCost::encode_work: the work that a full batch does in the steps that
-// must pass before the next sentence may be encoded.
+// SentenceCost::encode_work: the work of a full batch in the steps that must
+// pass before the next sentence may be encoded.
 double EncodeWork(int64_t source_tokens, const BatchLimits& limits);
 
 // The maximal resource use of the sentences in the batch.
@@ -52,18 +52,18 @@ struct BatchLoad {
   // Encoded source tokens per caller not yet amortized by steps; none is 0.
   std::map<std::string, int64_t> encoded = {};
 
-  // A sentence comes, or goes.
+  // A sentence joins, or leaves.
   void Add(const WaitingSentence& sentence);
   void Remove(const WaitingSentence& sentence);
-  // One that has come was encoded; a decoding step is made.
+  // A joined sentence was encoded; a decoding step was made.
   void Encode(const WaitingSentence& sentence);
   void Step(const BatchLimits& limits);
 };
 
 // Takes the joining sentences from `queue`: in its order where `slack` allows,
-// else earliest deadline first. If the next one does not fit none overtakes it,
-// so large sentences get their turn. A caller with sentences in the batch
-// leaves room for others, as RowsOfOneCaller() says, unless that would break a
+// else earliest deadline first. If the next one does not fit, none overtakes
+// it, so large sentences get their turn. A caller with sentences in the batch
+// leaves room for others (RowsOfOneCaller()), unless that would break a
 // promise.
 std::vector<WaitingSentence> TakeJoining(FairQueue& queue, BatchLoad load,
                                          const BatchLimits& limits,

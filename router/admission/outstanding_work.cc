@@ -27,7 +27,7 @@ void OutstandingWork::Add(const std::string& caller, int64_t tokens) {
   its += tokens;
   if (its > 0) return;
   callers_.erase(caller);
-  // What rounding has left of sums does not stay.
+  // Clears rounding errors.
   if (callers_.empty()) waiting_work_ = running_work_ = 0;
 }
 
@@ -145,7 +145,7 @@ Slack OutstandingWork::SlackAt(SteadyTime now, const Pace& pace,
     const auto& [deadline, caller, flow, promised] = key;
     if (!promised) continue;
     const double left = SecondsLeft(deadline, now);
-    // Who is late in any case holds up nobody.
+    // A request that is late in any case delays nobody.
     if (expected.Seconds(entry.work, entry.longest) <= left) {
       slack.Add(deadline, left - at_worst.Seconds(entry.work, entry.longest));
     }

@@ -1,11 +1,11 @@
-// OutstandingWork: accepted work that is not done, by deadline, as
+// OutstandingWork: accepted, unfinished work by deadline, in
 // SentenceCost::work() and in tokens. Most of it is promised in time; the rest
 // is done as its turns come, and no promise waits for it.
 //
 // Promises are kept if queued work is done earliest deadline first, whatever
 // arrives later; so the estimate for a request says when its work would be done
-// in that order, and whether it would make an earlier promise late. Work not
-// done by its deadline is given up and delays nobody from then on: an oversized
+// in that order, and whether it would make an earlier promise late. Work that
+// misses its deadline is given up and delays nobody from then on: an oversized
 // request delays others with later deadlines until its own, and no longer.
 
 #ifndef ROUTER_ADMISSION_OUTSTANDING_WORK_H_
@@ -25,8 +25,8 @@ namespace gshard {
 
 // What a new request can expect.
 struct SchedulabilityEstimate {
-  double seconds = 0;            // until it is done, with the margin
-  bool breaks_promises = false;  // an earlier promise would be late
+  double seconds = 0;            // until done, including the margin
+  bool breaks_promises = false;  // an earlier promise would be broken
 };
 
 // Queued work of a caller, and of its flow, due no later or without a promise.
@@ -40,10 +40,10 @@ class Backlog {
  public:
   explicit Backlog(const Pace& pace) : pace_(pace) {}
 
-  // Appends work that is given up in `seconds_left`.
+  // Appends work that will be given up in `seconds_left`.
   void Add(double work, double seconds_left);
 
-  // Until all of it and then `work` of `rounds` rounds is done.
+  // Seconds until all of it and then `work` of `rounds` rounds is done.
   double Seconds(double work, double rounds) const {
     return busy_ + pace_.Seconds(work, rounds);
   }
@@ -53,23 +53,23 @@ class Backlog {
   double busy_ = 0;  // seconds
 };
 
-// Work that is asked for.
+// Requested work.
 struct Demand {
   std::string caller;
   uint64_t flow = 0;
   SteadyTime deadline;
   double work = 0;
   double longest = 0;    // rounds of a sentence
-  bool promised = true;  // or it also waits for unpromised work
+  bool promised = true;  // if not, it also waits for unpromised work
 };
 
 class OutstandingWork {
  public:
-  // A sentence is taken; begun; done.
+  // A sentence is accepted; started; done.
   void Take(const WaitingSentence& sentence);
   void Begin(const WaitingSentence& sentence);
   void Finish(const WaitingSentence& sentence);
-  // Taken, and never begun.
+  // Accepted, and never started.
   void Drop(const WaitingSentence& sentence);
   // The remaining work of the sentences in a batch, which are given up at `end`
   // at the latest.
@@ -77,14 +77,14 @@ class OutstandingWork {
 
   // The caller's accepted and unfinished work, in tokens.
   int64_t TokensOf(const std::string& caller) const;
-  // Of all callers; running sentences count in full.
+  // Work of all callers; running sentences count in full.
   double work() const { return waiting_work_ + running_work_; }
   bool empty() const { return callers_.empty(); }
 
   Waits WaitsOf(const Demand& demand) const;
 
-  // At this pace. A promise that holds at this pace must also hold if
-  // everything takes `margin` times as long.
+  // The estimate at this pace. A promise that holds at this pace must also hold
+  // if everything takes `margin` times as long.
   SchedulabilityEstimate Estimate(const Demand& demand, SteadyTime now,
                                   const Pace& pace, double margin) const;
 
@@ -95,7 +95,7 @@ class OutstandingWork {
   struct Waiting {
     int64_t sentences = 0;
     double work = 0;
-    double longest = 0;  // rounds, of those that ever waited together
+    double longest = 0;  // maximum rounds since it was last empty
   };
   struct Left {
     double work = 0;
@@ -107,7 +107,7 @@ class OutstandingWork {
   static Key KeyOf(const WaitingSentence& sentence);
   void RemoveWaiting(const WaitingSentence& sentence);
   void Add(const std::string& caller, int64_t tokens);
-  // Those that run.
+  // The running work.
   Backlog Running(SteadyTime now, const Pace& pace) const;
 
   double waiting_work_ = 0;

@@ -5,7 +5,7 @@
 namespace gshard {
 namespace {
 
-constexpr double kForget = 0.99;  // of a round, with each that follows
+constexpr double kForget = 0.99;  // decay of a round's weight per round
 
 }  // namespace
 
@@ -22,12 +22,13 @@ void ServiceTimes::ObserveRound(int64_t rows, double seconds) {
 double ServiceTimes::RoundSeconds(double rows) const {
   if (w_ == 0) return 0;
   const double mean_x = x_ / w_, mean_y = y_ / w_;
-  // Rounds of one size say nothing of others, which then count as alike.
+  // Rounds of a single size say nothing about others, which then count the
+  // same.
   const double variance = xx_ / w_ - mean_x * mean_x;
   double slope = 0;
   if (variance > 1e-3 * mean_x * mean_x) {
     slope = std::max(0.0, (xy_ / w_ - mean_x * mean_y) / variance);
-    slope = std::min(slope, mean_y / mean_x);  // a is not below 0
+    slope = std::min(slope, mean_y / mean_x);  // keeps a >= 0
   }
   return std::max(0.0, mean_y + slope * (rows - mean_x));
 }

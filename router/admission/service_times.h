@@ -1,9 +1,9 @@
 // ServiceTimes: the recently measured duration of batches, and estimates for
 // queued sentences. Pure: times are passed in.
 //
-// The seconds of a round (who joins is encoded, all are decoded by a token) are
-// taken as a + b rows, fitted to the last hundred rounds or so. Work is in
-// rounds of a row (SentenceCost::work).
+// The seconds of a round (joining sentences are encoded, all are decoded by a
+// token) are modelled as a + b rows, fitted to about the last hundred rounds.
+// Work is in rounds of a row (SentenceCost::work).
 
 #ifndef ROUTER_ADMISSION_SERVICE_TIMES_H_
 #define ROUTER_ADMISSION_SERVICE_TIMES_H_
@@ -21,7 +21,7 @@ struct Pace {
   double Seconds(double work, double rounds) const {
     return work * work_seconds + rounds * round_seconds;
   }
-  // So many times as long.
+  // The pace slowed down by `factor`.
   Pace Times(double factor) const {
     return {factor * work_seconds, factor * round_seconds};
   }
@@ -29,18 +29,18 @@ struct Pace {
 
 class ServiceTimes {
  public:
-  // A round of a batch with so many hypotheses. REQUIRES: rows > 0.
+  // A round of a batch with `rows` hypotheses. REQUIRES: rows > 0.
   void ObserveRound(int64_t rows, double seconds);
 
-  // 0 before the first measurement: nobody is refused on unknown times.
+  // 0 before the first measurement: no one is refused on unknown times.
   double RoundSeconds(double rows) const;
 
-  // For `batches` batches of at most `max_rows` rows each when there are `rows`
-  // in all, queued ones included. A queued sentence waits at most until the
-  // work before it has filled all rows, and then takes its own time.
+  // The pace of `batches` batches of at most `max_rows` rows each if there are
+  // `rows` in total, including queued ones. A queued sentence waits at most
+  // until the work before it has filled all rows, and then takes its own time.
   Pace PaceOf(double rows, double max_rows, double batches) const;
 
-  // Seconds until so much work is done, when `rows` share it.
+  // Seconds until `work` is done, if `rows` share it.
   double Seconds(double work, double rows, double max_rows,
                  double batches) const;
 

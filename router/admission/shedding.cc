@@ -7,7 +7,7 @@ namespace gshard {
 
 std::set<uint64_t> RequestsToShed(
     const std::vector<WaitingSentence>& sentences) {
-  // By age; requests are numbered as they come.
+  // By age; ids increase with arrival.
   std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>> requests;
   for (const WaitingSentence& sentence : sentences) {
     requests.emplace(sentence.arrival, sentence.request);

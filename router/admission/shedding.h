@@ -11,10 +11,10 @@
 
 namespace gshard {
 
-// The requests to refuse, of those that `sentences` belong to: the newer half,
-// or the only one. A request is answered as a whole, so all of its sentences
-// are dropped. The others need about half the room, so a batch of n requests
-// fits after log2(n) rounds.
+// The requests to refuse among those of `sentences`: the newer half, or the
+// only one. A request is answered as a whole, so all of its sentences are
+// dropped. The others need about half the room, so a batch of n requests fits
+// after log2(n) rounds.
 std::set<uint64_t> RequestsToShed(
     const std::vector<WaitingSentence>& sentences);
 

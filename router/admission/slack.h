@@ -1,6 +1,6 @@
 // Slack: whether a sentence may overtake others with earlier deadlines.
 //
-// Turns are fair (fair_queue.h) as long as all promises hold; when one would
+// Turns are fair (fair_queue.h) as long as all promises hold; if one would
 // break, the earliest deadline goes first.
 
 #ifndef ROUTER_ADMISSION_SLACK_H_
@@ -40,7 +40,7 @@ class Slack {
 
   double work_seconds_ = 0;
   double spent_ = 0;
-  // A deadline, and the least that those due until then have.
+  // A deadline, and the least slack of those due until then.
   std::vector<std::pair<SteadyTime, double>> least_;
 };
 

@@ -15,14 +15,14 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// In which workers have done some of what fills their queues.
+// Time in which workers complete some of their queued calls.
 constexpr std::chrono::milliseconds kFullDelay{100};
 
 double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Of one who may come again.
+// An error with a retry delay.
 absl::Status Refusal(const absl::Status& status) {
   return RetryDelay(status).has_value() ? status
                                         : WithRetryDelay(status, kFullDelay);
@@ -70,7 +70,8 @@ void BatchLane::Join(std::vector<JoiningItem> joining, const BatchRun& run,
   for (const JoiningItem& item : joining) {
     sentences.push_back({.id = item.id, .sentence = item.sentence});
     metrics_.queue_seconds.Observe(
-        std::chrono::duration<double>(start - item.waiting.arrival).count());
+        std::chrono::duration<double>(start - item.waiting.arrival).count(),
+        item.trace_id);
   }
   if (batch_ == nullptr) batch_ = model_->NewBatch(limits_.max_positions);
   const absl::Status status = batch_->Join(sentences, run);

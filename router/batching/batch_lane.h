@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "router/admission/join_rule.h"
 #include "router/metrics/router_metrics.h"
 #include "router/models/translation_model.h"
@@ -23,34 +24,35 @@
 
 namespace gshard {
 
-// A joining sentence, which is used until Round() returns.
+// A joining sentence; must stay valid until Round() returns.
 struct JoiningItem {
   uint64_t id = 0;
   WaitingSentence waiting;
   const SourceSentence* sentence = nullptr;
+  absl::string_view trace_id;  // of its request's trace, if that is sampled
 };
 
 // The outcome of a sentence in the batch.
 struct RoundOutcome {
   WaitingSentence waiting;
   absl::StatusOr<Hypotheses> result = Hypotheses();
-  int64_t rounds = 0;   // that it took, if translated
+  int64_t rounds = 0;   // rounds taken, if translated
   double row_cost = 1;  // FinishedSentence's
-  bool joined = true;   // false if it could not
-  bool again = false;   // to be queued again, from its beginning
+  bool joined = true;   // false if joining failed
+  bool again = false;   // to be queued again, from the start
 };
 
-// For whom a round works.
+// Traces of a round.
 struct RoundTraces {
-  std::vector<OpenSpan> encode;      // of requests with sentences that join
+  std::vector<OpenSpan> encode;      // of requests with joining sentences
   std::vector<TraceContext> decode;  // of all
 };
 
 struct RoundResult {
   std::vector<RoundOutcome> outcomes;
-  // When the step began, behind whoever has joined.
+  // When the step began, after joining.
   std::chrono::steady_clock::time_point step_start;
-  int64_t rows = 0;  // that were decoded; 0: none, or not with success
+  int64_t rows = 0;  // decoded rows; 0: none, or an error
   double seconds = 0;
 };
 
@@ -61,7 +63,7 @@ class BatchLane {
 
   // Removes the sentences `leaving`, adds `joining` and makes a step. Returns
   // those that have left the batch, except `leaving`. If workers have no room
-  // for their rows some are refused, and the others are to be queued again.
+  // for their rows, some are refused, and the others must be queued again.
   RoundResult Round(const std::vector<uint64_t>& leaving,
                     std::vector<JoiningItem> joining, const BatchRun& run,
                     RoundTraces traces = {});
@@ -81,7 +83,7 @@ class BatchLane {
   static void Fail(std::vector<WaitingSentence> sentences,
                    const absl::Status& status, bool joined,
                    RoundResult& result);
-  // Ends a sentence's stay.
+  // Removes a sentence from the lane.
   WaitingSentence Remove(uint64_t id);
 
   const std::shared_ptr<TranslationModel> model_;

@@ -11,7 +11,7 @@ namespace gshard {
 
 using Clock = std::chrono::steady_clock;
 
-// Memory that is kept for the next batch is the system's again after this.
+// After this time memory cached for the next batch is returned to the system.
 constexpr std::chrono::seconds kIdle{1};
 
 // `id` and `call` do not change; the rest is guarded by Batcher::mutex_, and
@@ -23,20 +23,20 @@ struct Batcher::Request {
   size_t missing = 0;
   bool promised = false;  // an answer in time, by Admission
   OpenSpan queue, decode;
-  int64_t steps = 0;   // of the sentence that takes most
+  int64_t steps = 0;   // maximum over its sentences
   int64_t tokens = 0;  // of the best translations
 };
 
-// What a lane is to do next.
+// The next work of a lane.
 struct Batcher::Round {
   std::vector<uint64_t> leaving;
   std::vector<JoiningItem> joining;
-  Requests keep;   // the sentences of those who join
-  Requests begun;  // of these, those that have had none in a batch
+  Requests keep;   // keeps joining sentences alive
+  Requests begun;  // of these, those without a sentence in a batch before
   Clock::time_point deadline;
   std::shared_ptr<Cancellation> stop;
   RoundTraces traces;
-  Requests hopeless;  // that have been ended
+  Requests hopeless;  // that were ended
 };
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
@@ -76,7 +76,7 @@ absl::Status Batcher::Check(const std::string& caller, uint64_t flow,
                          .costs = std::vector(sentences, cost),
                          .now = Clock::now(),
                          .deadline = deadline});
-  // Whose size is at fault is told it as it is.
+  // A request that is too large gets the error unchanged.
   if (decision.status.ok() || decision.verdict == Verdict::kTooLarge) {
     return absl::OkStatus();
   }
@@ -236,7 +236,7 @@ void Batcher::RunThread() {
         return stopping_ || !models.empty();
       };
       while (!changed_.WaitFor(lock, kIdle, called)) {
-        // Nobody runs a batch: what is kept for tensors can go.
+        // No batch is running: free cached tensor memory.
         if (running_.empty()) {
           lock.Unlock();
           TrimBufferCache();
@@ -247,14 +247,14 @@ void Batcher::RunThread() {
       }
       if (models.empty()) return;
     }
-    // A model's turn is a step: none waits for another's sentences.
+    // Models alternate by step: none waits for another's sentences.
     for (std::shared_ptr<TranslationModel>& model : models) {
       std::unique_ptr<BatchLane>& lane = lanes[model.get()];
       if (lane == nullptr) {
         lane = std::make_unique<BatchLane>(model, options_.batch, metrics_);
       }
       RunRound(*lane);
-      // Whoever removes the model waits for this.
+      // Removal of the model waits for this.
       if (lane->sentences().empty()) lanes.erase(model.get());
       model = nullptr;
     }
@@ -308,7 +308,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
     work_left += waiting.cost.WorkLeft(waiting.rounds);
     round.deadline = std::max(round.deadline, request.call.deadline);
     running.requests.push_back(request.id);
-    // Sentences of a request mostly stand together.
+    // Sentences of a request are mostly adjacent.
     const TraceContext& trace = request.decode.context();
     if (traces.empty() || traces.back() != trace) traces.push_back(trace);
   };
@@ -336,7 +336,10 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
     stays(*request, waiting);
     const SourceSentence* const sentence =
         &request->call.sentences[waiting.sentence];
-    round.joining.push_back({++last_id_, std::move(waiting), sentence});
+    round.joining.push_back({.id = ++last_id_,
+                             .waiting = std::move(waiting),
+                             .sentence = sentence,
+                             .trace_id = request->call.trace.sampled_id()});
     round.keep.push_back(std::move(request));
   }
   admission_.Progress(&lane, work_left, round.deadline);
@@ -359,7 +362,7 @@ void Batcher::Settle(BatchLane& lane, RoundResult result,
   std::vector<std::pair<std::shared_ptr<Request>, absl::Status>> ended;
   {
     MutexLock lock(mutex_);
-    // Whoever has ended is not touched any more.
+    // Ended requests are not touched any more.
     for (const std::shared_ptr<Request>& request : begun) {
       if (!requests_.contains(request->id)) continue;
       request->decode.StartAt(result.step_start);

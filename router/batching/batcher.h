@@ -3,13 +3,13 @@
 // batch of their model between any two decoding steps (join_rule.h), and leave
 // it when they are translated.
 //
-// A request ends once, by an answer or an error: all of its sentences are
+// A request ends once, with an answer or an error: all of its sentences are
 // translated, its deadline passes, it is cancelled, or a batch with some of its
-// sentences fails; if it fails because workers have no room for its rows, only
-// its newer requests are refused. From then on it is not in the queue, its
-// sentences leave the batch before the next step, and a step without any live
-// request is stopped. A request that can no longer meet its deadline ends when
-// its turn comes.
+// sentences fails; if a batch fails because workers have no room for its rows,
+// only its newer requests are refused. From then on the request is not in the
+// queue, its sentences leave the batch before the next step, and a step without
+// any live request is stopped. A request that can no longer meet its deadline
+// ends when its turn comes.
 
 #ifndef ROUTER_BATCHING_BATCHER_H_
 #define ROUTER_BATCHING_BATCHER_H_
@@ -38,15 +38,14 @@
 namespace gshard {
 
 struct BatcherOptions {
-  // Batches that are translated at the same time; each takes one thread. At
-  // least 1.
+  // Number of concurrent batches; each takes one thread. At least 1.
   int threads = 1;
 
   AdmissionLimits admission = {};
   BatchLimits batch = {};  // of each batch
 
-  // Of each request: a span "queue", until the first of its sentences joins a
-  // batch, "encode" where some join, and "decode", from its first step to its
+  // Records spans per request: "queue", until the first of its sentences joins
+  // a batch, "encode" where some join, and "decode", from its first step to its
   // end.
   Tracer tracer = {};
 };
@@ -61,8 +60,8 @@ struct TranslationRequest {
   std::string caller = {};
   uint64_t flow = 0;
 
-  // Called once, on any thread but not inside of Add(): one element for each
-  // sentence, or why there are none.
+  // Called once, on any thread but not inside Add(): with one element per
+  // sentence, or an error.
   std::function<void(absl::StatusOr<std::vector<Hypotheses>>)> done;
 };
 
@@ -70,15 +69,15 @@ struct TranslationRequest {
 class Batcher {
  public:
   explicit Batcher(const BatcherOptions& options, RouterMetrics metrics = {});
-  // Finishes without waiting.
+  // Calls Finish() without waiting.
   ~Batcher();
 
   Batcher(const Batcher&) = delete;
   Batcher& operator=(const Batcher&) = delete;
 
-  // Returns the request's number. Errors, `done` is then not called:
-  // ResourceExhausted, with a RetryDelay if it may be tried again, as Admission
-  // decides; Unavailable after Finish().
+  // Returns the request's id. Errors, in which case `done` is not called:
+  // ResourceExhausted, with a RetryDelay if a retry may help, as decided by
+  // Admission; Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(TranslationRequest request);
 
   // OK unless Add() would now refuse a request of this many sentences even if
@@ -89,13 +88,13 @@ class Batcher {
 
   const Tracer& tracer() const { return options_.tracer; }
 
-  // Whether any of the caller's sentences waits or runs.
+  // Whether any of the caller's sentences is waiting or running.
   bool HasWorkOf(const std::string& caller) const;
 
-  // A number for TranslationRequest::flow that nobody else has.
+  // A unique id for TranslationRequest::flow.
   uint64_t NewFlow();
 
-  // Ends a request with CANCELLED, unless it is over.
+  // Ends a request with CANCELLED, unless it has ended.
   void Cancel(uint64_t id);
 
   // Refuses further requests and returns when the accepted ones have ended;
@@ -105,7 +104,7 @@ class Batcher {
   int64_t queued_sentences() const;
   int64_t queued_tokens() const;
   int64_t running_sentences() const;
-  int64_t requests() const;  // that are not over
+  int64_t requests() const;  // unfinished
 
  private:
   struct Request;
@@ -113,31 +112,31 @@ class Batcher {
   using Requests = std::vector<std::shared_ptr<Request>>;
   using Lanes = std::map<TranslationModel*, std::unique_ptr<BatchLane>>;
 
-  // What a lane is doing.
+  // Work of a lane.
   struct Running {
-    std::vector<uint64_t> requests;  // of its sentences, one for each
+    std::vector<uint64_t> requests;  // per sentence
     std::shared_ptr<Cancellation> stop;
   };
 
   void RunThread();
   void RunTimer();
-  // Models with somebody who waits or runs in `lanes`.
+  // Models with sentences waiting, or running in `lanes`.
   std::vector<std::shared_ptr<TranslationModel>> ActiveModels(
       const Lanes& lanes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunRound(BatchLane& lane);
   Round PlanRound(BatchLane& lane);
-  // The sentences that join now. Requests that can no longer meet their
-  // deadlines are ended instead.
+  // The sentences that join now. Ends requests that can no longer meet their
+  // deadlines instead.
   std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
                                              Requests& hopeless)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // `begun` had no sentence in a batch before.
+  // `begun`: requests without a sentence in a batch before.
   void Settle(BatchLane& lane, RoundResult result, const Requests& begun);
-  // Ends a request; false if it was over.
+  // Ends a request; false if it had ended.
   bool End(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends one whose deadline passes.
+  // Ends a request whose deadline has passed.
   void Expire(Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tell the outcome. Not under mutex_.
+  // Report the outcome. Not under mutex_.
   void TellExpired(const Requests& expired) ABSL_LOCKS_EXCLUDED(mutex_);
   static void Tell(Request& request, const absl::Status& error);
   void UpdateGauges() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -149,7 +148,7 @@ class Batcher {
   CondVar changed_;  // queues, stopping
   CondVar timer_;    // deadlines, stopping
   CondVar over_;     // requests have ended
-  // Of requests, flows and sentences.
+  // Last id of requests, flows and sentences.
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, std::shared_ptr<Request>> requests_
       ABSL_GUARDED_BY(mutex_);

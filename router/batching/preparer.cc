@@ -16,11 +16,11 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Of a core that a batch wants all of: text of many requests, most of which may
-// be refused, holds up nobody's translation.
+// Share of a core that a batch also wants: text of many requests, most of which
+// may be refused, must not delay translations.
 constexpr int64_t kPercentOfCore = 25;
 
-// All that may wait is prepared in less, unless the machine is busy.
+// Everything queued is prepared in less time, unless the machine is busy.
 constexpr std::chrono::milliseconds kRetryDelay{1'000};
 
 absl::Status TooLate() {
@@ -45,7 +45,7 @@ Preparer::~Preparer() {
   Finish(std::chrono::milliseconds(0));
   {
     MutexLock lock(mutex_);
-    // Other threads may be giving some up.
+    // Other threads may be in GiveUp().
     over_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return entries_.empty();
     });
@@ -156,7 +156,7 @@ void Preparer::RunThread() {
     changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopping_ || !queue_.empty();
     });
-    // A part is short, so those whose deadlines pass need no other thread.
+    // Parts are short, so expired tasks need no separate thread.
     const Entries expired = TakeExpired();
     if (!expired.empty()) {
       lock.Unlock();

@@ -1,13 +1,12 @@
-// Preparer: the threads that turn requests into tokens, and the requests that
-// wait for them. gRPC's threads must not do it, since they also serve health
-// checks and heartbeats. The threads have a higher nice value
-// (thread_priority.h).
+// Preparer: the threads that tokenize requests, and the queue of requests.
+// gRPC's threads must not do it, since they also serve health checks and
+// heartbeats. The threads have a higher nice value (thread_priority.h).
 //
-// A request is prepared one sentence at a time. Turns are fair by bytes, as
-// those of the batch are by work (fair_queue.h): after each sentence a caller
-// with much text yields to one with little. The total is bounded in bytes, of
-// which a caller with requests here may have twice what it leaves free, so that
-// there is always room for another caller.
+// A request is prepared one sentence at a time. Turns are fair by bytes, as in
+// the batch by work (fair_queue.h): after each sentence a caller with much text
+// yields to one with little. The total is bounded in bytes, of which a caller
+// with requests here may have twice what it leaves free, so that there is
+// always room for another caller.
 
 #ifndef ROUTER_BATCHING_PREPARER_H_
 #define ROUTER_BATCHING_PREPARER_H_
@@ -35,8 +34,8 @@ namespace gshard {
 struct PreparerLimits {
   int threads = 1;
 
-  // Of encoded requests that wait or are being prepared. One request may always
-  // have all of it.
+  // Maximum bytes of encoded requests that wait or are being prepared. One
+  // request may always have all of it.
   int64_t max_bytes = int64_t{16} << 20;
 };
 
@@ -44,7 +43,7 @@ struct PreparerLimits {
 class Preparer {
  public:
   struct Task {
-    std::string caller;  // for fair turns and shares, as FairQueue has them
+    std::string caller;  // for fair turns and shares, as in FairQueue
     uint64_t flow = 0;
     int64_t bytes = 1;  // of the request, at least 1
     std::chrono::steady_clock::time_point deadline;
@@ -53,30 +52,30 @@ class Preparer {
     // Prepares the next sentence; returns the bytes of the one after it, 0 if
     // there is none. Called by one thread at a time.
     std::function<int64_t()> prepare_next;
-    // Called once, on any thread but not inside Add(), if sentences will remain
+    // Called once, on any thread but not inside Add(), if sentences remain
     // unprepared: DeadlineExceeded, Cancelled (inside Cancel() unless a
     // sentence is being prepared), Unavailable.
     std::function<void(const absl::Status&)> give_up;
   };
 
   explicit Preparer(const PreparerLimits& limits, RouterMetrics metrics = {});
-  // Finishes without waiting.
+  // Calls Finish() without waiting.
   ~Preparer();
 
   Preparer(const Preparer&) = delete;
   Preparer& operator=(const Preparer&) = delete;
 
-  // Returns the task's number. Errors, nothing of the task is then called:
+  // Returns the task's id. Errors, in which case no callback is called:
   // ResourceExhausted, with a RetryDelay, if there is no room for it;
   // Unavailable after Finish().
   absl::StatusOr<uint64_t> Add(Task task);
 
-  // Gives a task up, unless it is over: at once, or after the sentence being
+  // Gives up a task, unless it has ended: at once, or after the sentence being
   // prepared.
   void Cancel(uint64_t id);
 
-  // Refuses further tasks and returns when all are over or `grace` has passed;
-  // tasks still queued then are given up.
+  // Refuses further tasks and returns when all have ended or `grace` has
+  // passed; tasks still queued then are given up.
   void Finish(std::chrono::milliseconds grace);
 
  private:
@@ -84,18 +83,18 @@ class Preparer {
     uint64_t id = 0;
     Task task;
     bool running = false;  // or being given up
-    absl::Status end;      // an error: given up after the part that runs
+    absl::Status end;      // an error: give up after the running part
   };
   using Entries = std::vector<std::shared_ptr<Entry>>;
 
   void RunThread();
   void Wait(const Entry& entry, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes the task out of the queue, for GiveUp(); or marks it, and returns
+  // Removes the task from the queue, for GiveUp(); or marks it, and returns
   // false, while it runs.
   bool End(Entry& entry, const absl::Status& why)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Tells it, and forgets it then: Finish() waits for both.
+  // Notifies the task, then deletes it: Finish() waits for both.
   void GiveUp(const Entry& entry, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Remove(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -111,7 +110,7 @@ class Preparer {
   std::map<uint64_t, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mutex_);
   std::set<std::pair<std::chrono::steady_clock::time_point, uint64_t>>
       deadlines_ ABSL_GUARDED_BY(mutex_);    // of entries_ without `end`
-  FairQueue queue_ ABSL_GUARDED_BY(mutex_);  // of those that do not run
+  FairQueue queue_ ABSL_GUARDED_BY(mutex_);  // of tasks that are not running
   // Bytes; none is 0.
   std::map<std::string, int64_t> callers_ ABSL_GUARDED_BY(mutex_);
   int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;

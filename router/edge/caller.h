@@ -11,12 +11,12 @@
 
 namespace gshard {
 
-// The address of gRPC's name for a peer, without its port: each connection of
-// a host has another. "ipv4:10.0.0.7:4711" -> "ipv4:10.0.0.7".
+// The address in gRPC's name of a peer, without its port, which differs per
+// connection: "ipv4:10.0.0.7:4711" -> "ipv4:10.0.0.7".
 std::string AddressOf(absl::string_view peer);
 
-// The peer's authenticated identity if it has one, else its address. Never to
-// be logged or made a label.
+// The peer's authenticated identity if it has one, else its address. Never log
+// it or use it as a label.
 std::string CallerOf(const grpc::ServerContextBase& context);
 
 }  // namespace gshard

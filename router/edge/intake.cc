@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a refusal is held back of the delay that it tells.
+// How much of its retry delay a refusal is delayed.
 constexpr std::chrono::milliseconds kMaxHold{100};
 constexpr int64_t kBytesPerMs = int64_t{10} << 10;  // of the request
 
@@ -23,8 +23,8 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The preparer knows the deadline of the call or stream that brought a request;
-// the request's own may be earlier.
+// The preparer checks the deadline of the call or stream that brought a
+// request; the request's own may be earlier.
 absl::Status CheckTime(Clock::time_point deadline) {
   if (Clock::now() < deadline) return absl::OkStatus();
   return absl::DeadlineExceededError("the request was not prepared in time");
@@ -92,7 +92,7 @@ int64_t Intake::Prepare(const std::shared_ptr<Job>& job) {
     job->span.End();
     status = Queue(job);
   }
-  // Otherwise the batcher ends it, or has already.
+  // Otherwise the batcher ends it, or has done so.
   if (!status.ok()) Refuse(job, status);
   return 0;
 }
@@ -149,11 +149,11 @@ absl::Status Intake::Queue(const std::shared_ptr<Job>& job) {
                      .done = [this, job, answer = std::move(answer)](
                                  const auto& results) mutable {
                        auto response = Answer(answer, results);
-                       // Whoever removes the model waits for this.
+                       // Removal of the model waits for this.
                        answer.model = nullptr;
                        job->request.done(std::move(response));
                      }}));
-  // The request may be over, and whoever brought it gone.
+  // The request may have ended, and its caller be gone.
   stop->OnCancel([batcher = batcher_, id] { batcher->Cancel(id); });
   return absl::OkStatus();
 }

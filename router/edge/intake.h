@@ -3,10 +3,10 @@
 // thread is not used. A request that the batcher would refuse however short its
 // sentences are is not tokenized.
 //
-// The refusal of a large request of a caller with work in the batcher is held
-// back for part of the retry delay, at most a tenth of a second: otherwise a
-// caller that ignores the delay would cost more time by refused requests than
-// by accepted ones.
+// The refusal of a large request of a caller with work in the batcher is
+// delayed by a part of the retry delay, at most a tenth of a second: otherwise
+// a caller that ignores the delay would cost more by refused requests than by
+// accepted ones.
 
 #ifndef ROUTER_EDGE_INTAKE_H_
 #define ROUTER_EDGE_INTAKE_H_
@@ -34,7 +34,7 @@
 
 namespace gshard {
 
-// What a message asks for.
+// The content of a message.
 struct ParsedRequest {
   v1::TranslateRequest request;
   std::chrono::steady_clock::time_point deadline;
@@ -42,8 +42,8 @@ struct ParsedRequest {
 
 struct IncomingRequest {
   grpc::ByteBuffer bytes;
-  Caller user;         // who may use the model
-  std::string caller;  // of FairQueue, as the flow; 0: a flow of its own
+  Caller user;         // for the right to use the model
+  std::string caller;  // for FairQueue, like flow; 0: a flow of its own
   uint64_t flow = 0;
   TraceContext trace = {};
   std::chrono::steady_clock::time_point deadline;
@@ -63,15 +63,15 @@ class Intake {
   Intake(const ModelTable* models, Preparer* preparer, Batcher* batcher,
          RouterMetrics metrics);
 
-  // Returns at once. Errors, `done` is then not called: ResourceExhausted if it
-  // is too large. `done` gets those of parse(), TranslationDraft, Preparer,
-  // Batcher and MakeAnswer().
+  // Returns at once. Errors, in which case `done` is not called:
+  // ResourceExhausted if it is too large. `done` gets those of parse(),
+  // TranslationDraft, Preparer, Batcher and MakeAnswer().
   absl::Status Take(IncomingRequest request);
 
  private:
   struct Job;
 
-  // A part of it, as Preparer::Task::prepare_next.
+  // Prepares a part of it, as Preparer::Task::prepare_next.
   int64_t Prepare(const std::shared_ptr<Job>& job);
   absl::Status PrepareNext(Job& job);
   // Ends it with an error, soon.

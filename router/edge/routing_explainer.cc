@@ -48,7 +48,7 @@ absl::StatusOr<v1::ExplainRoutingResponse> ExplainNow(
     return absl::InvalidArgumentError(
         "sentence: expected no target_prefix and no keep");
   }
-  // Checked as a translation is, the target as what that begins with.
+  // Checked like a translation, with the target as its prefix.
   v1::TranslateRequest translation;
   translation.set_model(request.model());
   *translation.add_sentences() = sentence;

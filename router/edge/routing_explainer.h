@@ -30,7 +30,7 @@ class RoutingExplainer {
 
   struct Call {
     grpc::ByteBuffer request;  // an ExplainRoutingRequest
-    Caller user;               // whose right to the model is asked
+    Caller user;               // whose right to the model is checked
     std::chrono::steady_clock::time_point deadline;
     TraceContext trace = {};             // for logs and workers; may be empty
     std::shared_ptr<Cancellation> stop;  // set: nobody waits any more
@@ -39,10 +39,10 @@ class RoutingExplainer {
 
   // `models` is not owned. Calls are refused unless `enabled`.
   RoutingExplainer(const ModelTable* models, bool enabled);
-  // Stops the call that runs.
+  // Stops the running call.
   ~RoutingExplainer();
 
-  // Errors as translation.proto says; Cancelled soon after call.stop is set.
+  // Errors: see translation.proto; Cancelled soon after call.stop is set.
   void Explain(Call call);
 
  private:

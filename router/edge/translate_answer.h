@@ -1,4 +1,4 @@
-// From hypotheses to the answer on the wire.
+// Converts hypotheses to the response message.
 
 #ifndef ROUTER_EDGE_TRANSLATE_ANSWER_H_
 #define ROUTER_EDGE_TRANSLATE_ANSWER_H_
@@ -12,17 +12,17 @@
 
 namespace gshard {
 
-// What an answer says of its request. Cheap to copy.
+// Properties of the request that the answer reports. Cheap to copy.
 struct AnswerContext {
   explicit AnswerContext(const PreparedTranslation& prepared);
 
   std::shared_ptr<TranslationModel> model;
-  // Of each sentence.
+  // Per sentence.
   std::vector<int32_t> source_tokens, unknown_tokens, phrases;
   bool require_full = false;
 };
 
-// results[i] are sentence i's. Errors: those of TranslationModel::Decode;
+// results[i] belongs to sentence i. Errors: those of TranslationModel::Decode;
 // Unavailable if choices were lost and the request requires all experts.
 absl::StatusOr<v1::TranslateResponse> MakeAnswer(
     const AnswerContext& context, const std::vector<Hypotheses>& results);

@@ -36,8 +36,8 @@ absl::Status NotUtf8(absl::string_view field, absl::string_view text) {
       field, ": expected UTF-8, byte ", FirstMalformedByte(text), " is not"));
 }
 
-// Calls visit(number, bytes) for the fields that have a length, until it
-// returns an error or the bytes end or are malformed.
+// Calls visit(number, bytes) for length-delimited fields, until it returns an
+// error or the bytes end or are malformed.
 template <typename Visit>
 absl::Status VisitFields(absl::string_view message, const Visit& visit) {
   CodedInputStream input(reinterpret_cast<const uint8_t*>(message.data()),
@@ -59,10 +59,10 @@ absl::Status VisitFields(absl::string_view message, const Visit& visit) {
   return absl::OkStatus();
 }
 
-// A text field of a message, and the number that it has there.
+// Text fields of a message, with their numbers.
 using TextFields = std::vector<std::pair<int, absl::string_view>>;
 
-// OK if those fields of an encoded message are UTF-8.
+// OK if these fields of an encoded message are UTF-8.
 absl::Status CheckTexts(absl::string_view message, const std::string& where,
                         const TextFields& fields) {
   return VisitFields(message, [&](int number, const std::string& bytes) {
@@ -103,15 +103,15 @@ absl::Status CheckTexts(absl::string_view request) {
   });
 }
 
-// What is shorter has no more than so many fields, and no other request that is
-// valid.
+// Maximum number of fields of a request; a message with fewer bytes cannot have
+// more.
 constexpr size_t kManyBytes = 65536;
 constexpr int64_t kMaxFields = kManyBytes;
 
-// OK if the encoded message and those in it have no more fields than `left`,
-// which it takes off: parsed, tiny ones take many times their bytes and time,
-// unknown ones as well. A group counts as what it has. What is malformed is the
-// parser's to refuse, which reads no further either.
+// OK if the encoded message, including nested ones, has at most `left` fields,
+// which it decrements: parsed, tiny fields, even unknown ones, take many times
+// their bytes and time. A group counts as its content. Malformed data is left
+// to the parser, which stops at the same place.
 absl::Status CountFields(absl::string_view message,
                          const google::protobuf::Descriptor& type,
                          int64_t& left) {
@@ -144,7 +144,7 @@ absl::Status CountFields(absl::string_view message,
   return absl::OkStatus();
 }
 
-// An error that begins with a field of sentence i, or of the options.
+// Prefixes an error with a field of sentence i, or of the options.
 absl::Status InSentence(int i, const absl::Status& status) {
   if (status.ok() || absl::StartsWith(status.message(), "options.")) {
     return status;
@@ -153,7 +153,7 @@ absl::Status InSentence(int i, const absl::Status& status) {
                       absl::StrCat("sentences[", i, "].", status.message()));
 }
 
-// Calls visit(bytes) for all of a buffer.
+// Calls visit(bytes) with the whole content of a buffer.
 template <typename Visit>
 absl::Status VisitBytes(const grpc::ByteBuffer& buffer, const Visit& visit) {
   grpc::Slice slice;
@@ -162,8 +162,8 @@ absl::Status VisitBytes(const grpc::ByteBuffer& buffer, const Visit& visit) {
                                  slice.size()));
 }
 
-// Parses a message. check_texts(bytes) says which text is not UTF-8 if that is
-// why it cannot.
+// Parses a message. If that fails, check_texts(bytes) says which text is not
+// UTF-8.
 template <typename Message, typename CheckTexts>
 absl::StatusOr<Message> Parse(grpc::ByteBuffer buffer,
                               const CheckTexts& check_texts) {

@@ -26,7 +26,7 @@ inline constexpr int64_t kMinSourceTokens = 3;  // language, text and end
 // are not parsed, since tiny messages occupy many times their bytes.
 inline constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
-// A request that may be translated.
+// A request that is ready for translation.
 struct PreparedTranslation {
   std::shared_ptr<TranslationModel> model;
   std::vector<SourceSentence> sentences;
@@ -35,10 +35,10 @@ struct PreparedTranslation {
 // OK up to kMaxRequestBytes, else ResourceExhausted.
 absl::Status CheckRequestBytes(const grpc::ByteBuffer& buffer);
 
-// Parses a message. Protobuf refuses a text that is not UTF-8 without saying
-// which; this says of what is to be translated. Errors: InvalidArgument naming
-// the field; ResourceExhausted for more bytes, or more fields in all, unknown
-// ones included, than a valid request may have.
+// Parses a message. Protobuf refuses text that is not UTF-8 without naming the
+// field; this names it for fields to translate. Errors: InvalidArgument naming
+// the field; ResourceExhausted for more bytes, or more fields in total,
+// including unknown ones, than a valid request may have.
 absl::StatusOr<v1::TranslateRequest> ParseTranslateRequest(
     grpc::ByteBuffer buffer);
 absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
@@ -46,20 +46,20 @@ absl::StatusOr<v1::TranslateStreamRequest> ParseTranslateStreamRequest(
 absl::StatusOr<v1::ExplainRoutingRequest> ParseExplainRoutingRequest(
     grpc::ByteBuffer buffer);
 
-// The id of a message that is not parsed, if it is where all writers put it:
-// among the first fields; else 0. Takes no longer for longer messages.
+// The id of an unparsed message, if it is among the first fields, where all
+// writers put it; else 0. Takes constant time.
 uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer);
 
 // The error of a request that requires all experts while some have no worker:
-// Unavailable, with the delay after which to try again.
+// Unavailable, with a retry delay.
 absl::Status NotFull(const TranslationModel& model);
 
 // Prepares a request one sentence at a time: texts may be long, and other
 // requests wait for the thread.
 class TranslationDraft {
  public:
-  // Checks what is not a sentence's own. Errors, here and below, as
-  // translation.proto says: InvalidArgument naming the field, NotFound,
+  // Checks everything except sentences. Errors, here and below, as in
+  // translation.proto: InvalidArgument naming the field, NotFound,
   // PermissionDenied, ResourceExhausted, Unavailable.
   static absl::StatusOr<TranslationDraft> Begin(v1::TranslateRequest request,
                                                 const ModelAccess& models);
@@ -72,7 +72,7 @@ class TranslationDraft {
   // Bytes of the next sentence's texts; 0 if there is none.
   int64_t next_bytes() const;
 
-  // Checks and tokenizes it. REQUIRES: next_bytes() > 0.
+  // Checks and tokenizes the next sentence. REQUIRES: next_bytes() > 0.
   absl::Status PrepareNext();
 
   // REQUIRES: next_bytes() == 0.
@@ -88,7 +88,7 @@ class TranslationDraft {
   PreparedTranslation prepared_;
 };
 
-// All of it at once.
+// Prepares a whole request at once.
 absl::StatusOr<PreparedTranslation> PrepareTranslation(
     v1::TranslateRequest request, const ModelAccess& models);
 

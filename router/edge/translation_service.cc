@@ -28,8 +28,8 @@ absl::Status ShuttingDown() {
 
 }  // namespace
 
-// One call. gRPC tells it of the client's going and of its own end; the intake
-// tells it of the answer. Deletes itself.
+// One call. gRPC notifies it of cancellation and of its end; the intake
+// delivers the answer. Deletes itself.
 class TranslationService::TranslateCall final
     : public grpc::ServerUnaryReactor {
  public:
@@ -66,7 +66,7 @@ class TranslationService::TranslateCall final
                if (response.ok()) *response_ = SerializeRaw(*response);
                End(response.status());
              }});
-    // Otherwise the intake ends the call, or has already.
+    // Otherwise the intake ends the call, or has done so.
     if (!status.ok()) End(status);
   }
 
@@ -79,7 +79,7 @@ class TranslationService::TranslateCall final
   }
 
  private:
-  // The call may be gone when this returns.
+  // The call may be deleted when this returns.
   void End(const absl::Status& status) {
     metrics_.CountRequest(status.code(), SecondsSince(start_),
                           CallInfoOf(*context_).trace.sampled_id());
@@ -228,7 +228,7 @@ grpc::ServerUnaryReactor* TranslationService::ExplainRouting(
 void TranslationService::DrainStreams() {
   MutexLock lock(streams_->mutex);
   streams_->draining = true;
-  // None can go meanwhile: that takes the lock.
+  // None can be deleted meanwhile: that takes the lock.
   for (TranslationStream* const stream : streams_->live) {
     stream->End(ShuttingDown());
   }

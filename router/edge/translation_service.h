@@ -25,15 +25,15 @@
 namespace gshard {
 
 struct TranslationLimits {
-  // A call, or a request of a stream, may not take longer, whatever its
+  // Maximum duration of a call, or of a request of a stream, whatever its
   // deadline.
   std::chrono::milliseconds max_request_time{60'000};
 
   // See TranslationStreamOptions.
   int64_t max_stream_sentences = 256;
 
-  // Open streams per caller; more are RESOURCE_EXHAUSTED. An idle stream costs
-  // only one of the server's calls.
+  // Maximum open streams per caller; more are RESOURCE_EXHAUSTED. An idle
+  // stream costs only one of the server's calls.
   int64_t max_caller_streams = 256;
 
   PreparerLimits preparer = {};
@@ -68,27 +68,27 @@ class TranslationService final
   // do later ones.
   void DrainStreams();
 
-  // Drains the streams and finishes the batcher: takes no more requests, and
-  // returns when those accepted are over; those that are not after `grace` end
+  // Drains the streams and finishes the batcher: refuses new requests, and
+  // returns when accepted ones have ended; those still open after `grace` end
   // with UNAVAILABLE.
   void Finish(std::chrono::milliseconds grace);
 
-  // Calls that gRPC has not let go of yet.
+  // Number of calls that gRPC has not released yet.
   int live_calls() const { return *live_calls_; }
 
  private:
   class TranslateCall;
   class ExplainCall;
 
-  // Shared with them.
+  // Shared with the streams.
   struct Streams {
-    // Why another stream of the caller cannot begin; OK: it is counted.
+    // Why the caller cannot open another stream; OK: it is counted.
     absl::Status Admit(const std::string& caller, int64_t most);
     void Leave(const std::string& caller);
 
     Mutex mutex;
     std::set<TranslationStream*> live ABSL_GUARDED_BY(mutex);
-    // Those that were admitted.
+    // Number of admitted streams.
     std::map<std::string, int64_t> by_caller ABSL_GUARDED_BY(mutex);
     bool draining ABSL_GUARDED_BY(mutex) = false;
   };

@@ -82,8 +82,8 @@ void TranslationStream::Take(grpc::ByteBuffer bytes) {
   message->id = PeekStreamRequestId(bytes);
   {
     MutexLock lock(mutex_);
-    // The stream may be over, but for this read: nobody would hold it while
-    // the message is translated.
+    // The stream may have ended except for this read: nothing would keep it
+    // alive while the message is translated.
     if (stopping_) {
       reading_ = false;
       const auto end = GoOn();
@@ -193,7 +193,7 @@ std::optional<grpc::Status> TranslationStream::GoOn() {
     reading_ = true;
     StartRead(&incoming_);
   }
-  // A read that is under way when a stream is stopped ends by Finish().
+  // A pending read of a stopped stream is ended by Finish().
   if (!live_.empty() || writing_ || (!complete_ && !stopping_)) {
     return std::nullopt;
   }

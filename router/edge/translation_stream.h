@@ -34,10 +34,10 @@ struct TranslationStreamOptions {
   uint64_t flow = 0;         // of all its requests
 
   RouterMetrics metrics = {};
-  int64_t max_sentences = 256;  // that it owes; one message is always read
+  int64_t max_sentences = 256;  // outstanding; one message is always read
   std::chrono::milliseconds max_request_time{60'000};
 
-  // Called once, last, when the stream is over.
+  // Called once, last, when the stream has ended.
   std::function<void()> on_over = nullptr;
 };
 
@@ -47,7 +47,7 @@ class TranslationStream final
   TranslationStream(TranslationStreamOptions options,
                     grpc::CallbackServerContext* context);
 
-  // Begins to read. The stream may be gone when this returns.
+  // Starts reading. The stream may be deleted when this returns.
   void Start();
 
   // Stops reading, or does not start; ends with `status` when everything read
@@ -62,13 +62,13 @@ class TranslationStream final
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A request that is being translated. What is not constant is only touched
-  // by whoever parses or answers it.
+  // A request being translated. Non-constant fields are accessed only by its
+  // parser and its answer.
   struct Message {
     const Clock::time_point start = Clock::now();
     const std::shared_ptr<Cancellation> stop = std::make_shared<Cancellation>();
     uint64_t id = 0;
-    int64_t sentences = 0;   // that are owed for it; 0 while it is being read
+    int64_t sentences = 0;   // outstanding for it; 0 while it is being read
     bool malformed = false;  // ends the stream, and has no answer
   };
   struct Answer {
@@ -78,17 +78,17 @@ class TranslationStream final
 
   void Take(grpc::ByteBuffer bytes);
   absl::StatusOr<ParsedRequest> Parse(Message& message, grpc::ByteBuffer bytes);
-  // The message is read: another one may be.
+  // The message is parsed: another one may be read.
   void OnParsed(Message& message, int64_t sentences);
-  // The message's outcome, once.
+  // Delivers the message's outcome, once.
   void Reply(const std::shared_ptr<Message>& message,
              absl::StatusOr<v1::TranslateResponse> response);
-  // Ends the stream with an error, and what it is doing.
+  // Ends the stream and its work with an error.
   void Stop(const absl::Status& status);
-  // Continues after a change: reads, writes or ends. Returns what FinishWith()
-  // is to take once mutex_ is no longer held.
+  // Continues after a change: reads, writes or ends. Returns the argument for
+  // FinishWith(), to be called without mutex_.
   std::optional<grpc::Status> GoOn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: the stream goes on. `this` may be gone afterwards.
+  // Null: the stream continues. `this` may be deleted afterwards.
   void FinishWith(const std::optional<grpc::Status>& status);
 
   const TranslationStreamOptions options_;
@@ -99,7 +99,7 @@ class TranslationStream final
   grpc::ByteBuffer incoming_;
 
   Mutex mutex_;
-  // Until what was read is parsed.
+  // Until the message read is parsed.
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool complete_ ABSL_GUARDED_BY(mutex_) = false;  // the client has half-closed
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;  // reads no more
@@ -107,7 +107,7 @@ class TranslationStream final
   bool over_ ABSL_GUARDED_BY(mutex_) = false;      // Finish() has been called
   absl::Status status_ ABSL_GUARDED_BY(mutex_);    // why it ends
   int64_t owed_ ABSL_GUARDED_BY(mutex_) = 0;       // sentences
-  // Those without an answer.
+  // Messages without an answer.
   std::set<std::shared_ptr<Message>> live_ ABSL_GUARDED_BY(mutex_);
   std::deque<Answer> answers_ ABSL_GUARDED_BY(mutex_);
 };

@@ -1,4 +1,4 @@
-// What a router measures, for training and serving alike.
+// The metrics of a router, for training and serving.
 
 #ifndef ROUTER_METRICS_ROUTER_METRICS_H_
 #define ROUTER_METRICS_ROUTER_METRICS_H_
@@ -20,20 +20,21 @@ struct RouterMetrics {
   // `per_expert` adds a series for each expert of each layer.
   explicit RouterMetrics(Metrics& metrics, bool per_expert = false);
 
-  // Makes the series of these MoE layers begin at 0.
+  // Initializes the series of these MoE layers to 0.
   void DeclareLayers(const std::vector<std::string>& layers) const;
 
-  // What one MoE layer did; `expert_rows` are rows kept by each expert.
+  // Counts the work of an MoE layer; `expert_rows` are rows kept by each
+  // expert.
   void CountLayer(const std::string& layer,
                   const std::vector<int64_t>& expert_rows,
                   int64_t overflow_first, int64_t overflow_second) const;
 
-  // The end of a Translate call, or of a request of a TranslateStream;
-  // `trace_id` as Histogram has it.
+  // Counts the end of a Translate call, or of a request of a TranslateStream;
+  // `trace_id` as in Histogram.
   void CountRequest(absl::StatusCode code, double seconds,
                     absl::string_view trace_id) const;
 
-  // What Admission decided.
+  // Counts a decision of Admission.
   void CountAdmission(Verdict verdict) const;
 
   CounterFamily requests;      // by code

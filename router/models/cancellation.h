@@ -30,9 +30,9 @@ class Cancellation {
 
   bool cancelled() const { return cancelled_; }
 
-  // Runs `callback` when the flag is set, or at once if it is. It must not
-  // call this object, and runs no more once Remove() of the result has
-  // returned.
+  // Runs `callback` when the flag is set, or at once if it is. The callback
+  // must not call this object, and is not running any more once Remove() of the
+  // result has returned.
   uint64_t OnCancel(std::function<void()> callback) {
     MutexLock lock(mutex_);
     if (cancelled_) callback();

@@ -1,4 +1,4 @@
-// Converts and validates a request's options for the search.
+// Converts and validates a request's search options.
 
 #ifndef ROUTER_MODELS_DECODE_REQUEST_H_
 #define ROUTER_MODELS_DECODE_REQUEST_H_
@@ -14,15 +14,15 @@ namespace gshard {
 inline constexpr int kMaxBeamSize = 32;
 inline constexpr double kMaxLengthPenalty = 4.0;
 
-// What is the same for all sentences. max_length stays 0 if the request has
-// none. Errors: InvalidArgument naming the field, "options.beam_size: ...".
+// Options common to all sentences. max_length stays 0 if the request has none.
+// Errors: InvalidArgument naming the field, "options.beam_size: ...".
 absl::StatusOr<DecodeOptions> CheckOptions(const v1::TranslateOptions& options,
                                            int64_t max_positions);
 
-// Adds what depends on the sentence: maximum length, prefix, phrases.
-// REQUIRES: sentence.options are CheckOptions' of `options`, which `terms` is
-// made of; sentence.ids are there. Errors: InvalidArgument naming the field,
-// "target_prefix: ..." or "options.terms[2].target: ...".
+// Adds options that depend on the sentence: maximum length, prefix, phrases.
+// REQUIRES: sentence.options are from CheckOptions(options), `terms` is built
+// from `options`, and sentence.ids are set. Errors: InvalidArgument naming the
+// field, "target_prefix: ..." or "options.terms[2].target: ...".
 absl::Status AddSentenceOptions(const v1::Sentence& request,
                                 const v1::TranslateOptions& options,
                                 const TermFinder& terms,

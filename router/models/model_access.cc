@@ -13,7 +13,7 @@ absl::StatusOr<std::shared_ptr<TranslationModel>> ModelAccess::Find(
     const std::string& name) const {
   if (!name.empty()) RETURN_IF_ERROR(CheckModel(caller_, role_, name));
   auto model = table_->Find(name);
-  // The only one may be another's.
+  // The only model may not be visible to the caller.
   if (model.ok()) {
     RETURN_IF_ERROR(CheckModel(caller_, role_, (*model)->id()));
     return model;

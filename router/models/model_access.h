@@ -15,7 +15,7 @@ namespace gshard {
 // Thread-safe.
 class ModelAccess {
  public:
-  // `table` is not owned. By `role` the caller may use them.
+  // `table` is not owned. `role` is the one that lets the caller use models.
   ModelAccess(const ModelTable* table, Caller caller, Role role);
 
   // As ModelTable::Find, naming the field "model". Errors: also

@@ -17,8 +17,8 @@ namespace gshard {
 // Thread-safe.
 class ModelTable {
  public:
-  // Serves `model`: at once the one that its name stands for or, as a standby,
-  // by "name@version" only until MakeCurrent(). Errors: AlreadyExists.
+  // Serves `model`: its name refers to it at once or, for a standby, only
+  // "name@version" does until MakeCurrent(). Errors: AlreadyExists.
   absl::Status Add(std::shared_ptr<TranslationModel> model,
                    bool standby = false);
 
@@ -30,12 +30,12 @@ class ModelTable {
   // Makes a standby the model that its name refers to. Does nothing otherwise.
   void MakeCurrent(const std::string& id);
 
-  // It is present and not a standby: its name refers to it or to a newer
-  // version.
+  // Whether it is present and not a standby: its name refers to it or to a
+  // newer version.
   bool HasName(const std::string& id) const;
 
-  // By name, "name@version", or empty if there is one name only; standbys have
-  // none. Removing the model waits for those who hold the result.
+  // Finds by name, "name@version", or empty if there is only one name; standbys
+  // have none. Removing the model waits for holders of the result.
   //
   // Errors: NotFound, listing the models; InvalidArgument if `name` is empty
   // and there are several; Unavailable if it is empty and there are none, if
@@ -43,12 +43,12 @@ class ModelTable {
   absl::StatusOr<std::shared_ptr<TranslationModel>> Find(
       const std::string& name) const;
 
-  // Removes the model, if present: for good with `wait`, which returns when
+  // Removes the model, if present: permanently with `wait`, which returns when
   // nobody holds it any more; otherwise it is interrupted and expected to
   // return.
   void Remove(const std::string& id, bool wait);
 
-  // Interrupts all.
+  // Interrupts all models.
   void Clear();
 
   std::vector<std::string> ids() const;

@@ -41,8 +41,8 @@ std::string DefaultLanguage(const Manifest& manifest,
   return tokenizer.languages().size() == 1 ? tokenizer.languages()[0] : "";
 }
 
-// What workers say of their state means to clients that the model cannot be
-// run here now.
+// Maps errors about workers' state to what they mean for clients: the model
+// cannot run here now.
 absl::Status ToClient(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
@@ -61,7 +61,7 @@ absl::Status ToClient(const absl::Status& status) {
 absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
     ServingSessionSpec spec, RouterMetrics metrics) {
   const ModelConfig& model = spec.model;
-  // With the choices of experts, for what they cost.
+  // With expert choices among the outputs, for their costs.
   ASSIGN_OR_RETURN(const Program encode,
                    BuildEncodeProgram(model, /*routing=*/true));
   ASSIGN_OR_RETURN(RolePrograms encode_roles, SplitRoles(encode));

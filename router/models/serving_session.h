@@ -35,13 +35,13 @@ class ServingSession final : public TranslationModel {
   // Reads the dense parameters and the tokenizers.
   //
   // Errors: those of CheckpointReader and Tokenizer; FailedPrecondition if the
-  // checkpoint's parameters or vocabularies are not the model's; Unimplemented
-  // if workers run other segments.
+  // checkpoint's parameters or vocabularies do not match the model;
+  // Unimplemented if workers run other segments.
   static absl::StatusOr<std::shared_ptr<ServingSession>> Create(
       ServingSessionSpec spec, RouterMetrics metrics = {});
 
   const std::string& id() const override { return spec_.session; }
-  // Of the segments that it calls.
+  // Key of the segments that it calls.
   uint64_t segments_key() const { return spec_.segments_key; }
   int64_t max_positions() const override { return spec_.model.max_positions; }
   const std::string& default_language() const override {
@@ -73,7 +73,7 @@ class ServingSession final : public TranslationModel {
   // run.
   ReplicaSet& replicas() { return replicas_; }
 
-  // Whether calls are answered: the model is full() or was at an earlier call,
+  // Whether calls are answered: the model is full(), or was at an earlier call,
   // and at least one of its experts can be reached.
   bool Ready() {
     const int64_t live = replicas_.live_experts();
@@ -101,8 +101,8 @@ class ServingSession final : public TranslationModel {
                  std::string default_language, SegmentCalls calls,
                  Program encode, Program decode, RouterMetrics metrics);
 
-  // Calls work(segments, statistics) with the workers of the session, and
-  // counts what it did.
+  // Calls work(segments, statistics) with the session's workers, and counts the
+  // statistics.
   template <typename Work>
   absl::Status Run(const BatchRun& run, const Work& work);
 
@@ -112,7 +112,7 @@ class ServingSession final : public TranslationModel {
   const ServingSessionSpec spec_;
   const Tokenizers tokenizers_;
   const std::string default_language_;
-  TensorMap parameters_;  // in the types in which the programs take them
+  TensorMap parameters_;  // in the types that the programs take
   const Translator translator_;
   const RouterMetrics metrics_;
   const SegmentCalls calls_;

@@ -23,9 +23,9 @@ bool InWord(absl::string_view text, size_t at) {
          IsLetter(text[at]);
 }
 
-// The text with a mark wherever a term may begin or end. The mark is a byte
-// that UTF-8 has not, so a marked term occurs in a marked text just where the
-// term stands in the text as words.
+// Marks each position where a term may begin or end. The mark is a byte that
+// UTF-8 never contains, so a marked term occurs in a marked text exactly where
+// the term occurs in the text as whole words.
 std::string MarkBounds(absl::string_view text) {
   constexpr char kMark = '\xFF';
   std::string marked;
@@ -141,7 +141,7 @@ std::vector<bool> TermFinder::Find(absl::string_view text,
     prefix = Follow(prefix, byte, &made);
     seen[prefix] = true;
   }
-  // What ends with a term has it.
+  // A prefix contains the terms that are its suffixes.
   for (auto longest = by_length_.rbegin(); longest != by_length_.rend();
        ++longest) {
     if (seen[*longest]) seen[prefixes_[*longest].suffix] = true;
@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<TargetPhrase>> TargetPhrases(
     const v1::Sentence& sentence, const v1::TranslateOptions& options,
     const TermFinder& finder) {
   std::vector<TargetPhrase> phrases;
-  // Never more than can be used, for each is looked for among them.
+  // Bounded, since each is compared with all others.
   const auto add = [&phrases](std::string text, std::string field) {
     if (std::any_of(
             phrases.begin(), phrases.end(),

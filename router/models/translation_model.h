@@ -23,10 +23,10 @@ using Hypotheses = std::vector<DecodedHypothesis>;  // of one sentence
 
 // Context of the sentences that a batch is translating.
 struct BatchRun {
-  // Nobody waits for any sentence after this.
+  // The latest deadline of the sentences.
   std::chrono::steady_clock::time_point deadline;
 
-  // Set when nobody waits for any of them any more: the call returns soon.
+  // Set when nobody waits for any of them any more: the call then returns soon.
   Cancellation* all_cancelled = nullptr;
 };
 
@@ -49,7 +49,7 @@ class ModelBatch {
   virtual int64_t rows() const = 0;  // of the next step
 };
 
-// Routing of a sentence, and what its numbers stand for.
+// Routing of a sentence, with names.
 struct RoutingReport {
   RoutingTrace trace;
   std::vector<std::string> source, target;      // pieces of the tokens
@@ -67,7 +67,7 @@ class TranslationModel {
   // Longest source and longest translation in tokens.
   virtual int64_t max_positions() const = 0;
 
-  // The language of a request that names none; empty if it must.
+  // The language of requests without one; empty if they must have one.
   virtual const std::string& default_language() const = 0;
 
   // Tag, pieces, end of sentence. Errors: InvalidArgument, beginning with
@@ -76,29 +76,29 @@ class TranslationModel {
       absl::string_view text, absl::string_view language) const = 0;
 
   // Pieces of a text in the target's language. Errors: InvalidArgument if the
-  // vocabulary cannot write it, or there is nothing to write.
+  // vocabulary cannot encode it, or it has no pieces.
   virtual absl::StatusOr<std::vector<int32_t>> EncodeTarget(
       absl::string_view text) const = 0;
 
-  // Of a source's ids, those for what the vocabulary cannot read.
+  // Number of unknown tokens among a source's ids.
   virtual int32_t CountUnknown(absl::Span<const int32_t> ids) const = 0;
 
   // The text of a translation. Errors: those of Tokenizer::Decode.
   virtual absl::StatusOr<std::string> Decode(
       absl::Span<const int32_t> ids) const = 0;
 
-  // Whether a worker is there for every expert, as far as is known. Without
-  // one, translations are degraded.
+  // Whether every expert is known to have a worker. If not, translations are
+  // degraded.
   virtual bool full() const { return true; }
 
-  // Positions that a sentence may need of a batch's cache.
+  // Cache positions that a sentence may need in a batch.
   virtual int64_t CachedPositions(const SourceSentence& sentence) const = 0;
 
-  // A batch with nobody in it, whose cache has at most so many positions.
+  // An empty batch, whose cache has at most `max_positions` positions.
   virtual std::unique_ptr<ModelBatch> NewBatch(int64_t max_positions) = 0;
 
-  // Follows a source, as Encode() has it, and pieces of a translation through
-  // the model; blocks. Errors: those of ModelBatch; Unimplemented.
+  // Runs a source from Encode(), and pieces of a translation, through the
+  // model; blocks. Errors: those of ModelBatch; Unimplemented.
   virtual absl::StatusOr<RoutingReport> ExplainRouting(
       const std::vector<int32_t>& source, const std::vector<int32_t>& target,
       const BatchRun& run) {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kMaxTimeoutMs = 24 * 3600 * 1000;
 
-// Not one that this process can do anything about by itself.
+// An error that this process cannot fix by itself.
 absl::Status Unfit(const absl::Status& status, absl::string_view hint) {
   return absl::FailedPreconditionError(
       absl::StrCat(std::string(status.message()), "; ", hint));
@@ -44,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> MakeGlooRendezvous(
 absl::StatusOr<std::unique_ptr<Rendezvous>> MakeNcclRendezvous(
     const SecurityOptions& security, int gpu, const v1::DenseGroup& group) {
 #ifdef GSHARD_NCCL
-  // NCCL listens where it likes, unless its environment says where.
+  // NCCL chooses where to listen, unless its environment says so.
   const char* const network = std::getenv("NCCL_SOCKET_IFNAME");
   RETURN_IF_ERROR(ValidateOpenExchange(
       security, "NCCL",

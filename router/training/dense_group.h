@@ -23,18 +23,18 @@ using RendezvousFactory =
         const v1::DenseGroup& group)>;
 
 // Over the network: GLOO listens on `host`, a name or address of this machine;
-// NCCL, with CUDA's number `gpu` of this machine's GPUs, where it finds a
-// network, or by loopback alone if the environment has NCCL_SOCKET_IFNAME=lo.
-// Neither authenticates peers: beyond this machine both need
-// `security.insecure`. Errors of the factory: FailedPrecondition if that is not
-// set, if `host` is none, or for NCCL where it is not built in or there is no
-// such GPU; InvalidArgument for another transport.
+// NCCL, with GPU `gpu` of this machine, on the network that it chooses, or only
+// on loopback if the environment has NCCL_SOCKET_IFNAME=lo. Neither
+// authenticates peers: beyond this machine both need `security.insecure`.
+// Errors of the factory: FailedPrecondition if that is not set, if `host` is
+// not a host, or for NCCL if it is not built in or there is no such GPU;
+// InvalidArgument for another transport.
 RendezvousFactory NetworkRendezvous(const std::string& host,
                                     const SecurityOptions& security = {},
                                     int gpu = 0);
 
-// The host on which a router that is reached at `advertised`, an address as in
-// RegisterMember, is reached by other routers.
+// The host at which other routers reach the router with the address
+// `advertised`, as in RegisterMember.
 std::string HostOf(const std::string& advertised);
 
 // Errors: InvalidArgument naming the field; those of `make_rendezvous` and of

@@ -1,8 +1,8 @@
-// DenseShard: a router's part in the dense side of a training session whose
-// routers sum gradients among themselves: the ParameterShard of those dense
+// DenseShard: a router's part of the dense parameters in a training session
+// whose routers sum gradients among themselves: the ParameterShard of the
 // parameters that it owns, and a copy of all others.
 //
-// Operations that need the other routers fail when one of them does; the
+// Operations that involve the other routers fail when one of them does; the
 // session is then unusable, and the others learn of it by the failure.
 //
 // Memory: all dense parameters once, and once more during an update; the
@@ -32,7 +32,7 @@
 
 namespace gshard {
 
-// Nothing in it is trusted, but for the parameters and the optimizer.
+// Untrusted, except for the parameters and the optimizer.
 struct DenseShardSpec {
   std::vector<ParameterSpec> parameters;  // all dense ones
   std::shared_ptr<const Optimizer> optimizer;
@@ -45,43 +45,42 @@ struct DenseShardSpec {
   size_t max_round_bytes = kMaxRoundBytes;
 };
 
-// Thread-safe. Commands wait for one another, Abort() for none.
+// Thread-safe. Commands wait for one another, Abort() does not.
 class DenseShard {
  public:
   using Parameters = std::shared_ptr<const TensorMap>;
 
-  // `rendezvous` is with the other owners. Errors: InvalidArgument if the parts
-  // of `spec` do not fit together; those of OpenToTrain and
-  // ParameterStore::Load.
+  // `rendezvous` is with the other owners. Errors: InvalidArgument if `spec` is
+  // inconsistent; those of OpenToTrain and ParameterStore::Load.
   static absl::StatusOr<std::unique_ptr<DenseShard>> Create(
       DenseShardSpec spec, std::unique_ptr<Rendezvous> rendezvous);
 
-  // See Rendezvous; to be called once, before the first step is prepared.
+  // See Rendezvous; call once, before the first step is prepared.
   const std::vector<std::string>& addresses() const {
     return rendezvous_->addresses();
   }
   absl::Status Connect(absl::Span<const std::string> addresses);
 
   // All dense parameters after `version` steps. Errors: FailedPrecondition if
-  // these are not the present ones.
+  // that is not the current version.
   absl::StatusOr<Parameters> ParametersOf(int64_t version) const;
 
-  // Keeps the gradients of a microbatch of the next step, in place of those of
-  // a lower attempt. Errors: those of ParameterShard::Begin; InvalidArgument
-  // unless the gradients are those of the parameters.
+  // Keeps the gradients of a microbatch of the next step, replacing those of a
+  // lower attempt. Errors: those of ParameterShard::Begin; InvalidArgument
+  // unless the gradients match the parameters.
   absl::Status Keep(int64_t step, int32_t microbatch, int32_t attempt,
                     GradientList gradients);
 
-  // As ParameterShard::PrepareSums, of what is owned here, with sums that are
-  // made together with the other owners. Errors, besides: FailedPrecondition if
-  // a microbatch that was run here has no gradient of the attempt that counts;
-  // InvalidArgument if the arguments are not one for each microbatch; those of
-  // Communicator::Exchange.
+  // As ParameterShard::PrepareSums, for the owned parameters, with sums
+  // computed together with the other owners. Additional errors:
+  // FailedPrecondition if a microbatch that ran here has no gradient of the
+  // current attempt; InvalidArgument unless the arguments have one entry per
+  // microbatch; those of Communicator::Exchange.
   absl::StatusOr<std::vector<SquaredNorm>> PrepareStep(
       int64_t step, absl::Span<const int32_t> attempts,
       absl::Span<const int32_t> ran_by);
 
-  // As ParameterShard::Commit; learns of the others' updates. Errors, besides:
+  // As ParameterShard::Commit; receives the others' updates. Additional errors:
   // those of Communicator::Exchange.
   absl::Status CommitStep(int64_t step, double gradient_scale,
                           double learning_rate, bool skip);
@@ -92,7 +91,7 @@ class DenseShard {
   absl::StatusOr<std::vector<TensorEntry>> WriteCheckpoint(
       const std::string& root, int64_t step, const std::string& shard) const;
 
-  // Aborts a command that waits for other routers, and the session of all.
+  // Aborts a command that waits for other routers, and so the session of all.
   void Abort() { rendezvous_->Abort(); }
 
   int64_t memory_bytes() const { return memory_bytes_; }
@@ -120,7 +119,7 @@ class DenseShard {
   std::vector<NamedShape> shapes_;  // of spec_.parameters
   int64_t memory_bytes_;
   const std::unique_ptr<Rendezvous> rendezvous_;
-  // Once connected.
+  // Set once connected.
   std::unique_ptr<DenseExchange> exchange_ ABSL_GUARDED_BY(mutex_);
 
   mutable Mutex mutex_;

@@ -198,7 +198,7 @@ absl::StatusOr<v1::MicrobatchStats> TrainingSession::RunMicrobatch(
                   .microbatch = assignment.microbatch(),
                   .attempt = assignment.attempt(),
                   .deadline = deadline};
-  // What a validation calls leaves nothing behind.
+  // Calls of a validation leave no state.
   if (assignment.validation()) run.step = run.microbatch = run.attempt = 0;
   ExpertExchange exchange(workers_, calls_, run);
   const uint64_t registration =

@@ -49,16 +49,16 @@ class TrainingSession {
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {}, std::stop_token stop = {});
 
-  // Runs one microbatch; blocks. The gradients have been pushed, or kept, when
-  // it returns; those of validation have none.
+  // Runs one microbatch; blocks. On return the gradients have been pushed, or
+  // kept; validation has none.
   //
-  // Errors: InvalidArgument for one that there is not; DeadlineExceeded;
+  // Errors: InvalidArgument for one that does not exist; DeadlineExceeded;
   // Cancelled after Interrupt(); those of the expert workers; those of
   // PullParameters and PushGradients, or of DenseShard.
   absl::StatusOr<v1::MicrobatchStats> RunMicrobatch(
       const v1::AssignMicrobatch& assignment);
 
-  // What this router owns of the dense parameters; null if the coordinator has
+  // The dense parameters that this router owns; null if the coordinator holds
   // them.
   DenseShard* dense() const { return spec_.dense.get(); }
 
@@ -80,14 +80,14 @@ class TrainingSession {
                   RouterMetrics metrics);
 
   absl::Status CheckAssignment(const v1::AssignMicrobatch& assignment) const;
-  // Sends the gradients of a microbatch to the place where they are summed.
+  // Sends a microbatch's gradients to where they are summed.
   absl::Status HandOver(const v1::AssignMicrobatch& assignment,
                         GradientList gradients,
                         std::chrono::milliseconds timeout);
-  // The dense parameters of a version; keeps the last.
+  // The dense parameters of a version; caches the last one.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);
-  // Keeps them, in the types of the program.
+  // Caches them, in the types of the program.
   Parameters Hold(int64_t version, TensorMap parameters)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(parameters_mutex_);
   absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,

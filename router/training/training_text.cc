@@ -42,7 +42,7 @@ absl::StatusOr<TextTokenizers> LoadTokenizers(const ModelConfig& model,
 
 std::vector<std::string> IndexDirectories(const TrainingJob& job) {
   std::vector<std::string> directories;
-  // An index is read in small pieces, which takes a disk.
+  // An index is read in small pieces, which requires a disk.
   if (!IsObjectPath(job.checkpoint.directory)) {
     directories.push_back(absl::StrCat(job.checkpoint.directory, "/text"));
   }

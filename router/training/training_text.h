@@ -21,14 +21,14 @@ namespace gshard {
 // Thread-safe.
 class TrainingText {
  public:
-  // Takes a pass over the text, a second for some 200,000 pairs, unless an
-  // earlier session left its index: beside the job's checkpoints, or if nothing
-  // can be written there, in the user's cache. `tokenizer_directory` has
-  // source.model, and target.model if needed.
+  // Takes a pass over the text, a second per 200,000 pairs, unless an earlier
+  // session left its index: beside the job's checkpoints, or if that is not
+  // writable, in the user's cache. `tokenizer_directory` has source.model, and
+  // target.model if needed.
   //
   // Errors: those of loading the tokenizers and of StreamedText::Open,
-  // Cancelled if it is told to stop among them; FailedPrecondition if a
-  // vocabulary is not of the model's size.
+  // including Cancelled if stop is requested; FailedPrecondition if a
+  // vocabulary does not have the model's size.
   static absl::StatusOr<std::unique_ptr<TrainingText>> Open(
       const TrainingJob& job, const std::string& tokenizer_directory,
       std::stop_token stop = {});
@@ -36,7 +36,7 @@ class TrainingText {
   // Microbatch `index` of `step`, from 1. Errors: those of StreamedText::Read.
   absl::StatusOr<Batch> Read(int64_t step, int32_t index) const;
 
-  // The same of the held-out text. REQUIRES: below validation_microbatches().
+  // The same for the held-out text. REQUIRES: below validation_microbatches().
   absl::StatusOr<Batch> ReadHeldOut(int32_t index) const;
 
   // 0 without held-out text.
@@ -46,7 +46,7 @@ class TrainingText {
 
   v1::TextLoaded Describe() const;
 
-  // Of the indexes, mapped from files.
+  // Memory of the indexes.
   int64_t memory_bytes() const;
 
  private:

@@ -16,14 +16,14 @@
 namespace gshard {
 
 // An expert may have several holders or none. `session` is the default for
-// holdings that name none. Errors: InvalidArgument if a list is not ascending
-// experts below `num_experts`, or an address is not one.
+// entries without one. Errors: InvalidArgument if a list is not ascending or
+// not below `num_experts`, or an address is invalid.
 absl::StatusOr<std::shared_ptr<const ReplicaGroup>> ConnectReplicas(
     const v1::Placement& placement, const std::string& session,
     int64_t num_experts, WorkerConnections& connections);
 
-// Errors: InvalidArgument if the placement does not hold each of `num_experts`
-// experts once, as that of a training job does.
+// Errors: InvalidArgument unless the placement holds each of `num_experts`
+// experts once, as required for training.
 absl::Status CheckHeldOnce(const v1::Placement& placement, int64_t num_experts);
 
 }  // namespace gshard

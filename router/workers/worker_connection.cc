@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kRun[] = "/gshard.v1.ExpertWorkerService/Run";
 
-// What a frame takes besides its payload.
+// Size of a frame besides its payload.
 constexpr size_t kHeaderAllowance = size_t{64} << 10;
 
 }  // namespace
@@ -29,7 +29,7 @@ struct WorkerConnection::Stream {
   std::map<uint64_t, OnReply> pending ABSL_GUARDED_BY(mutex);
   std::shared_ptr<StreamSender<ExpertFrame>> sender;  // set before it is used
 
-  // Takes a call out; null if it is not there.
+  // Removes a call; null if absent.
   OnReply Take(uint64_t call_id) {
     MutexLock lock(mutex);
     const auto found = pending.find(call_id);
@@ -39,7 +39,7 @@ struct WorkerConnection::Stream {
     return on_reply;
   }
 
-  // Tells those that wait; no call begins on it any more.
+  // Notifies waiting calls; no call starts on it any more.
   void End(const absl::Status& error) {
     std::map<uint64_t, OnReply> told;
     {
@@ -72,8 +72,8 @@ class WorkerConnection::ReplyReader final : public StreamHandler<ExpertFrame> {
   }
 
   void OnEnd(const absl::Status& status) override {
-    // A reply that is too long, or a router that is too slow, is the call's
-    // fault; anything else is a worker that is not there any more.
+    // A reply that is too long, or a slow router, is the call's fault; anything
+    // else means that the worker is lost.
     stream_->End(
         absl::IsResourceExhausted(status) || absl::IsCancelled(status)
             ? Annotate(status, name_)
@@ -184,7 +184,7 @@ uint64_t WorkerConnection::Send(ExpertFrame frame, OnReply on_reply) {
   }
   const absl::Status sent = stream->sender->Send(std::move(frame));
   if (!sent.ok()) {
-    // Unless the stream's end has told it already.
+    // Unless the stream's end has already notified it.
     const OnReply failed = stream->Take(call_id);
     if (failed != nullptr) failed(Annotate(sent, name()));
   }

@@ -26,9 +26,9 @@ namespace gshard {
 // Thread-safe.
 class WorkerConnection final : public WorkerStub {
  public:
-  // `name` is the worker's, for errors. Frames are at most as long as
-  // `options.frame_limits` says, in both directions. Memory for them is offered
-  // to a worker on this machine, see shared_stream.h, if `sharing` has any.
+  // `name` is the worker's, for errors. `options.frame_limits` bounds frames in
+  // both directions. If `sharing` has memory, it is offered to a worker on this
+  // machine, see shared_stream.h.
   WorkerConnection(absl::string_view name,
                    std::shared_ptr<grpc::Channel> channel,
                    StreamOptions options = {}, Tracer tracer = {},
@@ -38,14 +38,14 @@ class WorkerConnection final : public WorkerStub {
   // in progress may still be running.
   ~WorkerConnection() override;
 
-  // Propagates the thread's traces (trace_scope.h), each that is sampled by a
-  // span of its own: the worker's is its child, and a span in one trace with a
-  // link to it would tell the others nothing of their time.
+  // Propagates the thread's traces (trace_scope.h). Each sampled one gets its
+  // own span, with the worker's as a child: a single span with links would not
+  // show time in the other traces.
   uint64_t Call(WorkerCall call, OnReply on_reply) override;
   uint64_t Ping(const std::string& session, OnReply on_reply) override;
   void Cancel(uint64_t call_id) override;
 
-  // Calls that wait for their replies.
+  // Number of calls waiting for replies.
   size_t pending() const;
 
  private:
@@ -70,12 +70,12 @@ class WorkerConnection final : public WorkerStub {
 // Thread-safe.
 class WorkerConnections {
  public:
-  // `channel` says how all of them are made; memory is shared with workers at
-  // addresses that only this machine reaches.
+  // `channel` applies to all of them; memory is shared with workers at loopback
+  // and unix addresses.
   explicit WorkerConnections(ChannelOptions channel, Tracer tracer = {},
                              SharingOptions sharing = {});
 
-  // Errors: InvalidArgument if `address` is not one.
+  // Errors: InvalidArgument if `address` is invalid.
   absl::StatusOr<std::shared_ptr<WorkerConnection>> Get(
       const std::string& name, const std::string& address,
       int64_t incarnation = 0);

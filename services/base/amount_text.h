@@ -1,4 +1,4 @@
-// Large numbers for people.
+// Human-readable large numbers.
 
 #ifndef SERVICES_BASE_AMOUNT_TEXT_H_
 #define SERVICES_BASE_AMOUNT_TEXT_H_

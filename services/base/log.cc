@@ -24,7 +24,7 @@ std::string& ProcessFields() {
   return *fields;
 }
 
-// Of the thread's LogScope, each with a comma before it.
+// Fields of the thread's LogScope, each preceded by a comma.
 thread_local std::string scope_fields;
 
 // Bytes of the well-formed UTF-8 sequence that `text` starts with; 0 if it
@@ -51,7 +51,7 @@ size_t Utf8Length(absl::string_view text) {
   return length;
 }
 
-// `text` as a JSON string. JSON is UTF-8: other bytes become U+FFFD.
+// `text` as a JSON string. JSON is UTF-8: malformed bytes become U+FFFD.
 std::string Quote(absl::string_view text) {
   std::string quoted = "\"";
   while (!text.empty()) {
@@ -99,7 +99,7 @@ std::string JsonLine(LogSeverity severity, absl::string_view message,
   return line + "}\n";
 }
 
-// Values stay quoted: what a peer or a file says cannot steer a terminal.
+// Values stay quoted, so that input data cannot control a terminal.
 std::string PlainLine(LogSeverity severity, absl::string_view message,
                       LogFields fields) {
   std::string line = absl::StrCat(
@@ -146,8 +146,8 @@ void Log(LogSeverity severity, absl::string_view message, LogFields fields) {
   const std::string line = style.load() == LogStyle::kPlain
                                ? PlainLine(severity, message, fields)
                                : JsonLine(severity, message, fields);
-  // One write per line keeps lines of different threads and processes whole. A
-  // log that cannot be written is lost: there is nowhere to report it.
+  // One write per line keeps lines of different threads and processes intact. A
+  // failed write is ignored: there is nowhere to report it.
   if (write(STDERR_FILENO, line.data(), line.size()) < 0) return;
 }
 

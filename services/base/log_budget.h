@@ -15,14 +15,14 @@
 
 namespace gshard {
 
-// Thread-safe; orders nothing between threads, so that it hides no race from
-// ThreadSanitizer.
+// Thread-safe; implies no ordering between threads, so that it hides no race
+// from ThreadSanitizer.
 class LogBudget {
  public:
   explicit LogBudget(int64_t lines_per_second) : limit_(lines_per_second) {}
 
-  // The lines left out since the last one that was not, or nothing if this one
-  // is to be left out too.
+  // The number of lines dropped since the last one that was logged, or nothing
+  // if this line is to be dropped, too.
   std::optional<int64_t> Take(std::chrono::steady_clock::time_point now =
                                   std::chrono::steady_clock::now()) {
     const int64_t second =

@@ -1,4 +1,4 @@
-// How the lines of the log (log.h) look.
+// Format of log lines (log.h).
 
 #ifndef SERVICES_BASE_LOG_STYLE_H_
 #define SERVICES_BASE_LOG_STYLE_H_
@@ -10,7 +10,7 @@ enum class LogStyle {
   kPlain,  // for a person: gshard: warning: slow: file="/a", seconds=3
 };
 
-// Of all lines that follow. Thread-safe.
+// Applies to all later lines. Thread-safe.
 void SetLogStyle(LogStyle style);
 
 }  // namespace gshard

@@ -17,7 +17,7 @@
 namespace gshard {
 namespace {
 
-// Of a file's first line.
+// The words of a file's first line.
 std::vector<std::string> Words(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -25,7 +25,7 @@ std::vector<std::string> Words(const std::string& path) {
   return absl::StrSplit(line, ' ');
 }
 
-// "max" and numbers that are none are no limit.
+// "max" and anything that is not a number mean no limit.
 int64_t ToLimit(const std::vector<std::string>& words) {
   int64_t limit = 0;
   const bool is_limit =
@@ -33,7 +33,7 @@ int64_t ToLimit(const std::vector<std::string>& words) {
   return is_limit ? limit : INT64_MAX;
 }
 
-// Microseconds of CPU in a period of so many.
+// Parses CPU microseconds per period, and the period in microseconds.
 double ToCpus(const std::vector<std::string>& words) {
   int64_t quota = 0, period = 0;
   const bool is_limit = words.size() == 2 &&
@@ -43,17 +43,17 @@ double ToCpus(const std::vector<std::string>& words) {
                   : std::numeric_limits<double>::infinity();
 }
 
-// Calls visit(folder, version) for the folders of this process's control group
-// of a controller and of all that it is in. Where a container sees its own
-// group as the root, only that is there.
+// Calls visit(folder, version) for the folder of this process's control group
+// of a controller and for those of its ancestors. In a container that sees its
+// own group as the root, only that one exists.
 template <typename Visit>
 void ForEachGroup(const std::string& root, absl::string_view controller,
                   const Visit& visit) {
   const std::string mount = root + "/sys/fs/cgroup";
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    // "number:controllers:path", the path as "/a/b"; version 2 has number 0 and
-    // no controllers.
+    // "number:controllers:path", with a path like "/a/b"; version 2 has number
+    // 0 and no controllers.
     const std::vector<std::string> parts =
         absl::StrSplit(line, absl::MaxSplits(':', 2));
     if (parts.size() != 3 || parts[2].empty() || parts[2][0] != '/') continue;

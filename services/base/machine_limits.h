@@ -1,4 +1,4 @@
-// How much of the machine this process may use.
+// The resources of the machine that this process may use.
 
 #ifndef SERVICES_BASE_MACHINE_LIMITS_H_
 #define SERVICES_BASE_MACHINE_LIMITS_H_
@@ -8,17 +8,17 @@
 
 namespace gshard {
 
-// Bytes: the machine's memory, or the container's limit if that is less.
+// In bytes: the machine's memory, or the container's limit if that is lower.
 int64_t MemoryLimit();
 
-// CPUs, at least 1: those that the process may run on, or the container's share
-// of their time, rounded up, if that is less.
+// CPUs, at least 1: those in the process's affinity mask, or the container's
+// CPU quota, rounded up, if that is lower.
 int CpuLimit();
 
-// The least limits that control groups of either version set for this process
-// and for the groups around its own; INT64_MAX bytes and infinitely many CPUs
-// without one. Files are those of a system at `root`, "/proc/self/cgroup" and
-// below "/sys/fs/cgroup"; what cannot be read is no limit.
+// The lowest limits that control groups (v1 or v2) set for this process's group
+// and its ancestors; INT64_MAX bytes and infinitely many CPUs without one.
+// Reads "/proc/self/cgroup" and files below "/sys/fs/cgroup", relative to
+// `root`; an unreadable file is no limit.
 int64_t ControlGroupMemoryLimit(const std::string& root = "");
 double ControlGroupCpuLimit(const std::string& root = "");
 

@@ -16,7 +16,7 @@
 
 namespace gshard {
 
-// A handle: copies are the same account. Thread-safe.
+// A handle: copies refer to the same account. Thread-safe.
 class MemoryAccount {
  public:
   // Implicit: a number of bytes makes a separate account.
@@ -36,7 +36,7 @@ class MemoryAccount {
   const std::shared_ptr<State> state_;
 };
 
-// What one user has of an account. Not thread-safe.
+// One user's reservation in an account. Not thread-safe.
 class MemoryShare {
  public:
   explicit MemoryShare(const MemoryAccount& account) : state_(account.state_) {}
@@ -55,7 +55,7 @@ class MemoryShare {
     return true;
   }
 
-  // All of it, or what is more than `bytes`.
+  // Releases all, or what exceeds `bytes`.
   void Return(int64_t bytes = 0) {
     if (bytes < bytes_) state_->used -= std::exchange(bytes_, bytes) - bytes;
   }

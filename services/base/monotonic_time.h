@@ -1,4 +1,4 @@
-// MonotonicTime: a point in time by a clock that is never set: for leases,
+// MonotonicTime: a point in time on a clock that is never set: for leases,
 // limits and durations within this process. Use absl::Time for times that
 // people read, that outlive the process or that are compared with other
 // machines.
@@ -15,7 +15,7 @@ namespace gshard {
 
 class MonotonicTime {
  public:
-  // The clock's beginning, which says nothing.
+  // The clock's epoch, which is arbitrary.
   constexpr MonotonicTime() = default;
 
   static MonotonicTime Now() {

@@ -1,7 +1,7 @@
-// std::mutex and its kin as types that Clang's thread safety analysis knows: a
-// member says by ABSL_GUARDED_BY which mutex guards it, a function by
-// ABSL_EXCLUSIVE_LOCKS_REQUIRED which one its caller holds, and code that
-// touches the one or calls the other without the mutex does not compile
+// std::mutex and relatives as types that Clang's thread safety analysis knows:
+// a member names its mutex by ABSL_GUARDED_BY, a function the one that its
+// caller must hold by ABSL_EXCLUSIVE_LOCKS_REQUIRED, and code that accesses the
+// member or calls the function without the mutex does not compile
 // (-Wthread-safety; GCC ignores the annotations).
 //
 // Names are those of absl::Mutex, which is not used because ThreadSanitizer
@@ -49,7 +49,7 @@ class ABSL_LOCKABLE SharedMutex {
   std::shared_mutex mutex_;
 };
 
-// Holds a mutex to the end of its scope, but between Unlock() and Lock().
+// Holds a mutex until the end of its scope, except between Unlock() and Lock().
 class ABSL_SCOPED_LOCKABLE MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex)
@@ -95,14 +95,14 @@ class ABSL_SCOPED_LOCKABLE WriterMutexLock {
   SharedMutex& mutex_;
 };
 
-// To the analysis a mutex is held throughout a wait. A predicate is called with
-// it held and says so itself:
+// To the analysis a mutex is held throughout a wait. A predicate runs with the
+// mutex held and declares it:
 //
 //   changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
 //     return stopping_;
 //   });
 //
-// That a caller has the predicate's mutex cannot be said of a template, so the
+// A template cannot declare that its caller holds the predicate's mutex, so the
 // functions that call one are not analyzed.
 class CondVar {
  public:
@@ -117,14 +117,14 @@ class CondVar {
     while (!predicate()) Wait(lock);
   }
 
-  // `end` by value: what it is read from may change during the wait.
+  // `end` by value: its source may change during the wait.
   template <typename Clock, typename Duration>
   void WaitUntil(MutexLock& lock,
                  std::chrono::time_point<Clock, Duration> end) {
     condition_.wait_until(lock.lock_, end);
   }
 
-  // What the predicate says in the end.
+  // Returns the predicate's final value.
   template <typename Clock, typename Duration, typename Predicate>
   bool WaitUntil(MutexLock& lock, std::chrono::time_point<Clock, Duration> end,
                  Predicate predicate) ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -20,12 +20,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a thread looks for work, or for the end of the others' tiles, before
-// it sleeps. Kernels follow each other within microseconds, and to wake a
-// thread takes tens of them.
+// How long a thread spins for work, or for the end of others' tiles, before it
+// sleeps. Kernels follow each other within microseconds, and waking a thread
+// takes tens of them.
 constexpr std::chrono::microseconds kSpin{100};
 
-// Whether `done` within that. Others may have the core.
+// Spins until `done`, yielding the core to others; false after kSpin.
 template <typename Done>
 bool SpinUntil(const Done& done) {
   const Clock::time_point end = Clock::now() + kSpin;
@@ -36,7 +36,7 @@ bool SpinUntil(const Done& done) {
   return true;
 }
 
-// One loop, on the stack of who called it.
+// One loop, on its caller's stack.
 struct Loop {
   const int64_t tiles;
   const absl::FunctionRef<void(int64_t)> body;
@@ -44,7 +44,7 @@ struct Loop {
   std::atomic<int> helpers = 0;  // changed under the pool's mutex
   std::atomic<bool> no_memory = false;
 
-  // Takes tiles until there are none.
+  // Takes tiles until none are left.
   void Run() {
     for (int64_t i;
          (i = next.fetch_add(1, std::memory_order_relaxed)) < tiles;) {
@@ -91,7 +91,7 @@ class Pool {
     in_body = false;
     {
       MutexLock lock(mutex_);
-      Close(loop);  // nobody comes any more
+      Close(loop);  // no helper can join any more
     }
     const auto alone = [&loop] { return loop.helpers == 0; };
     if (SpinUntil(alone)) return;
@@ -122,13 +122,13 @@ class Pool {
       if (stopping_) return;
       Loop& loop = *loops_[turn_++ % loops_.size()];
       ++loop.helpers;
-      // Whose loop this is may rest as soon as it is through.
+      // The loop's caller may call Rest() as soon as its loop is done.
       rests = rests_;
       lock.Unlock();
       loop.Run();
       lock.Lock();
       Close(loop);
-      // Where the last one has left the loop may be gone.
+      // Once the last helper has left, the loop may be destroyed.
       if (--loop.helpers == 0) left_.NotifyAll();
     }
   }
@@ -143,10 +143,10 @@ class Pool {
   Mutex mutex_;
   CondVar came_;  // loops_, stopping_
   CondVar left_;  // helpers of loops
-  // With tiles that nobody has taken.
+  // Loops with tiles that nobody has taken.
   std::vector<Loop*> loops_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<size_t> open_ = 0;     // of loops_, for those who only look
-  std::atomic<uint64_t> rests_ = 0;  // so often was it said
+  std::atomic<size_t> open_ = 0;     // loops_.size(), read without the mutex
+  std::atomic<uint64_t> rests_ = 0;  // counts Rest() calls
   size_t turn_ ABSL_GUARDED_BY(mutex_) = 0;
   int sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -169,7 +169,7 @@ class Pools {
     threads_ = threads;
   }
 
-  // For the calling thread.
+  // The calling thread's pool, created on first use.
   Pool& Mine() {
     const int niceness = ThreadNiceness();
     MutexLock lock(mutex_);
@@ -178,7 +178,7 @@ class Pools {
     return *pool;
   }
 
-  // That of the calling thread, if there is one. Others may be setting threads.
+  // For the calling thread's pool, if any. May run while threads are set.
   void Rest() {
     const int niceness = ThreadNiceness();
     MutexLock lock(mutex_);

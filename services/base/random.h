@@ -1,6 +1,6 @@
 // Counter-based random numbers: a value is a function of a key and an index,
-// never of what was drawn before. Any process can therefore draw the same
-// number, in any order, on any number of threads.
+// never of earlier draws. Any process can therefore draw the same number, in
+// any order, on any number of threads.
 
 #ifndef SERVICES_BASE_RANDOM_H_
 #define SERVICES_BASE_RANDOM_H_
@@ -12,10 +12,10 @@
 
 namespace gshard {
 
-// Folds a name in, e.g. that of a parameter.
+// Folds in a name, e.g. a parameter's.
 uint64_t FoldIn(uint64_t key, absl::string_view name);
 
-// The `index`-th 64 random bits of `key`.
+// The `index`-th block of 64 random bits of `key`.
 inline uint64_t RandomBits(uint64_t key, uint64_t index) {
   return SplitMix64(SplitMix64(key) + index);
 }

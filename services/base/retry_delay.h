@@ -1,4 +1,4 @@
-// A delay that an error asks for before the same thing is tried again.
+// The retry delay that an error carries.
 
 #ifndef SERVICES_BASE_RETRY_DELAY_H_
 #define SERVICES_BASE_RETRY_DELAY_H_
@@ -10,11 +10,11 @@
 
 namespace gshard {
 
-// The error with a delay, which replaces one that it has. Does nothing to OK.
+// Sets the delay of an error, replacing any earlier one. Returns OK unchanged.
 absl::Status WithRetryDelay(absl::Status status,
                             std::chrono::milliseconds delay);
 
-// Without one, trying again is of no use, or nobody knows when.
+// Nothing if a retry is useless, or if the delay is unknown.
 std::optional<std::chrono::milliseconds> RetryDelay(const absl::Status& status);
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-// Shares of a limit that several have in common.
+// Fair shares of a common limit.
 
 #ifndef SERVICES_BASE_SHARE_H_
 #define SERVICES_BASE_SHARE_H_
@@ -7,8 +7,8 @@
 
 namespace gshard {
 
-// Whether a user with `its` may take `more`, leaving `free` for everyone:
-// everything if it has nothing, otherwise up to twice what it leaves. So a
+// Whether a user that holds `its` may take `more` when that leaves `free` for
+// everyone: yes if it holds nothing, otherwise up to twice what it leaves. So a
 // single user gets two thirds, two get two fifths each, and there is always
 // room for a new one.
 constexpr bool IsWithinShare(int64_t its, int64_t more, int64_t free) {

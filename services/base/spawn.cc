@@ -13,14 +13,14 @@
 namespace gshard {
 namespace {
 
-// What the new process needs, all made before: it may only make system calls
-// until it is another program.
+// Everything that the new process needs, prepared beforehand: it may only make
+// system calls until exec.
 struct Program {
   std::vector<char*> arguments;
   std::vector<char*> variables;
   const char* directory;  // null: the current one
   int input, output, error;
-  int failure;  // where it writes errno if it cannot run
+  int failure;  // pipe to which it writes errno if exec fails
   int death_signal;
   bool own_process_group;
   pid_t parent;
@@ -34,7 +34,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// What the caller sets replaces what we have by that name.
+// The caller's variables replace this process's of the same name.
 std::vector<char*> Variables(const std::vector<std::string>& own) {
   std::vector<char*> variables = Pointers(own);
   for (char** e = environ; e != nullptr && *e != nullptr; ++e) {
@@ -49,8 +49,8 @@ std::vector<char*> Variables(const std::vector<std::string>& own) {
   return variables;
 }
 
-// A server may block or handle signals; what it starts should not inherit it.
-// What the user has us ignore stays ignored, as SIGHUP under nohup.
+// A server may block or handle signals; its children should not inherit that.
+// Signals that the user ignores, such as SIGHUP under nohup, stay ignored.
 void ResetSignals() {
   for (int number = 1; number < NSIG; ++number) {
     struct sigaction action;
@@ -65,12 +65,12 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Returns errno if it cannot.
+// Returns errno on failure.
 int Become(const Program& program) {
   ResetSignals();
   if (program.own_process_group) setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, program.death_signal);
-  if (getppid() != program.parent) _exit(127);  // it ended before prctl()
+  if (getppid() != program.parent) _exit(127);  // parent ended before prctl()
   if (program.directory != nullptr && chdir(program.directory) != 0) {
     return errno;
   }
@@ -114,8 +114,8 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv,
                      .own_process_group = options.own_process_group,
                      .parent = getpid()};
   program.arguments.push_back(nullptr);
-  // A signal to the child waits until it has dropped this process's handlers,
-  // which would take it for one of ours.
+  // Blocks signals until the child has reset this process's handlers, which
+  // would otherwise run in the child.
   sigset_t all, former;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &former);
@@ -124,7 +124,7 @@ absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv,
   pthread_sigmask(SIG_SETMASK, &former, nullptr);
   close(program.input);
   close(failure[1]);
-  // Nothing comes once the program runs.
+  // The pipe is empty once the program runs.
   const bool failed =
       pid > 0 && read(failure[0], &error_number, sizeof error_number) > 0;
   close(failure[0]);

@@ -1,4 +1,4 @@
-// Starts another program beside this one: no shell, arguments as they are.
+// Starts another program: no shell, arguments verbatim.
 
 #ifndef SERVICES_BASE_SPAWN_H_
 #define SERVICES_BASE_SPAWN_H_
@@ -25,15 +25,15 @@ struct SpawnOptions {
   // The signal that it gets when the thread that started it ends in any way,
   // including SIGKILL of this process.
   int death_signal = SIGKILL;
-  // Ctrl-C then reaches only this process.
+  // If set, Ctrl-C reaches only this process.
   bool own_process_group = false;
 };
 
-// Starts argv[0], found along PATH unless it holds a '/'. Whoever calls waits
-// for the process that is returned.
+// Starts argv[0], found along PATH unless it contains a '/'. The caller must
+// wait for the returned process.
 //
-// Errors: NotFound if there is no such program; Internal if it cannot be
-// started otherwise.
+// Errors: NotFound if there is no such program; Internal if starting it fails
+// for another reason.
 absl::StatusOr<pid_t> Spawn(const std::vector<std::string>& argv,
                             const SpawnOptions& options);
 

@@ -1,6 +1,6 @@
 // The mixer of random.h: splitmix64 (Steele, Lea, Flood: "Fast splittable
-// pseudorandom number generators", 2014), and keys made with it. Kernels of
-// CUDA call them, too.
+// pseudorandom number generators", 2014), and keys made with it. CUDA
+// kernels call them, too.
 
 #ifndef SERVICES_BASE_SPLITMIX64_H_
 #define SERVICES_BASE_SPLITMIX64_H_

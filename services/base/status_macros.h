@@ -1,6 +1,6 @@
 // RETURN_IF_ERROR and ASSIGN_OR_RETURN, which Debian 12's Abseil lacks.
 //
-// They keep the happy path reading straight down:
+// They keep the success path free of nesting:
 //
 //   RETURN_IF_ERROR(Validate(config));
 //   ASSIGN_OR_RETURN(const Tensor rows, Dispatch(tokens, routing));
@@ -35,7 +35,7 @@
 
 namespace gshard {
 
-// Puts `where` in front of the message, keeping the code: "step 12: ...".
+// Prefixes the message with `where`, keeping the code: "step 12: ...".
 inline absl::Status Annotate(const absl::Status& status,
                              absl::string_view where) {
   if (status.ok()) return status;

@@ -39,7 +39,7 @@ struct Pipe {
   }
 };
 
-// Appends what `fd` has to give; false at its end.
+// Appends the available data of `fd`; false at its end.
 bool ReadSome(int fd, std::string* text, bool show) {
   char buffer[64 << 10];
   const ssize_t n = read(fd, buffer, sizeof buffer);
@@ -56,7 +56,7 @@ bool ReadSome(int fd, std::string* text, bool show) {
   return true;
 }
 
-// Ends with the child, which stays a zombie.
+// Returns when the child has exited; it stays a zombie.
 void AwaitEnd(pid_t pid) {
   siginfo_t info;
   while (waitid(P_PID, pid, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
@@ -70,7 +70,7 @@ int Reap(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Until both are closed; false if it is too much.
+// Reads until both are closed; false if the output exceeds its limit.
 bool ReadAll(Pipe& output, Pipe& error, const SubprocessOptions& options,
              SubprocessResult* result) {
   while (output.read >= 0 || error.read >= 0) {
@@ -119,7 +119,7 @@ absl::StatusOr<SubprocessResult> RunSubprocess(
   SubprocessResult result;
   bool too_much = false;
   {
-    // While it is not reaped, the number is nobody else's.
+    // Until it is reaped, its pid cannot be reused.
     const std::stop_callback kill_it(options.stop,
                                      [pid] { kill(pid, SIGKILL); });
     too_much = !ReadAll(output, error, options, &result);

@@ -1,4 +1,4 @@
-// Runs another program to its end: no shell, arguments as they are.
+// Runs another program to completion: no shell, arguments verbatim.
 
 #ifndef SERVICES_BASE_SUBPROCESS_H_
 #define SERVICES_BASE_SUBPROCESS_H_
@@ -22,7 +22,7 @@ struct SubprocessOptions {
   bool show_output = false;
   // A program that writes more is killed.
   size_t max_output_bytes = size_t{1} << 30;
-  // Kills the program when it is asked to.
+  // Kills the program when stop is requested.
   std::stop_token stop = {};
 };
 
@@ -32,13 +32,13 @@ struct SubprocessResult {
   std::string error_output;  // the last 8 KiB of its standard error
 };
 
-// Runs argv[0], found along PATH unless it holds a '/', with standard input
-// empty, and waits for its end. The program is killed if this process ends
-// first, for any reason. Which exit codes are failures is up to the caller.
+// Runs argv[0], found along PATH unless it contains a '/', with empty standard
+// input, and waits for it to exit. The program is killed if this process ends
+// first, for any reason. The caller decides which exit codes are failures.
 //
 // Errors: NotFound if there is no such program, ResourceExhausted if it writes
-// over max_output_bytes, Cancelled if it was told to stop, Internal if it
-// cannot be started otherwise.
+// more than max_output_bytes, Cancelled if stop was requested, Internal if
+// starting it fails for another reason.
 absl::StatusOr<SubprocessResult> RunSubprocess(
     const std::vector<std::string>& argv,
     const SubprocessOptions& options = {});

@@ -49,7 +49,7 @@ void TaskQueue::Run() {
       tasks_.pop_front();
       lock.Unlock();
       task();
-      task = nullptr;  // what it captured goes outside of the lock
+      task = nullptr;  // destroys captures outside the lock
       lock.Lock();
     } else if (later_.empty()) {
       changed_.Wait(lock);

@@ -29,7 +29,7 @@ class TaskQueue {
   // Dropped after Stop().
   void Post(Task task);
 
-  // Not before `delay` from now.
+  // Runs the task no earlier than `delay` from now.
   void PostAfter(absl::Duration delay, Task task);
 
   // Waits for the running task and drops all others. Not to be called from a

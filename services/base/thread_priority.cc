@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// A step of niceness changes a thread's weight by so much (sched(7)).
+// One nice level changes a thread's weight by this factor (sched(7)).
 constexpr double kWeightStep = 1.25;
 constexpr int kMaxNiceness = 19;
 
@@ -25,7 +25,7 @@ int NicenessOfShare(int64_t percent) {
   return std::min(kMaxNiceness, getpriority(PRIO_PROCESS, getpid()) + steps);
 }
 
-// For Linux, 0 as a process is the calling thread.
+// On Linux, process 0 means the calling thread.
 void BeNice(int niceness) {
   if (ThreadNiceness() < niceness) setpriority(PRIO_PROCESS, 0, niceness);
 }

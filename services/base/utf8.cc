@@ -49,7 +49,7 @@ size_t FirstMalformedByte(absl::string_view text) {
 }
 
 bool IsBlank(absl::string_view text) {
-  // First and last of a range.
+  // First and last character of each range.
   static constexpr char32_t kBlank[][2] = {
       {0x00, 0x20},      // control characters, white space
       {0x7F, 0xA0},      // the same, to the no-break space
@@ -57,10 +57,10 @@ bool IsBlank(absl::string_view text) {
       {0x2000, 0x200F},  // spaces, zero width, marks of direction
       {0x2028, 0x202F},  // separators, embedded direction
       {0x205F, 0x205F},  // mathematical space
-      {0x2581, 0x2581},  // what SentencePiece writes for a space
+      {0x2581, 0x2581},  // SentencePiece's escaped space
       {0x3000, 0x3000},  // ideographic space
       {0xFEFF, 0xFEFF},  // byte order mark
-      {0xFFFD, 0xFFFD},  // replacement of what could not be decoded
+      {0xFFFD, 0xFFFD},  // replacement character
   };
   for (size_t i = 0; i < text.size();) {
     char32_t value = 0;

@@ -1,4 +1,4 @@
-// UTF-8: the only encoding of text here.
+// UTF-8: the only text encoding used here.
 
 #ifndef SERVICES_BASE_UTF8_H_
 #define SERVICES_BASE_UTF8_H_
@@ -11,20 +11,20 @@
 
 namespace gshard {
 
-// Reads the character at *position and moves behind it. False, with *position
-// unchanged, if there is no well-formed one: overlong forms, surrogates and
-// values over U+10FFFF are malformed. REQUIRES: *position < text.size().
+// Reads the character at *position and advances past it. False, with *position
+// unchanged, if it is malformed: overlong forms, surrogates and values over
+// U+10FFFF are. REQUIRES: *position < text.size().
 bool NextCharacter(absl::string_view text, size_t* position, char32_t* value);
 
-// Offset of the first malformed byte, text.size() if there is none.
+// Offset of the first malformed byte; text.size() if there is none.
 size_t FirstMalformedByte(absl::string_view text);
 
 inline bool IsUtf8(absl::string_view text) {
   return FirstMalformedByte(text) == text.size();
 }
 
-// Whether all of the text is white space, control characters, or others that do
-// not show: tokenizers make nothing of it. REQUIRES: IsUtf8(text).
+// Whether the text has only white space, control characters or other invisible
+// ones, from which tokenizers make no tokens. REQUIRES: IsUtf8(text).
 bool IsBlank(absl::string_view text);
 
 // Number of characters. REQUIRES: IsUtf8(text).
@@ -32,8 +32,8 @@ size_t CountCharacters(absl::string_view text);
 
 void AppendUtf8(char32_t value, std::string* text);
 
-// Lowercases Latin, Greek and Cyrillic letters; others stay. The same in every
-// locale. REQUIRES: IsUtf8(text).
+// Lowercases Latin, Greek and Cyrillic letters and keeps others, in any locale.
+// REQUIRES: IsUtf8(text).
 std::string Lowercase(absl::string_view text);
 
 }  // namespace gshard

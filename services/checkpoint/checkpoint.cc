@@ -34,7 +34,7 @@ absl::Status CheckNotCommitted(const std::string& root, int64_t step) {
       absl::StrCat("there is a checkpoint ", path, " already"));
 }
 
-// What writers that died, or another attempt with other shards, left behind.
+// Removes files of dead writers, or of another attempt with other shards.
 absl::Status RemoveStrangers(const std::string& directory,
                              const Manifest& manifest, FaultPoints* faults) {
   std::set<std::string> files;
@@ -48,8 +48,8 @@ absl::Status RemoveStrangers(const std::string& directory,
   return absl::OkStatus();
 }
 
-// What earlier attempts left of the shard `file`: it may be what fills the
-// disk.
+// Removes remains of the shard `file` from earlier attempts, which may be what
+// fills the disk.
 absl::Status RemoveShard(const std::string& directory, const std::string& file,
                          FaultPoints* faults) {
   const Storage& storage = Storage::Of(directory);
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> ReadTokenizerFile(const InputFile* file,
   return bytes;
 }
 
-// What the manifest says of a tokenizer that is to be written.
+// Fills in the manifest's fields of a tokenizer to be written.
 void NameTokenizer(const Storage& storage, const std::string& bytes,
                    std::string* file, std::string* sha256) {
   if (!file->empty()) *file = storage.NameInDraft(*file);

@@ -27,7 +27,7 @@ void CompareElements(const Tensor& a, const Tensor& b,
   const T* const values_b = reinterpret_cast<const T*>(b.raw());
   difference->elements = static_cast<int64_t>(a.bytes() / sizeof(T));
   for (int64_t i = 0; i < difference->elements; ++i) {
-    // Bits, not values: zeros of other signs and NaNs count.
+    // Compares bits, not values: signs of zeros and NaNs count.
     if (std::memcmp(&values_a[i], &values_b[i], sizeof(T)) == 0) continue;
     const double x = ToDouble(values_a[i]);
     const double y = ToDouble(values_b[i]);
@@ -93,7 +93,7 @@ std::string TypeOf(const TensorEntry* entry) {
   return entry == nullptr ? "" : TypeString(entry->type, entry->dims);
 }
 
-// The names in either, in order.
+// The names in either manifest, in order.
 std::vector<std::string> AllNames(const Manifest& a, const Manifest& b) {
   std::vector<std::string> names;
   for (const Manifest* manifest : {&a, &b}) {

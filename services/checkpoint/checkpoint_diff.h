@@ -1,4 +1,4 @@
-// What differs between two checkpoints.
+// Differences between two checkpoints.
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_DIFF_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_DIFF_H_
@@ -13,19 +13,19 @@
 
 namespace gshard {
 
-// One tensor that is not the same in both.
+// A tensor that differs.
 struct TensorDifference {
   std::string name;
 
-  // "f32[2, 3]"; empty where the checkpoint has no such tensor. The rest is
-  // filled in if they are equal.
+  // "f32[2, 3]"; empty if the checkpoint has no such tensor. The other fields
+  // are filled in if types and shapes are equal.
   std::string type_a;
   std::string type_b;
 
   int64_t elements = 0;
-  int64_t different = 0;  // elements of which a bit differs
+  int64_t different = 0;  // number of elements with different bits
 
-  // The largest |a - b|; infinite if one of two elements that differ is not
+  // The largest |a - b|; infinite if one of two differing elements is not
   // finite.
   double max_abs = 0;
 
@@ -36,20 +36,20 @@ struct TensorDifference {
 };
 
 struct CheckpointDifference {
-  // "step: 10 and 20": of step, model_config, validation_loss and tokenizers.
-  // What only says where a job ran (metadata, shards) is not compared.
+  // "step: 10 and 20": for step, model_config, validation_loss and tokenizers.
+  // Fields that only say where a job ran (metadata, shards) are not compared.
   std::vector<std::string> fields;
 
-  int64_t tensors = 0;    // in either
+  int64_t tensors = 0;    // in either checkpoint
   int64_t different = 0;  // of these
 
   bool identical() const { return fields.empty() && different == 0; }
 };
 
-// Calls `seen` for each tensor that differs, in order of name. Tensors of equal
-// type and checksum are taken for equal and not read, so this compares what was
-// written; whether it is still there is for Verify to say. Holds two tensors at
-// a time. Errors: those of CheckpointReader::Read.
+// Calls `seen` for each differing tensor, in order of name. Tensors with equal
+// type and checksum are assumed equal and not read; use Verify to check that
+// files match their checksums. Holds two tensors at a time. Errors: those of
+// CheckpointReader::Read.
 absl::StatusOr<CheckpointDifference> DiffCheckpoints(
     const CheckpointReader& a, const CheckpointReader& b,
     const std::function<void(const TensorDifference&)>& seen);

@@ -1,4 +1,4 @@
-// A checkpoint's tensors as one plain safetensors file, for other programs.
+// Exports a checkpoint's tensors to one plain safetensors file.
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_EXPORT_H_
@@ -18,11 +18,11 @@ struct Exported {
   uint64_t bytes = 0;  // of elements
 };
 
-// Writes the tensors that `wanted` takes, under their names, verified on the
-// way; the file is there whole or not at all, and replaces one of its name. Its
-// metadata are "format" ("pt", as readers expect), "step" and "model_config".
-// Holds one tensor at a time. Errors: FailedPrecondition if no tensor is
-// wanted; Cancelled if it is told to stop between two of them; those of
+// Writes the tensors that `wanted` accepts, under their names, verified; the
+// file appears atomically, replacing one of the same name. Its metadata are
+// "format" ("pt", as readers expect), "step" and "model_config". Holds one
+// tensor at a time. Errors: FailedPrecondition if no tensor is wanted;
+// Cancelled if stop is requested, checked between tensors; those of
 // CheckpointReader::Read and SafetensorsWriter.
 absl::StatusOr<Exported> ExportCheckpoint(
     const CheckpointReader& checkpoint, const std::string& path,

@@ -23,12 +23,12 @@ constexpr absl::string_view kStepPrefix = "step-";
 constexpr absl::string_view kRemovedSuffix = ".removed";
 constexpr absl::string_view kDamagedSuffix = ".damaged";
 
-// A folder that this room has made. Without suffix it is a checkpoint.
+// A folder made by this code. Without suffix it is a checkpoint.
 struct Folder : StoredFolder {
   int64_t step = 0;
 };
 
-// Of "step-00001200.partial"; nothing for another name.
+// Parses "step-00001200.partial"; nothing for another name.
 std::optional<Folder> ParseName(const StoredFolder& stored) {
   Folder folder{stored};
   absl::string_view name = stored.name;
@@ -42,7 +42,7 @@ std::optional<Folder> ParseName(const StoredFolder& stored) {
   return folder;
 }
 
-// Newest first; none for a root that does not exist.
+// Newest first; empty if the root does not exist.
 absl::StatusOr<std::vector<Folder>> ListFolders(const std::string& root) {
   const auto all = Storage::Of(root).ListFolders(root, kManifestFile);
   if (absl::IsNotFound(all.status())) return std::vector<Folder>();
@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<Folder>> ListFolders(const std::string& root) {
   return folders;
 }
 
-// Whether it is the checkpoint that is wrong, not the moment.
+// Whether the checkpoint itself is bad, rather than a temporary problem.
 bool IsDamage(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsNotFound(status);
 }
@@ -96,7 +96,7 @@ absl::StatusOr<std::string> SetAside(const std::string& root,
                                     faults);
 }
 
-// Without its manifest it is no checkpoint to anybody, so that goes first.
+// Without its manifest it is not a checkpoint, so that is removed first.
 absl::Status RemoveFolder(const std::string& path, FaultPoints* faults) {
   const Storage& storage = Storage::Of(path);
   RETURN_IF_ERROR(
@@ -119,7 +119,7 @@ struct Candidate {
   std::optional<double> validation_loss;
 };
 
-// Newest first. Errors: those of CheckpointReader::Open that are no damage.
+// Newest first. Errors: those of CheckpointReader::Open other than damage.
 absl::StatusOr<std::vector<Candidate>> ListCandidates(const std::string& root) {
   ASSIGN_OR_RETURN(const auto paths, ListCheckpoints(root));
   std::vector<Candidate> candidates;
@@ -202,7 +202,7 @@ absl::Status ClearAfter(const std::string& root, int64_t step,
   ASSIGN_OR_RETURN(const auto folders, ListFolders(root));
   for (const Folder& folder : folders) {
     if (folder.suffix == kDraftSuffix) {
-      // A worker of an earlier attempt may still write there, by its name.
+      // A worker of an earlier attempt may still write to that name.
       ASSIGN_OR_RETURN(const std::string aside,
                        SetAside(root, folder, kRemovedSuffix, faults));
       RETURN_IF_ERROR(RemoveFolder(aside, faults));
@@ -227,7 +227,7 @@ absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
   }
   ASSIGN_OR_RETURN(const auto candidates, ListCandidates(root));
   std::set<std::string> kept, good;
-  int64_t oldest = -1;  // step of the last of the last
+  int64_t oldest = -1;  // step of the oldest that `last` keeps
   for (const Candidate& candidate : candidates) {
     good.insert(candidate.path);
     if (static_cast<int64_t>(good.size()) <= keep.last) {

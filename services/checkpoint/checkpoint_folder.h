@@ -6,10 +6,10 @@
 //   ROOT/step-00001300.damaged    set aside, to be looked at by a person
 //   ROOT/owner.json, owner.lock   who may change it: folder_claim.h
 //
-// In an object store, where nothing is renamed, the manifest alone tells:
-// step-00001200/ is a checkpoint with manifest.json, set aside with
-// manifest.json.damaged, and else being written or removed. One that was set
-// aside goes when its step is written again.
+// In an object store, which has no rename, the manifest decides: step-00001200/
+// is a checkpoint with manifest.json, set aside with manifest.json.damaged, and
+// otherwise being written or removed. One that was set aside is removed when
+// its step is written again.
 
 #ifndef SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
 #define SERVICES_CHECKPOINT_CHECKPOINT_FOLDER_H_
@@ -27,39 +27,37 @@
 
 namespace gshard {
 
-// ROOT/step-00001200, and where that is written before it is committed.
+// ROOT/step-00001200, and its path while being written.
 std::string CheckpointPath(const std::string& root, int64_t step);
 std::string PartialCheckpointPath(const std::string& root, int64_t step);
 
-// Paths of the committed checkpoints, newest first. Errors: those of storage.h;
-// none for a root that does not exist.
+// Paths of the committed checkpoints, newest first; empty if the root does not
+// exist. Errors: those of storage.h.
 absl::StatusOr<std::vector<std::string>> ListCheckpoints(
     const std::string& root);
 
-// The newest checkpoint that opens, with sound tokenizers; tensors are not
-// read. Damaged ones are passed over with a warning in the log. Errors:
-// NotFound if there is none at all; DataLoss if none of those there can be
-// read; other errors of CheckpointReader for problems that may pass (no
-// permission, no descriptors, a release that is too old), which do not justify
-// an older checkpoint.
+// The newest checkpoint that opens, with intact tokenizers; tensors are not
+// read. Skips damaged ones with a warning in the log. Errors: NotFound if there
+// is none at all; DataLoss if none can be read; other errors of
+// CheckpointReader for problems that may be temporary (permissions,
+// descriptors, an old release), which do not justify an older checkpoint.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenLatestCheckpoint(
     const std::string& root);
-// Its path.
+// The path of that checkpoint.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root);
 
-// The same, after all of it has been read and compared with its checksums,
-// which costs one pass over the checkpoint. Errors: also those of
-// CheckpointReader::Verify.
+// The same, after reading all of it and verifying its checksums, which costs
+// one pass over the checkpoint. Errors: also those of CheckpointReader::Verify.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestGoodCheckpoint(
     const std::string& root, std::stop_token stop = {});
 
-// Of the checkpoints that open, the one with the lowest validation loss; the
-// oldest of equal ones. Errors: NotFound if no loss is recorded; as above.
+// The checkpoint with the lowest validation loss among those that open; the
+// oldest on ties. Errors: NotFound if no loss is recorded; as above.
 absl::StatusOr<std::string> BestCheckpoint(const std::string& root);
 
-// Before a job trains on from `step` (-1: from the start): gives each newer
-// checkpoint, which must be bad, the suffix ".damaged", and removes leftovers
-// of dead writers, so that the job's new checkpoints have free names.
+// Call before a job continues from `step` (-1: from the start): gives each
+// newer checkpoint, which must be bad, the suffix ".damaged", and removes
+// remains of dead writers, so that names of new checkpoints are free.
 //
 // This and the following functions modify `root`, which only its owner may do:
 // `faults` is the FolderClaim if others may write there.
@@ -69,15 +67,15 @@ absl::Status ClearAfter(const std::string& root, int64_t step,
 struct KeepPolicy {
   int64_t last = 1;  // newest first, >= 1
   int64_t best = 0;  // by validation loss, lowest first, >= 0
-  // Paths, however spelled, of checkpoints that stay beside these.
+  // Paths, however spelled, of additional checkpoints to keep.
   std::vector<std::string> pinned = {};
 };
 
-// Removes all other checkpoints. Damaged ones count for neither number; they go
-// once `last` newer good ones are there. Each is renamed to ".removed" first,
-// or loses its manifest first, so that a crash leaves no half checkpoint; on a
-// disk a reader that has it open can go on. Errors: InvalidArgument for a
-// policy out of range; those of storage.h.
+// Removes all other checkpoints. Damaged ones do not count; they are removed
+// once `last` newer good ones exist. Each is first renamed to ".removed", or
+// loses its manifest, so that a crash leaves no partial checkpoint; on a disk,
+// readers with open files can continue. Errors: InvalidArgument for a policy
+// out of range; those of storage.h.
 absl::Status PruneCheckpoints(const std::string& root, const KeepPolicy& keep,
                               FaultPoints* faults = nullptr);
 

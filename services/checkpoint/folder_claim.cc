@@ -23,8 +23,8 @@ std::string LockPath(const std::string& root) {
   return absl::StrCat(root, "/owner.lock");
 }
 
-// Of the whole file. Of the open file, not of the process: two jobs of one
-// process keep each other out, too.
+// A lock of the whole file, owned by the open file, not the process: two jobs
+// of one process exclude each other, too.
 struct flock WriteLock() {
   struct flock lock = {};
   lock.l_type = F_WRLCK;
@@ -66,7 +66,7 @@ bool IsThisProcess(const std::optional<FolderOwner>& owner) {
          owner->host == HostName();
 }
 
-// Of a folder in an object store: its owner.json as it is, and who is in it.
+// The owner.json of a folder in an object store: the object, and its content.
 struct LeaseState {
   std::optional<LeaseObject> object;
   std::optional<FolderOwner> owner;
@@ -123,7 +123,7 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
   const std::string path = LockPath(root);
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return FileError(errno, "open", path);
-  // From here on the destructor closes it.
+  // From here on the destructor closes `fd`.
   const std::shared_ptr<FolderClaim> claim(new FolderClaim(root, fd, faults));
   struct flock lock = WriteLock();
   const bool locked = ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
@@ -144,7 +144,7 @@ absl::StatusOr<std::shared_ptr<FolderClaim>> FolderClaim::Take(
   claim->owner_ = NextOwner(job, before);
   RETURN_IF_ERROR(
       WriteFileAtomically(OwnerPath(root), FormatOwner(claim->owner_), faults));
-  // Without locks somebody may have done so in the same moment.
+  // Without locks a rival may have done the same concurrently.
   RETURN_IF_ERROR(claim->Check());
   LogInfo("checkpoint folder claimed",
           {{"path", root}, {"owner", Describe(claim->owner_)}});
@@ -164,7 +164,7 @@ absl::Status FolderClaim::CheckFree(const std::string& root) {
     return errno == ENOENT ? absl::OkStatus() : FileError(errno, "open", path);
   }
   struct flock lock = WriteLock();
-  // Only asks: a lock that was held for a moment could keep a rival out.
+  // Only queries: a lock held even briefly could refuse a rival.
   const bool held =
       ::fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
   ::close(fd);
@@ -189,11 +189,11 @@ absl::Status FolderClaim::Check() const {
 }
 
 absl::Status FolderClaim::Reach(const DiskChange& change) {
-  // Of a file that this owner has made nobody else writes the bytes.
+  // Bytes of a file that this owner created are written by nobody else.
   const bool of_bytes = change.kind == DiskChange::Kind::kWrite ||
                         change.kind == DiskChange::Kind::kSync ||
                         change.kind == DiskChange::Kind::kSyncDirectory;
-  // First, for in tests it may let time pass.
+  // First, since in tests it may let time pass.
   if (faults_ != nullptr) RETURN_IF_ERROR(faults_->Reach(change));
   return of_bytes ? absl::OkStatus() : Check();
 }

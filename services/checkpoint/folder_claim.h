@@ -1,35 +1,34 @@
-// FolderClaim: the right of one job to change a checkpoint folder. A folder has
-// one owner at a time.
+// FolderClaim: one job's exclusive right to change a checkpoint folder.
 //
 //   ROOT/owner.lock   locked by the owner's process for as long as it lives
 //   ROOT/owner.json   who the last owner is: folder_owner.h
 //
 // The lock keeps rivals out. It is held until the owner's process ends in any
-// way: a paused owner still has it, and rivals are refused meanwhile. The file
-// tells an owner that it has been replaced: each writes its own, with a higher
-// epoch, and checks it again before it creates, changes or removes any name in
-// the folder. An owner that finds another file, or none, has lost the folder
-// and changes nothing from then on.
+// way: a paused owner still holds it, and rivals are refused meanwhile. The
+// file tells an owner that it has been replaced: each owner writes its own,
+// with a higher epoch, and checks it again before it creates, changes or
+// removes any name in the folder. An owner that finds another file, or none,
+// has lost the folder and changes nothing from then on.
 //
-// What holds:
+// Guarantees:
 //
-// - Where locks work (local disks, NFS, Lustre and the like as they are mounted
-//   by default) nobody ever writes to a folder beside its owner.
+// - Where locks work (local disks, and NFS, Lustre and the like as mounted by
+//   default) nobody but the owner ever writes to a folder.
 // - Where they do not, which is logged, or if a person has removed owner.lock
-//   to take the folder from a process that hangs, an owner that was replaced
-//   can still make the one change that it was about to make when it last
-//   looked; there is one system call between the two. That change may create
-//   its last checkpoint or remove an older one that its job does not keep;
-//   neither mixes shards of two owners, since their names differ (tag()).
+//   to take the folder from a hanging process, a replaced owner can still make
+//   the one change that it was about to make after its last check, since there
+//   is one system call in between. That change may create its last checkpoint
+//   or remove an older one that its job does not keep; neither mixes shards of
+//   two owners, since their names differ (tag()).
 // - Members writing shards for a former owner may continue for a while. Their
 //   shards have that owner's names and are in no later checkpoint.
 //
 // In an object store, which has no locks, owner.json is a lease
 // (services/storage/object_lease.h), renewed every 10 s by its owner and
-// written by conditional requests only, of which one of two rivals' succeeds. A
-// rival is refused for 30 s after the last renewal. So an owner that is paused
-// for longer may be replaced, and what is said above of disks without locks
-// holds: there is one request between its look and its change.
+// written by conditional requests only, so one of two rivals succeeds. A rival
+// is refused for 30 s after the last renewal. So an owner that is paused for
+// longer may be replaced, and the case without locks above applies, with one
+// request between check and change.
 //
 // Not guaranteed: that a reader's checkpoint is not removed before it is
 // opened; and anything against writers that do not use this class.
@@ -48,37 +47,37 @@
 
 namespace gshard {
 
-// Every change of the folder is to pass Reach(), as the fault points of file.h
-// do. Thread-safe.
+// Every change of the folder must call Reach(), like the fault points of
+// file.h. Thread-safe.
 class FolderClaim final : public FaultPoints {
  public:
-  // Makes the job named `job` the owner of `root`, which is made if it is not
-  // there. Folders without owner.json are as good as any. `faults`, which is
-  // asked first at each change, outlives it.
+  // Makes the job named `job` the owner of `root`, which is created if absent.
+  // Folders without owner.json are accepted. `faults`, which is consulted first
+  // at each change, outlives it.
   //
-  // Errors: FailedPrecondition naming the owner, if there is one that lives, or
-  // for a store that does not heed conditions; DataLoss if owner.json is
-  // damaged; those of storage.h.
+  // Errors: FailedPrecondition naming the owner, if there is a live one, or for
+  // a store without conditional requests; DataLoss if owner.json is damaged;
+  // those of storage.h.
   static absl::StatusOr<std::shared_ptr<FolderClaim>> Take(
       const std::string& root, const std::string& job,
       FaultPoints* faults = nullptr);
 
-  // Whether no other process has the folder now, as Take() would find. Changes
+  // Checks that no other process owns the folder now, like Take(), but changes
   // nothing. Errors: the same.
   static absl::Status CheckFree(const std::string& root);
 
-  ~FolderClaim() override;  // ends it; owner.json stays
+  ~FolderClaim() override;  // releases it; owner.json stays
   FolderClaim(const FolderClaim&) = delete;
   FolderClaim& operator=(const FolderClaim&) = delete;
 
-  // Errors: FailedPrecondition if the folder has another owner, who is named;
-  // those of ReadOwner.
+  // Errors: FailedPrecondition naming another owner of the folder; those of
+  // ReadOwner.
   absl::Status Check() const;
 
   // Before `change` is made. Errors: those of Check().
   absl::Status Reach(const DiskChange& change) override;
 
-  // What the names of the owner's shards begin with: "3-1f09a2c4".
+  // Prefix of the owner's shard names: "3-1f09a2c4".
   std::string tag() const;
 
  private:

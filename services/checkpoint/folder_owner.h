@@ -14,11 +14,12 @@ namespace gshard {
 
 struct FolderOwner {
   std::string job;      // its name
-  int64_t epoch = 0;    // how many owners there have been, from 1
+  int64_t epoch = 0;    // number of owners so far, from 1
   std::string host;     // where it runs
-  int64_t process = 0;  // its number there
-  std::string claim;    // 8 hexadecimal digits that no other owner has
-  // Of its lease in an object store; nothing on a disk, or once it is over.
+  int64_t process = 0;  // its process id there
+  std::string claim;    // 8 hexadecimal digits, unique to the owner
+  // Renewals of its lease in an object store; nothing on a disk, or once
+  // released.
   std::optional<int64_t> renewals = {};
 
   bool operator==(const FolderOwner&) const = default;
@@ -27,14 +28,14 @@ struct FolderOwner {
 // "job 'demo' (epoch 3, process 4711 on host trainer-2)".
 std::string Describe(const FolderOwner& owner);
 
-// Sealed as a manifest is. REQUIRES: the strings are UTF-8.
+// Sealed like a manifest. REQUIRES: the strings are UTF-8.
 std::string FormatOwner(const FolderOwner& owner);
 
-// Errors: DataLoss for anything but what FormatOwner wrote.
+// Errors: DataLoss for anything but FormatOwner's output.
 absl::StatusOr<FolderOwner> ParseOwner(absl::string_view text);
 
-// Of the folder `root`; nothing if nobody has claimed it yet. Errors: DataLoss
-// naming the file; those of storage.h.
+// The owner of the folder `root`; nothing if it was never claimed. Errors:
+// DataLoss naming the file; those of storage.h.
 absl::StatusOr<std::optional<FolderOwner>> ReadOwner(const std::string& root);
 
 // ROOT/owner.json.

@@ -13,8 +13,8 @@ namespace {
 
 using nlohmann::json;
 
-// Builds the value as the parser reads it, and stops it at what the value could
-// not show afterwards: a key that came twice, too much of anything.
+// Builds the value during parsing, and stops at errors that the value would not
+// show: duplicate keys and exceeded limits.
 class StrictBuilder : public nlohmann::json_sax<json> {
  public:
   StrictBuilder(json& root, const JsonLimits& limits)

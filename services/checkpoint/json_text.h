@@ -17,15 +17,15 @@ struct JsonLimits {
   int64_t max_values = 1 << 20;  // objects, arrays, strings, numbers, ...
 };
 
-// The object that is all of `text`. Errors: DataLoss if `text` is not one JSON
-// object, has a key twice in one object, or goes beyond the limits.
+// Parses `text` as one object. Errors: DataLoss if `text` is not one JSON
+// object, has a duplicate key in an object, or exceeds the limits.
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text,
                                                const JsonLimits& limits);
 
 // With keys sorted, on one line. REQUIRES: all strings are UTF-8.
 std::string FormatJson(const nlohmann::json& value);
 
-// A string member. Errors: DataLoss naming the key if it is missing or no
+// A string member. Errors: DataLoss naming the key if it is missing or not a
 // string.
 absl::StatusOr<std::string> JsonString(const nlohmann::json& object,
                                        const std::string& key);

@@ -35,7 +35,7 @@ constexpr absl::string_view kFields[] = {"format",
                                          "target_tokenizer_sha256",
                                          "metadata"};
 
-// What a line of the manifest is about, though a byte of it may be wrong.
+// The subject of a line of the manifest, even if a byte of it is wrong.
 std::string PartOfLine(size_t index, absl::string_view line) {
   const size_t first_tensor = std::size(kFields) + 2;
   if (index == 0) return "the line '{'";

@@ -54,7 +54,7 @@ absl::StatusOr<ElementType> ParseDtype(absl::string_view name) {
   return absl::DataLossError(absl::StrCat("unknown dtype '", name, "'"));
 }
 
-// Where each tensor lies when the elements start at 0.
+// The location of each tensor if the elements start at 0.
 absl::StatusOr<std::map<std::string, StoredTensor>> LayOut(
     const std::vector<TensorSpec>& specs) {
   std::map<std::string, StoredTensor> tensors;
@@ -87,7 +87,7 @@ std::string LittleEndian64(uint64_t value) {
   return bytes;
 }
 
-// The length and the JSON; sorted by name, which keeps its bytes a function of
+// The length and the JSON, sorted by name, so that its bytes are a function of
 // the arguments.
 SafetensorsHeader FormatHeader(
     const std::map<std::string, StoredTensor>& tensors,
@@ -119,7 +119,7 @@ SafetensorsHeader FormatHeader(
   return header;
 }
 
-// The whole numbers of an array, each >= 0.
+// The integers of an array, each >= 0.
 absl::StatusOr<std::vector<uint64_t>> Counts(const json& object,
                                              const std::string& key) {
   const auto found = object.find(key);
@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<uint64_t>> Counts(const json& object,
   return counts;
 }
 
-// One member of the header, with its offsets counted from the elements' start.
+// One member of the header, with offsets relative to the start of the elements.
 absl::StatusOr<StoredTensor> ParseTensor(const json& member) {
   if (!member.is_object() || member.size() != 3) {
     return absl::DataLossError(
@@ -167,7 +167,7 @@ absl::StatusOr<StoredTensor> ParseTensor(const json& member) {
   return tensor;
 }
 
-// That the tensors fill [0, data_bytes) without hole or overlap.
+// Checks that the tensors fill [0, data_bytes) without hole or overlap.
 absl::Status CheckLayout(const std::map<std::string, StoredTensor>& tensors,
                          uint64_t data_bytes) {
   std::vector<std::pair<const std::string*, const StoredTensor*>> order;

@@ -9,9 +9,9 @@
 // Compatible in both directions with any safetensors library for the element
 // types F32, I32, I64, F64 and U8.
 //
-// A file is not trusted. Opening one checks the whole header (its length, its
+// Files are untrusted. Opening one checks the whole header (its length, its
 // JSON, names, types, that shapes and offsets agree, that the tensors fill the
-// file without hole or overlap) before anything is allocated on its word.
+// file without hole or overlap) before allocating memory based on it.
 
 #ifndef SERVICES_CHECKPOINT_SAFETENSORS_H_
 #define SERVICES_CHECKPOINT_SAFETENSORS_H_
@@ -33,12 +33,12 @@
 
 namespace gshard {
 
-// A longer header is refused; the format's own limit.
+// Longer headers are refused; the format's own limit.
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 using StringMap = std::map<std::string, std::string>;
 
-// Where a tensor lies in its file.
+// Location of a tensor in its file.
 struct StoredTensor {
   ElementType type = ElementType::kFloat32;
   Dims dims;
@@ -46,29 +46,30 @@ struct StoredTensor {
   uint64_t bytes = 0;
 };
 
-// Writes one file, tensor by tensor; holds no tensor. Not thread-safe.
+// Writes one file, tensor by tensor, without holding any. Not thread-safe.
 //
-// The bytes of the file depend on the specs, the metadata and the elements
-// only, not on the order of the calls: names are sorted in the header, and the
-// elements lie in order of falling element size, then name, which keeps every
-// tensor aligned without holes.
+// The file's bytes depend only on the specs, the metadata and the elements, not
+// on the order of the calls: names are sorted in the header, and elements are
+// sorted by descending element size, then name, which keeps every tensor
+// aligned without holes.
 class SafetensorsWriter {
  public:
-  // Finish puts the file at `path`.
-  // Errors: InvalidArgument for names or shapes that the format cannot hold;
-  // AlreadyExists for two specs of one name; those of storage.h.
+  // Finish creates the file at `path`. Errors: InvalidArgument for names or
+  // shapes that the format cannot represent; AlreadyExists for two specs of one
+  // name; those of storage.h.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, const std::vector<TensorSpec>& specs,
       const StringMap& metadata, FaultPoints* faults = nullptr);
 
-  // Writes the elements of one of the specs; into an object store in the order
-  // of the file, see SortAsStored(). Errors: NotFound for another
-  // name, AlreadyExists for the second time, InvalidArgument if `tensor` does
-  // not look as its spec said; those of storage.h.
+  // Writes the elements of one of the specs; in an object store in file order,
+  // see SortAsStored(). Errors: NotFound for an unknown name, AlreadyExists for
+  // a repeated one, InvalidArgument if `tensor` does not match its spec; those
+  // of storage.h.
   absl::Status Write(const std::string& name, const Tensor& tensor);
 
-  // Makes the file durable and gives it its name. Errors: FailedPrecondition
-  // naming a tensor that was not written; those of storage.h.
+  // Makes the file durable and renames it to its final name. Errors:
+  // FailedPrecondition naming a tensor that was not written; those of
+  // storage.h.
   absl::Status Finish();
 
  private:
@@ -84,8 +85,8 @@ class SafetensorsWriter {
   std::map<std::string, bool> written_;
 };
 
-// In the order in which their elements lie in a file. `type` and `name` are
-// asked of an item.
+// Sorts items in the order of their elements in a file. `type` and `name`
+// return an item's properties.
 template <typename Item, typename TypeOf, typename NameOf>
 void SortAsStored(std::vector<Item>* items, TypeOf type, NameOf name) {
   std::sort(items->begin(), items->end(), [&](const Item& a, const Item& b) {
@@ -94,27 +95,26 @@ void SortAsStored(std::vector<Item>* items, TypeOf type, NameOf name) {
   });
 }
 
-// What a SafetensorsWriter with these arguments writes before the elements.
+// The header that a SafetensorsWriter with these arguments writes.
 struct SafetensorsHeader {
   std::string bytes;
 
-  // What the byte at `offset` is part of: "tensor 'x'", "the metadata", or the
-  // length or the form of the header.
+  // The part that contains the byte at `offset`: "tensor 'x'", "the metadata",
+  // or the length or the form of the header.
   std::string PartAt(size_t offset) const;
 
   std::vector<std::pair<size_t, std::string>> ends;  // of parts, ascending
 };
 
-// Errors: those of SafetensorsWriter::Create about its arguments.
+// Errors: those of SafetensorsWriter::Create for invalid arguments.
 absl::StatusOr<SafetensorsHeader> MakeSafetensorsHeader(
     const std::vector<TensorSpec>& specs, const StringMap& metadata);
 
-// Reads the tensors of one file, each when asked for. Thread-safe.
+// Reads the tensors of one file on demand. Thread-safe.
 class SafetensorsReader {
  public:
-  // Errors: DataLoss, saying what is wrong, for a file that breaks the format
-  // in any way; Unimplemented for an element type that we don't have; those
-  // of storage.h.
+  // Errors: DataLoss, saying what is wrong, for a file that violates the
+  // format; Unimplemented for an unsupported element type; those of storage.h.
   static absl::StatusOr<std::unique_ptr<SafetensorsReader>> Open(
       const std::string& path);
 
@@ -123,7 +123,7 @@ class SafetensorsReader {
   }
   const StringMap& metadata() const { return metadata_; }
 
-  // Errors: NotFound; DataLoss if the file has become shorter.
+  // Errors: NotFound; DataLoss if the file was truncated.
   absl::StatusOr<Tensor> Read(const std::string& name) const;
 
  private:

@@ -34,8 +34,8 @@ absl::Status Damage(absl::string_view what) {
       absl::StrCat(what, " is not as it was written: its checksum differs"));
 }
 
-// Where the line of digests starts, found even if its own start is damaged:
-// the third line from the end.
+// The start of the line of digests, found even if that is damaged: the third
+// line from the end.
 size_t FindDigests(absl::string_view text) {
   size_t at = text.rfind(kLinesStart);
   if (at != absl::string_view::npos) return at;
@@ -46,7 +46,7 @@ size_t FindDigests(absl::string_view text) {
   return at == absl::string_view::npos ? 0 : std::min(at + 1, text.size());
 }
 
-// What is wrong with a text of which the seal does not fit.
+// Locates the damage in a text whose seal does not match.
 absl::Status Locate(absl::string_view text, const DescribeLine& describe) {
   const size_t start = FindDigests(text);
   std::vector<absl::string_view> lines =
@@ -58,7 +58,7 @@ absl::Status Locate(absl::string_view text, const DescribeLine& describe) {
   for (const absl::string_view line : lines) {
     digests.push_back(ShortDigest(line));
   }
-  // The lines are sound if their true digests make the whole fit.
+  // The lines are intact if their actual digests complete a valid seal.
   if (text.size() > kTailBytes) {
     const std::string sound = LinesMember(digests);
     const std::string digest =

@@ -1,5 +1,5 @@
-// Text with checksums that locate damage by line: one JSON object of one member
-// or element a line, closed by
+// Text with checksums that locate damage by line: one JSON member or element
+// per line, closed by
 //
 //   "lines":["1f3a90c2",...],   the first 8 digits of each line's SHA-256
 //   "sha256":"..."              of all text before this line
@@ -20,17 +20,17 @@
 
 namespace gshard {
 
-// `lines`, none of which has a line feed, with their seal. The first is "{",
-// and the last ends with a comma.
+// `lines`, without line feeds, with their seal. The first is "{", and the last
+// ends with a comma.
 std::string SealLines(const std::vector<std::string>& lines);
 
-// What to call the line `index` (from 0), whose text may be damaged: "the field
+// Describes line `index` (from 0), whose text may be damaged: "the field
 // 'step'".
 using DescribeLine =
     std::function<std::string(size_t index, absl::string_view line)>;
 
-// OK if `text` is what SealLines returned, to the byte. Errors: DataLoss naming
-// the first line that is damaged.
+// OK if `text` is exactly SealLines' output. Errors: DataLoss naming the first
+// damaged line.
 absl::Status CheckSeal(absl::string_view text, const DescribeLine& describe);
 
 }  // namespace gshard

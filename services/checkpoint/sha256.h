@@ -1,4 +1,4 @@
-// SHA-256 of bytes, as checkpoints record it for every tensor and file.
+// SHA-256, which checkpoints record for every tensor and file.
 
 #ifndef SERVICES_CHECKPOINT_SHA256_H_
 #define SERVICES_CHECKPOINT_SHA256_H_
@@ -16,14 +16,14 @@ namespace gshard {
 // 64 lower-case hexadecimal digits.
 std::string Sha256(absl::string_view bytes);
 
-// The same of bytes that come in parts.
+// The same for bytes that arrive in parts.
 class Sha256Stream {
  public:
   Sha256Stream();
 
   void Append(absl::string_view part);
 
-  // Begins anew.
+  // Returns the digest and resets.
   std::string Finish();
 
  private:
@@ -34,7 +34,7 @@ class Sha256Stream {
   std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
-// Of the elements, little-endian and row-major; shape and type are not part.
+// Digest of the elements, little-endian and row-major; excludes shape and type.
 std::string Sha256(const Tensor& tensor);
 
 // True for 64 lower-case hexadecimal digits.

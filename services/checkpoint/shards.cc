@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// Compares the tensors that the header tells of with the manifest's.
+// Compares the tensors in the header with the manifest's.
 absl::Status CompareTensors(const std::string& path,
                             const std::vector<TensorSpec>& specs,
                             const SafetensorsReader& shard,
@@ -36,8 +36,7 @@ absl::Status CompareTensors(const std::string& path,
                                    " tensors, got ", shard.tensors().size()));
 }
 
-// Where the file does not start with the header that `specs` make; empty if it
-// does.
+// Where the file deviates from the header for `specs`; empty if it does not.
 absl::StatusOr<std::string> HeaderDifference(
     const std::string& path, const std::vector<TensorSpec>& specs,
     int64_t step) {

@@ -1,4 +1,4 @@
-// The shard files of a checkpoint against its manifest.
+// Checks the shard files of a checkpoint against its manifest.
 
 #ifndef SERVICES_CHECKPOINT_SHARDS_H_
 #define SERVICES_CHECKPOINT_SHARDS_H_
@@ -18,14 +18,14 @@ namespace gshard {
 // By file.
 using Shards = std::map<std::string, std::unique_ptr<SafetensorsReader>>;
 
-// What every shard of a checkpoint has for its own metadata.
+// The metadata of every shard of a checkpoint.
 StringMap ShardMetadata(int64_t step);
 
-// Opens the shards that the manifest names. Everything in them before the
-// elements follows from the manifest, and has to be just that, to the byte.
+// Opens the shards that the manifest names. Everything before the elements
+// follows from the manifest, and must match to the byte.
 //
-// Errors: `mismatch` for a difference (before the commit a writer's mistake,
-// after it damage); DataLoss for a file that is no shard; both name the file
+// Errors: `mismatch` for a difference (a writer's mistake before the commit,
+// damage after it); DataLoss for a file that is not a shard; both name the file
 // and the tensor or the part of the header; those of file.h.
 absl::StatusOr<Shards> OpenShards(const std::string& directory,
                                   const Manifest& manifest,

@@ -13,7 +13,7 @@ absl::StatusOr<uint64_t> TensorBytes(ElementType type,
     return absl::InvalidArgumentError(absl::StrCat(
         "expected at most ", kMaxTensorRank, " dimensions, got ", dims.size()));
   }
-  // A zero makes all sizes beside it harmless, but each must still be sound.
+  // A zero makes the product 0, but every size must still be valid.
   uint64_t bytes = ElementSize(type);
   bool is_empty = false;
   for (const int64_t dim : dims) {

@@ -1,4 +1,4 @@
-// What a stored tensor is called and what it looks like.
+// Name, type and shape of a stored tensor.
 
 #ifndef SERVICES_CHECKPOINT_TENSOR_SPEC_H_
 #define SERVICES_CHECKPOINT_TENSOR_SPEC_H_
@@ -29,14 +29,14 @@ struct NamedTensor {
 constexpr size_t kMaxTensorNameBytes = 512;
 constexpr size_t kMaxTensorRank = 8;
 
-// Bytes that the elements take. Errors: InvalidArgument if a size is negative,
-// the rank is above kMaxTensorRank, or the product leaves 2^60.
+// Bytes of the elements. Errors: InvalidArgument if a size is negative, the
+// rank is above kMaxTensorRank, or the product exceeds 2^60.
 absl::StatusOr<uint64_t> TensorBytes(ElementType type,
                                      absl::Span<const int64_t> dims);
 
-// A name is 1 to kMaxTensorNameBytes bytes of UTF-8 without control
-// characters; anything else goes, "__metadata__" excepted, which safetensors
-// keeps for itself. Errors: InvalidArgument.
+// A name is 1 to kMaxTensorNameBytes bytes of UTF-8 without control characters,
+// other than "__metadata__", which safetensors reserves. Errors:
+// InvalidArgument.
 absl::Status CheckTensorName(absl::string_view name);
 
 // "f32[2, 3]".

@@ -1,10 +1,10 @@
 // Writes a process's part of a checkpoint from a snapshot, on any thread, while
-// the owner of the tensors goes on with its updates.
+// the tensors' owner continues with updates.
 //
-// A snapshot is tensors that share buffers with their owner's, and costs no
-// memory until one of them changes: whoever updates a tensor that is not
+// A snapshot is a set of tensors that share buffers with the owner's; it takes
+// no memory until one of them changes: an update of a tensor that is not
 // unique() replaces it (services/tensor), and the snapshot keeps the old one.
-// So there is at most one further copy of the weights for each snapshot.
+// So each snapshot causes at most one further copy of the weights.
 //
 // A snapshot must be released in order with its owner's updates, under their
 // lock or on their thread: afterwards its tensors may be unique() again, and an
@@ -24,16 +24,16 @@
 
 namespace gshard {
 
-// Where a snapshot goes.
+// Destination of a snapshot.
 struct ShardTarget {
   std::string root;
   int64_t step = 0;
   std::string shard;
 };
 
-// Writes a shard from first to last. `abandoned`, which may be null, is asked
-// before every tensor whether the shard is still wanted. Errors: Cancelled if
-// it is not; those of CheckpointWriter.
+// Writes a complete shard. `abandoned`, which may be null, is asked before
+// every tensor whether to give up the shard. Errors: Cancelled if so; those of
+// CheckpointWriter.
 absl::StatusOr<std::vector<TensorEntry>> WriteShard(
     const ShardTarget& target, const std::vector<NamedTensor>& tensors,
     const std::function<bool()>& abandoned = nullptr,

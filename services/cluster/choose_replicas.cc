@@ -23,7 +23,7 @@ std::vector<int32_t> ChooseReplicas(absl::Span<const int32_t> rows_of_expert,
   for (size_t e = 0; e < E; ++e) {
     if (!holders_of[e].empty()) order.push_back(static_cast<int32_t>(e));
   }
-  // Those that have no choice go first: the others can make way for them.
+  // Experts without a choice go first: the others can adapt.
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
     const bool only_a = holders_of[a].size() == 1;
     const bool only_b = holders_of[b].size() == 1;

@@ -1,4 +1,4 @@
-// Which replica of each expert a call goes to. Pure.
+// Chooses the replica of each expert for a call. Pure functions.
 
 #ifndef SERVICES_CLUSTER_CHOOSE_REPLICAS_H_
 #define SERVICES_CLUSTER_CHOOSE_REPLICAS_H_
@@ -11,11 +11,11 @@
 
 namespace gshard {
 
-// A process that holds some of the experts, as a router sees it.
+// A router's view of a process that holds some of the experts.
 struct ReplicaHolder {
   absl::Span<const int32_t> experts;  // ascending
 
-  // Rows that the router has sent there and that have no answer yet.
+  // Rows that the router has sent there, not yet answered.
   int64_t outstanding_rows = 0;
 
   // A slow holder is chosen only for experts without a good one, a failed one
@@ -23,15 +23,15 @@ struct ReplicaHolder {
   WorkerHealth::State state = WorkerHealth::State::kGood;
 };
 
-// What one more message costs, in rows: a small call goes to few holders.
+// Cost of a message, in rows: a small call goes to few holders.
 inline constexpr int64_t kRowsPerCall = 8;
 
-// For each expert the index of the holder that computes its rows; -1 for an
-// expert without rows, and for one without a holder that may be chosen.
+// For each expert, the index of the holder that computes its rows; -1 for an
+// expert without rows, or without an eligible holder.
 //
 // Greedy: experts are assigned one by one, those with one holder first, then by
 // decreasing number of rows, each to the holder with the fewest outstanding
-// rows, this call's included; ties go to the lowest index.
+// rows, including this call's; ties go to the lowest index.
 std::vector<int32_t> ChooseReplicas(absl::Span<const int32_t> rows_of_expert,
                                     absl::Span<const ReplicaHolder> holders);
 

@@ -14,7 +14,7 @@
 namespace gshard {
 namespace {
 
-// More than there are pairs among replicas.
+// More than the number of pairs of replicas.
 constexpr int64_t kPairs = 256;
 
 // The domain up to `level`; unique to the worker if it has none.
@@ -106,7 +106,7 @@ std::vector<int32_t> SpreadOverDomains(absl::Span<const std::string> domains) {
     std::stable_sort(
         by_size.begin(), by_size.end(),
         [](const auto& a, const auto& b) { return a.size() > b.size(); });
-    // Every other place first: what is next to each other there is apart.
+    // Fill every other place first, which separates neighbours in this order.
     size_t place = 0;
     for (const std::vector<int32_t>& workers : by_size) {
       for (const int32_t w : workers) {

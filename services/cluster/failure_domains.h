@@ -1,9 +1,9 @@
 // FailureDomains: which workers fail together, e.g. because they are on one
-// machine, or in one zone. Pure.
+// machine or in one zone. Pure functions.
 //
-// A domain has levels, the widest first: "zone-a/node-3". Workers with the same
-// domain share all of it; those of "zone-a/node-3" and "zone-a/node-4" share a
-// level. A worker without a domain, "", is one of its own.
+// A domain has levels, widest first: "zone-a/node-3". Workers with the same
+// domain share all levels; those of "zone-a/node-3" and "zone-a/node-4" share
+// one. A worker without a domain ("") shares none.
 
 #ifndef SERVICES_CLUSTER_FAILURE_DOMAINS_H_
 #define SERVICES_CLUSTER_FAILURE_DOMAINS_H_
@@ -23,7 +23,7 @@ inline constexpr size_t kMaxDomainBytes = 256;
 inline constexpr size_t kMaxDomainLevels = 4;
 
 // Errors: InvalidArgument unless it is empty, or up to kMaxDomainLevels names
-// with '/' between them, of letters, digits, '.', '_' and '-', and at most
+// separated by '/', of letters, digits, '.', '_' and '-', and at most
 // kMaxDomainBytes long.
 absl::Status ValidateFailureDomain(absl::string_view domain);
 
@@ -32,23 +32,23 @@ class FailureDomains {
   // [W] valid domains, by worker.
   explicit FailureDomains(absl::Span<const std::string> domains);
 
-  // How near two workers are: 0 if they share nothing, more than all pairs that
-  // share fewer levels together, of kMaxReplicas replicas. Sums of it do not
-  // overflow.
+  // How near two workers are: 0 if they share nothing, else more than the sum
+  // over all pairs of kMaxReplicas replicas that share fewer levels. Sums do
+  // not overflow.
   int64_t Nearness(int32_t a, int32_t b) const;
 
-  // Number of different domains among `workers`.
+  // Number of distinct domains among `workers`.
   int32_t CountDistinct(absl::Span<const int32_t> workers) const;
 
  private:
-  // [W] by level, the number of the domain up to there; of a worker without a
-  // domain empty.
+  // [W] per level, the index of the domain up to it; empty for a worker without
+  // a domain.
   std::vector<std::vector<int32_t>> levels_;
 };
 
-// An order of the workers, as indices of `domains`, in which neighbours, the
-// last and the first included, share no domain, at the widest level at which
-// that can be; else at least few of them do. As they are if none has a domain.
+// An order of the workers, as indices of `domains`, in which adjacent ones
+// (cyclically) share no domain, at the widest possible level; else as few as
+// possible do. Unchanged if none has a domain.
 std::vector<int32_t> SpreadOverDomains(absl::Span<const std::string> domains);
 
 }  // namespace gshard

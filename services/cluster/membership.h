@@ -26,24 +26,23 @@ enum class MemberRole { kRouter, kExpertWorker };
 
 absl::string_view MemberRoleName(MemberRole role);  // "router", ...
 
-// What a process says of itself when it joins.
+// A process's own description when it joins.
 struct MemberInfo {
   // Unique among members: 1 to 128 letters, digits, '.', '_' or '-'.
   std::string id;
   MemberRole role = MemberRole::kRouter;
 
-  // Where it is reached, at most 256 bytes without spaces: "host:port" or
-  // "unix:/path". Required of expert workers, to which routers connect.
+  // Its address, at most 256 bytes without spaces: "host:port" or "unix:/path".
+  // Required for expert workers, to which routers connect.
   std::string address;
 
-  // Memory in bytes that a worker offers to experts: at least 0, where 0 means
-  // that it does not say.
+  // Memory in bytes that a worker offers for experts; 0 means unknown.
   int64_t capacity_bytes = 0;
 
-  // What computes the experts of a worker: "cpu" or "cuda".
+  // The device that computes a worker's experts: "cpu" or "cuda".
   std::string device = "cpu";
 
-  // Of a worker: see failure_domains.h.
+  // For workers: see failure_domains.h.
   std::string failure_domain = {};
 
   bool operator==(const MemberInfo&) const = default;
@@ -56,7 +55,7 @@ struct Member {
   // mistaken for its predecessor.
   int64_t incarnation = 0;
 
-  // It wants to leave: nothing new is placed on it.
+  // It is leaving: nothing new is placed on it.
   bool leaving = false;
 
   MonotonicTime joined;
@@ -66,11 +65,11 @@ struct Member {
 struct MembershipEvent {
   enum class Kind {
     kJoined,
-    kLeft,     // said so
-    kExpired,  // fell silent
+    kLeft,     // by its own announcement
+    kExpired,  // lease ran out
   };
   Kind kind;
-  Member member;  // as it was last
+  Member member;  // its last state
 };
 
 class Membership {
@@ -78,8 +77,8 @@ class Membership {
   struct Options {
     absl::Duration lease = absl::Seconds(5);
     int64_t max_members = 4096;
-    // Whether expert workers may compute on different devices. Their results
-    // then differ in their last bits, and with them what a job trains.
+    // Whether expert workers may compute on different devices. Their results,
+    // and so trained models, then differ in the last bits.
     bool allow_mixed_devices = false;
   };
 
@@ -87,54 +86,53 @@ class Membership {
   explicit Membership(Options options);
 
   // Adds a member with a lease from `now`. On success appends to `events` the
-  // expiry of an earlier holder of the id, if it had run out unnoticed, and the
-  // joining.
+  // expiry of an earlier holder of the id, if not yet reported, and the join.
   //
-  // Errors, none of which changes anything:
+  // Errors, which leave everything unchanged:
   // * InvalidArgument: a field of `info` is malformed.
-  // * AlreadyExists: a member with a running lease has the id. Try again after
-  //   it left or expired.
-  // * FailedPrecondition: an expert worker with a running lease computes on
+  // * AlreadyExists: a member with a valid lease has the id. Try again after it
+  //   left or expired.
+  // * FailedPrecondition: an expert worker with a valid lease computes on
   //   another device.
-  // * ResourceExhausted: there are max_members already.
+  // * ResourceExhausted: there are already max_members.
   absl::StatusOr<Member> Join(const MemberInfo& info, MonotonicTime now,
                               std::vector<MembershipEvent>* events);
 
   // Extends the lease to `now` plus its length; never shortens it.
   //
-  // Errors: NotFound if the member left, expired (noticed or not), or joined
-  // again under another incarnation. The process must join anew.
+  // Errors: NotFound if the member left, expired (reported or not), or rejoined
+  // with another incarnation. The process must rejoin.
   absl::Status Renew(absl::string_view id, int64_t incarnation,
                      MonotonicTime now);
 
-  // Notes that a member wants to leave; whether that is new. False without a
-  // member, as in Renew.
+  // Marks a member as leaving; returns whether that is new. False for an
+  // unknown member, as in Renew.
   bool SetLeaving(absl::string_view id, int64_t incarnation);
 
-  // Removes a member. Errors: NotFound as in Renew, though an unnoticed expiry
-  // is no error.
+  // Removes a member. Errors: NotFound as in Renew, except that an unreported
+  // expiry is no error.
   absl::StatusOr<MembershipEvent> Leave(absl::string_view id,
                                         int64_t incarnation);
 
   // Removes the members whose leases have run out, in order of their ids.
   std::vector<MembershipEvent> Expire(MonotonicTime now);
 
-  // When Expire has something to do next, unless leases are renewed;
-  // InfiniteFuture() without members.
+  // When the next lease expires, unless renewed; InfiniteFuture() without
+  // members.
   MonotonicTime NextExpiry() const;
 
-  // Members in order of their ids, of one role or of all. Includes expiries not
-  // yet noticed.
+  // Members in order of their ids, of one role or of all, including unreported
+  // expiries.
   std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
 
   // Null if there is none. Valid until the next change.
   const Member* Find(absl::string_view id) const;
 
-  // Grows by one with every event; renewals do not count.
+  // Increases by one with every event; renewals do not count.
   int64_t generation() const { return generation_; }
 
  private:
-  // Whether an expert worker may join those that are there.
+  // Checks whether an expert worker may join the present ones.
   absl::Status CheckDevice(const MemberInfo& info, MonotonicTime now) const;
   MembershipEvent Remove(std::map<std::string, Member>::iterator member,
                          MembershipEvent::Kind kind);

@@ -1,7 +1,7 @@
 // Placement: which expert worker holds which experts.
 //
-// Every MoE layer is placed alike: a worker that holds expert e holds it in all
-// layers. Pure functions, no clock, no threads. E experts, W workers.
+// Every MoE layer has the same placement: a worker that holds expert e holds it
+// in all layers. Pure functions, no clock, no threads. E experts, W workers.
 
 #ifndef SERVICES_CLUSTER_PLACEMENT_H_
 #define SERVICES_CLUSTER_PLACEMENT_H_
@@ -19,11 +19,11 @@ inline constexpr int32_t kMaxPlacedExperts = 2048;
 inline constexpr int32_t kMaxPlacedWorkers = 65536;
 
 struct Placement {
-  // Grows with every change, so that a stale copy is recognized.
+  // Increases with every change, so that a stale copy is recognized.
   int64_t version = 0;
 
-  // [W] lists of experts, each in increasing order; empty for a worker that
-  // holds none. A worker is its index.
+  // [W] lists of experts, each ascending; empty for a worker that holds none. A
+  // worker is identified by its index.
   std::vector<std::vector<int32_t>> experts_of_worker;
 
   int32_t num_workers() const {
@@ -33,8 +33,8 @@ struct Placement {
   bool operator==(const Placement&) const = default;
 };
 
-// Where one expert is: the worker, and the expert's index in the list of that
-// worker, which is also its row in the worker's weights.
+// Location of one expert: the worker, and the expert's index in the worker's
+// list, which is also its row in the worker's weights.
 struct ExpertLocation {
   int32_t worker = 0;
   int32_t index = 0;
@@ -51,8 +51,8 @@ struct ExpertLocation {
 absl::StatusOr<Placement> Place(int32_t num_experts, int32_t num_workers,
                                 int64_t version);
 
-// Checks a placement that came from elsewhere: every expert 0 to E-1 is held
-// exactly once, each list is increasing, sizes are as Place demands.
+// Validates an external placement: every expert 0 to E-1 is held exactly once,
+// each list is ascending, sizes are those that Place requires.
 //
 // Errors: InvalidArgument, naming the expert or worker at fault.
 absl::Status ValidatePlacement(const Placement& placement, int32_t num_experts);

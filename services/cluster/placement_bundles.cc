@@ -11,7 +11,7 @@ BundleChange PlanBundles(absl::Span<const std::vector<int32_t>> held,
   BundleChange change;
   change.keep.assign(held.size(), false);
   std::vector<int32_t> missing(wanted.begin(), wanted.end());
-  // The largest first: they are the dearest to load again.
+  // Largest first: they are the most expensive to reload.
   std::vector<size_t> order(held.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {

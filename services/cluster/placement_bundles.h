@@ -1,6 +1,5 @@
 // A worker holds the experts of a served model in bundles, each loaded and
-// released as a whole, so that a change of its experts loads only what is new.
-// Pure.
+// released as a whole, so that a change loads only new experts. Pure functions.
 
 #ifndef SERVICES_CLUSTER_PLACEMENT_BUNDLES_H_
 #define SERVICES_CLUSTER_PLACEMENT_BUNDLES_H_
@@ -12,18 +11,18 @@
 
 namespace gshard {
 
-// A call makes one message of each bundle: a worker has no more than this.
+// Maximum number of bundles per worker: a call sends one message per bundle.
 inline constexpr size_t kMaxBundles = 3;
 
 struct BundleChange {
-  std::vector<bool> keep;     // as `held`
+  std::vector<bool> keep;     // per bundle of `held`
   std::vector<int32_t> load;  // the experts of a new bundle; may be empty
 };
 
-// How a worker that holds the bundles `held`, with ascending experts, comes to
-// hold the experts of `wanted`, ascending, once each. Bundles with unwanted
-// experts are released, as are those whose experts other bundles have; if too
-// many would remain, all are replaced by a single new bundle.
+// Plans how a worker with the bundles `held`, each ascending, comes to hold
+// exactly the experts of `wanted`, ascending. Bundles with unwanted experts are
+// released, as are those whose experts other bundles have; if too many would
+// remain, all are replaced by a single new bundle.
 BundleChange PlanBundles(absl::Span<const std::vector<int32_t>> held,
                          absl::Span<const int32_t> wanted);
 

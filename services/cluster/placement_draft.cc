@@ -29,8 +29,8 @@ bool MoveAway(int32_t from, int32_t expert, PlacementDraft& draft) {
     draft.Move(from, *best, expert);
     return true;
   }
-  // From the workers with room, as `from` will be, to those that may have it:
-  // what they would give away for that, and to whom.
+  // Search from the workers with room, as `from` will be, to those that may
+  // take it: what each would give away for that, and to whom.
   struct Gift {
     int32_t expert = -1, to = -1;
   };

@@ -1,5 +1,5 @@
-// PlacementDraft: a placement of replicas that is being changed, with what is
-// needed to judge changes. Pure.
+// PlacementDraft: a replica placement under construction, with the state to
+// evaluate changes. Pure functions.
 
 #ifndef SERVICES_CLUSTER_PLACEMENT_DRAFT_H_
 #define SERVICES_CLUSTER_PLACEMENT_DRAFT_H_
@@ -14,7 +14,7 @@
 
 namespace gshard {
 
-// [E] load of each expert; 1 of each if it is not known.
+// [E] load of each expert; 1 each if unknown.
 std::vector<double> LoadOf(const ReplicaProblem& problem);
 
 FailureDomains DomainsOf(const ReplicaProblem& problem);
@@ -38,12 +38,12 @@ class PlacementDraft {
   int32_t experts() const { return static_cast<int32_t>(holders_.size()); }
   double load(int32_t expert) const { return load_[expert]; }
 
-  // Seconds of work of a second.
+  // Seconds of work per second.
   double Busy(int32_t w) const {
     return busy_[w] / problem_.workers[w].rows_per_second;
   }
   double Cost() const;
-  // What single changes are judged by: the cost alone does not tell which of
+  // The objective for single changes: the cost alone does not tell which of
   // several busy workers to relieve first.
   double Roughness() const;
 
@@ -52,8 +52,8 @@ class PlacementDraft {
     return static_cast<int64_t>(lists_[w].size()) <
            problem_.workers[w].max_experts;
   }
-  // How near a replica on worker w is, or would be, to the expert's others, but
-  // for the one on `without`; see FailureDomains.
+  // How near a replica on worker w is, or would be, to the expert's others,
+  // ignoring the one on `without`; see FailureDomains.
   int64_t Nearness(int32_t w, int32_t expert, int32_t without = -1) const;
 
   void Add(int32_t w, int32_t expert);
@@ -63,24 +63,24 @@ class PlacementDraft {
     Add(to, expert);
   }
 
-  // By how much Roughness() falls.
+  // The decrease of Roughness().
   double GainOfMoving(int32_t from, int32_t to, int32_t expert) const;
   double GainOfAdding(int32_t to, int32_t expert) const;
 
-  // The worker for the expert, instead of the replica on `from`, or as one more
-  // if that is -1: as far from the others as can be, and of these the one that
-  // would be least busy. Which one of several is left to chance, so that not
-  // always the same workers share their experts.
+  // The best worker for the expert, instead of the replica on `from`, or as an
+  // additional one if that is -1: as far from the others as possible, and of
+  // these the least busy. Ties are broken pseudo-randomly, so that it is not
+  // always the same workers that share experts.
   std::optional<int32_t> BestFor(int32_t expert, int32_t from = -1) const;
 
  private:
-  // Rows of one replica.
+  // Rows per replica.
   double Share(int32_t expert) const {
     return count(expert) == 0 ? 0.0 : load_[expert] / count(expert);
   }
-  // Of what worker w adds to Roughness(), if it has `rows` more.
+  // The decrease of worker w's part of Roughness() if it gets `rows` more.
   double Fall(int32_t w, double rows) const;
-  // The number of an expert's replicas has changed, and so the shares of all.
+  // Updates shares after the number of an expert's replicas has changed.
   void Reshare(int32_t expert, double before);
 
   const ReplicaProblem& problem_;
@@ -91,9 +91,10 @@ class PlacementDraft {
   std::vector<double> busy_;  // [W] rows
 };
 
-// Takes one replica further from the expert's others, in failure domains, to
-// wherever there is room for it, or can be: where all better workers are full,
-// others' replicas move on, none nearer to its own. False if none can be.
+// Moves one replica further from the expert's others, in failure domains, to a
+// worker with room, or where room can be made: if all better workers are full,
+// replicas of other experts move on, none nearer to its own. False if
+// impossible.
 bool Separate(PlacementDraft& draft);
 
 }  // namespace gshard

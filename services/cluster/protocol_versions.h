@@ -1,5 +1,5 @@
-// ProtocolVersions: which versions of the protocol between members and the
-// coordinator a program speaks. A release that changes the protocol also
+// ProtocolVersions: the versions of the protocol between members and the
+// coordinator that a program supports. A release that changes the protocol also
 // supports the previous version, so that processes can be replaced one by one.
 
 #ifndef SERVICES_CLUSTER_PROTOCOL_VERSIONS_H_
@@ -19,13 +19,13 @@ struct ProtocolVersions {
   bool operator==(const ProtocolVersions&) const = default;
 };
 
-// What this program speaks.
+// The versions that this program supports.
 inline constexpr ProtocolVersions kProtocolVersions{.oldest = 1, .newest = 1};
 
-// The newest version that both speak.
+// The newest version that both support.
 //
-// Errors: InvalidArgument if those of the member are no versions;
-// FailedPrecondition if there is no such version.
+// Errors: InvalidArgument if the member's versions are invalid;
+// FailedPrecondition if there is no common version.
 absl::StatusOr<int32_t> CommonVersion(const ProtocolVersions& ours,
                                       const ProtocolVersions& members);
 

@@ -54,8 +54,8 @@ absl::Status CheckProblem(const ReplicaProblem& problem) {
   return absl::OkStatus();
 }
 
-// Adds replicas until experts have `wanted`, those that lack most first, and
-// of these the busiest. Returns the expert for which there was no room.
+// Adds replicas until experts have `wanted`, those missing most first, and of
+// these the busiest. Returns an expert for which there was no room.
 std::optional<int32_t> Fill(const std::vector<int32_t>& wanted,
                             PlacementDraft& draft) {
   std::optional<int32_t> left_out;
@@ -90,9 +90,9 @@ std::vector<int32_t> LeastReplicas(const ReplicaProblem& problem) {
                                   problem.replicas, problem.workers.size())));
 }
 
-// One change to `draft` that makes it smoother; false if there is none. Moves a
-// replica from the busiest worker that one can be taken from, or adds one of an
-// expert that lacks it.
+// Makes one change that makes `draft` smoother; false if there is none. Moves a
+// replica from the busiest possible worker, or adds one of an expert below its
+// target.
 bool Step(const std::vector<int32_t>& wanted, PlacementDraft& draft) {
   std::vector<int32_t> by_busy(draft.lists().size());
   std::iota(by_busy.begin(), by_busy.end(), 0);
@@ -100,7 +100,7 @@ bool Step(const std::vector<int32_t>& wanted, PlacementDraft& draft) {
     return draft.Busy(a) > draft.Busy(b);
   });
   for (const int32_t from : by_busy) {
-    // Others are less busy: there is little to gain from them.
+    // The rest are less busy: little to gain.
     if (draft.Busy(from) < draft.Cost() * 0.999) return false;
     double best_gain = 1e-9 * draft.Roughness();
     int32_t best_expert = -1, best_to = -1;
@@ -128,9 +128,9 @@ bool Step(const std::vector<int32_t>& wanted, PlacementDraft& draft) {
   return false;
 }
 
-// Replicas so that none has more than `share` of a worker's even share, for
-// experts with more than `hot` times the mean load of one: few experts on many
-// workers are not hot, only few.
+// Numbers of replicas so that none has more than `share` of a worker's even
+// share, for experts with more than `hot` times the mean load: a few experts on
+// many workers are not hot, only few.
 std::vector<int32_t> ReplicasByLoad(const ReplicaProblem& problem, double share,
                                     double hot) {
   std::vector<int32_t> wanted = LeastReplicas(problem);
@@ -170,7 +170,7 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem) {
   if (std::all_of(problem.workers.begin(), problem.workers.end(), alike) &&
       std::all_of(load.begin(), load.end(),
                   [&](double l) { return l == load[0]; })) {
-    // Rows of neighbouring experts travel in one piece.
+    // Rows of adjacent experts are contiguous.
     ASSIGN_OR_RETURN(Placement placement,
                      Place(problem.num_experts, W, /*version=*/0));
     lists = std::move(placement.experts_of_worker);
@@ -180,13 +180,13 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem) {
   const std::optional<int32_t> left_out = Fill(LeastReplicas(problem), draft);
   if (!left_out.has_value()) {
     (void)Fill(WantedReplicas(problem), draft);
-    // Replicas have gone where there was room, which need not be even.
+    // Replicas went where there was room, which may be uneven.
     return ImproveReplicas(problem, draft.lists(), any_gain);
   }
   ReplicaProblem anywhere = problem;
   for (auto& worker : anywhere.workers) worker.failure_domain.clear();
   if (anywhere.workers != problem.workers) {
-    // Without regard to domains there may be room for more.
+    // Ignoring domains there may be room for more.
     ASSIGN_OR_RETURN(const ExpertLists filled, PlaceReplicas(anywhere));
     return ImproveReplicas(problem, filled, any_gain);
   }
@@ -216,8 +216,8 @@ ExpertLists ImproveReplicas(const ReplicaProblem& problem,
   }
   PlacementDraft draft(problem, separated);
   const double before = draft.Cost();
-  // First what is not needed any more, from where others are nearest, or from
-  // the busiest holder. Adding and dropping have limits apart, so that a load
+  // First drop surplus replicas, from where others are nearest, or from the
+  // busiest holder. Adding and dropping have separate limits, so that a load
   // between them changes nothing.
   const std::vector<int32_t> most =
       ReplicasByLoad(problem, /*share=*/0.25, /*hot=*/1.0);

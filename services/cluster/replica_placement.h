@@ -1,12 +1,12 @@
-// Where the replicas of a served model's experts lie: which workers, and how
-// many replicas an expert has. Every MoE layer is placed alike.
+// Places the replicas of a served model's experts: on which workers, and how
+// many per expert. Every MoE layer has the same placement.
 //
 // Replicas of an expert are kept in different failure domains, at the widest
-// level that can be, whatever that costs; see failure_domains.h.
+// possible level, at any cost; see failure_domains.h.
 //
 // The cost of a placement is the time that the slowest worker takes for its
-// share of a second's rows, where an expert's rows are shared evenly by its
-// replicas. Pure functions: same arguments, same answer. E experts, W workers.
+// share of a second's rows, where an expert's replicas share its rows evenly.
+// Pure functions. E experts, W workers.
 
 #ifndef SERVICES_CLUSTER_REPLICA_PLACEMENT_H_
 #define SERVICES_CLUSTER_REPLICA_PLACEMENT_H_
@@ -23,24 +23,24 @@ namespace gshard {
 
 inline constexpr int32_t kMaxReplicas = 16;
 
-// [W] experts of each worker, ascending. An expert is at most once in a list,
-// so two replicas of it are never on one worker.
+// [W] experts of each worker, ascending and distinct, so no worker has two
+// replicas of one expert.
 using ExpertLists = std::vector<std::vector<int32_t>>;
 
 struct ReplicaProblem {
   int32_t num_experts = 0;  // 0 to kMaxPlacedExperts
 
-  // Replicas that each expert should have, 1 to kMaxReplicas; W if there are
+  // Target number of replicas per expert, 1 to kMaxReplicas; W if there are
   // fewer workers.
   int32_t replicas = 1;
 
-  // [E] rows per second, or any multiple of it; finite, at least 0. Empty or
-  // all 0 if not known: experts then count alike.
+  // [E] rows per second, up to a factor; finite, at least 0. Empty or all 0 if
+  // unknown: experts then count equally.
   std::vector<double> load;
 
   struct Worker {
     double rows_per_second = 1.0;  // relative to the others; positive
-    int32_t max_experts = std::numeric_limits<int32_t>::max();  // of memory
+    int32_t max_experts = std::numeric_limits<int32_t>::max();  // memory limit
     std::string failure_domain = {};
 
     bool operator==(const Worker&) const = default;
@@ -51,12 +51,12 @@ struct ReplicaProblem {
 // The cost above; 0 without experts. An expert without a replica costs nothing.
 double PlacementCost(const ReplicaProblem& problem, const ExpertLists& lists);
 
-// Replicas that experts should have: at least problem.replicas, and so many
-// more that no replica has more than half of a worker's even share of all rows,
-// as far as there are workers. Memory is not looked at. [E]
+// Target numbers of replicas: at least problem.replicas, and enough that no
+// replica has more than half of a worker's even share of all rows, if there are
+// enough workers. Ignores memory. [E]
 std::vector<int32_t> WantedReplicas(const ReplicaProblem& problem);
 
-// Places from scratch, leaving nothing for ImproveReplicas to do. If memory is
+// Places from scratch, so that ImproveReplicas has nothing to do. If memory is
 // short, hot experts get fewer replicas.
 //
 // Errors: InvalidArgument if a field is out of its range; ResourceExhausted if
@@ -71,35 +71,35 @@ absl::StatusOr<ExpertLists> PlaceReplicas(const ReplicaProblem& problem);
 ExpertLists RepairReplicas(const ReplicaProblem& problem, ExpertLists lists);
 
 struct ImproveOptions {
-  // Replicas that may be loaded at most.
+  // Maximum number of replicas to load.
   int32_t max_moves = std::numeric_limits<int32_t>::max();
 
   // Nothing is changed unless the cost falls by this share, 0 to 1, ...
   double min_gain = 0.1;
 
-  // ... and the share, over the time that loads are expected to stay as they
-  // are, is worth more than the time that loading takes.
+  // ... and the gain, over the time that loads are expected to stay the same,
+  // exceeds the time to load.
   double horizon_seconds = 300.0;
   double seconds_per_move = 0.1;
 };
 
-// Moves replicas out of domains that they share, whatever that is worth, then
-// to where they cost less, adds replicas of hot experts and drops those that
-// are not wanted any more, if that is worth it. Calling again with the result
-// changes nothing, but for what max_moves has held back.
+// Moves replicas out of shared domains, at any cost, then to where they cost
+// less, adds replicas of hot experts and drops surplus ones, if worthwhile.
+// Calling again with the result changes nothing, except what max_moves has held
+// back.
 //
 // REQUIRES: as RepairReplicas.
 ExpertLists ImproveReplicas(const ReplicaProblem& problem,
                             const ExpertLists& lists,
                             const ImproveOptions& options);
 
-// Experts that the loss of fewer domains than their replicas takes away: with
-// fewer of them than problem.replicas, or than they have replicas.
+// Number of experts whose replicas are in fewer distinct domains than
+// problem.replicas, or than they have replicas.
 //
 // REQUIRES: as RepairReplicas.
 int32_t CountSharing(const ReplicaProblem& problem, const ExpertLists& lists);
 
-// Replicas in `to` that are not in `from`: what has to be loaded.
+// Number of replicas in `to` that are not in `from`, which must be loaded.
 int32_t CountMoves(const ExpertLists& from, const ExpertLists& to);
 
 // Errors: InvalidArgument if a field of `problem` is out of its range, or

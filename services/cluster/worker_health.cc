@@ -46,7 +46,7 @@ bool WorkerHealth::OnSilence(Time now) {
 }
 
 void WorkerHealth::Worsen(State state, Time now) {
-  // The probe of a slow worker goes on.
+  // The probing of a slow worker continues.
   if (state_ == State::kGood) {
     probe_interval_ = options_.min_probe_interval;
     next_probe_ = now;

@@ -15,17 +15,17 @@
 namespace gshard {
 
 struct WorkerHealthOptions {
-  // Another replica is asked after `hedge_factor` times this quantile of the
-  // worker's recent latencies for calls of about as many rows, within limits.
+  // A call is hedged after `hedge_factor` times this quantile of the worker's
+  // recent latencies for calls of a similar number of rows, within limits.
   double hedge_quantile = 0.99;
   double hedge_factor = 2.0;
   std::chrono::microseconds min_hedge_delay{10'000};
   std::chrono::microseconds max_hedge_delay{500'000};
-  // As long as too few latencies are known.
+  // Used while too few latencies are known.
   std::chrono::microseconds first_hedge_delay{100'000};
 
-  // Time from one probe of an avoided worker to the next; doubles from one to
-  // the other with every probe that fails.
+  // Interval between probes of an avoided worker; doubles with every failed
+  // probe.
   std::chrono::microseconds min_probe_interval{20'000};
   std::chrono::microseconds max_probe_interval{1'000'000};
 };
@@ -43,35 +43,35 @@ class WorkerHealth {
 
   explicit WorkerHealth(WorkerHealthOptions options = {}) : options_(options) {}
 
-  // What became of a call.
+  // Reports the outcome of a call.
   void OnReply(int64_t rows, Duration latency);
-  // The worker said that it cannot, or its stream broke. Returns true if that
+  // The worker returned an error, or its stream broke. Returns true if that
   // changes its state.
   bool OnFailure(Time now);
-  // It has not answered a call in HedgeDelay(): others are preferred, and it is
-  // probed. Returns true if that changes its state.
+  // It has not answered a call within HedgeDelay(): others are preferred, and
+  // it is probed. Returns true if that changes its state.
   bool OnSilence(Time now);
 
   State state() const { return state_; }
 
   Duration HedgeDelay(int64_t rows) const;
 
-  // Workers that are not good are probed: by calls without rows, one at a time.
-  // A probe that is answered makes the worker good.
-  Time next_probe() const;  // the end of time if none is to be sent
+  // Workers that are not good are probed: with calls without rows, one at a
+  // time. An answered probe makes the worker good.
+  Time next_probe() const;  // max() if none is to be sent
   void OnProbeSent();
   void OnProbeReply(Time now, bool ok);
 
  private:
-  static constexpr size_t kKept = 64;    // latencies of a size
-  static constexpr size_t kEnough = 16;  // of them
+  static constexpr size_t kKept = 64;    // latencies per size class
+  static constexpr size_t kEnough = 16;  // minimum for a quantile
 
   struct Latencies {
     std::vector<Duration> recent;  // a ring
     size_t next = 0;
   };
 
-  // Calls of up to 32, 256, 2048 and more rows.
+  // Size classes: up to 32, 256, 2048 and more rows.
   static size_t SizeClass(int64_t rows);
   void Worsen(State state, Time now);
 
@@ -91,7 +91,7 @@ class HedgeBudget {
       : share_(share), burst_(burst), left_(burst) {}
 
   void OnCall();
-  // Whether a call may be made twice now; takes it from the budget.
+  // Whether a call may be hedged now; deducts it from the budget.
   bool Take();
 
  private:

@@ -1,5 +1,5 @@
-// BatchScheduling: threads that are started while it lives are scheduled as
-// SCHED_BATCH. They do not preempt others when they wake up. For libraries that
+// BatchScheduling: threads started during its lifetime are scheduled as
+// SCHED_BATCH and do not preempt others when they wake up. For libraries that
 // start their own threads.
 
 #ifndef SERVICES_COLLECTIVES_BATCH_SCHEDULING_H_
@@ -10,8 +10,8 @@
 
 namespace gshard {
 
-// The calling thread is too, until this goes. Does nothing if the thread has
-// another policy than the normal one, or may not change it.
+// So is the calling thread, until destruction. Does nothing if the thread has
+// another than the normal policy, or may not change it.
 class BatchScheduling {
  public:
   BatchScheduling() {

@@ -11,8 +11,8 @@
 namespace gshard {
 namespace {
 
-// Tensors up to this size are reduced by sending them to everyone, which waits
-// for one exchange instead of two.
+// Tensors up to this size are sent whole to everyone, which takes one exchange
+// instead of two.
 constexpr size_t kAllReduceAtOnceBytes = 4096;
 
 absl::Status CheckDim(const char* what, const Tensor& tensor, int dim) {
@@ -39,8 +39,8 @@ absl::Status CheckDivides(const char* what, const Tensor& tensor, int dim,
   return absl::OkStatus();
 }
 
-// Sends one part to each rank and collects those that come in `received`, in
-// rank order. The own part does not travel: it is sent[rank].
+// Sends one part to each rank and collects the received ones in `received`, in
+// rank order. The own part is not sent: it is sent[rank].
 struct Parts {
   std::vector<const std::byte*> sent;
   std::vector<std::byte*> received;
@@ -66,7 +66,7 @@ absl::Status ExchangeEqualParts(Communicator& comm, const Parts& parts,
   return ExchangeParts(comm, parts, sizes, sizes);
 }
 
-// The fold of the own part and those received, into `result`.
+// Reduces the own part and the received ones into `result`.
 void Fold(Communicator& comm, const Tensor& tensor, Reduction reduction,
           const Parts& parts, int64_t count, std::byte* result) {
   std::vector<const std::byte*> in_order(parts.received.begin(),
@@ -106,7 +106,7 @@ absl::StatusOr<Tensor> AllReduce(Communicator& comm, const Tensor& tensor,
     return AllReduceAtOnce(comm, tensor, reduction);
   }
 
-  // Elements [begin(r), begin(r + 1)) are folded by rank r.
+  // Rank r reduces elements [begin(r), begin(r + 1)).
   const size_t element = ElementSize(tensor.type());
   const auto begin = [&](int r) { return tensor.size() * r / n; };
   std::vector<size_t> bytes(n);

@@ -1,8 +1,8 @@
 // Communicator: one member's end of a group of processes or threads.
 //
-// Everything that a partitioned program sends goes through one primitive, an
-// exchange of bytes between all pairs of a group; collectives.h builds the
-// collectives on it, in the same order of arithmetic on every transport.
+// All communication of a partitioned program uses one primitive, an exchange of
+// bytes between all pairs of a group; collectives.h builds the collectives on
+// it, with the same order of arithmetic on every transport.
 
 #ifndef SERVICES_COLLECTIVES_COMMUNICATOR_H_
 #define SERVICES_COLLECTIVES_COMMUNICATOR_H_
@@ -14,7 +14,7 @@
 
 namespace gshard {
 
-// Bytes to send, and where to put bytes that come.
+// Bytes to send, and buffers for received bytes.
 struct SendBytes {
   const void* data = nullptr;
   size_t size = 0;
@@ -33,14 +33,14 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Sends send[r] to rank r and fills receive[r] with what rank r sends here;
-  // both have size() entries, the own one included. An entry may be empty if
-  // both ends agree. Blocks until everything has come and `send` may be
-  // reused.
+  // Sends send[r] to rank r and fills receive[r] with the bytes that rank r
+  // sends here; both have size() entries, including the own one. An entry may
+  // be empty if both ends agree. Blocks until everything is received and `send`
+  // may be reused.
   //
   // Errors: InvalidArgument for spans of another length or sizes that two ends
-  // disagree about, where that can be seen; Unavailable when a member is gone;
-  // DeadlineExceeded when one does not come; Cancelled after an abort.
+  // disagree on, where that is detectable; Unavailable when a member is gone;
+  // DeadlineExceeded when one does not respond; Cancelled after an abort.
   virtual absl::Status Exchange(absl::Span<const SendBytes> send,
                                 absl::Span<const ReceiveBytes> receive) = 0;
 };

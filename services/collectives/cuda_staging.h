@@ -1,4 +1,4 @@
-// CudaStaging: memory on a GPU through which an exchange passes.
+// CudaStaging: GPU memory that stages an exchange.
 
 #ifndef SERVICES_COLLECTIVES_CUDA_STAGING_H_
 #define SERVICES_COLLECTIVES_CUDA_STAGING_H_
@@ -17,7 +17,7 @@ class CudaStaging {
   CudaStaging(const CudaStaging&) = delete;
   CudaStaging& operator=(const CudaStaging&) = delete;
 
-  // Makes room for `bytes`; what was there is lost.
+  // Makes room for `bytes`; the contents are lost.
   absl::Status Reserve(size_t bytes);
 
   std::byte* data() const { return data_; }

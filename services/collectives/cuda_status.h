@@ -1,4 +1,4 @@
-// Errors of CUDA's runtime as statuses. For what is built with CUDA only.
+// Errors of CUDA's runtime as statuses. For CUDA builds only.
 
 #ifndef SERVICES_COLLECTIVES_CUDA_STATUS_H_
 #define SERVICES_COLLECTIVES_CUDA_STATUS_H_
@@ -13,18 +13,18 @@
 namespace gshard {
 
 // OK, or ResourceExhausted if the GPU is out of memory, else Internal, with
-// `call` and CUDA's words.
+// `call` and CUDA's message.
 inline absl::Status CudaStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message =
       absl::StrCat(call, ": ", cudaGetErrorString(error));
-  cudaGetLastError();  // else it is the next kernel's error, too
+  cudaGetLastError();  // else the next kernel reports it, too
   return error == cudaErrorMemoryAllocation
              ? absl::ResourceExhaustedError(message)
              : absl::InternalError(message);
 }
 
-// Errors: FailedPrecondition if this machine has no GPU with this number.
+// Errors: FailedPrecondition if this machine has no GPU of this index.
 inline absl::Status CheckGpu(int gpu) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

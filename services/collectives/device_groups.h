@@ -1,6 +1,6 @@
-// DeviceGroups: the other devices, as one device of a partitioned program sees
-// them. Axes are those of a device mesh (services/sharding/device_mesh.h); "a,b"
-// stands for two of them, a the major one.
+// DeviceGroups: one device's view of the other devices of a partitioned
+// program. Axes are those of a device mesh (services/sharding/device_mesh.h);
+// "a,b" stands for two of them, a the major one.
 
 #ifndef SERVICES_COLLECTIVES_DEVICE_GROUPS_H_
 #define SERVICES_COLLECTIVES_DEVICE_GROUPS_H_
@@ -22,7 +22,7 @@ class DeviceGroups {
   // Errors: InvalidArgument for an axis that the mesh does not have.
   virtual absl::StatusOr<int64_t> Index(absl::string_view axes) = 0;
 
-  // The devices that differ from this one along these axes only, ranked by
+  // The devices that differ from this one only along these axes, ranked by
   // their index along them. Owned by this object.
   //
   // Errors: InvalidArgument for an unknown axis; Unavailable if the group

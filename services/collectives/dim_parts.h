@@ -1,5 +1,5 @@
-// DimParts: a tensor seen as equal parts along one dimension, and how a part
-// moves to and from contiguous memory.
+// DimParts: a view of a tensor as equal parts along one dimension, with copies
+// of a part to and from contiguous memory.
 
 #ifndef SERVICES_COLLECTIVES_DIM_PARTS_H_
 #define SERVICES_COLLECTIVES_DIM_PARTS_H_
@@ -20,7 +20,7 @@ class DimParts {
   const Dims& part_dims() const { return part_dims_; }
   size_t part_bytes() const { return outer_ * run_; }
 
-  // True if every part lies contiguously: part r at r * part_bytes().
+  // True if every part is contiguous: part r at r * part_bytes().
   bool contiguous() const { return outer_ <= 1; }
 
   // Copies part `index` of the tensor at `whole` to `part`, and back.

@@ -1,4 +1,4 @@
-// What every transport checks before an exchange.
+// Checks that every transport makes before an exchange.
 
 #ifndef SERVICES_COLLECTIVES_EXCHANGE_CHECK_H_
 #define SERVICES_COLLECTIVES_EXCHANGE_CHECK_H_
@@ -10,7 +10,7 @@
 namespace gshard {
 
 // Errors: InvalidArgument unless both have `size` entries and those of `rank`,
-// the member itself, are of the same size.
+// the member itself, have the same size.
 absl::Status CheckExchange(int rank, int size, absl::Span<const SendBytes> send,
                            absl::Span<const ReceiveBytes> receive);
 

@@ -1,4 +1,4 @@
-// CatchGloo: a call of the gloo library, which throws.
+// CatchGloo: calls the gloo library, which throws.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_CALL_H_
 #define SERVICES_COLLECTIVES_GLOO_CALL_H_
@@ -14,8 +14,8 @@
 
 namespace gshard {
 
-// Runs `call` and makes a status of what it throws: DeadlineExceeded,
-// Unavailable for other trouble with the network, else Internal.
+// Runs `call` and converts exceptions to a status: DeadlineExceeded,
+// Unavailable for other network errors, else Internal.
 template <typename Call>
 absl::Status CatchGloo(const Call& call) {
   const SigpipeGuard guard;

@@ -15,9 +15,9 @@
 namespace gshard {
 namespace {
 
-// What the two ends of a message have to agree about. As the size is part of
-// it, messages of another size never match: gloo would end the process if more
-// bytes came than a buffer holds.
+// Identifies a message at both ends. It includes the size, so messages of
+// different sizes never match: gloo would terminate the process if more bytes
+// came than a buffer holds.
 uint64_t MessageSlot(uint64_t exchange, size_t bytes) {
   return exchange << 40 | (bytes & ((uint64_t{1} << 40) - 1));
 }
@@ -37,9 +37,9 @@ absl::StatusOr<std::shared_ptr<gloo::transport::Device>> OpenGlooDevice(
   std::shared_ptr<gloo::transport::Device> device;
   RETURN_IF_ERROR(CatchGloo([&] {
     // Gloo's loop thread spins while another thread of its process holds the
-    // lock of a connection. If it preempts that thread, in the middle of a
-    // write, where there are fewer cores than threads, it spins until its time
-    // is up: milliseconds for an exchange that takes a fraction of one.
+    // lock of a connection. With fewer cores than threads it may preempt that
+    // thread in the middle of a write and then spins until its time slice ends:
+    // milliseconds, for an exchange that takes a fraction of one.
     const BatchScheduling inherited_by_the_loop;
     device = gloo::transport::tcp::CreateDevice(where);
   }));
@@ -80,7 +80,7 @@ absl::Status GlooCommunicator::TryExchange(
     absl::Span<const SendBytes> send, absl::Span<const ReceiveBytes> receive) {
   broken_ = CatchGloo([&] { ExchangeOrThrow(send, receive); });
   MutexLock lock(mutex_);
-  // Whatever became of the connections meanwhile.
+  // Takes precedence over errors of the connections.
   if (aborted_) broken_ = absl::CancelledError("the group was aborted");
   if (!broken_.ok()) {
     broken_ =
@@ -118,7 +118,7 @@ void GlooCommunicator::Abort() {
 void GlooCommunicator::ExchangeOrThrow(absl::Span<const SendBytes> send,
                                        absl::Span<const ReceiveBytes> receive) {
   std::vector<Buffer> sending, receiving;
-  // Receives first: bytes for which nothing is ready wait for a message back.
+  // Receives first: bytes without a posted receive wait for a message back.
   for (int i = 1; i < size(); ++i) {
     const int from = (rank() + size() - i) % size();
     if (receive[from].size == 0) continue;

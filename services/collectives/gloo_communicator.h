@@ -1,5 +1,5 @@
-// GlooCommunicator: a group whose members are connected by gloo. Behind
-// gloo_world.h and gloo_rendezvous.h, which keep its headers to themselves.
+// GlooCommunicator: a group whose members are connected by gloo. Used only by
+// gloo_world and gloo_rendezvous, which hide its headers.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_
 #define SERVICES_COLLECTIVES_GLOO_COMMUNICATOR_H_
@@ -20,15 +20,16 @@
 
 namespace gshard {
 
-// Where the connections of this process are made. `network_interface` such as
-// "eth0" or, if that is empty, `host`, a name or address of this machine.
-// Errors: InvalidArgument if there is none such.
+// Opens the device for this process's connections: on `network_interface`, such
+// as "eth0", or, if that is empty, on `host`, a name or address of this
+// machine. Errors: InvalidArgument if it does not exist.
 absl::StatusOr<std::shared_ptr<gloo::transport::Device>> OpenGlooDevice(
     const std::string& network_interface, const std::string& host);
 
 class GlooCommunicator : public Communicator {
  public:
-  // A context whose members are connected. Its timeout is that of an exchange.
+  // A context whose members are connected. Its timeout applies to each
+  // exchange.
   explicit GlooCommunicator(std::unique_ptr<gloo::Context> context);
   ~GlooCommunicator() override;
 
@@ -36,17 +37,17 @@ class GlooCommunicator : public Communicator {
   int size() const override { return context_->size; }
 
   // The first exchange, which tells each member that all others are connected.
-  // Until then connections must not be reset, but end by this object's: gloo
-  // ends a process that looks at a new connection and finds it reset.
+  // Before it, connections must only be closed by destroying this object, not
+  // reset: gloo terminates a process that finds a new connection reset.
   absl::Status Greet();
 
-  // Closes the group at the first error, so that the other members find out.
-  // REQUIRES: Greet() has succeeded.
+  // Closes the group at the first error, to notify the other members. REQUIRES:
+  // Greet() has succeeded.
   absl::Status Exchange(absl::Span<const SendBytes> send,
                         absl::Span<const ReceiveBytes> receive) override;
 
-  // Makes an exchange that runs, and all later ones, return Cancelled. On any
-  // thread.
+  // Makes a running exchange, and all later ones, return Cancelled.
+  // Thread-safe.
   void Abort();
 
  private:
@@ -59,8 +60,8 @@ class GlooCommunicator : public Communicator {
                        absl::Span<const ReceiveBytes> receive);
   // Resets all connections.
   void Close();
-  // Buffers of an exchange, for Abort() to wake those who wait for them; false
-  // after an abort.
+  // Registers the buffers of an exchange, so that Abort() can wake their
+  // waiters; false after an abort.
   bool Announce(const std::vector<Buffer>* sending,
                 const std::vector<Buffer>* receiving);
 

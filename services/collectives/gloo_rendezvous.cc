@@ -48,11 +48,11 @@ class GlooRendezvous::Endpoints : public gloo::Context {
 
   ~Endpoints() override {
     const SigpipeGuard guard;
-    // In this order, as gloo's own contexts do: ends before their loop.
+    // In this order, like gloo's own contexts: connections before their loop.
     transportContext_.reset();
   }
 
-  // The addresses of the ends, by member. Throws.
+  // The local addresses, by member. Throws.
   std::vector<std::string> Open() {
     std::vector<std::string> addresses(size);
     for (int r = 0; r < size; ++r) {
@@ -64,7 +64,7 @@ class GlooRendezvous::Endpoints : public gloo::Context {
     return addresses;
   }
 
-  // Ends early if Interrupt() has come. Throws.
+  // Ends early after Interrupt(). Throws.
   void Connect(absl::Span<const std::string> addresses) {
     for (int r = 0; r < size; ++r) {
       if (r == rank) continue;
@@ -81,7 +81,7 @@ class GlooRendezvous::Endpoints : public gloo::Context {
     }
   }
 
-  // On any thread.
+  // Thread-safe.
   void Interrupt() {
     MutexLock lock(mutex_);
     interrupted_ = true;
@@ -152,7 +152,7 @@ absl::StatusOr<Communicator*> GlooRendezvous::Join(
   }
   if (status.ok()) status = group->Greet();
   if (status.ok()) return group;
-  // The others are not to wait for this one.
+  // The others must not wait for this one.
   MutexLock lock(mutex_);
   group_ = nullptr;
   owned_endpoints_ = nullptr;

@@ -1,8 +1,8 @@
 // GlooRendezvous: rendezvous over TCP with the gloo library, for processes on
 // one or several machines without a shared folder.
 //
-// An address is a port that waits for one connection, until Join() or the end
-// of the rendezvous. Peers are not authenticated: members need an isolated
+// An address is a port that accepts one connection, until Join() or the end of
+// the rendezvous. Peers are not authenticated: members need an isolated
 // network.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_RENDEZVOUS_H_
@@ -24,7 +24,7 @@ struct GlooRendezvousOptions {
   // Where to listen; see GlooOptions.
   std::string network_interface;
   std::string host = "127.0.0.1";
-  // Of each exchange. Join() waits five times as long.
+  // Timeout of each exchange. Join() waits five times as long.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
@@ -47,7 +47,7 @@ class GlooRendezvous : public Rendezvous {
   void Abort() override;
 
  private:
-  class Endpoints;  // of connections, which wait for the others'
+  class Endpoints;  // local ends of connections
 
   GlooRendezvous();
 

@@ -17,8 +17,8 @@
 namespace gshard {
 namespace {
 
-// A file store that waits no longer than it is told: gloo's own get() has a
-// fixed 30 seconds.
+// A file store that respects the given timeout: gloo's own get() has a fixed 30
+// seconds.
 class BoundedWaitStore : public gloo::rendezvous::Store {
  public:
   BoundedWaitStore(const std::string& folder, std::chrono::milliseconds timeout)

@@ -1,8 +1,8 @@
-// Gloo worlds: the devices are processes, on one machine or several, that send
-// over TCP with the gloo library.
+// Gloo worlds: the devices are processes, on one or several machines, that
+// communicate over TCP with the gloo library.
 //
-// The members of a group find each other through a folder that all can write,
-// where gloo leaves their addresses, and then hold one connection per pair.
+// The members of a group find each other through a shared writable folder, in
+// which gloo leaves their addresses, and then keep one connection per pair.
 
 #ifndef SERVICES_COLLECTIVES_GLOO_WORLD_H_
 #define SERVICES_COLLECTIVES_GLOO_WORLD_H_
@@ -23,22 +23,22 @@ namespace gshard {
 struct GlooOptions {
   int rank = 0;
   int size = 1;
-  // An existing folder that all devices share and that belongs to this run: one
-  // that a former run used holds addresses that nobody listens on.
+  // An existing folder that all devices share, exclusive to this run: addresses
+  // left by an earlier run are stale.
   std::string rendezvous_folder;
   // Where to listen: a network interface such as "eth0" or, if that is empty, a
-  // host name or address of this machine that the others reach.
+  // host name or address of this machine that the others can reach.
   std::string network_interface;
   std::string host = "127.0.0.1";
-  // For the members of a group to come together, where gloo may take a second
-  // more to notice, and for each exchange.
+  // Timeout for forming a group, in which gloo may take a second more, and for
+  // each exchange.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
 };
 
-// Sizes that two ends disagree about cannot be seen: both wait for the bytes
-// that do not come until DeadlineExceeded. A group that had an error is closed,
-// so that its other members find out at once, as Unavailable, and returns that
-// error from then on.
+// A disagreement of two ends about sizes is not detected: both wait for missing
+// bytes until DeadlineExceeded. A group is closed at its first error, so that
+// the other members get Unavailable at once, and returns that error from then
+// on.
 class GlooWorld : public World {
  public:
   // Errors: InvalidArgument for a rank outside [0, size), a timeout that is not
@@ -52,7 +52,7 @@ class GlooWorld : public World {
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
 
-  // Waits for the members unless the group has been formed before.
+  // Waits for the members unless the group already exists.
   absl::StatusOr<Communicator*> Group(absl::Span<const int> ranks) override;
 
  private:

@@ -1,5 +1,5 @@
-// Whether a member can listen where it is told to. Gloo finds out too, but
-// leaks and throws.
+// Checks whether a member can listen at an address. Gloo checks, too, but leaks
+// and throws.
 
 #ifndef SERVICES_COLLECTIVES_LISTEN_CHECK_H_
 #define SERVICES_COLLECTIVES_LISTEN_CHECK_H_

@@ -8,8 +8,9 @@
 namespace gshard {
 namespace {
 
-// Up to this many bytes in all, the member that comes last copies for everyone,
-// and the others need not meet a second time before they reuse what they sent.
+// Up to this many bytes in total, the last member to arrive copies for
+// everyone, and the others need not synchronize again before they reuse their
+// send buffers.
 constexpr size_t kOneCopiesBytes = size_t{1} << 16;
 
 }  // namespace
@@ -58,7 +59,7 @@ absl::Status LocalGroup::Exchange(int rank, absl::Span<const SendBytes> send,
     all_came_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return exchange_ != mine || !broken_.ok();
     });
-    // If the group broke first, the others never read what this one posted.
+    // If the group broke first, the others never read this member's data.
     if (exchange_ == mine) return broken_;
   } else {
     came_ = 0;
@@ -73,15 +74,15 @@ absl::Status LocalGroup::Exchange(int rank, absl::Span<const SendBytes> send,
     all_came_.NotifyAll();
     lock.Lock();
   }
-  // A next exchange cannot complete, and change these, before this member
-  // comes to it.
+  // No later exchange can complete, and change these, before this member enters
+  // it.
   if (!each_copies_) return outcome_;
 
   lock.Unlock();
   CopyTo(rank);
   lock.Lock();
-  // Others may still read what this member sent. They have all come and none
-  // waits for anything else, so not even a break cuts this short.
+  // Others may still read this member's data. All of them have arrived and wait
+  // for nothing else, so not even a break ends this wait early.
   if (++copied_ < size()) {
     all_copied_.Wait(lock, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return copied_exchange_ > mine;

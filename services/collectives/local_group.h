@@ -20,13 +20,13 @@ class LocalGroup {
 
   int size() const { return size_; }
 
-  // Communicator::Exchange of one member.
+  // Implements Communicator::Exchange for one member.
   absl::Status Exchange(int rank, absl::Span<const SendBytes> send,
                         absl::Span<const ReceiveBytes> receive);
 
   // Ends the group: exchanges that wait for a member, and all later ones,
-  // return `why`. An exchange for which all have come completes. The first call
-  // counts.
+  // return `why`. An exchange that all members have entered completes. Only the
+  // first call has an effect.
   void Break(const absl::Status& why);
 
  private:
@@ -37,19 +37,19 @@ class LocalGroup {
 
   // Whether all members' sizes agree.
   absl::Status CheckSizes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Bytes that travel.
+  // Bytes copied between members.
   size_t TotalBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Not analyzed: members copy for themselves without the lock, while members_
-  // stays as it is until all of them have copied.
+  // Not analyzed: each member copies its own data without the lock, while
+  // members_ does not change until all have copied.
   void CopyTo(int rank) const ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
   const int size_;
   Mutex mutex_;
-  CondVar all_came_;  // or the group broke
+  CondVar all_came_;  // or the group is broken
   CondVar all_copied_;
   std::vector<Member> members_ ABSL_GUARDED_BY(mutex_);
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
-  // Of the exchange for which all came.
+  // Outcome of the latest exchange that all members entered.
   absl::Status outcome_ ABSL_GUARDED_BY(mutex_);
   bool each_copies_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t exchange_ ABSL_GUARDED_BY(mutex_) = 0;  // exchanges completed so far

@@ -7,7 +7,7 @@
 
 namespace gshard {
 
-// The world's communicator, with a word for its own member's end.
+// The world's communicator, with an error message for its own member's end.
 class LocalRendezvous::Group : public Communicator {
  public:
   Group(Communicator* group, const std::atomic<bool>* aborted)

@@ -1,5 +1,5 @@
 // LocalRendezvous: the members are threads of this process and already
-// connected. The in-process counterpart of the others.
+// connected. The in-process counterpart of the other rendezvous.
 
 #ifndef SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_
 #define SERVICES_COLLECTIVES_LOCAL_RENDEZVOUS_H_

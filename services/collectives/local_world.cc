@@ -128,8 +128,7 @@ absl::Status RunOnDevices(int size,
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       statuses[rank] = device(*worlds[rank]);
-      // Abort first: what the others get is then the consequence of an error,
-      // and not an error.
+      // Abort first, so that the others' errors are recognized as consequences.
       if (!statuses[rank].ok()) worlds[rank]->Abort(statuses[rank]);
       worlds[rank].reset();
     });

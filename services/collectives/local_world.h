@@ -1,8 +1,7 @@
 // Local worlds: the devices are threads of this process.
 //
-// Bytes are copied once, from where a member has them to where another wants
-// them. A member that waits sleeps; it does not spin, as there may be more
-// devices than cores.
+// Bytes are copied once, from the sender's buffer to the receiver's. A waiting
+// member sleeps instead of spinning, as there may be more devices than cores.
 
 #ifndef SERVICES_COLLECTIVES_LOCAL_WORLD_H_
 #define SERVICES_COLLECTIVES_LOCAL_WORLD_H_
@@ -20,11 +19,11 @@
 
 namespace gshard {
 
-class LocalDevices;  // what the worlds of a run share
+class LocalDevices;  // state shared by the worlds of a run
 
-// A world whose object is gone has left: exchanges that wait for it, and later
-// ones with it, return Unavailable. Sizes that two members disagree about are
-// InvalidArgument on all members of the group, which stays usable.
+// Destroying a world leaves the run: exchanges that wait for it, and later ones
+// with it, return Unavailable. If two members disagree about sizes, all members
+// of the group get InvalidArgument, and the group stays usable.
 class LocalWorld : public World {
  public:
   LocalWorld(std::shared_ptr<LocalDevices> devices, int rank);
@@ -36,13 +35,12 @@ class LocalWorld : public World {
   int size() const override;
   absl::StatusOr<Communicator*> Group(absl::Span<const int> ranks) override;
 
-  // Wakes every device that waits, and ends all communication of the run:
-  // exchanges return Cancelled with the message of `why`. The first call
-  // counts. Callable from any thread.
+  // Wakes every waiting device and ends all communication of the run: exchanges
+  // return Cancelled with the message of `why`. Only the first call has an
+  // effect. Thread-safe.
   void Abort(const absl::Status& why);
 
-  // Ends this device's communication, as if its object were gone. Callable from
-  // any thread.
+  // Ends this device's communication, as if this were destroyed. Thread-safe.
   void Leave();
 
  private:
@@ -57,8 +55,8 @@ std::vector<std::unique_ptr<LocalWorld>> LocalWorlds(int size);
 // Runs `device` on `size` threads, each with its own world, and waits for all.
 // When one fails, the others' communication is cancelled.
 //
-// Errors: the error of the lowest rank that did not merely get cancelled, with
-// "device R: " in front.
+// Errors: the error of the lowest rank that was not merely cancelled, prefixed
+// with "device R: ".
 absl::Status RunOnDevices(int size,
                           const std::function<absl::Status(World&)>& device);
 

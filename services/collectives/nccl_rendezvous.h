@@ -1,6 +1,6 @@
-// NcclRendezvous: processes with a GPU each, which come together with NVIDIA's
-// NCCL and share no folder. The address that rank 0 has for everybody is the
-// name of the group; the others have none.
+// NcclRendezvous: rendezvous with NVIDIA's NCCL for processes with a GPU each,
+// without a shared folder. Rank 0's address for everybody is the group's id;
+// the others have none.
 
 #ifndef SERVICES_COLLECTIVES_NCCL_RENDEZVOUS_H_
 #define SERVICES_COLLECTIVES_NCCL_RENDEZVOUS_H_

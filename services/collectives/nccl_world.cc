@@ -18,11 +18,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Staged messages start at multiples of this, as the GPU likes to read them.
+// Staged messages start at multiples of this, for fast access by the GPU.
 constexpr size_t kAlignment = 256;
 
-// Between two looks at whether an exchange is done. Blocking calls would not
-// return if a member dies.
+// Polling interval for the end of an exchange. Blocking calls would not return
+// if a member dies.
 constexpr std::chrono::microseconds kPollInterval(20);
 
 size_t Aligned(size_t bytes) {
@@ -54,7 +54,7 @@ class NcclCommunicator::Gpu {
   ~Gpu() {
     cudaSetDevice(options_.gpu);
     // Not ncclCommDestroy, which waits for members that may be gone. Nothing is
-    // under way between exchanges.
+    // in flight between exchanges.
     if (comm_ != nullptr) ncclCommAbort(comm_);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
   }
@@ -113,7 +113,7 @@ class NcclCommunicator::Gpu {
                        "ncclRecv", comm_);
       }
     }
-    // The group has to end whatever happened in it.
+    // The NCCL group must be ended in any case.
     const absl::Status ended =
         NcclStatus(ncclGroupEnd(), "ncclGroupEnd", comm_);
     RETURN_IF_ERROR(queued);
@@ -131,7 +131,7 @@ class NcclCommunicator::Gpu {
     return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   }
 
-  // Ends what is under way, so that the other members see an error.
+  // Aborts operations in flight, so that the other members see an error.
   void Abort() {
     cudaSetDevice(options_.gpu);
     if (comm_ != nullptr) ncclCommAbort(comm_);
@@ -149,7 +149,7 @@ class NcclCommunicator::Gpu {
         what, ": not done after ", options_.timeout.count(), " ms"));
   }
 
-  // Waits until NCCL's last call, which does not block, has had its effect.
+  // Waits until NCCL's last, non-blocking call has completed.
   absl::Status AwaitNccl(const char* call, Clock::time_point deadline) {
     for (;;) {
       ncclResult_t state = ncclSuccess;

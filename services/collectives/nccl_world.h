@@ -1,9 +1,9 @@
-// NCCL worlds: the devices are processes or threads with a GPU each, which send
-// with NVIDIA's NCCL: over NVLink, PCIe or the network, as it finds.
+// NCCL worlds: the devices are processes or threads with a GPU each, which
+// communicate with NVIDIA's NCCL: over NVLink, PCIe or the network.
 //
-// Built only where CMake finds CUDA and NCCL; the header names neither.
-// Tensors live in host memory, so an exchange stages its bytes through buffers
-// on the GPU.
+// Built only if CMake finds CUDA and NCCL; the header depends on neither.
+// Tensors are in host memory, so an exchange stages its bytes through GPU
+// buffers.
 
 #ifndef SERVICES_COLLECTIVES_NCCL_WORLD_H_
 #define SERVICES_COLLECTIVES_NCCL_WORLD_H_
@@ -25,31 +25,30 @@
 namespace gshard {
 
 struct NcclOptions {
-  // CUDA's number of this member's GPU. Members of a group need different ones.
+  // CUDA index of this member's GPU, distinct within a group.
   int gpu = 0;
-  // For the members of a group to come together, and for each exchange.
+  // Timeout for forming a group, and for each exchange.
   std::chrono::milliseconds timeout = std::chrono::seconds(30);
-  // Ends either with Cancelled once it is set; may be null. Must outlive the
-  // group.
+  // Once set, both end with Cancelled; may be null. Must outlive the group.
   const std::atomic<bool>* cancelled = nullptr;
 };
 
-// The name of a new group: bytes that one member makes and all must have.
+// The id of a new group: created by one member, passed to all.
 //
 // Errors: FailedPrecondition if there is no GPU, Internal if NCCL fails.
 absl::StatusOr<std::string> NewNcclId();
 
-// Sizes that two ends disagree about cannot be seen: the exchange ends in
-// DeadlineExceeded, or fewer bytes come. A group that had an error is aborted
-// and returns that error from then on.
+// A disagreement of two ends about sizes is not detected: the exchange ends in
+// DeadlineExceeded, or fewer bytes arrive. A group is aborted at its first
+// error and returns that error from then on.
 class NcclCommunicator : public Communicator {
  public:
   // Waits until all `size` members have called this with the same `id`.
   //
   // Errors: FailedPrecondition if there is no such GPU; InvalidArgument for a
-  // rank outside [0, size), an `id` that NewNcclId did not make or a timeout
-  // that is not positive; DeadlineExceeded if a member does not come;
-  // Unavailable if NCCL cannot connect.
+  // rank outside [0, size), an `id` not made by NewNcclId or a timeout that is
+  // not positive; DeadlineExceeded if a member does not come; Unavailable if
+  // NCCL cannot connect.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       absl::string_view id, int rank, int size, const NcclOptions& options);
 
@@ -72,11 +71,10 @@ class NcclCommunicator : public Communicator {
   absl::Status broken_;
 };
 
-// Groups of GPUs that find each other through another world of the same
-// devices.
+// Groups of GPUs, formed through another world of the same devices.
 class NcclWorld : public World {
  public:
-  // `bootstrap` must outlive the world and is used by Group alone.
+  // `bootstrap` must outlive the world and is used only by Group.
   //
   // Errors: FailedPrecondition if there is no such GPU.
   static absl::StatusOr<std::unique_ptr<NcclWorld>> Create(

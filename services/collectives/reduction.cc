@@ -10,8 +10,8 @@
 namespace gshard {
 namespace {
 
-// Elements that are folded over all parts before the next ones, so that the
-// partial results stay in the first-level cache.
+// Block size: each block is reduced over all parts before the next, so that
+// partial results stay in the L1 cache.
 constexpr int64_t kBlock = 1024;
 
 struct Sum {

@@ -1,8 +1,8 @@
-// Reduction: how a collective folds the members' values into one.
+// Reduction: how a collective combines the members' values.
 //
-// The fold goes in rank order, element by element, ((x0 + x1) + x2) + ..., so
-// that the result has the same bits on every member, for every transport, and
-// however the elements are chunked in transit.
+// Values are combined in rank order, element by element, ((x0 + x1) + x2) +
+// ..., so that the result has the same bits on every member, for every
+// transport and chunking.
 
 #ifndef SERVICES_COLLECTIVES_REDUCTION_H_
 #define SERVICES_COLLECTIVES_REDUCTION_H_
@@ -23,8 +23,8 @@ enum class Reduction { kSum, kMax, kMin };
 // Errors: InvalidArgument for element types that are not numbers: u8.
 absl::Status CheckReducible(ElementType type);
 
-// result[i] = fold over r of parts[r][i], for `count` elements each. `result`
-// may be parts[0] or overlap none of the parts.
+// result[i] = reduction over r of parts[r][i], for `count` elements each.
+// `result` may be parts[0], else must not overlap any part.
 //
 // REQUIRES: CheckReducible(type) is OK and there is at least one part.
 void ReduceInRankOrder(ElementType type, Reduction reduction,

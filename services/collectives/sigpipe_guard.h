@@ -1,5 +1,6 @@
-// SigpipeGuard: writes of this thread to a closed connection are errors, not
-// signals, as long as it lives. For libraries that write without MSG_NOSIGNAL.
+// SigpipeGuard: during its lifetime, writes of this thread to a closed
+// connection are errors, not signals. For libraries that write without
+// MSG_NOSIGNAL.
 
 #ifndef SERVICES_COLLECTIVES_SIGPIPE_GUARD_H_
 #define SERVICES_COLLECTIVES_SIGPIPE_GUARD_H_
@@ -9,7 +10,7 @@
 
 namespace gshard {
 
-// Threads that are started meanwhile inherit this for good.
+// Threads started meanwhile inherit the mask permanently.
 class SigpipeGuard {
  public:
   SigpipeGuard() {
@@ -21,7 +22,7 @@ class SigpipeGuard {
     pthread_sigmask(SIG_BLOCK, &sigpipe_, &former_);
   }
   ~SigpipeGuard() {
-    // One that came meanwhile must not be delivered when the mask goes.
+    // A pending signal must not be delivered when the mask is removed.
     const timespec now = {};
     if (!was_pending_) sigtimedwait(&sigpipe_, nullptr, &now);
     pthread_sigmask(SIG_SETMASK, &former_, nullptr);

@@ -1,5 +1,5 @@
-// SourceBlocks: the two orders of rows that came from several ranks for several
-// experts: by rank, as they travel, and by expert, as they are used.
+// SourceBlocks: the two orders of rows from several ranks for several experts:
+// by rank, as received, and by expert, as used.
 
 #ifndef SERVICES_COLLECTIVES_SOURCE_BLOCKS_H_
 #define SERVICES_COLLECTIVES_SOURCE_BLOCKS_H_
@@ -14,7 +14,7 @@ namespace gshard {
 
 class SourceBlocks {
  public:
-  // `counts` is i32[n, E]: rows from each rank for each expert. Keeps it.
+  // `counts` is i32[n, E]: rows from each rank for each expert. Kept.
   //
   // Errors: InvalidArgument for another type or rank, negative counts, or more
   // than 2^31 - 1 rows.
@@ -23,21 +23,21 @@ class SourceBlocks {
   const Tensor& counts() const { return counts_; }
   int64_t rows() const { return first_row_.back(); }
 
-  // Rows that came from `rank`, and the number of those before them by rank.
+  // Number of rows from `rank`, and of those before them by rank.
   int64_t RowsFrom(int rank) const {
     return first_row_[rank + 1] - first_row_[rank];
   }
   int64_t FirstRow(int rank) const { return first_row_[rank]; }
 
-  // Sums over the ranks: i32[E].
+  // Sums over ranks: i32[E].
   Tensor GroupSizes() const;
 
-  // From rows sorted by (rank, expert) to (expert, rank), and back.
-  // REQUIRES: by_rank / by_expert has rows() rows.
+  // Reorders rows from (rank, expert) to (expert, rank), and back. REQUIRES:
+  // by_rank / by_expert has rows() rows.
   Tensor ByExpert(const Tensor& by_rank) const;
   Tensor ByRank(const Tensor& by_expert) const;
 
-  // What ByRank would have for `rank` alone.
+  // The part of ByRank's result for `rank`.
   Tensor OfRank(const Tensor& by_expert, int rank) const;
 
  private:

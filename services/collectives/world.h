@@ -1,6 +1,6 @@
-// World: one device's end of all the devices of a run, and the groups of them
-// that it belongs to. local_world.h has threads of one process for devices,
-// gloo_world.h and nccl_world.h have processes.
+// World: one device's end of all devices of a run, and its groups. In
+// local_world.h devices are threads of one process, in gloo_world.h and
+// nccl_world.h processes.
 
 #ifndef SERVICES_COLLECTIVES_WORLD_H_
 #define SERVICES_COLLECTIVES_WORLD_H_
@@ -21,19 +21,18 @@ class World {
 
   // The group of these devices, ranked as listed: the member with group rank i
   // is device ranks[i]. Formed at the first call, which may wait for the other
-  // members, and the same object afterwards; owned by this world. A device
-  // makes the calls for the groups that it shares with another in the same
-  // order as that one.
+  // members, and the same object afterwards; owned by this world. Two devices
+  // must make the calls for their common groups in the same order.
   //
-  // Errors: InvalidArgument if the list has a rank that does not exist, has one
-  // twice, or lacks this device; Unavailable, DeadlineExceeded or Cancelled, as
-  // in Communicator::Exchange, if the members do not come together.
+  // Errors: InvalidArgument if the list has a rank that does not exist or a
+  // duplicate, or lacks this device; Unavailable, DeadlineExceeded or
+  // Cancelled, as in Communicator::Exchange, if forming the group fails.
   virtual absl::StatusOr<Communicator*> Group(absl::Span<const int> ranks) = 0;
 };
 
 // The position of `rank` in `ranks`, a group in a world of `size` devices.
 //
-// Errors: InvalidArgument as World::Group returns it.
+// Errors: InvalidArgument as in World::Group.
 absl::StatusOr<int> RankInGroup(int rank, int size,
                                 absl::Span<const int> ranks);
 

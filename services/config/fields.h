@@ -1,16 +1,16 @@
-// Visitors over the fields of a configuration struct and its protobuf twin.
+// Visitors over the fields of a configuration struct and its protobuf message.
 //
 // Each struct lists its fields once, in a function
 //
 //   template <typename Visitor, typename Struct>
 //   void VisitFields(Visitor& visitor, Struct& config)
 //
-// that names every field as the message does, with its range. FieldReader then
+// that gives every field its name in the message and its range. FieldReader
 // copies a message into the struct, FieldWriter the struct into a message, and
-// FieldChecker compares the struct with the ranges. An enum of ours with value
-// n is number n + 1 in the message, whose 0 means "not set".
+// FieldChecker checks the ranges. An enum with value n is number n + 1 in the
+// message, whose 0 means "not set".
 //
-// Only services/config/*.cc include this header: it brings protobuf along.
+// Only services/config/*.cc include this header, since it depends on protobuf.
 
 #ifndef SERVICES_CONFIG_FIELDS_H_
 #define SERVICES_CONFIG_FIELDS_H_
@@ -32,15 +32,15 @@
 
 namespace gshard {
 
-// What a text field accepts.
+// Format of a text field.
 enum class TextKind {
   kName,  // 1 to 128 letters, digits, '.', '_' or '-'
   kPath,  // 1 to 4096 bytes without NUL
 };
 enum class Presence { kRequired, kOptional };  // kOptional: may be empty
 
-// Copies the fields that a message has; the others keep their values. Checks
-// nothing.
+// Copies the fields that are set in a message; others keep their values. Does
+// not validate.
 class FieldReader {
  public:
   // `message` must outlive the reader.
@@ -63,7 +63,7 @@ class FieldReader {
   void Enum(const char* name, T& field,
             const google::protobuf::EnumDescriptor*) {
     if (const auto* f = Find(name)) {
-      // A number that is no value may be the smallest of all.
+      // An undefined number may be INT_MIN.
       const auto number =
           static_cast<uint32_t>(reflection_.GetEnumValue(message_, f));
       field = static_cast<T>(static_cast<int>(number - 1));
@@ -159,7 +159,7 @@ class FieldWriter {
 // Finds the first field outside its range.
 class FieldChecker {
  public:
-  // Errors name fields with `prefix` in front: "gate.".
+  // `prefix` is prepended to field names in errors: "gate.".
   explicit FieldChecker(std::string prefix = "") : prefix_(std::move(prefix)) {}
 
   void Integer(const char* name, int64_t field, int64_t low, int64_t high);

@@ -211,14 +211,14 @@ absl::Status Flags::Unknown(absl::string_view name) const {
   return absl::InvalidArgumentError(message);
 }
 
-// Reads the flag at arguments[*i], and moves on if its value is the argument
-// after it.
+// Reads the flag at arguments[*i], and advances if its value is the next
+// argument.
 absl::Status Flags::ReadFlag(absl::Span<const std::string> arguments,
                              size_t* i) {
   const absl::string_view argument = arguments[*i];
   const size_t equals = argument.find('=');
   const bool has_value = equals != absl::string_view::npos;
-  // A single dash is taken for a mistyped flag.
+  // A single dash is treated as a mistyped flag.
   const size_t dashes = absl::StartsWith(argument, "--") ? 2 : 1;
   const absl::string_view name =
       argument.substr(0, equals).substr(dashes);  // npos: all of it

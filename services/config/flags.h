@@ -14,10 +14,10 @@
 //   ASSIGN_OR_RETURN(const Flags::Result result, flags.Parse(arguments));
 //
 // A flag is written "--beam=1" or "--beam 1"; a Boolean one "--follow",
-// "--no-follow" or "--follow=false"; '-' and '_' inside of a name are the same.
+// "--no-follow" or "--follow=false"; '-' and '_' inside a name are equivalent.
 // "--" ends flags. A flag that is not on the command line is read from the
-// environment, GSHARD_BEAM; else it keeps the value that the variable had when
-// it was declared, its default.
+// environment, GSHARD_BEAM; else it keeps its default, the variable's value at
+// declaration.
 //
 // Not thread-safe. The variables must outlive the Flags.
 
@@ -41,12 +41,12 @@ namespace gshard {
 
 class Flags {
  public:
-  // `command` as the user types it, and what it does in a sentence.
+  // `command` as the user types it, and a one-sentence summary.
   Flags(std::string command, std::string summary);
 
-  // Each declares a flag. `name` is new and has lower-case letters, digits and
-  // '_'; `placeholder` stands for the value in the help; `help` says what
-  // the flag does, without its range and default, which are added.
+  // Each declares a flag. `name` must be new and have lower-case letters,
+  // digits and '_'; `placeholder` stands for the value in the help; `help` says
+  // what the flag does; its range and default are appended.
   void Integer(absl::string_view name, int64_t* value, int64_t low,
                int64_t high, absl::string_view help);
   void Real(absl::string_view name, double* value, Interval interval,
@@ -67,8 +67,8 @@ class Flags {
   // Makes the already declared flag `name` mandatory.
   void Require(absl::string_view name);
 
-  // Takes between `least` and `most` arguments that are not flags. Without this
-  // call, none. `placeholder` stands for them in the help.
+  // Accepts between `least` and `most` arguments that are not flags; by default
+  // none. `placeholder` stands for them in the help.
   void Positional(absl::string_view placeholder, int least, int most,
                   absl::string_view help);
 
@@ -80,10 +80,10 @@ class Flags {
     std::vector<std::string> positional;
   };
 
-  // Gives the environment variable `name`, or null.
+  // Returns the environment variable `name`, or null.
   using Environment = std::function<const char*(const char* name)>;
 
-  // Sets the variables. `arguments` come without the program's name.
+  // Sets the variables. `arguments` exclude the program's name.
   //
   // Errors: InvalidArgument that names the flag, what it accepts and what came;
   // for an unknown flag, the nearest one that exists: "unknown flag --baem; did
@@ -93,17 +93,17 @@ class Flags {
   // With the environment of the process.
   absl::StatusOr<Result> Parse(absl::Span<const std::string> arguments);
 
-  // Parse() for main(): prints what --help asks for, or the error. Returns the
-  // exit code if the program is to end now: 0 or 2.
+  // Parse() for main(): prints the help if requested, or the error. Returns the
+  // exit code, 0 or 2, if the program should end now.
   std::optional<int> ParseOrExit(absl::Span<const std::string> arguments);
 
-  // The page that --help asks for: summary, usage, flags in columns with range,
-  // default and environment variable, examples. Lines of at most 80 columns
-  // where words allow.
+  // The --help page: summary, usage, flags in columns with range, default and
+  // environment variable, examples. Lines have at most 80 columns where words
+  // allow.
   std::string Help() const;
 
-  // The values in force and where each came from, one "--name=value  # source"
-  // a line. Call after Parse.
+  // The effective values and their sources, one "--name=value # source" per
+  // line. Call after Parse.
   std::string Effective() const;
 
  private:
@@ -114,7 +114,7 @@ class Flags {
     std::string placeholder = "";  // empty: Boolean
     std::string help;
     std::string range = "";         // empty: anything
-    std::string default_text = "";  // as `print` gave it when declared
+    std::string default_text = "";  // printed when declared
     std::function<absl::Status(absl::string_view)> set;
     std::function<std::string()> print;
     bool required = false;

@@ -1,4 +1,4 @@
-// Interval: the numbers that a configuration field accepts.
+// Interval: the range of a numeric configuration field.
 
 #ifndef SERVICES_CONFIG_INTERVAL_H_
 #define SERVICES_CONFIG_INTERVAL_H_
@@ -21,7 +21,7 @@ struct Interval {
     return {0.0, high, true, false};
   }
 
-  // False for what is not a number.
+  // False for NaN.
   constexpr bool Contains(double value) const {
     return (low_open ? value > low : value >= low) &&
            (high_open ? value < high : value <= high);

@@ -1,8 +1,8 @@
 // ModelConfig: the shape of a GShard Transformer, validated.
 //
-// proto/gshard/v1/model_config.proto is the form that people write and that
-// travels; its comments say what each field means and give the ranges. This
-// struct mirrors it without protobuf, and its initializers are the defaults.
+// proto/gshard/v1/model_config.proto is its form in files and on the wire;
+// comments there say what each field means and give the ranges. This struct
+// mirrors it without protobuf, and its initializers are the defaults.
 //
 // Letters: M model width, H expert hidden width, E experts, S tokens a group.
 
@@ -30,20 +30,20 @@ enum class Positions {
 enum class SecondExpertPolicy {
   kRandom,    // kept with probability min(1, 2 * w2)
   kAll,       // always kept
-  kSampling,  // drawn by the gate's probabilities among the others, then kept
+  kSampling,  // sampled from the others by the gate's probabilities, kept
 };
 
-// Of the factors of matrix products, and, but for kInt8, of rows on their way
-// between routers and expert workers. Results are float32 in all, and so is all
-// that is stored.
+// Type of the operands of matrix products and, except kInt8, of rows between
+// routers and expert workers. Results are always float32, and so is everything
+// stored.
 enum class ComputeType { kFloat32, kBFloat16, kInt8 };
 
-// "float32", "bfloat16" or "int8", as flags and versions of models say it.
+// "float32", "bfloat16" or "int8", as in flags and model versions.
 absl::string_view ComputeTypeName(ComputeType type);
 // Errors: InvalidArgument for another name.
 absl::StatusOr<ComputeType> ParseComputeType(absl::string_view name);
 
-// When the two weights of a token are made to sum to 1.
+// When the two weights of a token are normalized to sum to 1.
 enum class GateNormalize { kBeforeDropping, kAfterDropping };
 
 // Probabilities in [0, 1) that a value is set to 0 in training.
@@ -112,7 +112,7 @@ struct ModelConfig {
   // Width of all heads together, which need not be M.
   int64_t attention_width() const { return heads * head_width; }
 
-  // Whether layer `layer` of a stack, counted from 0, carries an MoE layer.
+  // Whether layer `layer` of a stack, counted from 0, has an MoE layer.
   bool IsMoeLayer(int64_t layer) const {
     return experts > 0 && layer % moe_period == moe_offset;
   }
@@ -127,7 +127,7 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Checks ranges and what must hold between fields.
+// Checks ranges and constraints between fields.
 //
 // Errors: InvalidArgument, naming the field, its value and what was expected:
 // "gate.min_capacity: expected 0 to 65536, got -1".
@@ -139,12 +139,12 @@ absl::Status ValidateModelConfig(const ModelConfig& config);
 // (unknown or repeated fields, wrong types), else as ValidateModelConfig.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text);
 
-// Every field in a fixed order; ParseModelConfig gives back an equal config.
-// REQUIRES: `config` is valid.
+// Prints every field in a fixed order; ParseModelConfig returns an equal
+// config. REQUIRES: `config` is valid.
 std::string ModelConfigToText(const ModelConfig& config);
 
-// Parses the file at `path`. Errors start with the path: NotFound if there is
-// none, else as ParseModelConfig.
+// Parses the file at `path`. Errors start with the path: NotFound if it does
+// not exist, else as ParseModelConfig.
 absl::StatusOr<ModelConfig> LoadModelConfig(absl::string_view path);
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-// ModelConfig to and from the message that travels.
+// Converts ModelConfig to and from its message.
 
 #ifndef SERVICES_CONFIG_MODEL_CONFIG_PROTO_H_
 #define SERVICES_CONFIG_MODEL_CONFIG_PROTO_H_
@@ -11,14 +11,14 @@
 
 namespace gshard {
 
-// Defaults for absent fields, then validation. Errors: as ValidateModelConfig.
+// Applies defaults, then validates. Errors: as ValidateModelConfig.
 absl::StatusOr<ModelConfig> ModelConfigFromProto(
     const v1::ModelConfig& message);
 
 // Sets every field.
 v1::ModelConfig ModelConfigToProto(const ModelConfig& config);
 
-// A field that may not be set. Errors: InvalidArgument for an unknown number.
+// Converts an optional field. Errors: InvalidArgument for an unknown number.
 absl::StatusOr<std::optional<ComputeType>> ComputeTypeFromProto(int64_t number);
 v1::ModelConfig::ComputeType ComputeTypeToProto(
     const std::optional<ComputeType>& type);

@@ -1,4 +1,4 @@
-// The models that a file says are to be served:
+// Parses the file that lists the models to serve:
 // proto/gshard/v1/models_file.proto documents it.
 
 #ifndef SERVICES_CONFIG_MODELS_FILE_H_

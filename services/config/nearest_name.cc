@@ -5,7 +5,7 @@
 namespace gshard {
 namespace {
 
-// Letters to insert, delete or replace to turn `a` into `b`.
+// Number of letters to insert, delete or replace to turn `a` into `b`.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -1,4 +1,4 @@
-// Did you mean ...? The name that a mistyped one stands for.
+// "Did you mean ...?" Finds the name closest to a mistyped one.
 
 #ifndef SERVICES_CONFIG_NEAREST_NAME_H_
 #define SERVICES_CONFIG_NEAREST_NAME_H_
@@ -11,9 +11,9 @@
 
 namespace gshard {
 
-// The first of `names` that takes the fewest letters to insert, delete or
-// replace to become `name`; none if all are further away than a third of its
-// letters (or two), as then it is another word.
+// The first of `names` with the smallest edit distance to `name`; none if all
+// distances exceed a third of its letters (or two), since then it is another
+// word.
 std::optional<std::string> NearestName(absl::string_view name,
                                        const std::vector<std::string>& names);
 

@@ -1,4 +1,4 @@
-// The flags that all server processes share.
+// Flags shared by all server processes.
 
 #ifndef SERVICES_CONFIG_PROCESS_OPTIONS_H_
 #define SERVICES_CONFIG_PROCESS_OPTIONS_H_
@@ -13,11 +13,11 @@
 
 namespace gshard {
 
-// Where spans of traces go, and of which.
+// Where to send spans, and of which traces.
 struct TraceOptions {
-  // By OTLP over HTTP; empty: as the environment says, or nowhere.
+  // OTLP over HTTP; empty: from the environment, or none.
   std::string otlp_endpoint = {};
-  // With what headers, of ParseOtlpHeaders(); empty: as the environment says.
+  // File of headers for ParseOtlpHeaders(); empty: from the environment.
   std::string otlp_headers_file = {};
   double sample_ratio = 0.01;  // of traces that begin here
 };
@@ -35,22 +35,22 @@ struct ProcessOptions {
   int64_t drain_seconds = 30;
   // After SIGTERM: health says NOT_SERVING, calls are still accepted.
   absl::Duration drain_delay = absl::ZeroDuration();
-  // Of connections; zero: no limit. See ServerOptions.
+  // Limits of connections; zero: none. See ServerOptions.
   absl::Duration max_connection_idle = absl::Minutes(10);
   absl::Duration max_connection_age = absl::ZeroDuration();
-  int64_t threads = 0;  // that compute, see parallel.h; 0: CpuLimit()
+  int64_t threads = 0;  // compute threads, see parallel.h; 0: CpuLimit()
   std::string log_level = "info";
   SecurityOptions security = {};
-  // Of the object store of s3:// paths; empty: as the environment says. See
+  // The object store of s3:// paths; empty: from the environment. See
   // ObjectStoreOptions.
   std::string s3_endpoint = {};
   std::string s3_region = {};
   TraceOptions trace = {};
-  // "no": the process serves. Otherwise it asks the one that was started with
-  // the same flags whether it is "live", "joined" or "ready"; see Probe().
+  // "no": the process serves. Otherwise it asks the process that was started
+  // with the same flags whether it is "live", "joined" or "ready"; see Probe().
   std::string probe = "no";
 
-  // Of members, that is, routers and expert workers.
+  // For members, that is, routers and expert workers.
   std::string coordinator = {};
   std::string advertise = {};  // empty: see AdvertisedAddress
   std::string name = {};       // empty: see MemberName
@@ -74,16 +74,17 @@ void AddProcessFlags(Flags& flags, ProcessOptions* options);
 // --shared_memory_mib.
 void AddMemberFlags(Flags& flags, ProcessOptions* options);
 
-// Makes options.log_level the process's.
+// Sets the process's log level.
 void ApplyLogLevel(const ProcessOptions& options);
 
-// Where others reach a process that listens at `listening`: --advertise, or
-// else `listening`, with the machine's name in place of 0.0.0.0 or [::].
+// Address at which others reach a process that listens at `listening`:
+// --advertise, or else `listening`, with the host name in place of 0.0.0.0 or
+// [::].
 std::string AdvertisedAddress(const ProcessOptions& options,
                               absl::string_view listening);
 
-// --name, or else "<role>-<machine>-<port>", of a unix socket
-// "<role>-<file's name>". Characters that names may not have become '-'.
+// --name, or else "<role>-<machine>-<port>", or "<role>-<file name>" for a unix
+// socket. Characters that names may not have become '-'.
 std::string MemberName(const ProcessOptions& options, absl::string_view role,
                        absl::string_view advertised);
 

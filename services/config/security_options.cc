@@ -23,7 +23,7 @@ absl::Status ValidatePair(const SecurityOptions& options) {
   return absl::OkStatus();
 }
 
-// The numbers of 127.0.0.0/8, not a name that begins like one.
+// An address in 127.0.0.0/8, not a name that begins like one.
 bool IsLoopbackNumber(absl::string_view host) {
   return absl::StartsWith(host, "127.") &&
          std::all_of(host.begin(), host.end(), [](unsigned char c) {

@@ -74,7 +74,7 @@ absl::StatusOr<std::string> ReadTextFile(absl::string_view path) {
     const int error = errno;
     return absl::ErrnoToStatus(error, name);
   }
-  // One byte more than allowed tells that there is more.
+  // Reads one byte more than allowed, to detect larger files.
   std::string text(kMaxTextProtoBytes + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get())) {

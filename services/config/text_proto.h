@@ -13,28 +13,29 @@
 
 namespace gshard {
 
-// Configuration texts above this size are refused unread.
+// Larger configuration texts are refused unread.
 inline constexpr size_t kMaxTextProtoBytes = 1 << 20;
 
-// Messages within messages; deeper ones are a mistake.
+// Maximum nesting of messages.
 inline constexpr int kMaxTextProtoDepth = 32;
 
 enum class UnknownFields { kMistakes, kIgnored };
 
-// Replaces `message` by what `text` says.
+// Parses `text` into `message`, replacing its content.
 //
-// Errors: InvalidArgument, with the position of the first mistake: "line 3,
-// column 5: ...". Repeated fields are mistakes, and so are unknown ones, unless
-// the text was written by a program that may know more.
+// Errors: InvalidArgument, with the position of the first error: "line 3,
+// column 5: ...". Repeated and unknown fields are errors, the latter unless the
+// text was written by a program that may know more.
 absl::Status ParseTextProto(absl::string_view text,
                             google::protobuf::Message* message,
                             UnknownFields unknown = UnknownFields::kMistakes);
 
-// Fields in the order of their numbers, one a line.
+// Prints fields in the order of their numbers, one per line.
 std::string PrintTextProto(const google::protobuf::Message& message);
 
 // The bytes of a configuration file. Errors start with the path: NotFound,
-// PermissionDenied, or InvalidArgument if it is no readable file or too large.
+// PermissionDenied, or InvalidArgument if it is not a readable file or too
+// large.
 absl::StatusOr<std::string> ReadTextFile(absl::string_view path);
 
 }  // namespace gshard

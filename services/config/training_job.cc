@@ -14,7 +14,7 @@ constexpr int64_t kMaxSteps = 1'000'000'000;
 constexpr int64_t kMaxMembers = 65536;
 constexpr size_t kMaxTextFiles = 65535;
 
-// Not in an anonymous namespace: the visitors find these by their argument.
+// Not in an anonymous namespace: visitors find these by ADL.
 
 template <typename Visitor, Is<TextFile> Struct>
 void VisitFields(Visitor& visitor, Struct& file) {
@@ -88,7 +88,7 @@ void VisitFields(Visitor& visitor, Struct& recovery) {
   visitor.Bool("buddies", recovery.buddies);
 }
 
-// Of messages with the oneof `optimizer`.
+// For messages with the oneof `optimizer`.
 template <typename Visitor, Is<OptimizerConfig> Struct>
 void VisitOptimizer(Visitor& visitor, Struct& optimizer) {
   visitor.template Alternative<AdafactorConfig>("adafactor", optimizer);

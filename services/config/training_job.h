@@ -1,8 +1,8 @@
-// TrainingJob: what to train, on what, and for how long; validated.
+// TrainingJob: a validated description of a training job.
 //
-// proto/gshard/v1/job.proto is the form that people write and that travels; its
-// comments say what each field means and give the ranges. This struct mirrors
-// it without protobuf, and its initializers are the defaults.
+// proto/gshard/v1/job.proto is its form in files and on the wire; comments
+// there say what each field means and give the ranges. This struct mirrors it
+// without protobuf, and its initializers are the defaults.
 
 #ifndef SERVICES_CONFIG_TRAINING_JOB_H_
 #define SERVICES_CONFIG_TRAINING_JOB_H_
@@ -43,17 +43,17 @@ struct TrainingData {
   bool operator==(const TrainingData&) const = default;
 };
 
-// All files to learn from, and all held out ones, in order, with their
-// languages filled in.
+// All training files, and all held-out ones, in order, with their languages
+// filled in.
 std::vector<TextFile> TrainFiles(const TrainingData& data);
 std::vector<TextFile> DevFiles(const TrainingData& data);
 
 // Decay of the second moment at step t, from 1, is 1 - t^-decay_exponent.
 struct AdafactorConfig {
   double decay_exponent = 0.8;
-  double clipping_threshold = 1.0;  // most root mean square of an update
+  double clipping_threshold = 1.0;  // maximum RMS of an update
   double epsilon1 = 1e-30;          // added to squared gradients
-  double epsilon2 = 1e-3;           // least scale of a parameter
+  double epsilon2 = 1e-3;           // minimum scale of a parameter
   bool multiply_by_parameter_scale = true;
   int64_t min_dim_size_to_factor = 128;
 
@@ -88,7 +88,7 @@ struct CheckpointPolicy {
   int64_t every_steps = 1000;  // 0: after the last step only
   int64_t keep = 3;            // the newest
   int64_t keep_best = 1;       // by validation loss
-  bool asynchronous = true;    // steps go on meanwhile
+  bool asynchronous = true;    // training continues meanwhile
 
   bool operator==(const CheckpointPolicy&) const = default;
 };
@@ -96,7 +96,7 @@ struct CheckpointPolicy {
 // What to do with a step whose loss or gradient is not finite.
 enum class OnNonfinite { kStop, kSkip, kRollback };
 
-// How a job goes on when an expert worker is lost.
+// How a job continues after the loss of an expert worker.
 struct RecoveryPolicy {
   int64_t max_recoveries = 10;         // without progress
   int64_t replacement_wait_ms = 2000;  // before others take over
@@ -145,11 +145,11 @@ struct TrainingJob {
   bool operator==(const TrainingJob&) const = default;
 };
 
-// Every path that the job names, empty ones included.
+// Every path in the job, empty ones included.
 std::vector<std::string*> PathsOf(TrainingJob* job);
 
 // As ValidateModelConfig; fields of the model are named "model.experts". Does
-// not look at the files that the job names.
+// not access the files named in the job.
 absl::Status ValidateTrainingJob(const TrainingJob& job);
 
 // As ParseModelConfig.

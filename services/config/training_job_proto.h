@@ -1,4 +1,4 @@
-// TrainingJob to and from the message that travels.
+// Converts TrainingJob to and from its message.
 
 #ifndef SERVICES_CONFIG_TRAINING_JOB_PROTO_H_
 #define SERVICES_CONFIG_TRAINING_JOB_PROTO_H_

@@ -36,7 +36,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
           members_.get(), &serving_queue_,
           [this] { return ++placement_version_; },
           [this](const std::string& session, const v1::Placement& placement) {
-            // Members that are sent away keep what they hold.
+            // Dismissed members keep what they hold.
             if (draining_) return;
             const absl::Status kept = store_->PutPlacement(session, placement);
             if (kept.ok()) return;
@@ -50,7 +50,7 @@ Coordinator::Coordinator(CoordinatorOptions options)
            .load_half_life = options_.load_half_life,
            .retry_pause = options_.serving_retry,
            .gauges = options_.serving_gauges}) {
-  // Above those of earlier coordinators, which routers may still have.
+  // Above versions of earlier coordinators, which routers may still have.
   placement_version_ = absl::ToUnixMicros(absl::Now());
   auto store = JobStore::Open(/*directory=*/"");
   CHECK(store.ok());  // in memory
@@ -59,9 +59,9 @@ Coordinator::Coordinator(CoordinatorOptions options)
     initial_models_[name] = {name, /*version=*/"", directory};
   }
   TellAwaited();
-  // Where translations, in this process or on this machine, want the whole
-  // core, sums, checkpoints and the training of tokenizers have what members
-  // have by default. A program is as nice as the thread that starts it.
+  // Sums, checkpoints and the training of tokenizers yield to translations on
+  // this machine, like training on members does by default. A program inherits
+  // the nice value of the thread that starts it.
   for (TaskQueue* const queue : {&sums_queue_, &disk_queue_}) {
     queue->Post(
         [] { BeNice(NicenessOfShare(ProcessOptions().training_share)); });
@@ -134,7 +134,7 @@ void Coordinator::SubmitJob(const v1::SubmitJobRequest& request,
                                       request.job().checkpoint().directory()},
                                      std::move(done));
   files_queue_.Post([this, request, who, done = std::move(done)] {
-    // Disks may be slow: meanwhile jobs go on, and are cancelled.
+    // Disks may be slow: meanwhile jobs continue, and can be cancelled.
     const Caller resolved = ResolveFolders(who.caller, options_.resolve);
     absl::StatusOr<TrainingJob> job =
         draining_ ? absl::UnavailableError("the coordinator is shutting down")

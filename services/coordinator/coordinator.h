@@ -44,43 +44,43 @@ struct CoordinatorOptions {
   GaugeFamily member_counts = {};      // by role; may be unset
   ServingGauges serving_gauges = {};   // may be unset
 
-  // Models to serve from the start, by name, once so many members are there.
+  // Models to serve from the start, by name, once enough members have joined.
   std::vector<std::pair<std::string, std::string>> models = {};
   int64_t min_routers = 1;
   int64_t min_workers = 1;
 
-  // Says which models to serve besides; empty: none. See models_file.h.
+  // Lists further models to serve; empty: none. See models_file.h.
   std::string models_file = {};
   absl::Duration models_file_interval = absl::Seconds(1);
   Gauge models_file_rejected = {};      // 0 or 1; may be unset
   GaugeFamily models_file_models = {};  // by state; likewise
 
-  // Of each expert of models that do not say, 1 to kMaxReplicas.
+  // Default replicas per expert, 1 to kMaxReplicas.
   int64_t replicas = 1;
 
   // See ServedModels::Options.
   absl::Duration watch_interval = absl::Seconds(10);
   absl::Duration load_half_life = absl::Minutes(1);
-  // After which members that could not load a served model are asked again, and
-  // models that were to be served from the start, but could not be, are tried.
+  // Pause before members that could not load a served model are asked again,
+  // and before initial models that could not be served are retried.
   absl::Duration serving_retry = kServingRetryPause;
 
-  // That are not over, 1 to kMaxJobs. A submitter that has some may have twice
-  // as many as it leaves free.
+  // Maximum unfinished jobs, 1 to kMaxJobs. A submitter that has some may have
+  // twice as many as it leaves free.
   int64_t max_jobs = 256;
 
-  // Of jobs; see JobSettings.
+  // For jobs; see JobSettings.
   ReduceWay reduce = ReduceWay::kCoordinator;
   absl::Duration microbatch_timeout = absl::Minutes(10);
   absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
   FaultPoints* faults = nullptr;  // of checkpoints
 
-  // Where jobs' files and checkpoints to load may lie; see PathRights.
+  // Where jobs' files and checkpoints to load may be; see PathRights.
   std::vector<std::string> data_roots = {};
   PathResolver resolve = CanonicalPath;
-  // There are callers that may not do everything. A job that an earlier release
-  // took, which did not note who submitted it, then gets no name to serve.
+  // Some callers have limited rights. A job accepted by an earlier release,
+  // which did not record its submitter, then gets no name to serve.
   bool asks_callers = false;
 };
 
@@ -93,18 +93,18 @@ class Coordinator {
   explicit Coordinator(CoordinatorOptions options);
   ~Coordinator() { Shutdown(); }
 
-  // Restores the state that an earlier coordinator left in `directory`, and
-  // stores jobs and served models there from now on. A running job resumes from
-  // its last checkpoint; queued jobs stay queued. Models are managed again when
+  // Restores the state of an earlier coordinator from `directory`, and stores
+  // jobs and served models there from now on. A running job resumes from its
+  // last checkpoint; queued jobs stay queued. Models are managed again when
   // their workers have joined, or after a lease: members keep serving them
   // meanwhile. Call once, before anything else; without it nothing outlives the
   // process. Errors: those of JobStore.
   absl::Status Restore(const std::string& directory);
 
-  // Serves from now on what the models file says, if there is one. Names in it
-  // are the file's: calls and jobs that would load or unload them are refused.
-  // Those that it had, and has no longer, are unloaded. Call once, after
-  // Restore().
+  // From now on serves the models in the models file, if there is one, which
+  // manages the names in it: calls and jobs that would load or unload them are
+  // refused. Models whose names disappear from it are unloaded. Call once,
+  // after Restore().
   void WatchModelsFile();
 
   Members& members() { return *members_; }
@@ -131,7 +131,7 @@ class Coordinator {
   absl::StatusOr<std::shared_ptr<ProgressFeed>> WatchJob(
       const std::string& job, const Caller& caller) const;
 
-  // The dense side of a training session.
+  // The dense parameters of a training session.
   absl::StatusOr<std::shared_ptr<DenseParameters>> FindTraining(
       const std::string& session) const;
 
@@ -140,7 +140,7 @@ class Coordinator {
   // ended.
   void Drain(absl::Duration grace);
 
-  // Ends at once all that is left. Nothing is called back any more.
+  // Ends everything else at once. No callbacks run afterwards.
   void Shutdown();
 
  private:
@@ -151,22 +151,22 @@ class Coordinator {
     int64_t submitted_micros = 0;
     JobOwnership ownership;
     std::shared_ptr<ProgressFeed> feed;
-    // What it is to run with; null once it is over.
+    // Settings of the job; null once it is finished.
     std::unique_ptr<const StoredJob> stored;
     bool restored = false;
     bool started = false;               // on jobs_queue_
     std::unique_ptr<JobThread> thread;  // null unless it is running_
   };
 
-  // The job with its files, as the disk has them now; on files_queue_. The
+  // Resolves the job's files as they are on disk now; on files_queue_. The
   // caller of `who` is `resolved`: see ResolveFolders().
   absl::StatusOr<TrainingJob> ReadJob(const v1::SubmitJobRequest& request,
                                       const Requester& who,
                                       const Caller& resolved) const;
-  // On any thread; what it says holds on jobs_queue_.
+  // On any thread; the result stays valid only on jobs_queue_.
   absl::Status CheckNew(const TrainingJob& job, bool resume,
                         const Caller& resolved) const;
-  // Whether it fits the workers that are there, if they are enough for it.
+  // Checks that it fits into the current workers, if they are enough for it.
   absl::Status CheckMemory(const TrainingJob& job) const;
 
   // On jobs_queue_.
@@ -174,66 +174,67 @@ class Coordinator {
                                                   bool resume,
                                                   const Requester& who,
                                                   const Caller& resolved);
-  // Whether one more job of the submitter's may wait.
+  // Checks whether the submitter may queue one more job.
   absl::Status CheckQueue(const std::string& submitter) const;
   void AddJob(const StoredJob& stored, bool restored);
-  // The job is over, and has no thread.
+  // Moves a finished job without thread to the finished ones.
   void Retire(const std::shared_ptr<Job>& job);
-  // Of those that are over the last kMaxJobs are kept.
+  // Keeps only the last kMaxJobs finished ones.
   void ForgetOldJobs();
   void StartNextJob();
-  // Of a job that is queued.
+  // Cancels a queued job.
   void CancelQueued(const std::shared_ptr<Job>& job);
-  // The thread of running_ has nothing more to do.
+  // The thread of running_ is about to end.
   void OnJobEnded();
-  // In the store; the job goes on without, if that fails. See JobStore::Update.
+  // Records progress in the store; if that fails, the job continues without.
+  // See JobStore::Update.
   void Note(const v1::JobProgress& progress, int64_t time_micros);
-  // Before members are sent away.
+  // Call before members are dismissed.
   void HaltJob();
   JobEnvironment MakeEnvironment(const StoredJob& job);
-  // Serves what a job has trained, if its submitter could do that.
+  // Serves a trained model, if the job's submitter is allowed to.
   void ServeTrained(const std::string& name, const std::string& directory,
                     const Requester& submitter, ServedModels::OnLoaded done);
   // Checks the rights of a resumed job again; it fails if it names paths that
-  // it may not use (any more).
+  // are not (or no longer) allowed.
   absl::Status RecheckRights(StoredJob* job, int64_t now_micros);
-  // Of models that are served, or will be. On any thread.
+  // Checkpoints of models that are served, or will be. Thread-safe.
   std::vector<std::string> ServedCheckpoints() const;
 
-  // The last of the name; null if there is none.
+  // The latest job of the name; null if there is none.
   std::shared_ptr<Job> Find(const std::string& job) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Errors: NotFound; PermissionDenied if it is none of the caller's business.
+  // Errors: NotFound; PermissionDenied if the caller may not follow it.
   absl::StatusOr<std::shared_ptr<Job>> FindFor(const Caller& caller,
                                                const std::string& job) const;
-  // Those that the caller may follow, as they are listed.
+  // Jobs that the caller may follow, in listing order.
   std::vector<std::shared_ptr<const Job>> ListFor(const Caller& caller) const;
 
   void OnMembersChanged();
   void CountMembers();
 
-  // From a folder that is judged; a rollback has none.
+  // Loads from an admitted folder; a rollback has none.
   void LoadFrom(const std::string& directory,
                 const v1::LoadModelRequest& request,
                 Done<v1::LoadModelResponse> done);
-  // On serving_queue_. A model is kept in the store once it is served.
+  // On serving_queue_. A model is stored once it is served.
   void Serve(const ServedModels::Request& request, ServedModels::OnLoaded done);
   absl::Status Keep(const ServedModels::Request& request,
                     const std::string& session);
   void ServeInitialModels();
-  // Later, once for all that failed until then.
+  // Retries later, once for all that failed until then.
   void RetryInitialModels();
   void OnInitialServed(const StoredModel& model, const std::string& session);
   void TellAwaited();
 
   // On files_queue_.
   void LookAtModelsFile();
-  // These on serving_queue_.
+  // These run on serving_queue_.
   void FollowModelsFile(std::vector<FileModel> wanted);
   // Errors: FailedPrecondition.
   absl::Status CheckNotInFile(const std::string& name) const;
   void CountFileModels() const;
-  // Workers that had a part of a served model have not joined again yet.
+  // Whether workers that held bundles of served models have not rejoined yet.
   bool AwaitsWorkers() const;
   StoredModel ToStored(const ServedModels::Request& request) const;
   static ServedModels::Request FromStored(const StoredModel& model);
@@ -247,32 +248,32 @@ class Coordinator {
   std::atomic<bool> draining_{false};
   std::unique_ptr<Members> members_;
   ServedModels served_;
-  // To be served as soon as members are there; of serving_queue_.
+  // To be served once members have joined; used on serving_queue_.
   std::map<std::string, StoredModel> initial_models_;
   bool retrying_ = false;  // RetryInitialModels() has been posted; likewise
-  // What the models file says, by name, and which of them are not served yet;
-  // likewise.
+  // Content of the models file, by name, and names in it that are not served
+  // yet; likewise.
   std::map<std::string, FileModel> file_models_;
   std::set<std::string> unserved_file_models_;
-  // Of files_queue_.
+  // Used on files_queue_.
   std::unique_ptr<ModelsFile> models_file_;
   absl::Status models_file_status_;
-  std::set<std::string> awaited_workers_;  // by name; of serving_queue_
+  std::set<std::string> awaited_workers_;  // by name; on serving_queue_
 
   mutable Mutex mutex_;
-  // The last of each name.
+  // The latest job of each name.
   std::map<std::string, std::shared_ptr<Job>> by_name_ ABSL_GUARDED_BY(mutex_);
-  // That wait, run or are parked, in order of submission.
+  // Jobs that wait, run or are parked, in order of submission.
   std::vector<std::shared_ptr<Job>> open_ ABSL_GUARDED_BY(mutex_);
-  // Names of those that are over, by place.
+  // Names of finished jobs, by place.
   std::map<int64_t, std::string> over_ ABSL_GUARDED_BY(mutex_);
   int64_t last_place_ ABSL_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<Job> running_;  // changed on jobs_queue_, under mutex_
-  // What waits for the end of running_; of jobs_queue_.
+  // Callbacks waiting for the end of running_; used on jobs_queue_.
   std::vector<std::function<void()>> on_ended_;
 
-  // Last: their threads use the others.
-  TaskQueue files_queue_;  // looks for what callers name
+  // Last: their threads use the members above.
+  TaskQueue files_queue_;  // resolves paths named by callers
   TaskQueue disk_queue_;   // of the running job
   TaskQueue sums_queue_;
   TaskQueue jobs_queue_;

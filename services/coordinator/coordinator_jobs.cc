@@ -1,5 +1,5 @@
-// The jobs of a Coordinator: which it takes, in what order they run, and what
-// a restart finds of them.
+// The jobs of a Coordinator: which it accepts, in what order they run, and how
+// they are restored after a restart.
 
 #include <algorithm>
 #include <utility>
@@ -50,7 +50,8 @@ absl::Status Coordinator::CheckNew(const TrainingJob& job, bool resume,
 
 absl::Status Coordinator::CheckMemory(const TrainingJob& job) const {
   const std::vector<Member> workers = members_->Workers();
-  // Later ones may have more, or leave less for each.
+  // Workers that join later may have more memory, or leave fewer experts for
+  // each.
   if (static_cast<int64_t>(workers.size()) < job.min_workers) {
     return absl::OkStatus();
   }
@@ -70,11 +71,11 @@ absl::StatusOr<TrainingJob> Coordinator::ReadJob(
   }
   RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
   RETURN_IF_ERROR(FindJobFiles(&job));
-  // What patterns have found may be links.
+  // Files found by patterns may be links.
   RETURN_IF_ERROR(path_rights_.Admit(who.caller, &job));
   RETURN_IF_ERROR(CheckNew(job, request.resume(), resolved));
   RETURN_IF_ERROR(CheckMemory(job));
-  // First, for what a rival writes comes and goes while it is looked at.
+  // First, since a rival's files change while they are checked.
   RETURN_IF_ERROR(FolderClaim::CheckFree(job.checkpoint.directory));
   RETURN_IF_ERROR(request.resume() ? CheckToResume(job)
                                    : CheckWithoutCheckpoints(job));
@@ -266,7 +267,7 @@ void Coordinator::OnJobEnded() {
     ended = std::exchange(running_, nullptr);
     thread = std::move(ended->thread);
   }
-  thread = nullptr;  // it is at its end
+  thread = nullptr;  // it has ended
   for (const auto& tell : std::exchange(on_ended_, {})) tell();
   if (ended->feed->over()) Retire(ended);
   StartNextJob();
@@ -295,7 +296,7 @@ absl::Status Coordinator::RecheckRights(StoredJob* job, int64_t now_micros) {
   Caller& submitter = job->submitter.caller;
   const bool known = !submitter.name.empty();
   if (!known && !options_.asks_callers) submitter.grants = AllGrants();
-  // A disk that is not there yet is no reason to give a job up.
+  // A disk that is not mounted yet is no reason to fail a job.
   const absl::Status may = path_rights_.Admit(
       known ? submitter : Caller{.name = "", .grants = AllGrants()}, &job->job);
   if (!absl::IsPermissionDenied(may)) {
@@ -321,7 +322,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
   ASSIGN_OR_RETURN(const std::vector<StoredModel> previous,
                    store_->PreviousModels());
   ASSIGN_OR_RETURN(const auto placements, store_->Placements());
-  // The clock may be behind that of the coordinator before.
+  // The clock may be behind the previous coordinator's.
   for (const auto& [session, placement] : placements) {
     placement_version_ =
         std::max(placement_version_.load(), placement.version());
@@ -339,7 +340,7 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     }
     AddJob(job, begun);
   }
-  // Before members can join: routers are told what they are to serve.
+  // Before members can join: routers are told which models they will serve.
   std::set<std::string> awaited = served_.Names();
   for (const StoredModel& model : models) awaited.insert(model.name);
   served_.SetAwaited(std::move(awaited));
@@ -351,11 +352,11 @@ absl::Status Coordinator::Restore(const std::string& directory) {
     }
     served_.SetKept(placements);
     for (const StoredModel& model : previous) {
-      // What the command line serves has no predecessor.
+      // Models of the command line have no predecessor.
       if (initial_models_.contains(model.name)) continue;
       served_.SetPrevious(FromStored(model));
     }
-    // What the command line says goes first.
+    // The command line takes precedence.
     for (const StoredModel& model : models) {
       initial_models_.emplace(model.name, model);
       if (!model.from_file) continue;

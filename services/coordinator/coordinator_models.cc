@@ -1,5 +1,5 @@
-// The models of a Coordinator: who asks for them, its command line, its state,
-// callers, jobs or a file, and what is kept of that.
+// The models of a Coordinator, requested by its command line, its stored state,
+// callers, jobs or a file, and their storage.
 
 #include <utility>
 
@@ -81,7 +81,7 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
                                     : "";
     const absl::Status free = CheckNotInFile(name);
     if (!free.ok()) return done(free);
-    // One that was to be served, but could not be yet, is none to keep either.
+    // A model that could not be served yet is not kept either.
     const auto waiting = initial_models_.find(name);
     const bool waited = waiting != initial_models_.end() &&
                         (version.empty() || waiting->second.version.empty() ||
@@ -92,7 +92,7 @@ void Coordinator::UnloadModel(const v1::UnloadModelRequest& request,
     }
     absl::Status status = served_.Unload(request.session());
     if (waited && absl::IsNotFound(status)) status = absl::OkStatus();
-    // Another version of the name may be served, and is to be kept.
+    // Another version of the name may be served, and must be kept.
     if (status.ok()) status = store_->RemoveModel(name, version);
     if (!status.ok()) return done(status);
     done(v1::UnloadModelResponse());
@@ -160,12 +160,12 @@ void Coordinator::ServeInitialModels() {
         FromStored(stored),
         [this, model = stored](const absl::StatusOr<std::string>& session) {
           if (session.ok()) return OnInitialServed(model, *session);
-          // Cancelled: somebody unloaded it, or loaded another version.
+          // Cancelled: it was unloaded, or replaced by another version.
           if (absl::IsCancelled(session.status())) return;
           LogError("a model is not served", {{"model", model.name},
                                              {"checkpoint", model.directory},
                                              {"status", session.status()}});
-          // Other members may be able to, or these a bit later.
+          // Other members may be able to load it, or these ones later.
           initial_models_.emplace(model.name, model);
           TellAwaited();
           RetryInitialModels();
@@ -178,7 +178,7 @@ void Coordinator::ServeInitialModels() {
 void Coordinator::OnInitialServed(const StoredModel& model,
                                   const std::string& session) {
   const auto found = file_models_.find(model.name);
-  if (found == file_models_.end()) return;  // what is kept, or a flag
+  if (found == file_models_.end()) return;  // from the store, or a flag
   const absl::Status kept = Keep(FromStored(model), session);
   if (!kept.ok()) {
     LogError("a restart of the coordinator will not know of a model",

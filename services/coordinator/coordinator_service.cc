@@ -95,7 +95,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
  private:
-  // Lines that wait for a slow reader; older ones are dropped.
+  // Maximum lines queued for a slow reader; older ones are dropped.
   static constexpr size_t kMaxWaiting = 64;
 
   void OnProgress(const v1::JobProgress* progress) {
@@ -149,7 +149,7 @@ class FailedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   void OnDone() override { delete this; }
 };
 
-// One upload of gradients. All is checked before it counts.
+// One upload of gradients. Everything is validated before it takes effect.
 class GradientsHandler final
     : public UploadHandler<TensorFrame, v1::PushGradientsResponse> {
  public:

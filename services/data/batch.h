@@ -2,7 +2,7 @@
 //
 // B sentences, Ls and Lt the longest source and target. Position l of a target
 // row is predicted from target_input[0..l]: the input is the labels shifted
-// right behind the beginning-of-sentence piece.
+// right, after the beginning-of-sentence piece.
 
 #ifndef SERVICES_DATA_BATCH_H_
 #define SERVICES_DATA_BATCH_H_
@@ -28,8 +28,8 @@ struct Batch {
   int64_t target_tokens = 0;
 };
 
-// REQUIRES: `indices` is not empty and lies in [0, text.size()). Errors: those
-// of text.Read(), e.g. none of a Dataset's.
+// REQUIRES: `indices` is not empty and in [0, text.size()). Errors: those of
+// text.Read(), of which a Dataset has none.
 absl::StatusOr<Batch> ReadBatch(const TokenizedText& text,
                                 absl::Span<const int32_t> indices);
 

@@ -63,8 +63,8 @@ absl::StatusOr<BatchOrder> BatchOrder::Create(int32_t sentences,
   return BatchOrder(options, std::move(lengths), std::move(sampler));
 }
 
-// Longest first. Second lengths go up and down in turn, so that they make no
-// jump where the length changes. Stable, so that sentences of equal lengths
+// Longest first. Second lengths alternately ascend and descend, so that they do
+// not jump where the length changes. Stable, so that sentences of equal lengths
 // stay shuffled.
 void BatchOrder::SortByLength(absl::Span<int32_t> pool) const {
   struct Keyed {
@@ -101,7 +101,7 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::MakePlan(
     const int32_t end = begin + std::min(options_.pool, total - begin);
     SortByLength(absl::MakeSpan(sentences).subspan(begin, end - begin));
     while (begin < end) {
-      // The first of a batch is the longest: all are padded to it.
+      // The first of a batch is the longest, to which all are padded.
       const int32_t count =
           options_.tokens / lengths_(sentences[begin]).longest;
       const int32_t next = begin + std::min(count, end - begin);
@@ -131,8 +131,7 @@ std::shared_ptr<const BatchOrder::Plan> BatchOrder::GetPlan(
     if (plan != nullptr && plan->epoch == epoch) return plan;
   }
   std::shared_ptr<const Plan> plan = MakePlan(epoch);
-  // Neighbours have different places, so that a step that straddles two epochs
-  // finds both.
+  // Adjacent epochs have different slots, for steps that straddle two epochs.
   cache_->recent[epoch % 2] = plan;
   std::vector<int64_t>& starts = cache_->epoch_starts;
   if (static_cast<int64_t>(starts.size()) == epoch + 1) {

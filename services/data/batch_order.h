@@ -1,20 +1,18 @@
 // BatchOrder: which sentences make up microbatch m of step s.
 //
-// A pure function of (lengths, options, step, microbatch): it does not matter
-// who asks, in which order, or how many routers share the work. Every sentence
-// comes once an epoch, unless an EpochSampler says how often. An epoch is a
-// random permutation of its sentences, cut
-// into pools; a pool is sorted by length and cut into microbatches of at most
-// `tokens` padded positions, so that little is padding; then the microbatches
-// of the epoch are shuffled. Microbatch m of step s is number s *
-// microbatches_per_step + m of the epochs behind one another; a step may
-// straddle two epochs.
+// A pure function of (lengths, options, step, microbatch), whoever asks, in any
+// order, with any number of routers. Every sentence occurs once per epoch,
+// unless an EpochSampler says how often. An epoch is a random permutation of
+// its sentences, divided into pools; a pool is sorted by length and divided
+// into microbatches of at most `tokens` padded positions, which minimizes
+// padding; then the microbatches of the epoch are shuffled. Microbatch m of
+// step s has index s * microbatches_per_step + m in the sequence of all epochs;
+// a step may straddle two epochs.
 //
-// Threads: Microbatch may be called from any threads. The plan of an epoch is
-// made once, when first asked for, and two are kept: 4 bytes a sentence and 4 a
-// microbatch each; making one takes twice as much, and a second for some 3
-// million sentences. Plans of earlier epochs tell where a later one starts, so
-// asking first for a step n epochs away costs n plans.
+// Thread-safe. The plan of an epoch is made once, on first use, and two are
+// cached: 4 bytes per sentence and per microbatch each; making one takes twice
+// as much memory, and a second per 3 million sentences. Plans of earlier epochs
+// determine where a later one starts, so starting at epoch n costs n plans.
 
 #ifndef SERVICES_DATA_BATCH_ORDER_H_
 #define SERVICES_DATA_BATCH_ORDER_H_
@@ -35,18 +33,19 @@ namespace gshard {
 
 struct BatchOrderOptions {
   uint64_t seed = 1;
-  // Positions of a microbatch, padding included: sentences times the longest.
+  // Maximum positions of a microbatch, padding included: sentences times the
+  // longest.
   int32_t tokens = 2048;
   int32_t microbatches_per_step = 1;
-  // Sentences that are sorted by length together.
+  // Number of sentences that are sorted by length together.
   int32_t pool = 16384;
 };
 
 class BatchOrder {
  public:
   // `lengths` count against the budget. Sentences of equal length are sorted by
-  // `second_lengths`, if given: with the targets' lengths there, targets are
-  // padded little too (a seventh less on package titles).
+  // `second_lengths`, if given: with the targets' lengths this reduces target
+  // padding, too (by a seventh on package titles).
   //
   // Errors: InvalidArgument for an option that is not positive, no sentences,
   // a sentence that is longer than `tokens`, or second_lengths of another size.
@@ -69,7 +68,7 @@ class BatchOrder {
   // The epoch that microbatch 0 of `step` belongs to, from 0.
   int64_t Epoch(int64_t step) const;
 
-  // Microbatches of one epoch; differs a little between epochs.
+  // Number of microbatches of an epoch; varies slightly between epochs.
   int64_t MicrobatchesInEpoch(int64_t epoch) const;
 
   const BatchOrderOptions& options() const { return options_; }
@@ -84,7 +83,7 @@ class BatchOrder {
   };
   struct Cache {
     Mutex mutex;
-    // Number of the first microbatch of each epoch known so far.
+    // Index of the first microbatch of each epoch known so far.
     std::vector<int64_t> epoch_starts ABSL_GUARDED_BY(mutex) = {0};
     std::shared_ptr<const Plan> recent[2] ABSL_GUARDED_BY(mutex);
   };

@@ -1,4 +1,4 @@
-// What is kept of raw parallel text, and on which side of the split it falls.
+// Filters raw parallel text, and splits it.
 
 #ifndef SERVICES_DATA_CLEANING_H_
 #define SERVICES_DATA_CLEANING_H_
@@ -15,7 +15,7 @@ namespace gshard {
 struct CleaningOptions {
   int32_t min_words = 2;  // of the English
   int32_t max_words = 14;
-  double min_ratio = 0.15;  // characters of the source to those of the English
+  double min_ratio = 0.15;  // source characters per English character
   double max_ratio = 3.0;
 };
 
@@ -28,9 +28,10 @@ std::vector<SentencePair> CleanPairs(const std::vector<SentencePair>& pairs,
 
 enum class Split { kTrain, kDev, kTest };
 
-// Where a pair belongs: a function of its English's letters alone, so that
-// English texts that differ only in digits, case or signs, and translations of
-// one text from several languages, stay on one side. About 2% test, 1% dev.
+// The split of a pair: a function of its English letters alone, so that English
+// texts that differ only in digits, case or punctuation, and translations of
+// one text from several languages, are in the same split. About 2% test, 1%
+// dev.
 Split SplitOf(absl::string_view english);
 
 }  // namespace gshard

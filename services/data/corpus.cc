@@ -24,7 +24,7 @@ namespace {
 
 using OnPair = std::function<void(const PairLine&, int64_t line)>;
 
-// Hands the pairs of a text that comes in parts to `on_pair`, and counts the
+// Passes the pairs of a text that arrives in parts to `on_pair`, and counts the
 // other lines.
 class PairCounter {
  public:
@@ -38,7 +38,7 @@ class PairCounter {
 
   void Append(absl::string_view part) { scanner_.Append(part); }
 
-  // Without the pairs.
+  // The counts, without the pairs.
   absl::StatusOr<Corpus> Finish() {
     scanner_.Finish();
     if (counts_.report.pairs == 0) {
@@ -99,7 +99,7 @@ struct FileCloser {
   void operator()(FILE* file) const { fclose(file); }
 };
 
-// Hands the pairs of a file to `on_pair`; returns the counts.
+// Passes the pairs of a file to `on_pair`; returns the counts.
 absl::StatusOr<Corpus> ScanFile(const std::string& path,
                                 const CorpusOptions& options, OnPair on_pair,
                                 std::stop_token stop = {}) {
@@ -181,7 +181,7 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
   CHECK(max_pairs > 0);
   CorpusSample sample;
   std::set<std::string> languages;
-  // Vitter's algorithm R; the places are kept, to give the pairs in order.
+  // Vitter's algorithm R; positions are kept to restore the order.
   const uint64_t key = FoldIn(seed, "corpus sample");
   std::vector<std::pair<uint64_t, SentencePair>> kept;
   uint64_t seen = 0;

@@ -1,8 +1,8 @@
 // Parallel text from tab-separated lines: language<TAB>source<TAB>target.
 //
-// Files of two columns, source<TAB>target, are read too when the caller names
-// their language. Blank lines are nothing; every other line that is not a pair
-// is a bad line: counted, the first few remembered, never fatal by itself.
+// Files of two columns, source<TAB>target, are read, too, if the caller names
+// their language. Blank lines are skipped; every other line that is not a pair
+// is a bad line: counted, the first few recorded, never fatal by itself.
 
 #ifndef SERVICES_DATA_CORPUS_H_
 #define SERVICES_DATA_CORPUS_H_
@@ -34,9 +34,9 @@ struct SentencePair {
 struct CorpusOptions {
   // Language of lines with two columns; without it they are bad lines.
   std::string default_language;
-  // Longer lines are bad lines, and are never held in memory whole.
+  // Longer lines are bad lines, and are never in memory as a whole.
   size_t max_line_bytes = kMaxLineBytes;
-  // Bad lines that are remembered with their reason.
+  // Maximum number of bad lines recorded with their reason.
   size_t max_reported = 5;
 };
 
@@ -47,10 +47,10 @@ struct BadLine {
 
 struct Corpus {
   std::vector<SentencePair> pairs;  // in the order of the file
-  std::vector<int64_t> lines;       // from 1, of each pair
+  std::vector<int64_t> lines;       // line number of each pair, from 1
   int64_t bad_lines = 0;
   std::vector<BadLine> first_bad_lines;
-  TextReport report;  // the same by reason
+  TextReport report;  // counts by reason
 
   // "2 bad lines: line 7: expected 3 columns, got 1; ...". Empty if none.
   std::string BadLineSummary() const;
@@ -68,11 +68,10 @@ absl::StatusOr<Corpus> ParseCorpus(absl::string_view text,
 absl::StatusOr<Corpus> ReadCorpus(const std::string& path,
                                   const CorpusOptions& options = {});
 
-// At most `max_pairs` pairs of `files`, in order, and the languages of all of
-// them, sorted. Of more, those that are kept are a function of `seed` and of
-// their number, each pair being as likely as another. Memory grows with
-// `max_pairs`, not with the files. Errors: those of ReadCorpus; Cancelled if it
-// is told to stop.
+// At most `max_pairs` pairs of `files`, in order, and all their languages,
+// sorted. If there are more, a uniform sample determined by `seed` and their
+// number. Memory grows with `max_pairs`, not with the files. Errors: those of
+// ReadCorpus; Cancelled if stop is requested.
 struct CorpusSample {
   std::vector<SentencePair> pairs;
   std::vector<std::string> languages;
@@ -84,9 +83,9 @@ absl::StatusOr<CorpusSample> SampleCorpus(const std::vector<TextFile>& files,
 
 // Writes pairs as three columns; the file appears whole or not at all.
 //
-// Errors: InvalidArgument if a text holds a tab or line break,
-// ResourceExhausted if the disk is full, FailedPrecondition if it cannot be
-// written otherwise, all with the path.
+// Errors: InvalidArgument if a text contains a tab or line break,
+// ResourceExhausted if the disk is full, FailedPrecondition if writing fails
+// otherwise, all with the path.
 absl::Status WriteCorpus(const std::string& path,
                          const std::vector<SentencePair>& pairs);
 

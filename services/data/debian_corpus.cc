@@ -67,7 +67,7 @@ std::string LanguageOfFile(const std::string& name) {
                              {{"%5f", "_"}, {"%5F", "_"}, {"%40", "@"}});
 }
 
-// What apt complained about.
+// apt's error messages.
 std::string Complaint(const SubprocessResult& result) {
   std::vector<std::string> lines;
   for (absl::string_view line : absl::StrSplit(result.error_output, '\n')) {
@@ -79,8 +79,8 @@ std::string Complaint(const SubprocessResult& result) {
   return absl::StrJoin(lines, "; ");
 }
 
-// The private world of apt under `folder`: lists and caches of its own, the
-// machine's sources, keys and proxies.
+// A private apt setup under `folder`: its own lists and caches, the machine's
+// sources, keys and proxies.
 class PrivateApt {
  public:
   PrivateApt(fs::path folder, std::vector<std::string> languages)
@@ -90,7 +90,7 @@ class PrivateApt {
     RETURN_IF_ERROR(MakeFolder(folder_ / "lists" / "partial"));
     RETURN_IF_ERROR(MakeFolder(folder_ / "cache" / "archives" / "partial"));
     // apt reads APT_CONFIG, then the machine's apt.conf.d, then the main file
-    // that APT_CONFIG may name: there, what the machine set can be unset.
+    // that APT_CONFIG may name: that one can override the machine's settings.
     std::string main =
         "// Made by gshard, for the descriptions of packages only.\n"
         "#clear APT::Update::Pre-Invoke;\n"
@@ -107,8 +107,7 @@ class PrivateApt {
       main = absl::StrCat("#include \"/etc/apt/apt.conf\";\n", main);
     }
     RETURN_IF_ERROR(WriteText(folder_ / "main.conf", main));
-    // A path of ours could hold what this format cannot quote, so apt runs in
-    // the folder.
+    // This format cannot quote all paths, so apt runs in the folder.
     return WriteText(folder_ / "first.conf",
                      "Dir::Etc::main \"./main.conf\";\n");
   }
@@ -124,7 +123,7 @@ class PrivateApt {
     set("Dir::Cache", (folder_ / "cache").string() + "/");
     set("Dir::Cache::pkgcache", "");
     set("Dir::Cache::srcpkgcache", "");
-    // The folder need not be readable for apt's own user.
+    // apt's own user may not be able to read the folder.
     set("APT::Sandbox::User", "root");
     set("APT::Get::List-Cleanup", "false");
     set("Acquire::IndexTargets::deb::Packages::DefaultEnabled", "false");
@@ -189,7 +188,7 @@ class PrivateApt {
   const std::vector<std::string> languages_;
 };
 
-// apt hangs on a full disk instead of saying so: refuse before.
+// apt hangs on a full disk without an error, so check before.
 absl::Status CheckFreeSpace(const fs::path& folder, size_t languages) {
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
@@ -223,8 +222,8 @@ absl::Status CheckLanguages(const std::vector<std::string>& languages) {
   return absl::OkStatus();
 }
 
-// Puts pairs in an order that is a function of their text, so that the first n
-// of any n are a fair sample of the languages and topics.
+// Orders pairs by a function of their text, so that the first n for any n are a
+// fair sample of the languages and topics.
 void Scatter(std::vector<SentencePair>* pairs) {
   const auto key = [](const SentencePair& pair) {
     return FoldIn(FoldIn(0, pair.language), pair.source);

@@ -1,12 +1,13 @@
-// EpochSampler: which pairs an epoch is made of, and how often each comes.
+// EpochSampler: which pairs an epoch consists of, and how often each occurs.
 //
-// Pairs of one language and one weight are alike: a cell. With n_l the sum of
-// the weights of language l's pairs and T the temperature, the language has the
-// share n_l^(1/T) / sum over languages of the same, divided among its cells in
+// Pairs of one language and one weight form a cell. With n_l the sum of the
+// weights of language l's pairs and T the temperature, the language has the
+// share n_l^(1/T), normalized over languages, divided among its cells in
 // proportion to their sums of weights. An epoch of N pairs takes from a cell
-// its share times N, rounded, at least one. They come from the cell's pairs in
-// passes, each a random permutation, that go on from epoch to epoch: until the
-// last pass every pair of a cell has come equally often.
+// its share times N, rounded, at least one. They are drawn from the cell's
+// pairs in passes, each a random permutation, that continue from epoch to
+// epoch: up to the current pass every pair of a cell has occurred equally
+// often.
 //
 // All of it is a function of (cells, temperature, seed, epoch).
 
@@ -32,27 +33,27 @@ struct SamplingCell {
   bool operator==(const SamplingCell&) const = default;
 };
 
-// How many pairs an epoch takes from each cell. The shares sum to 1 but for
-// rounding. REQUIRES: temperature >= 1.
+// Number of pairs that an epoch takes from each cell. The shares sum to 1
+// except for rounding. REQUIRES: temperature >= 1.
 std::vector<int64_t> EpochCounts(const std::vector<SamplingCell>& cells,
                                  double temperature);
 
 // Thread-safe.
 class EpochSampler {
  public:
-  // `text` must outlive this and be of `data`'s files. Every pair once an
-  // epoch if all weights are equal and the temperature is 1. Takes 2 passes
-  // over the pairs' languages and files. Errors: ResourceExhausted if an epoch
-  // has 2^31 pairs or more.
+  // `text` must outlive this and consist of `files`. Every pair once per epoch
+  // if all weights are equal and the temperature is 1. Takes 2 passes over the
+  // pairs' languages and files. Errors: ResourceExhausted if an epoch has 2^31
+  // pairs or more.
   static absl::StatusOr<EpochSampler> Create(const TokenizedText& text,
                                              const std::vector<TextFile>& files,
                                              double temperature, uint64_t seed);
 
-  // Every one of `pairs` pairs once.
+  // Every pair of `pairs` once.
   static EpochSampler All(int32_t pairs);
 
-  // The pairs of an epoch, from 0, some of them perhaps several times. Takes 4
-  // bytes a pair of the text beside the result.
+  // The pairs of an epoch, counted from 0; may contain duplicates. Takes 4
+  // bytes per pair of the text besides the result.
   std::vector<int32_t> Draw(int64_t epoch) const;
 
  private:
@@ -61,7 +62,7 @@ class EpochSampler {
                 std::vector<int32_t>* drawn) const;
 
   int32_t pairs_ = 0;
-  // Empty if every pair comes once.
+  // Empty if every pair occurs once.
   std::vector<int64_t> counts_;  // of an epoch, by cell
   std::vector<SamplingCell> cells_;
   std::function<int32_t(int32_t pair)> cell_of_;

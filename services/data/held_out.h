@@ -1,5 +1,5 @@
-// HeldOut: the microbatches of a text that is measured on, not learned from.
-// The same each time, whoever runs them: a function of (text, options).
+// HeldOut: the microbatches of a validation text. Always the same, whoever runs
+// them: a function of (text, options).
 
 #ifndef SERVICES_DATA_HELD_OUT_H_
 #define SERVICES_DATA_HELD_OUT_H_

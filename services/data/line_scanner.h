@@ -1,4 +1,4 @@
-// LineScanner: a text that comes in parts, line by line. Memory for one line.
+// LineScanner: splits a text that arrives in parts into lines.
 
 #ifndef SERVICES_DATA_LINE_SCANNER_H_
 #define SERVICES_DATA_LINE_SCANNER_H_
@@ -15,7 +15,7 @@ namespace gshard {
 struct ScannedLine {
   int64_t number = 0;   // from 1
   uint64_t offset = 0;  // of its first byte in the text
-  // Without its line feed; empty if it is too long.
+  // Without its line feed; empty if the line is too long.
   absl::string_view text;
   bool too_long = false;
 };
@@ -24,7 +24,7 @@ class LineScanner {
  public:
   using OnLine = std::function<void(const ScannedLine&)>;
 
-  // Lines of more than `max_bytes` are not held.
+  // Lines of more than `max_bytes` are not kept in memory.
   LineScanner(size_t max_bytes, OnLine on_line)
       : max_bytes_(max_bytes), on_line_(std::move(on_line)) {}
 

@@ -12,7 +12,7 @@
 namespace gshard {
 namespace {
 
-// Lines of a list or a picture: joining them would make no sentence.
+// Lines of a list or ASCII art, which do not form sentences when joined.
 bool IsPreformatted(absl::string_view line) {
   return absl::StartsWith(line, "  ") || absl::StartsWith(line, " *") ||
          absl::StartsWith(line, " -");
@@ -63,7 +63,7 @@ class StanzaReader {
     absl::StrAppend(&paragraph_, text);
   }
 
-  // A preformatted paragraph keeps its place, empty, so that the counts of two
+  // A preformatted paragraph is kept as an empty one, so that the counts of two
   // languages still agree.
   void EndParagraph() {
     if (paragraph_.empty()) return;

@@ -1,4 +1,4 @@
-// Package descriptions as the archive's i18n/Translation-xx indexes hold them:
+// Parses package descriptions in the archive's i18n/Translation-xx indexes:
 //
 //   Package: 0ad
 //   Description-md5: d943033bedada21853d2ae54a2578a7b
@@ -31,8 +31,8 @@ struct Description {
 std::vector<Description> ParseTranslations(absl::string_view text,
                                            absl::string_view language);
 
-// Titles, and paragraphs where both sides have equally many, of equal package
-// and md5. In the order of `english`.
+// Pairs of titles, and of paragraphs if both sides have equally many, of the
+// same package and md5. In the order of `english`.
 std::vector<SentencePair> MatchDescriptions(
     const std::vector<Description>& english,
     const std::vector<Description>& translated, absl::string_view language,

@@ -39,7 +39,7 @@ absl::StatusOr<EncodedPair> PairEncoder::Encode(const PairLine& line) const {
   auto target_ids = target().Encode(line.target);
   if (!target_ids.ok()) return Annotate(target_ids.status(), "target");
   PieceIds ids{*std::move(source_ids), *std::move(target_ids)};
-  // Text of spaces and such has no pieces.
+  // Text of only spaces and the like has no pieces.
   if (ids.source.empty() || ids.target.empty()) {
     return LineProblem{BadLineReason::kNoPieces, "a side has no pieces"};
   }

@@ -1,4 +1,4 @@
-// PairEncoder: a line's pair as piece ids, or why it is left out.
+// PairEncoder: encodes a line's pair as piece ids, or says why it is skipped.
 
 #ifndef SERVICES_DATA_PAIR_ENCODER_H_
 #define SERVICES_DATA_PAIR_ENCODER_H_
@@ -16,13 +16,13 @@
 
 namespace gshard {
 
-// Vocabularies of the two sides, which may be one; the source's has the tags.
+// Vocabularies of the two sides, possibly the same; the source's has the tags.
 struct TextTokenizers {
   std::shared_ptr<const Tokenizer> source;
   std::shared_ptr<const Tokenizer> target;
 };
 
-// A pair has more pieces on a side than are allowed.
+// The pair has too many pieces on a side.
 struct TooLong {};
 
 using EncodedPair = std::variant<PieceIds, TooLong, LineProblem>;
@@ -35,7 +35,7 @@ class PairEncoder {
                                             const TextOptions& options);
 
   // Errors: InvalidArgument for text that is not UTF-8, or over
-  // Tokenizer::kMaxTextBytes; lines that ParsePairLine took are neither.
+  // Tokenizer::kMaxTextBytes; ParsePairLine accepts neither.
   absl::StatusOr<EncodedPair> Encode(const PairLine& line) const;
 
   const Tokenizer& source() const { return *tokenizers_.source; }

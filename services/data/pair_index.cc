@@ -99,23 +99,23 @@ bool InfoFromText(absl::string_view text, PairIndexInfo* info) {
   return true;
 }
 
-// Of a system call, whatever a disk or kernel that has none says.
+// Whether the error means that the file system or kernel lacks the operation.
 bool MeansNotThere(int error_number) {
   return error_number == EPERM || error_number == EOPNOTSUPP ||
          error_number == ENOSYS || error_number == EINVAL;
 }
 
-// Makes `name` another name of the file at `path`. Errors: AlreadyExists if
-// there is a file of that name; others of file.h.
+// Gives the file at `path` the name `name`. Errors: AlreadyExists if a file has
+// that name; others of file.h.
 absl::Status GiveName(const std::string& path, const std::string& name) {
   int result = link(path.c_str(), name.c_str());
-  // Where files have one name only.
+  // The file system has no hard links.
   if (result != 0 && MeansNotThere(errno)) {
     result = renameat2(AT_FDCWD, path.c_str(), AT_FDCWD, name.c_str(),
                        RENAME_NOREPLACE);
   }
-  // Where names are replaced only. Another file may come after the look; then
-  // one sound file takes the place of another.
+  // The file system can only replace names. If another file appears after the
+  // check, one valid file replaces another.
   if (result != 0 && MeansNotThere(errno)) {
     if (access(name.c_str(), F_OK) == 0) return FileError(EEXIST, "make", name);
     result = rename(path.c_str(), name.c_str());
@@ -239,7 +239,7 @@ absl::StatusOr<std::unique_ptr<PairIndexWriter>> PairIndexWriter::Create(
   return writer;
 }
 
-// It has another name by then if it was finished.
+// If finished, the file has its final name by then.
 PairIndexWriter::~PairIndexWriter() { unlink(file_->path().c_str()); }
 
 absl::Status PairIndexWriter::Flush() {
@@ -271,8 +271,8 @@ absl::Status PairIndexWriter::Finish(const PairIndexInfo& info) {
   absl::Status status = GiveName(file_->path(), path_);
   if (absl::IsAlreadyExists(status)) {
     status = PairIndex::Open(path_, info.key).status();
-    if (!absl::IsDataLoss(status)) return status;  // another was faster
-    // Others may do the same now: one sound file takes the place of another.
+    if (!absl::IsDataLoss(status)) return status;  // another process was faster
+    // Others may do the same now: one valid file replaces another.
     return RenamePath(file_->path(), path_);
   }
   return status;

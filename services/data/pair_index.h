@@ -1,13 +1,12 @@
 // PairIndex: offsets and lengths of the pairs of a text: 16 bytes per pair in a
-// file. The half with the lengths, which is accessed in any order, is in
-// memory; offsets are read when the pairs are. The file is not memory-mapped:
-// if it were truncated, the process would die of SIGBUS.
+// file. The half with the lengths, which is accessed randomly, is in memory;
+// offsets are read together with the pairs. The file is not memory-mapped: if
+// it were truncated, the process would die of SIGBUS.
 //
-// The file is a cache of one pass over the text, made once by whoever needs it
-// first. Little-endian: 32 bytes of magic, number of pairs and size of the
-// description; the pairs; the description as lines of tab-separated text; and
-// the digest of all that. Nothing in it is used before the digest and every
-// entry have been checked.
+// The file caches one pass over the text, made by whoever needs it first.
+// Little-endian: 32 bytes of magic, number of pairs and size of the
+// description; the pairs; the description as lines of tab-separated text; and a
+// digest of all that. The digest and every entry are checked before use.
 
 #ifndef SERVICES_DATA_PAIR_INDEX_H_
 #define SERVICES_DATA_PAIR_INDEX_H_
@@ -30,7 +29,7 @@
 
 namespace gshard {
 
-// What batches are made by.
+// The properties that determine batches.
 struct PairShape {
   uint16_t source_less1;  // pieces - 1
   uint16_t target_less1;
@@ -53,10 +52,10 @@ struct PairEntry {
 };
 static_assert(sizeof(PairEntry) == 16);
 
-// What an index says beside its entries.
+// Metadata of an index.
 struct PairIndexInfo {
-  // Names the files, their versions and all else that the index depends on;
-  // one line.
+  // Identifies the files, their versions and everything else that the index
+  // depends on; one line.
   std::string key;
   std::string text_digest;  // of the files' bytes
   std::vector<std::string> languages;
@@ -65,24 +64,24 @@ struct PairIndexInfo {
   bool operator==(const PairIndexInfo&) const = default;
 };
 
-// Of the file of an index with this key.
+// File name of the index with this key.
 std::string PairIndexName(const std::string& key);
 
 // Const access from any thread.
 class PairIndex {
  public:
   // Errors: those of file.h; FailedPrecondition if it has another key;
-  // DataLoss, saying what is wrong, if it is not an index.
+  // DataLoss, saying what is wrong, if it is not a valid index.
   static absl::StatusOr<std::unique_ptr<const PairIndex>> Open(
       const std::string& path, const std::string& key);
 
   // By file, then by offset.
   absl::Span<const PairShape> shapes() const { return shapes_; }
-  // Where the last pair of each file ends; 0 of one that has none.
+  // End offset of the last pair of each file; 0 for a file without pairs.
   const std::vector<uint64_t>& file_ends() const { return file_ends_; }
   const PairIndexInfo& info() const { return info_; }
 
-  // Those of the pairs at `indices`, in their order. Errors, with the path:
+  // Entries of the pairs at `indices`, in that order. Errors, with the path:
   // FailedPrecondition if the file has changed since it was opened; those of
   // reading it.
   absl::StatusOr<std::vector<PairEntry>> Read(
@@ -96,7 +95,7 @@ class PairIndex {
   PairIndex(std::unique_ptr<TextReader> file, const TextVersion& version)
       : file_(std::move(file)), version_(version) {}
   absl::Status Load(const std::string& key);
-  // Takes some more entries; false if they do not follow those before.
+  // Appends entries; false if they do not continue the previous ones.
   bool Take(absl::string_view entries);
 
   const std::unique_ptr<TextReader> file_;
@@ -115,12 +114,11 @@ class PairIndexWriter {
   // Errors: those of file.h.
   static absl::StatusOr<std::unique_ptr<PairIndexWriter>> Create(
       const std::string& path);
-  // Removes the file that was written aside.
+  // Removes the temporary file.
   ~PairIndexWriter();
 
   absl::Status Add(const PairEntry& entry);
-  // An index that is there and damaged is replaced. Errors: those of file.h and
-  // of PairIndex::Open.
+  // Replaces a damaged index. Errors: those of file.h and of PairIndex::Open.
   absl::Status Finish(const PairIndexInfo& info);
 
  private:

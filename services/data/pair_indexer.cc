@@ -15,7 +15,7 @@
 namespace gshard {
 namespace {
 
-// What PairEntry.place has room for.
+// The maximum that fits into PairEntry.place.
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 48;
 
 // Writes the entries of a text, file by file.
@@ -159,7 +159,7 @@ absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files) {
 
 std::string PairIndexKey(const VersionedText& text,
                          const PairEncoder& encoder) {
-  // Weights and temperatures are no part: they are applied to an index.
+  // Excludes weights and temperatures, which are applied to an index.
   std::string all = absl::StrCat(encoder.max_length(), "\n",
                                  Sha256(encoder.source().model_bytes()), "\n",
                                  Sha256(encoder.target().model_bytes()), "\n");
@@ -168,8 +168,8 @@ std::string PairIndexKey(const VersionedText& text,
     absl::StrAppend(&all, file.path.size(), " ", file.path, "\n", file.language,
                     "\n", text.versions[f].bytes, "\n",
                     text.versions[f].modified_ns, "\n");
-    // Times of objects are those of seconds. Files of a disk may have other
-    // numbers on another machine.
+    // Modification times of objects have a resolution of seconds. Inode numbers
+    // may differ on another machine.
     if (IsObjectPath(file.path)) {
       absl::StrAppend(&all, text.versions[f].inode, "\n");
     }
@@ -185,7 +185,7 @@ absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
   for (const std::string& directory : directories) {
     auto index = PairIndex::Open(absl::StrCat(directory, "/", name), key);
     if (index.ok()) return index;
-    // A directory that is none shows when the index is made.
+    // An unusable directory is detected when the index is built.
     if (!absl::IsDataLoss(index.status())) continue;
     LogWarning("an index of text is made anew", {{"status", index.status()}});
   }

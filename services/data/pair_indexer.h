@@ -22,22 +22,21 @@ struct VersionedText {
   std::vector<TextVersion> versions;
 };
 
-// The present versions. Errors: those of TextReader::Open, each with its path.
+// Reads the current versions. Errors: those of TextReader::Open, with the path.
 absl::StatusOr<VersionedText> ReadTextVersions(std::vector<TextFile> files);
 
-// The key of the text's index: grows not with the text.
+// The key of the text's index, whose size does not depend on the text.
 std::string PairIndexKey(const VersionedText& text, const PairEncoder& encoder);
 
 // Opens the index of the text in the first of `directories` that has it; or
-// makes it, in the first where that can be done. Of several processes that do
-// so at the same time all take what the first has made. What is damaged is made
-// anew, with a warning.
+// builds it in the first one where that succeeds. If several processes do so at
+// the same time, all use the first one finished. A damaged index is rebuilt,
+// with a warning.
 //
-// Errors: InvalidArgument naming the file, if none of its lines is of use;
+// Errors: InvalidArgument naming the file, if it has no valid line;
 // FailedPrecondition if a file has another version; ResourceExhausted for 2^31
-// pairs or more, or if the disk is full; Cancelled if it is told to stop, which
-// it is within a part of a file; those of reading the text, and of the last of
-// the directories.
+// pairs or more, or if the disk is full; Cancelled soon after stop is
+// requested; those of reading the text, and of the last directory.
 absl::StatusOr<std::unique_ptr<const PairIndex>> OpenPairIndex(
     const VersionedText& text, const PairEncoder& encoder,
     const std::vector<std::string>& directories, std::stop_token stop = {});

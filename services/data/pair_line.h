@@ -1,4 +1,4 @@
-// One line of parallel text: language<TAB>source<TAB>target, or where the
+// One line of parallel text: language<TAB>source<TAB>target, or, if the
 // language is known, source<TAB>target.
 
 #ifndef SERVICES_DATA_PAIR_LINE_H_
@@ -16,10 +16,10 @@ namespace gshard {
 // Longer lines are bad lines.
 inline constexpr size_t kMaxLineBytes = 64 << 10;
 
-// Parts of the line that was parsed.
+// Parts of the parsed line.
 struct PairLine {
   absl::string_view language;  // of the source
-  absl::string_view source;    // without space at its ends; not empty
+  absl::string_view source;    // trimmed; not empty
   absl::string_view target;
 };
 
@@ -28,11 +28,11 @@ struct LineProblem {
   std::string message;  // "expected 3 columns, got 1"
 };
 
-// Nothing of a blank line.
+// std::monostate for a blank line.
 using ParsedLine = std::variant<std::monostate, PairLine, LineProblem>;
 
-// `line` is without its line feed. `default_language` is that of lines with two
-// columns; if empty, they are bad lines.
+// `line` comes without its line feed. `default_language` applies to lines with
+// two columns; if empty, they are bad lines.
 ParsedLine ParsePairLine(absl::string_view line,
                          absl::string_view default_language);
 

@@ -1,4 +1,4 @@
-// Fisher-Yates with the random numbers of a key.
+// Fisher-Yates shuffle with the random numbers of a key.
 
 #ifndef SERVICES_DATA_SHUFFLE_H_
 #define SERVICES_DATA_SHUFFLE_H_

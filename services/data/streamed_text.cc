@@ -25,7 +25,7 @@ absl::StatusOr<std::unique_ptr<StreamedText>> StreamedText::Open(
   ASSIGN_OR_RETURN(VersionedText text, ReadTextVersions(std::move(files)));
   ASSIGN_OR_RETURN(auto index,
                    OpenPairIndex(text, encoder, index_directories, stop));
-  // What the digest does not tell: that it fits these files.
+  // The digest does not show that the index fits these files.
   const std::vector<uint64_t>& ends = index->file_ends();
   bool fits = ends.size() <= text.files.size();
   for (size_t f = 0; f < ends.size() && fits; ++f) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<PieceIds>> StreamedText::Read(
   ASSIGN_OR_RETURN(const std::vector<PairEntry> entries, index_->Read(indices));
   std::vector<size_t> order(indices.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  // By file and place in it.
+  // By file and offset.
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return indices[a] < indices[b]; });
   std::vector<PieceIds> pairs(indices.size());
@@ -76,7 +76,7 @@ absl::Status StreamedText::ReadFile(uint16_t file,
                                     absl::Span<const PairEntry> entries,
                                     absl::Span<const size_t> order,
                                     std::vector<PieceIds>* pairs) const {
-  // Opened anew, to see a file that was put in its place.
+  // Reopened, to detect a replaced file.
   ASSIGN_OR_RETURN(const auto reader, TextReader::Open(text_.files[file].path));
   std::vector<FileRange> ranges;
   ranges.reserve(order.size());
@@ -88,7 +88,7 @@ absl::Status StreamedText::ReadFile(uint16_t file,
   for (size_t n = 0; n < order.size() && status.ok(); ++n) {
     status = TakePair((*lines)[n], entries[order[n]], &(*pairs)[order[n]]);
   }
-  // The better word for what went wrong.
+  // A changed version explains the error better.
   RETURN_IF_ERROR(reader->CheckVersion(text_.versions[file]));
   return Annotate(status, text_.files[file].path);
 }

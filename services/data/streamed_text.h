@@ -2,8 +2,8 @@
 // (pair_index.h) takes 8 bytes of memory per pair; text is tokenized again on
 // each read.
 //
-// The files, and that of the index, must stay as they are. A batch from one
-// that has changed is an error, never other text.
+// The files and the index must not change. Reading from a changed file is an
+// error; it never returns other text.
 
 #ifndef SERVICES_DATA_STREAMED_TEXT_H_
 #define SERVICES_DATA_STREAMED_TEXT_H_
@@ -20,9 +20,9 @@ namespace gshard {
 
 class StreamedText final : public TokenizedText {
  public:
-  // Takes one pass over the files, unless their index is in one of
-  // `index_directories` already. Errors: those of ReadTextVersions, PairEncoder
-  // and OpenPairIndex.
+  // Takes one pass over the files, unless their index is already in one of
+  // `index_directories`. Errors: those of ReadTextVersions, PairEncoder and
+  // OpenPairIndex.
   static absl::StatusOr<std::unique_ptr<StreamedText>> Open(
       std::vector<TextFile> files, TextTokenizers tokenizers,
       const TextOptions& options,
@@ -39,15 +39,15 @@ class StreamedText final : public TokenizedText {
     return index_->info().languages;
   }
 
-  // Errors: FailedPrecondition naming a file that has changed; those of
-  // reading it.
+  // Errors: FailedPrecondition naming a file that has changed; those of reading
+  // it.
   absl::StatusOr<std::vector<PieceIds>> Read(
       absl::Span<const int32_t> indices) const override;
 
   const TextReport& report() const override { return index_->info().report; }
-  // Of the files' bytes.
+  // Digest of the files' bytes.
   const std::string& digest() const { return index_->info().text_digest; }
-  // Of the index.
+  // Memory used by the index.
   int64_t memory_bytes() const { return index_->memory_bytes(); }
 
   int32_t pad_id() const override { return encoder_.source().pad_id(); }
@@ -59,7 +59,7 @@ class StreamedText final : public TokenizedText {
                std::unique_ptr<const PairIndex> index);
 
   const PairShape& At(int32_t index) const;
-  // The pairs of entries[i] for i of `order`, all of file `file`.
+  // Reads the pairs entries[i] for i in `order`, all in file `file`.
   absl::Status ReadFile(uint16_t file, absl::Span<const PairEntry> entries,
                         absl::Span<const size_t> order,
                         std::vector<PieceIds>* pairs) const;

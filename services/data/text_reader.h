@@ -1,4 +1,4 @@
-// TextReader: a file of text, and which version of it.
+// TextReader: a text file and its version.
 
 #ifndef SERVICES_DATA_TEXT_READER_H_
 #define SERVICES_DATA_TEXT_READER_H_
@@ -25,7 +25,7 @@ class TextReader {
   static absl::StatusOr<std::unique_ptr<TextReader>> Open(
       const std::string& path);
 
-  // As it is now.
+  // The file's current version.
   absl::StatusOr<TextVersion> Version() const { return file_->Version(); }
 
   // FailedPrecondition unless it is `expected`.

@@ -11,16 +11,16 @@
 
 namespace gshard {
 
-// Why a line is left out.
+// Why a line is skipped.
 enum class BadLineReason {
   kTooManyBytes,
   kNotUtf8,
   kZeroByte,
   kColumns,          // neither 3 nor, where the language is known, 2
-  kLanguageName,     // the first column is no language name
+  kLanguageName,     // the first column is not a language name
   kEmptySide,        // the source or the target
   kUnknownLanguage,  // the source vocabulary has no tag for it
-  kNoPieces,         // a side of spaces and such
+  kNoPieces,         // a side has only spaces and the like
 };
 inline constexpr int kBadLineReasons = 8;
 
@@ -30,7 +30,7 @@ absl::string_view BadLineReasonName(BadLineReason reason);
 struct TextReport {
   int64_t pairs = 0;  // in use
   std::array<int64_t, kBadLineReasons> bad = {};
-  int64_t left_out_long = 0;  // sound, but of too many pieces
+  int64_t left_out_long = 0;  // valid, but with too many pieces
 
   int64_t& bad_of(BadLineReason reason) {
     return bad[static_cast<int>(reason)];

@@ -1,5 +1,5 @@
-// TokenizedText: sentence pairs as piece ids, by index. Dataset holds them in
-// memory; StreamedText reads them when asked. Both give the same for the same
+// TokenizedText: sentence pairs as piece ids, by index. Dataset has them in
+// memory; StreamedText reads them on demand. Both give the same for the same
 // files.
 
 #ifndef SERVICES_DATA_TOKENIZED_TEXT_H_
@@ -16,13 +16,13 @@
 namespace gshard {
 
 struct TextOptions {
-  // Pairs with more pieces on a side are left out. The language tag and the
+  // Pairs with more pieces on a side are skipped. The language tag and the
   // end-of-sentence piece count.
   int32_t max_length = 128;
 };
 
 struct PairLengths {
-  int32_t longest = 0;  // max(source, target) pieces: what batches count
+  int32_t longest = 0;  // max(source, target) pieces, for batch sizes
   int32_t target = 0;
 };
 
@@ -41,14 +41,14 @@ class TokenizedText {
 
   // REQUIRES, here and below: 0 <= index < size().
   virtual PairLengths lengths(int32_t index) const = 0;
-  // Index in languages() of the source's, and of the file it is from.
+  // Index in languages() of the source's language, and index of its file.
   virtual int32_t language(int32_t index) const = 0;
   virtual int32_t file(int32_t index) const = 0;
 
-  // Of the pairs, in the order of their first appearance.
+  // Languages of the pairs, in order of first appearance.
   virtual const std::vector<std::string>& languages() const = 0;
 
-  // The pairs at `indices`, in their order.
+  // The pairs at `indices`, in that order.
   virtual absl::StatusOr<std::vector<PieceIds>> Read(
       absl::Span<const int32_t> indices) const = 0;
 

@@ -10,7 +10,7 @@ std::vector<int> ShareBeam(const std::vector<int>& progress, int banks,
   for (const int bank : progress) ++available[bank];
   int left = beam;
   for (int b = 0; b < banks; ++b) {
-    // The most advanced bank has what does not divide.
+    // The most advanced bank gets the remainder.
     const int share = beam / banks + (b == banks - 1 ? beam % banks : 0);
     taken[b] = std::min(share, available[b]);
     left -= taken[b];

@@ -46,7 +46,7 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(
     absl::Span<const std::vector<TokenScore>> scores) const {
   const size_t length = live_[0].ids.size();
   const bool forced = length < options_.prefix.size();
-  // Behind its first token, an alternative is on its own.
+  // After its first token, an alternative continues on its own.
   const bool own = options_.alternatives && length > options_.prefix.size();
   const int left = max_length_ - static_cast<int>(length) - 1;
   std::vector<Candidate> all;
@@ -63,7 +63,7 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(
       } else {
         candidate.state = phrases_.Next(candidate.state, score.token);
       }
-      // There must be room for what is still to come.
+      // There must be room for the remaining phrases.
       if (phrases_.total() - phrases_.Progress(candidate.state) > left) {
         continue;
       }
@@ -75,8 +75,8 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(
                    [](const Candidate& a, const Candidate& b) {
                      return a.log_probability > b.log_probability;
                    });
-  // Alternatives are those tokens and no others: one that ends at once leaves
-  // no room for another.
+  // Alternatives are exactly these tokens: one that ends at once leaves no room
+  // for another.
   const bool parting =
       options_.alternatives && length == options_.prefix.size();
   if (parting && static_cast<int>(all.size()) > options_.beam_size) {

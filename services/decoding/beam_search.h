@@ -8,13 +8,13 @@
 //   search.Results();
 //
 // A hypothesis ends when its end-of-sentence token is among the beam_size best
-// candidates of a step; the search ends when beam_size hypotheses have, or at
-// the maximum length. Scores are log-probabilities divided by the length
+// candidates of a step; the search ends when beam_size hypotheses have ended,
+// or at the maximum length. Scores are log-probabilities divided by the length
 // penalty ((5 + length) / 6)^alpha (Wu et al., arXiv:1609.08144), the length
-// counting the end-of-sentence token. Beam size 1 is greedy search.
+// including the end-of-sentence token. Beam size 1 is greedy search.
 //
 // With phrases that a translation must contain, hypotheses end only when they
-// have them all, and the beam is shared as beam_banks.h says.
+// contain all of them, and the beam is shared by beam_banks.h.
 
 #ifndef SERVICES_DECODING_BEAM_SEARCH_H_
 #define SERVICES_DECODING_BEAM_SEARCH_H_
@@ -34,20 +34,20 @@ struct DecodeOptions {
   int max_length = 0;           // tokens; 0: 2 * source tokens + 10
   int n_best = 1;               // in [1, beam_size]
 
-  // Tokens that every hypothesis begins with; fewer than the maximum length.
+  // Tokens that start every hypothesis; fewer than the maximum length.
   std::vector<int32_t> prefix = {};
 
-  // Phrases that it must contain, the prefix included; together with the prefix
-  // they have fewer tokens than the maximum length. No end of sentence, no
-  // token that is never produced.
+  // Phrases that a hypothesis must contain, possibly in its prefix; together
+  // with the prefix they have fewer tokens than the maximum length. They
+  // contain no end of sentence and no token that is never produced.
   std::vector<std::vector<int32_t>> phrases = {};
 
-  // Instead of a search: the beam_size best tokens behind the prefix, each with
-  // what greedy search makes of it. No phrases.
+  // Instead of a search: the beam_size best tokens after the prefix, each
+  // continued by greedy search. No phrases.
   bool alternatives = false;
 
-  bool allow_unknown = false;  // the token for what the vocabulary lacks
-  bool require_full = false;    // no result rather than one without experts
+  bool allow_unknown = false;  // may produce the unknown token
+  bool require_full = false;    // no result if experts are lost
 };
 
 struct DecodedHypothesis {
@@ -56,8 +56,8 @@ struct DecodedHypothesis {
   int token_count = 0;       // with end of sentence, if reached
   bool truncated = false;    // stopped at the maximum length
   int phrases_met = 0;       // of DecodeOptions::phrases
-  // Share of the sentence's choices of experts, from the source to here, for
-  // which no expert was there.
+  // Share of the sentence's expert choices so far, including the source, for
+  // which no expert was available.
   double lost_share = 0.0;
 };
 
@@ -70,14 +70,14 @@ class BeamSearch {
 
   // Live hypotheses: 1 before the first step, then at most beam_size.
   int num_live() const { return static_cast<int>(live_.size()); }
-  // The last token of live hypothesis i; REQUIRES: a step was made.
+  // The last token of live hypothesis i. REQUIRES: a step was made.
   int32_t last_token(int i) const { return live_[i].ids.back(); }
-  // The live hypothesis of the step before that i continues.
+  // The live hypothesis of the previous step that i continues.
   int parent(int i) const { return live_[i].parent; }
 
-  // How many candidates Advance wants of each hypothesis.
+  // Number of candidates that Advance needs of each hypothesis.
   int candidates_wanted() const { return 2 * options_.beam_size; }
-  // Which it wants of live hypothesis i besides, however unlikely.
+  // Tokens that it additionally needs of live hypothesis i, however unlikely.
   std::vector<int32_t> tokens_wanted(int i) const;
 
   // candidates[i] are the TopTokens of live hypothesis i.
@@ -102,10 +102,10 @@ class BeamSearch {
 
   double Score(double log_probability, int length) const;
   void Finish(std::vector<int32_t> ids, const Candidate& last, bool truncated);
-  // What may follow, best first.
+  // All possible continuations, best first.
   std::vector<Candidate> Candidates(
       absl::Span<const std::vector<TokenScore>> scores) const;
-  // The same, but for those that the beam has no room for.
+  // The same, without those that do not fit the beam.
   std::vector<Candidate> InBanks(std::vector<Candidate> all) const;
 
   DecodeOptions options_;

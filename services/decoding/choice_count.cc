@@ -11,7 +11,7 @@ namespace gshard {
 
 namespace {
 
-// Adds what each choice costs beyond one of mean cost.
+// Adds each choice's cost beyond the mean.
 void AddCosts(absl::Span<const int32_t> experts,
               absl::Span<const int32_t> sentence_of_token,
               absl::Span<ChoiceCount> sentences) {
@@ -45,7 +45,7 @@ void AddChoices(const Program& program, const std::vector<Tensor>& outputs,
   for (size_t i = 0; i < outputs.size(); ++i) {
     absl::string_view name = program.outputs[i].first;
     if (absl::ConsumePrefix(&name, "kept/")) {
-      // Of each token: two, unless there is one expert only.
+      // Two per token, unless there is only one expert.
       const int64_t choices = std::min<int64_t>(outputs[i].size(), 2);
       for (const int32_t sentence : sentence_of_token) {
         if (sentence < 0) continue;

@@ -13,12 +13,12 @@
 
 namespace gshard {
 
-// Choices of experts by tokens, in all MoE layers.
+// Expert choices of tokens, in all MoE layers.
 struct ChoiceCount {
   int64_t made = 0;
   int64_t lost = 0;
   // Relative to the other tokens of the step: a choice costs in proportion to
-  // its expert's load, since a layer waits for the busiest.
+  // its expert's load, since a layer waits for the busiest expert.
   double cost = 0;
 
   double lost_share() const {
@@ -30,11 +30,11 @@ struct ChoiceCount {
   }
 };
 
-// Adds what the MoE layers of a serving program report among its outputs
-// ("lost/<layer>" i32[T], "kept/<layer>" i32[E], and "expert/<layer>" i32[T,
-// 2], without which all choices cost the same). Token t is of the sentence
-// sentence_of_token[t], of none if that is negative.
-// REQUIRES: the spans fit the outputs and each other.
+// Adds the choices reported in the outputs of a serving program ("lost/<layer>"
+// i32[T], "kept/<layer>" i32[E], and "expert/<layer>" i32[T, 2], without which
+// all choices cost the same). Token t belongs to sentence sentence_of_token[t],
+// to none if that is negative. REQUIRES: the spans fit the outputs and each
+// other.
 void AddChoices(const Program& program, const std::vector<Tensor>& outputs,
                 absl::Span<const int32_t> sentence_of_token,
                 absl::Span<ChoiceCount> sentences);

@@ -1,4 +1,4 @@
-// DecodeStatistics: what the model did while it translated.
+// DecodeStatistics: the model's work during translation.
 
 #ifndef SERVICES_DECODING_DECODE_STATISTICS_H_
 #define SERVICES_DECODING_DECODE_STATISTICS_H_
@@ -12,7 +12,7 @@
 
 namespace gshard {
 
-// What one MoE layer did.
+// Work of one MoE layer.
 struct LayerLoad {
   std::string layer;
   std::vector<int64_t> expert_rows;  // [E]
@@ -22,12 +22,12 @@ struct LayerLoad {
 
 struct DecodeStatistics {
   std::vector<LayerLoad> layers;  // in the order of execution
-  int64_t decoded_tokens = 0;     // of all hypotheses
+  int64_t decoded_tokens = 0;     // over all hypotheses
   int64_t steps = 0;              // of the decoder
 };
 
-// Adds what the MoE layers of `program` report among its outputs, unless
-// `statistics` is null.
+// Adds the MoE reports in the outputs of `program`, unless `statistics` is
+// null.
 void AddLayerLoads(const Program& program, const std::vector<Tensor>& outputs,
                    DecodeStatistics* statistics);
 

@@ -1,5 +1,5 @@
-// DecoderCache: the keys and values that a running batch attends to, in pages
-// that grow with what is used.
+// DecoderCache: the keys and values that a running batch attends to, in a paged
+// cache that grows on demand.
 
 #ifndef SERVICES_DECODING_DECODER_CACHE_H_
 #define SERVICES_DECODING_DECODER_CACHE_H_
@@ -14,7 +14,7 @@
 
 namespace gshard {
 
-// Positions of a page.
+// Positions per page.
 inline constexpr int64_t kPagePositions = 16;
 
 constexpr int64_t PagesFor(int64_t positions) {
@@ -30,7 +30,7 @@ class DecoderCache {
 
   PagePool& pages() { return pages_; }
 
-  // Has memory for `pages` pages at least. Memory never shrinks.
+  // Allocates memory for at least `pages` pages. Memory never shrinks.
   // REQUIRES: pages <= max_pages.
   void Reserve(int64_t pages);
 
@@ -42,8 +42,8 @@ class DecoderCache {
   // writes them.
   PageTable AddSource(const TensorMap& memory, int64_t b, int64_t length);
 
-  // Moves the tensors into the inputs of the decoder, and back from its
-  // outputs. They are lost if the run fails.
+  // Moves the tensors into the decoder's inputs, and back from its outputs.
+  // They are lost if the run fails.
   void MoveTo(TensorMap& inputs);
   void TakeBack(const std::string& output, Tensor& tensor);
 

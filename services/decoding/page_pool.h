@@ -1,6 +1,6 @@
-// PagePool: which pages of a cache are in use, and by how many.
+// PagePool: reference counts of the pages of a cache.
 //
-// Hypotheses that begin alike share the pages of their beginning.
+// Hypotheses with a common prefix share its pages.
 
 #ifndef SERVICES_DECODING_PAGE_POOL_H_
 #define SERVICES_DECODING_PAGE_POOL_H_
@@ -16,13 +16,12 @@ class PagePool {
  public:
   explicit PagePool(int64_t max_pages) : max_pages_(max_pages) {}
 
-  // A free page, the lowest, with one holder: so no page is ever used that is
-  // not below the most pages that were in use at once.
-  // REQUIRES: in_use() < max_pages().
+  // Takes the lowest free page, with one holder, so all pages ever used lie
+  // below the peak number of pages in use. REQUIRES: in_use() < max_pages().
   int32_t Take();
 
-  // One holder more, one less; the page is free without any.
-  // REQUIRES: the page is in use.
+  // Adds or removes a holder; a page without any is free. REQUIRES: the page is
+  // in use.
   void Share(int32_t page);
   void Release(int32_t page);
 
@@ -33,7 +32,7 @@ class PagePool {
  private:
   const int64_t max_pages_;
   int64_t in_use_ = 0;
-  std::vector<int32_t> holders_;  // of each page that was ever used
+  std::vector<int32_t> holders_;  // of each page ever used
   std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> free_;
 };
 

@@ -17,7 +17,7 @@ namespace gshard {
 
 struct ExpertVisit {
   int32_t expert = 0;
-  float weight = 0.0f;      // of its output in the token's; 0 if it is lost
+  float weight = 0.0f;      // of its output; 0 if it is lost
   bool overflowed = false;  // it had no slot, so the weight is 0
 };
 
@@ -31,15 +31,15 @@ struct RoutingTrace {
   std::vector<LayerRouting> target;
 };
 
-// Of one model. Thread-safe.
+// Traces one model. Thread-safe.
 class RoutingTracer {
  public:
-  // `encode` and `decode` are BuildEncodeProgram's and BuildDecodeProgram's
-  // with routing, or the router's side of them.
+  // `encode` and `decode` are from BuildEncodeProgram and BuildDecodeProgram
+  // with `routing`, or the router's side of them.
   RoutingTracer(Program encode, Program decode);
 
-  // Routing of the tokens `source` and, in the decoder, of `target`, the
-  // beginning of the sentence included; both in range.
+  // Routing of the tokens `source` and, in the decoder, of `target`, which
+  // includes the beginning of the sentence; ids must be in range.
   //
   // Errors: those of Executor and of the segments' runner.
   absl::StatusOr<RoutingTrace> Trace(absl::Span<const int32_t> source,

@@ -1,4 +1,4 @@
-// RunningBatch: sentences that are decoded together, and that join and leave
+// RunningBatch: sentences that are decoded together and can join and leave
 // between any two positions.
 //
 //   RunningBatch batch(translator, parameters, limits);
@@ -8,9 +8,9 @@
 //     for (FinishedSentence& finished : batch.TakeFinished()) ...
 //   }
 //
-// Each hypothesis is a row at a position of its own: sentences of any length,
-// age and beam share a step, and a step costs what its hypotheses cost. A
-// sentence's result has the bits that it has alone, whoever joins and leaves.
+// Each hypothesis is a row at its own position: sentences of any length, age
+// and beam share a step, whose cost depends on the number of hypotheses. A
+// sentence's result has the same bits as alone, whoever joins and leaves.
 
 #ifndef SERVICES_DECODING_RUNNING_BATCH_H_
 #define SERVICES_DECODING_RUNNING_BATCH_H_
@@ -30,7 +30,7 @@
 namespace gshard {
 
 struct JoiningSentence {
-  uint64_t id = 0;  // the caller's, no two alike in a batch
+  uint64_t id = 0;  // chosen by the caller, unique in a batch
   const SourceSentence* sentence = nullptr;
 };
 
@@ -38,8 +38,8 @@ struct FinishedSentence {
   uint64_t id = 0;
   std::vector<DecodedHypothesis> hypotheses;  // best first
   int64_t steps = 0;                          // that it took part in
-  // What its rows cost in the steps, in rows of all that took part: a row costs
-  // as much as its expert is loaded. 1 where nothing says which experts.
+  // Cost of its rows relative to the mean row in their steps: a row costs in
+  // proportion to its expert's load. 1 if the experts are unknown.
   double row_cost = 1;
 };
 
@@ -52,33 +52,32 @@ class RunningBatch {
   RunningBatch(const Translator& translator, const TensorMap& parameters,
                int64_t max_positions);
 
-  // Encodes sentences together and adds them. After an error, which is of one
-  // of them or of the segments' runner, none of them has joined and the others
-  // are well. `statistics` may be null, here and below.
+  // Encodes sentences together and adds them. After an error, of one of them or
+  // of the segment runner, none has joined and the other sentences are
+  // unaffected. `statistics` may be null, here and below.
   //
-  // Errors: InvalidArgument for a sentence that Translator::Check refuses or a
-  // id that is taken; ResourceExhausted if the cache has no room for them;
-  // those of the segments' runner.
+  // Errors: InvalidArgument for a sentence that Translator::Check refuses or an
+  // id in use; ResourceExhausted if the cache has no room for them; those of
+  // the segment runner.
   absl::Status Join(absl::Span<const JoiningSentence> joining,
                     SegmentRunner* segments, DecodeStatistics* statistics);
 
-  // Takes a sentence out, unless it is not there. What it had of the cache is
-  // free at once.
+  // Removes a sentence, if present. Its part of the cache is free at once.
   void Leave(uint64_t id);
 
-  // One position of every sentence. A sentence whose options require all
-  // experts ends when choices of its were lost, with one hypothesis that has no
-  // tokens but the share of them. After an error, one of the segments' runner,
-  // the batch is of no use any more. Does nothing without sentences.
+  // Decodes one position of every sentence. A sentence that requires all
+  // experts ends when some of its choices were lost, with one hypothesis that
+  // has the lost share but no tokens. After an error, always from the segment
+  // runner, the batch is unusable. Does nothing without sentences.
   absl::Status Step(SegmentRunner* segments, DecodeStatistics* statistics);
 
-  // What has finished since it was last asked; it is not in the batch any more.
+  // Sentences finished since the last call, which have left the batch.
   std::vector<FinishedSentence> TakeFinished();
 
   int64_t sentences() const { return static_cast<int64_t>(active_.size()); }
-  // Hypotheses that the next step decodes.
+  // Number of hypotheses in the next step.
   int64_t rows() const;
-  // Positions of the cache that sentences have reserved, or do use.
+  // Cache positions that sentences have reserved, or use.
   int64_t reserved_positions() const { return reserved_ * kPagePositions; }
   int64_t used_positions() { return cache_.pages().in_use() * kPagePositions; }
 
@@ -91,7 +90,7 @@ class RunningBatch {
     BeamSearch search;
     bool allow_unknown;
     std::vector<PageTable> pages;  // of each live hypothesis
-    int64_t position = 0;          // that the next step decodes
+    int64_t position = 0;          // of the next step
     ChoiceCount choices;
     bool require_full = false;
   };
@@ -100,13 +99,13 @@ class RunningBatch {
                                    SegmentRunner* segments,
                                    DecodeStatistics* statistics,
                                    std::vector<ChoiceCount>* choices);
-  // Lets each hypothesis write at its sentence's position.
+  // Makes the page at the sentence's position writable for each hypothesis.
   void MakeRoom(Active& active);
   TensorMap DecoderInputs();
   absl::Status Advance(const Tensor& logits);
   static void FollowParents(Active& active, PagePool& pages);
   void Release(Active& active);
-  // Ends a sentence that must not do without experts.
+  // Ends a sentence that requires all experts.
   void GiveUp(Active& active);
 
   const Translator& translator_;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-// Logits whose maximum is kept, so that few are looked at again.
+// Block size: keeps each block's maximum, so that few logits are rescanned.
 constexpr int64_t kBlock = 256;
 
 GSHARD_SIMD
@@ -45,7 +45,7 @@ float SumOfExp(const float* logits, int64_t size, float maximum) {
   return static_cast<float>(sum);
 }
 
-// What at least `count` logits are not below, of those with these maxima.
+// A bound that at least `count` logits reach, from the blocks' maxima.
 float BoundOf(std::vector<float> maxima, size_t count) {
   if (count == 0 || maxima.size() < count) {
     return -std::numeric_limits<float>::infinity();
@@ -68,7 +68,7 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
   }
   const float maximum = *std::max_element(maxima.begin(), maxima.end());
   const float log_sum = std::log(SumOfExp(logits.data(), V, maximum));
-  // One that is no number spoils the sum.
+  // A NaN makes the sum NaN.
   if (!std::isfinite(log_sum)) return {};
 
   // A heap whose front is the worst of the best so far.

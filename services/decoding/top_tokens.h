@@ -17,13 +17,13 @@ struct TokenScore {
   float log_probability = 0.0f;  // natural logarithm
 };
 
-// The `count` tokens of highest probability under softmax(logits), best first;
-// equal ones by lower token. Fewer if the vocabulary is smaller. Tokens of
-// `never` are left out, but count in the softmax's sum. Those of `also` that
-// are not among the best follow them, whatever their probability. A row's
-// result does not depend on anything but its arguments.
+// The `count` tokens of highest probability under softmax(logits), best first,
+// ties by lower token. Fewer if the vocabulary is smaller. Tokens in `never`
+// are omitted, but count in the softmax's sum. Tokens in `also` that are not
+// among the best are appended, whatever their probability. A row's result
+// depends only on its arguments.
 //
-// A row with logits that are not numbers gives no tokens. REQUIRES: `also` is in range.
+// A row with NaN logits gives no tokens. REQUIRES: `also` is in range.
 std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
                                   absl::Span<const int32_t> never,
                                   absl::Span<const int32_t> also = {});

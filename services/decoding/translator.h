@@ -1,8 +1,8 @@
-// Translator: a model that can translate: its programs, its special tokens and
-// what follows from its sizes. RunningBatch does the work.
+// Translator: a model for translation: its programs, its special tokens and
+// limits that follow from its sizes. RunningBatch does the work.
 //
 // A sentence's result has the same bits alone and in any batch, as long as the
-// gate is dropless: every operator treats rows alike whatever is beside them.
+// gate is dropless: every operator computes rows independently.
 
 #ifndef SERVICES_DECODING_TRANSLATOR_H_
 #define SERVICES_DECODING_TRANSLATOR_H_
@@ -31,13 +31,13 @@ struct TargetTokens {
   int32_t bos = 0;
   int32_t eos = 0;
   std::vector<int32_t> never;  // never produced: padding, tags, ...
-  int32_t unk = -1;  // what the vocabulary lacks, if there is such a token
+  int32_t unk = -1;            // the unknown token, if there is one
 };
 
 // Thread-safe.
 class Translator {
  public:
-  // `encode` and `decode` are BuildEncodeProgram's and BuildDecodeProgram's
+  // `encode` and `decode` are from BuildEncodeProgram and BuildDecodeProgram
   // for `config`, or the router's side of them.
   Translator(const ModelConfig& config, Program encode, Program decode,
              TargetTokens tokens);
@@ -45,39 +45,39 @@ class Translator {
   const Executor& encode() const { return encode_; }
   const Executor& decode() const { return decode_; }
   const TargetTokens& tokens() const { return tokens_; }
-  // What a sentence never produces.
+  // Tokens that a sentence never produces.
   const std::vector<int32_t>& never(bool allow_unknown) const {
     return allow_unknown ? tokens_.never : never_or_unknown_;
   }
 
   // Errors: InvalidArgument for an empty sentence, one longer than the model's
-  // positions, an id outside the vocabulary, or options that are not valid: see
+  // positions, an id outside the vocabulary, or invalid options: see
   // DecodeOptions.
   absl::Status Check(const SourceSentence& sentence) const;
 
-  // The most tokens that a translation may have.
+  // Maximum number of tokens of the translation.
   int MaxLength(const SourceSentence& sentence) const;
 
-  // Positions that the sentence may need of a cache, in whole pages: those of
-  // the source, and of each hypothesis at its longest.
+  // Cache positions that the sentence may need, in whole pages: those of the
+  // source, and of each hypothesis at its longest.
   int64_t CachedPositions(const SourceSentence& sentence) const;
 
-  // The beginning of the search for a translation.
+  // Starts the search for a translation.
   BeamSearch Search(const SourceSentence& sentence) const;
 
   // Translates all sentences together; result i belongs to sentence i. A
-  // sentence for which `cancelled` (may be null; asked at every step) returns
-  // true is given up and has no hypotheses. `statistics` may be null.
+  // sentence for which `cancelled` (may be null; called at every step) returns
+  // true is abandoned and has no hypotheses. `statistics` may be null.
   //
-  // Errors: those of Check; those of the segments' runner.
+  // Errors: those of Check; those of the segment runner.
   absl::StatusOr<std::vector<std::vector<DecodedHypothesis>>> Translate(
       absl::Span<const SourceSentence> sentences, const TensorMap& parameters,
       SegmentRunner* segments,
       const std::function<bool(size_t sentence)>& cancelled,
       DecodeStatistics* statistics) const;
 
-  // The parameters that the programs take as bfloat16, in the form that suits
-  // both; Translate rounds those that are not, at each step.
+  // The form of each parameter that suits both programs; Translate converts
+  // others at each step.
   WeightForms weight_forms() const;
 
  private:

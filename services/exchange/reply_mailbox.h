@@ -28,8 +28,11 @@ class ReplyMailbox {
   };
 
   void Put(Reply reply) {
-    MutexLock lock(mutex_);
-    replies_.push_back(std::move(reply));
+    {
+      MutexLock lock(mutex_);
+      replies_.push_back(std::move(reply));
+    }
+    // Whoever is woken under the lock sleeps again at once, to wait for that.
     changed_.NotifyOne();
   }
 

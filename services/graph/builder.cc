@@ -6,7 +6,8 @@
 namespace gshard {
 namespace {
 
-// Of the operators whose number of results is fixed; top2_gating has nine.
+// Maximum number of results of operators with a fixed number; top2_gating has
+// nine.
 constexpr size_t kMostResults = 16;
 
 }  // namespace
@@ -18,7 +19,7 @@ std::vector<ValueId> Builder::AddNode(absl::string_view op,
   if (def == nullptr) {
     Fail(absl::NotFoundError(absl::StrCat("no operator '", op, "'")));
   }
-  // Callers name results without asking how it went.
+  // Callers index the results without checking for errors.
   if (!status_.ok()) return std::vector<ValueId>(kMostResults, kNoValue);
   std::vector<ValueType> types;
   for (size_t i = 0; i < operands.size(); ++i) {

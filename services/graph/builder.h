@@ -1,8 +1,8 @@
 // Builder: writes a program one operator at a time.
 //
-// Errors are sticky: the first wrong use is remembered, later calls do
-// nothing, and Finish() returns it, so that model code reads straight down.
-// A value that a failed call returns is kNoValue.
+// Errors are sticky: the first error is kept, later calls do nothing, and
+// Finish() returns it, so that model code needs no checks. A failed call
+// returns kNoValue.
 //
 //   Builder b("ffn");
 //   ValueId x = b.Input("x", {ElementType::kFloat32, {B, M}});
@@ -27,16 +27,16 @@ namespace gshard {
 
 struct AttentionAttributes {
   bool causal = false;
-  double scale = 1.0;  // of the products before the softmax
-  // Of the weights after the softmax; draws from `key`, apart by `salt`.
+  double scale = 1.0;  // of the logits before the softmax
+  // Dropout of the weights after the softmax, drawn from (`key`, `salt`).
   double dropout_rate = 0.0;
   int64_t salt = 0;
   // Keeps the weights [B, N, Lq, Lk], which the gradient needs.
   bool keep_weights = false;
 };
 
-// One entry per spatial dimension; a list left empty stands for ones (strides
-// and dilations) or zeros (padding). See services/ops/window.h.
+// One entry per spatial dimension; an empty list means ones (strides and
+// dilations) or zeros (padding). See services/ops/window.h.
 struct ConvolutionAttributes {
   std::vector<int64_t> stride = {};
   std::vector<int64_t> pad_low = {};
@@ -48,7 +48,7 @@ struct ConvolutionAttributes {
 class Builder {
  public:
   explicit Builder(std::string name) { program_.name = std::move(name); }
-  // Goes on with a program.
+  // Extends an existing program.
   explicit Builder(Program program) : program_(std::move(program)) {}
 
   // Adds a node of any operator; the functions below are shorthands.
@@ -57,14 +57,14 @@ class Builder {
   std::vector<ValueId> AddNode(absl::string_view op,
                                std::vector<ValueId> operands,
                                Attributes attributes);
-  // The same, for operators with one result.
+  // The same for operators with one result.
   ValueId AddOne(absl::string_view op, std::vector<ValueId> operands,
                  Attributes attributes = {});
 
   // Sources. Names are unique among inputs and among parameters; asking for a
   // parameter again returns the same value.
   ValueId Input(absl::string_view name, ValueType type);
-  // A parameter of bfloat16 is stored as float32 and rounded when it is used
+  // A bfloat16 parameter is stored as float32 and rounded when it is used
   // (executor.h); its gradient is float32.
   ValueId Parameter(absl::string_view name, Shape shape,
                     ElementType type = ElementType::kFloat32);
@@ -77,31 +77,32 @@ class Builder {
   ValueId Divide(ValueId a, ValueId b) { return AddOne("divide", {a, b}); }
   ValueId Scale(ValueId x, double factor);
   ValueId Exp(ValueId x) { return AddOne("exp", {x}); }
-  // x itself if it has the type, or was cast from it to float32.
+  // x itself if it has the type, or the source of the cast if x is a cast from
+  // that type to float32.
   ValueId Cast(ValueId x, ElementType type);
   ValueId Relu(ValueId x) { return AddOne("relu", {x}); }
   // Zeroes elements with probability `rate` and scales the others up. `key` is
-  // i64[]; `salt` tells uses of one key apart.
+  // i64[]; `salt` distinguishes uses of one key.
   ValueId Dropout(ValueId x, ValueId key, double rate, int64_t salt);
 
   // Shape.
   ValueId Reshape(ValueId x, Shape shape);
   ValueId Transpose(ValueId x, std::vector<int64_t> permutation);
   ValueId ReduceSum(ValueId x, std::vector<int64_t> dims);
-  // The largest element over `dims`; elements that tie share the gradient.
+  // The largest element over `dims`; ties share the gradient.
   ValueId ReduceMax(ValueId x, std::vector<int64_t> dims);
-  // The order along `dims` reversed.
+  // Reverses the order along `dims`.
   ValueId Reverse(ValueId x, std::vector<int64_t> dims);
-  // `low` and `high` elements of `value` around each dimension; negative ones
-  // cut off. Padded dimensions must be static.
+  // Adds `low` and `high` elements of `value` before and after each dimension;
+  // negative ones crop. Padded dimensions must be static.
   ValueId Pad(ValueId x, std::vector<int64_t> low, std::vector<int64_t> high,
               double value = 0.0);
   ValueId Concat(std::vector<ValueId> parts, int64_t dim);
   // Elements [begin, end) of dimension `dim`, which must be static.
   ValueId Slice(ValueId x, int64_t dim, int64_t begin, int64_t end);
 
-  // "blm,mh->blh": batch, free and summed letters; each once per operand. Both
-  // operands are f32 or both bf16; the result is f32.
+  // "blm,mh->blh": batch, free and summed letters, each at most once per
+  // operand. Both operands are f32 or both bf16; the result is f32.
   ValueId Einsum(absl::string_view equation, ValueId a, ValueId b);
   // x [B, X1..Xk, I], kernel [K1..Kk, I, O] -> [B, Y1..Yk, O]; k is 1 or 2.
   ValueId Convolution(ValueId x, ValueId kernel,
@@ -123,7 +124,7 @@ class Builder {
                        double z_loss);
 
   // rows [R, M] sorted by expert, weights [E, M, H], group_sizes i32[E]; types
-  // as those of Einsum.
+  // as in Einsum.
   ValueId RaggedDot(ValueId rows, ValueId weights, ValueId group_sizes) {
     return AddOne("ragged_dot", {rows, weights, group_sizes});
   }
@@ -132,17 +133,18 @@ class Builder {
   }
 
   void Output(absl::string_view name, ValueId value);
-  // Sets the sharding annotation of a value: identity on values.
+  // Sets the sharding annotation of a value, which does not change its
+  // elements.
   void Annotate(ValueId value, absl::string_view sharding);
 
-  // A symbol not yet used: prefix followed by a number.
+  // A fresh symbol: the prefix followed by a number.
   Dim FreshSymbol(absl::string_view prefix);
 
   // Type of a value; f32[] for kNoValue.
   const ValueType& type(ValueId value) const;
   const Program& program() const { return program_; }
   const absl::Status& status() const { return status_; }
-  // Records an error found by the caller.
+  // Records an error that the caller found.
   void Fail(absl::Status status);
 
   // The program, or the first error.

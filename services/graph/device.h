@@ -1,9 +1,9 @@
-// Device: memory that is not the host's, and whose kernels compute there.
+// Device: memory other than the host's, with kernels that compute there.
 //
-// Kernels of a device's back end take operands that are on the host or on the
-// device and leave results on the device, integers on the host, for which they
-// may wait. Work is queued, in order, in a DeviceRun, which the RunContext
-// brings:
+// Kernels of a device's back end take operands on the host or on the device and
+// leave results on the device, but integers on the host, for which they may
+// wait. Work is queued, in order, in a DeviceRun, which is passed in the
+// RunContext:
 //
 //   std::unique_ptr<DeviceRun> run = *device.BeginRun();
 //   outputs = executor.Run(inputs, parameters,
@@ -12,7 +12,7 @@
 //   Tensor y = *run->ToHost(outputs[0]);
 //   RETURN_IF_ERROR(run->Finish());  // y has its values now
 //
-// services/cuda/ops opens those of CUDA; tests have one of host memory.
+// services/cuda/ops opens CUDA devices; tests have one of host memory.
 
 #ifndef SERVICES_GRAPH_DEVICE_H_
 #define SERVICES_GRAPH_DEVICE_H_
@@ -32,44 +32,43 @@
 
 namespace gshard {
 
-// What one caller has a device do. Used by the thread that began it, which has
-// no run of another device meanwhile. Destruction waits for what is queued.
+// One caller's work on a device. Used only by the thread that began it, which
+// has no run of another device meanwhile. Destruction waits for queued work.
 class DeviceRun {
  public:
   virtual ~DeviceRun() = default;
 
-  // A host tensor's copy for kernels of this run; one that is on the device is
-  // returned as it is. Either lives until Finish() at least. Errors:
+  // A copy of a host tensor for kernels of this run; a device tensor is
+  // returned as it is. Both live at least until Finish(). Errors:
   // ResourceExhausted if the device has no memory for it.
   virtual absl::StatusOr<Tensor> ToDevice(const Tensor& tensor) = 0;
 
-  // A copy of a device's tensor, whose values are there after Finish(); one
-  // that is on the host is returned as it is. Errors: ResourceExhausted.
+  // A host copy of a device tensor, whose values are valid after Finish(); a
+  // host tensor is returned as it is. Errors: ResourceExhausted.
   virtual absl::StatusOr<Tensor> ToHost(const Tensor& tensor) = 0;
 
-  // Waits for what is queued. Errors: that of the first kernel or copy that
+  // Waits for queued work. Errors: that of the first kernel or copy that
   // failed.
   virtual absl::Status Finish() = 0;
 
-  // What training does outside of programs, queued as kernels are. Tensors are
-  // float32, on the device, and of sizes that fit; a run may be given again
-  // what it has changed. The order of sums depends on sizes only. Errors, of
-  // all: ResourceExhausted; those of Device::status().
+  // Training work outside of programs, queued like kernels. Tensors are
+  // float32, on the device, and of matching sizes; results may be passed to the
+  // same run again. The order of sums depends only on sizes. Errors of all:
+  // ResourceExhausted; those of Device::status().
 
   virtual absl::StatusOr<Tensor> Copy(const Tensor& x) = 0;
   virtual absl::StatusOr<Tensor> RoundToBf16(const Tensor& x) = 0;
   // sum += x
   virtual absl::Status Add(const Tensor& x, Tensor& sum) = 0;
-  // Of each of the `parts` of x that follow each other. Waits for what is
-  // queued.
+  // Sum of squares of each of `parts` equal consecutive parts of x. Waits for
+  // queued work.
   virtual absl::StatusOr<std::vector<double>> SumsOfSquares(const Tensor& x,
                                                             int64_t parts) = 0;
-  // Steps in place.
+  // Optimizer steps, in place.
   virtual absl::Status Update(const AdamStep& step, const Tensor& gradient,
                               Tensor& weight, Tensor& first,
                               Tensor& second) = 0;
-  // Of `parts` tensors of shape `dims`; `state` as Optimizer::StateShapes has
-  // it.
+  // For `parts` tensors of shape `dims`; `state` as in Optimizer::StateShapes.
   virtual absl::Status Update(const AdafactorStep& step, int64_t parts,
                               absl::Span<const int64_t> dims,
                               const Tensor& gradient, Tensor& weight,
@@ -81,32 +80,33 @@ class Device {
  public:
   virtual ~Device() = default;
 
-  // Whose kernels compute here.
+  // The back end whose kernels run here.
   virtual Backend backend() const = 0;
 
-  // As flags name it: "cuda:0".
+  // The name in flags: "cuda:0".
   virtual std::string name() const = 0;
 
-  // Memory that was free when it was opened.
+  // Bytes that were free when the device was opened.
   virtual int64_t memory_bytes() const = 0;
 
-  // Unavailable once it computes nothing for this process any more, which has
-  // to be started anew: a kernel has failed. All runs then end with it.
+  // Unavailable once a kernel has failed: the device then computes nothing more
+  // for this process, which must be restarted. All runs then end with this
+  // error.
   virtual absl::Status status() const = 0;
 
-  // The program as the kernels here do it best: the same inputs, parameters and
-  // outputs.
+  // The program rewritten for the kernels of this device: the same inputs,
+  // parameters and outputs.
   virtual Program Prepare(const Program& program) const { return program; }
 
-  // Runs go on beside each other. A tensor of one run may be used by another
-  // when the first has finished. Errors: those of status().
+  // Runs execute concurrently. A tensor of one run may be used by another once
+  // the first has finished. Errors: those of status().
   virtual absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() = 0;
 };
 
-// A host tensor's copy on `device`, complete. Errors: those of DeviceRun.
+// A complete copy of a host tensor on `device`. Errors: those of DeviceRun.
 absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor);
-// A device's tensor's copy on the host, complete, in memory that is nobody
-// else's. Errors: those of DeviceRun.
+// A complete host copy of a device tensor, in memory of its own. Errors: those
+// of DeviceRun.
 absl::StatusOr<Tensor> CopyToHost(Device& device, const Tensor& tensor);
 
 }  // namespace gshard

@@ -13,12 +13,11 @@
 namespace gshard {
 namespace {
 
-// Programs have a few factors in a dimension; more are an attack on whoever
-// sorts them.
+// Real dimensions have a few factors; more would be an attack on the sorting.
 constexpr size_t kMaxFactors = 16;
 
-// 8 TiB of float32: a limit on what is surely wrong, so that the arithmetic of
-// sizes cannot overflow.
+// 8 TiB of float32: rejects obvious errors, so that size arithmetic cannot
+// overflow.
 constexpr int64_t kMaxElements = int64_t{1} << 41;
 
 absl::Status TooLarge(absl::Span<const Dim> shape) {
@@ -45,8 +44,8 @@ Dim Dim::Symbol(absl::string_view name) {
 
 Dim Dim::operator*(const Dim& other) const {
   Dim product = *this;
-  // Saturates: a program from the wire may write any sizes, and a size that no
-  // tensor can have is found out when it is bound.
+  // Saturates: a program from the wire may contain any sizes, and an impossible
+  // size is detected when it is bound.
   if (__builtin_mul_overflow(coefficient_, other.coefficient_,
                              &product.coefficient_)) {
     product.coefficient_ = std::numeric_limits<int64_t>::max();
@@ -163,7 +162,7 @@ absl::StatusOr<Dims> Bindings::Resolve(absl::Span<const Dim> shape) const {
     }
     dims.push_back(size);
   }
-  // A size 0 hides nothing: 2^40 * 2^40 * 0 overflows on the way.
+  // A size of 0 must not hide an overflow: 2^40 * 2^40 * 0.
   int64_t elements = 1;
   for (const int64_t dim : dims) {
     if (__builtin_mul_overflow(elements, std::max<int64_t>(dim, 1),

@@ -1,8 +1,8 @@
-// Symbolic sizes of dimensions.
+// Symbolic dimension sizes.
 //
-// A Dim is a product of a positive integer and symbols: 512, B, 2*B*L. The
-// symbols stand for sizes that differ from run to run (sentences, positions,
-// rows of a ragged batch) and are bound when a program runs.
+// A Dim is a product of a positive integer and symbols: 512, B, 2*B*L. Symbols
+// stand for sizes that differ from run to run (sentences, positions, rows of a
+// ragged batch) and are bound when a program runs.
 
 #ifndef SERVICES_GRAPH_DIM_H_
 #define SERVICES_GRAPH_DIM_H_
@@ -31,7 +31,7 @@ class Dim {
   int64_t size() const { return coefficient_; }
 
   int64_t coefficient() const { return coefficient_; }
-  // Sorted; a symbol may stand more than once.
+  // Sorted; a symbol may occur more than once.
   const std::vector<std::string>& symbols() const { return symbols_; }
 
   Dim operator*(const Dim& other) const;
@@ -56,7 +56,7 @@ std::string ShapeToString(absl::Span<const Dim> shape);
 // Product of all dims.
 Dim ShapeSize(absl::Span<const Dim> shape);
 
-// What a value of the program is: element type and shape.
+// Type of a value of the program: element type and shape.
 struct ValueType {
   ElementType type = ElementType::kFloat32;
   Shape shape;
@@ -69,10 +69,10 @@ struct ValueType {
 // Sizes of symbols in one run.
 class Bindings {
  public:
-  // Matches `dims` with `shape`, binding symbols not yet known. A dimension may
-  // have one of them.
+  // Matches `dims` with `shape`, binding unbound symbols. A dimension may
+  // contain at most one of these.
   //
-  // Errors: InvalidArgument with both when they disagree.
+  // Errors: InvalidArgument with both if they disagree.
   absl::Status Unify(absl::Span<const Dim> shape,
                      absl::Span<const int64_t> dims);
 

@@ -16,9 +16,8 @@ absl::StatusOr<Tensor> FeedInput(const std::string& name, TensorMap& inputs) {
   return absl::NotFoundError(absl::StrCat("input '", name, "' is missing"));
 }
 
-// A program from the wire may ask for tensors of any size: those whose size is
-// known are checked before, and memory that the system does not have is an
-// error of the run.
+// A program from the wire may declare tensors of any size: those of known size
+// are checked before, and a failed allocation is an error of the run.
 absl::Status RunKernel(const Kernel& kernel, KernelContext& context) {
   for (const ValueType& type : context.result_types) {
     const absl::Status known = context.bindings.Resolve(type.shape).status();
@@ -119,7 +118,7 @@ absl::StatusOr<Tensor> Executor::FeedParameter(const Step& step,
     if (wanted == ElementType::kBFloat16) return Cast(tensor, wanted);
     if (wanted == ElementType::kInt8) return RoundToInt8(tensor, form);
   }
-  // Of another type than is wanted, which the caller refuses.
+  // Not convertible to the wanted type: the caller refuses it.
   if (tensor.type() != wanted) return tensor;
   if (tensor.panel_rows() == 0 && wanted != ElementType::kInt8) return tensor;
   if (form.row_dims > 0 && tensor.rank() > form.batch_dims + form.row_dims &&

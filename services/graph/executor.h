@@ -1,9 +1,9 @@
 // Executor: runs a program on a back end.
 //
-// Kernels, names and last uses are looked up when it is made. Nodes run in the
+// Kernels, names and last uses are resolved at construction. Nodes run in the
 // program's order on the calling thread; a buffer is freed or handed to the
 // next kernel at its last use. An executor is immutable after construction and
-// may be run from several threads at once.
+// may run on several threads at once.
 
 #ifndef SERVICES_GRAPH_EXECUTOR_H_
 #define SERVICES_GRAPH_EXECUTOR_H_
@@ -34,33 +34,33 @@ class Executor {
  public:
   explicit Executor(Program program, Backend backend = Backend::kCpu);
 
-  // Unimplemented, with the names of the operator and the back end, if that has
-  // no kernel for one of the program's operators, or with that of the parameter
-  // if that is i8 and the back end is not the CPU's; InvalidArgument if one
-  // that is i8 is used other than in products and look-ups. Run() then fails
-  // so, too.
+  // Unimplemented, naming the operator and the back end, if the back end lacks
+  // a kernel for an operator of the program, or naming the parameter if that is
+  // i8 and the back end is not the CPU; InvalidArgument if an i8 parameter is
+  // used other than in products and lookups. Run() then fails with the same
+  // error.
   const absl::Status& status() const { return status_; }
 
-  // Runs the program once. `inputs` and `parameters` hold at least what the
-  // program names. A tensor that somebody else still holds is never
-  // overwritten; one that is moved in with `inputs` may be, which is how a
-  // cache is updated in place.
+  // Runs the program once. `inputs` and `parameters` contain at least the names
+  // in the program. A tensor that somebody else still holds is never
+  // overwritten; one that is moved into `inputs` may be, which is how a cache
+  // is updated in place.
   //
-  // A parameter that is f32 where the program says bf16 or i8 is rounded, at
-  // every run, unless it is on a device: see weight_forms().
+  // A parameter that is f32 where the program declares bf16 or i8 is rounded,
+  // at every run, unless it is on a device: see weight_forms().
   //
   // Returns the outputs in the program's order.
   //
-  // Errors: that of status(); NotFound for an input or parameter that is
-  // missing; InvalidArgument for one of the wrong type, shape or form;
-  // ResourceExhausted for results that memory cannot hold; whatever a kernel
-  // reports, with the node's number and operator in front.
+  // Errors: that of status(); NotFound for a missing input or parameter;
+  // InvalidArgument for one of the wrong type, shape or form; ResourceExhausted
+  // if there is no memory for results; kernel errors, prefixed with the node's
+  // number and operator.
   absl::StatusOr<std::vector<Tensor>> Run(TensorMap inputs,
                                           const TensorMap& parameters,
                                           const RunOptions& options = {}) const;
 
-  // The program's parameters, and in which form its kernels take them; they
-  // take those of f32 and bf16 row-major, too.
+  // The program's parameters and the forms that its kernels take; those of f32
+  // and bf16 are accepted row-major, too.
   const WeightForms& weight_forms() const { return weight_forms_; }
 
   const Program& program() const { return program_; }
@@ -68,18 +68,18 @@ class Executor {
  private:
   enum class Source { kKernel, kInput, kParameter };
 
-  // One node, as it runs.
+  // One resolved node.
   struct Step {
     Source source = Source::kKernel;
-    const Kernel* kernel = nullptr;       // of Source::kKernel
-    std::string name;                     // of what is fed
-    WeightForm form;                      // of a parameter
+    const Kernel* kernel = nullptr;       // if Source::kKernel
+    std::string name;                     // of the input or parameter
+    WeightForm form;                      // if a parameter
     std::vector<ValueType> result_types;  // as the program states them
-    std::vector<bool> takes;              // operands that nothing else needs
-    std::vector<ValueId> dead;            // values that nothing needs after it
+    std::vector<bool> takes;              // operands at their last use
+    std::vector<ValueId> dead;            // values unused afterwards
   };
 
-  // What a node is called in errors.
+  // The node's name in errors.
   std::string Where(size_t node) const;
 
   static absl::StatusOr<Tensor> FeedParameter(const Step& step,
@@ -89,10 +89,10 @@ class Executor {
   Backend backend_;
   WeightForms weight_forms_;
   absl::Status status_;
-  std::vector<Step> steps_;  // of each node
+  std::vector<Step> steps_;  // one per node
 };
 
-// Rounds those of `parameters` that are bf16 in `weights`; they stay row-major.
+// Rounds the parameters that are bf16 in `weights`; they stay row-major.
 void CastToBf16(const WeightForms& weights, TensorMap& parameters);
 
 }  // namespace gshard

@@ -12,7 +12,7 @@ absl::StatusOr<std::vector<ValueId>> AddGradients(
     return absl::InvalidArgumentError(absl::StrCat(
         "loss must be f32[], got ", builder.type(loss).ToString()));
   }
-  // Only what lies between the wanted values and the loss gets a gradient.
+  // Only values between `values` and the loss get a gradient.
   const size_t num_values = builder.program().values.size();
   const size_t num_nodes = builder.program().nodes.size();
   std::vector<bool> depends(num_values, false);
@@ -29,9 +29,10 @@ absl::StatusOr<std::vector<ValueId>> AddGradients(
   std::vector<ValueId> gradients(num_values, kNoValue);
   gradients[loss] = builder.Constant(1.0);
   for (size_t n = num_nodes; n-- > 0;) {
-    // A copy: adding nodes moves the list.
+    // A copy: adding nodes reallocates the list.
     const Node node = builder.program().nodes[n];
-    // Every use has been seen: the gradient is whole, and lies as its value.
+    // Every use has been visited: the gradient is complete, and takes its
+    // value's sharding.
     for (const ValueId output : node.outputs) {
       const ValueId gradient = gradients[output];
       if (gradient == kNoValue) continue;

@@ -16,13 +16,13 @@ namespace gshard {
 // the loss does not depend on gets kNoValue.
 //
 // A gradient carries the sharding annotation of its value (program.h). It is
-// float32, that of a bfloat16 value too unless a cast has rounded it.
+// float32, even for a bfloat16 value, unless a cast has rounded it.
 //
-// The order of sums is the reverse of the order of uses, so the result does
-// not depend on anything but the program.
+// Sums run in the reverse order of uses, so the result depends only on the
+// program.
 //
 // Errors: InvalidArgument if the loss is not a scalar; Unimplemented naming an
-// operator on the way that has no gradient.
+// operator on the path that has no gradient.
 absl::StatusOr<std::vector<ValueId>> AddGradients(
     Builder& builder, ValueId loss, absl::Span<const ValueId> values);
 

@@ -8,7 +8,8 @@
 namespace gshard {
 namespace {
 
-// Attributes that only a part of a larger attention has (services/sharding).
+// Attributes that only a part of a partitioned attention has
+// (services/sharding).
 int64_t PartAttribute(const Attributes& attributes, absl::string_view name) {
   return attributes.contains(name) ? IntAttribute(attributes, name) : 0;
 }

@@ -1,7 +1,6 @@
-// How a node calls a kernel, whichever back end's: attributes become arguments,
-// the values of operands (ids, lengths, sizes) are checked, and what the
-// function returns becomes the results. `function` is one of services/ops, or
-// takes and returns the same.
+// How a node calls a kernel of any back end: attributes become arguments, the
+// values of operands (ids, lengths, sizes) are checked, and return values
+// become results. `function` is one of services/ops, or has the same signature.
 
 #ifndef SERVICES_GRAPH_KERNEL_CALLS_H_
 #define SERVICES_GRAPH_KERNEL_CALLS_H_
@@ -24,17 +23,17 @@
 
 namespace gshard {
 
-// Attributes and operands by what they are to a kernel.
+// Attributes and operands by their meaning to a kernel.
 float FactorOf(const KernelContext& c);
 float EpsilonOf(const KernelContext& c);
 std::vector<int> DimsOf(const KernelContext& c);   // "dims"
 int64_t IndexOf(const KernelContext& c);           // operand 1, i64[]
-uint64_t DropoutKeyOf(const KernelContext& c);     // of the last operand
-bool HasDropoutKey(const Attributes& attributes);  // of an attention
+uint64_t DropoutKeyOf(const KernelContext& c);     // the last operand
+bool HasDropoutKey(const Attributes& attributes);  // of attention
 std::vector<Padding> PaddingsOf(const Attributes& attributes);
 
-// Of a convolution: of its node, of that of its kernel's gradient, and of
-// attributes that have been checked, with their sizes.
+// For a convolution node, for its kernel gradient's node, and for attributes
+// that have been checked, with their sizes.
 std::vector<Window> WindowsOf(const KernelContext& c);
 std::vector<Window> WindowsOfKernelGradient(const KernelContext& c);
 std::vector<Window> WindowsOf(absl::Span<const int64_t> sizes,
@@ -51,11 +50,11 @@ inline constexpr WindowField kWindowFields[] = {
     {"window_dilation", &Window::window_dilation},
 };
 
-// Operand `key_operand` is the dropout's key, if there is one.
+// Operand `key_operand` is the dropout key, if there is one.
 AttentionOptions AttentionOptionsOf(const KernelContext& c, int key_operand);
 CrossEntropyOptions CrossEntropyOptionsOf(const KernelContext& c);
 
-// InvalidArgument with the first that is out of range.
+// InvalidArgument with the first one that is out of range.
 absl::Status CheckKeyLengths(const Tensor& lengths, int64_t keys);
 absl::Status CheckLabels(const KernelContext& c);
 
@@ -145,7 +144,7 @@ Kernel RaggedBiasGradientKernel(Function function) {
   };
 }
 
-// What norms return, as results.
+// Stores a norm's return value as results.
 template <typename Result>
 absl::Status SetRmsNorm(KernelContext& c, Result result) {
   c.results[0] = std::move(result.y);

@@ -185,7 +185,7 @@ absl::Status ExpectShape(absl::Span<const ValueType> operands, int i,
 
 namespace {
 
-// Of the attribute "type", which has to be one of these, `names` in words.
+// The attribute "type", which must be one of these; `names` describes them.
 absl::StatusOr<ElementType> TypeAttribute(
     const Attributes& attributes, std::initializer_list<ElementType> types,
     absl::string_view names) {

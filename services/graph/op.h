@@ -1,9 +1,9 @@
 // Operators: the semantics of each kind of node, and its kernels.
 //
-// An operator is one OpDef: how it checks its operands and derives the types
-// of its results, how a CPU computes it, and how it is differentiated. Rooms
-// add their operators, and other back ends' kernels for them, to one registry;
-// nothing else in this room knows any operator by name.
+// An operator is one OpDef: how it checks its operands and derives the types of
+// its results, how a CPU computes it, and its gradient. Rooms register their
+// operators, and kernels for other back ends, in one registry; nothing else in
+// this room knows any operator by name.
 
 #ifndef SERVICES_GRAPH_OP_H_
 #define SERVICES_GRAPH_OP_H_
@@ -27,10 +27,10 @@ namespace gshard {
 
 class Builder;
 
-// Who computes a program's kernels.
+// Where a program's kernels run.
 enum class Backend {
   kCpu,
-  kReference,  // slow and plain, for tests: tests/reference
+  kReference,  // simple and slow, for tests: tests/reference
   kCuda,
 };
 absl::string_view BackendName(Backend backend);
@@ -39,12 +39,12 @@ absl::string_view BackendName(Backend backend);
 struct KernelContext {
   const Node& node;
   const Bindings& bindings;
-  // Types of the results as the program states them.
+  // Declared types of the results.
   absl::Span<const ValueType> result_types;
-  // Operands. A kernel may move from one: where nothing else needs it, it is
-  // then the only holder of the buffer and can overwrite it.
+  // Operands. A kernel may move from one; at its last use the kernel is then
+  // the only holder of the buffer and can overwrite it.
   absl::Span<Tensor> operands;
-  // To be set, one per output.
+  // Output: one per result.
   absl::Span<Tensor> results;
   const RunContext& run;
   Backend backend = Backend::kCpu;
@@ -56,47 +56,46 @@ struct KernelContext {
   }
 };
 
-// Computes the results. Element types and shapes of the operands have been
-// checked against the program; values (ids, lengths) have not.
+// Computes the results. Operands' element types and shapes have been checked
+// against the program; values (ids, lengths) have not.
 using Kernel = std::function<absl::Status(KernelContext&)>;
 
 struct OpDef {
   std::string name;
 
-  // Types of the results. Errors: InvalidArgument saying what was expected and
-  // what came, for operands and attributes alike; the builder puts the
-  // operator's name in front.
+  // Infers the types of the results. Errors: InvalidArgument saying what was
+  // expected and what came, for operands and attributes alike; the builder
+  // prefixes the operator's name.
   std::function<absl::StatusOr<std::vector<ValueType>>(
       absl::Span<const ValueType> operands, const Attributes& attributes)>
       infer;
 
-  // The CPU's kernel; those of other back ends are registered apart. Absent for
+  // The CPU kernel; other back ends' are registered separately. Absent for
   // inputs and parameters, which the executor feeds.
   Kernel kernel;
 
-  // Adds to the builder's program the gradients of the operands, given those
-  // of the results (kNoValue where nothing depends on a result), and returns
-  // one per operand, kNoValue where there is none. Absent for operators that
-  // have no gradient. A gradient has the shape of its value and is f32 or, for
-  // a bf16 value, either.
+  // Adds to the builder's program the gradients of the operands, given those of
+  // the results (kNoValue where nothing depends on a result), and returns one
+  // per operand, kNoValue where there is none. Absent for operators without a
+  // gradient. A gradient has the shape of its value and is f32 or, for a bf16
+  // value, either.
   std::function<absl::StatusOr<std::vector<ValueId>>(
       Builder& builder, const Node& node,
       absl::Span<const ValueId> result_gradients)>
       gradient = nullptr;
 };
 
-// Adds operators to the registry; adding a name again does nothing. From
-// any thread.
+// Adds operators to the registry; a name that exists is ignored. Thread-safe.
 void RegisterOps(std::vector<OpDef> ops);
 
-// Null if there is none. The operators of this room are always there.
+// Null if there is none. This room's operators are always registered.
 const OpDef* FindOp(absl::string_view name);
 
-// Adds a back end's kernels, by the names of their operators; adding one again
-// does nothing. From any thread.
+// Adds a back end's kernels by operator name; one that exists is ignored.
+// Thread-safe.
 void RegisterKernels(Backend backend, std::map<std::string, Kernel> kernels);
 
-// Null if there is none; else it stays where it is.
+// Null if there is none. The pointer stays valid.
 const Kernel* FindKernel(absl::string_view op, Backend backend);
 
 // All names, sorted.
@@ -109,7 +108,7 @@ absl::Status ExpectFloat(absl::Span<const ValueType> operands, int i);
 absl::Status ExpectFloatOrBFloat(absl::Span<const ValueType> operands, int i);
 // Both float32 or both bfloat16.
 absl::Status ExpectFactors(absl::Span<const ValueType> operands, int i, int j);
-// The same, or i is float32 and j, which is weights, int8.
+// The same, or i is float32 and j (weights) is int8.
 absl::Status ExpectFactorAndWeights(absl::Span<const ValueType> operands, int i,
                                     int j);
 absl::Status ExpectInt(absl::Span<const ValueType> operands, int i);
@@ -120,8 +119,8 @@ template <typename T>
 absl::Status ExpectAttribute(const Attributes& attributes,
                              absl::string_view name);
 
-// The attribute "type", "f32" or "bf16", or of weights "i8"; kFloat32 where
-// there is none.
+// The attribute "type": "f32" or "bf16", or "i8" for weights; kFloat32 if
+// absent.
 absl::StatusOr<ElementType> FloatTypeAttribute(const Attributes& attributes);
 absl::StatusOr<ElementType> WeightTypeAttribute(const Attributes& attributes);
 

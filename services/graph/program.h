@@ -1,14 +1,14 @@
 // Program: a model as a list of operators in execution order.
 //
-// Values are numbered; each is produced by one node and has an element type
-// and a shape whose dimensions may be symbolic. Sources of values are the
-// nodes "input" (fed per run), "parameter" (weights, by name) and "constant".
-// A program is built with Builder (builder.h), printed and parsed by text.h,
+// Values are numbered; each is produced by one node and has an element type and
+// a shape whose dimensions may be symbolic. The sources of values are the nodes
+// "input" (fed per run), "parameter" (weights, by name) and "constant". A
+// program is built with Builder (builder.h), printed and parsed by text.h,
 // differentiated by gradient.h and run by executor.h.
 //
 // A Program is a value: copying it copies the lists. It never mentions
 // processes or devices; `Value::sharding` is an annotation that
-// services/sharding writes and reads, and is identity on values.
+// services/sharding writes and reads, and does not change values.
 
 #ifndef SERVICES_GRAPH_PROGRAM_H_
 #define SERVICES_GRAPH_PROGRAM_H_
@@ -28,7 +28,7 @@ namespace gshard {
 using ValueId = int32_t;
 constexpr ValueId kNoValue = -1;
 
-// Constants of a node, by name.
+// A constant of a node.
 using Attribute =
     std::variant<int64_t, double, std::string, std::vector<int64_t>, Shape>;
 using Attributes = std::map<std::string, Attribute, std::less<>>;
@@ -52,7 +52,7 @@ struct Program {
   std::string name;
   std::vector<Node> nodes;
   std::vector<Value> values;
-  // Results, in order, by name.
+  // Named results, in order.
   std::vector<std::pair<std::string, ValueId>> outputs;
 
   const ValueType& type(ValueId value) const { return values[value].type; }
@@ -66,7 +66,7 @@ struct Program {
   std::vector<const Node*> NodesOf(absl::string_view op) const;
 };
 
-// Reads an attribute. REQUIRES: it is there, with that type; operators verify
+// Reads an attribute. REQUIRES: it exists with that type; operators verify
 // their attributes when a node is added.
 int64_t IntAttribute(const Attributes& attributes, absl::string_view name);
 double FloatAttribute(const Attributes& attributes, absl::string_view name);
@@ -77,11 +77,9 @@ const std::vector<int64_t>& IntsAttribute(const Attributes& attributes,
 const Shape& ShapeAttribute(const Attributes& attributes,
                             absl::string_view name);
 
-// A program without the nodes that no output needs. Inputs and parameters
-// that nothing reads disappear as well.
-// With `renamed`, each value's id in the result, kNoValue if it has none.
-Program Pruned(const Program& program,
-               std::vector<ValueId>* renamed = nullptr);
+// Removes nodes that no output needs, including unused inputs and parameters.
+// Fills `renamed`, if given, with each value's id in the result, or kNoValue.
+Program Pruned(const Program& program, std::vector<ValueId>* renamed = nullptr);
 
 }  // namespace gshard
 

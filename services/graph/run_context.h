@@ -1,6 +1,6 @@
-// RunContext: what a run brings for the kernels of rooms above this one, found
-// by its type: who runs segments that live elsewhere, the other devices of a
-// partitioned program.
+// RunContext: objects that a run provides to kernels of higher rooms, looked up
+// by type: the runner of remote segments, the other devices of a partitioned
+// program.
 
 #ifndef SERVICES_GRAPH_RUN_CONTEXT_H_
 #define SERVICES_GRAPH_RUN_CONTEXT_H_
@@ -14,8 +14,8 @@ namespace gshard {
 
 class RunContext {
  public:
-  // Adds an extension by the type as which it is asked for, which is to be
-  // written out: With<Base>(&derived). Null adds nothing. Not owned.
+  // Adds an extension under the type by which it is looked up, which must be
+  // spelled out: With<Base>(&derived). Null adds nothing. Not owned.
   template <typename T>
   RunContext With(std::type_identity_t<T>* extension) && {
     if (extension != nullptr) extensions_.emplace_back(Key<T>(), extension);

@@ -58,7 +58,7 @@ void AppendValueName(std::string* out, ValueId value) {
   absl::StrAppend(out, ValueName(value));
 }
 
-// Reads one line from the left.
+// Scans one line from left to right.
 class Scanner {
  public:
   explicit Scanner(absl::string_view line) : rest_(line) { SkipSpaces(); }
@@ -173,7 +173,7 @@ class Scanner {
   absl::string_view rest_;
 };
 
-// Names of inputs and of parameters, of which each may stand once.
+// Names of inputs and of parameters, which must be unique.
 struct Names {
   absl::flat_hash_set<std::string> inputs, parameters;
 };

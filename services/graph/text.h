@@ -1,4 +1,4 @@
-// The text form of a program: printed for people, parsed back by workers.
+// The text form of a program: printed for humans, parsed by workers.
 //
 //   program "ffn" {
 //     %0 = input() {name="x", shape=[B, 8], type="f32"} : f32[B, 8]
@@ -8,11 +8,11 @@
 //     output "h" = %3
 //   }
 //
-// One node a line, its results numbered in order. After the colon stand the
-// types of the results, each with its sharding annotation if it has one.
-// Attribute values are integers, numbers (with a point or an exponent),
-// strings, lists of integers <1, 2> and shapes [B, 8] of at most 16 dimensions.
-// Strings know the escapes \", \\ and \n.
+// One node per line, with its results numbered in order. The result types
+// follow the colon, each with its sharding annotation if it has one. Attribute
+// values are integers, numbers (with a point or an exponent), strings, lists of
+// integers <1, 2> and shapes [B, 8] of at most 16 dimensions. Strings have the
+// escapes \", \\ and \n.
 
 #ifndef SERVICES_GRAPH_TEXT_H_
 #define SERVICES_GRAPH_TEXT_H_
@@ -27,9 +27,8 @@ namespace gshard {
 
 std::string ProgramToText(const Program& program);
 
-// Parses and checks a program; the text may come from anywhere. Types are
-// derived anew and must equal those written. ParseProgram(ProgramToText(p))
-// gives p.
+// Parses and checks a program; the text is untrusted. Types are inferred again
+// and must equal the given ones. ParseProgram(ProgramToText(p)) equals p.
 //
 // Errors: InvalidArgument with the line and what was expected;
 // ResourceExhausted for a text over 64 MiB.

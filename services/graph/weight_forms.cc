@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-// Of the weights of this type that a node has as this operand.
+// The form in which a node takes weights of this type as this operand.
 WeightForm FormOfOperand(const Node& node, size_t operand, ElementType type) {
   const WeightForm row_major{.type = type};
   const bool is_int8 = type == ElementType::kInt8;
@@ -32,7 +32,7 @@ WeightForm FormOfOperand(const Node& node, size_t operand, ElementType type) {
           .type = type};
 }
 
-// What is used in two ways is row-major.
+// Conflicting uses make a parameter row-major.
 void Merge(const std::string& name, WeightForm form, WeightForms& into) {
   const auto [found, added] = into.try_emplace(name, form);
   WeightForm& merged = found->second;
@@ -54,7 +54,7 @@ int64_t WeightForm::RowsOf(const Dims& dims) const {
 
 WeightForms WeightFormsOf(const Program& program) {
   WeightForms weights;
-  // Parameters by value.
+  // Parameter names by value.
   std::map<ValueId, std::string> names;
   for (const Node* node : program.NodesOf("parameter")) {
     const ValueId value = node->outputs[0];
@@ -75,7 +75,7 @@ WeightForms WeightFormsOf(const Program& program) {
     const auto found = names.find(value);
     if (found != names.end()) Merge(found->second, row_major(value), weights);
   }
-  // What nothing uses.
+  // Unused parameters.
   for (const auto& [value, name] : names) {
     weights.try_emplace(name, row_major(value));
   }

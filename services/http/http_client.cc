@@ -68,7 +68,7 @@ size_t OnSend(char* to, size_t, size_t size, void* data) {
   return rest.size();
 }
 
-// Of a connection that was kept and is gone by now.
+// Called to resend the body after a kept-alive connection was closed.
 int OnRewind(void* data, curl_off_t offset, int origin) {
   if (origin != SEEK_SET) return CURL_SEEKFUNC_FAIL;
   static_cast<Transfer*>(data)->sent = static_cast<size_t>(offset);
@@ -97,7 +97,7 @@ void SetMethod(CURL* handle, const HttpRequest& request, Transfer* transfer) {
   }
 }
 
-// The headers that the signature takes in beside the request's.
+// Adds the headers that the signature covers besides the request's.
 void Sign(CURL* handle, const HttpRequest& request,
           std::vector<std::string>* headers) {
   const StoreCredentials& credentials = *request.credentials;
@@ -105,7 +105,7 @@ void Sign(CURL* handle, const HttpRequest& request,
       absl::StrCat("aws:amz:", request.region, ":s3").c_str());
   Set(handle, CURLOPT_USERNAME, credentials.key_id.c_str());
   Set(handle, CURLOPT_PASSWORD, credentials.secret.c_str());
-  // TLS protects the bytes, and what is in them has checksums of its own.
+  // TLS protects the bytes, and their content has its own checksums.
   headers->push_back("x-amz-content-sha256: UNSIGNED-PAYLOAD");
   if (!credentials.token.empty()) {
     headers->push_back(
@@ -156,7 +156,7 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   Set(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
   Set(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
   Set(handle, CURLOPT_LOW_SPEED_TIME, kSilentSeconds);
-  // "100 Continue" is not waited for.
+  // Do not wait for "100 Continue".
   Set(handle, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);
   Set(handle, CURLOPT_BUFFERSIZE, 256L << 10);
   Set(handle, CURLOPT_UPLOAD_BUFFERSIZE, 256L << 10);
@@ -167,7 +167,7 @@ HttpResponse HttpClient::Send(const HttpRequest& request) {
   Set(handle, CURLOPT_HEADERDATA, &transfer);
   if (request.timeout.count() > 0) {
     Set(handle, CURLOPT_TIMEOUT_MS, static_cast<long>(request.timeout.count()));
-    // Otherwise a name server that is silent is waited for all the same.
+    // Otherwise curl waits for an unresponsive name server all the same.
     Set(handle, CURLOPT_QUICK_EXIT, 1L);
   }
   if (IsLoopbackUrl(request.url)) Set(handle, CURLOPT_NOPROXY, "*");

@@ -1,4 +1,4 @@
-// HttpClient: HTTP requests by libcurl, signed by it as AWS services want.
+// HttpClient: HTTP requests over libcurl, with AWS signatures.
 
 #ifndef SERVICES_HTTP_HTTP_CLIENT_H_
 #define SERVICES_HTTP_HTTP_CLIENT_H_
@@ -17,28 +17,28 @@
 
 namespace gshard {
 
-// What requests are signed with.
+// Credentials for signing requests.
 struct StoreCredentials {
   std::string key_id;
   std::string secret;
-  std::string token = {};  // of a session; may be empty
+  std::string token = {};  // session token; may be empty
   absl::Time expires = absl::InfiniteFuture();
 };
 
 struct HttpRequest {
   std::string method;  // GET, HEAD, PUT, POST or DELETE
-  // Encoded, and its query sorted: it is signed as it is.
+  // Percent-encoded, with a sorted query: it is signed as it is.
   std::string url;
   std::vector<std::string> headers = {};  // "name: value"
   absl::string_view body = {};
   // Null: the request is not signed.
   const StoreCredentials* credentials = nullptr;
   std::string region = {};
-  // Where the bytes of a good answer go: those from `offset` on are asked for,
-  // as many as there is room for. Without it they are in HttpResponse.body.
+  // Receives the bytes of a successful answer: a range request from `offset`
+  // on, for as many as fit. If empty, they are in HttpResponse.body.
   absl::Span<char> target = {};
   uint64_t offset = 0;
-  // For all of it, connection and answer included; 0: no limit.
+  // For the whole request, including connection and answer; 0: no limit.
   std::chrono::milliseconds timeout{0};
 };
 
@@ -47,11 +47,11 @@ struct HttpResponse {
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // at most kMaxHttpBody
   size_t received = 0;                         // bytes in `target`
-  // OK if all of the answer came; else Unavailable, saying what happened. The
-  // rest is then what came of it.
+  // OK if the answer is complete; else Unavailable, saying what happened, and
+  // the other fields hold the part that was received.
   absl::Status transfer;
 
-  // Empty if there is none.
+  // The header's value; empty if absent.
   std::string header(const std::string& name) const {
     const auto found = headers.find(name);
     return found == headers.end() ? "" : found->second;
@@ -60,7 +60,7 @@ struct HttpResponse {
 
 inline constexpr size_t kMaxHttpBody = 16 << 20;
 
-// Keeps connections for the next requests. Thread-safe.
+// Reuses connections. Thread-safe.
 class HttpClient {
  public:
   HttpClient();
@@ -68,9 +68,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // One attempt. A connection has 10 s to come about, and may be silent for
-  // 30 s. Certificates are verified. Redirections are not followed. An answer
-  // that is larger than expected is no transfer.
+  // One attempt. Connecting may take 10 s, silence 30 s. Certificates are
+  // verified. Redirects are not followed. An answer that is larger than
+  // expected is a failed transfer.
   HttpResponse Send(const HttpRequest& request);
 
  private:
@@ -82,18 +82,17 @@ class HttpClient {
 };
 
 // Whether it is http[s]://host[:port][/path] without user, query and fragment,
-// to which the path of a request can be added.
+// so that a request path can be appended.
 bool IsEndpointUrl(absl::string_view url);
 
-// Whether its host is this machine, whatever a name server says.
+// Whether its host is this machine, independently of DNS.
 bool IsLoopbackUrl(absl::string_view url);
 
-// Whether only its server can read what is sent there: by https, or because the
-// host is this machine.
+// Whether requests to it are confidential: https, or a loopback host.
 bool IsConfidentialUrl(absl::string_view url);
 
-// "a b/c" becomes "a%20b/c": all but letters, digits, "-_.~" and, of a path,
-// slashes.
+// "a b/c" becomes "a%20b/c": encodes all but letters, digits, "-_.~" and, in a
+// path, slashes.
 std::string EncodeUrl(absl::string_view text, bool is_path);
 
 }  // namespace gshard

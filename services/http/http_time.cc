@@ -8,7 +8,7 @@ namespace gshard {
 
 absl::Time ParseHttpTime(absl::string_view text) {
   absl::Time time;
-  // It also takes "infinite-future".
+  // absl also accepts "infinite-future".
   const bool parsed =
       absl::ParseTime("%a, %d %b %Y %H:%M:%S GMT", text, &time, nullptr);
   return parsed && time < absl::InfiniteFuture() ? time : absl::InfinitePast();

@@ -1,4 +1,4 @@
-// Times in headers of HTTP answers. Pure.
+// Times in HTTP response headers. Pure functions.
 
 #ifndef SERVICES_HTTP_HTTP_TIME_H_
 #define SERVICES_HTTP_HTTP_TIME_H_
@@ -10,12 +10,11 @@
 
 namespace gshard {
 
-// Of "Sun, 06 Nov 1994 08:49:37 GMT"; InfinitePast() if `text` is no such time.
+// Parses "Sun, 06 Nov 1994 08:49:37 GMT"; InfinitePast() if malformed.
 absl::Time ParseHttpTime(absl::string_view text);
 
-// How long the value of "Retry-After", which is seconds or a time, asks to wait
-// from `now` on: at least 0, and InfiniteDuration() at most. Nothing if it is
-// neither.
+// How long a "Retry-After" value, seconds or a time, asks to wait from `now`
+// on: 0 to InfiniteDuration(). Nothing if it is malformed.
 std::optional<absl::Duration> ParseRetryAfter(absl::string_view text,
                                               absl::Time now);
 

@@ -1,5 +1,5 @@
 // Expert slicing: one expert over several devices, for experts too large for
-// one. One more annotation than the model has anyway.
+// one. One additional annotation on the model.
 
 #ifndef SERVICES_MODEL_EXPERT_SLICES_H_
 #define SERVICES_MODEL_EXPERT_SLICES_H_
@@ -9,9 +9,9 @@
 
 namespace gshard {
 
-// Splits the hidden width H of the experts of a program of transformer.h along
-// a mesh axis: of wi [E, M, H], bi [E, H] and wo [E, H, M], and of their
-// gradients. Parameters that are split along it already stay as they are.
+// Splits the experts' hidden width H along a mesh axis in a program of
+// transformer.h: in wi [E, M, H], bi [E, H] and wo [E, H, M], and in their
+// gradients. Parameters that are already split along it stay unchanged.
 void SliceExperts(Program& program, absl::string_view axis);
 
 }  // namespace gshard

@@ -1,5 +1,5 @@
-// First values of parameters: a function of the job's seed and the logical
-// tensor's name, so that every process can make any of them, and any placement
+// Initial values of parameters: a function of the job's seed and the logical
+// tensor's name, so that any process can compute any of them, and any placement
 // of the experts starts from the same model.
 
 #ifndef SERVICES_MODEL_INITIALIZER_H_
@@ -23,16 +23,16 @@ enum class InitializerKind {
 
 struct Initializer {
   InitializerKind kind = InitializerKind::kZeros;
-  double stddev = 0.0;  // of kNormal: >= 0, finite
-  int64_t fan_in = 0;   // of kUniformFanIn: inputs to one output, >= 1
+  double stddev = 0.0;  // for kNormal: >= 0, finite
+  int64_t fan_in = 0;   // for kUniformFanIn: inputs per output, >= 1
 };
 
 // Fills the logical tensor `name`. Errors: InvalidArgument naming the field.
 absl::Status Initialize(const Initializer& initializer, uint64_t seed,
                         absl::string_view name, absl::Span<float> values);
 
-// The logical tensor of one expert of the parameter `name`: "name/7". It is
-// the name in checkpoints as well.
+// Name of the logical tensor of one expert of the parameter `name`: "name/7".
+// The same name is used in checkpoints.
 std::string ExpertTensorName(absl::string_view name, int64_t expert);
 
 }  // namespace gshard

@@ -49,7 +49,7 @@ ElementType WeightTypeFor(ComputeType type) {
 
 namespace {
 
-// Products with weights of int8 round the other factor themselves.
+// Products with int8 weights quantize the other operand themselves.
 ElementType FactorTypeFor(ComputeType type) {
   return type == ComputeType::kInt8 ? ElementType::kFloat32
                                     : WeightTypeFor(type);
@@ -81,7 +81,7 @@ ValueId Layers::Linear(absl::string_view equation, ValueId x, ValueId weight) {
   return b_.Einsum(equation, CastToComputeType(x), weight);
 }
 
-// The hidden width of a layer, rounded before it is kept for the gradient.
+// The hidden activation of a layer, rounded before it is kept for the gradient.
 ValueId Layers::Activate(ValueId h) { return b_.Relu(CastToComputeType(h)); }
 
 ValueId Layers::Norm(const std::string& name, ValueId x) {
@@ -196,8 +196,8 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   const ValueId sizes = dispatched.group_sizes;
   ValueId rows = Split(b_, dispatched.rows, 0, "expert");
   if (wire_type_ != ElementType::kFloat32) {
-    // Even to the type that they have: on their way back the gradients are
-    // rounded here.
+    // Even if they have that type: on the way back the gradients are rounded
+    // here.
     rows = b_.AddOne("cast", {rows},
                      {{"type", std::string(ElementTypeName(factor_type_))}});
   }
@@ -225,7 +225,7 @@ ValueId Layers::MoeFeedForward(const std::string& name, ValueId x,
   }
   ValueId weight = gate.weight;
   if (!training_) {
-    // Serving goes on without experts that are lost.
+    // Serving continues without lost experts.
     const RenormalizedValues renormalized =
         RenormalizeWeights(b_, y, dispatched.row_source, weight);
     weight = renormalized.weight;

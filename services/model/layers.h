@@ -18,19 +18,19 @@ namespace gshard {
 
 inline constexpr double kNormEpsilon = 1e-6;
 
-// What the MoE layers of a program report.
+// Values that an MoE layer reports.
 struct MoeReport {
   std::string layer;
   GateValues gate;
-  ValueId weight = kNoValue;  // f32[T, 2], with which outputs are combined
+  ValueId weight = kNoValue;  // f32[T, 2], the combine weights
   ValueId lost = kNoValue;    // i32[T]; only when serving
 };
 
 // Builds the sublayers of one program.
 class Layers {
  public:
-  // With `training`, dropout and the gate's training policy are in force, and
-  // `key`, i64[], feeds their random numbers. Both are not owned.
+  // With `training`, dropout and the gate's training policy are enabled, and
+  // `key`, i64[], seeds their random numbers. The references are not owned.
   Layers(Builder& builder, const ModelConfig& config, bool training,
          ValueId key);
 
@@ -39,7 +39,7 @@ class Layers {
     ValueId value = kNoValue;  // [B, L, N, D]
   };
 
-  // An operand of a matrix product, or its weight, cast to the config's
+  // Casts an operand of a matrix product, or its weight, to the config's
   // compute_type. The same value always gives the same cast. Product is the
   // linear layer of an einsum.
   ValueId CastToComputeType(ValueId x);
@@ -51,7 +51,7 @@ class Layers {
   ValueId Dropout(ValueId x, double rate);
   // Table rows times sqrt(M).
   ValueId Embed(ValueId table, ValueId ids);
-  // x plus position vectors for positions i32[L] or i32[B, L].
+  // x plus position encodings for positions i32[L] or i32[B, L].
   ValueId AddPositions(ValueId x, ValueId positions, absl::string_view side);
 
   ValueId Query(const std::string& name, ValueId x);  // [B, L, N, D]
@@ -60,11 +60,11 @@ class Layers {
   ValueId AddHeads(const std::string& name, ValueId residual, ValueId heads);
   ValueId Attend(ValueId query, const KeyValue& memory, ValueId lengths,
                  bool causal);
-  // One query a row, on pages of a cache [S, P, N, D]; see paged_attention.h.
+  // One query per row, on pages of a cache [S, P, N, D]; see paged_attention.h.
   ValueId AttendPages(ValueId query, const KeyValue& cache, ValueId pages,
                       ValueId lengths);
 
-  // Dense or MoE, as the config says. `valid` is i32 of x's leading dims.
+  // Dense or MoE, as configured. `valid` is i32 with x's leading dims.
   ValueId FeedForward(absl::string_view stack, int64_t layer, ValueId x,
                       ValueId valid);
 
@@ -74,9 +74,8 @@ class Layers {
   // "balance_loss/<layer>" and "gate_log_sum_square/<layer>", in serving
   // "lost/<layer>".
   void OutputMoeReports();
-  // Adds "expert/<layer>", "slot/<layer>" i32[T, 2] and "weight/<layer>"
-  // f32[T, 2], as Routing has them; in serving the weights are those that
-  // choices have without experts that are lost.
+  // Adds "expert/<layer>", "slot/<layer>" i32[T, 2] and "weight/<layer>" f32[T,
+  // 2], as in Routing; in serving the weights are those after losing experts.
   void OutputRouting();
 
  private:
@@ -90,16 +89,16 @@ class Layers {
   const ModelConfig& config_;
   const bool training_;
   const ValueId key_;
-  // Of a product's operands.
+  // Type of a product's operands.
   const ElementType factor_type_;
   const ElementType weight_type_;
   const ElementType wire_type_;
-  std::map<ValueId, ValueId> factors_;  // what was cast, to its cast
+  std::map<ValueId, ValueId> factors_;  // values to their casts
   int64_t next_salt_ = 0;
   std::vector<MoeReport> moe_reports_;
 };
 
-// Of the weights that products of this type take.
+// Type of the weights in products of this compute type.
 ElementType WeightTypeFor(ComputeType type);
 
 // The gate's options in training or serving.

@@ -90,7 +90,7 @@ std::vector<std::string> MoeLayerNames(const ModelConfig& config) {
 std::vector<ParameterSpec> ModelParameters(const ModelConfig& config) {
   SpecList list(config);
   const int64_t M = config.model_width;
-  // Tables hold rows of length about 1; lookups multiply by sqrt(M).
+  // Rows of tables have a norm of about 1; lookups multiply by sqrt(M).
   const Initializer embedding = Normal(1.0 / std::sqrt(static_cast<double>(M)));
   const bool learned = config.positions == Positions::kLearned;
   if (config.shared_vocabulary) {

@@ -1,4 +1,4 @@
-// The weights of a GShard Transformer by name: shapes and first values.
+// The weights of a GShard Transformer by name: shapes and initial values.
 //
 // Letters: M model width, N heads, D head width, H hidden width, E experts,
 // V vocabulary. Names, for layer i of a stack ("encoder" or "decoder"):
@@ -34,8 +34,8 @@ struct ParameterSpec {
   Dims dims;
   bool per_expert = false;  // dims[0] is E
   Initializer initializer;
-  // Leading dimensions that are the rows when an optimizer takes a logical
-  // tensor of more than two dimensions for a matrix: query [M, N, D] is
+  // Number of leading dimensions that form the rows when an optimizer treats a
+  // logical tensor of more than two dimensions as a matrix: query [M, N, D] is
   // [M, N*D], output [N, D, M] is [N*D, M].
   int row_dims = 1;
 };
@@ -43,8 +43,8 @@ struct ParameterSpec {
 // All parameters, in the order in which the model uses them.
 std::vector<ParameterSpec> ModelParameters(const ModelConfig& config);
 
-// The first value of all of a dense parameter, or of the experts
-// `experts` (global ids) of a per-expert one, [experts.size(), ...].
+// The initial value of a whole dense parameter, or of the experts `experts`
+// (global ids) of a per-expert one, [experts.size(), ...].
 absl::StatusOr<Tensor> InitialValue(const ParameterSpec& spec, uint64_t seed,
                                     absl::Span<const int32_t> experts);
 

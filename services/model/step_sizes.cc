@@ -9,9 +9,9 @@ namespace gshard {
 namespace {
 
 constexpr int64_t kChoices = 2;     // experts per token
-constexpr int64_t kPositions = 16;  // in a page of a cache, as routers have them
+constexpr int64_t kPositions = 16;  // per cache page, as in routers
 
-// The one symbol that the attribute `name` brings into the program, if any.
+// The symbol that the attribute `name` introduces into the program, if any.
 const std::string* FreshSymbol(const Node& node, absl::string_view name) {
   const auto found = node.attributes.find(name);
   if (found == node.attributes.end()) return nullptr;
@@ -30,7 +30,7 @@ absl::StatusOr<SymbolSizes> SizesOfStep(const Program& program,
   SymbolSizes sizes(mesh);
   sizes.Set("B", step.sentences);
   for (const char* length : {"Ls", "Lt"}) sizes.Set(length, step.positions);
-  // Of decoding: a row is a hypothesis, with pages of its own and of its source.
+  // Decoding: a row is a hypothesis, with pages of its own and its source's.
   const int64_t rows = SaturatingMultiply(step.sentences, step.hypotheses);
   const int64_t pages = (step.positions + kPositions - 1) / kPositions;
   sizes.Set("R", rows);

@@ -1,5 +1,5 @@
-// The sizes that the symbols of the model's programs have in a step, for
-// reports on partitioned programs.
+// Sizes of the symbols of the model's programs in a step, for reports on
+// partitioned programs.
 
 #ifndef SERVICES_MODEL_STEP_SIZES_H_
 #define SERVICES_MODEL_STEP_SIZES_H_
@@ -14,14 +14,14 @@
 namespace gshard {
 
 struct StepSizes {
-  int64_t sentences = 1;   // B, of all routers together
-  int64_t positions = 1;   // Ls and Lt, and those of a cache
+  int64_t sentences = 1;   // B, over all routers
+  int64_t positions = 1;   // Ls, Lt and positions in a cache
   int64_t hypotheses = 1;  // K
 };
 
 // Sizes of the symbols of a program of transformer.h before it is partitioned.
-// Rows of an MoE layer are two for each of its tokens: no token is padding and
-// none overflows. Groups are those of the gate.
+// An MoE layer has two rows per token: no token is padding and none overflows.
+// Groups are those of the gate.
 //
 // Errors: FailedPrecondition for a program with other symbols in a gate or a
 // dispatch.

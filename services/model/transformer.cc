@@ -25,8 +25,7 @@ ValueId IntInput(Builder& b, absl::string_view name, Shape shape) {
   return b.Input(name, {ElementType::kInt32, std::move(shape)});
 }
 
-// An input with a row per sentence, or per hypothesis of one: routers share
-// the sentences.
+// An input with a row per sentence or hypothesis: split over routers.
 ValueId BatchInput(Builder& b, absl::string_view name, ValueType type) {
   return Split(b, b.Input(name, std::move(type)), 0, "router");
 }
@@ -34,7 +33,7 @@ ValueId BatchInput(Builder& b, absl::string_view name, Shape shape) {
   return BatchInput(b, name, ValueType{ElementType::kInt32, std::move(shape)});
 }
 
-// Ids and what tells padding from tokens.
+// Token ids and their padding.
 struct Tokens {
   ValueId ids;        // i32[B, L]
   ValueId positions;  // i32[L]
@@ -96,8 +95,8 @@ ValueId Logits(Layers& layers, const ModelConfig& config, Builder& b,
   ValueId table;
   if (config.tie_output) {
     table = EmbeddingTable(b, config, /*source=*/false);
-    // The table stands for one of rows sqrt(M) times as long (see Embed), and
-    // the authors' code then multiplies the rows by M^-1/2.
+    // The table represents rows sqrt(M) times as long (see Embed), and the
+    // authors' code then multiplies by M^-1/2.
     if (!config.scale_tied_logits) rows = b.Scale(rows, root);
   } else {
     table = layers.Weight("output_projection",
@@ -157,7 +156,7 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
   RETURN_IF_ERROR(b.status());
   const ValueId log_sum = b.program().producer(cross_entropy).outputs[1];
 
-  // Auxiliary losses are means; times the tokens they weigh like the sum.
+  // Auxiliary losses are means; times the tokens they scale like the sum.
   ValueId auxiliary = b.Constant(0.0);
   for (const MoeReport& report : layers.moe_reports()) {
     auxiliary = b.Add(auxiliary, b.Scale(report.gate.balance_loss,

@@ -1,11 +1,11 @@
 // The GShard Transformer (arXiv 2006.16668, section 2) as single-device
 // programs.
 //
-// Encoder and decoder stacks of pre-norm layers; in every `moe_period`-th
-// layer the feed-forward sublayer is a Mixture of Experts. The programs say
-// what is computed, never where; the one thing they carry for distribution are
-// the annotations of the paper's Algorithm 2 on the experts' weights and on
-// the dispatched tokens (services/sharding reads them, nothing else does).
+// Encoder and decoder stacks of pre-norm layers; in every `moe_period`-th layer
+// the feed-forward sublayer is a Mixture of Experts. The programs say what is
+// computed, never where; their only trace of distribution are the annotations
+// of the paper's Algorithm 2 on the experts' weights and on the dispatched
+// tokens, which only services/sharding reads.
 //
 // Letters: B sentences, Ls and Lt source and target positions, R hypotheses,
 // S pages of a cache and P positions of a page, M model width, N heads, D head
@@ -24,16 +24,16 @@ namespace gshard {
 
 struct LossConfig {
   double label_smoothing = 0.1;
-  double z_loss = 0.0;  // of the vocabulary: coefficient of logsumexp^2
+  double z_loss = 0.0;  // vocabulary z-loss: coefficient of logsumexp^2
 };
 
 // One microbatch of training, forward and backward.
 //
 // Inputs: source i32[B, Ls], source_positions i32[Ls], source_lengths i32[B],
-// source_valid i32[B, Ls] (0 at padding); target i32[B, Lt],
-// target_positions i32[Lt], target_lengths i32[B], target_valid i32[B, Lt];
-// labels i32[B, Lt] (negative at padding); target_tokens f32[], the number of
-// labels that are not padding; key i64[], of all random numbers.
+// source_valid i32[B, Ls] (0 at padding); target i32[B, Lt], target_positions
+// i32[Lt], target_lengths i32[B], target_valid i32[B, Lt]; labels i32[B, Lt]
+// (negative at padding); target_tokens f32[], the number of labels that are not
+// padding; key i64[], the seed of all random numbers.
 //
 // Outputs: "loss", f32[]: sum over target tokens of the cross entropy;
 // for each MoE layer "kept/<layer>" i32[E], "overflow/<layer>" i32[2] and
@@ -51,11 +51,11 @@ absl::StatusOr<Program> BuildTrainProgram(const ModelConfig& config,
                                           const LossConfig& loss);
 
 // One microbatch of held-out text, forward only: without dropout, and with the
-// gate's settings for evaluation.
+// gate's evaluation settings.
 //
-// Inputs: those of BuildTrainProgram, but target_tokens. Outputs: "loss",
-// "kept/<layer>" and "overflow/<layer>" as there; the loss without label
-// smoothing and z-loss, so that it is that of the text under the model.
+// Inputs: those of BuildTrainProgram except target_tokens. Outputs: "loss",
+// "kept/<layer>" and "overflow/<layer>" as there; the loss excludes label
+// smoothing and z-loss, so it is the text's cross entropy under the model.
 absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
 
 // The encoder, for serving.
@@ -65,22 +65,21 @@ absl::StatusOr<Program> BuildEvaluateProgram(const ModelConfig& config);
 // [B, Ls, N, D]; "kept/<layer>" and "overflow/<layer>" as above.
 //
 // With `routing`, here and below, also "expert/<layer>", "slot/<layer>" and
-// "weight/<layer>", as Layers::OutputRouting says, for tokens in rows.
+// "weight/<layer>", as in Layers::OutputRouting, with a row per token.
 absl::StatusOr<Program> BuildEncodeProgram(const ModelConfig& config,
                                            bool routing = false);
 
-// One position of the decoder for R hypotheses of any sentences, each at a
-// position of its own, for serving. Keys and values of all of them lie in one
-// cache per layer, in pages (services/ops/cache.h): those of the hypotheses'
-// earlier positions, and those of the sources.
+// One decoder step for R hypotheses of any sentences, each at its own position,
+// for serving. Keys and values of all of them are in one paged cache per layer
+// (services/ops/cache.h): those of the hypotheses' earlier positions, and those
+// of the sources.
 //
-// Inputs: tokens i32[R, 1], the last token of each hypothesis; positions
-// i32[R, 1], its position; valid i32[R, 1], 0 for a row to be ignored; slots
-// i32[R], where its keys and values go; lengths i32[R], positions + 1, of which
-// the pages are pages i32[R, T]; source_lengths i32[R] and source_pages
-// i32[R, Ts]; "key/<i>" and "value/<i>" [S, P, N, D], the caches, updated in
-// place if moved in.
-// Outputs: "logits" [R, V]; "key/<i>" and "value/<i>"; "kept/<layer>" and
+// Inputs: tokens i32[R, 1], the last token of each hypothesis; positions i32[R,
+// 1], its position; valid i32[R, 1], 0 for rows to ignore; slots i32[R], where
+// its keys and values go; lengths i32[R], positions + 1, and their pages,
+// i32[R, T]; source_lengths i32[R] and source_pages i32[R, Ts]; "key/<i>" and
+// "value/<i>" [S, P, N, D], the caches, updated in place if moved in. Outputs:
+// "logits" [R, V]; "key/<i>" and "value/<i>"; "kept/<layer>" and
 // "overflow/<layer>".
 absl::StatusOr<Program> BuildDecodeProgram(const ModelConfig& config,
                                            bool routing = false);

@@ -30,7 +30,7 @@ bool IsRows(const Tensor& tensor) {
          IsMatrix(tensor, ElementType::kBFloat16);
 }
 
-// Row r as float32, in `buffer` where it has to be converted.
+// Row r as float32, in `buffer` if it has to be converted.
 const float* RowOf(const Tensor& rows, int64_t r, std::vector<float>& buffer) {
   const int64_t width = rows.dim(1);
   if (rows.type() == ElementType::kFloat32) return rows.f32() + r * width;

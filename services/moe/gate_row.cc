@@ -8,7 +8,7 @@
 #include "services/ops/simd.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(GSHARD_SANITIZED)
-// GCC 12 takes the undefined operands inside this header for mistakes.
+// GCC 12 warns about the undefined operands inside this header.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
@@ -19,13 +19,12 @@
 namespace gshard {
 namespace {
 
-// Vectors of the compiler's own: loops over local arrays are vectorised too,
-// but keep their sums in memory. Where the CPU has narrower registers, one
-// vector is several.
+// GCC vector types: loops over local arrays are vectorised too, but keep their
+// sums in memory. On CPUs with narrower registers a vector takes several.
 constexpr int kLanes = 16;
 using Lanes [[gnu::vector_size(64), gnu::aligned(4), gnu::may_alias]] = float;
 using Bits [[gnu::vector_size(64)]] = uint32_t;
-constexpr int kBlock = 2 * kLanes;  // of the top-2 scan: two chains of max
+constexpr int kBlock = 2 * kLanes;  // top-2 scan: two chains of max
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -36,8 +35,8 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
   return *reinterpret_cast<Lanes*>(to);
 }
 
-// out = e^x for x <= 0, as 2^n 2^f with |f| <= 1/2; the polynomial is that of
-// Cephes' exp2f. NaN stays NaN.
+// out = e^x for x <= 0, as 2^n 2^f with |f| <= 1/2; the polynomial is the one
+// of Cephes' exp2f. NaN stays NaN.
 [[gnu::always_inline]] inline void Exp(const Lanes& x, Lanes& out) {
   constexpr float kRound = 0x1.8p23f;  // adding it rounds to an integer
   Lanes y = x * 1.44269504088896341f;
@@ -103,7 +102,7 @@ GSHARD_SIMD Top2 FindTop2Anywhere(const float* logits, int64_t num_experts) {
   Top2 top;
   top.first = static_cast<int32_t>(std::max<int64_t>(
       FindValue(logits, lane_max, largest(), -1, num_experts), 0));
-  // The second is the largest once the first is taken out of its lane.
+  // The second best is the maximum once the first is removed from its lane.
   const int64_t lane = top.first % kBlock;
   lane_max[lane] = -kInfinity;
   for (int64_t i = lane; i < num_experts; i += kBlock) {
@@ -116,9 +115,9 @@ GSHARD_SIMD Top2 FindTop2Anywhere(const float* logits, int64_t num_experts) {
 }
 
 #ifdef GSHARD_AVX512
-// The same with compares that give bits, which the compiler's vectors have no
-// way to say: where the largest logit is cannot be guessed, so a branch per
-// lane costs more than the vectors that it saves.
+// The same with compares into bit masks, which GCC's vector types cannot
+// express: the position of the largest logit is unpredictable, so a branch per
+// lane costs more than the vectors save.
 #define GSHARD_TARGET [[gnu::target("avx512f")]]
 
 GSHARD_TARGET inline __m512 LoadUpTo(const float* from, int64_t count) {
@@ -180,7 +179,7 @@ GSHARD_TARGET Top2 FindTop2Avx512(const float* logits, int64_t num_experts) {
   const float largest = _mm512_reduce_max_ps(MaxOf(logits, num_experts));
   const int64_t first =
       std::max<int64_t>(FindValueAvx512(logits, largest, -1, num_experts), 0);
-  // The second: before the vector of the first, in it, and after it.
+  // The second best: before the first one's vector, in it, and after it.
   const int64_t begin = first / kLanes * kLanes;
   const int64_t end = std::min<int64_t>(begin + kLanes, num_experts);
   const __m512 beside = _mm512_mask_mov_ps(
@@ -215,7 +214,7 @@ GSHARD_SIMD float ExpRow(const float* logits, float max, int64_t num_experts,
   int64_t e = 0;
   // Four chains of sums hide the latency of an add.
   for (; e + 4 * kLanes <= num_experts; e += 4 * kLanes) {
-    // The next token's row comes from memory while this one is computed.
+    // Prefetch the next token's row while this one is computed.
     for (int i = 0; i < 4; ++i) {
       __builtin_prefetch(logits + num_experts + e + i * kLanes);
     }
@@ -261,8 +260,8 @@ GSHARD_SIMD void SoftmaxGradientRow(const float* logits, float log_sum,
                                     int64_t num_experts, float* d_logits) {
   Lanes s0 = {}, s1 = {};
   Lanes p0, p1;
-  // log_sum is rounded, so it may lie just below the largest logit: Exp takes
-  // that much above 0.
+  // log_sum is rounded, so it may be slightly below the largest logit: Exp
+  // tolerates an argument that far above 0.
   int64_t e = 0;
   for (; e + 2 * kLanes <= num_experts; e += 2 * kLanes) {
     Exp(Load(logits + e) - log_sum, p0);

@@ -9,17 +9,17 @@
 namespace gshard {
 
 struct Top2 {
-  int32_t first = 0;    // index of the largest logit, the lowest if several
+  int32_t first = 0;    // index of the largest logit, the lowest on ties
   int32_t second = -1;  // likewise without `first`; -1 if E is 1
 };
 
-// REQUIRES: E >= 1. With a NaN among the logits the answer is any two indices,
-// in range and distinct.
+// REQUIRES: E >= 1. If a logit is NaN, the result is any two distinct indices
+// in range.
 Top2 FindTop2(const float* logits, int64_t num_experts);
 
 // Sets probability[e] = exp(logits[e] - max), and returns the sum. For x =
 // logits[e] - max <= 0 the relative error is at most 2^-22 + |x| 2^-23; below
-// -87 exp is held at its smallest normal number, 1e-38.
+// -87 exp is clamped to the smallest normal number, 1e-38.
 float ExpRow(const float* logits, float max, int64_t num_experts,
              float* probability);
 

@@ -57,7 +57,7 @@ bool IsValid(const Tensor& valid, int64_t token) {
                                              : valid.i32()[token] != 0;
 }
 
-// The expert with the largest logit plus Gumbel noise, without `first`.
+// The expert with the largest logit plus Gumbel noise, except `first`.
 int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
                      int64_t num_experts, const GatingNoise& noise) {
   int32_t best = -1;
@@ -82,7 +82,7 @@ int32_t SampleSecond(const float* logits, int32_t first, int64_t token,
   return best;
 }
 
-// Gates the groups one after the other; what lives for one group only is here.
+// Gates one group after another; holds the state of one group.
 class Gate {
  public:
   // From logits, or, where these are null, from rows.
@@ -254,7 +254,7 @@ void Gate::ChooseExperts(int64_t token, int64_t s) {
     const float log_sum = max + std::log(sum);
     routing_.log_sum.f32()[token] = log_sum;
     z_loss_ += static_cast<double>(log_sum) * log_sum;
-    // Whoever compares probabilities needs an order: NaN goes last.
+    // Sorting by probability needs a strict order: NaN goes last.
     probability_[2 * s] = first_probability >= 0.0f ? first_probability : 0.0f;
     const float p2 = first_probability * ratio;
     probability_[2 * s + 1] = p2 >= 0.0f ? p2 : 0.0f;

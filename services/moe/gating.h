@@ -1,9 +1,9 @@
 // Top-2 gating: which experts a token goes to, in which slot, with what weight
 // (GATE of Algorithm 1, GShard, arXiv 2006.16668).
 //
-// Letters: T tokens of one call, G groups, S tokens per group, E experts,
-// C capacity. Tokens are cut into consecutive groups of S; groups know nothing
-// of one another. A last group that is shorter behaves as if padded to S.
+// Letters: T tokens of one call, G groups, S tokens per group, E experts, C
+// capacity. Tokens are divided into consecutive groups of S, which are
+// independent. A shorter last group behaves as if padded to S.
 //
 // Defaults are the rules of the paper's authors' code:
 //   - everything is float32; equal logits go to the lowest expert;
@@ -13,8 +13,8 @@
 //   - weights are normalised before the capacity check and not again after;
 //   - padding takes no slot and enters no loss.
 //
-// tests/reference/gating.h defines the same in plain loops; tests hold
-// the two equal. All functions are pure: same arguments, same bits.
+// tests/reference/gating.h is the same in plain loops, and tests compare the
+// two. All functions are pure: same arguments, same bits.
 
 #ifndef SERVICES_MOE_GATING_H_
 #define SERVICES_MOE_GATING_H_
@@ -29,48 +29,48 @@
 namespace gshard {
 
 enum class SecondExpert {
-  kRandom,    // the runner-up, kept with probability min(1, w2 / threshold)
-  kAll,       // the runner-up, always
+  kRandom,    // the second best, kept with probability min(1, w2 / threshold)
+  kAll,       // the second best, always
   kSampling,  // drawn from the softmax without the first (Gumbel-max), always
 };
 
 enum class Normalize {
   kBeforeCapacity,  // w1 + w2 = 1, then drop; a lone choice keeps w < 1
-  kAfterCapacity,   // the weights that are kept are scaled to sum to 1
+  kAfterCapacity,   // the kept weights are scaled to sum to 1
   kNever,           // the weights are the softmax's
 };
 
-// Who takes the slots of an expert first. Where probabilities decide, tokens
-// whose probabilities differ by rounding only may come in either order (the
-// same on the same CPU); equal ones come by token.
+// Priority for an expert's slots. Where probabilities decide, tokens whose
+// probabilities differ only by rounding may come in either order (the same on
+// the same CPU); equal ones come by token.
 enum class SlotOrder {
   kToken,          // first choices by token, then second choices by token
-  kBatchPriority,  // likewise, tokens by falling largest probability
+  kBatchPriority,  // likewise, tokens by descending top probability
   kPosition,       // by token, first and second choices alike
-  kProbability,    // the C choices of largest probability stay; slots by token
+  kProbability,    // the C most probable choices stay; slots by token
 };
 
 struct GatingOptions {
   SecondExpert second_expert = SecondExpert::kRandom;
   // kRandom keeps a second choice iff uniform < w2 / threshold. w2 is the
-  // normalised weight under kBeforeCapacity, else the softmax's probability.
-  // 0.5 is the paper's rule.
+  // normalised weight under kBeforeCapacity, else the softmax probability. 0.5
+  // is the paper's rule.
   float random_threshold = 0.5f;
   Normalize normalize = Normalize::kBeforeCapacity;
   SlotOrder order = SlotOrder::kToken;
-  // As Algorithm 1 is printed, a second choice that kRandom rejects uses up a
-  // slot all the same. Only with kToken and kBatchPriority.
+  // As in the printed Algorithm 1, a second choice rejected by kRandom uses up
+  // a slot all the same. Only with kToken and kBatchPriority.
   bool literal = false;
   // False: dropless, every choice gets a slot and C is S.
   bool drop = true;
   // C = max(min_capacity, ceil(2 S / E * capacity_factor)), or `capacity` if
-  // that is not 0.
+  // nonzero.
   double capacity_factor = 1.0;
   int64_t min_capacity = 1;
   int64_t capacity = 0;
   // S; 0 puts all tokens into one group.
   int64_t group_size = 0;
-  // The balance loss counts half of each choice, not the first choice.
+  // The balance loss counts half of each choice instead of the first choice.
   bool balance_both_choices = false;
   // False skips the losses and reports 0 for them. With kBeforeCapacity the
   // softmax is then never computed. Routing stays the same.
@@ -83,24 +83,24 @@ struct GatingNoise {
   uint64_t key = 0;
   absl::Span<const float> uniform = {};
   absl::Span<const float> gumbel = {};
-  // Number of the first token among those that draw from `key`: a device that
-  // gates a part of a batch draws what the whole would.
+  // Index of the first token in the batch: a device that gates a part of a
+  // batch draws the same numbers as for the whole.
   int64_t first_token = 0;
 };
 
 // Choice k of token t is element [t, k].
 struct Routing {
-  // i32[T, 2]: the experts chosen, also when not kept; -1 for padding, and for
+  // i32[T, 2]: the chosen experts, even if not kept; -1 for padding, and for
   // the second choice if E is 1.
   Tensor expert;
   // i32[T, 2]: slot in [0, min(C, S)), or -1: overflowed, rejected or padding.
   Tensor slot;
   // f32[T, 2]: combine weight; 0 where slot is -1.
   Tensor weight;
-  // f32[]: E * sum_e f_e m_e, mean over the groups that hold a valid token.
-  // f_e: share of the group's valid tokens whose first choice is e, before
-  // capacity; m_e: mean probability of e over them. 1 if perfectly balanced, E
-  // if collapsed; the paper prints this divided by E^2.
+  // f32[]: E * sum_e f_e m_e, mean over groups with a valid token. f_e: share
+  // of the group's valid tokens whose first choice is e, before capacity; m_e:
+  // mean probability of e over them. 1 if perfectly balanced, E if collapsed;
+  // the paper divides this by E^2.
   Tensor balance_loss;
   // f32[]: mean over valid tokens of logsumexp(logits)^2.
   Tensor z_loss;
@@ -108,11 +108,11 @@ struct Routing {
   Tensor choice_count;
   // i32[E]: choices that have a slot, over all groups.
   Tensor kept_count;
-  // i32[2]: choices k that found their expert full. Rejected ones, by
-  // kRandom, are not among them.
+  // i32[2]: choices k whose expert was full, without those that kRandom
+  // rejected.
   Tensor overflow_count;
-  // f32[T]: logsumexp(logits), for the gradient; 0 for padding. Absent when
-  // not computed.
+  // f32[T]: logsumexp(logits), for the gradient; 0 for padding. Absent if not
+  // computed.
   Tensor log_sum;
 };
 
@@ -125,8 +125,8 @@ int64_t Capacity(const GatingOptions& options, int64_t tokens,
 absl::Status ValidateGating(const GatingOptions& options);
 
 // `logits` f32[T, E]; `valid` u8[T] or i32[T], 0 for padding, or an absent
-// tensor if every token is valid. Padded rows may hold anything, NaN included.
-// A NaN in a valid row makes that token's weights and the losses undefined but
+// tensor if every token is valid. Padded rows may contain anything, even NaN. A
+// NaN in a valid row makes that token's weights and the losses undefined, but
 // no index invalid. Errors: InvalidArgument.
 absl::StatusOr<Routing> Top2Gating(const Tensor& logits, const Tensor& valid,
                                    const GatingOptions& options,
@@ -178,9 +178,8 @@ struct ValidTokens {
 
 // d loss / d logits, f32[T, E]. `d_weight` f32[T, 2] or absent (0). Choices,
 // slots and the counts in the balance loss are constants; kAfterCapacity is
-// differentiated through the scaling over the kept choices. Of `routing` it
-// reads expert, slot, choice_count and log_sum, so those may come from
-// elsewhere. Errors: InvalidArgument.
+// differentiated through the scaling over the kept choices. Of `routing` only
+// expert, slot, choice_count and log_sum are read. Errors: InvalidArgument.
 absl::StatusOr<Tensor> GatingGradient(const Tensor& logits,
                                       const Routing& routing,
                                       const GatingOptions& options,

@@ -34,7 +34,7 @@ void AddWeightGradient(const float* logits, const int32_t* expert,
     return;
   }
   const bool both = slot[0] >= 0 && slot[1] >= 0;
-  // Alone, a choice scaled over the kept ones weighs 1 whatever the logits.
+  // A single kept choice has weight 1 whatever the logits.
   if (normalize == Normalize::kAfterCapacity && !both) return;
   if (expert[1] < 0 || (slot[0] < 0 && slot[1] < 0)) return;
   const float ratio = std::exp(logits[expert[1]] - logits[expert[0]]);
@@ -46,8 +46,8 @@ void AddWeightGradient(const float* logits, const int32_t* expert,
   d_logits[expert[1]] -= d;
 }
 
-// sum_k d_weight[k] * p of the kept choices: how far the softmax's denominator
-// takes part in weights that are never normalised.
+// sum_k d_weight[k] * p of the kept choices: the part of the gradient through
+// the softmax's denominator when weights are never normalised.
 float KeptProbability(const float* logits, const int32_t* expert,
                       const int32_t* slot, const float* d_weight,
                       float log_sum) {

@@ -151,7 +151,7 @@ Types InferPlan(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{Int({rows[0]}), Int({experts})};
 }
 
-// x [T, M], row_source i32[R] -> [R, M], of 'type' if there is one.
+// x [T, M], row_source i32[R] -> [R, M], of the attribute 'type' if set.
 Types InferDispatch(absl::Span<const ValueType> operands,
                     const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
@@ -164,7 +164,8 @@ Types InferDispatch(absl::Span<const ValueType> operands,
       {type, {operands[1].shape[0], operands[0].shape[1]}}};
 }
 
-// d_rows [R, M], row_source i32[R] -> f32[T, M]; 'shape' is [T, M].
+// d_rows [R, M], row_source i32[R] -> f32[T, M]; the attribute 'shape' is [T,
+// M].
 Types InferDispatchGradient(absl::Span<const ValueType> operands,
                             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectAttribute<Shape>(attributes, "shape"));

@@ -1,5 +1,5 @@
 // The MoE operators of the program: top2_gating, plan_dispatch, dispatch,
-// combine, with their gradients; settle_choices stands in missing_experts.h.
+// combine and their gradients; settle_choices is in missing_experts.h.
 //
 // Letters: T tokens, E experts, R rows = choices that have a slot, M width.
 
@@ -15,9 +15,9 @@
 
 namespace gshard {
 
-// Adds this room's operators to the registry, and how they are partitioned
-// (sharding_rules.h). Call before building or parsing a program that has them;
-// calling again does nothing.
+// Registers this room's operators and their partitioning (sharding_rules.h).
+// Call before building or parsing a program that uses them; further calls have
+// no effect.
 void RegisterMoeOps();
 
 // The options of a top2_gating or its gradient, which may come from the wire.
@@ -43,7 +43,7 @@ struct GateValues {
                                       // padding
 };
 
-// logits [T, E], valid i32[T], key i64[]; `salt` tells layers apart. See
+// logits [T, E], valid i32[T], key i64[]; `salt` distinguishes layers. See
 // Top2Gating in gating.h.
 GateValues GateTokens(Builder& builder, ValueId logits, ValueId valid,
                       ValueId key, const GatingOptions& options, int64_t salt);

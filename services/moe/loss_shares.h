@@ -1,5 +1,5 @@
-// A device's shares in the gating losses, which are means over all devices'
-// tokens. Operators that sharding_rules.h writes into partitioned programs:
+// A device's shares of the gating losses, which are means over all devices'
+// tokens. Operators that sharding_rules.h inserts into partitioned programs:
 //
 //   loss_counts(expert i32[T, 2])  attribute group_size
 //       -> f32[2]: groups that hold a valid token, valid tokens
@@ -15,8 +15,8 @@
 
 namespace gshard {
 
-// Results of loss_shares: what the balance loss and the z-loss of a device's
-// tokens weigh in those of all.
+// Results of loss_shares: the weights of a device's balance loss and z-loss in
+// the totals.
 struct LossShares {
   ValueId groups = kNoValue;
   ValueId tokens = kNoValue;

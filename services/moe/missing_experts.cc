@@ -66,7 +66,7 @@ absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     for (int64_t r = range.begin; r < range.end; ++r) {
       const int32_t choice = row_source.i32()[r];
       const int32_t other = choice ^ 1;
-      // If the other is lost, too, or has no row, its weight is 0 and stays so.
+      // If the other is lost, too, or has no row, its weight is 0 and stays 0.
       if (w[other] > 0.0f) {
         w[other] = weight.f32()[choice & ~1] + weight.f32()[choice | 1];
       }
@@ -101,7 +101,7 @@ std::vector<OpDef> RenormalizeOps() {
   return {{.name = "settle_choices",
            .infer = InferSettle,
            .kernel = RenormalizeKernel(RenormalizeForMissingExperts),
-           // Whoever trains has all rows.
+           // In training no rows are lost.
            .gradient = [](Builder&, const Node&, absl::Span<const ValueId> dy)
                -> absl::StatusOr<std::vector<ValueId>> {
              return std::vector<ValueId>{kNoValue, kNoValue, dy[0]};

@@ -1,5 +1,5 @@
 // Renormalizes combine weights for choices whose rows were not computed because
-// no holder of the expert is left: such a choice counts as overflowed, and its
+// the expert has no holder left: such a choice counts as overflowed, and its
 // weight goes to the token's other choice, if that has a row. A token that lost
 // both is carried by the residual alone.
 //
@@ -21,21 +21,20 @@ namespace gshard {
 
 struct RenormalizedWeights {
   Tensor weight;  // f32[T, 2]; the argument itself if nothing is lost
-  Tensor lost;    // i32[T]: choices lost, 0 to 2
+  Tensor lost;    // i32[T]: number of lost choices, 0 to 2
 };
 
-// `row_source` i32[R] as PlanDispatch makes it, `weight` f32[T, 2] with 0 for
-// choices without a row. Errors: InvalidArgument for other shapes, ranges that
-// are not within [0, R), or a row source that is not a choice.
+// `row_source` i32[R] from PlanDispatch, `weight` f32[T, 2] with 0 for choices
+// without a row. Errors: InvalidArgument for other shapes, ranges outside [0,
+// R), or a row source that is not a choice.
 absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows);
 
 // The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R],
-// weight [T, 2] -> weight [T, 2], lost i32[T]. The lost rows are those of the
-// runner of the segment call (SegmentRunner::lost_rows), none without a runner.
-// In training, which does not continue without experts, it is the identity on
-// weights.
+// weight [T, 2] -> weight [T, 2], lost i32[T]. The lost rows come from the
+// segment runner (SegmentRunner::lost_rows), none without one. In training,
+// which does not continue without experts, it is the identity on weights.
 struct RenormalizedValues {
   ValueId weight = kNoValue;
   ValueId lost = kNoValue;
@@ -43,7 +42,7 @@ struct RenormalizedValues {
 RenormalizedValues RenormalizeWeights(Builder& builder, ValueId rows,
                                       ValueId row_source, ValueId weight);
 
-// Its kernel by RenormalizeForMissingExperts(), or by one that does the same.
+// Its kernel, given RenormalizeForMissingExperts() or an equivalent function.
 using RenormalizeFunction = absl::StatusOr<RenormalizedWeights> (*)(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows);

@@ -12,10 +12,10 @@
 namespace gshard {
 namespace {
 
-// The factor of tokens stands first in every rule here.
+// The token factor comes first in every rule here.
 constexpr int kToken = 0;
 
-// Groups are not cut; a group of all tokens cannot be split.
+// Groups are not split; a single group of all tokens cannot be partitioned.
 OpRule KeepGroups(OpRule rule, int64_t group_size) {
   rule.factors[kToken].whole = group_size == 0;
   rule.factors[kToken].multiple = group_size;
@@ -26,10 +26,10 @@ int64_t GroupSize(const Node& node) {
   return IntAttribute(node.attributes, "group_size");
 }
 
-// Choices of padding are none.
+// Padding has no choices.
 constexpr OperandRule kNoChoice = {.identity = -1.0, .mask_always = true};
 
-// Groups [G, E] are cut where tokens are. Losses are means: see LowerGating.
+// Groups [G, E] are split where tokens are. Losses are means: see LowerGating.
 OpRule GatingRule(const Program&, const Node& node) {
   std::string text = "tE,t,->tK,tK,tK,E,K";
   if (node.outputs.size() > 5) text += ",,,tE,t";
@@ -52,14 +52,14 @@ OpRule PlanRule(const Program&, const Node& node) {
   return rule;
 }
 
-// Operators on rows that operand `row_source` numbers; tokens are cut as they
+// Operators on rows numbered by operand `row_source`; tokens are split as they
 // were in the plan.
 RuleFunction OnRows(const char* letters, size_t row_source) {
   return [rule = MakeRule(letters), row_source](const Program& program,
                                                 const Node& node) {
     const Node& plan = program.producer(node.inputs[row_source]);
     if (plan.op->name != "plan_dispatch") return rule;
-    // The rows may stand before the tokens.
+    // The expert factor may come before the token factor.
     OpRule kept = rule;
     for (const std::vector<DimFactors>& dims : rule.operands) {
       for (const DimFactors& factors : dims) {
@@ -72,10 +72,10 @@ RuleFunction OnRows(const char* letters, size_t row_source) {
   };
 }
 
-// The shares of this device in the means that are the losses.
+// This device's shares of the mean losses.
 LossShares SharesOf(Lowering& l, ValueId expert, int64_t group_size,
                     const Axes& tokens) {
-  // The gradient finds what the forward pass has made.
+  // The gradient reuses the forward pass's node.
   const Program& local = l.b.program();
   for (const Node& node : local.nodes) {
     if (node.op->name == "loss_shares" &&
@@ -96,7 +96,7 @@ struct LocalNode {
   std::vector<ValueId> operands;
 };
 
-// Nothing if every device has all tokens. Operand `groups` is [G, E].
+// Empty if every device has all tokens. Operand `groups` is [G, E].
 absl::StatusOr<LocalNode> LocalOperands(Lowering& l, const Node& node,
                                         size_t groups) {
   LocalNode local{.rule = RuleOf(l.program, node), .axes = {}, .operands = {}};
@@ -104,7 +104,7 @@ absl::StatusOr<LocalNode> LocalOperands(Lowering& l, const Node& node,
   if (l.mesh.Parts(local.axes.of[kToken]) == 1) return local;
   l.SetRole(local.axes.role);
   for (size_t i = 0; i < node.inputs.size(); ++i) {
-    // Operand checks the number of tokens, which that of groups is not.
+    // Operand() checks the number of tokens, which does not fit groups.
     absl::StatusOr<ValueId> operand =
         i == groups ? l.Reshard(node.inputs[i],
                                 l.ShardingFor(local.rule.operands[i],
@@ -117,8 +117,8 @@ absl::StatusOr<LocalNode> LocalOperands(Lowering& l, const Node& node,
   return local;
 }
 
-// Second experts are drawn by the tokens' numbers in the whole batch. A loss
-// is the sum over devices of the device's mean times its share.
+// Second experts are drawn by the tokens' indices in the whole batch. A loss is
+// the sum over devices of the device's mean times its share.
 absl::StatusOr<std::vector<LocalValue>> LowerGating(Lowering& l,
                                                     const Node& node) {
   ASSIGN_OR_RETURN(LocalNode local,
@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<LocalValue>> LowerGatingGradient(Lowering& l,
                                                             const Node& node) {
   ASSIGN_OR_RETURN(LocalNode local, LocalOperands(l, node, /*groups=*/3));
   if (local.operands.empty()) return std::vector<LocalValue>();
-  // As the forward pass had it, for it to be found.
+  // As in the forward pass, so that it is found there.
   ASSIGN_OR_RETURN(
       const ValueId expert,
       l.Reshard(node.inputs[1],
@@ -186,7 +186,7 @@ void RegisterMoeSharding() {
   RegisterRule("dispatch", OnRows("tm,(Et)->(Et)m", 1));
   RegisterRule("dispatch_gradient", OnRows("(Et)m,(Et)->tm", 1));
   RegisterRule("combine", OnRows("(Et)m,(Et),tK->tm", 1));
-  // Devices that have a part of the rows only cannot tell what is lost.
+  // A device with only a part of the rows cannot tell which ones are lost.
   RegisterRule("settle_choices", OnRows("(Et)M,(Et),tK->tK,t", 1));
   RegisterRule("combine_gradient", OnRows("tm,(Et)m,(Et),tK->(Et)m,tK", 2));
   RegisterLowering("top2_gating", LowerGating);

@@ -5,17 +5,17 @@
 //                      sizes count the device's own
 //   dispatch, combine  by token, and along the width
 //
-// Between dispatch and the experts' products rows go from the devices of
+// Between dispatch and the experts' products rows move from the devices of
 // their tokens to those of their experts, and back before combine: the two
 // all-to-alls of Algorithm 2 (GShard, arXiv 2006.16668). Their gradients are
-// the same two again.
+// the same two.
 
 #ifndef SERVICES_MOE_SHARDING_RULES_H_
 #define SERVICES_MOE_SHARDING_RULES_H_
 
 namespace gshard {
 
-// Adds rules and lowerings; calling again does nothing.
+// Registers rules and lowerings; further calls have no effect.
 void RegisterMoeSharding();
 
 }  // namespace gshard

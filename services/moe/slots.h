@@ -1,5 +1,5 @@
-// Handing out the slots of one group's experts, in the order that the options
-// name. Gating decides what each token wants; this decides what it gets.
+// Assigns the slots of one group's experts, in the order given by the options.
+// Gating decides what each token wants; this decides what it gets.
 
 #ifndef SERVICES_MOE_SLOTS_H_
 #define SERVICES_MOE_SLOTS_H_
@@ -22,7 +22,7 @@ struct GroupChoices {
   const float* probability = nullptr;
 };
 
-// Keeps its memory from group to group. Not thread-safe.
+// Reuses its memory from group to group. Not thread-safe.
 class SlotAssigner {
  public:
   SlotAssigner(SlotOrder order, bool literal, int64_t capacity,

@@ -8,17 +8,17 @@
 namespace gshard {
 namespace {
 
-// One value's say in how a factor is split.
+// A split of a factor that a value suggests.
 struct Candidate {
   Axes axes;
   bool operand = false;
   double size = 0;
 };
 
-// The cost of what cannot be done: more than that of all else.
+// The cost of the impossible: more than any other.
 constexpr double kImpossible = 1e100;
 
-// Where a factor stands alone or in front, and so gives the dimension's axes.
+// The dimension's axes if the factor is alone or comes first.
 const Axes* AxesOf(int factor, const DimFactors& factors,
                    const DimSharding& sharding, bool ragged) {
   if (factors.front() == factor) return &sharding.axes;
@@ -28,16 +28,17 @@ const Axes* AxesOf(int factor, const DimFactors& factors,
   return nullptr;
 }
 
-// Chooses for one node.
+// Chooses axes for one node.
 class AxisChoice {
  public:
   AxisChoice(const Lowering& l, const Node& node, const OpRule& rule)
       : l_(l), node_(node), rule_(rule) {}
 
-  // Several ways to give out the axes; the cheapest wins, the first of equals.
+  // Tries several ways to assign the axes; the cheapest wins, the first on
+  // ties.
   Lowering::FactorAxes Run() {
     Forbid();
-    // Inside a manual region every device computes what the program says.
+    // In a manual region every device computes what the program says.
     for (const ValueId value : node_.outputs) {
       if (l_.shardings.IsManual(value)) forbidden_.assign(forbidden_.size(), 1);
     }
@@ -55,11 +56,11 @@ class AxisChoice {
   }
 
  private:
-  // Which factors get the axes that more than one could have.
+  // Which factors get axes that several could have.
   enum Way {
     kResultsFirst,   // those that results want split
     kOperandsFirst,  // those that operands have split, but not summed ones
-    kSumsFirst,      // those summed away that all operands have split alike
+    kSumsFirst,      // reduced ones that all operands split alike
     kNoSums          // as kResultsFirst, and nothing is summed
   };
 
@@ -83,8 +84,8 @@ class AxisChoice {
     if (way != kNoSums) choose(/*in_results=*/false, false);
   }
 
-  // Elements that a device receives before and after. Devices of an elastic
-  // role do not reach one another; sums are made where they are sent.
+  // Elements that a device receives before and after the node. Devices of an
+  // elastic role cannot communicate; sums are computed where they are sent.
   double Cost() const {
     const bool alone = l_.mesh.IsElastic(l_.mesh.AxesOfRole(axes_.role));
     double cost = 0;
@@ -130,8 +131,8 @@ class AxisChoice {
     }
   }
 
-  // Factors that must be whole: by the rule, or because ragged rows have a
-  // known number.
+  // Factors that must be whole: by the rule, or since ragged rows have a known
+  // number.
   void Forbid() {
     forbidden_.assign(rule_.factors.size(), false);
     for (size_t f = 0; f < rule_.factors.size(); ++f) {
@@ -209,12 +210,12 @@ class AxisChoice {
     }
   }
 
-  // Whether every dimension with the factor can be cut so.
+  // Whether every dimension with the factor can be split that way.
   bool Fits(int f) const {
     const Axes& axes = axes_.of[f];
     const int64_t parts = l_.mesh.Parts(axes);
     bool fits = KeepsMultiples(l_.program, node_, rule_, f, parts);
-    // Nobody adds up what an unknown number of devices hold.
+    // No one can sum over an unknown number of devices.
     for (const std::vector<DimFactors>& dims : rule_.results) {
       fits = fits && (HasFactor(dims, f) || !l_.mesh.IsElastic(axes));
     }
@@ -227,7 +228,7 @@ class AxisChoice {
       }
       if (rule_.ragged || parts == 1) return;
       if (factors[0] != f) {
-        // Cut along an inner factor, a product does not lie in blocks.
+        // Split along an inner factor, a product is not contiguous.
         fits = fits &&
                std::find(factors.begin(), factors.end(), f) == factors.end();
         return;
@@ -251,7 +252,7 @@ class AxisChoice {
     return fits;
   }
 
-  // Of a factor that is a dimension of its own somewhere.
+  // Size of a factor that is a dimension of its own somewhere.
   Dim SizeOf(int f) const {
     Dim size(1);
     ForEachDim(

@@ -37,7 +37,7 @@ bool Keep(Lowering& l, const std::string& symbol) {
   return true;
 }
 
-// Brings a vector as long as `dim` of some value so far into the sharding.
+// Reshards a vector of size `dim`, from some earlier value.
 absl::Status Bring(Lowering& l, const Dim& dim, const DimSharding& wanted) {
   for (size_t v = 0; v < l.program.values.size(); ++v) {
     if (!l.HasVersion(v) || l.shardings.IsManual(v)) continue;

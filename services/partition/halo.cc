@@ -31,7 +31,7 @@ int64_t Largest(const LinearForm& form, int64_t parts) {
   return std::max(form.At(0), form.At(parts - 1));
 }
 
-// The least and the largest remainder of any partition. Remainders repeat after
+// The smallest and largest remainder over partitions. Remainders repeat after
 // `period` partitions.
 struct Remainders {
   int64_t least;
@@ -47,7 +47,7 @@ Remainders AllRemainders(const RemainderForm& form, int64_t parts) {
   return all;
 }
 
-// The shard asked for, or the least.
+// The requested shard size, or the minimum.
 absl::StatusOr<int64_t> Shard(const char* name, int64_t asked, int64_t size,
                               int64_t parts) {
   if (asked == 0) return CeilDivide(size, parts);
@@ -84,7 +84,7 @@ absl::Status CheckRequest(const HaloRequest& request) {
   return absl::OkStatus();
 }
 
-// Sizes of step 2 and 3, and where the slice starts in what they give.
+// Sizes of steps 2 and 3, and the start of the slice in their result.
 void PlanExchange(const HaloRequest& request, HaloPlan& plan) {
   const int64_t own = plan.base_shard;
   plan.left_halo = Plus(Negated(plan.start), own, 0);
@@ -124,14 +124,14 @@ int64_t RemainderForm::At(int64_t partition) const {
   return value - FloorDivide(value, divisor) * divisor - least;
 }
 
-// Let d be the base dilation. Partition i's windows lie over the positions
-// [first, first + seen) of the dilated base, where first = stride *
-// result_shard * i - pad_low; element j is at position j * d. Hence start(i) =
-// ceil(first / d) and limit(i) = ceil((first + seen) / d).
+// Let d be the base dilation. Partition i's windows cover the positions [first,
+// first + seen) of the dilated base, where first = stride * result_shard * i -
+// pad_low; element j is at position j * d. Hence start(i) = ceil(first / d) and
+// limit(i) = ceil((first + seen) / d).
 //
-// Then start(i) * d - first zeros stand before the first element: with
-// remainder(i) = (first + d - 1) mod d, these are d - 1 - remainder(i). And
-// limit(i) - start(i) = floor((remainder(i) + seen) / d).
+// Then start(i) * d - first zeros precede the first element: with remainder(i)
+// = (first + d - 1) mod d, these are d - 1 - remainder(i). And limit(i) -
+// start(i) = floor((remainder(i) + seen) / d).
 absl::StatusOr<HaloPlan> PlanHalo(const HaloRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request));
   const Window& window = request.window;
@@ -167,8 +167,7 @@ absl::StatusOr<HaloPlan> PlanHalo(const HaloRequest& request) {
     plan.local.size = extent + plan.max_shift;
     plan.local.window_dilation = 1;
   }
-  // As much as the last of the local results sees; negative where the slice is
-  // longer.
+  // Up to the end of the last local window; negative where the slice is longer.
   plan.local.pad_low = d - 1 - remainders.least;
   plan.local.pad_high = window.stride * (plan.local_count - 1) +
                         Dilated(plan.local.size, plan.local.window_dilation) -

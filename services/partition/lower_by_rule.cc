@@ -40,7 +40,7 @@ absl::StatusOr<ValueId> Lowering::Operand(const Node& node, const OpRule& rule,
   const OperandRule operand = rule.operand_rule(i);
   Sharding sharding = ShardingFor(dims, rule, axes);
   if (operand.own_share) {
-    // Of rows that are cut by token; what else is split concerns the widths.
+    // For rows split by token; other splits concern the widths.
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       for (const std::vector<DimFactors>& other : rule.operands) {
         for (const DimFactors& factors : other) {
@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<LocalValue>> Lowering::LowerByRule(
     absl::string_view op, const Attributes& more) {
   SetRole(axes.role);
   std::vector<ValueId> operands(node.inputs.size());
-  // Group sizes come along with the rows that they count.
+  // Group sizes are resharded together with their rows.
   for (const bool own_share : {false, true}) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (rule.operand_rule(i).own_share != own_share) continue;
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<LocalValue>> Lowering::LowerByRule(
         *this, operands, Type(node.outputs[i]).shape, results[i].sharding));
   }
   Attributes attributes = node.attributes;
-  // Shapes among the attributes are those of the result.
+  // A shape attribute is the result's.
   if (auto found = attributes.find("shape"); found != attributes.end()) {
     found->second = shapes[0];
   }

@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// Lowerings are added but never removed, so one that has been found stays.
+// Lowerings are never removed, so pointers to them stay valid.
 struct Registry {
   Mutex mutex;
   std::map<std::string, LowerFunction, std::less<>> lowerings
@@ -46,7 +46,7 @@ Lowering::Lowering(const Program& program, const DeviceMesh& mesh,
       options(options),
       b(program.name),
       versions_(program.values.size()) {
-  // Which value counts the rows of which symbol.
+  // Maps symbols of rows to the values that count them.
   for (size_t n = 0; n < program.nodes.size(); ++n) {
     const Node& node = program.nodes[n];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -68,7 +68,7 @@ ValueId Lowering::GroupSizes(const Dim& rows) const {
 bool Lowering::HasShares(const Dim& rows, const Axes& axes) const {
   const ValueId sizes = GroupSizes(rows);
   if (sizes == kNoValue || mesh.Parts(axes) == 1) return true;
-  // The operator that makes the rows counts them too.
+  // The operator that creates the rows counts them, too.
   if (!HasVersion(sizes)) return true;
   const std::vector<LocalValue>& forms = versions_[sizes];
   return std::any_of(forms.begin(), forms.end(), [&](const LocalValue& form) {
@@ -133,8 +133,8 @@ absl::StatusOr<ValueId> Lowering::Convert(ValueId value, LocalValue from,
     }
     return ReshardLocal(from.value, shape, from.sharding, to);
   }
-  // Other dimensions first, where they are not in the way of the rows; then
-  // the rows; then the rest. A sum that crosses to another role is made there.
+  // Other dimensions first, if they do not interfere with the rows; then the
+  // rows; then the rest. A sum that crosses to another role is computed there.
   const bool crosses = from.role != role;
   const Sharding rows{.dims = {from.sharding.dims[0]}, .partial = {}};
   Sharding between = from.sharding;

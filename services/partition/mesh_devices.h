@@ -9,8 +9,8 @@
 
 namespace gshard {
 
-// The rank in the world is the number of the device in its role. Neither is
-// owned; both must outlive this. Not thread-safe: one thread per device.
+// The rank in the world is the device's number in its role. Neither is owned;
+// both must outlive this. Not thread-safe: one thread per device.
 class MeshDevices : public DeviceGroups {
  public:
   MeshDevices(const DeviceMesh& mesh, World& world)

@@ -30,7 +30,7 @@ class Partitioner {
     }
     for (const auto& [name, value] : program_.outputs) {
       Placed placed = PlacedAs(value);
-      // A sum is an output only when it has been made.
+      // An output must not be a partial sum.
       placed.sharding.partial.clear();
       ASSIGN_OR_RETURN(const ValueId local,
                        l_.Reshard(value, placed.sharding, placed.role));
@@ -64,7 +64,7 @@ class Partitioner {
       ASSIGN_OR_RETURN(results,
                        l_.LowerByRule(node, rule, l_.ChooseAxes(node, rule)));
     }
-    // All of them first: rows go nowhere without their group sizes.
+    // Register all first: rows cannot move without their group sizes.
     for (size_t i = 0; i < results.size(); ++i) {
       l_.AddVersion(node.outputs[i], results[i]);
     }
@@ -74,8 +74,8 @@ class Partitioner {
     return l_.b.status();
   }
 
-  // The value in the sharding that propagation wants, from then on its main
-  // form. Group sizes stay the shares that they are.
+  // Makes the sharding that propagation wants the canonical version. Group
+  // sizes remain the device's own shares.
   absl::Status Keep(ValueId value, LocalValue natural) {
     const Sharding& wanted = shardings_.of[value];
     const bool is_sizes =
@@ -89,8 +89,8 @@ class Partitioner {
     if (!shape.empty() && !l_.HasShares(shape[0], wanted.dims[0].token_axes)) {
       return absl::OkStatus();
     }
-    // What a role has computed stays there until somebody needs it elsewhere,
-    // and so does a sum: it may be made where it goes.
+    // A value stays on the role that computed it until it is needed elsewhere;
+    // so does a partial sum, which may be completed at its destination.
     if (natural.role != 0 &&
         (wanted.IsReplicated() || !natural.sharding.partial.empty())) {
       return absl::OkStatus();
@@ -105,8 +105,7 @@ class Partitioner {
     const ValueId value = node.outputs[0];
     Sharding wanted = shardings_.of[value];
     Axes used = wanted.UsedAxes();
-    // What comes from outside comes to the first role, unless it is said
-    // otherwise.
+    // Inputs arrive at the first role unless annotated otherwise.
     if (node.op->name == "input" && !used.empty() &&
         mesh_.RoleOf(used[0]) != 0 &&
         shardings_.origins[value].kind != Origin::kAnnotation) {
@@ -131,13 +130,13 @@ class Partitioner {
     return l_.b.status();
   }
 
-  // Tiles from the devices of an assignment to those of the mesh, or back.
+  // Permutes tiles from an assignment's device order to the mesh's, or back.
   ValueId Reorder(ValueId x, const Placed& placed, bool inverse) {
     if (placed.device_order.empty()) return x;
     const Shape& shape = placed.type.shape;
     if (!shape.empty() && l_.GroupSizes(shape[0]) != kNoValue &&
         !placed.sharding.dims[0].empty()) {
-      // Parts of other sizes cannot change places.
+      // Parts of different sizes cannot be swapped.
       l_.b.Fail(absl::UnimplementedError(
           absl::StrCat("ragged rows ", placed.type.ToString(),
                        " cannot be assigned to devices in another order")));
@@ -155,7 +154,7 @@ class Partitioner {
     return l_.AddOne("permute", {x}, std::move(attributes));
   }
 
-  // Keeps what the outputs need, and what makes sizes known.
+  // Keeps what the outputs need, and what binds sizes.
   void Prune(Program whole) {
     const size_t outputs = whole.outputs.size();
     for (const ValueId value : l_.kept) whole.outputs.emplace_back("", value);

@@ -1,15 +1,15 @@
-// The SPMD partitioner: from an annotated program for one device to the one
-// program that all devices run (GShard, arXiv 2006.16668, section 3.3).
+// The SPMD partitioner: turns an annotated program for one device into a single
+// program for all devices (GShard, arXiv 2006.16668, section 3.3).
 //
 // Shardings are completed (propagation.h); every node becomes a few nodes on
 // local tensors (lowering.h) with collectives between them (collective_ops.h).
-// Nodes do not depend on the number of devices, nor does any branch on the
-// device: its index enters as a number. A mesh with several roles gives one
+// Nodes do not depend on the number of devices, and none branches on the
+// device, whose index is a runtime value. A mesh with several roles gives one
 // program with the nodes of all of them, and crossings between; role_split.h
-// parts it.
+// splits it.
 //
-// On values the program is what the whole one is, up to the order of sums
-// that are split.
+// The program computes the same values as the original, up to the order of
+// split sums.
 
 #ifndef SERVICES_PARTITION_PARTITIONER_H_
 #define SERVICES_PARTITION_PARTITIONER_H_
@@ -28,26 +28,26 @@
 namespace gshard {
 
 struct PartitionOptions {
-  // An operand of einsum that all devices would gather is passed around in
-  // parts instead, one product per part, if it is at least this large.
+  // An einsum operand that all devices would gather is passed around in parts
+  // instead, with one product per part, if it is at least this large.
   int64_t windowed_einsum_bytes = int64_t{256} << 20;
 };
 
-// How an input, a parameter or an output of the whole program lies on the
+// How an input, parameter or output of the whole program is laid out on the
 // devices.
 struct Placed {
-  ValueType type;  // whole
+  ValueType type;  // of the whole tensor
   Sharding sharding;
   int role = 0;
-  // See Annotation; devices swap their tiles before use.
+  // See Annotation; devices exchange their tiles before use.
   std::vector<int64_t> device_order;
 };
 
 struct Partitioned {
   Program program;
   std::vector<int> roles;  // by value of the program: index into mesh.roles()
-  // By value of the program: which value of the whole one it is a form of, and
-  // how that form lies. kNoValue for steps between two forms.
+  // By value of the program: the value of the whole program that it is a form
+  // of, and that form's sharding. kNoValue for intermediate steps.
   std::vector<ValueId> wholes;
   std::vector<Sharding> shardings;
   std::map<std::string, Placed> inputs;
@@ -55,9 +55,9 @@ struct Partitioned {
   std::vector<std::pair<std::string, Placed>> outputs;  // as the program's
 };
 
-// Errors: those of GetAnnotation; Unimplemented, naming the operator, for what
-// cannot be partitioned across roles, and for ragged rows that Shard puts on
-// devices in another order.
+// Errors: those of GetAnnotation; Unimplemented, naming the operator, for
+// operators that cannot be partitioned across roles, and for ragged rows whose
+// Shard annotation reorders devices.
 absl::StatusOr<Partitioned> Partition(const Program& program,
                                       const DeviceMesh& mesh,
                                       const PartitionOptions& options = {});

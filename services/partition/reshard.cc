@@ -78,8 +78,8 @@ class Resharder {
     return LocalDim(shape_[d], {.axes = axes, .token_axes = {}}, l_.mesh);
   }
 
-  // Pads dimension d, which has its size along `have`, so that `more` cuts it
-  // into parts of its size along both.
+  // Pads dimension d, split along `have`, so that splitting along `more` gives
+  // its size along both.
   void PadToCut(int d, const Axes& have, const Axes& more) {
     if (IsEven(d, Joined(have, more))) return;
     x_ = l_.PadEnd(x_, d,
@@ -173,8 +173,8 @@ class Resharder {
     return false;
   }
 
-  // The same tiles on other devices. Every device finds the one that has its
-  // tile among those that differ along the axes of both.
+  // Moves tiles to other devices. Every device finds the one that has its tile
+  // among those that differ along the axes of both.
   bool Swap() {
     Axes along;
     for (size_t d = 0; d < shape_.size(); ++d) {
@@ -211,7 +211,7 @@ class Resharder {
       source.push_back(index);
     }
     from_.dims = to_.dims;
-    // Symbols carry the names of their axes.
+    // Symbols contain the names of their axes.
     Attributes attributes = l_.Along(along, {{"shape", LocalNow()}});
     attributes["source"] = std::move(source);
     x_ = l_.AddOne("permute", {x_}, std::move(attributes));
@@ -228,8 +228,7 @@ class Resharder {
     return at;
   }
 
-  // Joins a dimension along axes that it should not be split along, or that
-  // stand in the way.
+  // Joins a dimension along axes that are not wanted or are in the way.
   void Join() {
     for (size_t d = 0; d < shape_.size(); ++d) {
       const Axes have = from_.dims[d].axes;

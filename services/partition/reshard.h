@@ -1,15 +1,15 @@
-// Resharding: the nodes that bring a local tensor from one sharding to another.
+// Resharding: the nodes that convert a local tensor to another sharding.
 //
-// The cheapest way that is known, in this order (GShard, arXiv 2006.16668,
-// section 3.3; XLA's spmd_partitioner):
+// Uses the cheapest known way, in this order (GShard, arXiv 2006.16668, section
+// 3.3; XLA's spmd_partitioner):
 //   partial sums    reduce_scatter into a dimension that the target splits
 //                   along the same axes, else all_reduce
 //   part            of a dimension that is copied: no communication
 //   all_to_all      moves axes from one dimension to another
 //   permute         the same tiles on other devices
 //   all_gather      axes that the target does not have
-// Uneven dimensions are padded before they are cut and cut to size after they
-// are joined.
+// Uneven dimensions are padded before they are split and trimmed after they are
+// joined.
 
 #ifndef SERVICES_PARTITION_RESHARD_H_
 #define SERVICES_PARTITION_RESHARD_H_
@@ -19,29 +19,29 @@
 
 namespace gshard {
 
-// Elements of a device's part, where a symbol counts as a thousand times its
-// number of parts: for comparing.
+// Number of elements of a device's part, for comparisons; a symbol counts as a
+// thousand times its number of parts.
 double RoughSize(const Shape& shape, const Sharding& sharding,
                  const DeviceMesh& mesh);
 
-// Elements that a device receives when a tensor goes from one sharding to
-// another, roughly: a part costs nothing, an all_to_all the part that a device
-// has, an all_gather what it makes, an all_reduce twice the tensor.
+// Approximate elements that a device receives when a tensor is resharded: a
+// part costs nothing, an all_to_all the device's part, an all_gather its
+// result, an all_reduce twice the tensor.
 double ReshardCost(const Shape& shape, const Sharding& from, const Sharding& to,
                    const DeviceMesh& mesh);
 
-// Of a tensor without ragged rows, on one role. `shape` is the whole shape;
-// `x` has LocalShape(shape, from), the result LocalShape(shape, to).
+// Reshards a tensor without ragged rows, on one role. `shape` is the whole
+// shape; `x` has LocalShape(shape, from), the result LocalShape(shape, to).
 //
 // Errors: Unimplemented if `to` is partial along an axis that `from` is not.
 absl::StatusOr<ValueId> ReshardDense(Lowering& l, ValueId x, const Shape& shape,
                                      Sharding from, Sharding to);
 
-// Ragged rows: the first dimension of `from` and `to` may differ by expert and
-// by token, and in role. `value` is the program's, for its group sizes; other
-// dimensions of `to` are those of `from`.
+// Reshards ragged rows: the first dimension of `from` and `to` may differ by
+// expert and by token, and in role. `value` is the program's, for its group
+// sizes; other dimensions of `to` equal those of `from`.
 //
-// Errors: Unimplemented for ways that are not known, naming the value.
+// Errors: Unimplemented for unsupported moves, naming the value.
 absl::StatusOr<ValueId> ReshardRows(Lowering& l, ValueId value,
                                     const LocalValue& from, const Sharding& to,
                                     int role);

@@ -61,7 +61,7 @@ class RowResharder {
         now_.ToString(l_.mesh), " to ", to_.ToString(l_.mesh), ": ", why));
   }
 
-  // Group sizes that belong to rows as they lie now, or lay.
+  // Group sizes for the current or an earlier sharding of the rows.
   absl::StatusOr<ValueId> Sizes(const DimSharding& rows, int role) {
     Sharding sharding = Sharding::Replicated(1);
     sharding.dims[0].axes = rows.axes;
@@ -69,7 +69,7 @@ class RowResharder {
     return l_.Reshard(sizes_, sharding, role);
   }
 
-  // Notes the sizes that came with rows.
+  // Records the sizes that came with rows.
   void Note(ValueId sizes, const DimSharding& rows, int role) {
     Sharding sharding = Sharding::Replicated(1);
     sharding.dims[0].axes = rows.axes;
@@ -82,12 +82,13 @@ class RowResharder {
         axes, {{"rows", Shape{LocalDim(shape_[0], now_.dims[0], l_.mesh)}}});
   }
 
-  // Choices of tokens, which a device counts from its own first one.
+  // Whether the rows are choice indices, which a device counts from its own
+  // first.
   bool AreSources() const {
     return l_.program.producer(value_).op->name == "plan_dispatch";
   }
 
-  // Adds `factor` times the number of the device's first choice to sources.
+  // Adds `factor` times the index of the device's first choice to the sources.
   absl::Status Renumber(const Axes& tokens, int64_t factor) {
     if (!AreSources() || IsOne(tokens)) return absl::OkStatus();
     const ValueId choices = l_.program.producer(value_).inputs[0];
@@ -167,7 +168,7 @@ class RowResharder {
     if (now_.dims[0].token_axes == axes) return absl::OkStatus();
     now_.dims[0].token_axes = axes;
     if (!IsOne(axes)) {
-      // i32[1, E] of every device, one below the other.
+      // Stacks i32[1, E] of every device.
       ASSIGN_OR_RETURN(const ValueId sizes, Sizes(now_.dims[0], role_));
       const Dim experts = l_.b.type(sizes).shape[0];
       const ValueId one =

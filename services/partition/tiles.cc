@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// Where a tile lies: [begin, begin + size) of each dimension, of which
+// The position of a tile: [begin, begin + size) of each dimension, of which
 // [begin, begin + valid) is in the whole.
 struct Box {
   Dims begin;
@@ -96,8 +96,8 @@ void FillPadding(Tensor& tensor) {
   }
 }
 
-// Visits the runs of the last dimension that tile and whole share, as offsets
-// in bytes.
+// Visits the contiguous ranges of the last dimension that tile and whole share,
+// as byte offsets.
 template <typename Function>
 void ForEachRun(const Box& box, const Dims& dims, size_t element,
                 Function visit) {

@@ -1,8 +1,7 @@
-// Tiles: what each device has of a whole tensor, and back.
+// Tiles: splits a whole tensor into the devices' parts, and joins them.
 //
-// Padding behind the end of an uneven dimension is NaN, or the least integer:
-// it is arbitrary data, and a program that reads it should not get away with
-// it.
+// Padding after the end of an uneven dimension is NaN, or the lowest integer:
+// it is arbitrary data, and programs that read it should fail.
 
 #ifndef SERVICES_PARTITION_TILES_H_
 #define SERVICES_PARTITION_TILES_H_
@@ -17,15 +16,15 @@ namespace gshard {
 // Device `device`'s part of `whole`. Rows of a ragged batch need
 // `group_sizes`, i32[E]; others leave it absent.
 //
-// Errors: InvalidArgument if the tensor is not of the placed type, a size that
-// is a symbol does not divide evenly, or rows lack their group sizes;
-// Unimplemented for rows by token and for partial values.
+// Errors: InvalidArgument if the tensor is not of the placed type, a symbolic
+// size does not divide evenly, or rows lack their group sizes; Unimplemented
+// for rows by token and for partial values.
 absl::StatusOr<Tensor> TileOf(const Tensor& whole, const Placed& placed,
                               const DeviceMesh& mesh, int64_t device,
                               const Tensor& group_sizes = Tensor());
 
-// The whole of `dims`, which the tiles of all devices of the placed role make
-// up. Devices with copies of a tile must agree bit for bit.
+// The whole tensor of `dims`, joined from the tiles of all devices of the
+// placed role. Devices with copies of a tile must agree bit for bit.
 //
 // Errors: InvalidArgument for tiles of other types or sizes; Internal if
 // copies differ, naming the devices; Unimplemented as TileOf.

@@ -1,5 +1,5 @@
-// call_segment: the operator that stands in a router's program for what expert
-// workers compute (role_split.h).
+// call_segment: the operator that replaces a segment in a router's program
+// (role_split.h).
 
 #ifndef SERVICES_SEGMENTS_CALL_SEGMENT_H_
 #define SERVICES_SEGMENTS_CALL_SEGMENT_H_
@@ -16,30 +16,30 @@ namespace gshard {
 enum class Division : int64_t {
   kGroupSizes = 0,  // i32[E]: each worker gets its experts' entries
   kRows = 1,        // [R, ...]: the rows of its experts
-  kWhole = 2,       // the same for all
+  kWhole = 2,       // the same for all workers
 };
 
 // The node call_segment. Operand 0 is the layer's group_sizes; results are
 // rows. Attributes: "segment" (name), "division" and "sent" (per operand),
 // "operands" (names of the segment's inputs, joined by ';'), "replies" (their
 // number), "summed" (per reply) and "shape0", "shape1", ... (of the replies),
-// with "type0", ... where one is not f32.
+// with "type0", ... where not f32.
 struct SegmentCall {
   std::string segment;
   std::vector<Division> division;  // per operand
-  std::vector<bool> sent;          // per operand; others are used here only
+  std::vector<bool> sent;          // per operand; others stay on the router
   std::vector<std::string> names;  // per operand: the segment's input
   int64_t num_replies = 0;
   std::vector<ValueType> reply_types;
-  // Per reply: it is the sum of what the slices of an expert send; others are
-  // the same from each.
+  // Per reply: whether replies of an expert's slices are added; otherwise all
+  // slices send the same.
   std::vector<bool> summed;
 };
 
 // Reads a call_segment node.
 SegmentCall GetSegmentCall(const Node& node);
 
-// Adds call_segment to the operators. SplitRoles does so itself.
+// Registers call_segment. SplitRoles does so itself.
 void RegisterShardingOps();
 
 }  // namespace gshard

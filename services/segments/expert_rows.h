@@ -1,7 +1,7 @@
-// The rows of a ragged batch, by expert: where they lie, and how parts of them
-// are taken out and put back.
+// The rows of a ragged batch by expert: their ranges, and copying parts of them
+// out and back.
 //
-// Rows come sorted by expert, so those of neighbouring experts are one range.
+// Rows are sorted by expert, so those of adjacent experts form one range.
 //
 // Letters: E experts, R rows.
 
@@ -39,8 +39,8 @@ class ExpertRows {
     return {end_of_[expert] - sizes()[expert], end_of_[expert]};
   }
 
-  // The rows of several, in their order; neighbours are one range, and experts
-  // without rows none. REQUIRES: all are in [0, E).
+  // The rows of several experts, in their order; adjacent ranges are merged and
+  // empty ones omitted. REQUIRES: all are in [0, E).
   std::vector<RowRange> RangesOf(absl::Span<const int32_t> experts) const;
 
  private:
@@ -50,13 +50,13 @@ class ExpertRows {
 
 int64_t CountRows(absl::Span<const RowRange> ranges);
 
-// Copies the ranges of `whole` into one tensor; a view where one range is all.
-// Errors: InvalidArgument if `whole` does not have `total` rows.
+// Copies the ranges of `whole` into one tensor, or returns a view of a single
+// range. Errors: InvalidArgument if `whole` does not have `total` rows.
 absl::StatusOr<Tensor> TakeRows(const Tensor& whole, int64_t total,
                                 absl::Span<const RowRange> ranges);
 
-// The inverse. REQUIRES: `part` has as many rows as the ranges, of the same
-// type and size as those of `whole`.
+// The inverse. REQUIRES: `part` has as many rows as the ranges, of the type and
+// row size of `whole`.
 void PutRows(const Tensor& part, absl::Span<const RowRange> ranges,
              Tensor& whole);
 

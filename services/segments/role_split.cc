@@ -22,15 +22,15 @@ constexpr int kWorker = 1;  // index of the role
 
 std::string ValueName(ValueId value) { return absl::StrCat("v", value); }
 
-// What goes back to the router.
+// A value that is sent back to the router.
 struct Reply {
   ValueId value = kNoValue;
-  ValueId arrival = kNoValue;  // as what it arrives; `value` for an output
-  Shape shape;                 // there
-  bool summed = false;         // over the slices
+  ValueId arrival = kNoValue;  // its form on arrival; `value` for an output
+  Shape shape;                 // on arrival
+  bool summed = false;         // summed over the slices
 };
 
-// One segment in the making.
+// A segment under construction.
 struct Draft {
   std::string name;
   std::optional<Builder> builder;
@@ -41,7 +41,7 @@ struct Draft {
   ValueId group_sizes = kNoValue;  // the router's
 };
 
-// Parts a program of both roles.
+// Splits the joint program of both roles.
 class RoleSplitter {
  public:
   explicit RoleSplitter(const Partitioned& partitioned)
@@ -68,7 +68,7 @@ class RoleSplitter {
   bool IsParameter(ValueId value) const {
     return ProducerOf(value) == "parameter";
   }
-  // Computed by a segment, as opposed to brought there or lying there.
+  // Whether a segment computes the value, rather than receiving or holding it.
   bool IsComputedThere(ValueId value) const {
     return IsWorkers(value) && !IsParameter(value) &&
            !IsCrossing(ProducerOf(value));
@@ -77,8 +77,8 @@ class RoleSplitter {
     return absl::StrCat("operator '", node.op->name, "'");
   }
 
-  // How many crossings lie before each value, and so in which segment a node
-  // runs.
+  // Counts the crossings before each value, which gives the segment of each
+  // node.
   absl::Status AssignLevels() {
     for (size_t n = 0; n < program_.nodes.size(); ++n) {
       const Node& node = program_.nodes[n];
@@ -95,7 +95,7 @@ class RoleSplitter {
               NameOf(node),
               " on nothing but parameters that are split over experts"));
         }
-        // Segments run without any way to one another.
+        // Segments cannot communicate.
         if (IsCollective(node.op->name)) {
           return absl::UnimplementedError(
               absl::StrCat(NameOf(node), " between expert workers"));
@@ -160,7 +160,7 @@ class RoleSplitter {
     return absl::OkStatus();
   }
 
-  // All rows of a segment belong to one dispatch.
+  // Checks that all rows of a segment belong to one dispatch.
   absl::Status NoteGroupSizes(Draft& draft, ValueId sizes) {
     if (draft.group_sizes == kNoValue) draft.group_sizes = sizes;
     if (draft.group_sizes == sizes) return absl::OkStatus();
@@ -169,7 +169,7 @@ class RoleSplitter {
                      ": two dispatches that do not depend on each other"));
   }
 
-  // The same rows go back once, whoever needs them there.
+  // The same rows are sent back once, for all uses.
   void AddReply(Reply reply) {
     std::vector<Reply>& replies = drafts_[level_[reply.value]].replies;
     for (const Reply& other : replies) {
@@ -180,7 +180,7 @@ class RoleSplitter {
     replies.push_back(std::move(reply));
   }
 
-  // A node that brings rows to the router.
+  // Handles a node that returns rows to the router.
   absl::Status ReturnRows(const Node& node) {
     const ValueId value = node.inputs[0];
     if (node.op->name != "return_rows" || !IsComputedThere(value)) {
@@ -197,7 +197,7 @@ class RoleSplitter {
   }
 
   // `value` inside the segment: a parameter, a value of this segment, or an
-  // input that the call brings or an earlier segment saved.
+  // input that comes with the call or was saved by an earlier segment.
   absl::StatusOr<ValueId> Operand(Draft& draft, int32_t level, ValueId value) {
     if (auto found = draft.here.find(value); found != draft.here.end()) {
       return found->second;
@@ -288,7 +288,7 @@ class RoleSplitter {
       return absl::UnimplementedError(
           absl::StrCat("segment ", draft.name, " has no group sizes"));
     }
-    // Operand 0 is there to divide the others by, sent or not.
+    // Operand 0 serves to divide the others, whether sent or not.
     std::vector<ValueId> operands = {renamed[draft.group_sizes]};
     std::vector<int64_t> division = {
         static_cast<int64_t>(Division::kGroupSizes)};
@@ -337,7 +337,7 @@ class RoleSplitter {
   const Program& program_;
   const std::vector<int>& roles_;
   std::map<std::string, Shape> whole_shapes_;  // of outputs
-  // Further crossings of a reply, to the first one.
+  // Further crossings of a reply, mapped to the first one.
   std::map<ValueId, ValueId> same_arrival_;
   std::vector<int32_t> level_;       // by value
   std::vector<int32_t> node_level_;  // by node: its segment, 0 for the router's
@@ -345,7 +345,7 @@ class RoleSplitter {
   std::vector<Draft> drafts_;  // by level; 0 is unused
 };
 
-// Workers hold experts, and slices of them that are even.
+// Checks that workers hold whole experts or even slices of them.
 absl::Status CheckParameter(absl::string_view name, const ValueType& type,
                             const Sharding& sharding, const DeviceMesh& mesh) {
   bool good = true, of_workers = false;

@@ -70,7 +70,7 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
 
   auto outputs = Execute(*hosted.executor, std::move(inputs), parameters);
   if (!outputs.ok()) {
-    // As if it had not been called.
+    // Undo the registration.
     if (has_saves_) ForgetCall(found->first, run);
     return Annotate(outputs.status(), segment);
   }
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
   std::unique_ptr<DeviceRun> run;
   if (device_ != nullptr) {
     ASSIGN_OR_RETURN(run, device_->BeginRun());
-    // Once, however many kernels take them. Integers are looked at here.
+    // Copy once, not once per kernel. Integers are read on the host.
     for (auto& [name, input] : inputs) {
       if (input.type() == ElementType::kInt32 ||
           input.type() == ElementType::kInt64) {

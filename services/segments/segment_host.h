@@ -1,9 +1,9 @@
-// SegmentHost: the expert side of a session. Holds its segments, its experts'
-// parameters and what earlier segments of a run saved.
+// SegmentHost: the expert side of a session. Holds its segments and the values
+// saved by earlier segments of a run.
 //
-// Thread-safe: runs go on at the same time; the calls of one run come one
-// after the other, as the router's program makes them. How many runs are open,
-// and what they save, is for the caller to bound.
+// Thread-safe: runs execute concurrently; the calls of one run are sequential,
+// in the order of the router's program. The caller bounds the number of open
+// runs and of saved bytes.
 
 #ifndef SERVICES_SEGMENTS_SEGMENT_HOST_H_
 #define SERVICES_SEGMENTS_SEGMENT_HOST_H_
@@ -31,15 +31,15 @@ struct SegmentResult {
   std::vector<Tensor> replies;  // in the order of the segment's outputs
   // Gradients by parameter, [E of this host, ...]; empty without training.
   std::vector<std::pair<std::string, Tensor>> gradients;
-  // Of what the call has saved, until the run ends.
+  // Bytes that the call has saved until the run ends.
   int64_t saved_bytes = 0;
   bool run_ended = false;  // every segment has been called
 };
 
 class SegmentHost {
  public:
-  // `slice` is the host's place along the axis model (role_split.h). Runs on
-  // `device`, which outlives the host, or where that is null on the CPU.
+  // `slice` is the host's index along the axis "model" (role_split.h). Runs on
+  // `device`, which outlives the host, or on the CPU if null.
   explicit SegmentHost(std::vector<Segment> segments, int slice = 0,
                        Device* device = nullptr);
 
@@ -47,38 +47,38 @@ class SegmentHost {
   // one of the segments' operators.
   absl::Status status() const;
 
-  // Runs one segment. `run` names the run; calls without saved values may
-  // leave it empty. `parameters` hold the host's experts, [E, ...]. Inputs and
-  // replies are on the host; parameters are on the device best, being copied
-  // there otherwise at each call; saved values and gradients stay there.
+  // Runs one segment. `run` names the run; it may be empty for calls without
+  // saved values. `parameters` hold the host's experts, [E, ...]. Inputs and
+  // replies are on the host; parameters should be on the device, else every
+  // call copies them; saved values and gradients stay there.
   //
-  // A call that fails leaves no trace in its run.
+  // A failed call leaves its run unchanged.
   //
-  // Errors: NotFound for an unknown segment or a parameter that is missing;
-  // InvalidArgument for inputs that the segment does not know, misses or cannot
-  // take; FailedPrecondition if a saved value is missing or a segment is called
-  // twice in a run.
+  // Errors: NotFound for an unknown segment or missing parameter;
+  // InvalidArgument for unknown, missing or mismatched inputs;
+  // FailedPrecondition if a saved value is missing or a segment is called twice
+  // in a run.
   absl::StatusOr<SegmentResult> Run(absl::string_view segment,
                                     const std::string& run, TensorMap inputs,
                                     const TensorMap& parameters);
 
-  // Runs every segment once, on one row of zeros for each of the host's
-  // experts, so that the first call finds memory and kernels as the later ones
-  // do. Segments that save, or whose inputs are not group sizes and rows, are
-  // left out. Errors: those of Run().
+  // Runs every segment once, on one row of zeros per expert of the host, so
+  // that the first call finds memory and kernels warm. Skips segments that save
+  // values, or whose inputs are not group sizes and rows. Errors: those of
+  // Run().
   absl::Status WarmUp(int64_t num_experts, const TensorMap& parameters);
 
-  // The parameters that the segments take as bfloat16, in the form that suits
-  // them all; Run rounds those that are not, at each call.
+  // The form of each parameter that suits all segments; Run converts others at
+  // each call.
   WeightForms weight_forms() const;
 
-  // Drops what a run has saved.
+  // Drops the saved values of a run.
   void EndRun(const std::string& run);
 
-  // Runs that have saved something and not ended.
+  // Number of runs with saved values that have not ended.
   size_t open_runs() const;
 
-  // Name and shape, with E as a symbol, of each parameter of the segments.
+  // Names and shapes, with E as a symbol, of the segments' parameters.
   std::map<std::string, Shape> ParameterShapes() const;
 
  private:
@@ -92,12 +92,12 @@ class SegmentHost {
     std::vector<std::string> saved_inputs;  // "saved/v12"
   };
 
-  // Enters the call into its run and adds what the run has saved to `inputs`.
+  // Registers the call in its run and adds the run's saved values to `inputs`.
   absl::Status OpenCall(const std::string& segment, const Hosted& hosted,
                         const std::string& run, TensorMap& inputs);
   void ForgetCall(const std::string& segment, const std::string& run);
 
-  // Tells the operators of a segment which slice they work on; supports nothing
+  // Provides a segment's operators with their slice index; supports nothing
   // else.
   class SliceGroups : public DeviceGroups {
    public:

@@ -1,4 +1,4 @@
-// SegmentRunner: runs the segments of a program that are on other processes. An
+// SegmentRunner: runs the segments of a program on other processes. An
 // extension of a run, see run_context.h.
 
 #ifndef SERVICES_SEGMENTS_SEGMENT_RUNNER_H_
@@ -31,8 +31,8 @@ class SegmentRunner {
   virtual absl::StatusOr<std::vector<Tensor>> Call(
       const Node& node, absl::Span<const Tensor> operands) = 0;
 
-  // Rows of the latest Call()'s results that nobody was there to compute, and
-  // that hold zeros: ascending and disjoint. Most runners fail instead.
+  // Rows of the latest Call()'s results that no worker could compute, and that
+  // are zeros: ascending and disjoint. Most runners fail instead.
   virtual absl::Span<const RowRange> lost_rows() const { return {}; }
 };
 

@@ -1,6 +1,6 @@
-// A key of what workers run: the same where the segments are, to the letter.
-// Coordinator and routers derive the segments of a model each for itself; by
-// the key they notice when releases of different programs derive other ones.
+// A hash of the segments that workers run. Coordinator and routers each derive
+// a model's segments themselves; by the key they notice when their releases
+// derive different ones.
 
 #ifndef SERVICES_SEGMENTS_SEGMENTS_KEY_H_
 #define SERVICES_SEGMENTS_SEGMENTS_KEY_H_
@@ -13,12 +13,12 @@
 
 namespace gshard {
 
-// Folds the segments, in their order, into `key`; chain it for several
-// programs, beginning with 0. Nothing that tells forgeries.
+// Folds the segments, in order, into `key`; chain it for several programs,
+// starting with 0. Not cryptographic.
 uint64_t SegmentsKey(uint64_t key, const std::vector<Segment>& segments);
 
-// Unimplemented if `told`, the coordinator's key, is not `derived`. 0 is
-// that of a coordinator that does not say.
+// Unimplemented if `told`, the coordinator's key, is not `derived`. A `told` of
+// 0, from a release without the field, matches anything.
 absl::Status CheckSegmentsKey(uint64_t told, uint64_t derived);
 
 }  // namespace gshard

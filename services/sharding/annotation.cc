@@ -76,7 +76,7 @@ absl::StatusOr<Parsed> Parse(absl::string_view text) {
   return parsed;
 }
 
-// Adds one term to what the value is annotated with.
+// Adds one term to the value's annotation.
 ValueId AddTerm(Builder& builder, ValueId value, const std::string& term) {
   if (value == kNoValue) return value;
   const Value& annotated = builder.program().values[value];
@@ -124,8 +124,8 @@ ValueId AddTerm(Builder& builder, ValueId value, const std::string& term) {
   return value;
 }
 
-// Axes for the parts of each dimension of an assignment: those of the first
-// role, in order, each once.
+// Assigns axes to the parts of each dimension of an assignment: those of the
+// first role, in order, each once.
 absl::StatusOr<Annotation> ReadAssignment(const DeviceAssignment& assignment,
                                           const DeviceMesh& mesh) {
   Annotation annotation{

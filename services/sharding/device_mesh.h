@@ -1,9 +1,9 @@
 // DeviceMesh: the devices that a program is partitioned for, as named axes.
 //
-// Each axis belongs to a role. The devices of a role are the points of the
-// grid that its axes span, numbered with the last axis fastest; roles are
-// disjoint sets of processes. A mesh with one role is the mesh of the paper;
-// routers and expert workers are two roles:
+// Each axis belongs to a role. The devices of a role are the points of the grid
+// that its axes span, numbered with the last axis fastest; roles are disjoint
+// sets of processes. The paper's meshes have one role; routers and expert
+// workers are two:
 //
 //   DeviceMesh::Create({{"router", 4, "router"}, {"expert", 8, "worker"}})
 
@@ -27,19 +27,19 @@ struct MeshAxis {
   std::string name;  // letters, digits, underscores
   int64_t size = 1;  // kElastic or at least 1
   std::string role;
-  // Of an elastic axis: the symbol that stands for the local size of a
-  // dimension that it splits.
+  // For an elastic axis: the symbol of the local size of a dimension that it
+  // splits.
   std::string symbol = "";
 };
 
 // An axis whose size may change while the program runs: each device holds any
-// number of the parts (experts), known to it alone. Elastic axes split
+// number of the parts (experts), known only to itself. Elastic axes split
 // dimensions of parameters and ragged rows.
 inline constexpr int64_t kElastic = 0;
 
 class DeviceMesh {
  public:
-  // The first role is where everything without a sharding lives.
+  // The first role holds everything without a sharding.
   //
   // Errors: InvalidArgument for no axes, a bad or repeated name, a negative
   // size, an elastic axis without a symbol, more than 2^20 devices.
@@ -54,9 +54,9 @@ class DeviceMesh {
   // Product of the sizes of the role's axes. REQUIRES: none is elastic.
   int64_t NumDevices(int role = 0) const;
 
-  // Errors: NotFound naming the axes that there are.
+  // Errors: NotFound naming the available axes.
   absl::StatusOr<int> Find(absl::string_view name) const;
-  // "expert" or "router,model" as axes.
+  // Parses "expert" or "router,model".
   absl::StatusOr<Axes> FindAll(absl::string_view names) const;
   std::string Names(const Axes& axes) const;
 
@@ -66,7 +66,7 @@ class DeviceMesh {
 
   // Index of a device of the axes' role along these axes.
   int64_t Index(int64_t device, const Axes& axes) const;
-  // The devices that differ from `device` along these axes only, by Index.
+  // The devices that differ from `device` only along these axes, by Index.
   std::vector<int> Group(int64_t device, const Axes& axes) const;
 
  private:

@@ -10,9 +10,9 @@ namespace {
 using Types = absl::StatusOr<std::vector<ValueType>>;
 using Gradients = absl::StatusOr<std::vector<ValueId>>;
 
-// Attributes: "shape", of the result; "inner", the other one's; "axes", the
-// axes of each dimension as "d,e;;f"; "copies", how many devices have each
-// part; "sum", whether those devices' shares are to be added.
+// Attributes: "shape" of the result; "inner" shape of the operand; "axes" of
+// each dimension as "d,e;;f"; "copies", how many devices have each part; "sum",
+// whether those devices' shares are to be added.
 Types Infer(absl::Span<const ValueType> operands,
             const Attributes& attributes) {
   RETURN_IF_ERROR(ExpectOperands(operands, 1));
@@ -42,8 +42,8 @@ absl::Status Identity(KernelContext& c) {
   return absl::OkStatus();
 }
 
-// The way back: what entered leaves, the shares of devices with copies added;
-// what left enters, each copy taking its share of the blame.
+// The gradient: what entered leaves, adding the shares of devices with copies;
+// what left enters, each copy taking its share of the gradient.
 Gradients Back(Builder& b, const Node& node, absl::Span<const ValueId> dy,
                absl::string_view op, bool sum) {
   Attributes attributes = node.attributes;

@@ -11,8 +11,8 @@
 namespace gshard {
 namespace {
 
-// What a factor of a node could be split along, according to one of the
-// node's values.
+// A possible split of a factor of a node, according to one of the node's
+// values.
 struct Fact {
   Axes axes;
   ValueId from = kNoValue;
@@ -28,8 +28,8 @@ struct Proposal {
   Fact fact;
   int32_t through = -1;
 
-  // Smaller is more important. Ends with the neighbour, which has no say in
-  // the result: equal up to there means the same change.
+  // Smaller is more important. The neighbour, at the end, only makes the order
+  // total: keys equal up to there mean the same change.
   auto Key() const {
     return std::tuple(value, !pass_through, -fact.size,
                       -static_cast<int64_t>(fact.axes.size()), dim, token,
@@ -37,7 +37,7 @@ struct Proposal {
   }
 };
 
-// Elements of a value, for comparing sizes; symbols count as a thousand.
+// Number of elements of a value, for comparisons; symbols count as a thousand.
 double Size(const ValueType& type) {
   double size = 1;
   for (const Dim& dim : type.shape) {
@@ -91,7 +91,7 @@ class Propagation {
             Sharding::Replicated(program_.values[v].type.shape.size()));
       }
     }
-    // Manual regions reach from the values that enter them to those that leave.
+    // Manual regions extend from values that enter to those that leave.
     for (const Node& node : program_.nodes) {
       const bool inside =
           node.op->name == "enter_manual" ||
@@ -112,8 +112,8 @@ class Propagation {
     return absl::OkStatus();
   }
 
-  // Rows are ragged wherever their symbol stands, also where an operator does
-  // not care.
+  // Rows are ragged wherever their symbol occurs, even in operators that do not
+  // care.
   void FindRows() {
     std::set<std::string> rows;
     for (size_t n = 0; n < program_.nodes.size(); ++n) {
@@ -132,7 +132,7 @@ class Propagation {
     }
   }
 
-  // What the values of a node say about its factors.
+  // The facts that a node's values imply about its factors.
   std::vector<std::vector<Fact>> Facts(const Node& node, const OpRule& rule) {
     std::vector<std::vector<Fact>> facts(rule.factors.size());
     const auto read = [&](ValueId value, const std::vector<DimFactors>& dims) {
@@ -178,7 +178,7 @@ class Propagation {
           }
         };
         const bool ragged = rule.ragged && dims[d].size() == 2;
-        // Rows whose number is not a symbol are no ragged batch.
+        // Rows whose number is not a symbol are not a ragged batch.
         if (ragged && program_.type(value).shape[d].is_static()) continue;
         add(dims[d].front(), /*token=*/false);
         if (ragged) add(dims[d].back(), /*token=*/true);
@@ -193,7 +193,7 @@ class Propagation {
     }
   }
 
-  // Takes a proposal if it refines what is known.
+  // Accepts a proposal if it refines the known sharding.
   bool Accept(const Proposal& proposal) {
     Sharding& sharding = found_.of[proposal.value];
     DimSharding& dim = sharding.dims[proposal.dim];
@@ -213,7 +213,7 @@ class Propagation {
     return true;
   }
 
-  // One round over `nodes`, ascending. Returns those that have to look again.
+  // One round over `nodes`, ascending. Returns the nodes to revisit.
   std::vector<int32_t> Round(const std::vector<int32_t>& nodes, bool all) {
     ++found_.rounds;
     std::vector<Proposal> proposals;

@@ -1,13 +1,13 @@
-// Propagation: completes the sharding of every value from the annotations of a
-// few (GShard, arXiv 2006.16668, section 3.2; priorities as in XLA and Shardy).
+// Propagation: derives the sharding of every value from a few annotations
+// (GShard, arXiv 2006.16668, section 3.2; priorities as in XLA and Shardy).
 //
-// Facts spread from the annotated values along the factors of each operator's
-// rule (rule.h), forwards and backwards, to a fixed point, in rounds in which
-// all nodes look at the same state: so the result does not depend on the order
-// of the nodes. First through operators that move data or work elementwise,
-// then through all. Where two facts about one value disagree in a round, the
-// more important one wins, and a fact once accepted is only ever refined. The
-// order of importance:
+// Facts spread from annotated values along the factors of each operator's rule
+// (rule.h), forwards and backwards, to a fixed point, in rounds in which all
+// nodes see the same state, so the result does not depend on the order of
+// nodes. First through operators that move data or work elementwise, then
+// through all. If two facts about a value conflict in a round, the more
+// important one wins; an accepted fact is only ever refined. In order of
+// importance:
 //   1. pass-through operators before others
 //   2. facts that come from larger tensors
 //   3. facts that split more ways
@@ -29,7 +29,7 @@
 
 namespace gshard {
 
-// Where the sharding of a value comes from.
+// The origin of a value's sharding.
 struct Origin {
   enum Kind { kNothing, kAnnotation, kPropagated, kManual } kind = kNothing;
   ValueId from = kNoValue;  // the neighbour
@@ -40,12 +40,12 @@ struct Origin {
 struct Shardings {
   std::vector<Sharding> of;  // by value; never partial
   std::vector<Origin> origins;
-  // Of values annotated with Shard: see Annotation.
+  // For values annotated with Shard: see Annotation.
   std::vector<std::vector<int64_t>> device_orders;
   std::vector<OpRule> rules;  // by node
 
   // Whether a value belongs to a manual region (manual.h): each device has its
-  // own, of the shape that the program says.
+  // own, of the shape in the program.
   bool IsManual(ValueId value) const {
     return origins[value].kind == Origin::kManual;
   }
@@ -56,7 +56,7 @@ struct Shardings {
 absl::StatusOr<Shardings> Propagate(const Program& program,
                                     const DeviceMesh& mesh);
 
-// One line per value that is split: its name, type, sharding and why.
+// One line per split value: its name, type, sharding and origin.
 //   v12 f32[T, 512] [router, -] from v9 through reshape
 std::string Explain(const Program& program, const DeviceMesh& mesh,
                     const Shardings& shardings);

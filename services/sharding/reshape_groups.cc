@@ -28,7 +28,7 @@ std::vector<ReshapeGroup> ReshapeGroups(const Shape& from, const Shape& to) {
     if (i == from.size() || j == to.size()) break;  // a size is 0
     ReshapeGroup group = {i, i + 1, j, j + 1};
     Dim a = from[i], b = to[j];
-    // Takes dimensions on either side until the products agree.
+    // Extend either side until the products agree.
     while (!(a == b)) {
       if (IsLess(a, b) && group.from_end < from.size()) {
         a = a * from[group.from_end++];

@@ -1,4 +1,4 @@
-// Which dimensions of a reshape hold the same elements.
+// Matches the dimensions of a reshape that have the same elements.
 
 #ifndef SERVICES_SHARDING_RESHAPE_GROUPS_H_
 #define SERVICES_SHARDING_RESHAPE_GROUPS_H_
@@ -18,10 +18,10 @@ struct ReshapeGroup {
   size_t to_end = 0;
 };
 
-// The smallest groups of neighbouring dimensions with the same product, in
-// order: [6, 4, 5] to [3, 8, 5] gives {6, 4} to {3, 8} and {5} to {5}.
-// Dimensions of size 1 at the edge of a group belong to none. Where the sizes
-// are such that no group can be told (a 0, symbols), the last one lacks.
+// The smallest groups of adjacent dimensions with the same product, in order:
+// [6, 4, 5] to [3, 8, 5] gives {6, 4} to {3, 8} and {5} to {5}. Dimensions of
+// size 1 at the edge of a group belong to none. If the sizes do not determine
+// the groups (a 0, symbols), the last one is missing.
 std::vector<ReshapeGroup> ReshapeGroups(const Shape& from, const Shape& to);
 
 }  // namespace gshard

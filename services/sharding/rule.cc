@@ -13,7 +13,7 @@
 namespace gshard {
 namespace {
 
-// Rules are added but never removed, so a rule that has been found stays.
+// Rules are never removed, so pointers to them stay valid.
 class Registry {
  public:
   static Registry& Get() {

@@ -1,21 +1,20 @@
 // Sharding rules: how the dimensions of an operator's operands and results
-// hang together.
+// correspond.
 //
 // A rule maps every dimension to factors, as an einsum maps them to letters:
 //
 //   einsum "blm,mh->blh"   operands [b l m] [m h]   results [b l h]
 //   reshape [B, L, M] -> [B*L, M]   [b l m] -> [bl m]
 //
-// Dimensions of one factor are split alike. A factor that an operand lacks is
-// copied along it; one that a result lacks is summed away, so a result whose
-// missing factor is split is partial. A dimension of several factors is split
-// along the major one. Rows of a ragged batch have the factors expert and
-// token (sharding.h).
+// Dimensions of one factor are split alike. An operand without a factor is
+// copied along it; a result without it is reduced over it, and so partial if
+// the factor is split. A dimension of several factors is split along the major
+// one. Rows of a ragged batch have the factors expert and token (sharding.h).
 //
-// From its rule alone an operator is propagated through and partitioned. One
-// for which the local operator on local operands is not all there is to it
-// brings its own lowering (partitioner.h). An operator without a rule is
-// computed whole on every device.
+// The rule alone suffices to propagate through an operator and to partition it.
+// An operator that takes more than the same operator on local operands has its
+// own lowering (partitioner.h). An operator without a rule is computed whole on
+// every device.
 
 #ifndef SERVICES_SHARDING_RULE_H_
 #define SERVICES_SHARDING_RULE_H_
@@ -32,9 +31,9 @@
 namespace gshard {
 
 struct Factor {
-  // Must not be split: the operator needs the dimension in one piece.
+  // Must not be split: the operator needs the whole dimension.
   bool whole = false;
-  // Parts must be multiples of this: a group of tokens is not cut.
+  // Parts must be multiples of this, so that no group of tokens is split.
   int64_t multiple = 1;
 };
 
@@ -42,13 +41,13 @@ struct Factor {
 using DimFactors = std::vector<int>;
 
 struct OperandRule {
-  // What padding must hold where it could matter: in a factor that is summed
-  // away, and, with `mask_always`, in any.
+  // The value that padding must have where it matters: in a factor that is
+  // reduced, and, with `mask_always`, in any.
   double identity = 0.0;
   bool mask_always = false;
   // A factor that the operand lacks makes it partial rather than copied: the
-  // operator wants the device's own share. So it is with group sizes, which
-  // count the device's own rows. Nothing propagates into such an operand.
+  // operator takes the device's own share, like group sizes, which count the
+  // device's own rows. Nothing propagates into such an operand.
   bool own_share = false;
 };
 
@@ -57,17 +56,17 @@ struct OpRule {
   // [operand][dimension] and [result][dimension].
   std::vector<std::vector<DimFactors>> operands;
   std::vector<std::vector<DimFactors>> results;
-  // How a missing factor is summed away.
+  // How results are reduced over a missing factor.
   Reduction reduction = Reduction::kSum;
-  // Operands, one by one; may be shorter than `operands`.
+  // Per operand; may be shorter than `operands`.
   std::vector<OperandRule> operand_rules;
   // Dimensions of two factors are ragged rows, not products.
   bool ragged = false;
-  // An element of the result comes from the same place of the operands, so rows
-  // may lie in any order.
+  // An element of the result depends on the same position of the operands, so
+  // rows may have any order.
   bool elementwise = false;
-  // Operators that cannot be wrong about their neighbours' shardings,
-  // elementwise ones and those that move data, propagate first.
+  // Elementwise and data movement operators propagate first, since they
+  // reliably share their neighbours' shardings.
   bool pass_through = false;
 
   OperandRule operand_rule(size_t i) const {
@@ -78,35 +77,34 @@ struct OpRule {
 // Whether one of the dimensions has the factor.
 bool HasFactor(const std::vector<DimFactors>& dims, int factor);
 
-// Writes a rule as letters, one per dimension: operands, "->", results, each
+// Makes a rule from letters, one per dimension: operands, "->", results, each
 // separated by commas. Capital letters are whole; "(et)" are ragged rows, by
-// expert and by token. "" between commas is a scalar.
+// expert and by token. An empty item is a scalar.
 //
 //   MakeRule("blm,mh->blh")     MakeRule("(et)m,emh,Z->(et)h")
 //
 // REQUIRES: the text is well formed.
 OpRule MakeRule(absl::string_view letters);
 
-// The rule of one node, which has the shapes and attributes.
+// The rule of one node, given its shapes and attributes.
 using RuleFunction =
     std::function<OpRule(const Program& program, const Node& node)>;
 
-// Adds the rule of an operator; adding one again does nothing. From any thread.
+// Registers the rule of an operator; one that exists is kept. Thread-safe.
 void RegisterRule(absl::string_view op, RuleFunction rule);
 
-// An elementwise rule for a node whose first dimension are ragged rows, which
-// `is_rows` says of a dimension: they may be cut by expert and by token.
+// An elementwise rule for a node whose first dimension is ragged rows
+// (according to `is_rows`): they may be split by expert and by token.
 OpRule WithRaggedRows(OpRule rule, const Program& program, const Node& node,
                       const std::function<bool(const Dim&)>& is_rows);
 
 // The rule of a node: the registered one, or one whose dimensions are all
-// whole. Rules of services/graph's operators are always there.
+// whole. services/graph's operators always have rules.
 OpRule RuleOf(const Program& program, const Node& node);
 bool HasRule(absl::string_view op);
 
-// Whether the node's dimensions with the factor, as far as their sizes are
-// known, can be cut in that many parts that are multiples of what the factor
-// says.
+// Whether the node's dimensions with the factor, if of known size, can be split
+// in that many parts that are multiples of factor.multiple.
 bool KeepsMultiples(const Program& program, const Node& node,
                     const OpRule& rule, int factor, int64_t parts);
 

@@ -17,7 +17,7 @@ bool IsOnePart(const Axes& axes, const DeviceMesh& mesh) {
   return mesh.Parts(axes) == 1;
 }
 
-// Axes with one device split nothing, so they have no part in the name.
+// Axes with one device split nothing, so the name omits them.
 std::string SymbolFor(absl::string_view symbol, absl::string_view how,
                       const Axes& axes, const DeviceMesh& mesh) {
   Axes cutting;

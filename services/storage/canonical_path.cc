@@ -37,11 +37,11 @@ absl::StatusOr<std::string> CanonicalPath(absl::string_view path) {
   if (!error) there = fs::canonical(there, error);
   if (error) return FileError(error.value(), "resolve", path);
   fs::path whole = (there / rest).lexically_normal();
-  // What ends with a slash.
+  // A trailing slash.
   if (!whole.has_filename() && whole != whole.root_path()) {
     whole = whole.parent_path();
   }
-  // Names that are not there lead back to others, which may be.
+  // ".." after missing names leads back to others, which may exist.
   const bool climbs = std::find(rest.begin(), rest.end(), "..") != rest.end();
   return climbs ? CanonicalPath(whole.string()) : whole.string();
 }

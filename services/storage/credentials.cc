@@ -18,7 +18,7 @@ namespace gshard {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = 1 << 20;
-// Before they expire, new ones are asked for.
+// New credentials are requested this long before they expire.
 constexpr absl::Duration kMargin = absl::Minutes(5);
 constexpr absl::Duration kFileIsGood = absl::Minutes(1);
 
@@ -27,8 +27,7 @@ bool IsGood(const StoreCredentials& credentials, absl::Duration margin) {
          absl::Now() + margin < credentials.expires;
 }
 
-// Headers of requests have both in them: with a line break they would be other
-// headers.
+// Request headers contain both: a line break in them would inject headers.
 bool MayBeSent(const StoreCredentials& credentials) {
   const auto is_printable = [](const std::string& text) {
     return std::all_of(text.begin(), text.end(), absl::ascii_isgraph);

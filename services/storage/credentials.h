@@ -1,5 +1,5 @@
-// CredentialSource: who this process is to an object store, found as AWS's own
-// programs do:
+// CredentialSource: the process's credentials for an object store, found like
+// AWS's own programs do:
 //
 //   AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN
 //   AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME: exchanged
@@ -8,7 +8,7 @@
 //   AWS_PROFILE,
 //     or "default"; read again every minute
 //
-// Nothing of them is ever in a log or an error.
+// They never appear in logs or errors.
 
 #ifndef SERVICES_STORAGE_CREDENTIALS_H_
 #define SERVICES_STORAGE_CREDENTIALS_H_
@@ -24,30 +24,31 @@
 
 namespace gshard {
 
-// The value of a variable of the environment; empty if there is none.
+// The value of an environment variable; empty if unset.
 using Environment = std::function<std::string(const char* name)>;
 std::string ProcessEnvironment(const char* name);
 
-// Of a section of a shared credentials file. Errors: NotFound if it has no such
-// section, or not both keys in it.
+// Parses a section of a shared credentials file. Errors: NotFound if the
+// section, or one of its keys, is missing.
 absl::StatusOr<StoreCredentials> ParseCredentialsFile(
     absl::string_view text, absl::string_view profile);
 
-// From the answer to AssumeRoleWithWebIdentity. Errors: DataLoss.
+// Parses the response to AssumeRoleWithWebIdentity. Errors: DataLoss.
 absl::StatusOr<StoreCredentials> ParseAssumedRole(absl::string_view xml);
 
 // Thread-safe.
 class CredentialSource {
  public:
-  // `sts_endpoint` is asked for roles; `http` outlives this.
+  // Roles are assumed at `sts_endpoint`; `http` outlives this.
   CredentialSource(std::string sts_endpoint, HttpClient* http,
                    Environment environment = ProcessEnvironment);
 
-  // Errors: PermissionDenied, saying where was looked, or for keys that no
-  // header may have; Unavailable if a role could not be assumed.
+  // Errors: PermissionDenied, naming the places searched, or for keys that are
+  // invalid in a header; Unavailable if a role could not be assumed.
   absl::StatusOr<StoreCredentials> Get();
 
-  // A store has refused those that Get() gave: they are found anew.
+  // Drops the credentials after a store has refused them: Get() finds them
+  // anew.
   void Forget();
 
  private:

@@ -2,9 +2,10 @@
 // a process can die, a disk can be full or a device can fail.
 //
 // The owner of a checkpoint folder passes its claim, which refuses all changes
-// once another has the folder (folder_claim.h); others pass null. A test passes
-// an object that counts the changes, records their order, and makes one of them
-// fail, or ends the process there (tests/services/checkpoint/faults_test.cc).
+// once another process has the folder (folder_claim.h); others pass null. A
+// test passes an object that counts and records the changes and makes one of
+// them fail, or ends the process there
+// (tests/services/checkpoint/faults_test.cc).
 
 #ifndef SERVICES_STORAGE_FAULT_POINTS_H_
 #define SERVICES_STORAGE_FAULT_POINTS_H_
@@ -39,8 +40,8 @@ class FaultPoints {
  public:
   virtual ~FaultPoints() = default;
 
-  // Before `change` is made. Any status but OK is the change's outcome, and the
-  // change is not made.
+  // Called before `change` is made. Any status but OK is returned as the
+  // change's outcome, and the change is not made.
   virtual absl::Status Reach(const DiskChange& change) = 0;
 };
 

@@ -21,7 +21,7 @@
 namespace gshard {
 namespace {
 
-// Of `path` without its last component.
+// `path` without its last component.
 std::string DirectoryOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
   return parent.empty() ? "." : parent;
@@ -61,7 +61,7 @@ absl::Status Reach(FaultPoints* faults, const DiskChange& change) {
   return faults == nullptr ? absl::OkStatus() : faults->Reach(change);
 }
 
-// Otherwise there would soon be a folder named "s3:".
+// Otherwise this would create a folder named "s3:".
 absl::Status CheckOfDisk(const std::string& path) {
   if (!IsObjectPath(path)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -223,7 +223,7 @@ absl::Status RemoveTree(const std::string& path, FaultPoints* faults) {
     }
   }
   RETURN_IF_ERROR(Reach(faults, {DiskChange::Kind::kRemove, path}));
-  // Nothing there is no error: another process may have been faster.
+  // A missing file is no error: another process may have been faster.
   std::filesystem::remove(path, error);
   if (error) return FileError(error.value(), "remove", path);
   return absl::OkStatus();

@@ -1,8 +1,8 @@
-// Files of a disk: every failure of the system as the status code that says
-// what to do about it. What may as well be in an object store is read and
-// written through storage.h.
+// Files on disk, with system errors mapped to the status code that tells the
+// caller what to do. Files that may as well be in an object store are accessed
+// through storage.h.
 //
-// Errors of every function here, by what the system said:
+// Errors of every function here, by system error:
 //   NOT_FOUND           no such file or directory
 //   ALREADY_EXISTS      it is there already
 //   RESOURCE_EXHAUSTED  disk, quota, file-size limit or descriptors are used up
@@ -36,25 +36,25 @@ namespace gshard {
 absl::Status FileError(int error_number, absl::string_view operation,
                        absl::string_view path);
 
-// Eight hexadecimal digits that no other process has, on any machine.
+// Eight random hexadecimal digits, unique across processes and machines.
 std::string UniqueDigits();
 
 // A file being written. Not thread-safe.
 class OutputFile {
  public:
-  // Makes the file, or empties it if it is there.
+  // Creates or truncates the file.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Create(
       const std::string& path, FaultPoints* faults = nullptr);
 
-  // Makes a file beside `path` that no other process writes to, for RenamePath
-  // to put there: "path.<random>.tmp".
+  // Creates a file beside `path`, "path.<random>.tmp", that no other process
+  // writes to, to be moved into place by RenamePath.
   static absl::StatusOr<std::unique_ptr<OutputFile>> CreateBeside(
       const std::string& path, FaultPoints* faults = nullptr);
   ~OutputFile();  // closes silently; call Close to get errors
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
-  // Writes all of `bytes` at the end of what Append has written.
+  // Appends all of `bytes` to what Append has written so far.
   absl::Status Append(absl::string_view bytes);
 
   // Writes all of `bytes` at `offset` from the start.
@@ -77,19 +77,19 @@ class OutputFile {
   uint64_t end_ = 0;
 };
 
-// Puts `bytes` at `path` so that a reader, even after a crash, sees either all
-// of them or what was there before: written beside, synced, renamed.
+// Writes `bytes` to `path` so that a reader, even after a crash, sees either
+// all of them or the previous content: written beside, synced, renamed.
 absl::Status WriteFileAtomically(const std::string& path,
                                  absl::string_view bytes,
                                  FaultPoints* faults = nullptr);
 
-// Renames `from` to `to`, replacing a file, never a directory that holds
-// something, and syncs the directory of `to`.
+// Renames `from` to `to`, replacing a file, but never a non-empty directory,
+// and syncs the directory of `to`.
 absl::Status RenamePath(const std::string& from, const std::string& to,
                         FaultPoints* faults = nullptr);
 
-// Makes `path` and the directories above it that are missing, and waits until
-// their names are on the device.
+// Creates `path` and missing parent directories, and waits until their names
+// are on the device.
 absl::Status MakeDirectories(const std::string& path,
                              FaultPoints* faults = nullptr);
 
@@ -100,7 +100,7 @@ absl::Status SyncDirectory(const std::string& path,
 // Names in the directory, sorted, without "." and "..".
 absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
 
-// Removes the file, or the directory with all in it; links are removed, not
+// Removes the file, or the directory with its contents; links are removed, not
 // followed. OK if there is nothing.
 absl::Status RemoveTree(const std::string& path, FaultPoints* faults = nullptr);
 

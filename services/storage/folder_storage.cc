@@ -79,97 +79,106 @@ class NewDiskFile final : public NewFile {
   bool finished_ = false;
 };
 
+class Folders final : public Storage {
+ public:
+  absl::StatusOr<std::unique_ptr<InputFile>> Open(
+      const std::string& path) const override {
+    // Non-blocking: opening a pipe must not hang.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return FileError(errno, "open", path);
+    struct stat status;
+    if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
+      ::close(fd);
+      return absl::FailedPreconditionError(
+          absl::StrCat("open '", path, "': not a regular file"));
+    }
+    return std::make_unique<DiskFile>(path, fd,
+                                      static_cast<uint64_t>(status.st_size));
+  }
+
+  absl::StatusOr<std::unique_ptr<NewFile>> Create(
+      const std::string& path, uint64_t, FaultPoints* faults) const override {
+    ASSIGN_OR_RETURN(auto file, OutputFile::CreateBeside(path, faults));
+    return std::make_unique<NewDiskFile>(path, std::move(file), faults);
+  }
+
+  absl::Status Write(const std::string& path, absl::string_view bytes,
+                     FaultPoints* faults) const override {
+    return WriteFileAtomically(path, bytes, faults);
+  }
+
+  absl::Status MakeFolder(const std::string& path,
+                          FaultPoints* faults) const override {
+    return MakeDirectories(path, faults);
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(
+      const std::string& path) const override {
+    return ListDirectory(path);
+  }
+
+  absl::Status Remove(const std::string& path,
+                      FaultPoints* faults) const override {
+    return RemoveTree(path, faults);
+  }
+
+  std::string DraftOf(const std::string& folder) const override {
+    return absl::StrCat(folder, kDraftSuffix);
+  }
+
+  std::string NameInDraft(const std::string& name) const override {
+    return name;
+  }
+
+  absl::StatusOr<bool> IsCommitted(const std::string& folder,
+                                   absl::string_view) const override {
+    return IsDirectory(folder);
+  }
+
+  absl::Status Commit(const std::string& folder, absl::string_view marker,
+                      absl::string_view bytes,
+                      FaultPoints* faults) const override {
+    const std::string draft = DraftOf(folder);
+    RETURN_IF_ERROR(
+        WriteFileAtomically(absl::StrCat(draft, "/", marker), bytes, faults));
+    return RenamePath(draft, folder, faults);
+  }
+
+  absl::Status RemoveDraft(const std::string& folder, absl::string_view,
+                           FaultPoints* faults) const override {
+    return RemoveTree(DraftOf(folder), faults);
+  }
+
+  absl::StatusOr<std::vector<StoredFolder>> ListFolders(
+      const std::string& root, absl::string_view) const override {
+    ASSIGN_OR_RETURN(const auto names, ListDirectory(root));
+    std::vector<StoredFolder> folders;
+    for (const std::string& name : names) {
+      const std::string path = absl::StrCat(root, "/", name);
+      if (!IsDirectory(path)) continue;
+      const size_t dot = std::min(name.find('.'), name.size());
+      folders.push_back({name.substr(0, dot), name.substr(dot), path});
+    }
+    return folders;
+  }
+
+  absl::StatusOr<std::string> SetAside(const std::string& root,
+                                       const StoredFolder& folder,
+                                       absl::string_view suffix,
+                                       absl::string_view,
+                                       FaultPoints* faults) const override {
+    const std::string aside = absl::StrCat(root, "/", folder.name, suffix);
+    RETURN_IF_ERROR(RemoveTree(aside, faults));
+    RETURN_IF_ERROR(RenamePath(folder.path, aside, faults));
+    return aside;
+  }
+};
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<InputFile>> FolderStorage::Open(
-    const std::string& path) const {
-  // Not blocking: a pipe of that name must not hang us.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return FileError(errno, "open", path);
-  struct stat status;
-  if (::fstat(fd, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(fd);
-    return absl::FailedPreconditionError(
-        absl::StrCat("open '", path, "': not a regular file"));
-  }
-  return std::make_unique<DiskFile>(path, fd,
-                                    static_cast<uint64_t>(status.st_size));
-}
-
-absl::StatusOr<std::unique_ptr<NewFile>> FolderStorage::Create(
-    const std::string& path, uint64_t, FaultPoints* faults) const {
-  ASSIGN_OR_RETURN(auto file, OutputFile::CreateBeside(path, faults));
-  return std::make_unique<NewDiskFile>(path, std::move(file), faults);
-}
-
-absl::Status FolderStorage::Write(const std::string& path,
-                                  absl::string_view bytes,
-                                  FaultPoints* faults) const {
-  return WriteFileAtomically(path, bytes, faults);
-}
-
-absl::Status FolderStorage::MakeFolder(const std::string& path,
-                                       FaultPoints* faults) const {
-  return MakeDirectories(path, faults);
-}
-
-absl::StatusOr<std::vector<std::string>> FolderStorage::List(
-    const std::string& path) const {
-  return ListDirectory(path);
-}
-
-absl::Status FolderStorage::Remove(const std::string& path,
-                                   FaultPoints* faults) const {
-  return RemoveTree(path, faults);
-}
-
-std::string FolderStorage::DraftOf(const std::string& folder) const {
-  return absl::StrCat(folder, kDraftSuffix);
-}
-
-absl::StatusOr<bool> FolderStorage::IsCommitted(const std::string& folder,
-                                                absl::string_view) const {
-  return IsDirectory(folder);
-}
-
-absl::Status FolderStorage::Commit(const std::string& folder,
-                                   absl::string_view marker,
-                                   absl::string_view bytes,
-                                   FaultPoints* faults) const {
-  const std::string draft = DraftOf(folder);
-  RETURN_IF_ERROR(
-      WriteFileAtomically(absl::StrCat(draft, "/", marker), bytes, faults));
-  return RenamePath(draft, folder, faults);
-}
-
-absl::Status FolderStorage::RemoveDraft(const std::string& folder,
-                                        absl::string_view,
-                                        FaultPoints* faults) const {
-  return RemoveTree(DraftOf(folder), faults);
-}
-
-absl::StatusOr<std::vector<StoredFolder>> FolderStorage::ListFolders(
-    const std::string& root, absl::string_view) const {
-  ASSIGN_OR_RETURN(const auto names, ListDirectory(root));
-  std::vector<StoredFolder> folders;
-  for (const std::string& name : names) {
-    const std::string path = absl::StrCat(root, "/", name);
-    if (!IsDirectory(path)) continue;
-    const size_t dot = std::min(name.find('.'), name.size());
-    folders.push_back({name.substr(0, dot), name.substr(dot), path});
-  }
-  return folders;
-}
-
-absl::StatusOr<std::string> FolderStorage::SetAside(const std::string& root,
-                                                    const StoredFolder& folder,
-                                                    absl::string_view suffix,
-                                                    absl::string_view,
-                                                    FaultPoints* faults) const {
-  const std::string aside = absl::StrCat(root, "/", folder.name, suffix);
-  RETURN_IF_ERROR(RemoveTree(aside, faults));
-  RETURN_IF_ERROR(RenamePath(folder.path, aside, faults));
-  return aside;
+const Storage& FolderStorage() {
+  static const Storage& storage = *new Folders();
+  return storage;
 }
 
 }  // namespace gshard

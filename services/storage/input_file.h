@@ -1,4 +1,4 @@
-// InputFile: a file or an object being read, and which version of it.
+// InputFile: a file or object open for reading, and its version.
 
 #ifndef SERVICES_STORAGE_INPUT_FILE_H_
 #define SERVICES_STORAGE_INPUT_FILE_H_
@@ -40,27 +40,27 @@ class InputFile {
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // Bytes in the file when it was opened.
+  // Size in bytes when it was opened.
   uint64_t size() const { return size_; }
 
-  // Reads exactly `size` bytes at `offset`. Errors: DATA_LOSS if the file ends
-  // before.
+  // Reads exactly `size` bytes at `offset`. Errors: DATA_LOSS if the file is
+  // shorter.
   absl::Status ReadAt(uint64_t offset, void* target, size_t size) const;
 
   // Reads up to `size` bytes, fewer at the end of the file; returns how many.
   virtual absl::StatusOr<size_t> ReadSome(uint64_t offset, void* target,
                                           size_t size) const = 0;
 
-  // What is at `ranges`, shorter at the end of the file. Of an object, ranges
-  // that are close to the one before are read with it, and several at a time.
+  // Reads `ranges`, truncated at the end of the file. In an object store nearby
+  // ranges are merged, and several requests run at a time.
   virtual absl::StatusOr<std::vector<std::string>> ReadRanges(
       const std::vector<FileRange>& ranges) const;
 
-  // As it is now; of an object, as it was when it was opened: no other version
-  // is read.
+  // The current version; of an object, the version when it was opened, as no
+  // other is read.
   virtual absl::StatusOr<FileVersion> Version() const = 0;
 
-  // How many bytes are best read at a time from first to last.
+  // The best read size for sequential reading, in bytes.
   virtual size_t part_bytes() const = 0;
 
   const std::string& path() const { return path_; }
@@ -74,8 +74,8 @@ class InputFile {
   const uint64_t size_;
 };
 
-// The whole file. Errors: RESOURCE_EXHAUSTED if it is longer than `max_bytes`,
-// of which nothing is then read.
+// Reads the whole file. Errors: RESOURCE_EXHAUSTED, reading nothing, if it is
+// longer than `max_bytes`.
 absl::StatusOr<std::string> ReadFile(const std::string& path,
                                      uint64_t max_bytes);
 

@@ -23,17 +23,17 @@ namespace {
 
 constexpr size_t kMaxListed = 1'000'000;
 
-// What a store says, for errors, whose texts are UTF-8.
+// Quotes a store's message for errors, whose texts are UTF-8.
 std::string Quote(absl::string_view text, size_t bytes) {
   text = text.substr(0, bytes);
   return std::string(text.substr(0, FirstMalformedByte(text)));
 }
 
-// What an answer says that is no success.
+// An error response.
 struct Refusal {
   int http = 0;
   std::string code = {};     // "SlowDown"; empty if it says none
-  std::string message = {};  // for people
+  std::string message = {};  // human-readable
 };
 
 Refusal RefusalOf(const HttpResponse& response) {
@@ -45,7 +45,8 @@ Refusal RefusalOf(const HttpResponse& response) {
   return refusal;
 }
 
-// An answer of 200 may still have an error in it, where it began early.
+// A response with status 200 may still contain an error if it was started
+// early.
 bool IsSuccess(const HttpResponse& response) {
   return response.code / 100 == 2 &&
          !absl::StrContains(response.body.substr(0, 512), "<Error>");
@@ -177,7 +178,7 @@ absl::StatusOr<HttpResponse> ObjectClient::Send(const std::string& what,
     if (sent != nullptr) *sent = attempt + 1;
     HttpResponse response = http_.Send(request);
     if (!response.transfer.ok()) {
-      // What has come is good, and goes on from there.
+      // Keep the bytes received so far, and continue after them.
       request.target.remove_prefix(response.received);
       request.offset += response.received;
       status = Annotate(response.transfer, what);
@@ -232,7 +233,7 @@ absl::Status ObjectClient::Get(const ObjectPath& path, uint64_t offset,
         absl::StrCat(what, ": it has changed since it was opened"));
   }
   RETURN_IF_ERROR(response.status());
-  // The answer to the last of the requests: it ends where the target does.
+  // The response to the last request: it ends where the target does.
   const std::string range = response->header("content-range");
   const uint64_t last = offset + target.size() - 1;
   if (response->code == 206 &&
@@ -269,7 +270,7 @@ absl::StatusOr<std::string> ObjectClient::Put(const ObjectPath& path,
                            absl::IsNotFound(response.status()));
   if (!is_refused) return response.status();
   if (sent > 1) {
-    // Perhaps by what an earlier attempt wrote, whose answer was lost.
+    // Perhaps because an earlier attempt, whose response was lost, wrote it.
     const absl::StatusOr<ObjectInfo> info = Head(path);
     std::string there(bytes.size(), '\0');
     if (info.ok() && info->bytes == bytes.size() &&
@@ -383,7 +384,8 @@ absl::Status ObjectClient::CompleteUpload(const ObjectPath& path,
            &sent)
           .status();
   if (!absl::IsNotFound(status) || sent == 1) return status;
-  // The upload is over, if by an earlier attempt whose answer was lost.
+  // The upload no longer exists, perhaps completed by an earlier attempt whose
+  // response was lost.
   const absl::StatusOr<ObjectInfo> info = Head(path);
   return info.ok() && info->bytes == bytes ? absl::OkStatus() : status;
 }

@@ -1,5 +1,5 @@
-// ObjectClient: requests to an object store that speaks S3, tried again where
-// that can help. Errors: those of storage.h.
+// ObjectClient: requests to an S3-compatible object store, with retries.
+// Errors: those of storage.h.
 
 #ifndef SERVICES_STORAGE_OBJECT_CLIENT_H_
 #define SERVICES_STORAGE_OBJECT_CLIENT_H_
@@ -22,12 +22,13 @@
 namespace gshard {
 
 struct ObjectStoreOptions {
-  // "https://host[:port]", to which /bucket/key is added. Empty:
-  // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, or Amazon's of the region.
+  // "https://host[:port]", to which /bucket/key is appended. Empty:
+  // AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, or Amazon's endpoint of the
+  // region.
   std::string endpoint = {};
   // Empty: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1.
   std::string region = {};
-  // http:// is allowed to endpoints that are not this machine.
+  // Allows http:// to endpoints other than loopback.
   bool insecure = false;
 
   // A request is sent at most `attempts` times, the second after about
@@ -44,11 +45,11 @@ struct ObjectInfo {
   absl::Time now;       // likewise
 };
 
-// What has to be so for an object to be written.
+// The condition for writing an object.
 struct PutCondition {
   enum class Kind { kNone, kAbsent, kMatches };
   Kind kind = Kind::kNone;
-  std::string etag = {};  // of the object that is replaced, for kMatches
+  std::string etag = {};  // of the object to replace, for kMatches
 };
 
 struct ObjectList {
@@ -59,8 +60,8 @@ struct ObjectList {
 // Thread-safe.
 class ObjectClient {
  public:
-  // Errors: FailedPrecondition for an endpoint that is no URL, or http:// and
-  // not allowed.
+  // Errors: FailedPrecondition for an endpoint that is not a URL, or http://
+  // where not allowed.
   static absl::StatusOr<std::unique_ptr<ObjectClient>> Create(
       const ObjectStoreOptions& options,
       Environment environment = ProcessEnvironment);
@@ -68,28 +69,30 @@ class ObjectClient {
   absl::StatusOr<ObjectInfo> Head(const ObjectPath& path);
 
   // Fills `target` from `offset` on. Errors: also FailedPrecondition if `etag`
-  // is not empty and not the object's; DataLoss if the object ends before.
+  // is not empty and differs from the object's; DataLoss if the object is
+  // shorter.
   absl::Status Get(const ObjectPath& path, uint64_t offset,
                    const std::string& etag, absl::Span<char> target);
 
-  // The object's new tag. `bytes` may be empty. If a conditional write is
-  // refused because an earlier attempt at it succeeded unheard, it is done.
+  // Returns the object's new tag. `bytes` may be empty. A conditional write
+  // that is refused because an earlier attempt succeeded, with a lost response,
+  // counts as done.
   absl::StatusOr<std::string> Put(const ObjectPath& path,
                                   absl::string_view bytes,
                                   const PutCondition& condition = {});
 
-  // OK if it is not there.
+  // OK if it does not exist.
   absl::Status Delete(const ObjectPath& path);
 
   // Objects of `bucket` whose keys begin with `prefix`, in order of key; with a
-  // `delimiter` of "/" those with another slash behind it are one prefix.
-  // Errors: also ResourceExhausted for more than a million.
+  // `delimiter` of "/", keys with another slash after it are merged into one
+  // prefix. Errors: also ResourceExhausted for more than a million.
   absl::StatusOr<ObjectList> List(const std::string& bucket,
                                   const std::string& prefix,
                                   absl::string_view delimiter);
 
-  // An upload in parts, each of which but the last has at least 5 MiB. The
-  // object is there once it is completed.
+  // A multipart upload, in which each part but the last has at least 5 MiB. The
+  // object appears once the upload is completed.
   absl::StatusOr<std::string> BeginUpload(const ObjectPath& path);
   absl::StatusOr<std::string> PutPart(const ObjectPath& path,
                                       const std::string& upload, int number,
@@ -110,8 +113,9 @@ class ObjectClient {
   // The URL of an object, or of a bucket, with a query that begins with '?'.
   std::string Url(const std::string& bucket, absl::string_view key,
                   absl::string_view query) const;
-  // Sends the request until it succeeds, cannot or has been sent too often.
-  // `what` is for errors: "read s3://...". With `sent` it says how often.
+  // Sends the request until it succeeds, fails permanently or runs out of
+  // attempts. `what` is for errors: "read s3://...". Sets `sent`, if given, to
+  // the number of attempts.
   absl::StatusOr<HttpResponse> Send(const std::string& what,
                                     HttpRequest request, int* sent = nullptr);
 
@@ -120,13 +124,12 @@ class ObjectClient {
   CredentialSource credentials_;
 };
 
-// How long to wait before attempt `attempt` (1: the second), between half and
-// all of what doubling gives; `random` in [0, 1).
+// The pause before attempt `attempt` (1: the second), between half and all of
+// the exponential backoff; `random` in [0, 1).
 absl::Duration DelayBefore(int attempt, const ObjectStoreOptions& options,
                            double random);
 
-// The client of the process, which `options` replace from now on; by default
-// they are those of the environment.
+// Configures the process's client; by default it uses the environment.
 void ConfigureObjectStore(const ObjectStoreOptions& options);
 absl::StatusOr<std::shared_ptr<ObjectClient>> ProcessObjectClient();
 

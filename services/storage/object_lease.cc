@@ -17,8 +17,8 @@ PutCondition AsRead(const std::optional<LeaseObject>& before) {
   return {PutCondition::Kind::kMatches, before->etag};
 }
 
-// Writes `text` under conditions that do not hold. It is not the text that is
-// there, which would seem to have come by an earlier attempt.
+// Writes `text` under conditions that do not hold. `text` differs from the
+// object, else a refusal would look like an earlier success.
 absl::Status CheckHeedsConditions(ObjectClient& client, const ObjectPath& path,
                                   const std::string& text) {
   for (const PutCondition& condition :
@@ -42,7 +42,7 @@ absl::StatusOr<std::optional<LeaseObject>> ObjectLease::Read(
     const std::string& path) {
   ASSIGN_OR_RETURN(const ObjectPath object, ParseObjectPath(path));
   ASSIGN_OR_RETURN(const auto client, ProcessObjectClient());
-  // It may be renewed, i.e. changed, between the two requests.
+  // The lease may be renewed, i.e. changed, between the two requests.
   for (int attempt = 0;; ++attempt) {
     const absl::StatusOr<ObjectInfo> info = client->Head(object);
     if (absl::IsNotFound(info.status())) return std::nullopt;

@@ -1,11 +1,11 @@
-// ObjectLease: an object that one process holds, in a store that has no locks.
-// The object says who: whoever creates it, or replaces that of a holder who has
-// not renewed it for a while, holds it. Every write is conditional on the
-// object that was read, so of two who try, one does.
+// ObjectLease: a lease held by one process, in a store without locks. The
+// object names the holder: whoever creates it, or replaces the object of a
+// holder that has not renewed it for a while, holds the lease. Every write is
+// conditional on the object that was read, so of two rivals one succeeds.
 //
-// How long ago it was renewed is told by the clock of the store alone. A
-// holder that is paused or cut off for longer than kLeaseLasts may lose it, and
-// is told so by Read(): by then the object is another's.
+// The age of a renewal is measured by the store's clock alone. A holder that is
+// paused or cut off for longer than kLeaseLasts may lose the lease, and learns
+// that from Read(): by then the object is another's.
 
 #ifndef SERVICES_STORAGE_OBJECT_LEASE_H_
 #define SERVICES_STORAGE_OBJECT_LEASE_H_
@@ -27,10 +27,10 @@
 namespace gshard {
 
 inline constexpr absl::Duration kLeaseLasts = absl::Seconds(30);
-// So that two attempts may fail.
+// Lets two attempts fail.
 inline constexpr absl::Duration kRenewEvery = absl::Seconds(10);
 
-// What the object is, and how long ago it was written.
+// The content of the object, and its age.
 struct LeaseObject {
   std::string text;
   std::string etag;
@@ -39,22 +39,24 @@ struct LeaseObject {
 
 class ObjectLease {
  public:
-  // The text of the object after `renewals` renewals, or, with nothing, when
-  // the lease was given back. No two are equal, also those of other holders.
+  // The object's text after `renewals` renewals or, given nothing, after the
+  // lease was released. All texts are distinct, also from those of other
+  // holders.
   using Text = std::function<std::string(std::optional<int64_t> renewals)>;
 
-  // The object at `path`; nothing if there is none. Errors: those of storage.h.
+  // Reads the object at `path`; nothing if there is none. Errors: those of
+  // storage.h.
   static absl::StatusOr<std::optional<LeaseObject>> Read(
       const std::string& path);
 
-  // Takes the lease from `before`, as read, whether or not that has run out,
-  // and renews it from now on. Errors: Aborted if the object is another by
-  // now; FailedPrecondition if the store does not heed conditions, so that
-  // nothing would keep rivals out.
+  // Takes the lease from `before`, as read, whether or not that has expired,
+  // and renews it from now on. Errors: Aborted if the object has changed;
+  // FailedPrecondition if the store does not support conditional requests, so
+  // that nothing would exclude rivals.
   static absl::StatusOr<std::unique_ptr<ObjectLease>> Take(
       const std::string& path, const std::optional<LeaseObject>& before,
       Text text, absl::Duration renew_every = kRenewEvery);
-  // Gives it back, unless it is lost.
+  // Releases the lease, unless it is lost.
   ~ObjectLease();
 
  private:
@@ -70,7 +72,7 @@ class ObjectLease {
   const std::shared_ptr<ObjectClient> client_;
   const ObjectPath path_;
   const Text text_;
-  std::string etag_;  // of the renewing thread, while there is one
+  std::string etag_;  // owned by the renewing thread, if any
   Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,5 +1,5 @@
-// ObjectUpload: an object that is streamed to its store, in parts of which a
-// few travel at a time.
+// ObjectUpload: streams an object to its store in parts, a few of which are in
+// flight at a time.
 
 #ifndef SERVICES_STORAGE_OBJECT_UPLOAD_H_
 #define SERVICES_STORAGE_OBJECT_UPLOAD_H_
@@ -21,14 +21,14 @@
 
 namespace gshard {
 
-// The bytes of a part of an object of `bytes`: `smallest`, or what makes it
+// The part size for an object of `bytes`: `smallest`, or enough for at most
 // 10,000 parts.
 uint64_t UploadPartBytes(uint64_t bytes, uint64_t smallest);
 
-// Holds four parts at most, of 16 MiB each unless the object has more than
-// 160 GB. One that fits in a part is a single request. `faults` are asked
-// before each part (kWrite), before the object comes to be (kCreate) and before
-// an upload is given up (kRemove). Not thread-safe.
+// Buffers at most four parts, of 16 MiB each unless the object exceeds 160 GB.
+// An object that fits in a part is a single request. `faults` are consulted
+// before each part (kWrite), before the object is created (kCreate) and before
+// an upload is aborted (kRemove). Not thread-safe.
 class ObjectUpload final : public NewFile {
  public:
   static absl::StatusOr<std::unique_ptr<ObjectUpload>> Begin(
@@ -48,7 +48,7 @@ class ObjectUpload final : public NewFile {
   ObjectUpload(std::shared_ptr<ObjectClient> client, ObjectPath path,
                uint64_t bytes, FaultPoints* faults);
   absl::Status SendPart();
-  absl::Status AwaitPart();  // the oldest that travels
+  absl::Status AwaitPart();  // the oldest one in flight
   absl::Status Reach(DiskChange::Kind kind, uint64_t offset,
                      absl::string_view bytes) const;
 
@@ -59,10 +59,10 @@ class ObjectUpload final : public NewFile {
   FaultPoints* const faults_;
   std::string upload_;  // empty: a single request
   std::string buffer_;  // of the next part
-  uint64_t end_ = 0;    // of what was written
+  uint64_t end_ = 0;    // bytes written
   std::deque<Part> travelling_;
   std::vector<std::string> etags_;
-  bool over_ = false;  // nothing is left to be given up
+  bool over_ = false;  // nothing is left to abort
 };
 
 }  // namespace gshard

@@ -9,10 +9,7 @@
 namespace gshard {
 
 const Storage& Storage::Of(absl::string_view path) {
-  static const FolderStorage& folders = *new FolderStorage();
-  static const ObjectStorage& objects = *new ObjectStorage();
-  if (IsObjectPath(path)) return objects;
-  return folders;
+  return IsObjectPath(path) ? ObjectStorage() : FolderStorage();
 }
 
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(

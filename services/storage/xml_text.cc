@@ -47,7 +47,8 @@ void OnStart(void* data, const XML_Char* name, const XML_Char**) {
 
 void OnEnd(void* data, const XML_Char*) {
   Reading& reading = *static_cast<Reading*>(data);
-  // The end of an empty element comes although its start has stopped all.
+  // The end of an empty element is reported even after its start has stopped
+  // parsing.
   if (!reading.problem.empty()) return;
   if (reading.is_leaf) {
     reading.texts.emplace_back(reading.path, std::move(reading.text));

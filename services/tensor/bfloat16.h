@@ -1,7 +1,7 @@
 // BFloat16: the upper half of a float32. The same range, 8 bits of precision
 // instead of 24: a rounded number is off by at most 2^-9 of itself, 0.2%.
 //
-// Conversions are constexpr, which is what kernels of CUDA may call.
+// Conversions are constexpr, so that CUDA kernels may call them.
 
 #ifndef SERVICES_TENSOR_BFLOAT16_H_
 #define SERVICES_TENSOR_BFLOAT16_H_
@@ -11,7 +11,7 @@
 
 namespace gshard {
 
-// Storage only: it is converted to be computed with.
+// For storage only: convert it to float for arithmetic.
 struct BFloat16 {
   uint16_t bits = 0;
 
@@ -23,9 +23,9 @@ constexpr float ToFloat(BFloat16 x) {
   return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
 }
 
-// The nearest, to even where two are as near; what lies beyond the largest
-// becomes infinite. A NaN stays one, with its sign and upper bits, and is made
-// quiet. Subnormal numbers are kept.
+// Rounds to nearest, ties to even; values beyond the largest become infinite. A
+// NaN stays a NaN, with its sign and upper bits, and is made quiet. Subnormal
+// numbers are kept.
 constexpr BFloat16 ToBFloat16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

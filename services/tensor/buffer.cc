@@ -20,19 +20,19 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// Cached may be so many bytes more than are live. A training step returns the
-// gradients of all weights, and the next one wants them: to map them anew would
-// take longer than to compute them. Who returns the weights as well is done.
+// The cache may exceed live memory by this much. A training step frees the
+// gradients of all weights and the next one needs them again: mapping them anew
+// would take longer than computing them.
 constexpr size_t kMostCached = size_t{1} << 30;
 
-// Held, live and cached, may be so many bytes more than were ever live: twice
-// as many, up to a limit. Sizes that vary would otherwise each keep what they
-// had at their peak.
+// Live plus cached memory may exceed the peak of live memory by this many
+// bytes: at most twice the peak, up to a limit. Otherwise each of many varying
+// sizes would keep its own peak.
 constexpr size_t kMostSpare = size_t{1} << 30;
 constexpr size_t kAlwaysSpare = size_t{1} << 20;
 
-// From here on a block is a mapping of its own: what is given back is then the
-// system's again, where a heap of blocks of ever new sizes would keep its gaps.
+// From this size on a block has its own mapping, which returns its memory to
+// the system when freed, where a heap with ever new sizes would keep gaps.
 // Sanitizers watch the heap.
 #ifdef GSHARD_SANITIZED
 constexpr size_t kMappedBytes = SIZE_MAX;
@@ -40,9 +40,9 @@ constexpr size_t kMappedBytes = SIZE_MAX;
 constexpr size_t kMappedBytes = size_t{64} << 10;
 #endif
 
-// From here on it has huge pages, where the system has some: weights for few
-// rows are read a seventh faster in int8, a third in float32. Blocks that lie
-// side by side share pages.
+// From this size on a block has huge pages, where available: few-row products
+// read int8 weights a seventh faster, float32 a third. Adjacent blocks share
+// pages.
 constexpr size_t kHugeBytes = size_t{1} << 20;
 
 std::byte* NewBlock(size_t size) {
@@ -84,14 +84,14 @@ size_t BlockSize(size_t bytes) {
 
 struct Block {
   std::byte* data;
-  // All rows but these are zeros; of no size if nothing is known.
+  // All rows that are not `written` are zeros; 0 if nothing is known.
   size_t row_bytes = 0;
   std::vector<bool> written = {};
 };
 
 class BlockCache {
  public:
-  // Rather one that is known for as many rows of `row_bytes`.
+  // Prefers a block with known zeros for as many rows of `row_bytes`.
   Block Take(size_t size, size_t row_bytes = 0, size_t rows = 0) {
     MutexLock lock(mutex_);
     auto found = free_.find(size);
@@ -110,7 +110,7 @@ class BlockCache {
       return block;
     }
     lock.Unlock();
-    Block block{.data = NewBlock(size)};  // may throw: then nothing is live
+    Block block{.data = NewBlock(size)};  // may throw, before it counts as live
     if (size >= kMappedBytes) {
       block.row_bytes = row_bytes;
       block.written.resize(rows);  // the system maps zeros
@@ -165,8 +165,8 @@ class BlockCache {
     }
   }
 
-  // Gives a block back, of the size that was not used for longest. There are at
-  // most eight sizes for each power of two.
+  // Frees a block of the least recently used size. There are at most eight
+  // sizes per power of two.
   void FreeStalest() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     auto stalest = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -184,11 +184,11 @@ class BlockCache {
   Mutex mutex_;
   std::unordered_map<size_t, Blocks> free_ ABSL_GUARDED_BY(mutex_);
   BufferUsage usage_ ABSL_GUARDED_BY(mutex_);
-  size_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // the most that was live
+  size_t peak_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // peak of live bytes
   uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;     // counts uses
 };
 
-// Never destroyed: tensors of other static objects may outlive any order.
+// Never destroyed: tensors in other static objects may be destroyed later.
 BlockCache& Cache() {
   static BlockCache* const cache = new BlockCache;
   return *cache;

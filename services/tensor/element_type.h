@@ -1,4 +1,4 @@
-// The element types that tensors, files and the wire share.
+// Element types shared by tensors, files and the wire.
 
 #ifndef SERVICES_TENSOR_ELEMENT_TYPE_H_
 #define SERVICES_TENSOR_ELEMENT_TYPE_H_
@@ -13,7 +13,7 @@
 
 namespace gshard {
 
-// The values are those of the wire's gshard.v1.ElementType.
+// Values are those of gshard.v1.ElementType on the wire.
 enum class ElementType : int32_t {
   kFloat32 = 1,
   kInt32 = 2,
@@ -21,13 +21,13 @@ enum class ElementType : int32_t {
   kFloat64 = 4,
   kUint8 = 5,
   kBFloat16 = 6,
-  kInt8 = 7,  // weights alone have it, in panels: services/ops/int8_panel.h
+  kInt8 = 7,  // weights in panels only: services/ops/int8_panel.h
 };
 
 // Bytes of one element.
 size_t ElementSize(ElementType type);
 
-// Short name as the program's text form writes it: "f32", "i32", "i64", "f64",
+// Short name, as in the text form of programs: "f32", "i32", "i64", "f64",
 // "u8", "bf16", "i8".
 absl::string_view ElementTypeName(ElementType type);
 

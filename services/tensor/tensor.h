@@ -2,13 +2,13 @@
 //
 // Copying a Tensor is cheap and aliases; by convention a tensor that more than
 // one holder can see is not written. Clone() makes an independent copy.
-// Thread-safety: const access from any thread; writing needs one owner.
+// Thread-safety: const access from any thread; writing needs a single owner.
 //
-// Weights may lie in panels instead, as products want them
-// (services/ops/panel.h), those of int8 always do (int8_panel.h): such a tensor
-// has its dims, but no row-major elements to access. Nor can the
-// elements of a tensor in the memory of a device (services/graph/device.h) be
-// accessed, other than by that device.
+// Weights may be packed into panels instead, for matrix products
+// (services/ops/panel.h), and int8 weights always are (int8_panel.h): such a
+// tensor has dims, but no row-major elements to access. The elements of a
+// tensor in device memory (services/graph/device.h) are accessible only on that
+// device.
 
 #ifndef SERVICES_TENSOR_TENSOR_H_
 #define SERVICES_TENSOR_TENSOR_H_
@@ -46,9 +46,9 @@ class Tensor {
 
   static Tensor Zeros(ElementType type, Dims dims);
 
-  // Zeros, but for those rows of the outermost dimension that are in `written`,
-  // one for each: their contents are undefined, and only they may be written.
-  // The others take no time (AllocateZeroRows), so it is never unique().
+  // Zeros, except for the rows of the outermost dimension selected by `written`
+  // (one entry per row): their contents are undefined, and only they may be
+  // written. Other rows cost nothing (AllocateZeroRows); it is never unique().
   static Tensor ZeroRows(ElementType type, Dims dims,
                          std::vector<bool> written);
 
@@ -67,16 +67,16 @@ class Tensor {
   }
   static Tensor Scalar(float value);
 
-  // A tensor over memory owned by `keeper`, which stays alive as long as it.
+  // A tensor over memory owned by `keeper`, which the tensor keeps alive.
   // REQUIRES: `data` holds the elements, aligned for their type.
   static Tensor Wrap(ElementType type, Dims dims, std::byte* data,
                      std::shared_ptr<void> keeper);
 
-  // For matrices with `rows` rows each in panels, which take `bytes`; contents
-  // undefined.
+  // Matrices of `rows` rows each, packed into panels of `bytes` bytes in total;
+  // contents undefined.
   static Tensor Panels(ElementType type, Dims dims, int64_t rows, size_t bytes);
 
-  // A tensor in the memory of a device, at an address of that device.
+  // A tensor in device memory, at an address of that device.
   static Tensor OnDevice(ElementType type, Dims dims,
                          std::shared_ptr<std::byte> data);
 
@@ -91,9 +91,9 @@ class Tensor {
     return panel_rows_ > 0 ? panel_bytes_ : size_ * ElementSize(type_);
   }
 
-  // Rows of each matrix, if the tensor lies in panels; otherwise 0.
+  // Rows of each matrix if the tensor is in panels, otherwise 0.
   int64_t panel_rows() const { return panel_rows_; }
-  // REQUIRES: it does, and T is its type.
+  // REQUIRES: it is in panels, and T is its type.
   template <typename T>
   const T* panels() const {
     CHECK(panel_rows_ > 0 && type_ == ElementTypeOf<T>::value);
@@ -105,7 +105,7 @@ class Tensor {
     return reinterpret_cast<T*>(data_.get());
   }
 
-  // Its address in the memory of a device. REQUIRES: it lies there.
+  // Its address in device memory. REQUIRES: it is there.
   const std::byte* device_data() const {
     CHECK(on_device_);
     return data_.get();
@@ -177,7 +177,7 @@ class Tensor {
   std::shared_ptr<std::byte> data_;
   int64_t panel_rows_ = 0;
   size_t panel_bytes_ = 0;
-  // Of ZeroRows(), all others null. Of a view of it, as many as its own rows.
+  // Set by ZeroRows(), otherwise null. A view has as many entries as rows.
   std::shared_ptr<const std::vector<bool>> written_rows_;
   bool on_device_ = false;
 };

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kFileName[] = "gshard_sentencepiece.so";
 
-// Folder of the running program, "" if the system does not tell.
+// Folder of the running program, "" if unknown.
 std::string ProgramFolder() {
   char path[PATH_MAX];
   const ssize_t size = readlink("/proc/self/exe", path, sizeof path);
@@ -37,7 +37,7 @@ std::vector<std::string> Places() {
 absl::StatusOr<const gshard_sp_functions*> Open() {
   std::string tried;
   for (const std::string& path : Places()) {
-    // A missing file is the usual case; only others deserve dlerror's words.
+    // A missing file is the usual case; only other errors need dlerror's text.
     if (access(path.c_str(), R_OK) != 0) {
       absl::StrAppend(&tried, "; ", path, ": not there");
       continue;

@@ -1,10 +1,10 @@
 // SentencePiece, loaded into a linker namespace of its own.
 //
-// Debian's libsentencepiece.so.0 brings its own protobuf 3.14 and exports its
-// symbols; in one namespace with libprotobuf 3.21, which gRPC needs, either of
-// them ends the process. dlmopen(LM_ID_NEWLM) gives it a namespace with its own
-// libc and libstdc++, and no symbol of one side is seen by the other. What
-// crosses is the C interface of sentencepiece_shim.h: bytes in, bytes out.
+// Debian's libsentencepiece.so.0 contains protobuf 3.14 and exports its
+// symbols; in one namespace with libprotobuf 3.21, which gRPC needs, either
+// aborts the process. dlmopen(LM_ID_NEWLM) gives it a namespace with its own
+// libc and libstdc++, in which neither side sees the other's symbols. Only the
+// C interface of sentencepiece_shim.h crosses the border: bytes in, bytes out.
 
 #ifndef SERVICES_TOKENIZER_ISOLATED_LIBRARY_H_
 #define SERVICES_TOKENIZER_ISOLATED_LIBRARY_H_
@@ -14,11 +14,11 @@
 
 namespace gshard {
 
-// The functions of gshard_sentencepiece.so, looked for in the folder of the
-// running program, in ../lib and ../lib/gshard beside it, and where this build
-// put it. Loaded once, never unloaded. Thread-safe.
+// The functions of gshard_sentencepiece.so, searched for in the folder of the
+// running program, in ../lib and ../lib/gshard relative to it, and in the build
+// folder. Loaded once, never unloaded. Thread-safe.
 //
-// Errors: FailedPrecondition naming each place and what was wrong there.
+// Errors: FailedPrecondition with each place and its error.
 absl::StatusOr<const gshard_sp_functions*> LoadSentencePiece();
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-// Names of languages, as corpora, tokenizers and requests have them.
+// Names of languages in corpora, tokenizers and requests.
 
 #ifndef SERVICES_TOKENIZER_LANGUAGE_NAME_H_
 #define SERVICES_TOKENIZER_LANGUAGE_NAME_H_
@@ -9,7 +9,7 @@ namespace gshard {
 
 // 1 to 32 ASCII letters, digits, '_', '-' or '@', such as de or pt_BR. A
 // tokenizer has a token <name> for each language, so "s", "pad" and "unk" are
-// none: their tokens are others.
+// not allowed: their tokens have other meanings.
 bool IsLanguageName(absl::string_view name);
 
 }  // namespace gshard

@@ -29,8 +29,8 @@ struct Field {
   absl::string_view bytes;  // wire type 2
 };
 
-// Takes a protobuf message apart; false in Next() at its end or a damaged
-// field, which ok() tells apart.
+// Reads the fields of a protobuf message; Next() returns false at its end or at
+// a damaged field, which ok() distinguishes.
 class MessageReader {
  public:
   explicit MessageReader(absl::string_view message) : rest_(message) {}
@@ -113,7 +113,7 @@ absl::StatusOr<Piece> ParsePiece(absl::string_view message) {
       piece.text.find('\0') != std::string::npos) {
     return Damaged("a piece has no text");
   }
-  // NaN and infinity would make the search for the best pieces go astray.
+  // NaN and infinity would break the search for the best pieces.
   if (!(piece.score > -1e30f && piece.score < 1e30f)) {
     return Damaged("a piece has no finite score");
   }
@@ -121,8 +121,8 @@ absl::StatusOr<Piece> ParsePiece(absl::string_view message) {
 }
 
 // The table of normalization rules: the size of a trie, the trie (a double
-// array as darts-clone writes it) and the replacement texts, each ended by a
-// zero byte. SentencePiece follows the trie without looking at its size.
+// array in darts-clone's format) and the replacement texts, each
+// zero-terminated. SentencePiece follows the trie without checking bounds.
 absl::Status CheckRules(absl::string_view rules) {
   if (rules.empty()) return absl::OkStatus();
   uint32_t trie_bytes = 0;

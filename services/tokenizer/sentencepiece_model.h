@@ -1,10 +1,10 @@
-// The SentencePiece model file, read and checked before SentencePiece sees it.
+// Parses and checks a SentencePiece model file before SentencePiece reads it.
 //
 // SentencePiece trusts its model: a damaged table of normalization rules makes
-// it read outside its memory, and some errors end the process. A model arrives
-// with a checkpoint, from disk or from the wire, so it is walked here first.
+// it read out of bounds, and some errors terminate the process. A model comes
+// with a checkpoint, from disk or from the wire, so it is validated here first.
 // The file is one protobuf message, sentencepiece.ModelProto; this reader knows
-// the few fields it needs and has no need of libprotobuf.
+// the few fields it needs and does not use libprotobuf.
 
 #ifndef SERVICES_TOKENIZER_SENTENCEPIECE_MODEL_H_
 #define SERVICES_TOKENIZER_SENTENCEPIECE_MODEL_H_
@@ -18,11 +18,11 @@
 
 namespace gshard {
 
-// The values are those of the file format.
+// Values as in the file format.
 enum class PieceType : int32_t {
   kNormal = 1,
   kUnknown = 2,
-  kControl = 3,  // never comes out of text
+  kControl = 3,  // never encoded from text
   kUserDefined = 4,
   kUnused = 5,
   kByte = 6,
@@ -38,7 +38,7 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;  // by id
 };
 
-// Errors: DataLoss saying what is wrong with the bytes.
+// Errors: DataLoss saying what is wrong.
 absl::StatusOr<SentencePieceModel> ParseSentencePieceModel(
     absl::string_view bytes);
 

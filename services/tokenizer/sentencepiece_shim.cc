@@ -1,5 +1,5 @@
-// Built without the project's other libraries and without sanitizers: it lives
-// in a linker namespace of its own, where their run-time libraries are not.
+// Built without the project's other libraries and without sanitizers: it is
+// loaded into a linker namespace that lacks their run-time libraries.
 
 #include "services/tokenizer/sentencepiece_shim.h"
 
@@ -20,7 +20,7 @@ int Fail(const char* message, void* context, gshard_sp_sink sink) {
   return 1;
 }
 
-// Runs `body`, which returns a status, and tells `sink` what went wrong.
+// Runs `body`, which returns a status, and passes any error to `sink`.
 template <typename Body>
 int Guard(void* context, gshard_sp_sink sink, const Body& body) noexcept {
   try {

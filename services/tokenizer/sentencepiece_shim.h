@@ -1,9 +1,9 @@
 // The C interface of the library gshard_sentencepiece.so, the only code that
-// uses libsentencepiece. See isolated_library.h for why it is loaded apart.
+// uses libsentencepiece. See isolated_library.h for why it is isolated.
 //
-// No exception and no memory crosses it: results are handed to `sink`, which
-// copies them, before a function returns. Functions return 0, or 1 after giving
-// `sink` an error message.
+// No exceptions and no memory ownership cross it: results are passed to `sink`,
+// which copies them, before a function returns. Functions return 0, or 1 after
+// passing an error message to `sink`.
 
 #ifndef SERVICES_TOKENIZER_SENTENCEPIECE_SHIM_H_
 #define SERVICES_TOKENIZER_SENTENCEPIECE_SHIM_H_
@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-// `data` is `size` bytes of text, or of int32 ids, or of error message, and is
-// gone when the function returns.
+// `data` is `size` bytes of text, of int32 ids, or of an error message, valid
+// only during the call.
 typedef void (*gshard_sp_sink)(void* context, const void* data, size_t size);
 
 // Raised when a signature changes.

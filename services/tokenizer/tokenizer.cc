@@ -17,15 +17,15 @@ namespace {
 
 constexpr uint64_t kMaxModelBytes = uint64_t{1} << 28;
 
-// A sink of the shim: copies what it gets into the std::string that `context`
-// points at.
+// A sink of the shim: copies the data into the std::string that `context`
+// points to.
 void Copy(void* context, const void* data, size_t size) {
   if (size == 0) return;
   static_cast<std::string*>(context)->assign(static_cast<const char*>(data),
                                              size);
 }
 
-// LoadSentencePiece succeeded before any Tokenizer existed.
+// REQUIRES: LoadSentencePiece has succeeded, as it has if a Tokenizer exists.
 const gshard_sp_functions& SentencePiece() {
   static const gshard_sp_functions& functions = **LoadSentencePiece();
   return functions;
@@ -103,7 +103,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(
     return absl::InvalidArgumentError(
         absl::StrCat("text: expected UTF-8, byte ", bad, " is not"));
   }
-  std::string bytes;  // of the ids, or the message of an error
+  std::string bytes;  // of the ids, or an error message
   if (SentencePiece().encode(processor_, text.data(), text.size(), &bytes,
                              Copy) != 0) {
     return absl::DataLossError(absl::StrCat("SentencePiece: ", bytes));

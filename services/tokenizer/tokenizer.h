@@ -1,14 +1,14 @@
-// Tokenizer: text to piece ids and back, by SentencePiece.
+// Tokenizer: text to piece ids and back, with SentencePiece.
 //
 // The ids are those that `spm_encode --output_format=id` prints for the same
-// model. Four pieces are special and never come out of Encode, whatever the
-// text holds: padding, end of sentence, beginning of sentence and the language
-// tags ("<de>"), which callers put in front of a source by their id. The
-// unknown piece stands for what the vocabulary cannot spell.
+// model. Special pieces are never produced by Encode, whatever the text:
+// padding, end of sentence, beginning of sentence and the language tags
+// ("<de>"), which callers prepend to a source by id. The unknown piece stands
+// for text that the vocabulary cannot encode.
 //
-// Models that TrainTokenizer (trainer.h) makes use pad 0, eos 1, unk 2, bos 3.
+// Models from TrainTokenizer (trainer.h) have pad 0, eos 1, unk 2, bos 3.
 //
-// Threads: const methods may run at the same time from any threads.
+// Thread-safe for const methods.
 
 #ifndef SERVICES_TOKENIZER_TOKENIZER_H_
 #define SERVICES_TOKENIZER_TOKENIZER_H_
@@ -27,12 +27,12 @@
 
 namespace gshard {
 
-// The piece that tells the model which language a source is in: "<pt_BR>".
+// The piece that marks the language of a source: "<pt_BR>".
 std::string LanguageTag(absl::string_view language);
 
 class Tokenizer {
  public:
-  // Encode refuses longer texts: SentencePiece needs memory and time for them.
+  // Encode refuses longer texts, which bounds SentencePiece's memory and time.
   static constexpr size_t kMaxTextBytes = 1 << 20;
 
   // Reads a SentencePiece model file.
@@ -41,10 +41,10 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::string& path);
 
-  // From the bytes of a model file, e.g. those that a checkpoint carries.
+  // From the bytes of a model file, e.g. in a checkpoint.
   //
-  // Errors: DataLoss if the bytes are no intact SentencePiece model,
-  // InvalidArgument if it is a model that lacks <pad>, <s>, </s> or <unk>,
+  // Errors: DataLoss if the bytes are not an intact SentencePiece model,
+  // InvalidArgument for a model without <pad>, <s>, </s> or <unk>,
   // FailedPrecondition if SentencePiece cannot be loaded on this machine.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromModelBytes(
       std::string bytes);
@@ -57,12 +57,12 @@ class Tokenizer {
   // no ids.
   //
   // Errors: InvalidArgument if `text` is not UTF-8 or over kMaxTextBytes;
-  // DataLoss, here and in Decode(), if the model turns out to be unsound, as
-  // one that makes a letter a control piece.
+  // DataLoss, here and in Decode(), if the model proves to be unsound, e.g. if
+  // it makes a letter a control piece.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const;
 
-  // The text of `ids`. Special pieces leave no trace, the unknown piece becomes
-  // " \u2047 ".
+  // The text of `ids`. Special pieces are omitted, the unknown piece becomes "
+  // \u2047 ".
   //
   // Errors: OutOfRange naming the first id outside [0, vocab_size).
   absl::StatusOr<std::string> Decode(absl::Span<const int32_t> ids) const;
@@ -83,13 +83,13 @@ class Tokenizer {
 
   // The id of LanguageTag(language).
   //
-  // Errors: InvalidArgument naming the languages that there are.
+  // Errors: InvalidArgument naming the available languages.
   absl::StatusOr<int32_t> LanguageTagId(absl::string_view language) const;
 
   // Languages that have a tag, in the order of their ids.
   const std::vector<std::string>& languages() const { return languages_; }
 
-  // The model file, byte for byte: what a checkpoint ships.
+  // The bytes of the model file, which checkpoints contain.
   const std::string& model_bytes() const { return bytes_; }
 
  private:
@@ -103,7 +103,7 @@ class Tokenizer {
   int32_t bos_id_ = -1;
   int32_t eos_id_ = -1;
   int32_t unk_id_ = -1;
-  void* processor_ = nullptr;  // behind the shim; see isolated_library.h
+  void* processor_ = nullptr;  // of the shim; see isolated_library.h
 };
 
 }  // namespace gshard

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kMinVocabSize = 64;
 constexpr int32_t kMaxVocabSize = 256000;
-// The sums of training depend on how it is divided, so this is no option.
+// Training's sums depend on the number of threads, so it is fixed.
 constexpr int kThreads = 4;
 
 absl::Status FileError(absl::string_view what, const std::string& path) {
@@ -38,7 +38,7 @@ absl::Status FileError(absl::string_view what, const std::string& path) {
              : absl::FailedPreconditionError(message);
 }
 
-// A folder that is gone, with all in it, when the scope ends.
+// A folder that is deleted, with its contents, when the scope ends.
 class TemporaryFolder {
  public:
   ~TemporaryFolder() {
@@ -127,7 +127,7 @@ std::vector<std::string> TrainCommand(const TokenizerOptions& options) {
   for (const std::string& language : options.languages) {
     tags.push_back(LanguageTag(language));
   }
-  // File names end up in the model: they must not vary.
+  // File names are stored in the model, so they must not vary.
   std::vector<std::string> command = {
       "spm_train",
       "--input=sentences.txt",
@@ -160,7 +160,7 @@ std::vector<std::string> TrainCommand(const TokenizerOptions& options) {
   return command;
 }
 
-// spm_train ends with the reason on a line of its own.
+// spm_train prints the reason on its last line.
 absl::Status TrainingError(const SubprocessResult& result) {
   for (absl::string_view line : absl::StrSplit(result.error_output, '\n')) {
     const size_t start = line.find("Vocabulary size");
@@ -198,7 +198,7 @@ absl::Status TrainTokenizer(const TokenizerOptions& options,
   RETURN_IF_ERROR(result.status());
   if (result->exit_code != 0) return TrainingError(*result);
   const std::string model = folder.path() + "/vocabulary.model";
-  // A full disk leaves half a model and no complaint.
+  // On a full disk spm_train leaves a truncated model without an error.
   ASSIGN_OR_RETURN(const auto checked, Tokenizer::Load(model));
   if (rename(model.c_str(), path.c_str()) != 0) {
     return FileError("write", path);

@@ -1,5 +1,5 @@
-// Trains a SentencePiece vocabulary, by the program `spm_train` (Debian package
-// "sentencepiece") in a process of its own.
+// Trains a SentencePiece vocabulary with the program `spm_train` (Debian
+// package "sentencepiece") in a separate process.
 //
 // Same sentences and options give the same model, byte for byte.
 
@@ -19,29 +19,29 @@ struct TokenizerOptions {
   enum class ModelType { kUnigram, kBpe };
 
   ModelType model_type = ModelType::kUnigram;
-  // Pieces, special ones and tags included; [64, 256000].
+  // Number of pieces, including special ones and tags; [64, 256000].
   int32_t vocab_size = 4000;
   // Each gets a tag (LanguageTag), in this order, from id 4 on.
   std::vector<std::string> languages;
-  // Pieces that are always kept whole when text holds them.
+  // Pieces that are always kept whole.
   std::vector<std::string> user_defined_symbols;
-  // Share of the characters that get pieces of their own; (0, 1].
+  // Share of the characters that get their own pieces; (0, 1].
   double character_coverage = 0.9995;
-  // With fewer distinct pieces in the text than asked for, make a smaller
+  // If the text has fewer distinct pieces than requested, make a smaller
   // vocabulary; otherwise that is an error. Unigram only.
   bool allow_smaller = true;
-  // Sentences beyond this many are left out, chosen by `seed`; 0 for no limit.
+  // Maximum number of sentences, sampled by `seed`; 0 for no limit.
   int64_t max_sentences = 0;
   uint32_t seed = 1;
 };
 
-// Trains on `sentences` and writes the model to `path` (replaced only when
-// training succeeded). Sentences of over 4192 bytes are left out.
+// Trains on `sentences` and writes the model to `path` (replaced only if
+// training succeeds). Sentences of over 4192 bytes are skipped.
 //
 // Errors: InvalidArgument for an option out of range, text that is not UTF-8,
-// no text, or a vocabulary that the text cannot fill; FailedPrecondition if
-// spm_train is not installed; Cancelled if it is told to stop, which kills
-// spm_train; Internal with its last words if it fails otherwise; those of
+// no text, or too little text for the vocabulary; FailedPrecondition if
+// spm_train is not installed; Cancelled if stop is requested, which kills
+// spm_train; Internal with its last output if it fails otherwise; those of
 // writing `path`.
 absl::Status TrainTokenizer(const TokenizerOptions& options,
                             const std::vector<std::string>& sentences,

@@ -18,14 +18,14 @@ bool IsName(absl::string_view text) {
   });
 }
 
-// What the exporter itself says of its requests.
+// Headers that the exporter sets itself.
 bool IsOfTheExporter(absl::string_view name) {
   return absl::EqualsIgnoreCase(name, "content-type") ||
          absl::EqualsIgnoreCase(name, "content-length") ||
          absl::EqualsIgnoreCase(name, "transfer-encoding");
 }
 
-// Nothing if it is empty, or not what the value of a header may be.
+// Nothing if it is empty, or not a valid header value.
 std::optional<std::string> Decode(absl::string_view text) {
   std::string value;
   for (size_t i = 0; i < text.size(); ++i) {

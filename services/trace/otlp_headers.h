@@ -1,4 +1,4 @@
-// Headers that a collector wants with each request, such as a key. Pure.
+// Headers for each request to a collector, such as an API key. Pure functions.
 
 #ifndef SERVICES_TRACE_OTLP_HEADERS_H_
 #define SERVICES_TRACE_OTLP_HEADERS_H_
@@ -13,14 +13,14 @@
 namespace gshard {
 
 inline constexpr size_t kMaxOtlpHeaders = 32;
-inline constexpr size_t kMaxOtlpHeaderBytes = 8 << 10;  // of all of them
+inline constexpr size_t kMaxOtlpHeaderBytes = 8 << 10;  // of all together
 
-// Parses "name=value" of several headers, with commas or ends of lines between
-// them, "%20" and the like in values being the characters: the form of
-// OTEL_EXPORTER_OTLP_HEADERS. Returns lines "name: value".
+// Parses several headers "name=value", separated by commas or newlines, with
+// percent-encoded values: the form of OTEL_EXPORTER_OTLP_HEADERS. Returns lines
+// "name: value".
 //
-// Errors: InvalidArgument, which says which one, and nothing of what it is: it
-// may be a secret.
+// Errors: InvalidArgument with the header's position, but not its content,
+// which may be secret.
 absl::StatusOr<std::vector<std::string>> ParseOtlpHeaders(
     absl::string_view text);
 

@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// As logs quote it.
+// Quotes like logs.
 std::string Quote(absl::string_view text) { return LogField("", text).json; }
 
 std::string Attribute(absl::string_view key, const Span::Value& value) {

@@ -1,4 +1,4 @@
-// Spans as a collector takes them: OTLP in JSON,
+// Spans in the collector's format: OTLP in JSON,
 // https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding. Pure.
 
 #ifndef SERVICES_TRACE_OTLP_JSON_H_
@@ -11,8 +11,7 @@
 
 namespace gshard {
 
-// The body of a request to /v1/traces. Text that is not UTF-8 has U+FFFD where
-// it is not.
+// The body of a request to /v1/traces. Malformed UTF-8 becomes U+FFFD.
 std::string OtlpJson(const SpanResource& resource,
                      absl::Span<const Span> spans);
 

@@ -8,7 +8,7 @@
 namespace gshard {
 
 bool IsSampled(absl::string_view trace_id, double ratio) {
-  // The W3C has these 56 bits be random.
+  // W3C Trace Context requires these 56 bits to be random.
   constexpr size_t kRandomDigits = 14;
   uint64_t random = 0;
   return trace_id.size() >= kRandomDigits &&

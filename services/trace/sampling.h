@@ -1,4 +1,4 @@
-// Which traces are recorded. Pure.
+// Sampling of traces. Pure function.
 
 #ifndef SERVICES_TRACE_SAMPLING_H_
 #define SERVICES_TRACE_SAMPLING_H_
@@ -7,10 +7,10 @@
 
 namespace gshard {
 
-// Whether a trace that begins here is among the share `ratio` of all. Decided
-// by the random part of its id, so that whoever has the ratio decides alike,
-// and who has a higher one records all that others do.
-// REQUIRES: `trace_id` has 32 lower-case hexadecimal digits.
+// Whether a trace that begins here is in the sampled share `ratio`. Decided by
+// the random part of its id, so that all processes with the same ratio agree,
+// and one with a higher ratio records all that others do. REQUIRES: `trace_id`
+// has 32 lower-case hexadecimal digits.
 bool IsSampled(absl::string_view trace_id, double ratio);
 
 }  // namespace gshard

@@ -1,8 +1,8 @@
-// Span: a piece of work that is over, as one trace has it.
+// Span: a completed operation in one trace.
 //
-// What is said of it goes to a collector that others read: names of methods and
-// workers, numbers, codes; never text of users, tokens, paths or messages of
-// errors.
+// Spans go to a collector that others can read: they have names of methods and
+// workers, numbers and codes; never users' text, tokens, paths or error
+// messages.
 
 #ifndef SERVICES_TRACE_SPAN_H_
 #define SERVICES_TRACE_SPAN_H_
@@ -15,7 +15,7 @@
 
 namespace gshard {
 
-// OTLP's numbers.
+// OTLP's values.
 enum class SpanKind { kInternal = 1, kServer = 2, kClient = 3 };
 
 struct Span {
@@ -23,16 +23,16 @@ struct Span {
 
   std::string trace_id = {};   // 32 lower-case hexadecimal digits
   std::string span_id = {};    // 16
-  std::string parent_id = {};  // 16, or empty: the first of its trace
+  std::string parent_id = {};  // 16, or empty for a root span
   std::string name = {};
   SpanKind kind = SpanKind::kInternal;
   int64_t start_nanos = 0;  // since 1970
   int64_t end_nanos = 0;
   std::vector<std::pair<std::string, Value>> attributes = {};
-  std::string error = {};  // a code, "UNAVAILABLE"; empty: none
+  std::string error = {};  // a code such as "UNAVAILABLE"; empty: none
 };
 
-// Whose spans they are.
+// The process that the spans belong to.
 struct SpanResource {
   std::string service;   // "gshard-router"
   std::string instance;  // the process's name

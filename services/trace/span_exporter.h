@@ -1,6 +1,6 @@
-// SpanExporter: hands spans to a collector that speaks OTLP over HTTP, such as
-// OpenTelemetry's, in batches, on a thread of its own. Nobody waits for it:
-// what it has no room for, or cannot deliver, is counted and gone.
+// SpanExporter: sends spans to an OTLP/HTTP collector, such as OpenTelemetry's,
+// in batches, on its own thread. It never blocks callers: spans that do not fit
+// the queue or cannot be delivered are counted and dropped.
 
 #ifndef SERVICES_TRACE_SPAN_EXPORTER_H_
 #define SERVICES_TRACE_SPAN_EXPORTER_H_
@@ -22,39 +22,39 @@
 
 namespace gshard {
 
-// Default-constructed: ignores everything. Must not outlive the Metrics, but
-// for an exporter that is shut down.
+// Default-constructed: ignores everything. Must not outlive the Metrics, unless
+// the exporter is shut down.
 struct SpanMetrics {
   SpanMetrics() = default;
   explicit SpanMetrics(Metrics& metrics);
 
   Counter exported;
-  // Dropped: no room in the queue; refused by the collector; not taken by it
-  // when tried often enough; left at the end of the process.
+  // Dropped spans: queue full; refused by the collector; not delivered after
+  // all attempts; left at shutdown.
   Counter queue_full, refused, unreachable, shutdown;
 };
 
 struct SpanExporterOptions {
-  std::string endpoint = {};              // as IsEndpointUrl() wants it
+  std::string endpoint = {};              // see IsEndpointUrl()
   std::vector<std::string> headers = {};  // "name: value", in no log
   SpanResource resource = {};
   SpanQueueLimits queue = {};
 
-  // A batch is sent so often, with twice as long a pause after each time, or
-  // the longer one that the collector asks for by Retry-After,
-  // `max_retry_after` at most: what comes meanwhile waits in the queue.
+  // Maximum attempts per batch. The pause doubles each time, or is the
+  // collector's Retry-After if longer, at most `max_retry_after`; spans that
+  // arrive meanwhile wait in the queue.
   int attempts = 4;
   std::chrono::milliseconds first_delay{250};
   std::chrono::milliseconds max_retry_after{30'000};
-  // Of a request, and of Shutdown(). A collector only has to queue what it
-  // gets.
+  // Timeout of a request, and of Shutdown(). A collector only has to queue the
+  // spans.
   std::chrono::milliseconds timeout{1'000};
 };
 
-// Whether a batch that was answered so may be taken if it is sent again.
+// Whether a batch with this response should be retried.
 bool MayBeTakenLater(const HttpResponse& response);
 
-// How long to wait before that; `delay` is meant to be waited at least.
+// How long to wait before the retry, at least `delay`.
 std::chrono::milliseconds RetryPause(const HttpResponse& response,
                                      std::chrono::milliseconds delay,
                                      std::chrono::milliseconds max_retry_after,
@@ -70,11 +70,11 @@ class SpanExporter {
   SpanExporter(const SpanExporter&) = delete;
   SpanExporter& operator=(const SpanExporter&) = delete;
 
-  // Returns at once, whatever the collector does.
+  // Never blocks on the collector.
   void Add(Span span) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Sends what is there, for as long as a request may take, and ends. What is
-  // added later is ignored.
+  // Sends remaining spans, for at most a request's timeout, and stops. Spans
+  // added later are ignored.
   void Shutdown() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -82,7 +82,7 @@ class SpanExporter {
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Post(const std::vector<Span>& batch) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of the next attempt; nothing if none is to be made any more.
+  // Timeout of the next attempt; nothing if there is to be none.
   std::optional<std::chrono::milliseconds> Timeout()
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Lose(const Counter& counter, size_t spans, const absl::Status& why);
@@ -90,7 +90,7 @@ class SpanExporter {
   const SpanExporterOptions options_;
   const SpanMetrics metrics_;
 
-  // Of the thread.
+  // Used only by the thread.
   HttpClient http_;
   std::optional<Clock::time_point> logged_;
   size_t lost_ = 0;  // since then

@@ -1,5 +1,5 @@
-// SpanQueue: spans that wait for the collector, and when which of them go.
-// Time is passed in; not thread-safe.
+// SpanQueue: spans that wait for the collector, and when to send them. Time is
+// passed in; not thread-safe.
 
 #ifndef SERVICES_TRACE_SPAN_QUEUE_H_
 #define SERVICES_TRACE_SPAN_QUEUE_H_
@@ -17,7 +17,7 @@ namespace gshard {
 struct SpanQueueLimits {
   size_t max_spans = 2048;
   size_t batch = 512;
-  std::chrono::milliseconds max_wait{2'000};  // for a batch to be full
+  std::chrono::milliseconds max_wait{2'000};  // for a batch to fill
 };
 
 class SpanQueue {
@@ -26,14 +26,14 @@ class SpanQueue {
 
   explicit SpanQueue(const SpanQueueLimits& limits) : limits_(limits) {}
 
-  // False if there is no room: what came before stays.
+  // False, dropping the span, if there is no room.
   bool Add(Span span, Time now);
 
-  // When the next batch is to go: max() if there is none, the past if it is
+  // When to send the next batch: max() if there is none, the past if it is
   // full.
   Time NextBatch() const;
 
-  // The oldest spans, a batch at most.
+  // Removes the oldest spans, at most a batch.
   std::vector<Span> Take();
 
   size_t size() const { return waiting_.size(); }

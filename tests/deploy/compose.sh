@@ -14,28 +14,21 @@
 # namespaces of their own: nothing of them is left.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
-# packages: docker.io iptables iproute2 util-linux prometheus python3 python3-yaml openssl
+# packages: docker.io iptables iproute2 util-linux prometheus python3 python3-yaml python3-prometheus-client openssl
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 source tests/deploy/tools.sh
 
 quick='' programs=''
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags quick! programs -- "$@"
 
-need /usr/bin/python3
-/usr/bin/python3 -c 'import yaml' 2> /dev/null ||
-  { echo "missing: python3-yaml"; exit 77; }
+need python3-yaml
 [[ -n ${GSHARD_CHECK_INSIDE-} ]] || /usr/bin/python3 tests/deploy/compose_files.py
 [[ -z $quick ]] || exit 0
 
-need root docker dockerd iptables ip prometheus openssl unshare namespaces
+need python3-prometheus-client root docker dockerd iptables ip prometheus openssl unshare namespaces
 programs=$(find_programs "$programs") || exit 77
 
 # Debian 13's plugin, unless there is one.
@@ -63,10 +56,7 @@ if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
   fetch_compose
-  status=0
-  GSHARD_CHECK_INSIDE=$scratch unshare --net --mount --pid --fork \
-    --kill-child --mount-proc "$0" --programs "$programs" || status=$?
-  exit "$status"
+  run_inside --programs "$programs"
 fi
 scratch=$GSHARD_CHECK_INSIDE
 [[ ! -d $scratch/docker ]] || export DOCKER_CONFIG=$scratch/docker
@@ -135,10 +125,6 @@ value_is() {
   curl --silent --fail --get http://127.0.0.1:9090/api/v1/query \
     --data-urlencode "query=$1" | grep -q "\"value\":\[[^]]*,\"$2\"\]"
 }
-rules_are_known() {
-  ! curl --silent --fail http://127.0.0.1:9090/api/v1/rules |
-    grep -q '"health":"unknown"'
-}
 
 finish() {
   local status=$?
@@ -178,10 +164,19 @@ for up in coordinator:1 router:2 expert_worker:4; do
   await 30 "$up targets that are up" \
     value_is "sum(up{job=\"gshard_${up%:*}\"})" "${up#*:}"
 done
-await 30 "an evaluation of all rules" rules_are_known
-# Two scrapes of what there is to see.
-sleep 11
-/usr/bin/python3 tests/deploy/compose_metrics.py http://127.0.0.1:9090
+# A system at work: a second job trains while what the first has made translates.
+sed 's/^name: .*/name: "more"/; s/^steps: .*/steps: 1000000/; s/^serve_as: .*//
+     s,/data/names,/data/more,; $ a validation { max_sentences: 16 }
+     s,^data {,data { dev_path: "/text/names.tsv",' \
+  "$scratch/tree/deploy/compose/jobs/names.textproto" \
+  > "$scratch/tree/deploy/compose/jobs/more.textproto"
+client train /jobs/more.textproto > /dev/null
+(while translate; do sleep 0.2; done > /dev/null 2>&1) &
+translating=$!
+/usr/bin/python3 tests/deploy/monitoring.py live http://127.0.0.1:9090
+kill "$translating"
+wait "$translating" || true
+client cancel more > /dev/null
 
 docker kill gshard-expert_worker-1 > /dev/null
 expect "$before" "$(translate)" "translation without a worker"

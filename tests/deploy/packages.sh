@@ -15,17 +15,11 @@
 # packages: bash-completion cmake debootstrap dpkg-dev help2man iproute2 lintian systemd
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 quick='' build='' cache=${XDG_CACHE_HOME:-$HOME/.cache}/gshard
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --build) build=${2:?--build takes a folder}; shift 2 ;;
-    --cache) cache=${2:?--cache takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags quick! build cache -- "$@"
 for folder in build/release build/dev; do
   [[ -n $build || ! -x $folder/bin/gshard_router ]] || build=$folder
 done

@@ -15,28 +15,20 @@
 # packages: slurm-wlm munge iproute2 util-linux
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 source tests/deploy/tools.sh
+# shellcheck source=tests/testing/small_job.sh
+source tests/testing/small_job.sh
 
 quick='' programs=''
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags quick! programs -- "$@"
 need root slurmctld slurmd sbatch munged mungekey ip unshare namespaces
 programs=$(find_programs "$programs") || exit 77
 if [[ -z ${GSHARD_CHECK_INSIDE-} ]]; then
   scratch=$(mktemp -d)
   trap 'rm -rf "$scratch"' EXIT
-  # Whatever ends the shell that is the first process in there ends all.
-  status=0
-  GSHARD_CHECK_INSIDE=$scratch unshare --net --mount --pid --uts --fork \
-    --kill-child --mount-proc "$0" ${quick:+--quick} \
-    --programs "$programs" || status=$?
-  exit "$status"
+  run_inside ${quick:+--quick} --programs "$programs"
 fi
 scratch=$GSHARD_CHECK_INSIDE
 export PATH=$programs:$PATH SLURM_CONF=$scratch/slurm.conf
@@ -92,27 +84,10 @@ four_idle() { [[ $(sinfo --noheader --states=idle --format=%D) -eq 4 ]]; }
 
 # NAME SEED: the job that writes into $scratch/NAME.
 job() {
-  cat > "$scratch/$1.textproto" << TEXT
-name: "$1"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "$PWD/tests/data/names.tsv" }
-seed: $2
-steps: $steps
-microbatches_per_step: 4
-tokens_per_microbatch: 256
-max_length: 48
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-checkpoint { directory: "$scratch/$1" every_steps: 20 keep: 20 }
-min_routers: 2
-min_workers: 2
-progress_every_steps: 5
-TEXT
+  small_job "$1" "$scratch/$1" "$steps" "seed: $2" \
+    "microbatches_per_step: 4" "min_routers: 2" "min_workers: 2" \
+    "progress_every_steps: 5" "checkpoint every_steps: 20 keep: 20" \
+    > "$scratch/$1.textproto"
 }
 
 # NAME [FLAGS...]: submits that job; its number.

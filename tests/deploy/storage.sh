@@ -5,11 +5,11 @@
 # folders, tensor by tensor.
 #
 #   tests/deploy/storage.sh            the whole, five minutes; the store is
-#                                      moto, from PyPI, in a virtual environment
+#                                      moto, from PyPI
 #   tests/deploy/storage.sh --quick    the tests of storage against a store in
 #                                      their own process, seconds
 #
-#   --programs DIR   folder of the programs (build/dev/bin)
+#   --programs DIR   folder of the programs (build/dev/bin, build/release/bin)
 #   --steps N        steps of the job (60)
 #   --seed N         which requests meet which fault (0)
 #
@@ -18,44 +18,34 @@
 # Ends with 0 if all held, 77 if it lacks tools or programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
+# shellcheck source=tests/testing/small_job.sh
+source tests/testing/small_job.sh
+source tests/deploy/tools.sh
 
-programs=build/dev/bin steps=60 seed=0 quick=
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --quick) quick=yes; shift ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --steps) steps=${2:?--steps takes a number}; shift 2 ;;
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+programs='' steps=60 seed=0 quick=
+take_flags quick! programs steps seed -- "$@"
 
-lacks() {
-  echo "lacks $1" >&2
-  exit 77
-}
-
+need python3
+programs=$(find_programs "$programs") || exit 77
 if [[ -n $quick ]]; then
-  for test in storage_test checkpoint_test; do
-    [[ -x $programs/../tests/$test ]] || lacks "$programs/../tests/$test"
-  done
+  need "$programs"/../tests/{storage_test,checkpoint_test}
   "$programs/../tests/storage_test" --gtest_brief=1 2> /dev/null
   "$programs/../tests/checkpoint_test" --gtest_brief=1 \
     --gtest_filter='ObjectCheckpointTest.*' 2> /dev/null
   exit 0
 fi
 
-for program in gshard gshard_coordinator gshard_router gshard_expert_worker; do
-  [[ -x $programs/$program ]] || lacks "$programs/$program"
-done
-python=$(command -v python3) || lacks python3
+install_python 'moto[server]==5.*'
 
 scratch=$(mktemp -d)
 pids=()
 system=
 cleanup() {
-  local pid
+  local pid status=$?
+  [[ $status -ne 1 ]] || tail -n 5 "$scratch"/*.log \
+    "$scratch"/*/logs/coordinator*.log >&2 || true
   [[ -z $system ]] || kill -KILL "$system" 2> /dev/null || true
   for pid in "${pids[@]}"; do kill "$pid" 2> /dev/null || true; done
   wait 2> /dev/null || true
@@ -64,18 +54,8 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 2' INT TERM
 
-fail() {
-  echo "FAILED: $1" >&2
-  tail -n 5 "$scratch"/*.log "$scratch"/*/logs/coordinator*.log >&2 || true
-  exit 1
-}
-
-"$python" -m venv "$scratch/venv" 2> "$scratch/venv.log" || lacks python3-venv
-"$scratch/venv/bin/pip" install --quiet 'moto[server]==5.*' \
-  > "$scratch/pip.log" 2>&1 || lacks "moto, from PyPI"
-
 free_port() {
-  "$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
+  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0))
 print(s.getsockname()[1])'
 }
 store_port=$(free_port) proxy_port=$(free_port)
@@ -84,16 +64,16 @@ export AWS_REGION=us-east-1
 # What the checks themselves ask goes by the proxy, too.
 export AWS_ENDPOINT_URL=http://127.0.0.1:$proxy_port
 
-"$scratch/venv/bin/moto_server" -H 127.0.0.1 -p "$store_port" \
+"$venv/bin/moto_server" -H 127.0.0.1 -p "$store_port" \
   > "$scratch/store.log" 2>&1 &
 pids+=($!)
-"$python" tests/deploy/storage_proxy.py "$proxy_port" "$store_port" \
+python3 tests/deploy/storage_proxy.py "$proxy_port" "$store_port" \
   "$scratch/faults" "$seed" 2> "$scratch/proxy.log" &
 pids+=($!)
 
 # PYTHON: runs it with `s3`, past the proxy.
 in_store() {
-  "$scratch/venv/bin/python" -c "import boto3, sys
+  "$venv/bin/python" -c "import boto3, sys
 s3 = boto3.client('s3', endpoint_url='http://127.0.0.1:$store_port')
 $1"
 }
@@ -106,24 +86,9 @@ in_store "s3.upload_file('$scratch/train.tsv', 'gshard', 'text/train.tsv')"
 
 # CHECKPOINTS TEXT: the job.
 job() {
-  cat << TEXT
-name: "storage"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "$2" }
-steps: $steps
-microbatches_per_step: 2
-tokens_per_microbatch: 256
-max_length: 48
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-checkpoint { directory: "$1" every_steps: 5 keep: 2 }
-recovery { max_recoveries: 1000 replacement_wait_ms: 200 }
-TEXT
+  small_job storage "$1" "$steps" "data { train_path: \"$2\" }" \
+    "checkpoint every_steps: 5 keep: 2" \
+    "recovery { max_recoveries: 1000 replacement_wait_ms: 200 }"
 }
 
 # NAME: starts the system in a folder of that name; `system` is its process.

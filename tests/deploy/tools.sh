@@ -4,7 +4,9 @@
 PATH=$PATH:/usr/sbin:/sbin
 
 # need TOOL...: ends the script with 77 if one of these programs is missing.
-# "root" is the right to be it.
+# "root" is the right to be it, "python3-NAME" Debian's package for its Python.
+declare -A modules=([python3-yaml]=yaml
+  [python3-prometheus-client]=prometheus_client.openmetrics.parser)
 need() {
   local tool missing=()
   for tool in "$@"; do
@@ -13,6 +15,9 @@ need() {
     elif [[ $tool == namespaces ]]; then
       unshare --net --mount --pid --uts --fork true 2> /dev/null ||
         missing+=("namespaces (CAP_SYS_ADMIN)")
+    elif [[ $tool == python3-* ]]; then
+      /usr/bin/python3 -c "import ${modules[$tool]}" 2> /dev/null ||
+        missing+=("$tool")
     else
       command -v "$tool" > /dev/null || missing+=("$tool")
     fi
@@ -35,6 +40,25 @@ find_programs() {
   done
   echo "missing: programs in ${folders[*]}" >&2
   exit 77
+}
+
+# install_python PACKAGE...: of PyPI, into $venv; ends the script with 77 if they
+# are not to be had.
+readonly venv=build/deploy_venv
+install_python() {
+  { [[ -x $venv/bin/python ]] || python3 -m venv "$venv"; } &&
+    "$venv/bin/pip" install --quiet --disable-pip-version-check "$@" ||
+    { echo "missing: packages of PyPI ($*)"; exit 77; }
+}
+
+# run_inside FLAG...: runs this script again, with these flags, as the first
+# process in namespaces of its own, and ends with its status. In there
+# GSHARD_CHECK_INSIDE is the folder $scratch. What ends that shell ends all.
+run_inside() {
+  local status=0
+  GSHARD_CHECK_INSIDE=$scratch unshare --net --mount --pid --uts --fork \
+    --kill-child --mount-proc "$0" "$@" || status=$?
+  exit "$status"
 }
 
 # fail WORD...: says so and ends.

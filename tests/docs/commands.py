@@ -145,7 +145,7 @@ class Checker:
                        if not name.startswith("GSHARD_")}
         return subprocess.run(words, capture_output=True, text=True,
                               env=environment, stdin=subprocess.DEVNULL,
-                              timeout=60, check=False)
+                              timeout=300, check=False)
 
     def help(self, *words):
         if words not in self.pages:

@@ -12,16 +12,11 @@
 # Prints the lines as they are run. Exit code: 0 if all succeed, else 1.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 programs=build/dev/bin archive=
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --archive) archive=yes; shift ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags programs archive! -- "$@"
 programs=$(realpath "$programs")
 project=$PWD
 scratch=$(mktemp -d)

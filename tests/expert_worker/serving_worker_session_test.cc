@@ -199,6 +199,20 @@ TEST_P(ServingWorkerSessionTest, AnswersFromADeviceAsFromTheHost) {
   }
 }
 
+TEST_P(ServingWorkerSessionTest, KnowsWhichCallsAreBrief) {
+  ASSERT_OK_AND_ASSIGN(const auto session,
+                       WorkerSession::Create(Spec(), kMemory));
+  EXPECT_FALSE(session->IsBrief(0));
+  session->CountRun(4, std::chrono::microseconds(20));
+  session->CountRun(2, std::chrono::microseconds(10));
+  session->CountRun(9, std::chrono::microseconds(200));
+  EXPECT_TRUE(session->IsBrief(4));
+  EXPECT_FALSE(session->IsBrief(5));
+  session->CountRun(3, std::chrono::microseconds(200));
+  EXPECT_TRUE(session->IsBrief(2));
+  EXPECT_FALSE(session->IsBrief(3));
+}
+
 TEST_P(ServingWorkerSessionTest, DoesNotTrain) {
   ASSERT_OK_AND_ASSIGN(const auto session,
                        WorkerSession::Create(Spec(), kMemory));

@@ -131,6 +131,50 @@ TEST_F(WorkQueueTest, ItsThreadsAreAsNiceAsTheyShouldBe) {
   Release();
 }
 
+// Which wakes nobody, if a thread would begin it at once.
+TEST_F(WorkQueueTest, RunsABriefCallWhereItIsAdded) {
+  Start();
+  std::thread::id ran_by;
+  const auto add = [&](uint64_t call, bool brief) {
+    WorkQueue::Work work = MakeWork(1, call, 0);
+    work.run = [&, run = work.run](const absl::Status& status,
+                                   microseconds waited) {
+      EXPECT_EQ(queue_->running(), 1);
+      ran_by = std::this_thread::get_id();
+      run(status, waited);
+    };
+    ASSERT_OK(queue_->Add(std::move(work), brief));
+  };
+  add(1, /*brief=*/true);
+  EXPECT_THAT(log(), ElementsAre("1 OK 0"));
+  EXPECT_EQ(ran_by, std::this_thread::get_id());
+  EXPECT_EQ(queue_->running(), 0);
+  Hold();
+  add(2, /*brief=*/true);
+  add(3, /*brief=*/true);
+  EXPECT_EQ(queue_->waiting(), 2);
+  Release();
+  queue_->Finish(kLong);
+  EXPECT_THAT(log(), ElementsAre("1 OK 0", "2 OK 0", "3 OK 0"));
+  EXPECT_NE(ran_by, std::this_thread::get_id());
+  EXPECT_TRUE(
+      absl::IsUnavailable(queue_->Add(MakeWork(1, 4, 0), /*brief=*/true)));
+}
+
+// A job's segment does not run with the priority of translations.
+TEST_F(WorkQueueTest, RunsNothingWhereThreadsAreLessNice) {
+  options_.niceness = std::min(ThreadNiceness() + 1, 19);
+  Start();
+  std::promise<std::thread::id> ran_by;
+  WorkQueue::Work work = MakeWork(1, 1, 0);
+  work.run = [&](const absl::Status&, microseconds) {
+    ran_by.set_value(std::this_thread::get_id());
+  };
+  ASSERT_OK(queue_->Add(std::move(work), /*brief=*/true));
+  EXPECT_EQ(ran_by.get_future().get() == std::this_thread::get_id(),
+            ThreadNiceness() >= options_.niceness);
+}
+
 TEST_F(WorkQueueTest, DoesNotBeginWhatIsLate) {
   Start();
   Hold();

@@ -32,23 +32,14 @@
 # would have machines of their own. Prints a line for each abuse. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 seed=1 seconds=10 only="" programs=build/dev/bin tools=build/dev/tests
 load=build/dev/benchmark/translate_load
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --seconds) seconds=${2:?--seconds takes a number}; shift 2 ;;
-    --only) only=${2:?--only takes names}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --tools) tools=${2:?--tools takes a folder}; shift 2 ;;
-    --load) load=${2:?--load takes a program}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
-programs=$(realpath "$programs") tools=$(realpath "$tools")
-load=$(realpath "$load")
+take_flags seed seconds only programs tools load -- "$@"
+programs=$(realpath -m "$programs") tools=$(realpath -m "$tools")
+load=$(realpath -m "$load")
 # shellcheck source=tests/fault/processes.sh
 source tests/fault/processes.sh
 # shellcheck source=tests/fault/abuses_of_callers.sh
@@ -57,17 +48,9 @@ source tests/fault/abuses_of_callers.sh
 source tests/fault/abuses_of_jobs.sh
 # shellcheck source=tests/fault/abuses_of_processes.sh
 source tests/fault/abuses_of_processes.sh
+require "$load" "$tools"/{hostile_requests,stalled_uploads,shifted_clock.so} \
+  spm_train curl hostname pgrep
 RANDOM=$seed
-
-cleanup() {
-  local pid
-  for pid in "${pids[@]}" $(jobs -p); do
-    kill -KILL "$pid" 2> /dev/null || true
-    kill -CONT "$pid" 2> /dev/null || true
-  done
-  wait 2> /dev/null || true
-  rm -rf "$scratch"
-}
 
 # NAME ROLES: adds a caller, whose token is in the file $scratch/tokens/NAME.
 add_caller() {
@@ -88,9 +71,6 @@ as() {
 client() { as operator "$@"; }
 # COMMAND...: of an attacker.
 attack() { nice -n 19 "$@"; }
-
-now() { date +%s%3N; }
-pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
 
 # WHAT CONDITION...: notes what does not hold, once.
 failures=()
@@ -130,7 +110,7 @@ await() {
   done
 }
 # NAME: stops a process.
-end() {
+stop() {
   kill -TERM "${pids[$1]}"
   await "$1 did not stop" 20000 eval "! kill -0 ${pids[$1]}"
   unset "pids[$1]"

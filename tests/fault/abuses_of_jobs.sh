@@ -5,43 +5,16 @@
 abuses_of_jobs=(borrowed_name borrowed_rights open_exchange shared_folder
   slow_tokenizer cut_index early_microbatches busy_workers)
 
-# NAME FOLDER STEPS LINES...: prints a small job, with more lines of text.
-small_job() {
-  local name=$1 folder=$2 steps=$3
-  shift 3
-  cat << TEXT
-name: "$name"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "${job_text:-$PWD/tests/data/names.tsv}" }
-steps: $steps
-microbatches_per_step: 2
-tokens_per_microbatch: 256
-max_length: 48
-min_workers: ${min_workers:-1}
-progress_every_steps: 1
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-TEXT
-  local checkpoint="directory: \"$folder\"" line
-  for line in "$@"; do
-    if [[ $line == checkpoint\ * ]]; then
-      checkpoint+=" ${line#checkpoint }"
-    else
-      echo "$line"
-    fi
-  done
-  echo "checkpoint { $checkpoint }"
+# NAME FOLDER STEPS LINES...: prints a job of the text $job_text.
+trainers_job() {
+  small_job "$@" "progress_every_steps: 1" \
+    "data { train_path: \"${job_text:-$PWD/tests/data/names.tsv}\" }"
 }
 # CALLER NAME FOLDER STEPS LINES...: submits it.
 submit() {
   local caller=$1
   shift
-  small_job "$@" > "$scratch/$1.textproto"
+  trainers_job "$@" > "$scratch/$1.textproto"
   as "$caller" train "$scratch/$1.textproto"
 }
 
@@ -107,7 +80,7 @@ open_exchange() {
   expect "a job listened for anybody" job_is exposed FAILED
   expect "a job that was refused does not say --insecure" \
     holds "'--insecure' in str(all[0])" client jobs exposed
-  end router-gloo
+  stop router-gloo
   start router-gloo gshard_router --listen="127.0.0.1:${ports[2]}" \
     --name=router-gloo --coordinator="$coordinator" --reduce_host="$address" \
     --insecure
@@ -115,7 +88,7 @@ open_exchange() {
   submit trainer trusted "$scratch/trusted" 2 > /dev/null
   await "a job over the cluster's own network did not succeed" 60000 \
     job_is trusted SUCCEEDED
-  for name in router-gloo worker-gloo coordinator-gloo; do end "$name"; done
+  for name in router-gloo worker-gloo coordinator-gloo; do stop "$name"; done
 }
 
 # Jobs with directories that are one: the first one's checkpoint stays whole.
@@ -208,7 +181,7 @@ early_microbatches() {
   start router-1 gshard_router --listen="127.0.0.1:${ports[0]}" \
     --name=router-1 --coordinator="$coordinator"
   client wait --routers=2 > /dev/null
-  small_job ahead "$scratch/ahead" 1000000 |
+  trainers_job ahead "$scratch/ahead" 1000000 |
     sed 's/model_width: 32/model_width: 256/; s/expert_width: 40/expert_width: 1024/
          s/microbatches_per_step: 2/microbatches_per_step: 400/
          s/tokens_per_microbatch: 256/tokens_per_microbatch: 64/' \
@@ -229,7 +202,7 @@ early_microbatches() {
   done
   client cancel ahead > /dev/null
   await "the job did not end" 20000 job_is_over ahead
-  end router-1
+  stop router-1
 }
 
 # NAME: prints the CPU time that threads of it which make way for others have
@@ -244,7 +217,7 @@ busy_workers() {
   local name
   local -A ticks=()
   {
-    small_job busy "$scratch/busy" 1000000 |
+    trainers_job busy "$scratch/busy" 1000000 |
       sed 's/model_width: 32/model_width: 512/; s/ffn_width: 48/ffn_width: 2048/
            s/expert_width: 40/expert_width: 2048/; s/heads: 2/heads: 8/
            s/head_width: 16/head_width: 64/

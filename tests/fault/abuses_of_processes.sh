@@ -85,7 +85,7 @@ in_system() {
 interrupted_system() {
   local directory=$scratch/up
   begin_system "$directory" --state_directory="$scratch/up-state"
-  small_job kept "$scratch/kept" 1000000 > "$scratch/kept.textproto"
+  trainers_job kept "$scratch/kept" 1000000 > "$scratch/kept.textproto"
   in_system "$directory" train "$scratch/kept.textproto" > /dev/null
   await "a job did not run" 60000 holds \
     "int(all[0]['progress'].get('step', 0)) >= 10" in_system "$directory" jobs

@@ -24,38 +24,19 @@
 # (2): a job failed, or was over before all faults had come.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-source tests/fault/network.sh
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 steps=300 faults=50 seed=1 partitions=auto programs=build/dev/bin
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --steps) steps=${2:?--steps takes a number}; shift 2 ;;
-    --faults) faults=${2:?--faults takes a number}; shift 2 ;;
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --partitions) partitions=${2:?--partitions takes require, auto or never}
-                  shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags steps faults seed partitions programs -- "$@"
 readonly lease_ms=1000
 
-scratch=$(mktemp -d)
-declare -A pids=()
+# shellcheck source=tests/fault/processes.sh
+source tests/fault/processes.sh
+# shellcheck source=tests/fault/network.sh
+source tests/fault/network.sh
+trap 'cleanup; network_end' EXIT
 follower=
-
-cleanup() {
-  local pid
-  for pid in "${pids[@]}" $follower; do
-    kill -KILL "$pid" 2> /dev/null || true
-  done
-  wait 2> /dev/null || true
-  network_end
-  rm -rf "$scratch"
-}
-trap cleanup EXIT
-trap 'exit 2' INT TERM
 
 if [[ $partitions != never ]]; then
   if network_works; then
@@ -112,13 +93,6 @@ start() {
   disown "$!"
 }
 
-# SIGNAL NAME: ends a process and returns when it is gone.
-end() {
-  kill "-$1" "${pids[$2]}"
-  while kill -0 "${pids[$2]}" 2> /dev/null; do sleep 0.01; done
-  unset "pids[$2]"
-}
-
 # COMMAND FLAGS...: of the client, with the coordinator.
 client() {
   (exec_at client "$programs/gshard" "$@" \
@@ -127,27 +101,10 @@ client() {
 
 # ROUTERS WORKERS: the job that needs so many to begin.
 job() {
-  cat << TEXT
-name: "exactness"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "$PWD/tests/data/names.tsv" }
-steps: $steps
-microbatches_per_step: 4
-tokens_per_microbatch: 256
-max_length: 48
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-checkpoint { directory: "$run/checkpoints" every_steps: 5 keep: 2 }
-min_routers: $1
-min_workers: $2
-progress_every_steps: 10
-recovery { max_recoveries: 1000 replacement_wait_ms: 200 }
-TEXT
+  small_job exactness "$run/checkpoints" "$steps" \
+    "microbatches_per_step: 4" "checkpoint every_steps: 5 keep: 2" \
+    "min_routers: $1" "min_workers: $2" "progress_every_steps: 10" \
+    "recovery { max_recoveries: 1000 replacement_wait_ms: 200 }"
 }
 
 # RUN ROUTERS WORKERS: starts a system and submits the job to it; `follower` is
@@ -163,7 +120,7 @@ begin() {
   client wait --routers="$2" --workers="$3" > /dev/null
   client train "$run/job.textproto" --follow > "$run/follow.log" 2>&1 &
   follower=$!
-  began=$(date +%s%3N)
+  began=$(now)
 }
 
 finish() {
@@ -206,8 +163,7 @@ at_step() { local now; now=$(step 2> /dev/null) && [[ $now -ge $1 ]]; }
 held_by() { local workers; workers=$(holders 2> /dev/null) && [[ $workers -eq $1 ]]; }
 
 # Milliseconds since the run began.
-since() { echo $(($(date +%s%3N) - began)); }
-pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
+since() { echo $(($(now) - began)); }
 say() { echo "$(since) ms: $*"; }
 
 # A partition that lasts $1 ms.

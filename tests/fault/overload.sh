@@ -26,23 +26,15 @@
 # all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 seconds=60 times=5 deadline=2000 seed=1 programs=build/dev/bin
 load=build/dev/benchmark/translate_load
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --seconds) seconds=${2:?--seconds takes a number}; shift 2 ;;
-    --times) times=${2:?--times takes a number}; shift 2 ;;
-    --deadline) deadline=${2:?--deadline takes a number}; shift 2 ;;
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --load) load=${2:?--load takes a program}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags seconds times deadline seed programs load -- "$@"
 # shellcheck source=tests/fault/processes.sh
 source tests/fault/processes.sh
+require "$load"
 # Refusing takes a fraction of a millisecond of each side's processors, which
 # they share here: translating takes so much more that it counts little.
 model_width=512

@@ -1,11 +1,25 @@
 # A coordinator, routers and expert workers as processes of this machine, with
 # a small model trained and served: to be sourced by scripts that load it.
 #
-# Uses `programs`, the folder of the programs, `coordinator`, its address,
-# `model_width`, `model_steps`, how long it is trained, `replicas` of its
-# experts, and `environment`, variables of processes by name. Sets `scratch`, a
-# folder that is removed in the end, `pids` and `metrics` (addresses) by name,
-# and `routers`.
+# Uses `programs`, the folder of the programs, which have to be there,
+# `coordinator`, its address, `model_width`, `model_steps`, how long it is
+# trained, `replicas` of its experts, and `environment`, variables of processes
+# by name. Sets `scratch`, a folder that is removed in the end, `pids`, which are
+# killed then, and `metrics` (addresses) by name, and `routers`.
+
+# shellcheck source=tests/testing/small_job.sh
+source tests/testing/small_job.sh
+
+# WHAT...: ends without a result unless all are there: files, or commands.
+require() {
+  local what missing=()
+  for what in "$@"; do
+    [[ -e $what ]] || command -v "$what" > /dev/null || missing+=("$what")
+  done
+  [[ ${#missing[@]} -eq 0 ]] ||
+    { echo "no result: missing ${missing[*]}" >&2; exit 2; }
+}
+require "${programs:?}"/gshard{,_coordinator,_router,_expert_worker} python3
 
 scratch=$(mktemp -d)
 declare -A pids=()
@@ -18,7 +32,9 @@ replicas=1
 
 cleanup() {
   local pid
-  for pid in "${pids[@]}"; do kill -KILL "$pid" 2> /dev/null || true; done
+  for pid in "${pids[@]}" $(jobs -p); do
+    kill -KILL "$pid" 2> /dev/null || true
+  done
   wait 2> /dev/null || true
   rm -rf "$scratch"
 }
@@ -31,6 +47,17 @@ give_up() {
   echo "no result: $1" >&2
   tail -n 2 "$scratch"/*.log >&2
   exit 2
+}
+
+now() { date +%s%3N; }
+# MILLISECONDS
+pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
+
+# SIGNAL NAME: ends a process and returns when it is gone.
+end() {
+  kill "-$1" "${pids[$2]}"
+  while kill -0 "${pids[$2]}" 2> /dev/null; do sleep 0.01; done
+  unset "pids[$2]"
 }
 
 # Prints so many ports that nobody listens at.
@@ -57,24 +84,10 @@ start() {
 
 # Prints the job that the model is trained by.
 names_job() {
-  cat << TEXT
-name: "names"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: $model_width
-  ffn_width: $((4 * model_width)) expert_width: $((4 * model_width))
-  heads: 2 head_width: $((model_width / 2)) experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "$PWD/tests/data/names.tsv" }
-steps: $model_steps
-microbatches_per_step: 2
-tokens_per_microbatch: 256
-max_length: 48
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-checkpoint { directory: "$scratch/checkpoints" }
-TEXT
+  small_job names "$scratch/checkpoints" "$model_steps" \
+    "model { model_width: $model_width ffn_width: $((4 * model_width)) heads: 2
+      expert_width: $((4 * model_width)) head_width: $((model_width / 2))
+      $small_model }"
 }
 
 start_coordinator() {

@@ -28,27 +28,19 @@
 # all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 seed=1 seconds=0 programs=build/dev/bin rate=0 leave_timeout=30s
 load=build/dev/benchmark/translate_load
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --seconds) seconds=${2:?--seconds takes a number}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --load) load=${2:?--load takes a program}; shift 2 ;;
-    --rate) rate=${2:?--rate takes a number}; shift 2 ;;
-    --leave_timeout) leave_timeout=${2:?--leave_timeout takes a time}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags seed seconds programs load rate leave_timeout -- "$@"
 readonly lease_ms=2000
 
 # shellcheck source=tests/fault/processes.sh
 source tests/fault/processes.sh
 # shellcheck source=tests/fault/steady_load.sh
 source tests/fault/steady_load.sh
+require "$load"
 
 workers=(worker-0 worker-1 worker-2 worker-3 worker-4 worker-5)
 for i in 0 1 2 3 4 5; do

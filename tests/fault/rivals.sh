@@ -31,18 +31,11 @@
 # result. An order ends within two minutes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 seed=1 orders=50 events=6 programs=build/dev/bin
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --orders) orders=${2:?--orders takes a number}; shift 2 ;;
-    --events) events=${2:?--events takes a number}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags seed orders events programs -- "$@"
 readonly lease_ms=1000 steps=40
 readonly over='SUCCEEDED|FAILED|CANCELLED'
 # What somebody is told who may not have the folder.
@@ -81,31 +74,16 @@ resume_side() { kill -CONT "${pids[$1]}"; paused[$1]=; }
 
 # SIDE: ends its coordinator at once.
 kill_side() {
-  kill -KILL "${pids[$1]}"
-  while kill -0 "${pids[$1]}" 2> /dev/null; do sleep 0.01; done
+  end KILL "$1"
   paused[$1]=
 }
 
 # NAME FOLDER STEPS: the text of a job.
 job() {
-  cat << TEXT
-name: "$1"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "$PWD/tests/data/names.tsv" $tokenizer }
-steps: $3
-microbatches_per_step: 2
-tokens_per_microbatch: 128
-max_length: 48
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-checkpoint { directory: "$2" every_steps: 2 keep: 1 }
-recovery { max_recoveries: 1000 replacement_wait_ms: 200 }
-TEXT
+  small_job "$1" "$2" "$3" "tokens_per_microbatch: 128" \
+    "data { train_path: \"$PWD/tests/data/names.tsv\" $tokenizer }" \
+    "checkpoint every_steps: 2 keep: 1" \
+    "recovery { max_recoveries: 1000 replacement_wait_ms: 200 }"
 }
 
 failed() {

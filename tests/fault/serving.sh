@@ -30,27 +30,19 @@
 # degraded answer (kill-1). Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 seed=1 faults=10 programs=build/dev/bin next= rate=0
 load=build/dev/benchmark/translate_load
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --faults) faults=${2:?--faults takes a number}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --next) next=${2:?--next takes a folder}; shift 2 ;;
-    --load) load=${2:?--load takes a program}; shift 2 ;;
-    --rate) rate=${2:?--rate takes a number}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags seed faults programs next load rate -- "$@"
 readonly lease_ms=2000 recovery_limit_ms=3000
 
 # shellcheck source=tests/fault/processes.sh
 source tests/fault/processes.sh
 # shellcheck source=tests/fault/steady_load.sh
 source tests/fault/steady_load.sh
+require "$load"
 
 workers=(worker-0 worker-1 worker-2 worker-3)
 serve_names 2

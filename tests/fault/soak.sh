@@ -24,24 +24,16 @@
 # Prints the numbers. Ends with 0 if all held, 1 if not, 2 without result.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+# shellcheck source=tests/testing/flags.sh
+source tests/testing/flags.sh
 
 requests=100000 warm_up=0 growth=2 seed=1 programs=build/dev/bin
 mixed=build/dev/tests/mixed_requests
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --requests) requests=${2:?--requests takes a number}; shift 2 ;;
-    --warm-up) warm_up=${2:?--warm-up takes a number}; shift 2 ;;
-    --growth) growth=${2:?--growth takes a number}; shift 2 ;;
-    --seed) seed=${2:?--seed takes a number}; shift 2 ;;
-    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --mixed) mixed=${2:?--mixed takes a program}; shift 2 ;;
-    -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
-    *) echo "unknown option '$1'; see $0 --help" >&2; exit 2 ;;
-  esac
-done
+take_flags requests warm-up growth seed programs mixed -- "$@"
 ((warm_up > 0)) || warm_up=$((requests / 2 > 2000 ? requests / 2 : 2000))
 # shellcheck source=tests/fault/processes.sh
 source tests/fault/processes.sh
+require "$mixed" curl
 RANDOM=$seed
 sends=0 kills=0
 
@@ -52,13 +44,6 @@ send() {
     --seed=$((seed + sends)) > /dev/null 2>> "$scratch/$1.log" &
   pids[$1]=$!
   disown "$!"
-}
-
-# NAME: kills a client.
-hang_up() {
-  kill -KILL "${pids[$1]}"
-  while kill -0 "${pids[$1]}" 2> /dev/null; do sleep 0.01; done
-  unset "pids[$1]"
 }
 
 # Prints the requests that the router has counted.
@@ -73,10 +58,10 @@ soak() {
     send victim 8
     sleep "$((RANDOM % 3)).$((RANDOM % 10))"
     kill -0 "${pids[steady]}" 2> /dev/null || give_up "the client ended"
-    hang_up victim
+    end KILL victim
     kills=$((kills + 1))
   done
-  hang_up steady
+  end KILL steady
   kills=$((kills + 1))
 }
 

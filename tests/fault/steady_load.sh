@@ -9,16 +9,6 @@
 
 loader=
 
-cleanup() {
-  local pid
-  for pid in "${pids[@]}" $loader; do
-    kill -KILL "$pid" 2> /dev/null || true
-    kill -CONT "$pid" 2> /dev/null || true
-  done
-  wait 2> /dev/null || true
-  rm -rf "$scratch"
-}
-
 declare -A worker_flags=()
 
 RANDOM=$((seed + $$))
@@ -48,32 +38,12 @@ start() {
   disown "$!"
 }
 
-job() {
-  cat << TEXT
-name: "names"
-model {
-  encoder_layers: 2 decoder_layers: 2 model_width: 32 ffn_width: 48
-  expert_width: 40 heads: 2 head_width: 16 experts: 8 max_positions: 64
-  source_vocabulary_size: 300 target_vocabulary_size: 300
-  shared_vocabulary: true
-}
-data { train_path: "$PWD/tests/data/names.tsv" }
-steps: 30
-microbatches_per_step: 2
-tokens_per_microbatch: 256
-max_length: 48
-adam {}
-schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }
-checkpoint { directory: "$scratch/checkpoints" }
-TEXT
-}
-
 # REPLICAS: starts all processes, trains a model and serves it.
 serve_names() {
   local name
   start coordinator
   for name in router-0 router-1 "${workers[@]}"; do start "$name"; done
-  job > "$scratch/job.textproto"
+  small_job names "$scratch/checkpoints" 30 > "$scratch/job.textproto"
   client wait --routers=2 --workers="${#workers[@]}" > /dev/null
   client train "$scratch/job.textproto" --follow > "$scratch/train.log" 2>&1 ||
     give_up "the job failed"
@@ -89,15 +59,6 @@ print_head() {
   printf '%-9s %9s %7s %9s %11s %11s %9s\n' fault requests failed degraded \
     p50 p99 recovery
 }
-
-# SIGNAL NAME: ends a process and returns when it is gone.
-end() {
-  kill "-$1" "${pids[$2]}"
-  while kill -0 "${pids[$2]}" 2> /dev/null; do sleep 0.01; done
-}
-
-now() { date +%s%3N; }
-pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
 
 # WORKERS [NAME SINCE]: returns when experts have all their replicas, on so many
 # workers, both routers serve them, and process NAME has joined since SINCE, all

@@ -5,9 +5,9 @@
 namespace gshard {
 namespace {
 
-// Disks that are well need microseconds.
+// Healthy disks need microseconds.
 constexpr std::chrono::milliseconds kMoment{200};
-// Callers are few; those who are gone from the file of callers go from here.
+// Callers are few; this evicts those removed from the auth file.
 constexpr size_t kMaxFolders = 1024;
 
 }  // namespace

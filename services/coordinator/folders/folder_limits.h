@@ -23,18 +23,18 @@ class FolderLimits {
 
   // As ResolveFolders(), on a thread that may block. If that does not finish
   // within a moment, returns the last result, or the folder unresolved; so do
-  // all calls until the hung disk has answered.
+  // all calls until the hung disk responds.
   Caller Resolve(Caller caller);
 
-  // Waits for the folder that is being looked at.
+  // Waits for the folder being resolved.
   void Stop() { queue_.Stop(); }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Folder {
-    std::string found;     // last; empty: not yet
-    bool pending = false;  // is being looked at, since
+    std::string found;     // last result; empty: none yet
+    bool pending = false;  // being resolved, since
     Clock::time_point since;
   };
 

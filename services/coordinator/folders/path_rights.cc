@@ -14,7 +14,7 @@ namespace gshard {
 namespace {
 
 // Whether canonical `path` is in one of `folders`. Errors: Unavailable if it is
-// in none that can be resolved, and one cannot.
+// in no resolvable one, and some cannot be resolved.
 absl::StatusOr<bool> IsWithinOne(const std::string& path,
                                  const std::vector<std::string>& folders,
                                  const PathResolver& resolve) {
@@ -32,7 +32,7 @@ absl::StatusOr<bool> IsWithinOne(const std::string& path,
   return false;
 }
 
-// Where the caller may train; nothing if anywhere.
+// Folders where the caller may train; empty if unrestricted.
 std::vector<std::string> TrainingFolders(const Caller& caller) {
   std::vector<std::string> folders;
   for (const Grant& grant : caller.grants) {
@@ -56,7 +56,8 @@ std::string FolderList(const Caller& caller) {
 absl::Status PathRights::Admit(std::string* path) const {
   const std::string written = *path;
   const absl::StatusOr<std::string> there = resolve_(written);
-  // What the processes may not look at is not what the caller may not name.
+  // A path that the process may not read is not one that the caller may not
+  // name.
   if (absl::IsPermissionDenied(there.status())) {
     return absl::UnavailableError(there.status().message());
   }

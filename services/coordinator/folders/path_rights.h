@@ -24,25 +24,24 @@
 
 namespace gshard {
 
-// CanonicalPath(), or in tests what a disk is to say.
+// CanonicalPath(), or a fake in tests.
 using PathResolver =
     std::function<absl::StatusOr<std::string>(absl::string_view)>;
 
-// Immutable. Methods look at the disk, which may take its time.
+// Immutable. Methods access the disk and may block.
 class PathRights {
  public:
-  // Without roots paths may lead anywhere. A root need not be there.
+  // Without roots paths are unrestricted. A root need not exist.
   explicit PathRights(std::vector<std::string> roots = {},
                       PathResolver resolve = CanonicalPath)
       : roots_(std::move(roots)), resolve_(std::move(resolve)) {}
 
   // Makes a path canonical. Errors: those of CanonicalPath; PermissionDenied if
-  // it leads out of the roots; Unavailable if that cannot be told, for what is
-  // there now is no word on what the path may name when a disk has come back.
+  // it leads out of the roots; Unavailable if that cannot be determined, since
+  // the present state says nothing about the path once a missing disk is back.
   absl::Status Admit(std::string* path) const;
 
-  // The same for all paths that a job names, which must also lie in folders of
-  // `caller`.
+  // The same for all paths in a job, which must also be in folders of `caller`.
   absl::Status Admit(const Caller& caller, TrainingJob* job) const;
 
  private:
@@ -50,22 +49,22 @@ class PathRights {
   const PathResolver resolve_;
 };
 
-// A job, as far as it matters who may follow and end it.
+// The properties of a job that decide who may follow and end it.
 struct JobOwnership {
   std::string submitter;             // the caller's name
-  std::vector<std::string> folders;  // that hold everything it names
+  std::vector<std::string> folders;  // that contain all its paths
 };
 
 JobOwnership OwnershipOf(const std::string& submitter, TrainingJob job);
 
-// The caller with canonical folders, as decisions want them. One that cannot be
-// resolved stays as it is: neither can what lies in it.
+// The caller with canonical folders, as the functions below require. A folder
+// that cannot be resolved stays as it is: nothing in it can be resolved either.
 Caller ResolveFolders(Caller caller,
                       const PathResolver& resolve = CanonicalPath);
 
 // Whether the caller may follow, list and cancel the job, and submit another
 // under its name: it has no limits, or submitted the job, or may train in all
-// of its folders. REQUIRES: those of `caller` are resolved.
+// of its folders. REQUIRES: the folders of `caller` are resolved.
 bool MayFollow(const Caller& caller, const JobOwnership& job);
 
 // Errors: PermissionDenied.

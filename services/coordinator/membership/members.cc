@@ -18,7 +18,7 @@ absl::Status LostError(const Member& member) {
       MemberRoleName(member.info.role), " '", member.info.id, "' was lost"));
 }
 
-// The step that a command is about; 0 if it is about none.
+// The step of a command; 0 if it has none.
 int64_t StepOf(const v1::Command& command) {
   switch (command.action_case()) {
     case v1::Command::kAssignMicrobatch:
@@ -34,7 +34,7 @@ int64_t StepOf(const v1::Command& command) {
   }
 }
 
-// A member that does not say how old speaks one version only.
+// A member without an oldest version supports only one.
 ProtocolVersions VersionsOf(const v1::RegisterMember& member) {
   const int32_t oldest = member.oldest_protocol_version();
   return {.oldest = oldest == 0 ? member.protocol_version() : oldest,
@@ -93,7 +93,7 @@ absl::StatusOr<MemberKey> Members::Register(const v1::RegisterMember& request,
     const MonotonicTime now = options_.clock();
     std::vector<MembershipEvent> events;
     ASSIGN_OR_RETURN(const Member member, membership_.Join(info, now, &events));
-    if (connections_.count(info.id) > 0) {  // its lease ran out unnoticed
+    if (connections_.count(info.id) > 0) {  // its expiry is not yet processed
       expired = Drop(info.id, absl::DeadlineExceededError("the lease ran out"));
     }
     accepted.mutable_accepted()->set_lease_ms(
@@ -289,7 +289,7 @@ void Members::Send(const MemberKey& key, v1::Command command, OnReply on_reply,
       command.set_traceparent(span.context().Traceparent());
       v1::JoinResponse message;
       *message.mutable_command() = std::move(command);
-      // First, for the reply may come before Send() returns.
+      // First, since the reply may arrive before Send() returns.
       const v1::Command& sent = message.command();
       const MonotonicTime now = options_.clock();
       const MonotonicTime end =
@@ -330,7 +330,7 @@ absl::Duration Members::TimeFor(const v1::Command& command) const {
   if (command.has_load_session() || command.has_write_checkpoint()) {
     return options_.load_timeout;
   }
-  // A router has one more queued behind the microbatch that it runs.
+  // A router has one more queued behind its running microbatch.
   return options_.command_timeout +
          2 * absl::Milliseconds(command.assign_microbatch().timeout_ms());
 }
@@ -383,7 +383,7 @@ void Members::WatchLeases() {
       wake_.Wait(lock);
       continue;
     }
-    // Renewals move `next`; looking a few times a lease is enough.
+    // Renewals move `next`; checking a few times per lease is enough.
     const absl::Duration wait =
         std::max(next - options_.clock(), options_.lease / 8);
     wake_.WaitFor(lock, absl::ToChronoNanoseconds(wait));

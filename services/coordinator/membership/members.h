@@ -1,5 +1,5 @@
 // Members: the routers and expert workers that have joined, their streams, and
-// the commands that they have not answered yet.
+// their unanswered commands.
 
 #ifndef SERVICES_COORDINATOR_MEMBERSHIP_MEMBERS_H_
 #define SERVICES_COORDINATOR_MEMBERSHIP_MEMBERS_H_
@@ -41,40 +41,40 @@ inline MemberKey KeyOf(const Member& member) {
 }
 
 // The outcome of a command: the member's reply with an OK status, or its error,
-// which names it; UNAVAILABLE if the member was lost or its stream has ended,
-// RESOURCE_EXHAUSTED if it takes commands too slowly.
+// prefixed with its name; UNAVAILABLE if the member was lost or its stream has
+// ended, RESOURCE_EXHAUSTED if it reads commands too slowly.
 using OnReply = std::function<void(absl::StatusOr<v1::CommandReply>)>;
 
-// The trace of all commands of a session that are about a step, and the span of
-// the step, which is their parent.
+// The trace of all of a session's commands for a step, and the span of the
+// step, which is their parent.
 TraceContext StepTrace(const std::string& session, int64_t step);
 
 struct MembersOptions {
   absl::Duration lease = absl::Seconds(5);
-  // How long a member with regular heartbeats may take for a command; a
-  // microbatch has its own time limit and that of a preceding one in addition,
-  // and commands behind the load of their session that of the load. Then the
+  // Timeout of a command for a member with regular heartbeats; a microbatch
+  // additionally has its own time limit and that of a preceding one, and
+  // commands behind the load of their session that of the load. On timeout the
   // member is cut off like a silent one.
   absl::Duration command_timeout = absl::Minutes(10);
-  // The same for those that take as long as a model is large: loads and
+  // The same for commands whose duration depends on the model's size: loads and
   // checkpoints. Routers that index the text of a job have more.
   absl::Duration load_timeout = absl::Hours(2);
   ProtocolVersions versions = kProtocolVersions;
   bool allow_mixed_devices = false;  // see Membership::Options
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
-  // Names of the models that a router that joins is to serve; on any thread,
-  // must not block.
+  // Names of the models that a joining router is to serve; on any thread, must
+  // not block.
   std::function<std::set<std::string>()> models = [] {
     return std::set<std::string>();
   };
-  // Of each command a span.
+  // Records a span per command.
   Tracer tracer = {};
-  // Called after a member has joined, wants to leave, or is lost, but not by
+  // Called after a member has joined, asks to leave, or is lost, but not by
   // Shutdown(); on any thread, without locks; must not block.
   std::function<void()> on_change = [] {};
 };
 
-// Thread-safe. Callbacks come on any thread, without locks.
+// Thread-safe. Callbacks run on any thread, without locks.
 class Members {
  public:
   using Sender = StreamSender<v1::JoinResponse>;
@@ -84,36 +84,34 @@ class Members {
 
   // The four events of a member's stream.
   //
-  // Errors, with which the stream ends: those of CoordinatorService.Join.
+  // Errors, which end the stream: those of CoordinatorService.Join.
   absl::StatusOr<MemberKey> Register(const v1::RegisterMember& request,
                                      std::shared_ptr<Sender> sender);
   absl::Status OnHeartbeat(const MemberKey& key, const v1::Heartbeat& load);
   absl::Status OnCommandReply(const MemberKey& key, v1::CommandReply reply);
   void OnEnd(const MemberKey& key, const absl::Status& why);
 
-  // In order of their names.
+  // Sorted by name.
   std::vector<Member> List(std::optional<MemberRole> role = std::nullopt) const;
-  // The expert workers that new work may be given to: those that do not want to
-  // leave.
+  // The expert workers eligible for new work: those that are not leaving.
   std::vector<Member> Workers() const;
   std::vector<v1::Member> Describe() const;
 
-  // Tells a member that wants to leave, once, that it may. `reason` is for
-  // people.
+  // Tells a leaving member, once, that it may go. `reason` is human-readable.
   void LetGo(const MemberKey& key, const std::string& reason);
 
-  // Sends a command (its id is filled in). `on_reply` is called once. `more` is
-  // time that it has besides that of all commands of its kind.
+  // Sends a command (its id is filled in). `on_reply` is called once. `more`
+  // extends the timeout of its kind of command.
   void Send(const MemberKey& key, v1::Command command, OnReply on_reply,
             absl::Duration more = absl::ZeroDuration());
 
-  // Cuts off members whose lease or time for a command has expired. Called by a
+  // Cuts off members whose lease or command timeout has expired. Called by a
   // separate thread; by the test if the clock is not MonotonicTime::Now.
   void Expire();
 
   const Tracer& tracer() const { return options_.tracer; }
 
-  // Lets all members go, ends their streams with UNAVAILABLE and refuses new
+  // Dismisses all members, ends their streams with UNAVAILABLE and refuses new
   // ones.
   void Shutdown();
 
@@ -122,8 +120,8 @@ class Members {
     OnReply on_reply;
     std::string what;     // for errors: "prepare_step of demo/1"
     std::string loads;    // the session, if it is a LoadSession
-    absl::Duration time;  // that it may take
-    MonotonicTime end;    // of that
+    absl::Duration time;  // its timeout
+    MonotonicTime end;    // its deadline
     OpenSpan span = OpenSpan();
   };
 
@@ -137,19 +135,19 @@ class Members {
     bool let_go = false;
 
     void LetGo(const std::string& reason);
-    // The first that takes too long; null if none does.
+    // The first overdue command; null if there is none.
     const Pending* Overdue(MonotonicTime now) const;
-    // When members begin with the next command of `session`, at the latest:
-    // they finish a load first.
+    // The latest time at which the member begins the next command of `session`:
+    // it finishes a load first.
     MonotonicTime EndOfLoad(const std::string& session,
                             MonotonicTime now) const;
   };
 
-  // A child of its step's, or the first of a trace.
+  // A child of its step's span, or a root span.
   OpenSpan SpanOf(const v1::Command& command) const;
   // Null if the member has been lost.
   Connection* Find(const MemberKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Ends the member's connection; returns what must be called without the lock.
+  // Ends the member's connection; returns callbacks to run without the lock.
   std::vector<OnReply> Drop(const std::string& name, const absl::Status& end)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration TimeFor(const v1::Command& command) const;

@@ -68,8 +68,8 @@ void AddParameters(const ModelConfig& model, v1::WorkerSession* session) {
   }
 }
 
-// Bytes of one expert's weights in all layers: factors of matrix products are
-// held as these take them.
+// Bytes of one expert's weights in all layers: operands of matrix products are
+// stored in the type that these take.
 int64_t ExpertBytes(const ModelConfig& model) {
   int64_t bytes = 0;
   for (const ParameterSpec& spec : ParametersOf(model, /*per_expert=*/true)) {
@@ -81,8 +81,8 @@ int64_t ExpertBytes(const ModelConfig& model) {
   return bytes;
 }
 
-// The workers in an order in which each has its buddy, the next one, in another
-// failure domain, if that can be.
+// Orders the workers so that each one's buddy, the next one, is in another
+// failure domain, if possible.
 std::vector<Member> InOrder(const TrainingJob& job,
                             const std::vector<Member>& workers) {
   if (!job.recovery.buddies) return workers;
@@ -97,7 +97,7 @@ std::vector<Member> InOrder(const TrainingJob& job,
   return ordered;
 }
 
-// Fills in workers, placement and window. `load` is a worker's, but for its
+// Fills in workers, placement and window. `load` is a worker's, without its
 // experts and the window.
 absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
                           const std::vector<Member>& workers,

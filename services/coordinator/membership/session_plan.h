@@ -1,4 +1,4 @@
-// SessionPlan: what each member of a session is told to load.
+// SessionPlan: what each member of a session loads.
 
 #ifndef SERVICES_COORDINATOR_MEMBERSHIP_SESSION_PLAN_H_
 #define SERVICES_COORDINATOR_MEMBERSHIP_SESSION_PLAN_H_
@@ -18,13 +18,13 @@ namespace gshard {
 struct SessionPlan {
   std::string session;
 
-  // The workers that hold experts, as in placement.workers, and what each of
-  // them loads. None for a dense model; workers beyond the number of experts
-  // take no part.
+  // The workers that hold experts, in the order of placement.workers, and each
+  // one's load command. Empty for a dense model; workers beyond the number of
+  // experts are not used.
   std::vector<MemberKey> workers;
   std::vector<v1::LoadSession> worker_loads;
 
-  // See MicrobatchSchedule: the largest that there is memory for.
+  // See MicrobatchSchedule: the largest that fits into memory.
   int32_t microbatch_window = 1;
 
   // The same for every router.
@@ -35,24 +35,24 @@ struct SessionPlan {
   }
 };
 
-// What a training session starts from.
+// The state that a training session starts from.
 struct TrainingStart {
-  int64_t step = 0;                  // that count as made
-  int64_t skipped_steps = 0;         // of these, the last, not in the source
+  int64_t step = 0;                  // steps that count as done
+  int64_t skipped_steps = 0;         // the last of these, not in the source
   std::string checkpoint_directory;  // empty: the job's seed
   std::string tokenizer_directory;
 };
 
 // Splits the job's training program and places the experts on `workers`. With
 // buddies, the experts of each of plan.workers are replicated on the next one,
-// and the last one's on the first, if there are two: in another failure domain,
-// if that can be.
+// and the last one's on the first, if there are two: in another failure domain
+// if possible.
 //
-// `dense_bytes` is the memory that the coordinator has for the dense side; 0:
-// it does not have that, or need not look.
+// `dense_bytes` is the coordinator's memory for dense parameters; 0: it holds
+// none, or there is no limit.
 //
 // Errors: those of building and splitting the program; ResourceExhausted if the
-// coordinator or a worker has not got the memory (training_memory.h).
+// coordinator or a worker lacks the memory (training_memory.h).
 absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          const TrainingJob& job,
                                          const TrainingStart& start,
@@ -60,13 +60,13 @@ absl::StatusOr<SessionPlan> PlanTraining(const std::string& session,
                                          int64_t dense_bytes,
                                          int64_t placement_version);
 
-// What members load of a served model, wherever its experts are placed.
+// What members load of a served model, independent of placement.
 struct ServingPlan {
-  // A worker's, but for its session and its experts.
+  // A worker's load, without session and experts.
   v1::LoadSession worker_load;
-  // A router's, but for the placement.
+  // A router's load, without the placement.
   v1::LoadSession router_load;
-  // Of one expert's weights in all layers, as a worker holds them.
+  // Bytes of one expert's weights in all layers, as stored on a worker.
   int64_t expert_bytes = 0;
 };
 
@@ -75,7 +75,7 @@ absl::StatusOr<ServingPlan> PlanServing(
     const std::string& session, const ModelConfig& model,
     const std::string& checkpoint_directory);
 
-// The per-expert, or the other parameters of a model.
+// The per-expert parameters of a model, or all others.
 std::vector<ParameterSpec> ParametersOf(const ModelConfig& model,
                                         bool per_expert);
 

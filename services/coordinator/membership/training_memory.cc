@@ -18,7 +18,7 @@ namespace {
 constexpr double kFloatBytes = 4;
 constexpr double kChoices = 2;  // experts per token
 
-// Numbers of the parameters, or of one expert's, and of their optimizer state.
+// Counts of parameters, or of one expert's, and of their optimizer state.
 struct Numbers {
   double weights = 0;
   double state = 0;
@@ -58,7 +58,7 @@ TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
   const auto held = static_cast<double>(experts + replicas);
   double parameters = held * kFloatBytes * (one.weights + one.state);
   if (model.compute_type == ComputeType::kBFloat16) {
-    // What is replicated is not run.
+    // Replicas are not run, so they have no rounded copies.
     parameters += static_cast<double>(experts) * kFloatBytes / 2 * one.factors;
   }
   // Every layer keeps its rows and hidden activations.

@@ -1,10 +1,10 @@
-// Estimates, before anything is loaded, of the memory that training takes on
-// the holders of parameters.
+// Estimates, before anything is loaded, the memory that training takes on the
+// holders of parameters.
 //
-// A microbatch that has been handed out and is not in the sum yet is run, or is
-// early (MicrobatchSchedule). It keeps its gradient, and while it is run the
-// rows that its backward segments need. So the window decides how much a step
-// holds at most, and is no larger than there is memory for.
+// A microbatch that has been assigned and is not in the sum yet is either
+// running or early (MicrobatchSchedule). It holds its gradient, and while it
+// runs also the rows that its backward segments need. So the window bounds a
+// step's memory, and is chosen to fit.
 
 #ifndef SERVICES_COORDINATOR_MEMBERSHIP_TRAINING_MEMORY_H_
 #define SERVICES_COORDINATOR_MEMBERSHIP_TRAINING_MEMORY_H_
@@ -25,31 +25,31 @@ struct TrainingMemory {
   double parameters = 0;  // with optimizer state, rounded copies and replicas
   double sum = 0;         // of gradients
   double gradient = 0;    // of a microbatch
-  double rows = 0;        // that a microbatch keeps while it is run
+  double rows = 0;        // of a microbatch while it runs
 
   double Total(int64_t window) const {
     return parameters + sum + static_cast<double>(window) * (gradient + rows);
   }
 };
 
-// Of an expert worker that holds so many experts of each layer, and replicas of
-// others.
+// For an expert worker that holds this many experts of each layer, and replicas
+// of others.
 TrainingMemory MemoryOfWorker(const TrainingJob& job, int64_t experts,
                               int64_t replicas);
 
-// Of a coordinator that has the dense parameters. The job's model has its
-// vocabularies.
+// For a coordinator that holds the dense parameters. The job's model must have
+// its vocabulary sizes.
 TrainingMemory MemoryOfCoordinator(const TrainingJob& job);
 
-// The largest window that `capacity` bytes (0: any number) have room for, at
-// most a step's microbatches. `holder` is who has them. Errors:
-// ResourceExhausted if there is not room for one microbatch.
+// The largest window that fits into `capacity` bytes (0: unlimited), at most a
+// step's microbatches. `holder` names the process in errors. Errors:
+// ResourceExhausted if not even one microbatch fits.
 absl::StatusOr<int32_t> LargestWindow(const TrainingJob& job,
                                       const TrainingMemory& memory,
                                       int64_t capacity,
                                       absl::string_view holder);
 
-// Whether the job fits the `workers`, spread evenly over them. Errors: those of
+// Checks that the job fits into `workers`, spread evenly. Errors: those of
 // LargestWindow.
 absl::Status CheckTrainingMemory(const TrainingJob& job,
                                  const std::vector<Member>& workers);

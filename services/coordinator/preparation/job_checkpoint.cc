@@ -34,7 +34,7 @@ std::string FirstDifference(const std::string& expected,
   return "expected that of the checkpoint, got another";
 }
 
-// Whether `tensors` are those of the job's model, each once.
+// Checks that `tensors` are exactly those of the job's model.
 absl::Status CheckComplete(const TrainingJob& job,
                            const std::vector<TensorEntry>& tensors) {
   const std::vector<TensorSpec> expected =
@@ -60,14 +60,15 @@ absl::Status CheckComplete(const TrainingJob& job,
                    tensors.size()));
 }
 
-// Whether the checkpoint is of the job, that is, of its name. One that says
-// nothing of a job, or nothing that can be read, is anybody's.
+// Checks that the checkpoint belongs to the job, by name. One without a
+// readable job belongs to anybody.
 absl::Status CheckWrittenBy(const TrainingJob& job,
                             const CheckpointReader& checkpoint) {
   const StringMap& metadata = checkpoint.manifest().metadata;
   const auto text = metadata.find(kJobKey);
   if (text == metadata.end()) return absl::OkStatus();
-  // Its name only: what else it says may have been right in another release.
+  // Compares only the name: other fields may have been valid in another
+  // release.
   v1::TrainingJob writer;
   const absl::Status read =
       ParseTextProto(text->second, &writer, UnknownFields::kIgnored);
@@ -83,7 +84,7 @@ absl::Status CheckWrittenBy(const TrainingJob& job,
                    writer.name(), "'; choose another folder"));
 }
 
-// Whether the checkpoint has some, but not all, of the job's steps.
+// Checks that the checkpoint has some, but not all, of the job's steps.
 absl::Status CheckGoesOn(const TrainingJob& job,
                          const CheckpointReader& checkpoint) {
   const Manifest& manifest = checkpoint.manifest();

@@ -1,5 +1,5 @@
-// What a checkpoint of a training job says beside its tensors, and how one is
-// opened for training on or for serving.
+// Metadata of a training job's checkpoint, and opening one for training or
+// serving.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_CHECKPOINT_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_CHECKPOINT_H_
@@ -24,39 +24,40 @@ namespace gshard {
 inline constexpr char kJobKey[] = "job";    // the job in text form
 inline constexpr char kSeedKey[] = "seed";  // decimal
 
-// Makes the shards of `step` a checkpoint of the job, removes those that the
-// job does not keep and that are not `pinned`, and returns its path. `faults`
-// is the job's claim to the folder. `validation_loss`, of the weights of this
-// step, is recorded if it was measured. Errors: FailedPrecondition if `tensors`
-// are not those of the job's model; those of CommitCheckpoint.
+// Commits the shards of `step` as a checkpoint of the job, removes checkpoints
+// that the job does not keep and that are not `pinned`, and returns its path.
+// `faults` is the job's claim to the folder. `validation_loss`, of this step's
+// weights, is recorded if measured. Errors: FailedPrecondition if `tensors` do
+// not match the job's model; those of CommitCheckpoint.
 absl::StatusOr<std::string> CommitJobCheckpoint(
     const TrainingJob& job, const JobTokenizers& tokenizers, int64_t step,
     std::vector<TensorEntry> tensors,
     std::optional<double> validation_loss = std::nullopt,
     std::vector<std::string> pinned = {}, FaultPoints* faults = nullptr);
 
-// Where ROLLBACK goes back to from a step after `step`: the checkpoint of the
-// last multiple of checkpoint.every_steps, or 0 for the start.
+// The step to which ROLLBACK returns from a step after `step`: the checkpoint
+// of the last multiple of checkpoint.every_steps, or 0 for the start.
 int64_t RollbackBase(const TrainingJob& job, int64_t step);
 
-// How much of a checkpoint is read before a job goes on from it.
+// How much of a checkpoint is verified before a job continues from it.
 enum class Scrutiny {
-  // What the coordinator needs. Each tensor is checked by whoever loads it,
-  // and some member loads it before the first step.
+  // Only what the coordinator needs. Each tensor is verified by the process
+  // that loads it before the first step.
   kQuick,
   kFull,  // everything: one pass over it
 };
 
 // The newest checkpoint in the job's folder; null if there is none. Errors:
 // those of OpenLatestCheckpoint or LatestGoodCheckpoint; FailedPrecondition if
-// another job wrote it, as its manifest says.
+// its manifest names another job.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> LatestOfJob(
     const TrainingJob& job, Scrutiny scrutiny, std::stop_token stop = {});
 
-// The same, to train on from. Newer ones, which are damaged, are set aside with
-// a warning, since the job will write these steps again, and what dead writers
-// left is removed. Errors: also those of ClearAfter; FailedPrecondition if it
-// is of another seed, or has all of the job's steps already.
+// The same, to resume training from. Newer ones, which are damaged, are set
+// aside with a warning, since the job will write these steps again, and remains
+// of dead writers are removed. Errors: also those of ClearAfter;
+// FailedPrecondition if it has another seed, or already has all of the job's
+// steps.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
     const TrainingJob& job, FolderClaim& claim, Scrutiny scrutiny,
     std::stop_token stop = {});
@@ -65,11 +66,12 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToResume(
 // newest checkpoint that opens. Errors: those of OpenToResume.
 absl::Status CheckToResume(const TrainingJob& job);
 
-// Errors: AlreadyExists naming a checkpoint that is in the job's folder.
+// Errors: AlreadyExists naming a checkpoint in the job's folder.
 absl::Status CheckWithoutCheckpoints(const TrainingJob& job);
 
-// Whether `checkpoint` has exactly the tensors and the model of the job, whose
-// tokenizers are prepared. Errors: FailedPrecondition naming what differs.
+// Checks that `checkpoint` has exactly the tensors and the model of the job,
+// whose tokenizers are prepared. Errors: FailedPrecondition naming the
+// difference.
 absl::Status CheckResumable(const TrainingJob& job,
                             const CheckpointReader& checkpoint);
 
@@ -79,14 +81,14 @@ struct ServableCheckpoint {
   ModelConfig model;
 };
 
-// Checks that all that serving needs is there; what the optimizer keeps is not
-// looked at. Errors: those of CheckpointReader::Open and CheckExactly; DataLoss
-// if the model's configuration cannot be read; FailedPrecondition without
+// Checks that everything needed for serving is present, ignoring optimizer
+// state. Errors: those of CheckpointReader::Open and CheckExactly; DataLoss if
+// the model's configuration cannot be read; FailedPrecondition without
 // tokenizer.
 absl::StatusOr<ServableCheckpoint> OpenToServe(const std::string& directory);
 
-// A shard's entries from a worker, which is not trusted to write sound ones.
-// Errors: InvalidArgument.
+// A shard's entries from a worker, which are untrusted. Errors:
+// InvalidArgument.
 absl::StatusOr<std::vector<TensorEntry>> EntriesFromProto(
     const v1::CheckpointWritten& written);
 

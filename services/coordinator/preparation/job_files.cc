@@ -51,7 +51,7 @@ absl::StatusOr<std::vector<std::string>> Match(const std::string& pattern) {
     paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   }
   globfree(&found);
-  // By bytes, whatever the locale.
+  // By bytes, independent of the locale.
   std::sort(paths.begin(), paths.end());
   return paths;
 }

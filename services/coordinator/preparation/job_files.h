@@ -1,4 +1,4 @@
-// The files that a training job reads, as they are when it is submitted.
+// Resolves the files that a training job reads when it is submitted.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_FILES_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_FILES_H_
@@ -9,17 +9,16 @@
 
 namespace gshard {
 
-// Puts the files that match in the place of each shell pattern among the text
-// files of `job`, whose paths are absolute. A path that is there stands for
-// itself, whatever is in its name.
+// Expands each shell pattern among the text files of `job`, whose paths are
+// absolute, to the matching files. A path that exists is taken literally.
 //
-// Errors: InvalidArgument naming the field, if a file is not there or cannot be
-// read, or nothing matches; those of ValidateTrainingJob.
+// Errors: InvalidArgument naming the field, if a file does not exist or cannot
+// be read, or nothing matches; those of ValidateTrainingJob.
 absl::Status FindJobFiles(TrainingJob* job);
 
-// How long a router may take to index the texts of a job, which grows with
-// their sizes: a pace that a router with one slow core and a slow disk exceeds
-// several times. A file that cannot be looked at counts as empty.
+// How long a router may take to index the texts of a job, based on their sizes:
+// a pace that even a router with one slow core and a slow disk exceeds several
+// times. A file that cannot be accessed counts as empty.
 absl::Duration TimeToIndex(const TrainingData& data);
 
 }  // namespace gshard

@@ -17,7 +17,7 @@ namespace {
 
 std::optional<ResumePoint::Best> FindBest(const std::string& root) {
   const absl::StatusOr<std::string> path = BestCheckpoint(root);
-  if (!path.ok()) return std::nullopt;  // none was measured
+  if (!path.ok()) return std::nullopt;  // no loss was recorded
   const auto reader = CheckpointReader::Open(*path);
   if (!reader.ok()) return std::nullopt;
   const Manifest& manifest = (*reader)->manifest();
@@ -35,22 +35,23 @@ absl::StatusOr<ResumePoint> ResumePointAt(
   return point;
 }
 
-// What is in the folder of a job that has lost it is the other's, and no word
-// on this one, whatever was found.
+// If the job has lost its folder, the content is another owner's and says
+// nothing about this job: reports the loss instead.
 absl::StatusOr<ResumePoint> OfOwner(const FolderClaim& claim,
                                     absl::StatusOr<ResumePoint> found) {
   RETURN_IF_ERROR(claim.Check());
   return found;
 }
 
-// Of the newest checkpoint that opens; its tensors may be damaged.
+// Whether the newest checkpoint that opens has all steps; its tensors may be
+// damaged.
 bool SaysThatAllIsDone(const TrainingJob& job) {
   const auto reader = OpenLatestCheckpoint(job.checkpoint.directory);
   return reader.ok() && (*reader)->manifest().step >= job.steps;
 }
 
-// Files that coordinators were writing when they were killed; nobody else
-// writes there while the job has its folder.
+// Removes files that killed coordinators were writing; nobody else writes there
+// while the job has its folder.
 void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
   const auto remove = [&](const std::string& directory,
                           absl::string_view prefix) {
@@ -75,7 +76,7 @@ void RemoveHalfWritten(const TrainingJob& job, FolderClaim* claim) {
   remove(TokenizerDirectory(job), "");
 }
 
-// If `taken` was refused for the sake of the same job: says so.
+// Detects whether `taken` was refused because of the same job.
 absl::Status HeldByItself(const TrainingJob& job, const absl::Status& taken) {
   if (!absl::IsFailedPrecondition(taken)) return absl::OkStatus();
   const auto owner = ReadOwner(job.checkpoint.directory);
@@ -103,7 +104,7 @@ absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
   RemoveHalfWritten(job, prepared.claim.get());
   std::unique_ptr<CheckpointReader> checkpoint;
   if (intent.restored) {
-    // Perhaps nobody loads it any more.
+    // Nothing may load it any more, so verify it here.
     if (SaysThatAllIsDone(job)) {
       ASSIGN_OR_RETURN(checkpoint, LatestOfJob(job, Scrutiny::kFull, stop));
     }

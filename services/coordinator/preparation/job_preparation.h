@@ -21,29 +21,29 @@
 
 namespace gshard {
 
-// Where a job goes on.
+// Where a job continues.
 struct ResumePoint {
   std::unique_ptr<CheckpointReader> checkpoint;  // null: from the start
-  // Of the checkpoints in the folder that say what their loss is, the best.
+  // The best of the checkpoints that record a validation loss.
   struct Best {
     int64_t step = 0;
     double loss = 0;
   };
   std::optional<Best> best;
-  // The checkpoint that was to be gone back to is not there any more.
+  // The checkpoint to return to no longer exists.
   bool lost = false;
 };
 
 struct PreparedJob {
-  // Not OK: the folder of a restored job is still its own of before, as this
-  // says, and nothing is prepared. Where the host of that coordinator has died,
-  // the lock stays until the file server's lease is over. To be tried again.
+  // If not OK, a restored job's folder is still locked by its previous
+  // coordinator, as this says, and nothing is prepared. If that host has died,
+  // the file server keeps the lock until its lease expires. Retry.
   absl::Status held;
   std::shared_ptr<FolderClaim> claim;
-  // As it was, with the sizes of the tokenizers' vocabularies.
+  // The job, with the sizes of the tokenizers' vocabularies.
   TrainingJob job;
   JobTokenizers tokenizers;
-  absl::Duration time_to_index;  // of routers; see job_files.h
+  absl::Duration time_to_index;  // for routers; see job_files.h
   ResumePoint start;
   // Nothing is left to train: `start` has all steps, and there are no
   // tokenizers.
@@ -52,7 +52,7 @@ struct PreparedJob {
 
 struct JobIntent {
   bool resume = false;
-  // It was running when an earlier coordinator ended, and may be trained.
+  // It was running when an earlier coordinator ended, and may be fully trained.
   bool restored = false;
 };
 
@@ -61,22 +61,21 @@ struct JobIntent {
 inline constexpr absl::Duration kClaimWait = absl::Minutes(5);
 
 // Errors: those of FolderClaim::Take, OpenToResume, PrepareTokenizers and
-// CheckResumable; AlreadyExists if there are checkpoints, and the job is not to
-// go on from them; Cancelled if it is told to stop.
+// CheckResumable; AlreadyExists if there are checkpoints but the job is not to
+// resume; Cancelled if stop is requested.
 absl::StatusOr<PreparedJob> PrepareJob(TrainingJob job, const JobIntent& intent,
                                        std::stop_token stop,
                                        FaultPoints* faults = nullptr);
 
-// Where the job that has `claim` goes on after it was interrupted. Errors:
-// those of FolderClaim::Check, before those of OpenToResume and CheckResumable.
+// Where the job that has `claim` continues after an interruption. Errors: those
+// of FolderClaim::Check, then those of OpenToResume and CheckResumable.
 absl::StatusOr<ResumePoint> FindResumePoint(const TrainingJob& job,
                                             FolderClaim& claim,
                                             Scrutiny scrutiny,
                                             std::stop_token stop);
 
-// The same, going back to the checkpoint of `step`, 0 for the start. If that is
-// not there any more or damaged it is `lost`, and set aside with those after
-// it.
+// The same, returning to the checkpoint of `step`, 0 for the start. If that is
+// missing or damaged it is `lost`, and set aside with later ones.
 absl::StatusOr<ResumePoint> FindRollbackPoint(const TrainingJob& job,
                                               int64_t step, FolderClaim& claim,
                                               Scrutiny scrutiny,

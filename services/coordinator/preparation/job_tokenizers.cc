@@ -18,14 +18,15 @@ namespace gshard {
 namespace {
 
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 28;
-// That tokenizers are trained from; data in memory grows with it.
+// Number of pairs for training tokenizers, which bounds memory.
 constexpr size_t kMaxTokenizerPairs = 1'000'000;
 
 std::string FileOf(const std::string& directory, absl::string_view side) {
   return absl::StrCat(directory, "/", side, ".model");
 }
 
-// Where a tokenizer is trained whose job has its folder in an object store.
+// Local file for training a tokenizer if the job's folder is in an object
+// store.
 std::string LocalPath(absl::string_view side) {
   std::error_code error;
   const auto folder = std::filesystem::temp_directory_path(error);
@@ -33,7 +34,7 @@ std::string LocalPath(absl::string_view side) {
                       FileOf("", side).substr(1));
 }
 
-// The bytes of a file that the job names, checked to be the checkpoint's.
+// The bytes of a file named by the job, checked against the checkpoint's.
 absl::StatusOr<std::string> ReadNamed(absl::string_view field,
                                       const std::string& path,
                                       const std::string& expected) {

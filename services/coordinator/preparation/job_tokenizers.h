@@ -1,5 +1,5 @@
-// The tokenizers of a training job: trained from its text, read from files, or
-// taken from the checkpoint that training goes on from.
+// The tokenizers of a training job: trained on its text, read from files, or
+// taken from the checkpoint that training continues from.
 
 #ifndef SERVICES_COORDINATOR_PREPARATION_JOB_TOKENIZERS_H_
 #define SERVICES_COORDINATOR_PREPARATION_JOB_TOKENIZERS_H_
@@ -16,22 +16,23 @@ namespace gshard {
 // Files of SentencePiece models, as bytes.
 struct JobTokenizers {
   std::string source;
-  std::string target;  // empty: `source` is for both sides
+  std::string target;  // empty: `source` covers both sides
 
   // Where routers find them: source.model and target.model.
   std::string directory;
 };
 
-// Where the tokenizers of a job lie while it trains.
+// Folder of a job's tokenizers while it trains.
 std::string TokenizerDirectory(const TrainingJob& job);
 
-// Gets the tokenizers, writes them to TokenizerDirectory, and sets the model's
-// vocabulary sizes to theirs. `checkpoint` is null if training starts anew.
-// Deterministic. Takes seconds to minutes to train. For `faults` see file.h.
+// Obtains the tokenizers, writes them to TokenizerDirectory, and sets the
+// model's vocabulary sizes to theirs. `checkpoint` is null if training starts
+// from scratch. Deterministic. Training takes seconds to minutes. For `faults`
+// see file.h.
 //
 // Errors: those of reading the corpus and of training; InvalidArgument if a
-// file that the job names is no tokenizer; FailedPrecondition if it is not the
-// checkpoint's; Cancelled if it is told to stop.
+// file named in the job is not a tokenizer; FailedPrecondition if it differs
+// from the checkpoint's; Cancelled if stop is requested.
 absl::StatusOr<JobTokenizers> PrepareTokenizers(
     TrainingJob* job, const CheckpointReader* checkpoint, std::stop_token stop,
     FaultPoints* faults = nullptr);

@@ -11,16 +11,16 @@
 namespace gshard {
 namespace {
 
-// What a worker reads from a checkpoint in a second, for judging moves.
+// Bytes per second that a worker reads from a checkpoint, for evaluating moves.
 constexpr double kLoadBytesPerSecond = 200e6;
 
-// Sets of workers of which the placement is remembered, and how much worse it
-// may be than what would be moved to: less than moving is worth.
+// Number of worker sets whose placement is remembered, and how much worse it
+// may be than the target of a move: less than a move is worth.
 constexpr size_t kMaxHomes = 16;
 constexpr double kHomeCost = 1.1;
 
-// What routers call of those that want to leave: where it is to be while
-// `lists`, of those that stay, have not enough of an expert that is there.
+// Experts on leaving workers that routers call, to be kept there while `lists`,
+// of the staying workers, have too few replicas.
 ExpertAssignment Remaining(const ServedModel& model,
                            const ObservedMembers& members,
                            const ExpertLists& lists) {
@@ -73,7 +73,7 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
           model.experts));
     }
     std::set<int32_t> has;  // or is loading
-    bool full = false;      // it could not load a bundle
+    bool full = false;      // failed to load a bundle
     for (const auto& [session, held] : worker.sessions) {
       if (!IsOfModel(session, held, model)) continue;
       full = full || held.state == HeldSession::State::kPaused;

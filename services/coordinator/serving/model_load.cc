@@ -52,12 +52,12 @@ void ModelLoads::Observe(const std::vector<v1::Member>& members,
 
 std::vector<double> ModelLoads::Of(const std::string& session) const {
   const auto found = rates_.find(session);
-  // Decisions wait until a half-life is known.
+  // Decisions wait until a half-life has been observed.
   if (found == rates_.end() || found->second.weight < 0.5) return {};
   std::vector<double> rows = found->second.rows_per_second;
   double sum = 0.0;
   for (double& r : rows) sum += r /= found->second.weight;
-  // Next to no traffic says nothing.
+  // Almost no traffic is not informative.
   if (sum < static_cast<double>(rows.size())) return {};
   return rows;
 }

@@ -1,4 +1,4 @@
-// ModelLoads: the rows per second of served models' experts, from routers'
+// ModelLoads: rows per second of served models' experts, from routers'
 // heartbeats. Time is passed in.
 
 #ifndef SERVICES_COORDINATOR_SERVING_MODEL_LOAD_H_
@@ -19,23 +19,23 @@ namespace gshard {
 
 class ModelLoads {
  public:
-  // Rates are averages that forget half of what they know in `half_life`.
+  // Rates are exponential averages with half-life `half_life`.
   explicit ModelLoads(absl::Duration half_life = absl::Minutes(1))
       : half_life_(half_life) {}
 
-  // The members' latest heartbeats. Counters that went back, that were below 0
-  // or are of another length start anew.
+  // Takes the members' latest heartbeats. Counters that decreased, are negative
+  // or changed in length start anew.
   void Observe(const std::vector<v1::Member>& members, MonotonicTime now);
 
-  // Rows per second of each expert, over all routers; empty if it is not known
-  // yet, or if there is less than one row an expert.
+  // Rows per second of each expert, over all routers; empty if unknown yet, or
+  // less than one row per expert.
   std::vector<double> Of(const std::string& session) const;
 
  private:
   using Counts = std::vector<int64_t>;
   struct Rate {
     std::vector<double> rows_per_second;
-    double weight = 0.0;  // of what is known, to 1
+    double weight = 0.0;  // of past observations, up to 1
   };
 
   const absl::Duration half_life_;

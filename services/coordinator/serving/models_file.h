@@ -1,5 +1,5 @@
-// ModelsFile: the models that a file says are to be served. It is looked at
-// again and again: what counts is its content, however it came there.
+// ModelsFile: watches the file of models to serve. It is polled: only its
+// content matters, not how it changed.
 
 #ifndef SERVICES_COORDINATOR_SERVING_MODELS_FILE_H_
 #define SERVICES_COORDINATOR_SERVING_MODELS_FILE_H_
@@ -24,21 +24,21 @@ class ModelsFile {
   ModelsFile(std::string path, std::function<absl::Status(std::string*)> admit)
       : path_(std::move(path)), admit_(std::move(admit)) {}
 
-  // What is to be served from now on, if the file says something new. A file
-  // that is being written is left alone: but for the first time, its content
-  // has to have been the same at the look before. Errors, as long as it lasts:
-  // the file cannot be read, is not valid, or names what may not be served.
+  // The new list of models, if it has changed. To skip half-written files, the
+  // content must be the same at two consecutive looks, except the first time.
+  // Errors, while they persist: the file cannot be read, is not valid, or names
+  // a model that may not be served.
   absl::StatusOr<std::optional<std::vector<FileModel>>> Look();
 
  private:
   const std::string path_;
   const std::function<absl::Status(std::string*)> admit_;
-  std::optional<std::string> seen_;   // at the look before
-  std::optional<std::string> taken_;  // what it said last
+  std::optional<std::string> seen_;   // at the previous look
+  std::optional<std::string> taken_;  // last accepted content
 };
 
-// What to do about models whose names the file has, or had: `before` is what it
-// said of them. All others are somebody else's.
+// What to do about models whose names are or were in the file; `before` is its
+// previous content. Other models are not touched.
 struct ModelsChange {
   std::vector<FileModel> serve;     // new ones, and those that have changed
   std::vector<std::string> unload;  // names

@@ -1,9 +1,9 @@
 // ServedModel: the desired state of a served model and the observed state of
 // members. Plain data; serving_diff.h derives commands from the two.
 //
-// Workers hold experts in bundles: sessions of their own, loaded and released
-// as a whole, whose names say what is in them. A member's session that has the
-// name of what is to be loaded is never loaded twice, whoever asked for it.
+// Workers hold experts in bundles: separate sessions, loaded and released as a
+// whole, named by their content. A session whose name a member already has is
+// never loaded twice, whoever requested it.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVED_MODEL_H_
 #define SERVICES_COORDINATOR_SERVING_SERVED_MODEL_H_
@@ -25,26 +25,26 @@
 
 namespace gshard {
 
-// A session of a served model on a router, or one of its bundles on a worker.
-// One command about it is under way at a time.
+// A session of a served model on a router, or a bundle on a worker. At most one
+// command for it is in flight.
 struct HeldSession {
   enum class State {
-    kUnknown,  // but for what heartbeats, or an earlier coordinator, say of it
-    kLoading,  // until the member says that it is loaded
+    kUnknown,  // known only from heartbeats or an earlier coordinator
+    kLoading,  // until the member replies
     kReady,
     kTelling,  // router: ready, and being told a placement
     kReleasing,
-    kWaiting,  // bundle: was UNAVAILABLE, but will be; kUnknown again in a
+    kWaiting,  // bundle: UNAVAILABLE for now; kUnknown again after a
                // while
-    kPaused,   // could not be loaded; kUnknown again in a while
-    kLeftOut,  // router: it is of a release that runs other segments
+    kPaused,   // failed to load; kUnknown again after a while
+    kLeftOut,  // router: its release derives other segments
   };
   State state = State::kUnknown;
-  int64_t command = 0;           // the last one about it
+  int64_t command = 0;           // the last one
   uint64_t content = 0;          // ServedModel::content; 0: not known
-  int reports = 0;               // looks in a row at which heartbeats had it
+  int reports = 0;               // consecutive heartbeats that had it
   int refusals = 0;              // in a row
-  std::vector<int32_t> experts;  // of a bundle, ascending; empty if not known
+  std::vector<int32_t> experts;  // of a bundle, ascending; empty if unknown
   int64_t version = 0;  // router: of the placement that it has, or is told
 };
 
@@ -52,72 +52,72 @@ struct HeldSession {
 struct ObservedMember {
   Member member;
   std::map<std::string, HeldSession> sessions;
-  // Those of its last heartbeat.
+  // Sessions in its last heartbeat.
   std::set<std::string> reported = {};
 
-  // Experts are placed on it: a worker that does not want to leave.
+  // Whether experts may be placed on it: a worker that is not leaving.
   bool takes_experts() const {
     return member.info.role == MemberRole::kExpertWorker && !member.leaving;
   }
 };
 using ObservedMembers = std::map<MemberKey, ObservedMember>;
 
-// The experts that workers are to have, each list ascending.
+// The experts that workers should have, each list ascending.
 using ExpertAssignment = std::map<MemberKey, std::vector<int32_t>>;
 
-// What is asked for.
+// A request to serve a model.
 struct ModelRequest {
   std::string name;
   std::string version;  // empty: the checkpoint's step
   std::string checkpoint_directory;
   int32_t replicas = 0;  // 0: the default
-  // Of products; none: the model's own.
+  // Weight type; none: the model's own.
   std::optional<ComputeType> weights = std::nullopt;
 };
 
-// One version of a model that is wanted.
+// A wanted version of a model.
 struct ServedModel {
   enum class Phase {
     kLoading,
-    kLoaded,     // all routers that can have it do
-    kAnswering,  // they have been told that its name stands for it
+    kLoaded,     // on all routers that can load it
+    kAnswering,  // its name refers to it on all routers
   };
 
   std::string session;   // "name@version"
-  ModelRequest request;  // as it was found then
+  ModelRequest request;  // as resolved then
   int64_t number = 0;    // later requests have higher ones
   ServingPlan plan;
-  uint64_t content = 0;      // says which segments and checkpoint; not 0
+  uint64_t content = 0;      // hash of segments and checkpoint; not 0
   int32_t experts = 0;       // E; 0: it is dense
-  int32_t replicas = 1;      // workers that are to hold each expert
+  int32_t replicas = 1;      // target replicas per expert
   std::vector<double> load;  // rows a second of each expert, [E]; or empty
-  bool standby = false;  // its name stands for another version until kLoaded
-  bool adopted = false;  // an earlier coordinator had it served
+  bool standby = false;      // name refers to another version until kLoaded
+  bool adopted = false;      // served by an earlier coordinator
 
   Phase phase = Phase::kLoading;
-  absl::Status failure;  // not OK: it is given up
+  absl::Status failure;  // not OK: it has failed
   ExpertAssignment assignment;
-  // What routers are to know, with each change of `standby`, too, under a new
-  // version. Version 0: what an earlier coordinator told them.
+  // The placement that routers should have; each change, also of `standby`,
+  // gets a new version. Version 0: the one from an earlier coordinator.
   v1::Placement placement;
-  // Of that, what workers had that have not been there yet.
+  // The part of it on workers that have not rejoined yet.
   v1::Placement away;
   // The last complete locations of experts, by the names of the workers then: a
-  // restarted worker gets back its experts.
+  // restarted worker gets its experts back.
   std::map<std::vector<std::string>, ExpertLists> homes;
 
-  // Routers may be answering with it: no failure removes it.
+  // Routers may be serving it: no failure removes it.
   bool may_serve() const { return adopted || phase != Phase::kLoading; }
 };
 
 struct DesiredModels {
   std::map<std::string, ServedModel> models;  // by session
-  // Names that are to be served as soon as that can be: what members have of
-  // them stays.
+  // Names to be served as soon as possible: sessions that members have of them
+  // are kept.
   std::set<std::string> awaited;
 };
 
-// "name@version" of a session of a served model: a router's, or a bundle.
+// "name@version" of a served model's session, of a router or a bundle.
 inline std::string ModelOf(const std::string& session) {
   return session.substr(0, session.find('#'));
 }
@@ -126,8 +126,8 @@ inline std::string NameOf(const std::string& session) {
   return session.substr(0, session.find('@'));
 }
 
-// Whether a member's session is one of the model, not of another that had its
-// name and version.
+// Whether a member's session belongs to the model, not to an earlier one of the
+// same name and version.
 inline bool IsOfModel(const std::string& session, const HeldSession& held,
                       const ServedModel& model) {
   return ModelOf(session) == model.session && held.content == model.content;
@@ -135,7 +135,7 @@ inline bool IsOfModel(const std::string& session, const HeldSession& held,
 // Whether routers may call the bundle.
 bool IsPlaced(const ServedModel& model, const std::string& worker,
               const std::string& session);
-// Of a bundle: it may be counted on.
+// Whether a bundle may be relied on.
 inline bool IsLoadedOrLoading(const HeldSession& held) {
   return held.state != HeldSession::State::kPaused &&
          held.state != HeldSession::State::kReleasing;

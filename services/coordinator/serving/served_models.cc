@@ -103,7 +103,7 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
   ServedModel model;
   model.session = session;
   model.request = request;
-  // What it stands for from now on, whatever comes into the folder.
+  // Fixed from now on, whatever changes in the folder.
   model.request.version = session.substr(request.name.size() + 1);
   model.request.checkpoint_directory = checkpoint.directory;
   model.number = ++last_number_;
@@ -113,7 +113,8 @@ absl::StatusOr<ServedModel> ServedModels::MakeModel(
                          checkpoint.directory);
   model.experts = static_cast<int32_t>(checkpoint.model.experts);
   model.replicas = request.replicas == 0 ? options_.replicas : request.replicas;
-  // Another version that routers have, of this coordinator or the one before.
+  // Another version that routers have, from this coordinator or the previous
+  // one.
   const auto is_other = [&](const auto& other) {
     return other.first != session && NameOf(other.first) == request.name;
   };

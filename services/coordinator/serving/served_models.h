@@ -1,17 +1,17 @@
 // ServedModels: the models that routers serve, by name, and their versions.
 //
-// A version is loaded beside the one that serves; when all routers have it they
-// answer with it, each from one request to the next, and the other one is
-// released. The one before can be called back.
+// A version is loaded beside the current one; when all routers have it they
+// switch, each from one request to the next, and the previous one is released.
+// A rollback restores it.
 //
 // Reconciliation: whenever something changes (members, their heartbeats and
 // replies, requests) this observes the members' sessions, sends the commands of
 // serving_diff.h, and repeats until nothing is left to do. Members that fail a
-// command are retried after a pause, without waiting for them. Workers that
-// want to leave are let go when nothing is left on them.
+// command are retried after a pause, without waiting for them. Leaving workers
+// are dismissed when nothing is left on them.
 //
-// Members keep sessions of served models when a coordinator goes. Those that
-// nothing here needs are released.
+// Members keep sessions of served models without a coordinator. Sessions that
+// no model needs are released.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVED_MODELS_H_
 #define SERVICES_COORDINATOR_SERVING_SERVED_MODELS_H_
@@ -40,64 +40,63 @@
 
 namespace gshard {
 
-// After which a member that cannot load what a served model needs, though it is
-// there, is asked again.
+// Pause before a member that failed to load a session of a served model is
+// asked again.
 inline constexpr absl::Duration kServingRetryPause = absl::Seconds(30);
 
 class ServedModels {
  public:
-  // With the session's id.
+  // Called with the session's id.
   using OnLoaded = std::function<void(const absl::StatusOr<std::string>&)>;
 
   using Request = ModelRequest;
 
   struct Options {
-    int32_t replicas = 1;  // of requests that do not say
-    // How often loads and members' sessions are looked at.
+    int32_t replicas = 1;  // default for requests
+    // Interval for checking loads and members' sessions.
     absl::Duration watch_interval = absl::Seconds(10);
     // See ModelLoads.
     absl::Duration load_half_life = absl::Minutes(1);
     absl::Duration retry_pause = kServingRetryPause;
-    ServingGauges gauges = {};  // of what Describe() shows; may be unset
+    ServingGauges gauges = {};  // of Describe(); may be unset
   };
 
   // `members` outlives this, `queue`, which runs everything, ends before it.
-  // `keep_placement`: routers are told this placement of a session; one without
-  // workers when it is released.
+  // `keep_placement` stores the placement that routers are told for a session;
+  // one without workers when it is released.
   ServedModels(Members* members, TaskQueue* queue,
                std::function<int64_t()> next_placement_version,
                std::function<void(const std::string&, const v1::Placement&)>
                    keep_placement,
                Options options);
 
-  // Where sessions' experts were when the coordinator before ended. To be
-  // called before Load(). On the queue.
+  // Where sessions' experts were when the previous coordinator ended. Call
+  // before Load(), on the queue.
   void SetKept(std::map<std::string, v1::Placement> placements) {
     kept_ = std::move(placements);
   }
 
-  // What its name served before what it serves; likewise.
+  // The predecessor of the name's current model; likewise.
   void SetPrevious(const Request& request) {
     previous_[request.name] = request;
   }
 
-  // Names that are to be served as soon as that can be: what members have of
-  // them is not released. Thread-safe.
+  // Names to be served as soon as possible: members' sessions of them are not
+  // released. Thread-safe.
   void SetAwaited(std::set<std::string> names);
 
-  // From now on, looks at loads, and releases sessions that members have and
-  // that no served model needs: all others that are to be served have been
-  // loaded, or are being loaded. On the queue; may be called again.
+  // From now on, checks loads, and releases sessions that no served model
+  // needs. Call once all models to serve are loaded or loading. On the queue;
+  // may be called again.
   void Watch();
 
-  // What is asked of a model that is loaded, or being loaded, already is its
-  // number of replicas. On the queue. Errors: those of
-  // CoordinatorService.LoadModel.
+  // For a model that is loaded or loading, only changes its number of replicas.
+  // On the queue. Errors: those of CoordinatorService.LoadModel.
   void Load(Request request, OnLoaded done);
-  // What was asked for, as it was found then, and with the replicas of whoever
-  // asked last for some; null if it is not there. On the queue.
+  // The request as resolved then, with the latest requested number of replicas;
+  // null if unknown. On the queue.
   const Request* Find(const std::string& session) const;
-  // What a name served before what it serves. On the queue. Errors: NotFound
+  // The predecessor of a name's current model. On the queue. Errors: NotFound
   // if nothing of the name is served; FailedPrecondition without a predecessor.
   absl::StatusOr<Request> Previous(const std::string& name) const;
   // On the queue. Errors: those of CoordinatorService.UnloadModel.
@@ -105,35 +104,35 @@ class ServedModels {
   // On the queue.
   void OnMembersChanged();
 
-  // Thread-safe: names of what is served, loaded or awaited.
+  // Names that are served, loading or awaited. Thread-safe.
   std::set<std::string> Names() const;
-  // Thread-safe; in order of session.
+  // Sorted by session. Thread-safe.
   std::vector<v1::SessionInfo> Describe() const;
-  // Of each expert worker, by name. Thread-safe.
+  // Per expert worker, by name. Thread-safe.
   std::map<std::string, WorkerDeparture> Departures() const;
 
  private:
-  // "name@version". Errors: AlreadyExists if that is another checkpoint's.
+  // "name@version". Errors: AlreadyExists if another checkpoint has it.
   absl::StatusOr<std::string> SessionOf(
       const Request& request, const ServableCheckpoint& checkpoint) const;
   // Errors: those of CoordinatorService.LoadModel.
   absl::StatusOr<ServedModel> MakeModel(const Request& request,
                                         const ServableCheckpoint& checkpoint,
                                         const std::string& session);
-  // The model is not wanted any more: whoever waits for it is told why.
+  // The model is no longer wanted: waiters are told why.
   void Remove(const std::string& session, const absl::Status& why);
-  // Not from inside of this, which they may call.
+  // Asynchronous, since callbacks may call this object.
   void TellWaiting(const std::string& session,
                    const absl::StatusOr<std::string>& outcome);
 
   void Reconcile();
-  // Takes the members that are there, with what an earlier coordinator has
-  // placed on those that are new.
+  // Updates the present members, assuming on new ones the sessions that an
+  // earlier coordinator placed there.
   void Observe();
   // The sessions of members' last heartbeats, by member.
   std::map<std::string, std::set<std::string>> SessionsReported() const;
-  // A reply counts unless the member was lost, or was sent another command
-  // about the session since.
+  // A reply is ignored if the member was lost, or was sent a newer command
+  // about the session.
   void Send(const SessionCommand& command);
   void OnReply(const MemberKey& member, const std::string& session,
                int64_t command, const absl::Status& status);
@@ -141,7 +140,7 @@ class ServedModels {
                         int64_t command);
   ServedModel* FindModel(const std::string& session);
   void Look();
-  // Lets workers go that may.
+  // Dismisses the workers that may leave.
   void LetGo();
 
   Members* const cluster_;

@@ -16,14 +16,14 @@ namespace {
 using Phase = ServedModel::Phase;
 using State = HeldSession::State;
 
-// One heartbeat may be older than a release.
+// A single heartbeat may predate a release of the session.
 constexpr int kReportsBelieved = 2;
 
 bool IsRouter(const ObservedMember& member) {
   return member.member.info.role == MemberRole::kRouter;
 }
 
-// Routers that cannot have a model are not waited for.
+// Routers that cannot load a model are not waited for.
 bool IsOut(const HeldSession& held) {
   return held.state == State::kPaused || held.state == State::kLeftOut;
 }
@@ -33,7 +33,7 @@ bool HasModel(const ServedModel& model, const HeldSession& held) {
          (held.state == State::kReady || held.state == State::kTelling);
 }
 
-// It calls what the placement has, and answers for the name if it is to.
+// Whether it has the current placement and, if it should, answers for the name.
 bool IsUpToDate(const ServedModel& model, const HeldSession& held) {
   return held.content == model.content && held.state == State::kReady &&
          held.version == model.placement.version();
@@ -54,21 +54,21 @@ bool AllRouters(const ObservedMembers& members, const ServedModel& model,
   });
 }
 
-// Those that can have the model know what they are to know of it.
+// Whether all routers that can load the model are up to date.
 bool AllRoutersKnow(const ObservedMembers& members, const ServedModel& model) {
   return AllRouters(members, model, [&](const HeldSession& held) {
     return IsUpToDate(model, held) || IsOut(held);
   });
 }
 
-// A bundle that a worker has, or is to have.
+// A bundle that a worker has, or should have.
 struct Bundle {
   const ObservedMember* worker;
   std::string session;
   std::vector<int32_t> experts;
   State state;
-  bool wanted;  // else it goes when others have its experts
-  bool in_use;  // the present placement has it
+  bool wanted;  // else released once others have its experts
+  bool in_use;  // in the current placement
 };
 
 std::vector<Bundle> BundlesOf(const ObservedMembers& members,
@@ -88,7 +88,7 @@ std::vector<Bundle> BundlesOf(const ObservedMembers& members,
     const auto assigned = model.assignment.find(key);
     if (assigned == model.assignment.end()) continue;
     if (!worker.takes_experts()) {
-      // It keeps what is in use, for there is no room elsewhere.
+      // It keeps bundles in use, since there is no room elsewhere.
       for (size_t b = first; b < bundles.size(); ++b) {
         bundles[b].wanted = bundles[b].in_use;
       }
@@ -111,10 +111,10 @@ bool IsMissing(const Bundle& bundle) {
   return bundle.wanted && bundle.state != State::kReady;
 }
 
-// What routers may call.
+// The placement that routers may call.
 v1::Placement PlacementOf(const std::vector<Bundle>& bundles) {
-  // What is in use and goes serves on until its successors are loaded, and
-  // those that have nothing to add wait for the others.
+  // Bundles in use that will be released serve until their successors are
+  // loaded, and partial additions wait for the others.
   const bool loading = std::any_of(bundles.begin(), bundles.end(), IsMissing);
   const auto is_covered = [&](const Bundle& bundle) {
     return std::any_of(
@@ -144,8 +144,8 @@ v1::Placement PlacementOf(const std::vector<Bundle>& bundles) {
 // Whether routers may learn the placement.
 bool MayPlace(const ServedModel& model, const std::vector<Bundle>& bundles) {
   if (model.phase != Phase::kLoading) return true;
-  // Of a model that is new when all of it is there, of what they have already
-  // when it has been found again.
+  // For a new model only when all of it is loaded; for a restored one when the
+  // bundles in use have been found again.
   return std::none_of(
       bundles.begin(), bundles.end(), [&](const Bundle& bundle) {
         return model.adopted ? bundle.in_use && bundle.state != State::kReady &&
@@ -154,7 +154,7 @@ bool MayPlace(const ServedModel& model, const std::vector<Bundle>& bundles) {
       });
 }
 
-// Loads what is wanted, and asks for what routers may be calling.
+// Loads wanted bundles, and probes for those that routers may be calling.
 void LoadBundles(const ServedModel& model, const std::vector<Bundle>& bundles,
                  std::vector<SessionCommand>* commands) {
   for (const Bundle& bundle : bundles) {
@@ -203,7 +203,7 @@ void TellRouters(const ObservedMembers& members, const ServedModel& model,
   }
 }
 
-// What members have and nobody needs.
+// Releases sessions that nobody needs.
 void ReleaseOthers(
     const ObservedMembers& members, const DesiredModels& desired,
     const std::set<std::pair<MemberKey, std::string>>& needed_bundles,
@@ -235,7 +235,7 @@ void ReleaseOthers(
       return !is_router && !IsOut(held) && settled.contains(model) &&
              !needed_bundles.contains({key, session});
     }
-    // Routers answer with an earlier version until they have the new one.
+    // Routers serve an earlier version until they have the new one.
     return !desired.awaited.contains(name) &&
            !(unknown && changing.contains(name)) &&
            (is_router || !with_routers.contains(model));
@@ -336,7 +336,7 @@ void Advance(const ObservedMembers& members, int64_t next_version,
   if (!there_is(MemberRole::kRouter)) {
     fail(absl::UnavailableError("all routers were lost"));
   }
-  // Those that cannot load what serves already come later.
+  // For a model that already serves, routers that cannot load it join later.
   const auto is_left_out = [&](const HeldSession& held) {
     return model->adopted ? IsOut(held) : held.state == State::kLeftOut;
   };
@@ -353,7 +353,7 @@ void Advance(const ObservedMembers& members, int64_t next_version,
       model->placement.set_version(next_version);
     }
   }
-  // What comes before it goes next, so no router may lack it.
+  // The previous version is released next, so no router may lack this one.
   if (model->phase == Phase::kLoaded && AllRoutersKnow(members, *model)) {
     model->phase = Phase::kAnswering;
   }
@@ -417,11 +417,11 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
   if (held->state != State::kReleasing && (status.ok() || found)) {
     held->state = State::kReady;
     held->refusals = 0;
-    if (found) held->version = 0;  // it has what another coordinator told it
+    if (found) held->version = 0;  // it has another coordinator's placement
     return never;
   }
   if (!was_loading || model == nullptr) {
-    // If it is there, heartbeats go on to say so.
+    // If it still exists, heartbeats will continue to report it.
     *held = HeldSession();
     return never;
   }
@@ -430,8 +430,8 @@ absl::Duration OnReplied(const absl::Status& status, MemberRole role,
     held->state = State::kLeftOut;  // until it is replaced
     return never;
   }
-  // A disk comes late, or a router cannot reach a worker, which may have been
-  // lost meanwhile.
+  // A disk is not mounted yet, or a router cannot reach a worker, which may
+  // have been lost meanwhile.
   const bool unavailable = absl::IsUnavailable(status);
   const bool often = ++held->refusals > kMaxRefusals;
   if (!model->may_serve() && (!unavailable || often)) model->failure = status;

@@ -1,17 +1,17 @@
-// ServingDiff: the commands that lead members to the desired state, as pure
+// ServingDiff: the commands that bring members to the desired state, as pure
 // functions of the observed and the desired state.
 //
 // Bundles are loaded first, then routers are told the new placement, and only
 // when all of them have it are the old bundles released: calls never wait. A
 // version that replaces another is loaded as a standby; when all routers have
-// it, they are told that it answers for the name, so that one which cannot load
-// it changes nothing. What nobody wants goes from routers first, which finish
-// their calls, then from workers.
+// it, they are told that the name refers to it, so a router that cannot load it
+// changes nothing. Unwanted sessions are released on routers first, which
+// finish their calls, then on workers.
 //
-// Commands are idempotent: a member that has a session that it is to load says
-// so, and one that has none of that name has released it. So a coordinator that
-// knows only what an earlier one placed begins like any other; it finds out
-// whether that is there before it tells routers anything.
+// Commands are idempotent: a member that already has a session to load says so,
+// and releasing an unknown one succeeds. So a coordinator that knows only what
+// an earlier one placed needs no special case; it verifies the sessions before
+// it tells routers anything.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVING_DIFF_H_
 #define SERVICES_COORDINATOR_SERVING_SERVING_DIFF_H_
@@ -29,16 +29,16 @@
 
 namespace gshard {
 
-// A model that is wanted was served by an earlier coordinator, which had placed
-// it like this as far as the disk is right.
+// Adopts a wanted model that an earlier coordinator served, placed as in its
+// stored state.
 void Adopt(const v1::Placement& kept, ServedModel* model);
-// Takes for the sessions of workers that are there for the first time what the
-// earlier coordinator had placed on them.
+// Assumes on newly joined workers the sessions that the earlier coordinator
+// placed there.
 void FindKept(ServedModel* model, ObservedMembers* members);
 
-// The next desired state of a model: updates its assignment, placement, phase
-// and failure to the members' state. `next_version`: of the placement, if it
-// changes; higher than all before.
+// Computes the next desired state of a model: updates its assignment,
+// placement, phase and failure to the members' state. `next_version` is used if
+// the placement changes; higher than all before.
 void Advance(const ObservedMembers& members, int64_t next_version,
              ServedModel* model);
 
@@ -49,30 +49,30 @@ struct SessionCommand {
   v1::Command command;
 };
 
-// What is to be sent now. Ends when members have what is wanted.
+// The commands to send now. Empty when members have reached the desired state.
 std::vector<SessionCommand> Diff(const ObservedMembers& members,
                                  const DesiredModels& desired);
 
-// Whether all routers that can have the model have been told its placement:
+// Whether all routers that can load the model have been told its placement:
 // they call nothing else of it, whatever an earlier coordinator told them.
 bool IsSettled(const ObservedMembers& members, const ServedModel& model);
 
-// A look at heartbeats: the sessions that they have, by member.
+// Processes heartbeats: the sessions in them, by member.
 void OnHeartbeats(const std::map<std::string, std::set<std::string>>& sessions,
                   ObservedMembers* members);
 
-// What is known of a session when a command about it has been sent, and when
-// that was answered. `model`: whose it is; null if that is not wanted any more.
+// Updates a session's state when a command about it has been sent, and when it
+// was answered. `model` is its model; null if no longer wanted.
 void OnSent(const v1::Command& command, const ServedModel* model,
             HeldSession* held);
-// Returns the pause after which its state is kUnknown again, so that the member
-// is asked once more; `retry_pause` where it did not say UNAVAILABLE.
+// Returns the pause after which its state becomes kUnknown again, so that the
+// member is asked again; `retry_pause` unless it was UNAVAILABLE.
 absl::Duration OnReplied(const absl::Status& status, MemberRole role,
                          absl::Duration retry_pause, ServedModel* model,
                          HeldSession* held);
 
-// A member that says UNAVAILABLE is asked again so often before a model that
-// does not serve yet has failed.
+// Number of UNAVAILABLE replies after which a model that does not serve yet
+// fails.
 inline constexpr int kMaxRefusals = 20;
 
 // The name of a bundle.

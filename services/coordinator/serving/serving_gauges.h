@@ -1,5 +1,5 @@
-// ServingGauges: metrics of served models, and of their replicas that are
-// missing or not apart.
+// ServingGauges: metrics of served models, and of replicas that are missing or
+// share a failure domain.
 
 #ifndef SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
 #define SERVICES_COORDINATOR_SERVING_SERVING_GAUGES_H_
@@ -14,19 +14,19 @@
 
 namespace gshard {
 
-// Valid as long as the Metrics that it was made of; a default-constructed one
-// ignores what it is told. Not thread-safe.
+// Valid as long as the Metrics that it was created from; a default-constructed
+// one does nothing. Not thread-safe.
 class ServingGauges {
  public:
   ServingGauges() = default;
   explicit ServingGauges(Metrics& metrics);
 
-  // From now on these are the served models, by ServedModels::Describe(). Those
-  // that are being loaded don't count: nobody is served by them yet.
+  // Sets the served models, from ServedModels::Describe(). Loading ones don't
+  // count: they serve nobody yet.
   void Set(const std::vector<v1::SessionInfo>& sessions) const;
 
-  // From now on these workers are there, and may be lost, or not. Of one that
-  // is not there any more it is said that it may not.
+  // Sets the present workers, and whether each may be lost. Workers that are
+  // gone are set to false.
   void SetMayLeave(const std::map<std::string, bool>& workers);
 
  private:

@@ -11,7 +11,7 @@ void HideModels(const Caller& caller, v1::DescribeResponse* response) {
   std::set<std::string> jobs;
   for (const v1::JobProgress& job : response->jobs()) jobs.insert(job.job());
   const auto is_hidden = [&](const std::string& session, bool training) {
-    // Of training it is "job/attempt".
+    // A training session is "job/attempt".
     if (training) return !jobs.contains(session.substr(0, session.find('/')));
     return !MayUseModel(caller, Role::kTranslate, session) &&
            !MayUseModel(caller, Role::kAdmin, session);

@@ -8,8 +8,8 @@
 
 namespace gshard {
 
-// Takes the models out of `response`, and out of members' heartbeats, that a
-// caller with limits may neither translate with nor load. Sessions of training
+// Removes from `response`, and from members' heartbeats, the models that a
+// caller with limits may neither translate with nor load. Training sessions
 // stay if their job is in `response`.
 void HideModels(const Caller& caller, v1::DescribeResponse* response);
 

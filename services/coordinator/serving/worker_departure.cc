@@ -13,7 +13,7 @@ namespace {
 
 using State = HeldSession::State;
 
-// [E] workers that stay and that routers may call for the expert.
+// [E] staying workers that routers may call for the expert.
 std::vector<std::set<std::string>> StayingHolders(
     const ObservedMembers& members, const ServedModel& model) {
   std::vector<std::set<std::string>> holders(model.experts);
@@ -27,8 +27,8 @@ std::vector<std::set<std::string>> StayingHolders(
   return holders;
 }
 
-// Models of which the worker holds what routers may call: it is placed, or has
-// been, until it is released.
+// Models with bundles on the worker that routers may call: placed, or placed
+// earlier and not yet released.
 std::set<std::string> ModelsOn(const MemberKey& key,
                                const ObservedMembers& members,
                                const DesiredModels& desired) {
@@ -47,7 +47,7 @@ std::set<std::string> ModelsOn(const MemberKey& key,
       models.insert(model->first);
     }
   }
-  // An earlier coordinator may have told routers of what it has besides.
+  // An earlier coordinator may have told routers of further sessions.
   for (const std::string& session : worker.reported) {
     const auto model = desired.models.find(ModelOf(session));
     const bool is_wanted = model != desired.models.end();

@@ -1,10 +1,10 @@
-// WorkerDeparture: which workers may go, as pure functions of the observed and
-// the desired state of served models.
+// WorkerDeparture: which workers may leave, as pure functions of the observed
+// and the desired state of served models.
 //
-// What a worker that wants to leave holds is placed on those that stay, by
-// AssignExperts, as if it had been lost; but it serves until routers call the
-// others, and its bundles have been released then. So it may go when it holds
-// nothing that routers may call.
+// AssignExperts places a leaving worker's experts on the workers that stay, as
+// if it had been lost; but it serves until routers call the others and its
+// bundles are released. So it may leave when it holds nothing that routers may
+// call.
 
 #ifndef SERVICES_COORDINATOR_SERVING_WORKER_DEPARTURE_H_
 #define SERVICES_COORDINATOR_SERVING_WORKER_DEPARTURE_H_
@@ -17,16 +17,16 @@
 namespace gshard {
 
 struct WorkerDeparture {
-  // If the worker were lost, every expert of the models that serve would have a
-  // replica that routers may call on another one that stays.
+  // Every expert of the serving models has another callable replica, on a
+  // worker that stays.
   bool can_be_lost = false;
 
-  // Of one that wants to leave.
+  // If it is leaving.
   bool may_leave = false;
-  std::string why;  // it may, or what it waits for, for people
+  std::string why;  // why it may leave, or what it waits for; human-readable
 };
 
-// Of each expert worker.
+// Plans for each expert worker.
 std::map<MemberKey, WorkerDeparture> PlanDepartures(
     const ObservedMembers& members, const DesiredModels& desired);
 

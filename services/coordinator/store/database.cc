@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// How long a process that is ending may keep the file.
+// How long an ending process may keep the file locked.
 constexpr int kBusyMilliseconds = 5'000;
 
 }  // namespace
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Database>> Database::Open(
     database->device_ = info.st_dev;
     database->inode_ = info.st_ino;
   }
-  // Exclusive from the first transaction on, until closed.
+  // Locked exclusively from the first transaction until closed.
   for (const char* sql :
        {"PRAGMA locking_mode = EXCLUSIVE", "PRAGMA synchronous = FULL",
         "BEGIN EXCLUSIVE", "COMMIT"}) {

@@ -22,10 +22,10 @@ struct sqlite3_stmt;
 
 namespace gshard {
 
-// What stands for a '?': text is bytes.
+// A parameter for a '?': strings are bytes.
 using DatabaseValue = std::variant<int64_t, std::string>;
 
-// One row of a result, valid during the call that is given it.
+// A row of a result, valid only during the callback.
 class DatabaseRow {
  public:
   int64_t Integer(int column) const;
@@ -38,38 +38,39 @@ class DatabaseRow {
 };
 
 // Not thread-safe. Errors of all methods name the file: DataLoss if it is
-// damaged or no database, ResourceExhausted if the disk is full, Unavailable if
-// the file was removed or its disk has vanished, otherwise Unavailable with
-// SQLite's words.
+// damaged or not a database, ResourceExhausted if the disk is full, Unavailable
+// if the file was removed or its disk has vanished, otherwise Unavailable with
+// SQLite's message.
 class Database {
  public:
-  // Opens or makes the file; an empty path is a database in memory. Each
-  // statement, or transaction, is on the disk when it returns, as a whole or
-  // not at all, whenever the process or the machine stops. The file is checked
-  // in full, and is this process's alone until the database is closed.
+  // Opens or creates the file; an empty path is a database in memory. Each
+  // statement, or transaction, is durable and atomic when it returns, whenever
+  // the process or the machine stops. The file is fully checked, and locked for
+  // this process until the database is closed.
   //
-  // Errors: also FailedPrecondition if another process has it.
+  // Errors: also FailedPrecondition if another process has it open.
   static absl::StatusOr<std::unique_ptr<Database>> Open(
       const std::string& path);
   ~Database();
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
-  // Runs one statement; `row` is called with each row of its result, and must
-  // not run the same one. The parsed statement is kept: `sql` is one of few.
+  // Runs one statement; `row` is called for each row of its result, and must
+  // not run the same statement. Prepared statements are cached: use few
+  // distinct `sql`.
   absl::Status Run(
       const std::string& sql, const std::vector<DatabaseValue>& values = {},
       const std::function<absl::Status(const DatabaseRow&)>& row = nullptr);
 
-  // Runs `body` in a transaction, which is undone if it fails.
+  // Runs `body` in a transaction, which is rolled back if it fails.
   absl::Status Transact(const std::function<absl::Status()>& body);
 
  private:
   explicit Database(std::string path) : path_(std::move(path)) {}
   absl::Status Error(int code) const;
-  // Each statement once.
+  // Prepares each statement once.
   absl::StatusOr<sqlite3_stmt*> Prepare(const std::string& sql);
-  // SQLite writes on into a file that is gone.
+  // SQLite would keep writing to a deleted file.
   absl::Status CheckFileIsThere() const;
 
   const std::string path_;

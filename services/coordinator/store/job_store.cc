@@ -19,10 +19,10 @@ namespace gshard {
 namespace {
 
 constexpr int64_t kSchema = 5;
-// What the next release may write, adding to it.
+// The schema of the next release, which may only extend this one.
 constexpr int64_t kReadableSchema = kSchema + 1;
 
-// A file of schema n becomes one of n + 1.
+// Upgrades a file from schema n to n + 1.
 absl::Status Upgrade(Database& database, int64_t schema) {
   if (schema == 4) {
     for (const char* table : {"models", "previous_models"}) {
@@ -85,14 +85,15 @@ Requester ReadSubmitter(const DatabaseRow& row) {
                    .request_id = row.Text(7)};
   const std::string grants = row.Text(6);
   for (const absl::string_view word : absl::StrSplit(grants, ',')) {
-    // A role of a later release is none here, and takes nothing from others.
+    // An unknown role, from a later release, is ignored without affecting
+    // others.
     const Grants one = ParseGrants(word).value_or(Grants());
     who.caller.grants.insert(who.caller.grants.end(), one.begin(), one.end());
   }
   return who;
 }
 
-// Of a row of jobs. Errors: DataLoss.
+// Parses a row of jobs. Errors: DataLoss.
 absl::StatusOr<StoredJob> ReadJob(const DatabaseRow& row) {
   StoredJob job;
   auto parsed = ParseTrainingJob(row.Text(1), UnknownFields::kIgnored);
@@ -108,13 +109,14 @@ absl::StatusOr<StoredJob> ReadJob(const DatabaseRow& row) {
   return job;
 }
 
-// What is said of a job that cannot be read.
+// The entry for a job that cannot be read.
 StoredJob UnreadableJob(const DatabaseRow& row, const absl::Status& why) {
   StoredJob job;
-  // Its attempt, for one, counts when it is submitted again.
+  // Its attempt number matters when it is submitted again.
   if (!job.progress.ParseFromString(row.Text(4))) job.progress.Clear();
   job.job.name = absl::CHexEscape(row.Text(0));
-  // Its folders are not known: it is for its submitter, and who has no limits.
+  // Its folders are unknown: only its submitter, and callers without limits,
+  // may see it.
   job.job.checkpoint.directory = std::string("/");
   job.progress.set_job(job.job.name);
   job.progress.set_state(v1::JOB_STATE_FAILED);
@@ -225,7 +227,7 @@ absl::Status JobStore::Forget(const std::string& job) {
 absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
   MutexLock lock(mutex_);
   std::vector<StoredJob> jobs;
-  std::map<std::string, v1::JobProgress> failed;  // by that
+  std::map<std::string, v1::JobProgress> failed;  // by name
   RETURN_IF_ERROR(database_->Run(
       "SELECT name, job, resume, submitted_micros, progress, submitter, "
       "grants, request_id FROM jobs ORDER BY place",
@@ -244,7 +246,7 @@ absl::StatusOr<std::vector<StoredJob>> JobStore::Jobs() {
         jobs.push_back(*std::move(job));
         return absl::OkStatus();
       }));
-  // What people are told, the next coordinator must not have forgotten.
+  // Published state must be durable for the next coordinator.
   const int64_t now = absl::ToUnixMicros(absl::Now());
   RETURN_IF_ERROR(database_->Transact(
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::Status {

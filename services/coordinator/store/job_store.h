@@ -2,7 +2,7 @@
 // every change of their states, the served models and the placement of their
 // experts. Nothing about members, which rejoin.
 //
-// An SQLite file, DIRECTORY/coordinator.db; with `sqlite3` it can be looked at:
+// An SQLite file, DIRECTORY/coordinator.db, which `sqlite3` can inspect:
 //
 //   jobs              a row a job: its message as text, its last progress, and
 //                     who submitted it, with what roles
@@ -18,8 +18,8 @@
 // A release only extends the schema of the previous one, so that a coordinator
 // can be replaced by one of the next release, and back.
 //
-// It stays small: of each job the last kMaxChanges changes are kept, and of the
-// jobs that are over the coordinator keeps the last kMaxJobs.
+// It stays small: it keeps the last kMaxChanges changes of each job, and the
+// coordinator keeps the last kMaxJobs finished jobs.
 
 #ifndef SERVICES_COORDINATOR_STORE_JOB_STORE_H_
 #define SERVICES_COORDINATOR_STORE_JOB_STORE_H_
@@ -43,7 +43,7 @@
 namespace gshard {
 
 inline constexpr int64_t kMaxChanges = 1000;  // of a job
-inline constexpr int64_t kMaxJobs = 1000;     // that are over
+inline constexpr int64_t kMaxJobs = 1000;     // finished ones
 
 struct StoredJob {
   TrainingJob job;
@@ -51,8 +51,8 @@ struct StoredJob {
   int64_t submitted_micros = 0;
   v1::JobProgress progress;  // with state and attempt
 
-  // With what the caller could do then. Without a name if an earlier release
-  // took the job, which did not note it.
+  // With the caller's rights then. The name is empty if an earlier release
+  // accepted the job, which did not record it.
   Requester submitter = {};
 };
 
@@ -60,9 +60,9 @@ struct StoredModel {
   std::string name;
   std::string version;  // empty: the checkpoint's step
   std::string directory;
-  int32_t replicas = 0;  // as asked for; 0: the default
+  int32_t replicas = 0;  // as requested; 0: the default
   std::optional<ComputeType> weights = std::nullopt;  // none: the model's own
-  bool from_file = false;  // the models file has its name
+  bool from_file = false;  // its name is in the models file
 
   bool operator==(const StoredModel&) const = default;
 };
@@ -71,40 +71,40 @@ struct StoredModel {
 class JobStore {
  public:
   // With an empty directory nothing outlives the process. Errors:
-  // FailedPrecondition if the file is of a release after the next, or in use.
+  // FailedPrecondition if the file is from a release later than the next, or in
+  // use.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(
       const std::string& directory);
 
-  // A job as it is submitted: the last in the queue, also if there was one of
-  // its name.
+  // Adds a submitted job at the end of the queue, even if one of its name
+  // exists.
   absl::Status Submit(const StoredJob& job);
 
-  // Notes the progress of a job, and with `time` >= 0 (microseconds since 1970)
-  // that its state or attempt has changed.
+  // Records the progress of a job and, with `time` >= 0 (microseconds since
+  // 1970), a change of its state or attempt.
   absl::Status Update(const v1::JobProgress& progress, int64_t time_micros);
 
-  // Forgets a job with its history.
+  // Deletes a job and its history.
   absl::Status Forget(const std::string& job);
 
-  // In the order of their submission. One that cannot be read, as a damaged
-  // file or a release with other limits may leave it, has failed: with its name
-  // and DataLoss, and nothing else.
+  // In order of submission. A job that cannot be read, due to damage or a
+  // release with other limits, is returned as failed, with only its name and
+  // DataLoss.
   absl::StatusOr<std::vector<StoredJob>> Jobs();
 
-  // The oldest first; empty for a job that is not known. Changes that cannot be
-  // read are left out.
+  // Oldest first; empty for an unknown job. Unreadable changes are skipped.
   absl::StatusOr<std::vector<v1::JobChange>> History(const std::string& job);
 
-  // Served models, one of a name, and the one that the name served before. That
+  // Served models, one per name, and the one that the name served before. That
   // is remembered when the model is removed.
   absl::Status PutModel(const StoredModel& model,
                         const std::optional<StoredModel>& previous = {});
-  // Nothing happens if another version is served; empty: any version.
+  // No effect if another version is served; empty: any version.
   absl::Status RemoveModel(const std::string& name, const std::string& version);
   absl::StatusOr<std::vector<StoredModel>> Models();
   absl::StatusOr<std::vector<StoredModel>> PreviousModels();
 
-  // Where the experts of a served session are; without workers it is forgotten.
+  // The placement of a served session's experts; deleted if without workers.
   absl::Status PutPlacement(const std::string& session,
                             const v1::Placement& placement);
   // By session. Errors: DataLoss naming it.

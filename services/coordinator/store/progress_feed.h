@@ -12,7 +12,7 @@
 
 namespace gshard {
 
-// Whether a job of this state says nothing more.
+// Whether this is a final state.
 bool IsOver(v1::JobState state);
 
 // Thread-safe.
@@ -24,20 +24,20 @@ class ProgressFeed {
 
   explicit ProgressFeed(v1::JobProgress first) : latest_(std::move(first)) {}
 
-  // To all listeners.
+  // Updates, and notifies all listeners.
   void Publish(const v1::JobProgress& progress);
 
-  // Only for those who ask.
+  // Updates without notifying listeners.
   void Update(const v1::JobProgress& progress);
 
-  // Tells all listeners that nothing follows.
+  // Notifies all listeners that nothing follows.
   void Close();
 
   v1::JobProgress Latest() const;
-  // Whether that is the last.
+  // Whether the latest progress is final.
   bool over() const;
 
-  // The listener hears the latest at once. Returns what Remove takes.
+  // The listener gets the latest progress at once. Returns the id for Remove.
   int64_t Listen(Listener listener);
   // The listener is not called any more once this returns.
   void Remove(int64_t id);

@@ -1,8 +1,8 @@
 // CheckpointWrite: a checkpoint of a job, written while its steps continue.
 //
 // The members that hold parameters, and the coordinator for dense ones that it
-// has, have taken snapshots between two steps and write them. When all shards
-// are there the checkpoint is committed.
+// holds, have taken snapshots between two steps and write them. When all shards
+// are complete the checkpoint is committed.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_CHECKPOINT_WRITE_H_
 #define SERVICES_COORDINATOR_TRAINING_CHECKPOINT_WRITE_H_
@@ -24,17 +24,17 @@
 
 namespace gshard {
 
-// Of the job's thread.
+// Used only on the job's thread.
 class CheckpointWrite {
  public:
-  // Tells members to write their shards: `commands`. `dense` is the
+  // Sends members `commands` to write their shards. `dense` is the
   // coordinator's snapshot; nothing if it has none. `context`, which has the
   // folder, outlives this.
   CheckpointWrite(JobContext* context, int64_t step,
                   std::optional<double> validation_loss,
                   MemberCommands commands,
                   std::optional<std::vector<NamedTensor>> dense);
-  // Ends what is being written, unless only the commit is missing.
+  // Abandons the checkpoint, unless only the commit is missing.
   ~CheckpointWrite() { Abandon(); }
   CheckpointWrite(const CheckpointWrite&) = delete;
   CheckpointWrite& operator=(const CheckpointWrite&) = delete;
@@ -47,30 +47,30 @@ class CheckpointWrite {
   // Whether it has ended; path() is the outcome: the path or an error.
   bool done() const { return path_.has_value(); }
   const absl::StatusOr<std::string>& path() const { return *path_; }
-  // It was a member that failed, not the coordinator or its disk.
+  // Whether a member failed, rather than the coordinator or its disk.
   bool failed_by_member() const { return failed_by_member_; }
-  // Nobody but the coordinator is needed any more.
+  // Whether only the coordinator's commit is missing.
   bool has_all_shards() const { return commit_ != nullptr; }
 
   // Abandons it and removes its files; or completes it, if only the commit is
   // missing: it is then done() and has a path. Waits for the tensor being
-  // written, but not if the job is halted.
+  // written, unless the job is halted.
   void Drop();
 
  private:
-  // Of the snapshot, which disks read.
+  // The snapshot that the disk thread reads.
   struct Dense {
-    std::vector<NamedTensor> tensors;  // let go on the job's thread
+    std::vector<NamedTensor> tensors;  // released on the job's thread
     std::atomic<bool> abandoned{false};
   };
 
-  // It was not a member, unless that is said.
+  // Records a failure.
   void Fail(const absl::Status& status, bool by_member = false);
   void BeginCommit();
   void Abandon() {
     if (!has_all_shards()) dense_->abandoned = true;
   }
-  // The disk has nothing to do for this.
+  // Whether the disk thread has no work for this.
   bool idle() const;
 
   JobContext* const context_;

@@ -2,8 +2,8 @@
 // all dense parameters, to which routers push gradients and from which they
 // pull parameters.
 //
-// Memory of a step: the sum, what comes early, which MicrobatchSchedule's
-// window bounds, and what each router is just pushing.
+// Memory of a step: the sum, early gradients, which MicrobatchSchedule's window
+// bounds, and what each router is currently pushing.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_DENSE_PARAMETERS_H_
 #define SERVICES_COORDINATOR_TRAINING_DENSE_PARAMETERS_H_
@@ -27,42 +27,41 @@ namespace gshard {
 // Thread-safe: routers push and pull while the job's thread steps.
 class DenseParameters {
  public:
-  // `store` holds the parameters after `step` updates. Sums are made on `sums`,
-  // which outlives this.
+  // `store` holds the parameters after `step` updates. Sums are computed on
+  // `sums`, which outlives this.
   DenseParameters(std::string session, std::unique_ptr<ParameterStore> store,
                   int64_t step, TaskQueue* sums);
 
   const std::string& session() const { return session_; }
 
-  // What routers push, by name.
+  // Tensors that routers push, by name.
   const std::map<std::string, ExpectedTensor>& expected() const {
     return expected_;
   }
 
-  // The parameters after `version` updates. Errors: FailedPrecondition if
-  // these are not the present ones.
+  // The parameters after `version` updates. Errors: FailedPrecondition if that
+  // is not the current version.
   absl::StatusOr<NamedTensors> Pull(int64_t version) const;
 
-  // Takes the gradients of one microbatch: see ParameterShard::CheckAdd and
-  // Add. `done` is called once they count, on the thread of `sums`; this lives
-  // until then.
+  // Accepts the gradients of one microbatch: see ParameterShard::CheckAdd and
+  // Add. `done` is called once they count, on the thread of `sums`; this
+  // outlives that.
   absl::Status CheckPush(int64_t step, int32_t microbatch,
                          int32_t attempt) const;
   void Push(int64_t step, int32_t microbatch, int32_t attempt,
             NamedTensors gradients,
             std::function<void(const absl::Status&)> done);
 
-  // The rest is for the job's thread.
+  // The rest is called on the job's thread.
 
   // Expects the gradients of `count` microbatches of the next step, none before
-  // all that are `window` before it.
+  // all that precede it by `window` or more.
   void BeginStep(int32_t count, int32_t window);
-  // The microbatch is handed out: nobody but this attempt may push it from now
-  // on.
+  // The microbatch is assigned: from now on only this attempt may push it.
   void Expect(int32_t microbatch, int32_t attempt);
   bool HasGradients(int32_t microbatch) const { return shard_.Has(microbatch); }
 
-  // As ParameterShard's, of the next step.
+  // As in ParameterShard, for the next step.
   absl::StatusOr<std::vector<SquaredNorm>> Prepare(
       absl::Span<const int32_t> attempts) {
     return shard_.Prepare(step() + 1, attempts);
@@ -72,7 +71,8 @@ class DenseParameters {
   }
   int64_t step() const { return shard_.step(); }
 
-  // As they are now; see ParameterStore. To be let go on the job's thread.
+  // The current parameters; see ParameterStore. Release them on the job's
+  // thread.
   std::vector<NamedTensor> Snapshot() const { return *shard_.TakeSnapshot(); }
 
  private:

@@ -1,9 +1,9 @@
-// DenseReduction: the routers of one attempt at a job that own its dense
-// parameters among themselves, and their rendezvous. Decisions and messages
-// only: no threads, no communication.
+// DenseReduction: the routers that jointly own the dense parameters in one
+// attempt at a job, and their rendezvous. Decisions and messages only: no
+// threads, no communication.
 //
-// The routers are the same for as long as the attempt lives. One that is lost
-// takes what it owns with it, as a worker does.
+// The routers are fixed for the attempt. Like a worker's loss, the loss of one
+// loses its parameters.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_DENSE_REDUCTION_H_
 #define SERVICES_COORDINATOR_TRAINING_DENSE_REDUCTION_H_
@@ -26,9 +26,9 @@
 
 namespace gshard {
 
-// Who sums the dense gradients of a job. The result is the same.
+// Where a job's dense gradients are summed. The result is the same.
 enum class ReduceWay {
-  kCoordinator,  // the coordinator, which has the dense parameters
+  kCoordinator,  // the coordinator, which holds the dense parameters
   kGloo,         // the routers, over TCP
   kNccl,         // the routers, between GPUs
 };
@@ -42,9 +42,9 @@ absl::StatusOr<ReduceWay> ReduceWayFromName(absl::string_view name);
 // Not thread-safe.
 class DenseReduction {
  public:
-  // `routers` own the dense parameters of `job` together, and start as `start`
-  // says. A message between them may take `timeout`.
-  // REQUIRES: `way` is not kCoordinator; at least one router.
+  // `routers` jointly own the dense parameters of `job`, and start from
+  // `start`. `timeout` is for a message between them. REQUIRES: `way` is not
+  // kCoordinator; at least one router.
   DenseReduction(ReduceWay way, const TrainingJob& job,
                  const TrainingStart& start, std::vector<MemberKey> routers,
                  absl::Duration timeout);
@@ -53,23 +53,23 @@ class DenseReduction {
   const std::vector<MemberKey>& routers() const { return routers_; }
   std::optional<int> RankOf(const MemberKey& router) const;
 
-  // What a router is told to load, beside what all are.
+  // The router's part of its LoadSession.
   v1::DenseGroup GroupOf(int rank) const;
 
-  // A router has loaded. Errors: InvalidArgument if its addresses are not one
-  // for each router, of a sound size.
+  // A router has loaded. Errors: InvalidArgument unless it has a valid address
+  // for each router.
   absl::Status OnLoaded(int rank, const v1::SessionLoaded& loaded);
   bool all_loaded() const;
   // One command for each router. REQUIRES: all_loaded().
   MemberCommands Connect(const std::string& session) const;
 
-  // In the order of their ranks.
+  // By rank.
   std::vector<ShardHolder> holders() const;
 
  private:
   const std::vector<MemberKey> routers_;
   const TensorOwners owners_;
-  v1::DenseGroup group_;                                  // but for the rank
+  v1::DenseGroup group_;                                  // without the rank
   std::vector<std::optional<v1::SessionLoaded>> loaded_;  // by rank
 };
 

@@ -1,5 +1,4 @@
-// FanOut: sends one command to each of several members and collects the
-// replies.
+// FanOut: sends a command to each of several members and collects the replies.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_FAN_OUT_H_
 #define SERVICES_COORDINATOR_TRAINING_FAN_OUT_H_
@@ -17,24 +16,24 @@ namespace gshard {
 
 using MemberCommands = std::vector<std::pair<MemberKey, v1::Command>>;
 
-// What members have answered so far.
+// Replies so far.
 struct MemberReplies {
   std::vector<v1::CommandReply> replies;  // in the order of the commands
-  absl::Status error;                     // the first that came, or OK
+  absl::Status error;                     // the first one, or OK
   size_t missing = 0;                     // neither replied, failed nor lost
 
-  // All have replied, or one has failed.
+  // Whether all have replied, or one has failed.
   bool decided() const { return missing == 0 || !error.ok(); }
 };
 
-// Sends the commands at once. Replies are filled in through `mailbox`, i.e. on
-// the job's thread. Members enforces time limits by cutting off slow members;
+// Sends the commands at once. Replies arrive through `mailbox`, i.e. on the
+// job's thread. Members enforces time limits by cutting off slow members;
 // `more` is as in Members::Send. Does not block.
 std::shared_ptr<const MemberReplies> FanOut(
     Members& members, const std::shared_ptr<JobMailbox>& mailbox,
     MemberCommands commands, absl::Duration more = absl::ZeroDuration());
 
-// Sends the commands; outcomes do not matter.
+// Sends the commands, ignoring outcomes.
 void Tell(Members& members, MemberCommands commands);
 
 }  // namespace gshard

@@ -64,7 +64,7 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
   }
   plan_.worker_loads.clear();
   const auto loads = context_->Send(std::move(commands));
-  // Meanwhile, the dense side.
+  // Meanwhile, load the dense parameters.
   if (reduction_ == nullptr) RETURN_IF_ERROR(LoadDense(checkpoint));
   RETURN_IF_ERROR(AwaitAll(loads).status());
   routers_ = std::make_unique<JobRouters>(context_, plan_.router_load,
@@ -74,7 +74,7 @@ absl::Status JobAttempt::Load(const CheckpointReader* checkpoint) {
     const size_t enough = context_->again ? 1 : context_->job.min_routers;
     return Await([&] { return routers_->ready().size() >= enough; });
   }
-  // Those that own dense parameters meet.
+  // Connect the routers that own dense parameters.
   RETURN_IF_ERROR(Await([&] { return reduction_->all_loaded(); }));
   return AwaitAll(context_->Send(reduction_->Connect(context_->session())))
       .status();
@@ -139,15 +139,15 @@ absl::StatusOr<std::vector<v1::CommandReply>> JobAttempt::AwaitAll(
 }
 
 absl::Status JobAttempt::OnMemberFailed(const absl::Status& status) {
-  // Has a better word for a worker that was lost.
+  // Has a better error for a lost worker.
   RETURN_IF_ERROR(CheckMembers());
-  // A member that is short of memory or disk will be so again.
+  // A member that lacks memory or disk space will lack it again.
   if (!IsPassing(status) || absl::IsResourceExhausted(status)) return status;
   return Leave(Exit::kLost, status);
 }
 
 absl::Status JobAttempt::CheckMembers() {
-  // Nobody is needed any more for the last checkpoint.
+  // No member is needed any more for the last checkpoint.
   if (last_step_ && writing_ != nullptr && writing_->step() == step_ &&
       writing_->has_all_shards()) {
     return absl::OkStatus();

@@ -35,7 +35,7 @@ void JobContext::SetState(v1::JobState state, const absl::Status& why,
       progress.state() != state || progress.attempt() != attempt;
   if (progress.attempt() != attempt) reporter.OnAttempt(attempt);
   reporter.SetState(state, why, retryable);
-  // What people are told, a restart must not have forgotten.
+  // Published state must survive a restart.
   if (changed) env.on_change(reporter.progress());
   reporter.Publish();
 }

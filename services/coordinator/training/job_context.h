@@ -24,11 +24,11 @@
 
 namespace gshard {
 
-// A result that is to come by the mailbox.
+// A pending result from the mailbox.
 template <typename Result>
 using Awaited = std::shared_ptr<std::optional<absl::StatusOr<Result>>>;
 
-// Of the job's thread.
+// Used only on the job's thread.
 struct JobContext {
   // `feed` and `shown` outlive this.
   JobContext(JobSettings with, JobEnvironment environment, ProgressFeed* feed,
@@ -42,14 +42,14 @@ struct JobContext {
         attempt(settings.attempt) {}
 
   // Processes events until `done` holds or `until` has passed. Errors:
-  // Cancelled if the job is cancelled or halted; Unavailable if it is to stop,
-  // and may at once.
+  // Cancelled if the job is cancelled or halted; Unavailable if it is told to
+  // stop, and may stop at once.
   absl::Status Await(const std::function<bool()>& done,
                      MonotonicTime until = MonotonicTime::InfiniteFuture());
-  // Those errors of Await().
+  // Returns these errors of Await().
   absl::Status CheckWanted();
 
-  // Runs `work` where it may wait for a disk, and awaits it, too.
+  // Runs `work` on the disk thread; the result arrives while this thread waits.
   template <typename Result>
   Awaited<Result> OnDisk(std::function<absl::StatusOr<Result>()> work) const;
   template <typename Result>
@@ -61,26 +61,28 @@ struct JobContext {
     return *std::move(*result);
   }
 
-  // As FanOut(); what comes, comes while this thread waits.
+  // As FanOut(); replies arrive while this thread waits.
   std::shared_ptr<const MemberReplies> Send(
       MemberCommands commands,
       absl::Duration more = absl::ZeroDuration()) const {
     return FanOut(*env.members, mailbox, std::move(commands), more);
   }
 
-  // The members that there are.
+  // The current members.
   std::set<MemberKey> Members() const;
 
-  // Tells of the job's state, and of its attempt.
+  // Publishes the job's state and attempt.
   void SetState(v1::JobState state, const absl::Status& why = {},
                 bool retryable = false);
 
   std::string session() const;  // of the attempt: "job/attempt"
-  // Of this process for dense parameters; 0: unknown, or they are the routers'.
+  // This process's memory for dense parameters; 0: unknown, or routers hold
+  // them.
   int64_t DenseMemory() const {
     return settings.reduce == ReduceWay::kCoordinator ? env.memory_bytes : 0;
   }
-  // Of a job that is not loaded: waiting, or recovering if it was before.
+  // The state of a job that is not loaded: waiting, or recovering if it was
+  // loaded before.
   v1::JobState waiting_state() const {
     return again ? v1::JOB_STATE_RECOVERING : v1::JOB_STATE_WAITING;
   }
@@ -99,15 +101,15 @@ struct JobContext {
   JobReporter reporter;
   int64_t attempt;
   bool again = false;  // this attempt is not the first
-  // What the first router has read; nothing of routers that do not say.
+  // The text that the first router has read; nothing from older releases.
   std::optional<v1::TextLoaded> text;
   std::string checkpoint_path;  // the last one written
   int64_t checkpoint_step = 0;  // its step
   int64_t nonfinite_in_a_row = 0;
-  // The job may stop at once; otherwise its thread looks at
+  // Whether the job may stop at once; otherwise its thread checks
   // mailbox->stopping() where it can.
   bool stops_at_once = true;
-  bool stopped = false;  // because it was to
+  bool stopped = false;  // because it was told to
 };
 
 template <typename Result>
@@ -116,7 +118,7 @@ Awaited<Result> JobContext::OnDisk(
   auto result = std::make_shared<std::optional<absl::StatusOr<Result>>>();
   env.on_disk([result, mailbox = mailbox, work = std::move(work)]() mutable {
     auto made = std::make_shared<absl::StatusOr<Result>>(work());
-    work = nullptr;  // with the claim that it may have: the job may end by this
+    work = nullptr;  // releases a claim: the job may end with this
     mailbox->Post(
         [result, made = std::move(made)] { *result = std::move(*made); });
   });

@@ -40,7 +40,7 @@ void JobMailbox::Next(MonotonicTime until) {
 }
 
 void JobMailbox::Close() {
-  std::deque<std::function<void()>> dropped;  // outside of the lock
+  std::deque<std::function<void()>> dropped;  // destroyed outside the lock
   MutexLock lock(mutex_);
   closed_ = true;
   dropped.swap(events_);

@@ -1,7 +1,7 @@
 // JobMailbox: all events for a job's thread: replies of members, disk results,
-// membership changes and requests of the coordinator. They are processed in the
-// order in which they were sent, one at a time, while the thread waits; so the
-// state that they change needs no lock.
+// membership changes and requests of the coordinator. They are processed in
+// order, one at a time, while the thread waits; so the state that they change
+// needs no lock.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_MAILBOX_H_
@@ -21,14 +21,14 @@ class JobMailbox {
       : clock_(std::move(clock)) {}
   virtual ~JobMailbox() = default;
 
-  // On any thread; these don't block.
+  // Thread-safe; these don't block.
 
-  // `event` is to run on the job's thread. After Close() it is dropped.
+  // Runs `event` on the job's thread. Dropped after Close().
   void Post(std::function<void()> event);
   void TellMembersChanged() {
     Post([this] { members_changed_ = true; });
   }
-  // Ends the job now; after the running step; silently.
+  // End the job: now; after the current step; silently.
   void Cancel() {
     Post([this] { cancelled_ = true; });
   }
@@ -49,11 +49,11 @@ class JobMailbox {
   bool cancelled() const { return cancelled_; }
   bool stopping() const { return stopping_; }
   bool halted() const { return halted_; }
-  // Whether members have come or gone since the last call.
+  // Whether members have changed since the last call.
   bool TakeMembersChanged() { return std::exchange(members_changed_, false); }
 
  protected:
-  // Runs an event that is there; false if none is.
+  // Runs a pending event; false if there is none.
   bool RunOne();
 
  private:
@@ -63,7 +63,7 @@ class JobMailbox {
   std::deque<std::function<void()>> events_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 
-  // Of the job's thread.
+  // Used only on the job's thread.
   bool cancelled_ = false;
   bool stopping_ = false;
   bool halted_ = false;

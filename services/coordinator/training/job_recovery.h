@@ -1,7 +1,7 @@
 // How a job continues after an attempt has ended. Decisions only.
 //
-// Every step is a function of the job and of the step before, so what is made
-// again has the same bits, on whatever members.
+// Every step is a function of the job and of the previous step, so a repeated
+// step has the same bits, on any members.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_RECOVERY_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_RECOVERY_H_
@@ -20,18 +20,18 @@ namespace gshard {
 // Whether a retry may help: a member was lost or too slow.
 bool IsPassing(const absl::Status& status);
 
-// Before a microbatch is handed out for the `attempt`-th time after the first:
-// `delay`, doubled with each attempt up to the last of `max_attempts`.
+// The pause before retry number `attempt` of a microbatch: `delay`, doubled
+// with each attempt up to the last of `max_attempts`.
 absl::Duration RetryDelay(absl::Duration delay, int32_t attempt,
                           int32_t max_attempts);
 
-// Counts attempts that were lost without a step that had not been made before.
+// Counts consecutive lost attempts without a new step.
 class RecoveryBudget {
  public:
   explicit RecoveryBudget(int64_t most) : most_(most) {}
 
   // An attempt that had committed `step` is lost. Errors: `cause`, annotated,
-  // if it was one too many.
+  // if the budget is exceeded.
   absl::Status RecordLoss(int64_t step, const absl::Status& cause);
 
  private:
@@ -40,13 +40,13 @@ class RecoveryBudget {
   int64_t best_step_ = -1;  // committed at the last of them
 };
 
-// Where an attempt starts that leaves out `step`, which was not finite, and all
-// since the checkpoint before it.
+// The start of an attempt that skips `step`, which was not finite, and all
+// steps since the checkpoint before it.
 TrainingStart RollbackStart(const TrainingJob& job, int64_t step,
                             const std::string& tokenizer_directory);
 
-// Whether what the workers `lost` had is with their buddies: worker w of
-// `workers` replicates w - 1, the first the last.
+// Whether buddies have the state of the workers `lost`: worker w of `workers`
+// replicates w - 1, the first the last.
 bool BuddiesAreLeft(const std::set<size_t>& lost, size_t workers);
 
 }  // namespace gshard

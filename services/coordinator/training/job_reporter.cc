@@ -13,7 +13,7 @@
 namespace gshard {
 namespace {
 
-// For people.
+// Wall clock, for display.
 double UnixSeconds() {
   return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
 }
@@ -219,7 +219,7 @@ void JobReporter::OnStep(int64_t step, const StepResult& result,
   last_step_time_ = now;
   step_rate_->Observe(1.0, seconds);
   ReportMetrics(step, result, seconds, trace_id);
-  (void)since_line_.Merge(statistics);  // of one job: it fits
+  (void)since_line_.Merge(statistics);  // same job, so it fits
 
   const double elapsed = Elapsed(now);
   std::optional<double> eta =
@@ -309,7 +309,7 @@ void JobReporter::OnPhase(const char* phase, absl::Duration duration) {
 
 void JobReporter::OnValidation(int64_t step, const StepStatistics& sums,
                                MonotonicTime begin, MonotonicTime end) {
-  // It takes time of the job, but none of the steps.
+  // Validation takes time of the job, but not of the steps.
   const absl::Duration spent = end - begin;
   last_step_time_ += spent;
   line_time_ += spent;
@@ -339,7 +339,7 @@ void JobReporter::FindBest(int64_t step, double loss) {
   if (!std::isfinite(loss)) return;
   const int64_t best = progress_.best_validation_step();
   const double least = progress_.best_validation_loss();
-  // Of equal ones the first, as BestCheckpoint has it.
+  // The first on ties, like BestCheckpoint.
   if (best > 0 && (loss > least || (loss == least && step >= best))) return;
   progress_.set_best_validation_step(step);
   progress_.set_best_validation_loss(loss);

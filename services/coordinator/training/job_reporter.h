@@ -1,5 +1,5 @@
-// JobReporter: what a training job tells people: metrics, a progress line in
-// the log, curves for TensorBoard, and JobProgress for those who watch.
+// JobReporter: the output of a training job: metrics, a progress line in the
+// log, curves for TensorBoard, and JobProgress for watchers.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_REPORTER_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_REPORTER_H_
@@ -24,7 +24,7 @@
 
 namespace gshard {
 
-// The metrics of training, which are those of the process: one job at a time.
+// The training metrics of the process: one job at a time.
 struct TrainingMetrics {
   // `per_expert` adds a series for each expert of each layer.
   TrainingMetrics(Metrics& metrics, bool per_expert);
@@ -63,7 +63,7 @@ absl::StatusOr<StepStatistics> StatisticsFromProto(
 class JobReporter {
  public:
   // `metrics` may be null. The feed outlives the reporter. The job counts as
-  // running as long as this lives.
+  // running while this lives.
   JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
               ProgressFeed* feed);
   ~JobReporter();
@@ -71,36 +71,35 @@ class JobReporter {
   JobReporter(const JobReporter&) = delete;
   JobReporter& operator=(const JobReporter&) = delete;
 
-  // Steps begin, or begin again, at `now` after `step` that have been made
-  // before.
+  // Steps begin, or resume, at `now`, with `step` steps done before.
   void Begin(int64_t step, MonotonicTime now);
 
-  // Training time so far, in seconds: since the first Begin(), and what the
-  // feed said at the start, of coordinators before this one.
+  // Training time so far, in seconds: since the first Begin(), plus the time
+  // under earlier coordinators, from the feed.
   double Elapsed(MonotonicTime now) const;
 
-  // A step is committed. Publishes when a progress line is due, or `last`.
-  // `trace_id` as Histogram has it.
+  // A step is committed. Publishes when a progress line is due, or if `last`.
+  // `trace_id` as in Histogram.
   void OnStep(int64_t step, const StepResult& result, MonotonicTime now,
               bool last, absl::string_view trace_id);
 
-  // The sums over the held-out text after `step`. Publishes.
+  // Reports the sums over the held-out text after `step`. Publishes.
   void OnValidation(int64_t step, const StepStatistics& sums,
                     MonotonicTime begin, MonotonicTime end);
 
-  // `loss` was measured after `step`: it is the best if there is none lower.
+  // `loss` was measured after `step`: records it if it is the lowest.
   void FindBest(int64_t step, double loss);
 
-  // What a router has read.
+  // Reports the text that a router has read.
   void OnText(const v1::TextLoaded& text);
 
   void OnRetry();
 
-  // A part of a step, "microbatches", "prepare", "commit" or "checkpoint" (that
-  // steps waited for), has taken this long.
+  // Duration of a phase of a step: "microbatches", "prepare", "commit" or
+  // "checkpoint" (if steps waited for it).
   void OnPhase(const char* phase, absl::Duration duration);
 
-  // A step was not finite and is skipped, or undone. Publishes.
+  // A step was not finite and is skipped or undone. Publishes.
   void OnNonfinite(const absl::Status& what);
   void OnSkipped(int64_t step);
 
@@ -108,8 +107,8 @@ class JobReporter {
   void OnAttempt(int64_t attempt);
   void OnCheckpoint(int64_t step, const std::string& directory);
 
-  // A change of state, with the reason if there is one, and whether a job that
-  // is over may be submitted again. Publish() tells of it.
+  // A change of state, with the reason if there is one, and whether a finished
+  // job may be submitted again. Publish() publishes it.
   void SetState(v1::JobState state, const absl::Status& status = {},
                 bool retryable = false);
 

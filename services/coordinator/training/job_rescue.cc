@@ -1,11 +1,11 @@
-// How a JobAttempt with buddies keeps what lost workers had.
+// How a JobAttempt with buddies saves the state of lost workers.
 //
 // The experts of each worker of the session are replicated on the next one,
-// which makes the same updates. A commit is begun when all gradients are where
-// they are needed, replicas included, so it can be finished by those that are
-// left; of an open step nothing is needed. The checkpoint of the last step
-// committed then has what any checkpoint has, and the next attempt begins with
-// it: what is lost is the open step.
+// which makes the same updates. A commit starts only when all gradients,
+// including the replicas', are in place, so the remaining workers can finish
+// it; an open step is dropped. The checkpoint of the last committed step is
+// then an ordinary one, and the next attempt starts from it: only the open step
+// is lost.
 
 #include <utility>
 
@@ -26,8 +26,8 @@ std::set<size_t> JobAttempt::LostWorkers() const {
 }
 
 absl::Status JobAttempt::Rescue(const absl::Status& cause) {
-  // Routers have no buddies, and the last checkpoint tells what the last
-  // validation found.
+  // Routers have no buddies, and the last checkpoint records the result of the
+  // last validation.
   const bool no_use =
       plan_.workers.empty() || dense_ == nullptr || (validating_ && last_step_);
   const std::set<size_t> lost = LostWorkers();
@@ -35,14 +35,14 @@ absl::Status JobAttempt::Rescue(const absl::Status& cause) {
       !BuddiesAreLeft(lost, num_workers())) {
     return cause;
   }
-  // Without its answer the commit is as good as made.
+  // Even without all replies the commit counts as done.
   if (!counted_) {
     const bool over = CountStep(commit_.skip_update());
     if (over && ValidationDue(over)) return cause;
   }
   const absl::Status written = WriteRescue(lost, cause);
   if (!written.ok()) return written;
-  // It was the last one anyway, or the job is to stop.
+  // It was the last one, or the job is to stop.
   if (IsDone()) return absl::OkStatus();
   context_->stops_at_once = true;
   RETURN_IF_ERROR(context_->CheckWanted());
@@ -62,7 +62,7 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
                 {"lost", lost.size()},
                 {"status", cause}});
     if (commit_.step() == committed_) {
-      // Those that have made it do nothing; before the next command to each.
+      // Repeating it has no effect; sent before each one's next command.
       MemberCommands commits;
       for (size_t w = 0; w < num_workers(); ++w) {
         if (lost.count(w) > 0) continue;
@@ -84,7 +84,7 @@ absl::Status JobAttempt::WriteRescue(std::set<size_t> lost,
     if (!writing_->failed_by_member()) return Leave(Exit::kFailed, failed);
     LogWarning("what was lost with workers is lost",
                {{"job", context_->job.name}, {"status", failed}});
-    // Others were lost meanwhile, but perhaps none that was needed.
+    // Others were lost meanwhile, but perhaps none that are needed.
     const std::set<size_t> now_lost = LostWorkers();
     if (now_lost.size() <= lost.size() ||
         !BuddiesAreLeft(now_lost, num_workers())) {

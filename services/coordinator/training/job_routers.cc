@@ -72,7 +72,7 @@ absl::Status JobRouters::OnLoaded(const MemberKey& key, Router* router,
     return absl::OkStatus();
   }
   if (absl::IsUnimplemented(error) && reduction_ == nullptr) {
-    // Of a release that runs other segments: left out until it is replaced.
+    // Its release derives other segments: left out until it is replaced.
     LogError("a router cannot take part in a job",
              {{"job", context_->job.name}, {"status", error}});
     if (training) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// JobRouters: the routers of an attempt at a job: who has loaded it, and who is
-// asked to, whenever they join.
+// JobRouters: the routers of an attempt at a job: which have loaded it, and
+// which are asked to, whenever they join.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_ROUTERS_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_ROUTERS_H_
@@ -16,41 +16,40 @@
 
 namespace gshard {
 
-// Of the job's thread.
+// Used only on the job's thread.
 class JobRouters {
  public:
-  // `load` is what all are told. Those that own dense parameters are those of
-  // `reduction`, which may be null, and no others. Both pointers outlive this.
+  // `load` is sent to all. Those that own dense parameters are exactly those of
+  // `reduction`, which may be null. Both pointers outlive this.
   JobRouters(JobContext* context, v1::LoadSession load,
              DenseReduction* reduction)
       : context_(context), load_(std::move(load)), reduction_(reduction) {}
 
-  // Asks those that have joined to load the session, and forgets those that are
-  // gone.
+  // Asks new routers to load the session, and forgets those that are gone.
   void Reconcile();
 
-  // Processes replies that have arrived; `training`: the job waits for none of
-  // them. Errors: what fails the job; Unavailable if a router that owns
+  // Processes replies that have arrived; `training`: the job does not wait for
+  // them. Errors: errors that fail the job; Unavailable if a router that owns
   // parameters is lost.
   absl::Status Poll(bool training);
-  // When Poll() has something to do, though nothing comes.
+  // When Poll() has something to do without a new event.
   MonotonicTime next() const;
 
-  // Those that have loaded, in that order.
+  // Routers that have loaded, in that order.
   const std::vector<MemberKey>& ready() const { return ready_; }
-  // Those that have, or may have.
+  // Routers that have, or may have, loaded.
   std::vector<MemberKey> all() const;
 
  private:
   struct Router {
-    // Null: it is not asked, before `again`.
+    // Null: not asked, before `again`.
     std::shared_ptr<const MemberReplies> load;
     MonotonicTime again = MonotonicTime::InfiniteFuture();
   };
 
   void Load(const MemberKey& key, Router* router);
   absl::Status OnLoaded(const MemberKey& key, Router* router, bool training);
-  // Whether it reads the text that the others do.
+  // Checks that it reads the same text as the others.
   absl::Status CheckText(const MemberKey& key, const v1::SessionLoaded& loaded);
 
   JobContext* const context_;

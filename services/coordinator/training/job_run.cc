@@ -35,21 +35,21 @@ class JobRun {
     std::vector<Member> routers;
   };
 
-  // All of the job but its end. OK if it is done.
+  // The whole job except its end. OK if it is done.
   absl::Status Train();
   absl::Status Prepare();
   absl::StatusOr<PreparedJob> AwaitPrepared();
-  // Finds out where the next attempt starts.
+  // Determines where the next attempt starts.
   absl::Status FindStart();
   void StartFrom(ResumePoint point);
-  // Until enough are there, with what they are to load.
+  // Waits until enough members have joined, and plans their session.
   absl::StatusOr<Session> AwaitMembers();
   bool Enough(size_t routers, size_t workers) const;
-  // The attempt has ended so. OK if another one may begin.
+  // The attempt has ended with `cause`. OK if another one may begin.
   absl::Status Recover(const JobAttempt& attempt, const absl::Status& cause);
-  // Makes room for it.
+  // Releases the session of the previous attempt.
   absl::Status BeginAnother(JobAttempt* attempt, const absl::Status& cause);
-  // How long an attempt waits for as many members as there were.
+  // Sets how long the next attempt waits for as many members as before.
   void AwaitReplacements();
   absl::Status Serve();
   void End(absl::Status why);
@@ -61,9 +61,9 @@ class JobRun {
   RecoveryBudget budget_;
   TrainingStart start_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
-  std::optional<TrainingStart> rollback_;         // where it starts, if chosen
+  std::optional<TrainingStart> rollback_;         // start of a rollback, if any
   Scrutiny scrutiny_ = Scrutiny::kQuick;          // of the checkpoint
-  // By another attempt, until then.
+  // Number of members that another attempt waits for, until a deadline.
   size_t routers_wanted_ = 1;
   size_t workers_wanted_;
   MonotonicTime wanted_until_;
@@ -74,8 +74,8 @@ void JobRun::Run() {
           {{"job", context_.job.name}, {"session", context_.session()}});
   const absl::Status status = Train();
   if (context_.mailbox->halted()) return;
-  // A result of the disk that nobody awaits any more may hold the folder, and
-  // who knows that the job is over may have it.
+  // A pending disk result may hold the folder, which must be free once the job
+  // is known to be finished.
   context_.mailbox->Close();
   End(status);
 }
@@ -103,14 +103,14 @@ absl::Status JobRun::Train() {
 
 absl::Status JobRun::Prepare() {
   const JobSettings& settings = context_.settings;
-  // Not all that were there need to come back.
+  // Not all former members need to come back.
   context_.again = settings.restored;
   if (settings.reduce != ReduceWay::kCoordinator) {
     routers_wanted_ = context_.job.min_routers;
   }
   AwaitReplacements();
   context_.SetState(context_.waiting_state());
-  // Members that wait are better used than a tokenizer that waits for them.
+  // Prepare before waiting for members, which can do other work meanwhile.
   ASSIGN_OR_RETURN(PreparedJob got, AwaitPrepared());
   context_.claim = std::move(got.claim);
   context_.job = std::move(got.job);
@@ -169,7 +169,7 @@ absl::Status JobRun::FindStart() {
       if (back) start_ = *rollback_;
       return absl::OkStatus();
     }
-    // It is made again from an earlier one, and so is all that follows.
+    // Restarts from an earlier one, repeating everything after it.
     rollback_.reset();
   }
 }
@@ -216,7 +216,7 @@ absl::StatusOr<JobRun::Session> JobRun::AwaitMembers() {
     } else if (trained_) {
       return Session();
     } else {
-      // Workers may come that have more memory; this process has what it has.
+      // Workers with more memory may join; this process's memory is fixed.
       RETURN_IF_ERROR(LargestWindow(job, MemoryOfCoordinator(job),
                                     context_.DenseMemory(), "the coordinator")
                           .status());
@@ -252,8 +252,8 @@ absl::Status JobRun::Recover(const JobAttempt& attempt,
       return lost;
     }
     case JobAttempt::Exit::kDamaged:
-      // A member's memory may be what is damaged: nothing is set aside on its
-      // word.
+      // The fault may be in the member's memory: nothing is set aside on its
+      // report alone.
       if (scrutiny_ == Scrutiny::kFull) {
         return Annotate(cause, "the coordinator finds the checkpoint whole");
       }
@@ -323,7 +323,7 @@ void JobRun::End(absl::Status why) {
           context_.checkpoint_path));
     }
   } else if (context_.claim != nullptr) {
-    // Who has lost the folder may fail by what its new owner does there.
+    // A job that has lost its folder may fail due to its new owner's changes.
     const absl::Status owner = context_.claim->Check();
     if (!owner.ok()) why = owner;
   }

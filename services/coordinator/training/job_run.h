@@ -1,4 +1,4 @@
-// The whole life of a training job, on its own thread.
+// The life cycle of a training job, on its own thread.
 //
 //   prepare -> wait for members -> attempt -> ... -> serve -> over
 //
@@ -40,10 +40,10 @@ namespace gshard {
 struct JobSettings {
   TrainingJob job;  // validated
   bool resume = false;
-  // The first attempt's number: higher than any before of the job's name.
+  // Number of the first attempt: higher than any before under the job's name.
   int64_t attempt = 1;
-  // The job was running when an earlier coordinator ended: it may be done but
-  // for the word of it.
+  // The job was running when an earlier coordinator ended: it may be done
+  // without having been recorded as such.
   bool restored = false;
   // A stop parks the job for the next coordinator instead of ending it.
   bool durable = false;
@@ -51,20 +51,21 @@ struct JobSettings {
   ReduceWay reduce = ReduceWay::kCoordinator;
 
   absl::Duration microbatch_timeout = absl::Minutes(10);
-  // For a message between routers, the wait for who is slower included.
+  // Timeout of a message between routers, including the wait for slower ones.
   absl::Duration reduce_timeout = absl::Minutes(2);
-  // Before a microbatch that failed is run again; doubles with each failure.
+  // Pause before a failed microbatch is rerun; doubles with each failure.
   absl::Duration retry_delay = absl::Milliseconds(50);
   int32_t max_attempts = 8;
-  // Before a router that could not load the job, and is there, is asked again.
+  // Pause before a router that could not load the job, but is still a member,
+  // is asked again.
   absl::Duration reload_delay = absl::Seconds(1);
 };
 
 // Functions are called on the job's thread.
 struct JobEnvironment {
   Members* members = nullptr;
-  // Runs what waits for disks, one thing after the other: prepares the job, and
-  // writes its checkpoints.
+  // Runs blocking disk work, sequentially: prepares the job, and writes its
+  // checkpoints.
   std::function<void(std::function<void()>)> on_disk;
   // Sums gradients; runs as long as calls are served.
   TaskQueue* sums = nullptr;
@@ -72,33 +73,34 @@ struct JobEnvironment {
   int64_t memory_bytes = 0;            // of this process; 0: unknown
   int niceness = 0;                    // of the job's thread
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
-  // A number that grows with each call.
+  // A number that increases with each call.
   std::function<int64_t()> next_placement_version;
-  // The job's state or attempt has changed; before the attempt begins.
+  // Called when the job's state or attempt has changed; before the attempt
+  // begins.
   std::function<void(const v1::JobProgress&)> on_change =
       [](const v1::JobProgress&) {};
-  // A checkpoint has been written; with what a restart goes on from: the time
-  // that training has taken.
+  // Called when a checkpoint has been written, with the state for a restart:
+  // the training time so far.
   std::function<void(const v1::JobProgress&)> on_checkpoint =
       [](const v1::JobProgress&) {};
-  // Checkpoints that others need, which stay whatever the job keeps. On the
-  // disk's thread.
+  // Checkpoints in use by others, which are kept in any case. On the disk
+  // thread.
   std::function<std::vector<std::string>()> checkpoints_in_use = [] {
     return std::vector<std::string>();
   };
   FaultPoints* faults = nullptr;  // see services/storage/file.h
-  // Serves a checkpoint under the job's name for it; `done` on any thread.
+  // Serves a checkpoint under the job's serve_as; `done` on any thread.
   std::function<void(const std::string& directory,
                      std::function<void(const absl::Status&)> done)>
       serve;
 };
 
-// What others see of a job that runs: a snapshot that its thread publishes.
-// Thread-safe.
+// The state of a running job that others see: a snapshot that its thread
+// publishes. Thread-safe.
 class JobStatus {
  public:
-  // The session that members have loaded, or load, and where its dense
-  // parameters are: null unless they are here.
+  // The session that members have loaded, or are loading, and its dense
+  // parameters: null unless they are here.
   void Publish(std::optional<v1::SessionInfo> session,
                std::shared_ptr<DenseParameters> dense) {
     MutexLock lock(mutex_);
@@ -122,19 +124,19 @@ class JobStatus {
   std::shared_ptr<DenseParameters> dense_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Runs the job on this thread. It is then over; or parked, i.e. in the state
-// QUEUED; or was halted, and nothing is said of it. `feed` and `status` outlive
-// it, `mailbox` is closed.
+// Runs the job on this thread. On return it is finished; or parked, i.e. in the
+// state QUEUED; or was halted, with nothing published. `feed` and `status`
+// outlive it, `mailbox` is closed.
 void RunJob(const JobSettings& settings, const JobEnvironment& environment,
             const std::shared_ptr<JobMailbox>& mailbox, ProgressFeed* feed,
             JobStatus* status);
 
-// A job that runs, and how others speak to it.
-// Thread-safe; methods do not wait for the job.
+// A running job, and how others communicate with it. Thread-safe; methods do
+// not wait for the job.
 class JobThread {
  public:
-  // The job begins. `feed`, and what `environment` names, outlive this.
-  // `on_end` is the last that its thread does.
+  // Starts the job. `feed` and the objects in `environment` outlive this.
+  // `on_end` is the last call of its thread.
   JobThread(const JobSettings& settings, const JobEnvironment& environment,
             ProgressFeed* feed, std::function<void()> on_end);
   // Halts the job, and waits for its thread.
@@ -146,22 +148,22 @@ class JobThread {
   void OnMembersChanged() { mailbox_->TellMembersChanged(); }
   // Ends the job now.
   void Cancel() { mailbox_->Cancel(); }
-  // Ends it after the step that is being run, with a checkpoint; without one if
-  // no step is. A durable job is parked, i.e. queued again.
+  // Ends it after the current step, with a checkpoint; without one if no step
+  // is running. A durable job is parked, i.e. queued again.
   void Stop() { mailbox_->Stop(); }
   // The coordinator is about to dismiss its members: their departure no longer
-  // counts as a loss, and nothing more is recorded of the job.
+  // counts as a loss, and nothing more is recorded for the job.
   void Halt() { mailbox_->Halt(); }
 
   // Null unless training is loaded and the coordinator reduces.
   std::shared_ptr<DenseParameters> dense() const { return status_.dense(); }
-  // Nothing unless members hold something of the job.
+  // Nothing unless members hold a session of the job.
   std::optional<v1::SessionInfo> Describe() const { return status_.session(); }
 
  private:
   const std::shared_ptr<JobMailbox> mailbox_;
   JobStatus status_;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: it uses the members above
 };
 
 }  // namespace gshard

@@ -86,7 +86,7 @@ absl::StatusOr<JobAttempt::Ran> JobAttempt::RunMicrobatches(int32_t count,
     const auto [assignment, answer] = *next;
     given.erase(next);
     if (!answer->error.ok()) {
-      // A router or worker that is gone shows here first.
+      // A lost router or worker is detected here first.
       RETURN_IF_ERROR(CheckMembers());
       schedule.SetRouters(routers_->ready());
     }
@@ -163,8 +163,7 @@ absl::StatusOr<MonotonicTime> JobAttempt::OnMicrobatchFailed(
   LogWarning("microbatch failed",
              {{"job", context_->job.name}, {"status", described}});
   if (!IsPassing(status)) return described;
-  // Where there is not memory for all, later ones make way for the oldest, as
-  // often as that takes.
+  // If memory is short, later ones yield to the oldest, as often as necessary.
   const bool makes_way =
       (absl::IsAborted(status) || absl::IsResourceExhausted(status)) &&
       assignment.microbatch > schedule->oldest();
@@ -224,7 +223,7 @@ absl::StatusOr<std::optional<StepScale>> JobAttempt::Scale(
   }
   context_->reporter.OnNonfinite(finite);
   if (job.on_nonfinite == OnNonfinite::kSkip) return std::nullopt;
-  // What is being written may be what is gone back to.
+  // The checkpoint being written may be the rollback target.
   RETURN_IF_ERROR(AwaitCheckpoint());
   return Leave(Exit::kNotFinite, finite);
 }

@@ -1,5 +1,4 @@
-// What a JobAttempt does between steps: it counts them, measures the held-out
-// text, and writes checkpoints.
+// The work of a JobAttempt between steps: counting, validation and checkpoints.
 
 #include <algorithm>
 #include <cmath>
@@ -17,7 +16,7 @@ absl::Status JobAttempt::Train() {
   Publish();
   context_->reporter.Begin(committed_, context_->env.clock());
   context_->SetState(v1::JOB_STATE_RUNNING);
-  // What follows a step follows the last one that was left out.
+  // The work after a step also follows the last skipped one.
   bool left_out = start_.skipped_steps > 0;
   while (true) {
     if (!left_out) RETURN_IF_ERROR(MakeStep());
@@ -26,7 +25,7 @@ absl::Status JobAttempt::Train() {
     if (ValidationDue(over)) RETURN_IF_ERROR(Validate());
     last_step_ = last_step_ || mailbox.stopping();
     if (!last_step_ && !CheckpointDue() && LeavingHolder().empty()) continue;
-    RETURN_IF_ERROR(AwaitCheckpoint());  // there is one at a time
+    RETURN_IF_ERROR(AwaitCheckpoint());  // one at a time
     BeginCheckpoint(step_, validation_loss_);
     const bool needed = last_step_ || mailbox.stopping() ||
                         !context_->job.checkpoint.asynchronous ||
@@ -74,11 +73,11 @@ absl::Status JobAttempt::Validate() {
   const MonotonicTime began = context_->env.clock();
   const int32_t count = context_->text->validation_microbatches();
   validating_ = true;
-  // Numbers are added up only when all are there.
+  // Sums are added only when all are complete.
   ASSIGN_OR_RETURN(const Ran ran,
                    RunMicrobatches(count, count, /*validation=*/true));
   validating_ = false;
-  // No order is defined among losses that are not finite.
+  // Losses that are not finite cannot be ordered.
   if (std::isfinite(ran.sums.loss())) {
     validation_loss_ = ran.sums.loss();
   } else {
@@ -176,7 +175,7 @@ std::string JobAttempt::MembersHaveChanged() const {
       static_cast<int64_t>(held) >= context_->job.model.experts) {
     return "";
   }
-  // A small worker must not stop a job that runs.
+  // A worker with little memory must not stop a running job.
   const auto plan =
       PlanTraining(context_->session(), context_->job, start_, workers,
                    context_->DenseMemory(), plan_.placement().version());

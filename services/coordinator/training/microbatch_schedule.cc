@@ -7,7 +7,7 @@
 namespace gshard {
 namespace {
 
-// Those that a router has, and as many that are early.
+// Two assigned per router, and as many early ones.
 constexpr int64_t kWindowOfRouter = 4;
 
 }  // namespace

@@ -1,25 +1,24 @@
 // MicrobatchSchedule: which router runs which microbatch of a step. Decisions
 // only: no clock, no threads, no messages.
 //
-// Routers get the lowest microbatches that wait, the least busy router first.
-// As long as more microbatches wait than there are routers, each router has one
-// queued behind the one that it runs, so that it never waits for the
-// coordinator; the last ones go to routers that are idle.
+// Routers get the lowest waiting microbatches, the least busy router first.
+// While more microbatches wait than there are routers, each router has one
+// queued behind its running one, so that it never waits for the coordinator;
+// the last ones go to idle routers.
 //
-// Gradients are summed in order of their microbatches, so early ones are
-// buffered. Their number is bounded by a window: a microbatch is handed out
-// only if it is less than `window` behind the oldest one that is missing, i.e.
-// not finished. As all before that one are in every sum, what is early lies
-// behind it and within the window: fewer than `window`. Four for each router
-// that is there keep all of them busy, so the window is no larger.
+// Gradients are summed in microbatch order, so early ones are buffered. Their
+// number is bounded by a window: a microbatch is assigned only if it is less
+// than `window` after the oldest missing one, i.e. the oldest that is not
+// finished. As all before that one are in every sum, early ones are after it
+// and within the window: fewer than `window`. Four per router keep all routers
+// busy, so the window is no larger.
 //
-// This cannot deadlock. The oldest missing microbatch is within the window by
-// itself, on its first attempt as on any later one, and is the first that
-// Assign() looks at when it waits. So as long as there is a router it is either
-// being run, or its Release() is due, or Assign() hands it out when a router
-// has less than its share; and a router gets there, since what it was given
-// before is finished, fails or is lost. Once the oldest is finished the window
-// moves on, to the end of the step.
+// This cannot deadlock. The oldest missing microbatch is always within the
+// window, on any attempt, and is the first that Assign() considers. So as long
+// as there is a router it is either running, or its Release() is due, or
+// Assign() assigns it when a router has less than its share; and a router gets
+// there, since its earlier microbatches finish, fail or are lost. Once the
+// oldest is finished the window moves on, to the end of the step.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_MICROBATCH_SCHEDULE_H_
 #define SERVICES_COORDINATOR_TRAINING_MICROBATCH_SCHEDULE_H_
@@ -44,34 +43,33 @@ struct Assignment {
 // Not thread-safe.
 class MicrobatchSchedule {
  public:
-  // `window` is the largest that there may be. REQUIRES: count, window >= 1.
+  // `window` is the maximum window. REQUIRES: count, window >= 1.
   MicrobatchSchedule(int32_t count, int32_t window)
       : window_(window), microbatches_(count) {
     for (int32_t i = 0; i < count; ++i) waiting_.insert(i);
   }
 
-  // Those that there are now. What others had not finished waits again, as the
-  // next attempt.
+  // Sets the current routers. Unfinished microbatches of others wait again, as
+  // the next attempt.
   void SetRouters(const std::vector<MemberKey>& routers);
 
-  // Assigns what can be assigned now.
+  // Makes all assignments that are possible now.
   std::vector<Assignment> Assign();
 
-  // Whether `assignment` is the one that counts, i.e. neither finished nor
-  // taken back.
+  // Whether `assignment` is current, i.e. neither finished nor taken back.
   bool IsCurrent(const Assignment& assignment) const;
 
   // It is finished. REQUIRES: IsCurrent.
   void Finish(const Assignment& assignment);
 
   // It must be rerun as the next attempt, not before Release(). Failed()
-  // returns how often this microbatch has failed; a preempted one has not.
+  // returns how often this microbatch has failed; preemption does not count.
   // REQUIRES: IsCurrent.
   int32_t Failed(const Assignment& assignment);
   void Preempted(const Assignment& assignment);
   void Release(int32_t microbatch);
 
-  // The oldest that is not finished; their number when complete.
+  // The oldest unfinished one; their number when complete.
   int32_t oldest() const { return oldest_; }
   bool complete() const { return finished_ == microbatches_.size(); }
 

@@ -116,7 +116,7 @@ absl::Status CheckFinite(const ModelConfig& model, int64_t step, double loss,
     if (!std::isfinite(norm.value)) bad.insert(norm.tensor);
   }
   if (std::isfinite(loss) && bad.empty()) return absl::OkStatus();
-  // Whoever holds it.
+  // Independent of its holder.
   std::string first;
   for (const ParameterSpec& spec : ModelParameters(model)) {
     for (int64_t e = 0; e < (spec.per_expert ? spec.dims[0] : 1); ++e) {

@@ -1,7 +1,7 @@
-// ShardHolders: who holds the parameters of one attempt, beside the
-// coordinator, and what they are told: expert workers their experts, and the
-// routers of a DenseReduction the dense parameters that they own. Messages and
-// checks only: nothing is sent.
+// ShardHolders: the members that hold the parameters of one attempt, besides
+// the coordinator, and the commands to them: expert workers hold their experts,
+// and the routers of a DenseReduction the dense parameters that they own.
+// Messages and checks only: nothing is sent.
 
 #ifndef SERVICES_COORDINATOR_TRAINING_SHARD_HOLDERS_H_
 #define SERVICES_COORDINATOR_TRAINING_SHARD_HOLDERS_H_
@@ -26,7 +26,7 @@ struct ShardHolder {
   MemberKey member;
   MemberRole role = MemberRole::kExpertWorker;
   std::vector<std::string>
-      tensors;  // that it alone has; a router may have none
+      tensors;  // that only it has; may be empty for a router
 };
 
 // "expert worker 'w'".
@@ -36,31 +36,31 @@ std::string NameOf(const ShardHolder& holder);
 std::vector<ShardHolder> WorkersOf(const SessionPlan& plan,
                                    const ModelConfig& model);
 
-// One command for each holder, in their order. Routers are told who ran which
-// microbatch, too: `ran_by`, by rank.
+// One command per holder, in order. Routers also get `ran_by`: the rank of the
+// router that ran each microbatch.
 MemberCommands PrepareCommands(const std::vector<ShardHolder>& holders,
                                const v1::PrepareStep& prepare,
                                const std::vector<int32_t>& ran_by);
 MemberCommands CommitCommands(const std::vector<ShardHolder>& holders,
                               const v1::CommitStep& commit);
 
-// One for each holder that has something. Shards are named by `tag`, place and
-// `attempt`, for a holder of an earlier attempt, or owner of the folder, may
-// write still. Workers that are `lost`, by their places, are left out, and
-// their buddies write what they had.
+// One command for each holder that has tensors. Shards are named by `tag`,
+// index and `attempt`, since a holder of an earlier attempt, or an earlier
+// owner of the folder, may still be writing. The workers `lost`, by index, are
+// omitted, and their buddies write their tensors.
 MemberCommands WriteCommands(const std::vector<ShardHolder>& holders,
                              const v1::WriteCheckpoint& write,
                              const std::string& tag, int64_t attempt,
                              const std::set<size_t>& lost = {});
 
-// Adds what the holders replied to PrepareCommands. Errors: InvalidArgument
+// Collects the holders' replies to PrepareCommands. Errors: InvalidArgument
 // unless each gives the norms of its tensors.
 absl::Status AddNorms(const std::vector<ShardHolder>& holders, int64_t step,
                       absl::Span<const v1::CommandReply> replies,
                       std::vector<SquaredNorm>* norms);
 
-// Whether the step can be made. Errors: FailedPrecondition naming the first
-// tensor, in the order of the model, whose gradient is not finite.
+// Checks that the step is finite. Errors: FailedPrecondition naming the first
+// tensor, in model order, whose gradient is not finite.
 absl::Status CheckFinite(const ModelConfig& model, int64_t step, double loss,
                          const std::vector<SquaredNorm>& norms);
 

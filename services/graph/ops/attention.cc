@@ -32,8 +32,8 @@ absl::Status ExpectOptions(const Attributes& attributes) {
   return absl::OkStatus();
 }
 
-// q, k, v, key_lengths and, with dropout, key at the end. q, k and v are f32 or
-// bf16; what is computed from them is f32.
+// q, k, v, key_lengths and, with dropout, key as the last one. q, k and v are
+// f32 or bf16; the results are f32.
 absl::Status ExpectAttention(absl::Span<const ValueType> operands) {
   for (const int i : {0, 1, 2}) {
     RETURN_IF_ERROR(ExpectFactors(operands, 0, i));

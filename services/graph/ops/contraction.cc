@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// Letters take their size from the operands; both must agree.
+// Binds letters to the operands' sizes, which must agree.
 absl::Status BindLetters(absl::string_view letters,
                          absl::Span<const ValueType> operands, int i,
                          std::map<char, Dim>& sizes) {

@@ -25,7 +25,7 @@ Attributes ToAttributes(absl::Span<const Window> windows) {
   return attributes;
 }
 
-// Static sizes of the spatial dimensions [first, first + count).
+// Static sizes of spatial dimensions [first, first + count).
 absl::StatusOr<std::vector<int64_t>> SpatialSizes(const ValueType& type,
                                                   int first, int count) {
   std::vector<int64_t> sizes;
@@ -123,8 +123,7 @@ Types InferKernelGradient(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{{ElementType::kFloat32, std::move(kernel)}};
 }
 
-// Sizes of the spatial dimensions of x and of the windows of a node of either
-// operator.
+// Spatial sizes of x and of the windows, for a node of either operator.
 struct Sizes {
   std::vector<int64_t> base;
   std::vector<int64_t> window;

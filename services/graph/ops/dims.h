@@ -1,4 +1,4 @@
-// Dimensions that an operator names in its attributes.
+// Dimensions given by an operator's attributes.
 
 #ifndef SERVICES_GRAPH_OPS_DIMS_H_
 #define SERVICES_GRAPH_OPS_DIMS_H_
@@ -14,20 +14,20 @@
 
 namespace gshard {
 
-// The attribute `name` as dimensions of a tensor of `rank`. Errors:
+// The attribute `name` as dimensions of a tensor of rank `rank`. Errors:
 // InvalidArgument unless they are in range and strictly ascending.
 absl::StatusOr<std::vector<int>> ExpectDims(const Attributes& attributes,
                                             absl::string_view name, int rank);
 
-// The attribute `name` as one dimension of a tensor of `rank`. Errors:
+// The attribute `name` as one dimension of a tensor of rank `rank`. Errors:
 // InvalidArgument unless it is in range.
 absl::StatusOr<int> ExpectDim(const Attributes& attributes,
                               absl::string_view name, int rank);
 
-// As kernels take them.
+// Converts to the type that kernels take.
 std::vector<int> ToInts(const std::vector<int64_t>& dims);
 
-// `shape` without `dims`, which ascend.
+// `shape` without `dims`, which are ascending.
 Shape WithoutDims(const Shape& shape, absl::Span<const int> dims);
 
 }  // namespace gshard

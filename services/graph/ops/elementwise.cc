@@ -17,7 +17,7 @@
 namespace gshard {
 namespace {
 
-// Operands a and b, b of a's shape or of its last dimensions.
+// Operands a and b; b has a's shape or its last dimensions.
 absl::StatusOr<std::vector<ValueType>> InferBinary(
     absl::Span<const ValueType> operands, const Attributes&) {
   RETURN_IF_ERROR(ExpectOperands(operands, 2));
@@ -198,7 +198,7 @@ std::vector<OpDef> ElementwiseOps() {
                    return std::vector<ValueId>{
                        b.Multiply(dy[0], node.outputs[0])};
                  }});
-  // The gradient takes the operand's type: so it is rounded where values are.
+  // The gradient takes the operand's type, so it is rounded where values are.
   ops.push_back({.name = "cast",
                  .infer = InferCast,
                  .kernel =

@@ -40,7 +40,7 @@ absl::Status ExpectIndex(absl::Span<const ValueType> operands, int i) {
       "operand ", i, " must be i64[], got ", operands[i].ToString()));
 }
 
-// The size of dimension `d` with its padding.
+// The padded size of dimension `d`.
 absl::StatusOr<Dim> PaddedDim(const ValueType& x, int d,
                               const Padding& padding) {
   if (padding.low == 0 && padding.high == 0 && padding.interior == 0) {
@@ -86,9 +86,9 @@ Types InferPad(absl::Span<const ValueType> operands,
   return std::vector<ValueType>{std::move(result)};
 }
 
-// What was put in is cut off again, and what was cut off gets zeros. Then only
-// every (interior + 1)-th element of a dimension came from x: those are column
-// 0 once the dimension is folded.
+// Padding is cropped again, and cropped elements get zeros. Then only every
+// (interior + 1)-th element of a dimension came from x: column 0 once the
+// dimension is folded.
 Gradients PadGradient(Builder& b, const Node& node,
                       absl::Span<const ValueId> dy) {
   const Shape x = b.type(node.inputs[0]).shape;

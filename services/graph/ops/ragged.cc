@@ -25,7 +25,7 @@ absl::Status ExpectRanks(absl::Span<const ValueType> operands, int rank0,
   return ExpectRank(operands, 1, rank1);
 }
 
-// Operands 0 and 1 of these ranks, of float32 or bfloat16.
+// Expects operands 0 and 1 of these ranks, of float32 or bfloat16.
 absl::Status ExpectProduct(absl::Span<const ValueType> operands, int rank0,
                            int rank1) {
   RETURN_IF_ERROR(ExpectOperands(operands, 3));

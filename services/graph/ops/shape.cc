@@ -159,7 +159,7 @@ Gradients ConcatGradient(Builder& b, const Node& node,
   return parts;
 }
 
-// 'dim', 'begin' and 'end' against a static size.
+// Checks 'dim', 'begin' and 'end' against a static size.
 absl::Status ExpectRange(const Attributes& attributes, const ValueType& x) {
   for (const char* name : {"dim", "begin", "end"}) {
     RETURN_IF_ERROR(ExpectAttribute<int64_t>(attributes, name));

@@ -1,6 +1,5 @@
-// concat along the dimension that is split: each operand, padded to the size of
-// the result, gives a device a piece as large as its part; the pieces are laid
-// over each other.
+// concat along a split dimension: each operand, padded to the size of the
+// result, gives a device a piece as large as its part; the pieces are overlaid.
 
 #include "services/base/status_macros.h"
 #include "services/partition/lowering/halo_nodes.h"

@@ -1,7 +1,7 @@
-// convolution and convolution_kernel_gradient with images cut along spatial
-// dimensions: devices exchange the borders that windows reach over, a number of
+// convolution and convolution_kernel_gradient with images split along spatial
+// dimensions: devices exchange the borders that windows overlap, a number of
 // elements that does not depend on the number of devices (GShard, arXiv
-// 2006.16668, table 4 and section A.4). Batch and channels go by the rule.
+// 2006.16668, table 4 and section A.4). Batch and channels follow the rule.
 
 #include <algorithm>
 
@@ -82,8 +82,8 @@ class ConvolutionNode {
     return HaloResult(l_, node_, cuts_, y);
   }
 
-  // Both operands are summed over the spatial dimensions, and so come with
-  // zeros for padding.
+  // Both operands are summed over the spatial dimensions, so their padding must
+  // be zeros.
   Values KernelGradient() {
     if (cuts_.halos.empty()) return ByRule();
     ASSIGN_OR_RETURN(const ValueId x,

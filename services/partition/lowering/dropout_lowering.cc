@@ -17,7 +17,7 @@ bool IsSplit(const Lowering& l, const Axes& axes) {
 Values LowerDropout(Lowering& l, const Node& node) {
   OpRule rule = RuleOf(l.program, node);
   const Shape& shape = l.Type(node.inputs[0]).shape;
-  // Nobody knows the number of a ragged row in the whole.
+  // The index of a ragged row in the whole is unknown.
   if (!shape.empty() && l.GroupSizes(shape[0]) != kNoValue) {
     rule.factors[rule.operands[0][0][0]].whole = true;
   }
@@ -31,8 +31,8 @@ Values LowerDropout(Lowering& l, const Node& node) {
                          l.mesh));
 }
 
-// Rows carry the numbers of their choices, which are the device's own where
-// rows are cut by token (reshard_rows.cc).
+// Rows carry the indices of their choices, which are local to the device if
+// rows are split by token (reshard_rows.cc).
 Values LowerDropoutRows(Lowering& l, const Node& node) {
   const OpRule rule = RuleOf(l.program, node);
   const Lowering::FactorAxes axes = l.ChooseAxes(node, rule);
@@ -58,7 +58,7 @@ Values LowerDropoutRows(Lowering& l, const Node& node) {
     operands[1] =
         l.AddOne("add_offset", {operands[1], offset}, {{"factor", int64_t{1}}});
   }
-  // Rows have their own numbers; only columns need a position.
+  // Rows carry their indices; only columns need a position.
   Sharding columns = sharding;
   columns.dims[0] = DimSharding();
   const ValueId y = l.AddOne(

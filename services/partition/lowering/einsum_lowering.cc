@@ -1,6 +1,6 @@
-// einsum: the windowed form, where all devices would gather a large operand
-// (GShard, arXiv 2006.16668, section 3.3.2). Parts of it go round instead, so
-// that no device ever has more of it than its own part and one more.
+// einsum: the windowed form, if all devices would gather a large operand
+// (GShard, arXiv 2006.16668, section 3.3.2). Its parts are passed around
+// instead, so that a device never holds more than its own part and one more.
 
 #include <algorithm>
 #include <optional>
@@ -20,8 +20,8 @@ struct Gathered {
   int dim = 0;
 };
 
-// The dimension that differs, if all others are as wanted: the whole of it is
-// wanted, parts are at hand.
+// The only dimension that differs, if it is wanted whole and available in
+// parts.
 std::optional<int> GatheredDim(const Sharding& have, const Sharding& want,
                                const DeviceMesh& mesh) {
   std::optional<int> gathered;
@@ -36,8 +36,8 @@ std::optional<int> GatheredDim(const Sharding& have, const Sharding& want,
   return gathered;
 }
 
-// Whether devices along the axes would add up the same sum, each beginning with
-// its own part: copies of a value must have the same bits.
+// Whether devices along the axes would compute the same sum, each starting with
+// its own part: but copies of a value must have the same bits.
 bool AddsUpCopies(const std::vector<DimFactors>& result, int summed,
                   const Sharding& sharding, const Axes& along) {
   for (const DimFactors& factors : result) {
@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<LocalValue>> Lower(Lowering& l, const Node& node) {
   std::vector<ValueId> operands(2);
   ASSIGN_OR_RETURN(operands[1], l.Operand(node, rule, axes, 1 - moving));
   l.SetRole(axes.role);
-  // Behind its end, the letter's padding is not read.
+  // The padding after the letter's end is not read.
   operands[0] = have.value;
   for (size_t d = 0; d < shape.size(); ++d) {
     if (static_cast<int>(d) == largest->dim) continue;

@@ -19,7 +19,7 @@ Values Lookup(Lowering& l, const Node& node) {
   if (l.mesh.Parts(sharding.dims[0].axes) <= 1) {
     return l.LowerByRule(node, rule, axes);
   }
-  // The table's padding is not read, so nobody masks it, which would copy it.
+  // The table's padding is not read, so it is not masked, which would copy it.
   ASSIGN_OR_RETURN(const ValueId table,
                    l.Reshard(node.inputs[0], sharding, axes.role));
   ASSIGN_OR_RETURN(const ValueId ids, l.Operand(node, rule, axes, 1));

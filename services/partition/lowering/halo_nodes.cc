@@ -56,7 +56,7 @@ ValueId SliceOfWhole(Lowering& l, ValueId x, int dim, const Axes& axes,
   return SliceAt(l, x, dim, axes, start, halo.plan.slice_size);
 }
 
-// Whether a result of the whole sees what lies behind the last element.
+// Whether a result of the whole reads beyond the last element.
 bool SeesPadding(const Halo& halo) {
   return halo.request.window.pad_high > 0 ||
          halo.plan.dilation_case == DilationCase::kShiftWindow;
@@ -86,7 +86,7 @@ const Halo* HaloCuts::Find(int factor, size_t operand) const {
 
 HaloCuts ChooseCuts(const Lowering& l, const Node& node, OpRule rule,
                     const std::map<int, HaloRequests>& moved) {
-  // A factor without a plan leaves its axes to others, which are asked again.
+  // A factor without a plan releases its axes, so the choice is repeated.
   for (;;) {
     HaloCuts cuts = {rule, l.ChooseAxes(node, rule), {}};
     bool planned = true;

@@ -1,9 +1,9 @@
-// Nodes for operators of which a dimension is cut, shifted or slid over: each
-// device gets the elements that its part of the result is made of (halo.h),
-// from its neighbours or, where these would have to be many, from the whole.
+// Nodes for operators that slice, shift or slide over a split dimension: each
+// device gets the elements that its part of the result needs (halo.h), from its
+// neighbours or, if these would be too many, from the whole.
 //
-// The number of nodes does not depend on the number of devices: what differs
-// between devices is a formula in the device's index.
+// The number of nodes does not depend on the number of devices: differences
+// between devices are formulas in the device's index.
 
 #ifndef SERVICES_PARTITION_LOWERING_HALO_NODES_H_
 #define SERVICES_PARTITION_LOWERING_HALO_NODES_H_
@@ -18,15 +18,15 @@
 
 namespace gshard {
 
-// How a dimension of one operand moves when its factor is cut.
+// How a dimension of one operand moves when its factor is split.
 struct Halo {
   HaloRequest request;
   HaloPlan plan;
 };
 
-// What becomes of a factor if it is cut along these axes, more than one part:
-// one request per operand, or one for all, or none if parts stay where they
-// are; nullopt if it cannot be cut so.
+// The halos of a factor that is split along these axes, in more than one part:
+// one request per operand, or one for all, or none if parts do not move;
+// nullopt if it cannot be split this way.
 using HaloRequests =
     std::function<std::optional<std::vector<HaloRequest>>(const Axes& axes)>;
 
@@ -34,29 +34,29 @@ using HaloRequests =
 struct HaloCuts {
   OpRule rule;
   Lowering::FactorAxes axes;
-  // Of factors that were asked about and are cut in more than one part.
+  // For factors in `moved` that are split in more than one part.
   std::map<int, std::vector<Halo>> halos;
 
-  // Null if the factor is not cut, or its parts stay where they are.
+  // Null if the factor is not split, or its parts do not move.
   const Halo* Find(int factor, size_t operand) const;
 };
 
-// Chooses axes as Lowering::ChooseAxes does. Factors in `moved` for which there
-// is no plan stay whole, elastic axes among them.
+// Chooses axes like Lowering::ChooseAxes. Factors in `moved` without a plan
+// stay whole, including those on elastic axes.
 HaloCuts ChooseCuts(const Lowering& l, const Node& node, OpRule rule,
                     const std::map<int, HaloRequests>& moved);
 
-// Whether an exchange with neighbours is the cheapest way to a part: at most
-// two to each side send, all in all no more than the rest of the whole.
+// Whether an exchange with neighbours is the cheapest way to get a part: at
+// most two on each side send, in total no more than the rest of the whole.
 bool IsNear(const HaloPlan& plan, int64_t parts);
 
-// Whether a value is at hand in a form that does not cut dimension `dim`.
+// Whether a value has a version that does not split dimension `dim`.
 bool HasUncutVersion(const Lowering& l, ValueId value, size_t dim);
 
 // Operand i, with each dimension that has a halo replaced by the slice of step
-// 4 of halo.h: exchanged if that is near, cut from the whole if not or if the
-// whole is at hand. Elements outside of the dimension are zeros if some result
-// sees them and `mask`, else arbitrary.
+// 4 of halo.h: exchanged if that is near, else, or if the whole is available,
+// cut from the whole. Elements outside the dimension are zeros if some result
+// reads them and `mask`, else arbitrary.
 absl::StatusOr<ValueId> HaloOperand(Lowering& l, const Node& node,
                                     const HaloCuts& cuts, size_t i, bool mask);
 
@@ -64,19 +64,19 @@ absl::StatusOr<ValueId> HaloOperand(Lowering& l, const Node& node,
 ValueId ExchangeHalo(Lowering& l, ValueId x, int dim, const Axes& axes,
                      const HaloPlan& plan, bool mask);
 
-// i64[]: a form at this device's index along the axes.
+// The form's value, i64[], at this device's index along the axes.
 ValueId FormNode(Lowering& l, const Axes& axes, const LinearForm& form);
 // factor * form + add.
 ValueId FormNode(Lowering& l, const Axes& axes, const RemainderForm& form,
                  int64_t factor = 1, int64_t add = 0);
 
-// `size` elements of a dimension from i64[] `start` on.
+// `size` elements of a dimension, starting at `start`, i64[].
 ValueId DynamicSliceNode(Lowering& l, ValueId x, int dim, ValueId start,
                          int64_t size);
 
-// Result 0 of the node in the sharding that the axes give it.
+// Result 0 of the node in the sharding given by the axes.
 //
-// Errors: Internal if its shape is another.
+// Errors: Internal if its shape differs.
 absl::StatusOr<std::vector<LocalValue>> HaloResult(Lowering& l,
                                                    const Node& node,
                                                    const HaloCuts& cuts,

@@ -1,5 +1,5 @@
 // enter_manual and leave_manual: from a sharding to the devices' own parts, and
-// back. Nothing happens to values but what brings them into the sharding.
+// back. Values are only resharded.
 
 #include <algorithm>
 

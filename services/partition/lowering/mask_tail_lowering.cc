@@ -1,5 +1,5 @@
-// mask_tail along a dimension that is split: each device masks from the limit
-// on, counted from where its part begins.
+// mask_tail along a split dimension: each device masks from the limit on,
+// counted from the beginning of its part.
 
 #include "services/base/status_macros.h"
 #include "services/partition/lowering/halo_nodes.h"

@@ -1,5 +1,5 @@
-// rms_norm, layer_norm and their gradients over a split last dimension: sums
-// over each row are reduced over the devices, the row itself stays where it is.
+// rms_norm, layer_norm and their gradients over a split last dimension: row
+// sums are reduced over the devices, the rows stay where they are.
 
 #include "services/base/status_macros.h"
 #include "services/partition/lowering/row_statistics.h"
@@ -14,7 +14,7 @@ using Values = absl::StatusOr<std::vector<LocalValue>>;
 class Norm {
  public:
   Norm(Lowering& l, const Node& node) : l_(l), node_(node), rows_(l, node) {
-    // By their rules, rows of which the size is a symbol are not split.
+    // By the rules, rows of symbolic size are not split.
     const Dim& size = l.Type(node.inputs[0]).shape.back();
     if (size.is_static() && size.size() > 0) mean_factor_ = 1.0 / size.size();
   }

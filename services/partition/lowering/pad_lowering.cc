@@ -1,6 +1,5 @@
-// slice, slice_gradient and pad along dimensions that are split: a device gets
-// the elements that its part of the result consists of from the neighbours that
-// have them.
+// slice, slice_gradient and pad along split dimensions: a device gets the
+// elements of its part of the result from the neighbours that have them.
 
 #include "services/base/status_macros.h"
 #include "services/ops/padding.h"
@@ -12,10 +11,10 @@ namespace {
 
 using Values = absl::StatusOr<std::vector<LocalValue>>;
 
-// A node as the padding of operand 0 with `value`; slices have a negative one.
+// A node as padding of operand 0 with `value`; slices have negative padding.
 struct PadNode {
   std::vector<Padding> paddings;  // by dimension
-  std::vector<bool> stays;        // whether the rule alone will do
+  std::vector<bool> stays;        // whether the rule alone suffices
   double value = 0.0;
 };
 
@@ -101,7 +100,7 @@ PadNode PadOf(const Lowering& l, const Node& node) {
     return pad;
   }
   const int64_t dim = IntAttribute(attributes, "dim");
-  // The attributes of a slice of everything are not those of a part either.
+  // The attributes of a full slice do not fit a part either.
   pad.stays[dim] = false;
   const int64_t begin = IntAttribute(attributes, "begin");
   const int64_t end = IntAttribute(attributes, "end");

@@ -1,5 +1,5 @@
-// reduce_max_gradient over dimensions that are split: elements on several
-// devices may tie, and share the gradient.
+// reduce_max_gradient over split dimensions: ties may be on several devices,
+// and share the gradient.
 
 #include <algorithm>
 #include <limits>
@@ -30,7 +30,7 @@ absl::StatusOr<std::vector<LocalValue>> LowerReduceMaxGradient(
   ASSIGN_OR_RETURN(const ValueId dy, l.Operand(node, rule, axes, 2));
   l.SetRole(axes.role);
   for (const int64_t d : dims) {
-    // NaN ties with nothing.
+    // NaN equals nothing.
     x = l.MaskPadding(x, l.Type(input).shape, sharding, d,
                       std::numeric_limits<double>::quiet_NaN());
   }

@@ -1,6 +1,6 @@
-// reshape where the outermost of the dimensions that hold the same elements is
-// cut before and after: a device has a run of elements either way, though not
-// always the same one, and gets what it lacks from its neighbours.
+// reshape where the outermost dimension of a group with the same elements is
+// split before and after: a device has a range of elements either way, though
+// not always the same one, and gets the missing ones from its neighbours.
 
 #include <numeric>
 
@@ -117,7 +117,7 @@ class ReshapeNode {
     const Dim have = LocalDim(before, along, l_.mesh) * InnerFrom(group);
     const Dim want = LocalDim(after, along, l_.mesh) * InnerTo(group);
     if (have == want) return std::vector<HaloRequest>{};
-    // What is at hand whole is reshaped whole and then cut.
+    // A value that is available whole is reshaped whole and then split.
     if (!have.is_static() || !want.is_static() ||
         HasUncutVersion(l_, node_.inputs[0], group.from_begin)) {
       return std::nullopt;

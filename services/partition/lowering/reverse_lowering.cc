@@ -1,5 +1,5 @@
-// reverse along dimensions that are split: devices reverse their parts and swap
-// them, and padding, which is then in front, is cut off.
+// reverse along split dimensions: devices reverse their parts and swap them,
+// and the padding, which is then in front, is removed.
 
 #include "services/base/status_macros.h"
 #include "services/partition/lowering/halo_nodes.h"
@@ -18,7 +18,7 @@ absl::StatusOr<std::vector<LocalValue>> LowerReverse(Lowering& l,
     moved[rule.operands[0][d].front()] =
         [&l, input,
          d](const Axes& axes) -> std::optional<std::vector<HaloRequest>> {
-      // What is at hand whole is reversed whole and then cut.
+      // A value that is available whole is reversed whole and then split.
       if (HasUncutVersion(l, input, d)) return std::nullopt;
       const Dim& dim = l.Type(input).shape[d];
       if (!IsUneven(dim, axes, l.mesh)) return std::vector<HaloRequest>{};

@@ -62,7 +62,7 @@ ValueId RowStatistics::Spread(ValueId statistic) {
 
 LocalValue RowStatistics::Result(size_t i, ValueId value) const {
   Sharding sharding = l_.ShardingFor(rule_.results[i], rule_, axes_);
-  // Statistics of rows have been summed.
+  // Row statistics have been summed.
   const int last = rule_.operands[0].back().front();
   for (const int a : l_.MissingAxes(rule_.results[i], rule_, axes_)) {
     const Axes& summed = axes_.of[last];

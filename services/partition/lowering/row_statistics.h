@@ -1,5 +1,5 @@
-// Nodes for operators over the last dimension, when it is split: statistics of
-// rows, summed over the devices, and back to the rows' elements.
+// Nodes for operators over a split last dimension: statistics of rows, summed
+// over the devices, and broadcast back to the rows' elements.
 
 #ifndef SERVICES_PARTITION_LOWERING_ROW_STATISTICS_H_
 #define SERVICES_PARTITION_LOWERING_ROW_STATISTICS_H_
@@ -8,8 +8,8 @@
 
 namespace gshard {
 
-// A node over the last dimension of its operand 0, whose shape that of its
-// other large operands is.
+// A node over the last dimension of its operand 0, whose shape its other large
+// operands share.
 class RowStatistics {
  public:
   RowStatistics(Lowering& l, const Node& node);
@@ -17,26 +17,26 @@ class RowStatistics {
   const Lowering::FactorAxes& axes() const { return axes_; }
   const OpRule& rule() const { return rule_; }
   // Whether the last dimension is split in more than one part. If not, the
-  // operator runs as it is.
+  // operator runs unchanged.
   bool IsSplit() const;
-  // Of the rows' elements.
+  // Sharding of the rows' elements.
   const Sharding& sharding() const { return sharding_; }
 
-  // Operand i, its padding along the last dimension set to `identity`, that
-  // along others to 0.
+  // Operand i, with padding set to `identity` along the last dimension and to 0
+  // along others.
   absl::StatusOr<ValueId> Operand(size_t i, double identity = 0.0);
   // x with padding along the last dimension set to 0.
   ValueId Mask(ValueId x);
 
-  // Over the last dimension, of all devices: [..., z] -> [...].
+  // Reduces the last dimension, over all devices: [..., z] -> [...].
   ValueId Sum(ValueId x) { return Reduce("reduce_sum", x, Reduction::kSum); }
   ValueId Max(ValueId x) { return Reduce("reduce_max", x, Reduction::kMax); }
-  // Over the others, of this device: [..., z] -> [z].
+  // Sums the other dimensions, on this device: [..., z] -> [z].
   ValueId SumOfRows(ValueId x);
   // [...] -> [..., z].
   ValueId Spread(ValueId statistic);
 
-  // A result in the sharding that the rule gives it.
+  // A result in the sharding given by the rule.
   LocalValue Result(size_t i, ValueId value) const;
 
  private:

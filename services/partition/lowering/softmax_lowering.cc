@@ -1,5 +1,5 @@
-// softmax and softmax_gradient of a split last dimension: maximum and sum of
-// each row are reduced over the devices, the row itself stays where it is.
+// softmax and softmax_gradient of a split last dimension: row maxima and sums
+// are reduced over the devices, the rows stay where they are.
 
 #include <limits>
 
@@ -15,7 +15,7 @@ using Values = absl::StatusOr<std::vector<LocalValue>>;
 Values Softmax(Lowering& l, const Node& node) {
   RowStatistics rows(l, node);
   if (!rows.IsSplit()) return l.LowerByRule(node, rows.rule(), rows.axes());
-  // Padding comes out as exp(-infinity), which adds nothing.
+  // Padding becomes exp(-infinity), which adds nothing.
   ASSIGN_OR_RETURN(const ValueId x,
                    rows.Operand(0, std::numeric_limits<float>::lowest()));
   const ValueId max = rows.Max(x);

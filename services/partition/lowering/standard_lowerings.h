@@ -1,5 +1,5 @@
-// The lowerings of services/graph's operators for which the rule alone will
-// not do, one function per file; each registers its own.
+// Lowerings of services/graph's operators for which the rule alone does not
+// suffice, one function per file; each registers its own.
 
 #ifndef SERVICES_PARTITION_LOWERING_STANDARD_LOWERINGS_H_
 #define SERVICES_PARTITION_LOWERING_STANDARD_LOWERINGS_H_
@@ -23,7 +23,7 @@ void RegisterReverseLowerings();
 void RegisterSoftmaxLowerings();
 void RegisterSumLowerings();
 
-// All of them. Registering them again does nothing.
+// Registers all of them; further calls have no effect.
 void RegisterStandardLowerings();
 
 }  // namespace gshard

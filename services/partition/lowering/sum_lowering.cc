@@ -1,6 +1,5 @@
-// add and subtract of sums that no device has made yet: added first, then
-// summed over the devices once. The gradient of a value that several products
-// use is such a sum.
+// add and subtract of partial sums: added first, then reduced over the devices
+// once. The gradient of a value that several products use is such a sum.
 
 #include <algorithm>
 
@@ -10,8 +9,7 @@
 namespace gshard {
 namespace {
 
-// The partial form of a value that nothing but this node needs; null if there
-// is none.
+// The partial form of a value that only this node uses; null if there is none.
 const LocalValue* PartialForm(const Lowering& l, ValueId value) {
   const std::vector<LocalValue>& versions = l.Versions(value);
   const auto partial = std::find_if(versions.begin(), versions.end(),

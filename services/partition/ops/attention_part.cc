@@ -19,7 +19,7 @@ OpDef PartOf(const char* whole, const char* name) {
     RETURN_IF_ERROR(ExpectPosition(attributes, operands[0].shape.size()));
     return results;
   };
-  // The operator on the whole, told where it is.
+  // The operator on the whole, given its position.
   op.kernel = [whole](KernelContext& c) -> absl::Status {
     ASSIGN_OR_RETURN(const PartPosition at,
                      FindPosition(c, c.operands[0].dims()));

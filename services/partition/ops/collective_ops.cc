@@ -222,7 +222,7 @@ std::function<absl::Status(KernelContext&)> RowsKernel(Function function) {
   };
 }
 
-// Rows of each device are those of one expert: joined in their order.
+// Each device's rows belong to one expert: joined in order.
 absl::StatusOr<Tensor> RowsAllGather(Communicator& comm, KernelContext& c) {
   Tensor sizes = Tensor::Zeros(ElementType::kInt32, {comm.size()});
   sizes.i32()[comm.rank()] = static_cast<int32_t>(c.operands[0].dim(0));

@@ -53,7 +53,7 @@
 
 namespace gshard {
 
-// Adds them to the registry; adding them again does nothing.
+// Registers them; further calls have no effect.
 void RegisterCollectiveOps();
 
 // Whether the operator moves data between devices.

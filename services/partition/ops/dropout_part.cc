@@ -14,7 +14,7 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
-// As the operator on the whole, and at operand 0.
+// Like the operator on the whole, with the position of operand 0.
 template <bool kRows>
 Types Infer(absl::Span<const ValueType> operands,
             const Attributes& attributes) {
@@ -41,7 +41,7 @@ absl::Status RunDropout(KernelContext& c) {
   return absl::OkStatus();
 }
 
-// Rows have their own numbers; columns count from the whole's first one.
+// Rows carry their indices; columns count from the whole's first one.
 absl::Status RowsKernel(KernelContext& c) {
   ASSIGN_OR_RETURN(const PartPosition at,
                    FindPosition(c, c.operands[0].dims()));

@@ -1,5 +1,5 @@
-// The operators of partitioned programs that know which device they run on but
-// exchange nothing. See collective_ops.h, which registers them.
+// Operators of partitioned programs that depend on the device's index but do
+// not communicate. See collective_ops.h, which registers them.
 
 #ifndef SERVICES_PARTITION_OPS_LOCAL_PART_OPS_H_
 #define SERVICES_PARTITION_OPS_LOCAL_PART_OPS_H_

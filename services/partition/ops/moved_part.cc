@@ -1,4 +1,4 @@
-// Where elements lie in a part that was put together from those of several
+// Positions of elements in a part that was assembled from those of several
 // devices: part_floor, part_remainder, part_limit, mask_outside, overlay.
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Operators of partitioned programs that know which part of the whole they
-// work on, and small ones on partial statistics. The lowerings write them
-// (services/sharding/lowering); models do not. They do not communicate, but for
-// the last one. "At" stands for the attributes of part_position.h.
+// Operators of partitioned programs that depend on their part's position, and
+// small ones on partial statistics. The lowerings (services/partition/lowering)
+// insert them; models do not. Only the last one communicates. "At" stands for
+// the attributes of part_position.h.
 //
 //   dropout_part(x, key)              dropout's attributes, at x
 //   dropout_rows_part(x, rows, key)   dropout_rows' attributes, at x
@@ -19,8 +19,8 @@
 //                                     largest, y, as a number
 //   reduce_max_share(x, y, ties, dy)  dims: reduce_max_gradient, given ties
 //
-// Of parts put together from those of neighbours (halo.h); i is the index of
-// the device along "axes":
+// For parts assembled from those of neighbours (halo.h); i is the index of the
+// device along "axes":
 //
 //   part_floor() -> i64[]             axes, multiplier, offset, divisor:
 //                                     LinearForm at i

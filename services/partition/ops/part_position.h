@@ -1,8 +1,8 @@
-// PartPosition: where a device's part of a tensor lies in the whole one, for
-// operators whose results depend on it: random numbers that count elements,
+// PartPosition: the position of a device's part in the whole tensor, for
+// operators whose results depend on it: random numbers indexed by element,
 // causal masks, words of a vocabulary.
 //
-// Such an operator carries attributes, one entry per dimension of the tensor:
+// Such an operator has attributes with one entry per dimension of the tensor:
 //
 //   axes    mesh axes that split it, separated by ";": "router;;model"
 //   sizes   its whole size, 0 if that is the parts' sizes together (a symbol)
@@ -24,20 +24,20 @@ struct PartPosition {
   Dims whole;  // sizes
 };
 
-// The attributes, put to `more`, of a tensor of whole shape `shape`.
+// Adds the attributes of a tensor of whole shape `shape` to `more`.
 Attributes PositionAttributes(const Shape& shape, const Sharding& sharding,
                               const DeviceMesh& mesh, Attributes more = {});
 
-// Whether the attributes are there, for `rank` dimensions. For `infer`.
+// Checks that the attributes exist, for `rank` dimensions. For `infer`.
 absl::Status ExpectPosition(const Attributes& attributes, size_t rank);
 
-// The devices of the run, and the one's number along the node's "axes". Errors:
+// The devices of the run, and this one's index along the node's "axes". Errors:
 // FailedPrecondition outside of a partitioned program; those of
 // DeviceGroups::Index.
 absl::StatusOr<DeviceGroups*> DevicesOf(const KernelContext& context);
 absl::StatusOr<int64_t> DeviceIndex(const KernelContext& context);
 
-// On a device, of a part with the sizes `local`.
+// Position of this device's part, which has the sizes `local`.
 //
 // Errors: those of DevicesOf() and DeviceGroups::Index.
 absl::StatusOr<PartPosition> FindPosition(const KernelContext& context,

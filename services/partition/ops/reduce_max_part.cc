@@ -1,5 +1,5 @@
-// The two halves of reduce_max_gradient, between which the numbers of ties of
-// several devices are added: reduce_max_ties, reduce_max_share.
+// The two halves of reduce_max_gradient, between which the numbers of ties are
+// summed over devices: reduce_max_ties, reduce_max_share.
 
 #include "services/base/status_macros.h"
 #include "services/ops/elementwise.h"

@@ -31,7 +31,7 @@ auto AtRank2(Function infer) {
   };
 }
 
-// As another operator.
+// Infers like another operator.
 auto InferAs(const char* op) {
   return AtRank2(
       [op](absl::Span<const ValueType> operands, const Attributes& attributes) {

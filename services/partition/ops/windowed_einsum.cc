@@ -19,8 +19,8 @@ namespace {
 
 using Types = absl::StatusOr<std::vector<ValueType>>;
 
-// The letter's dimensions of the moving operand, which is the first, of the
-// other one and of the result; -1 where it is not.
+// The letter's dimension in the moving (first) operand, in the other one and in
+// the result; -1 where absent.
 struct Window {
   EinsumSpec spec;
   int moving_dim = -1;
@@ -100,7 +100,7 @@ absl::Status RunEinsum(KernelContext& c) {
   const int64_t step = part.dim(window.moving_dim);
   const Dim& whole = ShapeAttribute(c.attributes(), "whole")[0];
   const int64_t size = whole.is_static() ? whole.size() : step * n;
-  // From the operands: nothing else may say how long the letter is.
+  // From the operands: nothing else may define the letter's size.
   Dims dims;
   for (const char letter : window.spec.result) {
     const int of_part = DimOf(window.spec.a, letter);
@@ -113,7 +113,7 @@ absl::Status RunEinsum(KernelContext& c) {
   for (int r = 0; r < n; ++r) from_next[r] = (r + 1) % n;
 
   for (int i = 0; i < n; ++i) {
-    // Part number (rank + i) mod n, without what lies behind the end.
+    // Part number (rank + i) mod n, without padding.
     const int64_t begin = (comm->rank() + i) % n * step;
     const int64_t end = std::min(begin + step, size);
     if (begin < end) {

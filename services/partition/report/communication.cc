@@ -14,7 +14,7 @@ namespace {
 // (n - 1) / n of the bytes.
 int64_t AllButOne(int64_t bytes, int64_t n) { return bytes - bytes / n; }
 
-// The most devices that take one device's tensor, but for itself.
+// The maximum number of other devices that take one device's tensor.
 int64_t MostTakers(const std::vector<int64_t>& source) {
   std::vector<int64_t> takers(source.size(), 0);
   for (size_t r = 0; r < source.size(); ++r) {

@@ -1,8 +1,8 @@
-// What the devices of a partitioned program send to each other in one step.
+// Communication between the devices of a partitioned program in one step.
 //
 // Bytes are those that one device sends, the same on all devices of a role, or
-// the most that one can send where shares differ. With x the operand on the
-// device and n devices along the axes (services/collectives/collectives.h):
+// the maximum where shares differ. With x the operand on the device and n
+// devices along the axes (services/collectives/collectives.h):
 //
 //   all_reduce                       2 (n - 1) / n of x
 //   reduce_scatter, all_to_all       (n - 1) / n of x
@@ -15,8 +15,8 @@
 //   send_rows, return_rows           the rows
 //   send_whole                       x to each device of the other role
 //
-// The sizes of groups that travel with rows, 4 bytes an expert, are left out.
-// Rows are taken to be spread evenly over experts.
+// Group sizes sent with rows, 4 bytes per expert, are omitted. Rows are assumed
+// to be spread evenly over experts.
 
 #ifndef SERVICES_PARTITION_REPORT_COMMUNICATION_H_
 #define SERVICES_PARTITION_REPORT_COMMUNICATION_H_
@@ -40,26 +40,26 @@ struct Communication {
   std::string axes = "";  // "" for a crossing
   int64_t group = 1;      // devices along the axes; of a crossing, those that
                           // receive
-  int role = 0;           // that sends
+  int role = 0;           // of the sender
   ValueType operand;      // the tensor that is sent
   NodePlace place;
   int64_t bytes = 0;
 };
 
-// All of the program, in its order.
+// All communication of the program, in its order.
 //
 // Errors: FailedPrecondition for a symbol whose size is not known.
 absl::StatusOr<std::vector<Communication>> ListCommunication(
     const Partitioned& partitioned, const DeviceMesh& mesh,
     const SymbolSizes& sizes);
 
-// Of one kind, one role and one direction.
+// Totals of one kind, role and direction.
 struct CommunicationTotal {
   std::string kind;
   int role = 0;
   bool backward = false;
   int64_t count = 0;
-  int64_t bytes = 0;  // that a device of the role sends
+  int64_t bytes = 0;  // sent per device of the role
 };
 
 // Sorted by role, direction and kind.

@@ -13,7 +13,7 @@ namespace {
 
 enum class BufferKind { kActivation, kParameter, kGradient };
 
-// What values share.
+// A buffer that values share.
 struct Buffer {
   BufferKind kind = BufferKind::kActivation;
   int role = 0;
@@ -63,7 +63,7 @@ class Buffers {
       if (node.op->name == "parameter") {
         buffer.kind = BufferKind::kParameter;
         buffer.first = 0;
-        // Stored as float32, twice as large, and rounded beside.
+        // Stored as float32, twice as large, next to its rounded copy.
         if (program_.type(output).type == ElementType::kBFloat16) {
           buffer.bytes = SaturatingAdd(
               buffer.bytes, SaturatingAdd(buffer.bytes, buffer.bytes));
@@ -82,7 +82,7 @@ class Buffers {
   std::vector<Buffer> all_;
 };
 
-// A sum that once too large stays so.
+// A sum that saturates permanently.
 class Level {
  public:
   void Add(int64_t bytes) {

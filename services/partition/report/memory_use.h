@@ -1,10 +1,10 @@
-// The memory of a device that runs its role's part of a partitioned program,
-// by liveness, without allocating any.
+// Memory of a device that runs its role's part of a partitioned program, by
+// liveness analysis, without allocating any.
 //
 // Buffers live as in services/graph/executor.h: from the node that makes them
 // to their last use, outputs to the end; inputs from the beginning. A reshape
-// shares its operand's buffer. Not counted: what a kernel uses while it runs,
-// and that some kernels write into an operand's buffer instead of a new one.
+// shares its operand's buffer. Ignores the scratch memory of kernels, and that
+// some kernels write into an operand's buffer.
 
 #ifndef SERVICES_PARTITION_REPORT_MEMORY_USE_H_
 #define SERVICES_PARTITION_REPORT_MEMORY_USE_H_
@@ -23,9 +23,9 @@ namespace gshard {
 struct MemoryUse {
   int64_t parameters = 0;
   int64_t gradients = 0;    // outputs "gradient/<name>"
-  int64_t activations = 0;  // the most at a time of all else
-  // The most of all at a time. At most the sum of the three, and less if not
-  // all gradients are there when activations are at their most.
+  int64_t activations = 0;  // peak of all else
+  // Peak of all together. At most the sum of the three; less if not all
+  // gradients exist when activations peak.
   int64_t peak = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// Whether a node's results reach an output that is no gradient.
+// Whether a node's results reach an output other than a gradient.
 std::vector<bool> ForwardNodes(const Program& program) {
   std::vector<bool> is_needed(program.values.size(), false);
   for (const auto& [name, value] : program.outputs) {
@@ -33,8 +33,8 @@ std::string Folder(const std::string& parameter) {
 
 constexpr int kNowhere = -1;
 
-// The last place of operands from the way forward; if there are none, the first
-// of the others.
+// The last place of operands from the forward pass; if there are none, the
+// first of the others.
 int PlaceOf(const Program& program, const Node& node,
             const std::vector<bool>& is_forward, const std::vector<int>& at) {
   int last = kNowhere, first = kNowhere;

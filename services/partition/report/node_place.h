@@ -1,12 +1,11 @@
-// Where in a model a node stands: next to which parameters, on the way forward
-// or back.
+// A node's place in the model: its nearest parameters, and forward or backward
+// pass.
 //
-// A node stands at the parameters that it reads, or else where its operands
-// come from; one whose result is an output "gradient/<name>" stands at that
-// parameter. Operands from several places decide for the last of them. On the
-// way back those that the way forward has left come before gradients that
-// arrive, and of these the first place counts. This is a label for people:
-// nothing depends on it.
+// A node's place is that of the parameters it reads, or else of its operands;
+// if its result is an output "gradient/<name>", that parameter. Of several
+// operands' places the last one counts. In the backward pass operands saved by
+// the forward pass take precedence over incoming gradients, of which the first
+// place counts. This is a label for humans: nothing depends on it.
 
 #ifndef SERVICES_PARTITION_REPORT_NODE_PLACE_H_
 #define SERVICES_PARTITION_REPORT_NODE_PLACE_H_
@@ -25,7 +24,7 @@ struct NodePlace {
   // A parameter's name up to its last point, "encoder.0.moe"; the whole name
   // of a gradient, "encoder.0.moe.wi"; "" before any parameter.
   std::string name;
-  // No output but gradients needs it.
+  // Only gradient outputs need it.
   bool backward = false;
 };
 

@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// Every node has a result: one without could not matter.
+// Every node has a result; one without would be useless.
 int RoleOfNode(const Partitioned& partitioned, const Node& node) {
   return partitioned.roles[node.outputs[0]];
 }

@@ -1,9 +1,9 @@
-// PartitionReport: what the partitioner made of a program, in numbers.
+// PartitionReport: statistics of a partitioned program.
 //
-// Parameters and nodes are exact; bytes sent and memory follow from the sizes
-// that the symbols have in a step, see communication.h and memory_use.h.
-// Nothing is allocated, so that the report on 10^12 parameters takes no more
-// than that on 10^6. Pure functions.
+// Parameters and nodes are exact; bytes sent and memory follow from the
+// symbols' sizes in a step, see communication.h and memory_use.h. Nothing is
+// allocated, so a report on 10^12 parameters costs no more than one on 10^6.
+// Pure functions.
 
 #ifndef SERVICES_PARTITION_REPORT_PARTITION_REPORT_H_
 #define SERVICES_PARTITION_REPORT_PARTITION_REPORT_H_
@@ -25,8 +25,8 @@ struct RoleReport {
   std::string name;
   int64_t devices = 0;     // 0: elastic
   int64_t nodes = 0;       // a crossing counts where it arrives
-  int64_t parameters = 0;  // numbers, each once however many devices have it
-  int64_t parameters_per_device = 0;  // the most; with padding
+  int64_t parameters = 0;  // each counted once, however many devices have it
+  int64_t parameters_per_device = 0;  // maximum; with padding
   MemoryUse memory;                   // of a device
 };
 
@@ -42,9 +42,9 @@ absl::StatusOr<PartitionReport> ReportPartition(const Partitioned& partitioned,
                                                 const DeviceMesh& mesh,
                                                 const SymbolSizes& sizes);
 
-// The lines of ProgramToText (services/graph/text.h) that belong to a role.
-// What crosses to or from it is there as well; numbers are those of the one
-// program, so that both ends of a crossing can be found.
+// The lines of ProgramToText (services/graph/text.h) that belong to a role,
+// including crossings to or from it; numbering is that of the joint program, so
+// that both ends of a crossing can be found.
 std::string RoleToText(const Partitioned& partitioned, int role);
 
 }  // namespace gshard

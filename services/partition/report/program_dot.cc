@@ -12,11 +12,11 @@
 namespace gshard {
 namespace {
 
-// Light enough for black letters; roles beyond them begin again.
+// Light enough for black text; further roles reuse them.
 constexpr const char* kColours[] = {"#cfe2f3", "#fce5cd", "#d9ead3",
                                     "#ead1dc", "#fff2cc", "#d9d2e9"};
 
-// Text between quotes. "\n" there breaks a line, and stays.
+// Text between quotes, where "\n" stays a line break.
 std::string Escaped(absl::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -128,8 +128,8 @@ class Picture {
                     " [label=\"", Escaped(label), "\"];\n");
   }
 
-  // What nodes or outputs behind the part need of it and nothing in it reads:
-  // its results, but not what the way back finds again.
+  // Draws the results of the part: values that later nodes or outputs need and
+  // nothing in it reads, except values saved for the backward pass.
   void DrawResults() {
     std::set<ValueId> leaving, read;
     for (int32_t n = range_.first; n <= range_.last; ++n) {

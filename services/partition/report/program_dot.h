@@ -1,11 +1,10 @@
-// A partitioned program, or a part of it, as a picture: text for Graphviz's
-// `dot`.
+// Draws a partitioned program, or a part of it, as text for Graphviz's `dot`.
 //
 // Nodes are filled in the colour of their role; collectives and crossings are
 // hexagons, parameters and inputs ellipses, all else boxes. An edge is labelled
-// with its value's type on the device and, where it is a form of a value of the
-// whole program, with how that lies. What comes from outside of the part is
-// drawn dashed; a result, which nothing in the part reads, ends in a point.
+// with its value's type on the device and, if it is a form of a value of the
+// whole program, with its sharding. Sources outside the part are dashed; a
+// result, which nothing in the part reads, ends in a point.
 
 #ifndef SERVICES_PARTITION_REPORT_PROGRAM_DOT_H_
 #define SERVICES_PARTITION_REPORT_PROGRAM_DOT_H_
@@ -19,20 +18,20 @@
 
 namespace gshard {
 
-// Nodes `first` to `last` of a program, both of them included.
+// Nodes `first` to `last` of a program, inclusive.
 struct NodeRange {
   int32_t first = 0;
   int32_t last = 0;
 };
 
-// From the first top2_gating to the first combine behind it.
+// From the first top2_gating to the first combine after it.
 //
 // Errors: NotFound for a program without MoE layers.
 absl::StatusOr<NodeRange> FirstMoeLayer(const Program& program);
 
-// The nodes between the ones that make two values, in either order.
+// The nodes between the producers of two values, in either order.
 //
-// Errors: OutOfRange for a value that there is not.
+// Errors: OutOfRange for a value that does not exist.
 absl::StatusOr<NodeRange> BetweenValues(const Program& program, ValueId a,
                                         ValueId b);
 

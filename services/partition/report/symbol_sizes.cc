@@ -13,7 +13,8 @@
 namespace gshard {
 namespace {
 
-// Between a symbol and the axes that cut it; both are four characters long.
+// Separators between a symbol and the axes that split it; both have four
+// characters.
 constexpr absl::string_view kBy = "_by_", kOf = "_of_";
 
 }  // namespace
@@ -53,7 +54,7 @@ int64_t SymbolSizes::PartsAlong(absl::string_view names) const {
 absl::StatusOr<int64_t> SymbolSizes::SizeOf(absl::string_view symbol) const {
   const auto found = sizes_.find(symbol);
   if (found != sizes_.end()) return found->second;
-  // Names of axes may hold such a word too, so that every place is tried.
+  // Axis names may contain a separator, too, so every position is tried.
   for (size_t at = symbol.size(); at-- > 0;) {
     const absl::string_view rest = symbol.substr(at);
     if (rest.substr(0, 4) != kBy && rest.substr(0, 4) != kOf) continue;

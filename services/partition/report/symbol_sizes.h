@@ -1,8 +1,8 @@
-// SymbolSizes: how large the symbols of a partitioned program are in one step.
+// SymbolSizes: the sizes of a partitioned program's symbols in one step.
 //
 // Whole sizes are given, those of a device's parts follow from their names
-// (sharding.h): with B = 64 and 8 routers, B_by_router is 8. A part is the
-// largest that a device can have, ceil(size / n).
+// (sharding.h): with B = 64 and 8 routers, B_by_router is 8. A part has the
+// maximum size on a device, ceil(size / n).
 //
 // Arithmetic saturates at the largest int64.
 
@@ -21,7 +21,7 @@
 
 namespace gshard {
 
-// Of numbers that are not negative.
+// For non-negative numbers.
 int64_t SaturatingAdd(int64_t a, int64_t b);
 int64_t SaturatingMultiply(int64_t a, int64_t b);
 
@@ -29,20 +29,20 @@ class SymbolSizes {
  public:
   explicit SymbolSizes(DeviceMesh mesh) : mesh_(std::move(mesh)) {}
 
-  // REQUIRES: size >= 0. A size given for a part stands before one that follows
-  // from the whole's.
+  // REQUIRES: size >= 0. A size set for a part overrides one derived from the
+  // whole.
   void Set(absl::string_view symbol, int64_t size);
 
-  // Errors: FailedPrecondition naming a symbol whose size is not known.
+  // Errors: FailedPrecondition naming a symbol of unknown size.
   absl::StatusOr<int64_t> SizeOf(absl::string_view symbol) const;
-  // Of a dimension, and the product of several. Same errors.
+  // Size of a dimension, and of the product of several. Same errors.
   absl::StatusOr<int64_t> SizeOf(const Dim& dim) const;
   absl::StatusOr<int64_t> Elements(absl::Span<const Dim> shape) const;
   absl::StatusOr<int64_t> Bytes(const ValueType& type) const;
 
  private:
-  // Devices along axes whose names, joined with '_', are `names`; 0 if there
-  // are no such axes or one is elastic.
+  // Number of devices along the axes whose names, joined with '_', are `names`;
+  // 0 if there are no such axes or one is elastic.
   int64_t PartsAlong(absl::string_view names) const;
 
   DeviceMesh mesh_;

@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -73,6 +74,11 @@ void KeepGrpcRunning() {
     // call waits, gRPC 1.51 looks after once in 5 s.
     setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "100",
            /*overwrite=*/0);
+    // What gRPC receives lies in pieces of up to 4 MiB, which one thread takes
+    // and another frees. The heap would give most of them back to the system,
+    // which maps and clears each anew.
+    mallopt(M_MMAP_THRESHOLD, 8 << 20);
+    mallopt(M_TRIM_THRESHOLD, 16 << 20);
     grpc_init();
     return true;
   }();

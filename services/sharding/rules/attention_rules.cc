@@ -1,7 +1,7 @@
 // attention, attention_gradient: by sentence (b), by head (n) and by query (q);
-// keys and head width in one piece. Causal masks and dropout: see
+// keys and head width whole. Causal masks and dropout: see
 // lowering/attention_lowering.cc. paged_attention, update_cache: by head, and
-// the former by row (r); pages are counted in the whole cache.
+// the former by row (r); page indices refer to the whole cache.
 
 #include "services/sharding/rules/standard_rules.h"
 

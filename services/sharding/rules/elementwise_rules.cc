@@ -1,4 +1,4 @@
-// Elementwise operators, whose dimensions all go through. Dropout's random
+// Elementwise operators, which pass all dimensions through. Dropout's random
 // numbers depend on the position in the whole tensor: see
 // services/partition/lowering/dropout_lowering.cc.
 
@@ -20,7 +20,7 @@ OpRule Elementwise(const Program& program, const Node& node) {
   }
   OpRule rule = MakeRule(absl::StrCat(text, "->", result));
   rule.pass_through = true;
-  // Not dropout, whose random numbers depend on the place.
+  // Not dropout, whose random numbers depend on the position.
   rule.elementwise = node.op->name != "dropout";
   return rule;
 }
@@ -29,7 +29,7 @@ OpRule Elementwise(const Program& program, const Node& node) {
 
 NamedRules ElementwiseRules() {
   NamedRules rules;
-  // Dropout's last operand is a scalar key, no exception to the rule.
+  // Dropout's last operand, a scalar key, also fits the rule.
   for (const char* op : {"add", "subtract", "multiply", "divide", "scale",
                          "exp", "cast", "relu", "relu_gradient", "dropout"}) {
     rules.emplace_back(op, Elementwise);

@@ -1,5 +1,5 @@
-// embedding, embedding_gradient, sinusoidal_positions. A table that is split
-// over its vocabulary: see lowering/embedding_lowering.cc.
+// embedding, embedding_gradient, sinusoidal_positions. Tables split over the
+// vocabulary: see lowering/embedding_lowering.cc.
 
 #include "absl/strings/str_cat.h"
 #include "services/sharding/rules/standard_rules.h"
@@ -7,7 +7,7 @@
 namespace gshard {
 namespace {
 
-// Padding among the ids is no id.
+// Padding of the ids must not be looked up.
 OpRule WithIds(OpRule rule, size_t ids) {
   rule.operand_rules.resize(ids + 1);
   rule.operand_rules[ids] = {.identity = 0.0, .mask_always = true};

@@ -1,6 +1,6 @@
-// cross_entropy, cross_entropy_gradient: by row, and by word, for which see
-// lowering/cross_entropy_lowering.cc. Labels of padding are negative, which is
-// what makes a row padding.
+// cross_entropy, cross_entropy_gradient: by row, and by word (see
+// lowering/cross_entropy_lowering.cc). Labels of padding are negative, which
+// marks a row as padding.
 
 #include "services/sharding/rules/standard_rules.h"
 
@@ -10,7 +10,7 @@ namespace {
 RuleFunction WithLabels(absl::string_view letters) {
   OpRule rule = MakeRule(letters);
   rule.operand_rules.resize(2);
-  // Logits of padding too: 0 * NaN is NaN.
+  // Mask logits of padding, too: 0 * NaN is NaN.
   rule.operand_rules[0] = {.identity = 0.0, .mask_always = true};
   rule.operand_rules[1] = {.identity = -1.0, .mask_always = true};
   return [rule](const Program& program, const Node& node) {

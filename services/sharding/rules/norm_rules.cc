@@ -8,8 +8,8 @@ namespace gshard {
 namespace {
 
 // `text`, where # stands for the letters of all dimensions but the last of
-// operand 0, z for the last, and Z for one that stays whole if it is a symbol:
-// a mean needs to know of how many.
+// operand 0, z for the last, and Z for one that stays whole if it is symbolic:
+// a mean needs its size.
 RuleFunction OverLast(const std::string& text) {
   return [text](const Program& program, const Node& node) {
     std::string leading = Letters(program, node.inputs[0]);

@@ -1,4 +1,4 @@
-// Operators that move or reduce data. Those that shift or cut a dimension are
+// Operators that move or reduce data. Those that shift or crop a dimension are
 // in window_rules.cc.
 
 #include <algorithm>
@@ -21,9 +21,9 @@ bool IsStatic(const Shape& shape, size_t begin, size_t end) {
                      [](const Dim& dim) { return dim.is_static(); });
 }
 
-// One dimension that equals several has their factors. Of several that become
-// several others, the outermost are one factor, although their sizes differ:
-// the same elements in order.
+// A dimension that equals several has their factors. If several become several
+// others, the outermost ones are one factor, although their sizes differ: they
+// have the same elements in order.
 OpRule Reshape(const Program& program, const Node& node) {
   const Shape& from = program.type(node.inputs[0]).shape;
   const Shape& to = program.type(node.outputs[0]).shape;

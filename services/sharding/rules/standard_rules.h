@@ -24,7 +24,7 @@ NamedRules AttentionRules();
 NamedRules LossRules();
 NamedRules RaggedRules();
 
-// All of them.
+// Returns all of them.
 NamedRules StandardRules();
 
 // A rule that is the same for every node.

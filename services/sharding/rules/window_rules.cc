@@ -1,8 +1,8 @@
-// Operators that cut, shift or slide over a dimension. Its size is another
-// before and after, but it is one factor all the same: who splits an image
-// splits what comes of it. The lowerings of these operators move the elements
-// that then lie on the wrong devices (lowering/halo_nodes.h); the rule alone
-// will do only where such dimensions are not split.
+// Operators that crop, shift or slide over a dimension. Its size changes, but
+// it is one factor all the same: splitting an image splits the result. The
+// lowerings of these operators move the elements that are then on the wrong
+// devices (lowering/halo_nodes.h); the rule alone suffices only if such
+// dimensions are not split.
 
 #include <algorithm>
 
@@ -27,17 +27,16 @@ OpRule AlongAll(const Program& program, const Node& node) {
   return rule;
 }
 
-// Whether parts of dimensions of these sizes have anything to do with each
-// other: a small piece of a large dimension lies on few devices wherever it
-// goes.
+// Whether parts of dimensions of these sizes correspond: a small piece of a
+// large dimension is on few devices in any case.
 bool AreAlike(const Dim& a, const Dim& b) {
   return a == b ||
          (a.is_static() && b.is_static() &&
           2 * std::min(a.size(), b.size()) >= std::max(a.size(), b.size()));
 }
 
-// The attribute `dim` is one factor for the operands whose size is like that of
-// the result, whole if there are none.
+// The attribute `dim` is one factor for operands of a similar size to the
+// result, whole if there are none.
 OpRule AlongOne(const Program& program, const Node& node) {
   const std::string letters = Letters(program, node.outputs[0]);
   const int64_t dim = IntAttribute(node.attributes, "dim");
@@ -60,7 +59,7 @@ OpRule AlongOne(const Program& program, const Node& node) {
   return rule;
 }
 
-// Operands that are joined are each shorter than the result, by nature.
+// Each operand is shorter than the result by nature.
 OpRule Concat(const Program& program, const Node& node) {
   const std::string letters = Letters(program, node.outputs[0]);
   std::string text = letters;
@@ -72,7 +71,7 @@ OpRule Concat(const Program& program, const Node& node) {
   return rule;
 }
 
-// Where it starts is known only when the program runs.
+// The start is known only at run time.
 OpRule DynamicSlice(const Program& program, const Node& node) {
   OpRule rule = AlongAll(program, node);
   const int64_t dim = IntAttribute(node.attributes, "dim");

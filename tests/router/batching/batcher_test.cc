@@ -24,6 +24,7 @@ namespace {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -140,6 +141,24 @@ TEST_F(BatcherTest, SpansSayWhereTheTimeOfARequestWent) {
   EXPECT_THAT(
       seen, UnorderedElementsAre("done queue ", "done encode ", "done encode ",
                                  "done decode ", "cancelled queue CANCELLED"));
+}
+
+TEST_F(BatcherTest, AWaitLeadsToTheTraceOfItsRequest) {
+  const TraceContext sampled = ParseTraceparent(
+      "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01");
+  Metrics metrics("router", "1");
+  model_->Hold();
+  Batcher batcher({.batch = {.max_rows = 1}}, RouterMetrics(metrics));
+  Call first = Add(batcher, {Sentence(10)});
+  model_->WaitForSteps(1);
+  Call second = AddFor(model_, batcher, {Sentence(20)}, hours(1), sampled);
+  model_->Release();
+  EXPECT_OK(first.results.get());
+  EXPECT_OK(second.results.get());
+  EXPECT_THAT(
+      metrics.Serialize(MetricsFormat::kOpenMetrics),
+      ContainsRegex("gshard_queue_duration_seconds_bucket[^\n]* # "
+                    "\\{trace_id=\"0123456789abcdef0123456789abcdef\"\\}"));
 }
 
 TEST_F(BatcherTest, SentenceAboveTheBudgetRunsAlone) {
