@@ -29,6 +29,9 @@ class AttentionCall {
   absl::Status Begin() {
     ASSIGN_OR_RETURN(const Tensor lengths, call_.HostOperand(3));
     RETURN_IF_ERROR(CheckKeyLengths(lengths, keys_));
+    if (HasDropoutKey(c_.attributes())) {
+      RETURN_IF_ERROR(call_.CheckOnHost(key_operand_));
+    }
     const AttentionOptions options = AttentionOptionsOf(c_, key_operand_);
     ASSIGN_OR_RETURN(mask_.lengths, call_.Ints(3));
     mask_.heads = heads_;

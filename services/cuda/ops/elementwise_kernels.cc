@@ -37,7 +37,7 @@ absl::Status ExpKernel(KernelContext& c) {
 
 absl::Status DropoutKernel(KernelContext& c) {
   KernelCall call(c);
-  RETURN_IF_ERROR(call.HostOperand(1).status());
+  RETURN_IF_ERROR(call.CheckOnHost(1));
   const DropoutMask mask(
       static_cast<float>(FloatAttribute(c.attributes(), "rate")),
       DropoutKeyOf(c));

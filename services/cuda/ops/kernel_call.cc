@@ -87,18 +87,20 @@ absl::StatusOr<std::vector<Tensor>> KernelCall::ToHost(
   return tensors;
 }
 
-Kernel OnHost(const char* op, Looks looks) {
+Kernel OnHost(const char* op) {
+  return [kernel = Anywhere(op)](KernelContext& c) -> absl::Status {
+    ASSIGN_OR_RETURN(
+        std::vector<Tensor> host,
+        KernelCall(c).ToHost({c.operands.begin(), c.operands.end()}));
+    std::move(host.begin(), host.end(), c.operands.begin());
+    return kernel(c);
+  };
+}
+
+Kernel Anywhere(const char* op) {
   const Kernel* const kernel = FindKernel(op, Backend::kCpu);
   CHECK(kernel != nullptr);
-  return [kernel, looks](KernelContext& c) -> absl::Status {
-    if (looks == Looks::kAtAll) {
-      ASSIGN_OR_RETURN(
-          std::vector<Tensor> host,
-          KernelCall(c).ToHost({c.operands.begin(), c.operands.end()}));
-      std::move(host.begin(), host.end(), c.operands.begin());
-    }
-    return (*kernel)(c);
-  };
+  return *kernel;
 }
 
 }  // namespace gshard

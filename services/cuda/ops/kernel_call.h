@@ -64,6 +64,7 @@ class KernelCall {
   // Operand i, of integers, where they can be looked at. Errors:
   // InvalidArgument for one that is not on the host.
   absl::StatusOr<Tensor> HostOperand(int i) const;
+  absl::Status CheckOnHost(int i) const { return HostOperand(i).status(); }
 
   // The group sizes that are operand `i`, which part `rows` rows.
   absl::StatusOr<std::span<const int32_t>> GroupSizes(int i, int64_t rows);
@@ -121,11 +122,11 @@ class KernelCall {
   std::vector<Tensor> scratch_;
 };
 
-// The CPU's kernel of `op`, on the host: for integers, and for what only passes
-// numbers on. If it looks at those that a GPU has computed, these are copied,
-// which waits for the GPU.
-enum class Looks { kAtIntegers, kAtAll };
-Kernel OnHost(const char* op, Looks looks = Looks::kAtIntegers);
+// The CPU's kernel of `op`, on the host, for integers above all. Operands that
+// are on the device are copied, which waits for them.
+Kernel OnHost(const char* op);
+// The same of one that does not look at elements: operands stay where they are.
+Kernel Anywhere(const char* op);
 
 }  // namespace gshard
 

@@ -10,7 +10,7 @@ namespace {
 
 absl::Status CrossEntropyKernel(KernelContext& c) {
   KernelCall call(c);
-  RETURN_IF_ERROR(call.HostOperand(1).status());
+  RETURN_IF_ERROR(call.CheckOnHost(1));
   RETURN_IF_ERROR(CheckLabels(c));
   const CrossEntropyOptions options = CrossEntropyOptionsOf(c);
   const int64_t rows = c.operands[0].dim(0);
@@ -29,7 +29,7 @@ absl::Status CrossEntropyKernel(KernelContext& c) {
 
 absl::Status CrossEntropyGradientKernel(KernelContext& c) {
   KernelCall call(c);
-  RETURN_IF_ERROR(call.HostOperand(1).status());
+  RETURN_IF_ERROR(call.CheckOnHost(1));
   RETURN_IF_ERROR(CheckLabels(c));
   const CrossEntropyOptions options = CrossEntropyOptionsOf(c);
   cuda::CrossEntropyGradientElements gradient = {};

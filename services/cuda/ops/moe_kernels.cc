@@ -24,12 +24,12 @@ int64_t GroupSize(const GatingOptions& options, int64_t tokens) {
 absl::StatusOr<Routing> Gate(KernelContext& c, const GatingOptions& options,
                              const GatingNoise& noise) {
   KernelCall call(c);
+  ASSIGN_OR_RETURN(const Tensor valid, call.HostOperand(1));
   if (options.second_expert == SecondExpert::kSampling) {
     ASSIGN_OR_RETURN(const std::vector<Tensor> logits,
                      call.ToHost({c.operands[0]}));
-    return Top2Gating(logits[0], c.operands[1], options, noise);
+    return Top2Gating(logits[0], valid, options, noise);
   }
-  ASSIGN_OR_RETURN(const Tensor valid, call.HostOperand(1));
   const int64_t tokens = c.operands[0].dim(0), experts = c.operands[0].dim(1);
   ASSIGN_OR_RETURN(const float* const logits, call.Floats(0));
   GateRows rows;
@@ -63,6 +63,9 @@ absl::StatusOr<Routing> Gate(KernelContext& c, const GatingOptions& options,
 }
 
 absl::Status GateKernel(KernelContext& c) {
+  for (int i = 2; i < std::ssize(c.operands); ++i) {
+    RETURN_IF_ERROR(KernelCall(c).CheckOnHost(i));
+  }
   return GatingKernel(
       [&c](const Tensor&, const Tensor&, const GatingOptions& options,
            const GatingNoise& noise) { return Gate(c, options, noise); })(c);
@@ -169,7 +172,7 @@ absl::Status CombineGradientKernel(KernelContext& c) {
 }  // namespace
 
 KernelSet MoeKernels() {
-  return {{"call_segment", OnHost("call_segment", Looks::kAtAll)},
+  return {{"call_segment", OnHost("call_segment")},
           {"combine", CombineKernel},
           {"combine_gradient", CombineGradientKernel},
           {"dispatch", DispatchKernel},

@@ -172,10 +172,10 @@ KernelSet ShapeKernels() {
   // it is.
   return {{"broadcast", OfFloats("broadcast", BroadcastKernel)},
           {"concat", OfFloats("concat", ConcatKernel)},
-          {"constant", OnHost("constant")},
+          {"constant", Anywhere("constant")},
           {"reduce_max", OfFloats("reduce_max", ReduceKernel<Op::kMax>)},
           {"reduce_sum", OfFloats("reduce_sum", ReduceKernel<Op::kSum>)},
-          {"reshape", OnHost("reshape")},
+          {"reshape", Anywhere("reshape")},
           {"slice", OfFloats("slice", SliceKernel)},
           {"slice_gradient", OfFloats("slice_gradient", SliceGradientKernel)},
           {"transpose", OfFloats("transpose", TransposeKernel)}};
