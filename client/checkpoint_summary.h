@@ -25,9 +25,9 @@ TensorKind KindOfTensor(absl::string_view name);
 struct TensorGroup {
   TensorKind kind = TensorKind::kDense;
   std::string name;  // "encoder.*.moe.wi/*"
-  std::string type;  // of each: "f32[512, 2048]"
+  std::string type;  // type of each: "f32[512, 2048]"
   int64_t tensors = 0;
-  uint64_t bytes = 0;  // of all
+  uint64_t bytes = 0;  // total bytes
 };
 
 // Dense ones first, then experts', then the optimizer's; each sorted by name.

@@ -38,7 +38,7 @@ class JobPanel {
   size_t drawn_ = 0;  // lines
   std::string noted_;
   int64_t last_step_ = -1;
-  std::deque<double> losses_;  // of the last lines, at most kMaxLosses
+  std::deque<double> losses_;  // losses of the last lines, at most kMaxLosses
 };
 
 // One of eight block characters per value, scaled between the lowest and the

@@ -102,8 +102,8 @@ struct LineTranslator::Call {
   std::vector<size_t> sent;  // lines[sent[i]] is request.sentences[i]
   v1::TranslateRequest request;
   v1::TranslateResponse response;
-  absl::Status status;         // of the RPC
-  absl::Status source_status;  // of the line after `lines`
+  absl::Status status;         // status of the RPC
+  absl::Status source_status;  // error in the line after `lines`
   std::future<void> done;
   std::atomic<bool> over{true};  // false while in flight
 

@@ -43,8 +43,8 @@ struct SourceLine {
 
 struct LineTranslatorOptions {
   std::vector<std::string> routers = {};  // addresses; called in turn
-  SecurityOptions security = {};          // of the calls
-  std::string model = {};                 // as TranslateRequest.model
+  SecurityOptions security = {};
+  std::string model = {};  // as TranslateRequest.model
   v1::TranslateOptions search = {};
   std::string prefix = {};  // as Sentence.target_prefix, of every line
   // Words to keep verbatim, in every line that has them.
@@ -53,7 +53,7 @@ struct LineTranslatorOptions {
   size_t sentences_per_call = 8;
   // At least 1; reduced so that there are at most 256 sentences per router.
   size_t calls_in_flight = 32;
-  std::chrono::milliseconds timeout{60'000};  // of one attempt
+  std::chrono::milliseconds timeout{60'000};  // per attempt
   // Attempts per request; until `timeout` has passed, refusals with a retry
   // delay do not count.
   int attempts = 5;

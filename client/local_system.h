@@ -18,7 +18,7 @@
 namespace gshard {
 
 struct LocalSystemOptions {
-  std::string directory = {};  // of sockets and logs; see SystemLayout
+  std::string directory = {};  // for sockets and logs; see SystemLayout
   int64_t routers = 1;
   int64_t workers = 1;
 
@@ -36,7 +36,7 @@ struct LocalSystemOptions {
   int64_t drain_seconds = 30;
   std::string log_level = "info";
 
-  TraceOptions trace = {};  // of all processes
+  TraceOptions trace = {};  // for all processes
 
   // The workers' device; opened for MakeEmbeddedSystem.
   std::string device_name = "cpu";

@@ -14,7 +14,7 @@
 namespace gshard {
 
 struct PartitionSummary {
-  std::string program;  // its name
+  std::string program;
   double seconds = 0;   // taken by partitioning
   Partitioned partitioned;
   PartitionReport report;

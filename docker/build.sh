@@ -7,6 +7,9 @@
 #   docker/build.sh router client        these
 #   docker/build.sh --tag 1.2            gshard-router:1.2 and so on (latest)
 #   docker/build.sh --tool buildah       without a daemon (docker)
+#   docker/build.sh --programs DIR       of programs that were built here, which
+#                                        is to be the Debian of the Dockerfile,
+#                                        instead of from source
 #   docker/build.sh --build-arg A=B      an ARG of docker/Dockerfile, e.g. BASE,
 #                                        CUDA, or SOURCE, where the source is
 #
@@ -14,11 +17,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tool=docker tag=latest targets=() flags=()
+tool=docker tag=latest programs='' targets=() flags=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --tool) tool=${2:?--tool takes docker or buildah}; shift 2 ;;
     --tag) tag=${2:?--tag takes a name}; shift 2 ;;
+    --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
     --build-arg) flags+=(--build-arg "${2:?--build-arg takes A=B}"); shift 2 ;;
     --) shift; flags+=("$@"); break ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
@@ -35,18 +39,43 @@ flags+=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision"
         --build-arg "SOURCE_DATE_EPOCH=$epoch"
         --build-arg "CREATED=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)")
 
+# The last stages, over a folder that has the files of the stage before.
+file=docker/Dockerfile context=.
+if [[ -n $programs ]]; then
+  context=$(mktemp -d)
+  trap 'rm -rf "$context"' EXIT
+  VERSION=$version SOURCE_DATE_EPOCH=$epoch \
+    docker/files.sh "$programs" "$context/files"
+  file=$context/Dockerfile
+  { sed -n '/^ARG BASE=/p' docker/Dockerfile
+    printf '%s\n' "FROM scratch AS files" "COPY files /files"
+    sed -n '/^FROM scratch AS common/,$p' docker/Dockerfile
+  } > "$file"
+fi
+
+# IMAGE: of buildah, made one that is the same each time.
+settle() {
+  local folder
+  folder=$(mktemp -d)
+  buildah push --quiet "$1" "dir:$folder/image"
+  docker/image_config.py "$folder/image"
+  buildah tag "$(buildah pull --quiet "dir:$folder/image")" "$1"
+  rm -rf "$folder"
+}
+
 for target in "${targets[@]}"; do
   image=gshard-$target:$tag
   case $tool in
     # Neither attestations nor layers have times of their own.
     docker)
-      docker buildx build -f docker/Dockerfile --target "$target" \
+      docker buildx build -f "$file" --target "$target" \
         --provenance=false "${flags[@]}" --output \
-        "type=docker,name=$image,rewrite-timestamp=true" . ;;
+        "type=docker,name=$image,rewrite-timestamp=true" "$context" ;;
     # Health checks are Docker's: OCI's format has none.
     buildah)
-      buildah bud -f docker/Dockerfile --target "$target" --layers \
-        --format docker --timestamp "$epoch" "${flags[@]}" -t "$image" . ;;
+      buildah bud -f "$file" --target "$target" --layers \
+        --format docker --timestamp "$epoch" "${flags[@]}" -t "$image" "$context"
+      settle "$image" ;;
     *) echo "--tool takes docker or buildah, got '$tool'" >&2; exit 2 ;;
   esac
 done

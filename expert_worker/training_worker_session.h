@@ -128,8 +128,8 @@ class TrainingWorkerSession final : public WorkerSession {
     uint64_t owner = 0;
     int32_t attempt = 0;
     MemoryShare memory;
-    int64_t gradient_bytes = 0;  // of them
-    GradientList gradients;      // of the segments run so far
+    int64_t gradient_bytes = 0;  // bytes of `gradients`
+    GradientList gradients;      // from the segments run so far
   };
   using OpenRuns = std::map<int32_t, OpenRun>;  // by microbatch
 

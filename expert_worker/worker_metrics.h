@@ -40,7 +40,7 @@ struct WorkerMetrics {
     sent_bytes = bytes.With({"sent"});
   }
 
-  CallSeconds call_seconds[2];  // of translations, of training
+  CallSeconds call_seconds[2];  // translations; training
   CounterFamily calls;
   Counter rows;
   Counter received_bytes;

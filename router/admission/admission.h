@@ -68,8 +68,8 @@ enum class Verdict {
   kAdmitted,
   kTooLarge,         // can never be accepted
   kQueueFull,        // tokens or sentences
-  kCallerLimit,      // of tokens
-  kOverShare,        // of the work that can be done in time
+  kCallerLimit,      // caller's tokens
+  kOverShare,        // share of the work that can be done in time
   kTooLate,          // according to the estimate
   kWouldViolateSlo,  // an accepted request would miss its deadline
 };
@@ -155,7 +155,7 @@ class Admission {
   int64_t running_positions_ = 0;
   int64_t rows_ = 0;       // waiting and running
   int64_t positions_ = 0;  // of these
-  double correction_ = 1;  // of estimates
+  double correction_ = 1;  // factor on estimates
 };
 
 }  // namespace gshard

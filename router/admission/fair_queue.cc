@@ -55,7 +55,7 @@ const WaitingSentence* FairQueue::Next(const Filter& may) const {
 const WaitingSentence* FairQueue::MostUrgent(
     std::chrono::steady_clock::time_point from, const Filter& may) const {
   const WaitingSentence* urgent = nullptr;
-  uint64_t earliest = 0;  // its ticket
+  uint64_t earliest = 0;  // ticket of the earliest
   for (const auto& [name, caller] : callers_) {
     for (const auto& [id, flow] : caller.flows) {
       const auto& [ticket, sentence] = flow.waiting.front();

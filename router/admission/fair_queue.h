@@ -27,7 +27,7 @@ namespace gshard {
 struct SentenceCost {
   int64_t source_tokens = 0;
   int64_t rows = 0;        // hypotheses, at most
-  int64_t positions = 0;   // of the cache, at most
+  int64_t positions = 0;   // cache positions, at most
   int64_t max_rounds = 0;  // the longest translation; 0: not bounded
 
   // Estimated by CallerCosts: rounds of a batch, and the cost of a row relative
@@ -54,7 +54,7 @@ struct WaitingSentence {
   std::string caller;
   uint64_t flow = 0;
   uint64_t request = 0;
-  size_t sentence = 0;  // of the request
+  size_t sentence = 0;  // index in the request
   SentenceCost cost;
   std::chrono::steady_clock::time_point arrival;
   // After this the answer is useless.

@@ -112,7 +112,7 @@ class OutstandingWork {
 
   double waiting_work_ = 0;
   double running_work_ = 0;
-  std::map<const void*, Left> left_;        // of batches; no work is 0
+  std::map<const void*, Left> left_;        // work left per batch; none is 0
   std::map<Key, Waiting> waiting_;          // none is empty
   std::map<std::string, int64_t> callers_;  // tokens; none is 0
 };

@@ -44,8 +44,8 @@ struct RoundOutcome {
 
 // Traces of a round.
 struct RoundTraces {
-  std::vector<OpenSpan> encode;      // of requests with joining sentences
-  std::vector<TraceContext> decode;  // of all
+  std::vector<OpenSpan> encode;      // spans of requests with joining sentences
+  std::vector<TraceContext> decode;  // of all requests
 };
 
 struct RoundResult {

@@ -24,7 +24,7 @@ struct Batcher::Request {
   bool promised = false;  // an answer in time, by Admission
   OpenSpan queue, decode;
   int64_t steps = 0;   // maximum over its sentences
-  int64_t tokens = 0;  // of the best translations
+  int64_t tokens = 0;  // tokens of the best translations
 };
 
 // The next work of a lane.

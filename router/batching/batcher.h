@@ -42,7 +42,7 @@ struct BatcherOptions {
   int threads = 1;
 
   AdmissionLimits admission = {};
-  BatchLimits batch = {};  // of each batch
+  BatchLimits batch = {};  // limits per batch
 
   // Records spans per request: "queue", until the first of its sentences joins
   // a batch, "encode" where some join, and "decode", from its first step to its

@@ -45,7 +45,7 @@ class Preparer {
   struct Task {
     std::string caller;  // for fair turns and shares, as in FairQueue
     uint64_t flow = 0;
-    int64_t bytes = 1;  // of the request, at least 1
+    int64_t bytes = 1;  // size of the request, at least 1
     std::chrono::steady_clock::time_point deadline;
     TraceContext trace = {};  // for logs; may be empty
 

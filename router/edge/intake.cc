@@ -36,7 +36,7 @@ struct Intake::Job {
   IncomingRequest request;
   int64_t bytes = 0;
   std::optional<TranslationDraft> draft;  // once it is parsed
-  double seconds = 0;                     // of preparation
+  double seconds = 0;                     // preparation time
   OpenSpan span;                          // likewise, and of waiting for it
 };
 

@@ -30,7 +30,7 @@ class RoutingExplainer {
 
   struct Call {
     grpc::ByteBuffer request;  // an ExplainRoutingRequest
-    Caller user;               // whose right to the model is checked
+    Caller user;               // must have a right to the model
     std::chrono::steady_clock::time_point deadline;
     TraceContext trace = {};             // for logs and workers; may be empty
     std::shared_ptr<Cancellation> stop;  // set: nobody waits any more

@@ -239,7 +239,7 @@ uint64_t PeekStreamRequestId(const grpc::ByteBuffer& buffer) {
   grpc::ProtoBufferReader reader(&copy);
   CodedInputStream input(&reader);
   uint64_t id = 0;
-  constexpr int kFields = 3;  // that a message has
+  constexpr int kFields = 3;
   for (int i = 0; i < kFields; ++i) {
     const uint32_t tag = input.ReadTag();
     if (tag ==

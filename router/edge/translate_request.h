@@ -18,7 +18,7 @@
 
 namespace gshard {
 
-inline constexpr int kMaxSentences = 64;  // of one call
+inline constexpr int kMaxSentences = 64;  // per call
 inline constexpr size_t kMaxTextBytes = 16384;
 inline constexpr int64_t kMinSourceTokens = 3;  // language, text and end
 

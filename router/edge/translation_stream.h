@@ -31,7 +31,7 @@ namespace gshard {
 
 struct TranslationStreamOptions {
   Intake* intake = nullptr;  // not owned; outlives the stream
-  uint64_t flow = 0;         // of all its requests
+  uint64_t flow = 0;         // flow of all its requests
 
   RouterMetrics metrics = {};
   int64_t max_sentences = 256;  // outstanding; one message is always read

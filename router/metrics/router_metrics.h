@@ -38,23 +38,23 @@ struct RouterMetrics {
   void CountAdmission(Verdict verdict) const;
 
   CounterFamily requests;      // by code
-  Histogram request_seconds;   // of these calls and requests
-  Histogram queue_seconds;     // of sentences, until they join a batch
+  Histogram request_seconds;   // duration of these calls and requests
+  Histogram queue_seconds;     // per sentence, until it joins a batch
   Gauge requests_in_flight;    // these calls and requests
-  Gauge preparing_bytes;       // of requests that become tokens
-  Gauge requests_queued;       // sentences that wait
-  Gauge queued_tokens;         // that wait, once for each hypothesis
-  Gauge batch_sentences;       // that are in a batch
-  Gauge batch_positions;       // of the cache, that these may take
+  Gauge preparing_bytes;       // bytes of requests being tokenized
+  Gauge requests_queued;       // waiting sentences
+  Gauge queued_tokens;         // waiting tokens times hypotheses
+  Gauge batch_sentences;       // sentences in batches
+  Gauge batch_positions;       // cache positions that these may use
   Gauge open_streams;          // TranslateStream calls
-  Gauge estimated_wait;        // seconds until all accepted work is done
+  Gauge estimated_wait;        // highest of all callers: CallerCosts
   Gauge highest_rounds;        // of callers: CallerCosts
   Gauge highest_row_cost;      // likewise
-  CounterFamily admissions;    // requests, by verdict
+  CounterFamily admissions;    // hypotheses per decoding step
   Histogram batch_rows;        // hypotheses of a decoding step
-  Histogram tokenize_seconds;  // of a call
-  Histogram encode_seconds;    // of those who join together
-  Histogram decode_seconds;    // of a step
+  Histogram tokenize_seconds;  // per call
+  Histogram encode_seconds;    // per joint encoding
+  Histogram decode_seconds;    // per step
   Histogram detokenize_seconds;
   Counter decoded_tokens;
   CounterFamily expert_tokens;     // by layer

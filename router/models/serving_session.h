@@ -26,7 +26,7 @@ struct ServingSessionSpec {
   ModelConfig model;    // validated
   std::string checkpoint_directory;
   std::shared_ptr<const ReplicaGroup> replicas;
-  uint64_t segments_key = 0;  // what workers run: segments_key.h
+  uint64_t segments_key = 0;  // of the workers' segments: segments_key.h
 };
 
 // Thread-safe.

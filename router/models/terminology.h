@@ -17,7 +17,7 @@
 
 namespace gshard {
 
-inline constexpr int kMaxTerms = 64;  // of one request
+inline constexpr int kMaxTerms = 64;  // per request
 inline constexpr size_t kMaxTermBytes = 256;
 inline constexpr int kMaxKept =
     16384;  // parts of a sentence, most of them alike

@@ -19,7 +19,7 @@
 
 namespace gshard {
 
-using Hypotheses = std::vector<DecodedHypothesis>;  // of one sentence
+using Hypotheses = std::vector<DecodedHypothesis>;  // hypotheses of a sentence
 
 // Context of the sentences that a batch is translating.
 struct BatchRun {
@@ -46,14 +46,14 @@ class ModelBatch {
 
   virtual void Leave(uint64_t id) = 0;
   virtual std::vector<FinishedSentence> TakeFinished() = 0;
-  virtual int64_t rows() const = 0;  // of the next step
+  virtual int64_t rows() const = 0;  // rows of the next step
 };
 
 // Routing of a sentence, with names.
 struct RoutingReport {
   RoutingTrace trace;
   std::vector<std::string> source, target;      // pieces of the tokens
-  std::vector<std::vector<std::string>> hosts;  // of each expert
+  std::vector<std::vector<std::string>> hosts;  // hosts per expert
 };
 
 // Thread-safe.

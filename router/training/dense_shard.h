@@ -116,7 +116,7 @@ class DenseShard {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const DenseShardSpec spec_;
-  std::vector<NamedShape> shapes_;  // of spec_.parameters
+  std::vector<NamedShape> shapes_;  // shapes of spec_.parameters
   int64_t memory_bytes_;
   const std::unique_ptr<Rendezvous> rendezvous_;
   // Set once connected.

@@ -36,7 +36,7 @@ struct TrainingSessionSpec {
   std::shared_ptr<const ReplicaGroup> workers;  // each expert once
   // Source of parameters and destination of gradients; null: the coordinator.
   std::shared_ptr<DenseShard> dense;
-  uint64_t segments_key = 0;  // what workers run: segments_key.h
+  uint64_t segments_key = 0;  // of the workers' segments: segments_key.h
 };
 
 // Thread-safe.
@@ -99,7 +99,7 @@ class TrainingSession {
   void CountLayers(const StepStatistics& statistics) const;
 
   const TrainingSessionSpec spec_;
-  const std::vector<std::string> layers_;  // of experts
+  const std::vector<std::string> layers_;  // MoE layer names
   const MicrobatchRunner runner_;
   const MicrobatchRunner evaluator_;
   const std::unique_ptr<TrainingText> text_;

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/base/status_macros.h"
-#include "services/config/security_options.h"
 #include "services/rpc/client/client_stream.h"
 #include "services/rpc/client/reaper.h"
 #include "services/rpc/wire/status.h"
@@ -227,8 +226,7 @@ absl::StatusOr<std::shared_ptr<WorkerConnection>> WorkerConnections::Get(
   StreamOptions options;
   options.frame_limits.max_bytes = channel_.max_message_bytes;
   auto connection = std::make_shared<WorkerConnection>(
-      name, std::move(channel), std::move(options), tracer_,
-      IsLocalAddress(address) ? sharing_ : SharingOptions());
+      name, std::move(channel), std::move(options), tracer_, sharing_);
   connections_[{name, address, incarnation}] = connection;
   return connection;
 }

@@ -27,8 +27,8 @@ namespace gshard {
 class WorkerConnection final : public WorkerStub {
  public:
   // `name` is the worker's, for errors. `options.frame_limits` bounds frames in
-  // both directions. If `sharing` has memory, it is offered to a worker on this
-  // machine, see shared_stream.h.
+  // both directions. If `sharing` has memory, it is offered to the worker, see
+  // shared_stream.h.
   WorkerConnection(absl::string_view name,
                    std::shared_ptr<grpc::Channel> channel,
                    StreamOptions options = {}, Tracer tracer = {},
@@ -70,8 +70,8 @@ class WorkerConnection final : public WorkerStub {
 // Thread-safe.
 class WorkerConnections {
  public:
-  // `channel` applies to all of them; memory is shared with workers at loopback
-  // and unix addresses.
+  // `channel` applies to all of them. Memory is offered to all workers, as no
+  // address tells who is on this machine: those elsewhere cannot open it.
   explicit WorkerConnections(ChannelOptions channel, Tracer tracer = {},
                              SharingOptions sharing = {});
 

@@ -41,7 +41,7 @@ struct CheckpointDifference {
   std::vector<std::string> fields;
 
   int64_t tensors = 0;    // in either checkpoint
-  int64_t different = 0;  // of these
+  int64_t different = 0;  // number that differ
 
   bool identical() const { return fields.empty() && different == 0; }
 };

@@ -15,7 +15,7 @@ namespace gshard {
 
 struct Exported {
   int64_t tensors = 0;
-  uint64_t bytes = 0;  // of elements
+  uint64_t bytes = 0;  // bytes of all elements
 };
 
 // Writes the tensors that `wanted` accepts, under their names, verified; the

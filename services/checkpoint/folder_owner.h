@@ -13,10 +13,10 @@
 namespace gshard {
 
 struct FolderOwner {
-  std::string job;      // its name
+  std::string job;      // job name
   int64_t epoch = 0;    // number of owners so far, from 1
   std::string host;     // where it runs
-  int64_t process = 0;  // its process id there
+  int64_t process = 0;  // process id
   std::string claim;    // 8 hexadecimal digits, unique to the owner
   // Renewals of its lease in an object store; nothing on a disk, or once
   // released.

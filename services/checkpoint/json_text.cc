@@ -87,7 +87,7 @@ class StrictBuilder : public nlohmann::json_sax<json> {
   const JsonLimits limits_;
   int64_t values_ = 0;
   std::vector<json*> around_;  // the objects and arrays not yet closed
-  json* last_ = nullptr;       // what was placed last
+  json* last_ = nullptr;       // last value added
   std::string key_;
   std::string problem_;
 };

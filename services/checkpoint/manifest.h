@@ -40,7 +40,7 @@ struct TensorEntry {
   std::string file;  // in the checkpoint's directory: no path
   ElementType type = ElementType::kFloat32;
   Dims dims;
-  std::string sha256;  // of the elements
+  std::string sha256;  // checksum of the elements
 };
 
 struct Manifest {

@@ -103,7 +103,7 @@ struct SafetensorsHeader {
   // or the length or the form of the header.
   std::string PartAt(size_t offset) const;
 
-  std::vector<std::pair<size_t, std::string>> ends;  // of parts, ascending
+  std::vector<std::pair<size_t, std::string>> ends;  // ends of parts, ascending
 };
 
 // Errors: those of SafetensorsWriter::Create for invalid arguments.

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMaxIdBytes = 128;
 constexpr size_t kMaxAddressBytes = 256;
-constexpr size_t kMaxQuotedBytes = 64;  // of a value inside an error
+constexpr size_t kMaxQuotedBytes = 64;  // limit for values in errors
 
 std::string Quote(absl::string_view text) {
   return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kMaxQuotedBytes)),

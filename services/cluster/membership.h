@@ -69,7 +69,7 @@ struct MembershipEvent {
     kExpired,  // lease ran out
   };
   Kind kind;
-  Member member;  // its last state
+  Member member;  // last state
 };
 
 class Membership {

@@ -35,7 +35,7 @@ class NcclRendezvous : public Rendezvous {
 
   const int rank_;
   std::vector<std::string> addresses_;
-  std::string id_;  // of rank 0
+  std::string id_;  // from rank 0
   std::atomic<bool> aborted_ = false;
   NcclOptions options_;
   std::unique_ptr<NcclCommunicator> group_;

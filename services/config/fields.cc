@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 128;
 constexpr size_t kMaxPathBytes = 4096;
-constexpr size_t kMaxQuotedBytes = 64;  // of a value inside an error
+constexpr size_t kMaxQuotedBytes = 64;  // limit for values in errors
 
 bool IsName(const std::string& text) {
   return text.size() <= kMaxNameBytes &&

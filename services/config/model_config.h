@@ -19,7 +19,7 @@
 namespace gshard {
 
 inline constexpr int64_t kMaxExperts = 2048;
-inline constexpr int64_t kMaxLayers = 1000;  // of one stack
+inline constexpr int64_t kMaxLayers = 1000;  // per stack
 inline constexpr int64_t kMaxWidth = 65536;
 
 enum class Positions {
@@ -87,7 +87,7 @@ struct ModelConfig {
   int64_t ffn_width = 2048;     // hidden width of dense layers
   int64_t expert_width = 2048;  // H
   int64_t heads = 8;
-  int64_t head_width = 64;  // of queries, keys and values alike
+  int64_t head_width = 64;  // same for queries, keys and values
 
   int64_t experts = 16;    // E in each MoE layer; 0: dense
   int64_t moe_period = 2;  // layer i of a stack is MoE if

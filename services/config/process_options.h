@@ -19,7 +19,7 @@ struct TraceOptions {
   std::string otlp_endpoint = {};
   // File of headers for ParseOtlpHeaders(); empty: from the environment.
   std::string otlp_headers_file = {};
-  double sample_ratio = 0.01;  // of traces that begin here
+  double sample_ratio = 0.01;  // share of traces that begin here
 };
 
 struct ProcessOptions {

@@ -23,7 +23,7 @@ namespace gshard {
 // A file of parallel text.
 struct TextFile {
   std::string path;      // required
-  std::string language;  // of lines with two columns; empty: the data's
+  std::string language;  // for lines with two columns; empty: the default
   double weight = 1.0;   // how often its pairs come, relative to others
 
   bool operator==(const TextFile&) const = default;
@@ -37,7 +37,7 @@ struct TrainingData {
   std::string target_tokenizer_path;  // empty: trained, or shared
   std::string default_language;       // empty: requests must name one
   std::vector<TextFile> train_files;  // after train_path
-  double sampling_temperature = 1.0;  // of languages
+  double sampling_temperature = 1.0;  // for languages
   std::vector<TextFile> dev_files;    // after dev_path
 
   bool operator==(const TrainingData&) const = default;

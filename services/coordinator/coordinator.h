@@ -74,7 +74,7 @@ struct CoordinatorOptions {
   absl::Duration microbatch_timeout = absl::Minutes(10);
   absl::Duration reduce_timeout = absl::Minutes(2);
   absl::Duration retry_delay = absl::Milliseconds(50);
-  FaultPoints* faults = nullptr;  // of checkpoints
+  FaultPoints* faults = nullptr;  // for checkpoints
 
   // Where jobs' files and checkpoints to load may be; see PathRights.
   std::vector<std::string> data_roots = {};
@@ -274,7 +274,7 @@ class Coordinator {
 
   // Last: their threads use the members above.
   TaskQueue files_queue_;  // resolves paths named by callers
-  TaskQueue disk_queue_;   // of the running job
+  TaskQueue disk_queue_;   // disk work of the running job
   TaskQueue sums_queue_;
   TaskQueue jobs_queue_;
   TaskQueue serving_queue_;

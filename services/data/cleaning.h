@@ -13,7 +13,7 @@
 namespace gshard {
 
 struct CleaningOptions {
-  int32_t min_words = 2;  // of the English
+  int32_t min_words = 2;  // limits for the English side
   int32_t max_words = 14;
   double min_ratio = 0.15;  // source characters per English character
   double max_ratio = 3.0;

@@ -24,7 +24,7 @@
 namespace gshard {
 
 struct SentencePair {
-  std::string language;  // of the source
+  std::string language;  // source language
   std::string source;
   std::string target;
 

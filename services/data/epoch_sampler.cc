@@ -15,7 +15,7 @@ namespace gshard {
 
 std::vector<int64_t> EpochCounts(const std::vector<SamplingCell>& cells,
                                  double temperature) {
-  std::map<int32_t, double> sums;  // of weights, by language
+  std::map<int32_t, double> sums;  // sums of weights, by language
   double pairs = 0.0;
   for (const SamplingCell& cell : cells) {
     sums[cell.language] += cell.weight * cell.pairs;

@@ -63,7 +63,7 @@ class EpochSampler {
 
   int32_t pairs_ = 0;
   // Empty if every pair occurs once.
-  std::vector<int64_t> counts_;  // of an epoch, by cell
+  std::vector<int64_t> counts_;  // per epoch, by cell
   std::vector<SamplingCell> cells_;
   std::function<int32_t(int32_t pair)> cell_of_;
   uint64_t key_ = 0;

@@ -14,7 +14,7 @@ namespace gshard {
 
 struct HeldOutOptions {
   uint64_t seed = 1;
-  int32_t tokens = 2048;      // of a microbatch, as in BatchOrderOptions
+  int32_t tokens = 2048;      // per microbatch, as in BatchOrderOptions
   int32_t max_sentences = 0;  // drawn evenly from the text; 0: all
 };
 

@@ -14,7 +14,7 @@ namespace gshard {
 
 struct ScannedLine {
   int64_t number = 0;   // from 1
-  uint64_t offset = 0;  // of its first byte in the text
+  uint64_t offset = 0;  // offset of the line in the text
   // Without its line feed; empty if the line is too long.
   absl::string_view text;
   bool too_long = false;
@@ -42,10 +42,10 @@ class LineScanner {
 
   const size_t max_bytes_;
   const OnLine on_line_;
-  std::string line_;  // its first part, if it began in an earlier one
+  std::string line_;  // first part of a line that spans parts
   bool too_long_ = false;
-  uint64_t offset_ = 0;  // of the line
-  uint64_t bytes_ = 0;   // of the line so far
+  uint64_t offset_ = 0;  // offset of the current line
+  uint64_t bytes_ = 0;   // bytes of the current line so far
   int64_t number_ = 0;
 };
 

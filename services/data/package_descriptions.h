@@ -22,7 +22,7 @@ namespace gshard {
 // One description of one package in one language.
 struct Description {
   std::string package;
-  std::string md5;  // of the English description
+  std::string md5;  // MD5 of the English description
   std::string title;
   std::vector<std::string> paragraphs;  // lines joined by spaces
 };

@@ -28,7 +28,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr char kMagic[] = "gshard pairs 02\n";
 constexpr size_t kMagicBytes = 16;
 constexpr size_t kDigestBytes = 64;
-constexpr size_t kBufferBytes = size_t{1} << 20;  // of whole entries
+constexpr size_t kBufferBytes = size_t{1} << 20;  // whole entries
 constexpr size_t kMaxDescription = size_t{16} << 20;
 static_assert(kBufferBytes % sizeof(PairEntry) == 0);
 

@@ -57,7 +57,7 @@ struct PairIndexInfo {
   // Identifies the files, their versions and everything else that the index
   // depends on; one line.
   std::string key;
-  std::string text_digest;  // of the files' bytes
+  std::string text_digest;  // digest of the files' bytes
   std::vector<std::string> languages;
   TextReport report;
 

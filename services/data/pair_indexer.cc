@@ -129,7 +129,7 @@ class Indexer {
   PairIndexInfo info_;
   Sha256Stream digest_;
   absl::flat_hash_map<std::string, uint16_t> languages_;
-  std::string first_problem_;  // of the file
+  std::string first_problem_;  // first bad line of the file
   absl::Status status_;
 };
 

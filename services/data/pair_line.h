@@ -18,7 +18,7 @@ inline constexpr size_t kMaxLineBytes = 64 << 10;
 
 // Parts of the parsed line.
 struct PairLine {
-  absl::string_view language;  // of the source
+  absl::string_view language;  // source language
   absl::string_view source;    // trimmed; not empty
   absl::string_view target;
 };

@@ -54,7 +54,7 @@ class TokenizedText {
 
   virtual const TextReport& report() const = 0;
 
-  virtual int32_t pad_id() const = 0;  // of sources
+  virtual int32_t pad_id() const = 0;  // pads sources
   virtual int32_t target_pad_id() const = 0;
   virtual int32_t bos_id() const = 0;
 };

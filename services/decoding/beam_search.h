@@ -55,7 +55,7 @@ struct DecodedHypothesis {
   double score = 0.0;        // log-probability over the length penalty
   int token_count = 0;       // with end of sentence, if reached
   bool truncated = false;    // stopped at the maximum length
-  int phrases_met = 0;       // of DecodeOptions::phrases
+  int phrases_met = 0;       // number of DecodeOptions::phrases met
   // Share of the sentence's expert choices so far, including the source, for
   // which no expert was available.
   double lost_share = 0.0;

@@ -23,7 +23,7 @@ struct LayerLoad {
 struct DecodeStatistics {
   std::vector<LayerLoad> layers;  // in the order of execution
   int64_t decoded_tokens = 0;     // over all hypotheses
-  int64_t steps = 0;              // of the decoder
+  int64_t steps = 0;              // decoder steps
 };
 
 // Adds the MoE reports in the outputs of `program`, unless `statistics` is

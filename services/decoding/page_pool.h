@@ -32,7 +32,7 @@ class PagePool {
  private:
   const int64_t max_pages_;
   int64_t in_use_ = 0;
-  std::vector<int32_t> holders_;  // of each page ever used
+  std::vector<int32_t> holders_;  // one per page ever used
   std::priority_queue<int32_t, std::vector<int32_t>, std::greater<>> free_;
 };
 

@@ -17,7 +17,7 @@ namespace gshard {
 
 struct ExpertVisit {
   int32_t expert = 0;
-  float weight = 0.0f;      // of its output; 0 if it is lost
+  float weight = 0.0f;      // weight of its output; 0 if lost
   bool overflowed = false;  // it had no slot, so the weight is 0
 };
 

@@ -208,7 +208,7 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
 
 absl::Status RunningBatch::Advance(const Tensor& logits) {
   const int64_t V = logits.dim(1);
-  std::vector<std::pair<const Active*, int>> hypotheses;  // of each row
+  std::vector<std::pair<const Active*, int>> hypotheses;  // hypothesis per row
   for (const Active& active : active_) {
     for (int k = 0; k < active.search.num_live(); ++k) {
       hypotheses.emplace_back(&active, k);

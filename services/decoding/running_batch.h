@@ -37,7 +37,7 @@ struct JoiningSentence {
 struct FinishedSentence {
   uint64_t id = 0;
   std::vector<DecodedHypothesis> hypotheses;  // best first
-  int64_t steps = 0;                          // that it took part in
+  int64_t steps = 0;                          // steps that it took part in
   // Cost of its rows relative to the mean row in their steps: a row costs in
   // proportion to its expert's load. 1 if the experts are unknown.
   double row_cost = 1;
@@ -89,8 +89,8 @@ class RunningBatch {
     PageTable source;
     BeamSearch search;
     bool allow_unknown;
-    std::vector<PageTable> pages;  // of each live hypothesis
-    int64_t position = 0;          // of the next step
+    std::vector<PageTable> pages;  // one per live hypothesis
+    int64_t position = 0;          // position of the next step
     ChoiceCount choices;
     bool require_full = false;
   };

@@ -62,7 +62,7 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
                                   absl::Span<const int32_t> also) {
   const int64_t V = static_cast<int64_t>(logits.size());
   if (V == 0) return {};
-  std::vector<float> maxima;  // of each block
+  std::vector<float> maxima;  // one per block
   for (int64_t v = 0; v < V; v += kBlock) {
     maxima.push_back(Maximum(&logits[v], std::min(kBlock, V - v)));
   }

@@ -27,7 +27,7 @@ namespace gshard {
 
 struct AttentionAttributes {
   bool causal = false;
-  double scale = 1.0;  // of the logits before the softmax
+  double scale = 1.0;  // scales logits before the softmax
   // Dropout of the weights after the softmax, drawn from (`key`, `salt`).
   double dropout_rate = 0.0;
   int64_t salt = 0;

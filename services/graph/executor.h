@@ -72,7 +72,7 @@ class Executor {
   struct Step {
     Source source = Source::kKernel;
     const Kernel* kernel = nullptr;       // if Source::kKernel
-    std::string name;                     // of the input or parameter
+    std::string name;                     // input or parameter name
     WeightForm form;                      // if a parameter
     std::vector<ValueType> result_types;  // as the program states them
     std::vector<bool> takes;              // operands at their last use

@@ -29,7 +29,7 @@ float EpsilonOf(const KernelContext& c);
 std::vector<int> DimsOf(const KernelContext& c);   // "dims"
 int64_t IndexOf(const KernelContext& c);           // operand 1, i64[]
 uint64_t DropoutKeyOf(const KernelContext& c);     // the last operand
-bool HasDropoutKey(const Attributes& attributes);  // of attention
+bool HasDropoutKey(const Attributes& attributes);  // for attention
 std::vector<Padding> PaddingsOf(const Attributes& attributes);
 
 // For a convolution node, for its kernel gradient's node, and for attributes
@@ -39,7 +39,7 @@ std::vector<Window> WindowsOfKernelGradient(const KernelContext& c);
 std::vector<Window> WindowsOf(absl::Span<const int64_t> sizes,
                               const Attributes& attributes);
 struct WindowField {
-  const char* name;  // of the attribute
+  const char* name;  // attribute name
   int64_t Window::*member;
 };
 inline constexpr WindowField kWindowFields[] = {

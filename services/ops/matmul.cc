@@ -8,6 +8,7 @@
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -166,6 +167,12 @@ bool SumsColumns(const MatmulShape& shape) {
          shape.n > 1 && HasPanels<float>();
 }
 
+// Our kernel has gemm's bits here as well, but packs nothing.
+bool HasFewRows(const MatmulShape& shape) {
+  return shape.m <= kFewRows && !shape.transpose_a && !shape.transpose_b &&
+         shape.n % 16 == 0 && HasPanels<float>();
+}
+
 // Gemm cuts a deep k into blocks by rules that look at m, so that the order of
 // a sum would depend on the rows beside it. Up to this depth it has one block.
 constexpr int64_t kGemmDepth = kFloat32Depth;
@@ -250,6 +257,11 @@ void Multiply(const Block& block, const float* a, const float* b, float* c) {
     return MultiplyColumns(block.shape.m, block.shape.n, block.shape.k, a,
                            block.a_stride, b, block.b_stride, c, block.c_stride,
                            block.accumulate, block.shape.streams);
+  }
+  if (HasFewRows(block.shape)) {
+    return MultiplyFewRows(block.shape.m, block.shape.n, block.shape.k, a,
+                           block.a_stride, b, block.b_stride, c, block.c_stride,
+                           block.accumulate);
   }
   ThreadCache();  // sets the thread count
   if (!UseGemm(block.shape)) {
@@ -395,6 +407,14 @@ void MultiplyBatch(const MatmulShape& shape, int64_t batch, const T* a,
   });
 }
 
+// Whether rows of b, of bfloat16, are packed for all tiles ahead: several tiles
+// have the same columns and would do it each.
+bool PacksOnce(const MatmulShape& shape) {
+  return HasPanels<BFloat16>() && !shape.transpose_a && !shape.transpose_b &&
+         !shape.b_in_panels && shape.k % 2 == 0 && shape.n % 16 == 0 &&
+         shape.m > 0 && shape.n > 0 && Grid(shape).down > 1;
+}
+
 }  // namespace
 
 void InitCompute() { ThreadCache(); }
@@ -428,12 +448,12 @@ void MatmulTile(const MatmulShape& shape, int64_t tile, const Int8Rows& a,
 
 void Matmul(const MatmulShape& shape, const float* a, const float* b, float* c,
             bool accumulate) {
-  MultiplyBatch(shape, 1, a, b, c, accumulate);
+  BatchMatmul(shape, 1, a, b, c, accumulate);
 }
 
 void Matmul(const MatmulShape& shape, const BFloat16* a, const BFloat16* b,
             float* c, bool accumulate) {
-  MultiplyBatch(shape, 1, a, b, c, accumulate);
+  BatchMatmul(shape, 1, a, b, c, accumulate);
 }
 
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
@@ -443,7 +463,16 @@ void BatchMatmul(const MatmulShape& shape, int64_t batch, const float* a,
 
 void BatchMatmul(const MatmulShape& shape, int64_t batch, const BFloat16* a,
                  const BFloat16* b, float* c, bool accumulate) {
-  MultiplyBatch(shape, batch, a, b, c, accumulate);
+  if (batch != 1 || !PacksOnce(shape)) {
+    return MultiplyBatch(shape, batch, a, b, c, accumulate);
+  }
+  const std::shared_ptr<std::byte> buffer =
+      AllocateBuffer(shape.k * shape.n * sizeof(BFloat16));
+  auto* const panels = reinterpret_cast<BFloat16*>(buffer.get());
+  PackPanels(shape.k, shape.n, b, panels);
+  MatmulShape packed = shape;
+  packed.b_in_panels = true;
+  MultiplyBatch(packed, 1, a, std::as_const(panels), c, accumulate);
 }
 
 }  // namespace gshard

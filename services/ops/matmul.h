@@ -1,6 +1,6 @@
 // Dense matrix products: by oneDNN those of float32 with weights as they are
-// stored; those with weights in panels or past the caches, and those of
-// bfloat16, by panel.h and bf16_dots.h; those of int8 by int8_panel.h.
+// stored; those with weights in panels, past the caches or of few rows, and
+// those of bfloat16, by panel.h and bf16_dots.h; those of int8 by int8_panel.h.
 //
 // On CPUs without instructions for bfloat16 its products are those of the
 // numbers as float32: as exact, not as fast. The instructions take numbers

@@ -9,10 +9,12 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "services/base/check.h"
 #include "services/base/parallel.h"
 #include "services/ops/cpu_isa.h"
+#include "services/ops/elementwise.h"
 #include "services/ops/panel_blocks.h"
 #include "services/tensor/buffer.h"
 
@@ -93,7 +95,7 @@ GSHARD_PANEL inline void AddStep(const float* a, int64_t a_stride,
                                  Sums<kCount, kWidth>& sums) {
   __m512 b[kWidth];
   GSHARD_UNROLL
-  for (int v = 0; v < kWidth; ++v) b[v] = _mm512_load_ps(panel + 16 * v);
+  for (int v = 0; v < kWidth; ++v) b[v] = _mm512_loadu_ps(panel + 16 * v);
   GSHARD_UNROLL
   for (int r = 0; r < kCount; ++r) {
     const __m512 x = _mm512_set1_ps(a[r * a_stride]);
@@ -172,6 +174,73 @@ void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
   });
 }
 
+// Rows of b that are multiplied at a time by MultiplyFewRows(): so few that
+// they stay in the level 1 cache, and are read nearly in the order of memory.
+constexpr int64_t kSliceRows = 8;
+
+// Adds `k` rows of b, of n columns, to sums of kCount rows, which are zeros if
+// it `begins` them.
+template <int kCount, int kWidth>
+GSHARD_PANEL void AddSlice(int64_t n, int64_t k, const float* a,
+                           int64_t a_stride, const float* b, int64_t b_stride,
+                           float* to, int64_t to_stride, bool begins) {
+  constexpr int64_t kColumns = 16 * kWidth;
+  int64_t j = 0;
+  for (; j + kColumns <= n; j += kColumns) {
+    Sums<kCount, kWidth> sums;
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      GSHARD_UNROLL
+      for (int v = 0; v < kWidth; ++v) {
+        sums[r][v] = _mm512_maskz_loadu_ps(begins ? 0 : 0xffff,
+                                           to + r * to_stride + j + 16 * v);
+      }
+    }
+    for (int64_t i = 0; i < k; ++i) {
+      const float* const row = b + i * b_stride + j;
+      GSHARD_UNROLL
+      for (int v = 0; v < kWidth; ++v) {
+        _mm_prefetch(row + kSliceRows * b_stride + 16 * v, _MM_HINT_T0);
+      }
+      AddStep<kCount, kWidth>(a + i, a_stride, row, 1, sums);
+    }
+    GSHARD_UNROLL
+    for (int r = 0; r < kCount; ++r) {
+      GSHARD_UNROLL
+      for (int v = 0; v < kWidth; ++v) {
+        _mm512_storeu_ps(to + r * to_stride + j + 16 * v, sums[r][v]);
+      }
+    }
+  }
+  if constexpr (kWidth > 1) {
+    if (j < n) {
+      AddSlice<kCount, 1>(n - j, k, a, a_stride, b + j, b_stride, to + j,
+                          to_stride, begins);
+    }
+  }
+}
+
+template <int kCount>
+void AddSliceTo(int64_t n, int64_t k, const float* a, int64_t a_stride,
+                const float* b, int64_t b_stride, float* to, int64_t to_stride,
+                bool begins) {
+  // As many sums as there are registers for, in whole rows of most weights.
+  constexpr int kWidth = kCount <= 3 ? 8 : kCount <= 6 ? 4 : 2;
+  AddSlice<kCount, kWidth>(n, k, a, a_stride, b, b_stride, to, to_stride,
+                           begins);
+}
+
+using SliceFunction = void (*)(int64_t n, int64_t k, const float* a,
+                               int64_t a_stride, const float* b,
+                               int64_t b_stride, float* to, int64_t to_stride,
+                               bool begins);
+
+// By the number of rows.
+constexpr SliceFunction kAddSlice[kFewRows + 1] = {
+    nullptr,        &AddSliceTo<1>, &AddSliceTo<2>,
+    &AddSliceTo<3>, &AddSliceTo<4>, &AddSliceTo<5>,
+    &AddSliceTo<6>, &AddSliceTo<7>, &AddSliceTo<8>};
+
 // Those before it are seen before what is written after it.
 void FinishStreams() { _mm_sfence(); }
 
@@ -184,6 +253,11 @@ struct Strides {
 };
 bool IsInLines(int64_t, const float*, int64_t) { return false; }
 void FinishStreams() {}
+
+constexpr int64_t kSliceRows = 1;
+constexpr void (*kAddSlice[kFewRows + 1])(int64_t, int64_t, const float*,
+                                          int64_t, const float*, int64_t,
+                                          float*, int64_t, bool) = {};
 
 struct PackedDepth {
   BFloat16 elements[1];
@@ -253,6 +327,28 @@ void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
       MultiplyPanel(m, columns, depth, a + i,
                     {.row = a_stride, .step = kPanelStep<BFloat16>}, panel,
                     c + j, c_stride, accumulate || i > 0);
+    }
+  }
+}
+
+void MultiplyFewRows(int64_t m, int64_t n, int64_t k, const float* a,
+                     int64_t a_stride, const float* b, int64_t b_stride,
+                     float* c, int64_t c_stride, bool accumulate) {
+  CHECK(m >= 1 && m <= kFewRows && n % 16 == 0);
+  thread_local std::vector<float> sums;
+  for (int64_t i = 0; i < k; i += kFloat32Depth, accumulate = true) {
+    // What is added to c has a sum of its own.
+    if (accumulate) sums.resize(m * n);
+    float* const to = accumulate ? sums.data() : c;
+    const int64_t stride = accumulate ? n : c_stride;
+    const int64_t end = std::min(k, i + kFloat32Depth);
+    for (int64_t s = i; s < end; s += kSliceRows) {
+      kAddSlice[m](n, std::min(kSliceRows, end - s), a + s, a_stride,
+                   b + s * b_stride, b_stride, to, stride, s == i);
+    }
+    for (int64_t r = 0; accumulate && r < m; ++r) {
+      float* const row = c + r * c_stride;
+      AddRow(row, to + r * stride, row, n);
     }
   }
 }
@@ -328,6 +424,29 @@ void PackColumns(const T* columns, int64_t k, int64_t n, T* to) {
   }
 }
 
+// Calls pack(first column, how many, panel) for all panels of b [k, n].
+template <typename T, typename Pack>
+void ForEachPanel(int64_t k, int64_t n, T* panels, Pack pack) {
+  ParallelFor((n + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
+    const int64_t column = i * kPanelColumns;
+    pack(column, std::min(kPanelColumns, n - column),
+         panels + PanelOffset<T>(k, column));
+  });
+}
+
+}  // namespace
+
+template <typename T>
+void PackPanels(int64_t k, int64_t n, const T* b, T* panels) {
+  ForEachPanel(k, n, panels, [&](int64_t column, int64_t columns, T* panel) {
+    PackPanel(b + column, n, k, columns, panel);
+  });
+}
+template void PackPanels(int64_t, int64_t, const float*, float*);
+template void PackPanels(int64_t, int64_t, const BFloat16*, BFloat16*);
+
+namespace {
+
 template <typename T>
 void PackMatrixOf(const Tensor& matrix, int64_t index, bool transposed,
                   Tensor& panels) {
@@ -336,15 +455,9 @@ void PackMatrixOf(const Tensor& matrix, int64_t index, bool transposed,
         (index + 1) * matrix.size() <= panels.size());
   const T* const from = matrix.data<T>();
   T* const to = panels.panels<T>() + index * matrix.size();
-  ParallelFor((columns + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {
-    const int64_t column = i * kPanelColumns;
-    const int64_t n = std::min(kPanelColumns, columns - column);
-    T* const panel = to + PanelOffset<T>(rows, column);
-    if (transposed) {
-      PackColumns(from + column * rows, rows, n, panel);
-    } else {
-      PackPanel(from + column, columns, rows, n, panel);
-    }
+  if (!transposed) return PackPanels(rows, columns, from, to);
+  ForEachPanel(rows, columns, to, [&](int64_t column, int64_t n, T* panel) {
+    PackColumns(from + column * rows, rows, n, panel);
   });
 }
 

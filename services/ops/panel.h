@@ -62,6 +62,11 @@ Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows);
 void PackMatrix(const Tensor& matrix, int64_t index, bool transposed,
                 Tensor& panels);
 
+// The panels of a row-major b [k, n], which take as many elements. REQUIRES: no
+// zeros are needed, as by NewPanels().
+template <typename T>
+void PackPanels(int64_t k, int64_t n, const T* b, T* panels);
+
 // The k elements of one column of a matrix in panels [k, n], as float32.
 template <typename T>
 void ReadPanelColumn(const T* panels, int64_t k, int64_t n, int64_t column,
@@ -87,6 +92,14 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
 void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                   int64_t a_stride, const BFloat16* b, int64_t b_stride,
                   float* c, int64_t c_stride, bool accumulate);
+
+// The same of float32 for at most kFewRows rows of a, by reading b once as it
+// lies: to pack it takes longer than the product, if it comes from memory.
+// REQUIRES: n is a multiple of 16, HasPanels<float>().
+inline constexpr int64_t kFewRows = 8;
+void MultiplyFewRows(int64_t m, int64_t n, int64_t k, const float* a,
+                     int64_t a_stride, const float* b, int64_t b_stride,
+                     float* c, int64_t c_stride, bool accumulate);
 
 // The same with the transpose of a [k, m], both as rows. If it `streams`, c may
 // go past the caches, as it is not read soon. T is float or BFloat16.

@@ -58,8 +58,8 @@ class AxisChoice {
  private:
   // Which factors get axes that several could have.
   enum Way {
-    kResultsFirst,   // those that results want split
-    kOperandsFirst,  // those that operands have split, but not summed ones
+    kResultsFirst,   // factors that results want split
+    kOperandsFirst,  // factors that operands split, but not summed ones
     kSumsFirst,      // reduced ones that all operands split alike
     kNoSums          // as kResultsFirst, and nothing is summed
   };

@@ -36,7 +36,7 @@ struct PartitionOptions {
 // How an input, parameter or output of the whole program is laid out on the
 // devices.
 struct Placed {
-  ValueType type;  // of the whole tensor
+  ValueType type;  // type of the whole tensor
   Sharding sharding;
   int role = 0;
   // See Annotation; devices exchange their tiles before use.

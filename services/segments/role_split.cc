@@ -336,7 +336,7 @@ class RoleSplitter {
 
   const Program& program_;
   const std::vector<int>& roles_;
-  std::map<std::string, Shape> whole_shapes_;  // of outputs
+  std::map<std::string, Shape> whole_shapes_;  // output shapes
   // Further crossings of a reply, mapped to the first one.
   std::map<ValueId, ValueId> same_arrival_;
   std::vector<int32_t> level_;       // by value

@@ -19,7 +19,7 @@ constexpr absl::string_view kReplicate = "replicate";
 
 struct Term {
   int dim = 0;
-  std::string axis;  // or the number of parts
+  std::string axis;  // axis name, or the number of parts
 };
 
 struct Parsed {

@@ -73,7 +73,7 @@ class DeviceMesh {
   std::vector<MeshAxis> axes_;
   std::vector<std::string> roles_;
   std::vector<int> role_of_;
-  std::vector<int64_t> stride_;  // of each axis in its role's device numbers
+  std::vector<int64_t> stride_;  // per axis, in its role's device numbers
 };
 
 }  // namespace gshard

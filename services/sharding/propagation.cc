@@ -16,7 +16,7 @@ namespace {
 struct Fact {
   Axes axes;
   ValueId from = kNoValue;
-  double size = 0;  // of the value
+  double size = 0;  // size of the value
 };
 
 // A fact about one dimension of one value.

@@ -17,7 +17,7 @@ namespace gshard {
 
 // Changes with the file, unless a writer deliberately hides the change.
 struct FileVersion {
-  uint64_t inode = 0;  // of an object: digits of its tag
+  uint64_t inode = 0;  // for objects: digits of the tag
   uint64_t bytes = 0;
   int64_t modified_ns = 0;  // since 1970
 

@@ -65,7 +65,7 @@ bool MayPass(const Refusal& refusal) {
 bool MeansExpired(const Refusal& refusal) {
   return absl::StrContains(refusal.code, "ExpiredToken") ||
          refusal.code == "TokenRefreshRequired" ||
-         (refusal.http == 400 && refusal.code.empty());  // of HEAD
+         (refusal.http == 400 && refusal.code.empty());  // a HEAD response
 }
 
 absl::StatusCode CodeOf(const Refusal& refusal) {

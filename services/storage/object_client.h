@@ -49,7 +49,7 @@ struct ObjectInfo {
 struct PutCondition {
   enum class Kind { kNone, kAbsent, kMatches };
   Kind kind = Kind::kNone;
-  std::string etag = {};  // of the object to replace, for kMatches
+  std::string etag = {};  // tag of the object to replace, for kMatches
 };
 
 struct ObjectList {

@@ -11,7 +11,7 @@ namespace gshard {
 namespace {
 
 constexpr uint64_t kPartBytes = 16 << 20;
-constexpr uint64_t kMaxParts = 10'000;  // of S3
+constexpr uint64_t kMaxParts = 10'000;  // limit of S3
 constexpr size_t kMaxTravelling = 3;    // besides the one being filled
 
 }  // namespace

@@ -58,7 +58,7 @@ class ObjectUpload final : public NewFile {
   const uint64_t part_bytes_;
   FaultPoints* const faults_;
   std::string upload_;  // empty: a single request
-  std::string buffer_;  // of the next part
+  std::string buffer_;  // the next part
   uint64_t end_ = 0;    // bytes written
   std::deque<Part> travelling_;
   std::vector<std::string> etags_;

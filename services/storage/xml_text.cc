@@ -21,7 +21,7 @@ struct Reading {
   XmlTexts texts;
   std::string path;
   std::vector<size_t> parents;  // bytes of their paths
-  std::string text;             // of the innermost element
+  std::string text;             // text of the innermost element
   bool is_leaf = false;
   size_t elements = 0;
   std::string problem;

@@ -151,7 +151,7 @@ class BlockCache {
     peak_bytes_ = std::max(peak_bytes_, usage_.live_bytes);
   }
 
-  struct Blocks {  // of one size
+  struct Blocks {  // free blocks of one size
     std::vector<Block> blocks;
     uint64_t last_use = 0;
   };

@@ -103,7 +103,7 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(
     return absl::InvalidArgumentError(
         absl::StrCat("text: expected UTF-8, byte ", bad, " is not"));
   }
-  std::string bytes;  // of the ids, or an error message
+  std::string bytes;  // the ids' bytes, or an error message
   if (SentencePiece().encode(processor_, text.data(), text.size(), &bytes,
                              Copy) != 0) {
     return absl::DataLossError(absl::StrCat("SentencePiece: ", bytes));

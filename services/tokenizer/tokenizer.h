@@ -103,7 +103,7 @@ class Tokenizer {
   int32_t bos_id_ = -1;
   int32_t eos_id_ = -1;
   int32_t unk_id_ = -1;
-  void* processor_ = nullptr;  // of the shim; see isolated_library.h
+  void* processor_ = nullptr;  // owned by the shim; see isolated_library.h
 };
 
 }  // namespace gshard

@@ -13,7 +13,7 @@
 namespace gshard {
 
 inline constexpr size_t kMaxOtlpHeaders = 32;
-inline constexpr size_t kMaxOtlpHeaderBytes = 8 << 10;  // of all together
+inline constexpr size_t kMaxOtlpHeaderBytes = 8 << 10;  // total size
 
 // Parses several headers "name=value", separated by commas or newlines, with
 // percent-encoded values: the form of OTEL_EXPORTER_OTLP_HEADERS. Returns lines

@@ -6,14 +6,15 @@
 #   --quick          no images: what the Dockerfile copies can be configured, and
 #                    the files that images would have, from programs that are
 #                    built already, as root of a process
-#   --preset PRESET  of CMakePresets.json (release); of one that was built here the
-#                    compiler's cache, which the build shares, has most
-#   --programs DIR   for --quick (build/dev/bin, build/release/bin)
+#   --preset PRESET  of CMakePresets.json (release)
+#   --programs DIR   images of these programs, in minutes, instead of from source;
+#                    with --quick their files (build/dev/bin, build/release/bin)
 #
-# From source, without a daemon (buildah), twice with nothing kept between but the
-# compiler's cache: both times the same digests. From an empty cache that takes a
-# quarter of an hour on two cores, else some minutes. Images run as containers on
-# a read-only root. Layers stay in podman's storage, for the next time.
+# Without a daemon (buildah), twice with nothing kept between but the compiler's
+# cache: both times the same digests. From source the first time compiles all,
+# unless images were built here before: what was compiled outside of one is not
+# found, for the compiler's file has another date there. Images run as containers
+# on a read-only root. Layers stay in podman's storage, for the next time.
 #
 # Ends with 0 if all held, 1 if not, 77 if tools are missing.
 # packages: podman buildah runc netavark debootstrap golang-github-containers-common catatonit python3 util-linux
@@ -174,11 +175,12 @@ check_run() {
 # the one of the Dockerfile.
 build_all() {
   local cache=${CCACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccache}
-  local start=$SECONDS
+  local start=$SECONDS from=(--build-arg "PRESET=$preset")
+  [[ -z $programs ]] || from=(--programs "$programs")
   mkdir -p "$cache" /var/tmp/buildah-cache/root/.cache/ccache
   unshare --mount sh -c 'mount --bind "$0" \
     /var/tmp/buildah-cache/root/.cache/ccache && exec "$@"' "$cache" \
-    docker/build.sh --tool buildah --tag check --build-arg "PRESET=$preset" \
+    docker/build.sh --tool buildah --tag check "${from[@]}" \
     -- --isolation=chroot --network=host > "$scratch/build.log" 2>&1 ||
     { tail -n 40 "$scratch/build.log" >&2; fail "the build"; }
   echo "built in $((SECONDS - start)) s"
@@ -228,6 +230,7 @@ if [[ -n $quick ]]; then
   exit 0
 fi
 need root podman buildah runc debootstrap python3 unshare
+[[ -z $programs ]] || programs=$(find_programs "$programs") || exit 77
 configure_containers
 make_base
 build_all

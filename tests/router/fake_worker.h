@@ -36,10 +36,12 @@ class FakeWorker {
 
   FakeWorker(const std::vector<Segment>& segments, TensorMap parameters,
              OnGradient on_gradient = nullptr,
-             const SharingOptions& sharing = {})
+             const SharingOptions& sharing = {},
+             const std::string& address = SocketAddress())
       : state_(std::make_shared<State>(segments, std::move(parameters),
                                        std::move(on_gradient))),
-        service_(state_, sharing) {
+        service_(state_, sharing),
+        server_({.address = address}) {
     server_.AddService(&service_, v1::ExpertWorkerService::service_full_name());
     EXPECT_OK(server_.Start());
   }
@@ -82,6 +84,7 @@ class FakeWorker {
     return state_->streams;
   }
 
+  std::string address() const { return server_.address(); }
   std::shared_ptr<grpc::Channel> Channel() {
     auto channel = CreateChannel(server_.address());
     EXPECT_OK(channel);
@@ -198,7 +201,7 @@ class FakeWorker {
 
   const std::shared_ptr<State> state_;
   Service service_;
-  ServerShell server_{{.address = SocketAddress()}};
+  ServerShell server_;
 };
 
 }  // namespace gshard

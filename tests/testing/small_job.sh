@@ -5,7 +5,7 @@
 # milliseconds, with checkpoints in FOLDER. The lines are fields of a TrainingJob,
 # each in one line; "checkpoint FIELDS" adds to where that is.
 small_job() {
-  local name=$1 folder=$2 steps=$3 line fields='' checkpoint
+  local name=$1 folder=$2 last=$3 line fields='' checkpoint
   shift 3
   checkpoint="directory: \"$folder\""
   for line in "$@"; do
@@ -23,7 +23,7 @@ small_job() {
   done
   cat << TEXT
 name: "$name"
-${fields}steps: $steps
+${fields}steps: $last
 max_length: 48
 adam {}
 schedule { multiplier: 0.02 warmup_steps: 20 linear_warmup: true }

@@ -52,7 +52,7 @@ class PathRights {
 // The properties of a job that decide who may follow and end it.
 struct JobOwnership {
   std::string submitter;             // the caller's name
-  std::vector<std::string> folders;  // that contain all its paths
+  std::vector<std::string> folders;  // contain all its paths
 };
 
 JobOwnership OwnershipOf(const std::string& submitter, TrainingJob job);

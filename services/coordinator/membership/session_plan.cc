@@ -110,7 +110,7 @@ absl::Status PlaceExperts(const TrainingJob& job, const v1::LoadSession& load,
       const Placement placed,
       Place(static_cast<int32_t>(job.model.experts),
             static_cast<int32_t>(workers.size()), placement_version));
-  std::vector<size_t> used;  // of `workers`
+  std::vector<size_t> used;  // indices into `workers`
   for (size_t w = 0; w < workers.size(); ++w) {
     if (!placed.experts_of_worker[w].empty()) used.push_back(w);
   }

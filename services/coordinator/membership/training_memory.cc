@@ -22,7 +22,7 @@ constexpr double kChoices = 2;  // experts per token
 struct Numbers {
   double weights = 0;
   double state = 0;
-  double factors = 0;  // of matrix products
+  double factors = 0;  // operands of matrix products
 };
 
 double Product(const Dims& dims) {

@@ -23,9 +23,9 @@ namespace gshard {
 // over experts.
 struct TrainingMemory {
   double parameters = 0;  // with optimizer state, rounded copies and replicas
-  double sum = 0;         // of gradients
-  double gradient = 0;    // of a microbatch
-  double rows = 0;        // of a microbatch while it runs
+  double sum = 0;         // gradient sum
+  double gradient = 0;    // gradient per microbatch
+  double rows = 0;        // rows per running microbatch
 
   double Total(int64_t window) const {
     return parameters + sum + static_cast<double>(window) * (gradient + rows);

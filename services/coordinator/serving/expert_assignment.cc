@@ -72,7 +72,7 @@ absl::StatusOr<ExpertAssignment> AssignExperts(const ServedModel& model,
           info.capacity_bytes / std::max<int64_t>(model.plan.expert_bytes, 1),
           model.experts));
     }
-    std::set<int32_t> has;  // or is loading
+    std::set<int32_t> has;  // loaded or loading
     bool full = false;      // failed to load a bundle
     for (const auto& [session, held] : worker.sessions) {
       if (!IsOfModel(session, held, model)) continue;

@@ -35,7 +35,7 @@ class ModelLoads {
   using Counts = std::vector<int64_t>;
   struct Rate {
     std::vector<double> rows_per_second;
-    double weight = 0.0;  // of past observations, up to 1
+    double weight = 0.0;  // past observations, up to 1
   };
 
   const absl::Duration half_life_;

@@ -44,7 +44,7 @@ struct HeldSession {
   uint64_t content = 0;          // ServedModel::content; 0: not known
   int reports = 0;               // consecutive heartbeats that had it
   int refusals = 0;              // in a row
-  std::vector<int32_t> experts;  // of a bundle, ascending; empty if unknown
+  std::vector<int32_t> experts;  // bundle: ascending; empty if unknown
   int64_t version = 0;  // router: of the placement that it has, or is told
 };
 

@@ -58,7 +58,7 @@ class ServedModels {
     // See ModelLoads.
     absl::Duration load_half_life = absl::Minutes(1);
     absl::Duration retry_pause = kServingRetryPause;
-    ServingGauges gauges = {};  // of Describe(); may be unset
+    ServingGauges gauges = {};  // reflect Describe(); may be unset
   };
 
   // `members` outlives this, `queue`, which runs everything, ends before it.

@@ -74,7 +74,7 @@ class Database {
   absl::Status CheckFileIsThere() const;
 
   const std::string path_;
-  uint64_t device_ = 0, inode_ = 0;  // of the file, once it is open
+  uint64_t device_ = 0, inode_ = 0;  // identify the open file
   sqlite3* handle_ = nullptr;
   std::map<std::string, sqlite3_stmt*> prepared_;  // by SQL
 };

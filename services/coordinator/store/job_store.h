@@ -42,7 +42,7 @@
 
 namespace gshard {
 
-inline constexpr int64_t kMaxChanges = 1000;  // of a job
+inline constexpr int64_t kMaxChanges = 1000;  // per job
 inline constexpr int64_t kMaxJobs = 1000;     // finished ones
 
 struct StoredJob {

@@ -174,7 +174,7 @@ class JobAttempt {
   SessionPlan plan_;
   const TrainingStart start_;
   const Schedule schedule_;
-  std::unique_ptr<DenseReduction> reduction_;  // or dense_
+  std::unique_ptr<DenseReduction> reduction_;  // null if dense_ is set
   std::shared_ptr<DenseParameters> dense_;
   std::vector<ShardHolder> holders_;     // workers, then routers
   std::unique_ptr<JobRouters> routers_;  // once workers have loaded
@@ -185,7 +185,7 @@ class JobAttempt {
   // State of the current or the last step.
   int64_t committed_;
   int64_t step_;
-  TraceContext step_trace_;  // of the last MakeStep()
+  TraceContext step_trace_;  // trace of the last MakeStep()
   StepResult result_;
   MonotonicTime phase_began_;
   v1::CommitStep commit_;  // the last one sent, if any

@@ -75,7 +75,7 @@ struct JobContext {
   void SetState(v1::JobState state, const absl::Status& why = {},
                 bool retryable = false);
 
-  std::string session() const;  // of the attempt: "job/attempt"
+  std::string session() const;  // "job/attempt"
   // This process's memory for dense parameters; 0: unknown, or routers hold
   // them.
   int64_t DenseMemory() const {

@@ -130,7 +130,7 @@ class JobReporter {
   std::unique_ptr<EventFile> events_;
   bool events_failed_ = false;
   const double elapsed_before_;                          // seconds
-  MonotonicTime begin_ = MonotonicTime::InfinitePast();  // of the first attempt
+  MonotonicTime begin_ = MonotonicTime::InfinitePast();  // first attempt
   MonotonicTime last_step_time_;
   std::optional<SmoothedRate> step_rate_;  // set by Begin
   // Since the last progress line.

@@ -62,7 +62,7 @@ class JobRun {
   TrainingStart start_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // to start from
   std::optional<TrainingStart> rollback_;         // start of a rollback, if any
-  Scrutiny scrutiny_ = Scrutiny::kQuick;          // of the checkpoint
+  Scrutiny scrutiny_ = Scrutiny::kQuick;          // for checkpoint_
   // Number of members that another attempt waits for, until a deadline.
   size_t routers_wanted_ = 1;
   size_t workers_wanted_;

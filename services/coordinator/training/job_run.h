@@ -70,8 +70,8 @@ struct JobEnvironment {
   // Sums gradients; runs as long as calls are served.
   TaskQueue* sums = nullptr;
   TrainingMetrics* metrics = nullptr;  // may be null
-  int64_t memory_bytes = 0;            // of this process; 0: unknown
-  int niceness = 0;                    // of the job's thread
+  int64_t memory_bytes = 0;            // limit of this process; 0: unknown
+  int niceness = 0;                    // for the job's thread
   std::function<MonotonicTime()> clock = MonotonicTime::Now;
   // A number that increases with each call.
   std::function<int64_t()> next_placement_version;

@@ -26,7 +26,7 @@ struct ShardHolder {
   MemberKey member;
   MemberRole role = MemberRole::kExpertWorker;
   std::vector<std::string>
-      tensors;  // that only it has; may be empty for a router
+      tensors;  // held only here; may be empty for a router
 };
 
 // "expert worker 'w'".

@@ -192,7 +192,7 @@ class ConvolutionNode {
 
   Lowering& l_;
   const Node& node_;
-  std::vector<Window> windows_;  // of the whole
+  std::vector<Window> windows_;  // windows of the whole
   HaloCuts cuts_;
 };
 

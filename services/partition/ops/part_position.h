@@ -20,7 +20,7 @@
 namespace gshard {
 
 struct PartPosition {
-  Dims begin;  // of the part's first element
+  Dims begin;  // position of the part's first element
   Dims whole;  // sizes
 };
 

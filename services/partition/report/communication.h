@@ -40,7 +40,7 @@ struct Communication {
   std::string axes = "";  // "" for a crossing
   int64_t group = 1;      // devices along the axes; of a crossing, those that
                           // receive
-  int role = 0;           // of the sender
+  int role = 0;           // role of the sender
   ValueType operand;      // the tensor that is sent
   NodePlace place;
   int64_t bytes = 0;

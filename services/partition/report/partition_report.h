@@ -27,7 +27,7 @@ struct RoleReport {
   int64_t nodes = 0;       // a crossing counts where it arrives
   int64_t parameters = 0;  // each counted once, however many devices have it
   int64_t parameters_per_device = 0;  // maximum; with padding
-  MemoryUse memory;                   // of a device
+  MemoryUse memory;                   // per device
 };
 
 struct PartitionReport {

@@ -41,9 +41,9 @@ struct SharingOptions {
 
 using FrameHandlerFactory = StreamHandlerFactory<ExpertFrame, ExpertFrame>;
 
-// For the client's side of a stream to a server on this machine: streams that
-// it opens offer memory. Handlers use the sender that the factory is given, not
-// that of OpenStream().
+// For the client's side: streams that it opens offer memory, whatever the
+// server's address. One on another machine refuses, and the memory goes.
+// Handlers use the sender that the factory is given, not that of OpenStream().
 FrameHandlerFactory OfferSharedMemory(FrameHandlerFactory factory,
                                       const SharingOptions& sharing,
                                       const StreamOptions& options = {});

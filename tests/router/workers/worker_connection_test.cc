@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "services/config/security_options.h"
 #include "services/rpc/wire/trace_scope.h"
+#include "tests/router/fake_worker.h"
 #include "tests/services/trace/fake_collector.h"
 #include "tests/testing/deaf_server.h"
 #include "tests/testing/status_matchers.h"
@@ -74,6 +76,22 @@ TEST(WorkerConnectionTest, ACallIsASpanInEachTraceThatIsSampled) {
   EXPECT_THAT(parents, ::testing::UnorderedElementsAre(
                            traces[0].span_id, traces[2].span_id,
                            traces[0].span_id, traces[2].span_id));
+}
+
+// This machine may have any name: who can open the memory is on it.
+TEST(WorkerConnectionsTest, MemoryIsSharedWhateverTheAddressIs) {
+  const SharingOptions mine{.account = 8 << 20}, theirs{.account = 8 << 20};
+  FakeWorker worker({}, {}, nullptr, theirs, "127.0.0.1:0");
+  std::string address = worker.address();
+  address.replace(0, address.rfind(':'), "0.0.0.0");
+  ASSERT_FALSE(IsLocalAddress(address));
+  WorkerConnections connections({}, {}, mine);
+  ASSERT_OK_AND_ASSIGN(const auto connection, connections.Get("w", address));
+  std::promise<absl::Status> reply;
+  connection->Ping("", [&](auto pong) { reply.set_value(pong.status()); });
+  EXPECT_OK(reply.get_future().get());
+  EXPECT_GT(theirs.account.used(), 0);
+  EXPECT_EQ(theirs.account.used(), mine.account.used());
 }
 
 }  // namespace

@@ -91,6 +91,24 @@ TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
   }
 }
 
+// Few rows go to a kernel of ours, more of them to oneDNN.
+TEST(MatmulTest, FewRowsAddTheBitsOfMany) {
+  for (const int64_t k : {1, 9, 256, 300, 1000}) {
+    for (const int64_t n : {16, 48, 144, 1024}) {
+      const Tensor a = RandomTensor({20, k}, 1), b = RandomTensor({k, n}, 2);
+      MatmulShape shape{.m = 20, .n = n, .k = k};
+      Tensor all = RandomTensor({20, n}, 3);
+      Matmul(shape, a.f32(), b.f32(), all.f32(), /*accumulate=*/true);
+      for (shape.m = 1; shape.m <= 9; ++shape.m) {
+        Tensor some = RandomTensor({20, n}, 3).Rows(0, shape.m).Clone();
+        Matmul(shape, a.f32(), b.f32(), some.f32(), /*accumulate=*/true);
+        ASSERT_TRUE(TensorEqual(some, all.Rows(0, shape.m)))
+            << "m " << shape.m << " k " << k << " n " << n;
+      }
+    }
+  }
+}
+
 // Products of bfloat16 against those of the same numbers as float32.
 TEST(MatmulTest, BFloat16EqualsReference) {
   for (const int64_t m : {1, 3, 17, 70}) {
@@ -141,6 +159,20 @@ TEST(MatmulTest, BFloat16RowsHaveTheSameBitsForAnyNumberOfRows) {
       }
     }
   }
+}
+
+// Of many rows b is packed once for all tiles, of few by the tile.
+TEST(MatmulTest, BFloat16AddsTheSameBitsForAnyNumberOfRows) {
+  constexpr int64_t k = 1100, n = 96;
+  const Tensor a = Cast(RandomTensor({300, k}, 1), kBFloat16);
+  const Tensor b = Cast(RandomTensor({k, n}, 2), kBFloat16);
+  const auto add = [&](int64_t m) {
+    Tensor c = RandomTensor({300, n}, 3).Rows(0, m).Clone();
+    Matmul({.m = m, .n = n, .k = k}, a.data<BFloat16>(), b.data<BFloat16>(),
+           c.f32(), /*accumulate=*/true);
+    return c;
+  };
+  EXPECT_TRUE(TensorEqual(add(60), add(300).Rows(0, 60)));
 }
 
 // Whether a gradient is large enough to stream depends on how many experts its
