@@ -377,6 +377,7 @@ int main(int argc, char** argv) {
   const bool quick = argc > 1 && std::string(argv[1]) == "--short";
   gshard::cuda::CheckAll(quick);
   gshard::cuda::CheckDense(quick);
+  gshard::cuda::CheckGates(quick);
   gshard::cuda::CheckSteps(quick);
   if (!quick) gshard::cuda::PrintSpeed();
   std::printf("%d failed\n", gshard::cuda::failures);

@@ -8,55 +8,10 @@
 #include <string>
 
 #include "services/cuda/kernels/launch_dense.h"
-#include "tests/cuda/gpu.h"
+#include "tests/cuda/rows.h"
 
 namespace gshard::cuda {
 namespace {
-
-double X(uint64_t seed, int64_t i) { return Number<float>(seed, i); }
-
-Buffer<float> Numbers(uint64_t seed, int64_t size) {
-  std::vector<float> values(size);
-  for (int64_t i = 0; i < size; ++i) values[i] = Number<float>(seed, i);
-  return Buffer<float>(values);
-}
-
-// ||got - expected|| / ||expected||, infinite for NaN.
-double Difference(const std::vector<float>& got,
-                  const std::function<double(int64_t)>& expected) {
-  double difference = 0, size = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double e = expected(static_cast<int64_t>(i));
-    difference += (got[i] - e) * (got[i] - e);
-    size += e * e;
-  }
-  if (difference == 0) return 0;
-  const double ratio = std::sqrt(difference / size);
-  return std::isfinite(ratio) ? ratio : INFINITY;
-}
-
-// `launch(first, rows, out)` computes rows [first, first + rows) of `width`
-// elements. Holds all of them to `expected(row, column)`; launched again they
-// are to have the same bits, and the last one alone, too.
-void CheckRows(
-    const std::string& what, int64_t rows, int64_t width, double tolerance,
-    const std::function<cudaError_t(int64_t, int64_t, float*)>& launch,
-    const std::function<double(int64_t, int64_t)>& expected) {
-  const Buffer<float> out(rows * width), again(rows * width), alone(width);
-  Check(launch(0, rows, out.data()), what.c_str());
-  Check(launch(0, rows, again.data()), what.c_str());
-  Check(launch(rows - 1, 1, alone.data()), what.c_str());
-  const std::vector<float> a = out.Read(), b = again.Read(), c = alone.Read();
-  const double difference =
-      Difference(a, [&](int64_t i) { return expected(i / width, i % width); });
-  const bool good =
-      difference <= tolerance &&
-      std::memcmp(a.data(), b.data(), a.size() * 4) == 0 &&
-      std::memcmp(a.data() + (rows - 1) * width, c.data(), width * 4) == 0;
-  Report(
-      what + ", " + std::to_string(rows) + " rows of " + std::to_string(width),
-      good, difference);
-}
 
 void CheckNorm(int64_t rows, int64_t width) {
   const Buffer<float> x = Numbers(1, rows * width), scale = Numbers(2, width),
@@ -310,108 +265,6 @@ void CheckPagedAttention(int64_t rows, int64_t length, int64_t width) {
       });
 }
 
-// Few different logits, so that there are many equal ones.
-void CheckTopTwo(int64_t tokens, int64_t experts) {
-  std::vector<float> logits;
-  for (int64_t i = 0; i < tokens * experts; ++i) {
-    logits.push_back(static_cast<float>(SplitMix64(i) % 9));
-  }
-  const Buffer<float> there(logits), logit(2 * tokens), sum(tokens);
-  const Buffer<int32_t> expert(2 * tokens);
-  Check(LaunchRows(TopTwo{there.data(), experts, expert.data(), logit.data(),
-                          sum.data()},
-                   tokens, nullptr),
-        "top two");
-  const std::vector<int32_t> got = expert.Read();
-  const std::vector<float> sums = sum.Read();
-  int64_t differences = 0;
-  for (int64_t t = 0; t < tokens; ++t) {
-    const float* const x = logits.data() + t * experts;
-    int64_t first = 0, second = -1;
-    double total = 0;
-    for (int64_t e = 1; e < experts; ++e) first = x[e] > x[first] ? e : first;
-    for (int64_t e = 0; e < experts; ++e) {
-      total += std::exp(static_cast<double>(x[e]) - x[first]);
-      if (e != first && (second < 0 || x[e] > x[second])) second = e;
-    }
-    differences += got[2 * t] != first || got[2 * t + 1] != second ||
-                   !(std::abs(sums[t] / total - 1) < 1e-6);
-  }
-  Report("top two of " + std::to_string(experts), differences == 0,
-         static_cast<double>(differences));
-}
-
-// To rows of experts and back: each token has a row of its second choice, every
-// other one of its first, too.
-void CheckTokens(int64_t tokens, int64_t width) {
-  std::vector<int32_t> source, row_of_choice(2 * tokens, -1);
-  for (int64_t t = tokens - 1; t >= 0; --t) {
-    for (int k = static_cast<int>(t % 2); k < 2; ++k) {
-      row_of_choice[2 * t + k] = static_cast<int32_t>(source.size());
-      source.push_back(static_cast<int32_t>(2 * t + k));
-    }
-  }
-  const int64_t count = static_cast<int64_t>(source.size());
-  const Buffer<float> x = Numbers(1, tokens * width),
-                      weight = Numbers(2, 2 * tokens), d_weight(2 * tokens),
-                      rows(count * width);
-  const Buffer<int32_t> sources(source), rows_of_choices(row_of_choice);
-  CheckRows(
-      "dispatch", count, width, 0,
-      [&](int64_t first, int64_t some, float* out) {
-        return LaunchElements(
-            DispatchTokens{
-                x.data(), sources.data() + first, width, {out, nullptr}},
-            some * width, nullptr);
-      },
-      [&](int64_t r, int64_t c) { return X(1, source[r] / 2 * width + c); });
-  Check(LaunchElements(
-            DispatchTokens{
-                x.data(), sources.data(), width, {rows.data(), nullptr}},
-            count * width, nullptr),
-        "dispatch");
-  CheckRows(
-      "combine", tokens, width, 1e-6,
-      [&](int64_t first, int64_t some, float* out) {
-        return LaunchElements(CombineTokens{{rows.data(), nullptr},
-                                            rows_of_choices.data() + 2 * first,
-                                            weight.data() + 2 * first,
-                                            width,
-                                            out},
-                              some * width, nullptr);
-      },
-      [&](int64_t t, int64_t c) {
-        return X(1, t * width + c) *
-               (X(2, 2 * t + 1) + (t % 2 == 0 ? X(2, 2 * t) : 0.0));
-      });
-  CheckRows(
-      "combine, gradient of rows", count, width, 1e-6,
-      [&](int64_t first, int64_t some, float* out) {
-        return LaunchRows(
-            CombineGradientRows{x.data(),
-                                {rows.data() + first * width, nullptr},
-                                sources.data() + first,
-                                weight.data(),
-                                width,
-                                {out, nullptr},
-                                d_weight.data()},
-            some, nullptr);
-      },
-      [&](int64_t r, int64_t c) {
-        return X(2, source[r]) * X(1, source[r] / 2 * width + c);
-      });
-  const std::vector<float> got = d_weight.Read();
-  double worst = 0;
-  for (int64_t r = 0; r < count; ++r) {
-    double dot = 0;
-    for (int64_t c = 0; c < width; ++c) {
-      dot += X(1, source[r] / 2 * width + c) * X(1, source[r] / 2 * width + c);
-    }
-    worst = std::max(worst, std::abs(got[source[r]] / dot - 1));
-  }
-  Report("combine, gradient of weights", worst <= 1e-5, worst);
-}
-
 // Equal groups have the bits of the same groups as tiles.
 template <typename T>
 void CheckEvenGroups(int32_t rows_of_each) {
@@ -484,17 +337,91 @@ void CheckTable(int64_t width) {
   Report("embedding, gradient", difference <= 1e-6, difference);
 }
 
+// Kernels that only move elements, or whose arithmetic the host does with the
+// same bits.
+void CheckExact(const std::string& what, const Buffer<float>& got,
+                const std::function<float(int64_t)>& expected) {
+  const std::vector<float> values = got.Read();
+  int64_t differences = 0;
+  for (int64_t i = 0; i < got.size(); ++i) {
+    differences += !(values[i] == expected(i));
+  }
+  Report(what, differences == 0, static_cast<double>(differences));
+}
+
+void CheckElements(int64_t rows, int64_t width) {
+  const int64_t size = rows * width;
+  const Buffer<float> x = Numbers(1, size), y = Numbers(2, width);
+  Buffer<float> out(size);
+  const auto value = [](uint64_t seed, int64_t i) {
+    return Number<float>(seed, i);
+  };
+  const auto run = [&](const auto& function, const std::string& what,
+                       const std::function<float(int64_t)>& expected) {
+    out.Poison();
+    Check(LaunchElements(function, size, nullptr), what.c_str());
+    CheckExact(what, out, expected);
+  };
+  using Op = Binary::Op;
+  run(Binary{Op::kAdd, x.data(), y.data(), width, out.data()}, "add",
+      [&](int64_t i) { return value(1, i) + value(2, i % width); });
+  run(Binary{Op::kSubtract, x.data(), y.data(), width, out.data()}, "subtract",
+      [&](int64_t i) { return value(1, i) - value(2, i % width); });
+  run(Binary{Op::kMultiply, x.data(), y.data(), width, out.data()}, "multiply",
+      [&](int64_t i) { return value(1, i) * value(2, i % width); });
+  run(Binary{Op::kDivide, x.data(), y.data(), width, out.data()}, "divide",
+      [&](int64_t i) { return value(1, i) / value(2, i % width); });
+  run(ScaleBy{x.data(), 0.3f, out.data()}, "scale",
+      [&](int64_t i) { return value(1, i) * 0.3f; });
+  run(Exponential{x.data(), out.data()}, "exp",
+      [&](int64_t i) { return Exp(value(1, i)); });
+  const DropoutMask mask(0.25f, 9);
+  run(DropElements{x.data(), mask, out.data()}, "dropout",
+      [&](int64_t i) { return value(1, i) * mask.Factor(i); });
+  Strides from, to;  // a transpose
+  from.Add(width, 1);
+  from.Add(rows, width);
+  to.Add(width, rows);
+  to.Add(rows, 1);
+  run(CopyStrided<float>{x.data(), from, to, out.data()}, "transpose",
+      [&](int64_t i) { return value(1, i % rows * width + i / rows); });
+  run(SwapHeads{{x.data(), nullptr}, nullptr, rows, width, 1, out.data()},
+      "heads",
+      [&](int64_t i) { return value(1, i % rows * width + i / rows); });
+  std::vector<int32_t> slots(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    slots[r] = static_cast<int32_t>(rows - 1 - r);
+  }
+  const Buffer<int32_t> there(slots);
+  run(PutRows{x.data(), there.data(), width, out.data()}, "rows of a cache",
+      [&](int64_t i) {
+        return value(1, (rows - 1 - i / width) * width + i % width);
+      });
+  const double step = -0.1;
+  out.Poison();
+  Check(LaunchElements(PositionRows{there.data(), width, step, out.data()},
+                       size, nullptr),
+        "positions");
+  const double difference = Difference(out.Read(), [&](int64_t i) {
+    const int64_t half = width / 2, c = i % width;
+    if (c >= 2 * half) return 0.0;
+    const double angle =
+        slots[i / width] * std::exp(step * static_cast<double>(c % half));
+    return c < half ? std::sin(angle) : std::cos(angle);
+  });
+  Report("positions", difference <= 1e-6, difference);
+}
+
 }  // namespace
 
 void CheckDense(bool quick) {
+  CheckElements(7, 33);
   for (const int64_t width : {2, 31, 33, 200}) {
     CheckNorm(5, width);
     CheckCrossEntropy(7, width);
     CheckAttention(7, width);
-    CheckTokens(9, width);
     CheckTable(width);
   }
-  for (const int64_t experts : {2, 3, 31, 64, 1000}) CheckTopTwo(50, experts);
   for (const int64_t length : {1, 32, 33, 100}) {
     CheckPagedAttention(4, length, 7);
     CheckPagedAttention(2, length, 64);
@@ -507,8 +434,6 @@ void CheckDense(bool quick) {
   CheckNorm(4000, 1024);
   CheckCrossEntropy(500, 32000);
   CheckAttention(3000, 300);
-  CheckTokens(3000, 1024);
-  CheckTopTwo(5000, 2048);
   CheckPagedAttention(40, 1000, 128);
 }
 

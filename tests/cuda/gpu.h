@@ -133,8 +133,9 @@ void Report(const std::string& what, bool good, double value);
 // Of what training does with parameters.
 void CheckSteps(bool quick);
 
-// Of what routers compute besides products.
+// Of what routers compute besides products; of their gate.
 void CheckDense(bool quick);
+void CheckGates(bool quick);
 
 // Prints what the kernels reach beside what the GPU can.
 void PrintSpeed();

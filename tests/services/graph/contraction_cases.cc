@@ -73,6 +73,8 @@ std::vector<OpCase> BFloat16Cases() {
               {}),
       LowCase("embedding", {Quarters({5, 3}, 1), Tensor::Ints({3}, {0, 4, 4})},
               {}, {0}),
+      LowCase("transpose", {Quarters({2, 3, 4}, 1)},
+              {{"permutation", std::vector<int64_t>{2, 0, 1}}}, {0}),
   };
 }
 

@@ -1,0 +1,64 @@
+// How the checks of rows compare with float64.
+
+#ifndef TESTS_CUDA_ROWS_H_
+#define TESTS_CUDA_ROWS_H_
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/cuda/gpu.h"
+
+namespace gshard::cuda {
+
+// Number i of a seed, exactly.
+inline double X(uint64_t seed, int64_t i) { return Number<float>(seed, i); }
+
+inline Buffer<float> Numbers(uint64_t seed, int64_t size) {
+  std::vector<float> values(size);
+  for (int64_t i = 0; i < size; ++i) values[i] = Number<float>(seed, i);
+  return Buffer<float>(values);
+}
+
+// ||got - expected|| / ||expected||, infinite for NaN.
+inline double Difference(const std::vector<float>& got,
+                         const std::function<double(int64_t)>& expected) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double e = expected(static_cast<int64_t>(i));
+    difference += (got[i] - e) * (got[i] - e);
+    size += e * e;
+  }
+  if (difference == 0) return 0;
+  const double ratio = std::sqrt(difference / size);
+  return std::isfinite(ratio) ? ratio : INFINITY;
+}
+
+// `launch(first, rows, out)` computes rows [first, first + rows) of `width`
+// elements. Holds all of them to `expected(row, column)`; launched again they
+// are to have the same bits, and the last one alone, too.
+inline void CheckRows(
+    const std::string& what, int64_t rows, int64_t width, double tolerance,
+    const std::function<cudaError_t(int64_t, int64_t, float*)>& launch,
+    const std::function<double(int64_t, int64_t)>& expected) {
+  const Buffer<float> out(rows * width), again(rows * width), alone(width);
+  Check(launch(0, rows, out.data()), what.c_str());
+  Check(launch(0, rows, again.data()), what.c_str());
+  Check(launch(rows - 1, 1, alone.data()), what.c_str());
+  const std::vector<float> a = out.Read(), b = again.Read(), c = alone.Read();
+  const double difference =
+      Difference(a, [&](int64_t i) { return expected(i / width, i % width); });
+  const bool good =
+      difference <= tolerance &&
+      std::memcmp(a.data(), b.data(), a.size() * 4) == 0 &&
+      std::memcmp(a.data() + (rows - 1) * width, c.data(), width * 4) == 0;
+  Report(
+      what + ", " + std::to_string(rows) + " rows of " + std::to_string(width),
+      good, difference);
+}
+
+}  // namespace gshard::cuda
+
+#endif  // TESTS_CUDA_ROWS_H_
