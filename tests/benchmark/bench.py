@@ -66,6 +66,9 @@ class Programs:
         out = run([os.path.join(self.folder, program),
                    "--benchmark_format=json",
                    f"--benchmark_min_time={self.seconds}",
+                   # One call before, as peers' scripts have: the first maps
+                   # memory, and long cases have no other.
+                   "--benchmark_min_warmup_time=0.01",
                    f"--benchmark_filter=^({pattern}){SUFFIX}"])
         cases = json.loads(out)["benchmarks"] if out else []  # no such cases
         return {re.sub(SUFFIX, "", case["name"]): case for case in cases}
