@@ -260,6 +260,14 @@ def chosen_rows(only, quick):
             for group in groups if group in wanted}
 
 
+def json_text(result):
+    """As JSON, with a line for each row."""
+    head = json.dumps({k: v for k, v in result.items() if k != "rows"},
+                      indent=1)
+    rows = ",\n".join("  " + json.dumps(row) for row in result["rows"])
+    return head[:-2] + ',\n "rows": [\n' + rows + "\n ]\n}\n"
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -301,8 +309,7 @@ def main():
     print(table(result["rows"]))
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+            file.write(json_text(result))
 
 
 if __name__ == "__main__":

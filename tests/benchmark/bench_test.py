@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Tests of bench.py that measure nothing: medians, verdicts, the table."""
 
+import json
 import os
 import re
 import unittest
@@ -81,6 +82,15 @@ slow     8  u       2  peer      4      0%  >= 9  NO
 none        u                               >= 1  not measured [1]
 
 [1] why""")
+
+    def test_json(self):
+        """All of it, and short enough to be a file of this project."""
+        result = {"quick": True, "peers": {"a": "1"},
+                  "rows": [{"name": "b", "ours_rounds": [1.5, 2]}] * 3}
+        text = bench.json_text(result)
+        self.assertEqual(json.loads(text), result)
+        self.assertEqual(text.count('"name"'), 3)
+        self.assertEqual(len(re.findall(r'\n  \{"name".*\}', text)), 3)
 
     def test_history(self):
         self.assertIn("no results yet", history.draw([]))
