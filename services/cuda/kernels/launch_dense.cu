@@ -20,13 +20,6 @@ cudaError_t LaunchRows(const Function& function, int64_t rows,
                 kElementThreads, 0, stream, function, rows);
 }
 
-#define GSHARD_LAUNCH(Function) \
-  template cudaError_t LaunchElements(const Function&, int64_t, cudaStream_t);
-GSHARD_DENSE_ELEMENTS(GSHARD_LAUNCH)
-#undef GSHARD_LAUNCH
-#define GSHARD_LAUNCH(Function) \
-  template cudaError_t LaunchRows(const Function&, int64_t, cudaStream_t);
-GSHARD_DENSE_ROWS(GSHARD_LAUNCH)
-#undef GSHARD_LAUNCH
+GSHARD_INSTANTIATE_DENSE
 
 }  // namespace gshard::cuda

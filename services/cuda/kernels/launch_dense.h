@@ -13,19 +13,29 @@
 #include "services/cuda/kernels/token_rows.h"
 
 // What LaunchElements and LaunchRows take, of these headers.
-#define GSHARD_DENSE_ELEMENTS(F)                                         \
-  F(Binary)                                                              \
-  F(CombineTokens)                                                       \
-  F(CopyStrided<BFloat16>) F(CopyStrided<float>)                         \
-      F(CrossEntropyGradientElements) F(DispatchTokens) F(DropElements)  \
-          F(Exponential) F(FillZeros) F(PositionRows) F(ProbabilitySums) \
-              F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses)      \
-                  F(SwapHeads) F(TableGradient) F(TableRows)
-#define GSHARD_DENSE_ROWS(F)                                 \
-  F(AttentionSoftmax)                                        \
-  F(AttentionSoftmaxGradient)                                \
-  F(CombineGradientRows) F(CrossEntropyRows) F(GateGradient) \
-      F(PagedAttentionRows) F(RmsNormGradientRows) F(RmsNormRows) F(TopTwo)
+#define GSHARD_DENSE_ELEMENTS(F)                                          \
+  F(Binary)                                                               \
+  F(CombineTokens)                                                        \
+  F(CopyStrided<BFloat16>)                                                \
+  F(CopyStrided<float>) F(CrossEntropyGradientElements) F(DispatchTokens) \
+      F(DropElements) F(Exponential) F(FillZeros) F(PositionRows)         \
+          F(ProbabilitySums) F(PutRows) F(ReduceStrided) F(ScaleBy)       \
+              F(SumOfLosses) F(SwapHeads) F(TableGradient) F(TableRows)
+#define GSHARD_DENSE_ROWS(F)                                \
+  F(AttentionSoftmax)                                       \
+  F(AttentionSoftmaxGradient)                               \
+  F(CombineGradientRows)                                    \
+  F(CrossEntropyRows) F(GateGradient) F(PagedAttentionRows) \
+      F(RmsNormGradientRows) F(RmsNormRows) F(TopTwo)
+
+// Instantiates both for all of these, where the templates are defined.
+#define GSHARD_LAUNCH_ELEMENTS(Function) \
+  template cudaError_t LaunchElements(const Function&, int64_t, cudaStream_t);
+#define GSHARD_LAUNCH_ROWS(Function) \
+  template cudaError_t LaunchRows(const Function&, int64_t, cudaStream_t);
+#define GSHARD_INSTANTIATE_DENSE                \
+  GSHARD_DENSE_ELEMENTS(GSHARD_LAUNCH_ELEMENTS) \
+  GSHARD_DENSE_ROWS(GSHARD_LAUNCH_ROWS)
 
 namespace gshard::cuda {
 

@@ -128,14 +128,7 @@ cudaError_t LaunchRows(const Function& function, int64_t rows,
                        cudaStream_t stream) {
   return Queue(stream, [=] { EmulateRows(function, rows); });
 }
-#define GSHARD_LAUNCH(Function) \
-  template cudaError_t LaunchElements(const Function&, int64_t, cudaStream_t);
-GSHARD_DENSE_ELEMENTS(GSHARD_LAUNCH)
-#undef GSHARD_LAUNCH
-#define GSHARD_LAUNCH(Function) \
-  template cudaError_t LaunchRows(const Function&, int64_t, cudaStream_t);
-GSHARD_DENSE_ROWS(GSHARD_LAUNCH)
-#undef GSHARD_LAUNCH
+GSHARD_INSTANTIATE_DENSE
 
 template <typename Function>
 cudaError_t LaunchRowSums(const RowSums<Function>& s, cudaStream_t stream) {
