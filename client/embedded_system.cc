@@ -71,6 +71,7 @@ class EmbeddedSystem final : public LocalSystem {
         options.process = process;
         options.enable_debug_calls = options_.enable_debug_calls;
         options.reduce_gpu = member.index;
+        options.device = options_.device;
         routers_.push_back(std::make_unique<RouterProcess>(options));
         return routers_.back()->Start();
       }

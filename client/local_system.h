@@ -38,7 +38,7 @@ struct LocalSystemOptions {
 
   TraceOptions trace = {};  // for all processes
 
-  // The workers' device; opened for MakeEmbeddedSystem.
+  // The device of routers and workers; opened for MakeEmbeddedSystem.
   std::string device_name = "cpu";
   std::shared_ptr<Device> device = nullptr;
 

@@ -109,10 +109,8 @@ class ProcessSystem final : public LocalSystem {
       argv.push_back(absl::StrCat("--reduce_gpu=", member.index));
       if (options_.enable_debug_calls) argv.push_back("--enable_debug_calls");
     }
-    if (member.role == LocalMember::Role::kWorker) {
-      argv.push_back(absl::StrCat("--device=", options_.device_name));
-    }
     if (member.role != LocalMember::Role::kCoordinator) {
+      argv.push_back(absl::StrCat("--device=", options_.device_name));
       argv.push_back(absl::StrCat("--name=", member.name));
       argv.push_back(
           absl::StrCat("--coordinator=", layout_.Address("coordinator")));

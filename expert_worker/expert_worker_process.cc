@@ -101,12 +101,10 @@ ExpertWorkerProcess::~ExpertWorkerProcess() { Close(); }
 
 absl::Status ExpertWorkerProcess::Serve() {
   commands_.ReachBuddiesBy(PeerChannelOptions());
-  return Join(
-      v1::MEMBER_ROLE_EXPERT_WORKER, options_.coordinator_channel,
-      MemoryBytes(options_), &commands_,
-      BackendName(options_.device == nullptr ? Backend::kCpu
-                                             : options_.device->backend()),
-      options_.failure_domain);
+  return Join(v1::MEMBER_ROLE_EXPERT_WORKER, options_.coordinator_channel,
+              MemoryBytes(options_), &commands_,
+              BackendName(BackendOf(options_.device.get())),
+              options_.failure_domain);
 }
 
 void ExpertWorkerProcess::HandOver(MemberClient& member) {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "router/router_process.h"
+#include "services/base/status_macros.h"
+#include "services/cuda/ops/open_device.h"
 #include "services/ops/matmul.h"
 #include "services/rpc/process/process_main.h"
 
@@ -18,6 +20,10 @@ int main(int argc, char** argv) {
       "gshard_router --coordinator=localhost:7000 "
       "--listen=127.0.0.1:7001");
   return gshard::RunProcess<gshard::RouterProcess>(
-      flags, options, "router",
-      std::vector<std::string>(argv + 1, argv + argc));
+      flags, options, "router", std::vector<std::string>(argv + 1, argv + argc),
+      [&]() -> absl::Status {
+        ASSIGN_OR_RETURN(options.device,
+                         gshard::OpenDevice(options.device_name));
+        return absl::OkStatus();
+      });
 }

@@ -79,6 +79,9 @@ void AddRouterFlags(Flags& flags, RouterOptions* options) {
                 int64_t{1} << 30,
                 "source tokens of joining sentences that running ones wait for "
                 "between two steps, on average if a sentence has more");
+  flags.Text("device", &options->device_name, "cpu|cuda:N",
+             "what computes all but the experts: the CPU, or a GPU by its "
+             "number among those that the process sees");
   flags.Text("reduce_host", &options->reduce_host, "HOST",
              "name or address of this machine on which other routers reach it "
              "when the coordinator has --reduce=gloo, at ports that the system "
@@ -110,6 +113,10 @@ class RouterProcess::Commands final : public MemberHandler {
     process_->UpdateReadiness();
   }
   v1::Heartbeat Load() override {
+    const Device* const device = process_->options_.device.get();
+    if (device != nullptr && !device->status().ok()) {
+      process_->End(device->status());
+    }
     v1::Heartbeat load;
     load.set_in_flight(
         static_cast<int32_t>(process_->batcher_.running_sentences()));
@@ -191,11 +198,12 @@ absl::Status RouterProcess::Serve() {
   }
   sessions_ = std::make_unique<RouterSessions>(
       std::move(transfers), PeerChannelOptions(), &models_, router_metrics_,
-      std::move(make_rendezvous), tracer(), sharing());
+      std::move(make_rendezvous), tracer(), sharing(), options_.device.get());
   commands_ = std::make_unique<Commands>(this);
   readiness_thread_ = std::thread([this] { WatchReadiness(); });
   return Join(v1::MEMBER_ROLE_ROUTER, options_.coordinator_channel,
-              /*memory_bytes=*/0, commands_.get());
+              /*memory_bytes=*/0, commands_.get(),
+              BackendName(BackendOf(options_.device.get())));
 }
 
 void RouterProcess::Finish(std::chrono::milliseconds grace) {

@@ -23,12 +23,18 @@
 #include "services/base/mutex.h"
 #include "services/config/flags.h"
 #include "services/config/process_options.h"
+#include "services/graph/device.h"
 #include "services/rpc/process/process_shell.h"
 
 namespace gshard {
 
 struct RouterOptions {
   ProcessOptions process;
+
+  // The device for programs, by its name for OpenDevice, and opened, null for
+  // the CPU.
+  std::string device_name = "cpu";
+  std::shared_ptr<Device> device;
 
   // See PreparerLimits.
   int64_t preparation_threads = PreparerLimits().threads;
@@ -61,7 +67,8 @@ struct RouterOptions {
   std::shared_ptr<grpc::Channel> coordinator_channel;
 };
 
-// Declares the flags of a router. `options` must outlive `flags`.
+// Declares the flags of a router. `options` must outlive `flags`. The device of
+// --device is opened by OpenDevice.
 void AddRouterFlags(Flags& flags, RouterOptions* options);
 
 class RouterProcess final : public ProcessShell {

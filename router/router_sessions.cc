@@ -22,11 +22,12 @@ RouterSessions::RouterSessions(std::shared_ptr<grpc::Channel> coordinator,
                                RouterMetrics metrics,
                                RendezvousFactory make_rendezvous,
                                const Tracer& tracer,
-                               const SharingOptions& sharing)
+                               const SharingOptions& sharing, Device* device)
     : coordinator_(std::move(coordinator)),
       models_(models),
       metrics_(std::move(metrics)),
       make_rendezvous_(std::move(make_rendezvous)),
+      device_(device),
       to_served_(to_workers, tracer, sharing),
       to_training_(std::move(to_workers), tracer, sharing) {}
 
@@ -149,7 +150,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .tokenizer_directory = router.tokenizer_directory(),
                           .workers = std::move(workers),
                           .dense = std::move(dense),
-                          .segments_key = router.segments_key()},
+                          .segments_key = router.segments_key(),
+                          .device = device_},
                          coordinator_, metrics_, stop));
   } else {
     ASSIGN_OR_RETURN(auto replicas,
@@ -161,7 +163,8 @@ absl::StatusOr<RouterSessions::Entry> RouterSessions::Make(
                           .model = model,
                           .checkpoint_directory = router.checkpoint_directory(),
                           .replicas = replicas,
-                          .segments_key = router.segments_key()},
+                          .segments_key = router.segments_key(),
+                          .device = device_},
                          metrics_));
     // Verifies which experts are reachable before the first call.
     RETURN_IF_ERROR(entry.serving->replicas().Verify(*replicas));

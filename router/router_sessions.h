@@ -28,12 +28,14 @@ namespace gshard {
 class RouterSessions {
  public:
   // `models` (not owned) gets the served models; `make_rendezvous` is for
-  // training sessions with a dense group.
+  // training sessions with a dense group. Programs run on `device`, or on the
+  // CPU if null.
   RouterSessions(
       std::shared_ptr<grpc::Channel> coordinator, ChannelOptions to_workers,
       ModelTable* models, RouterMetrics metrics,
       RendezvousFactory make_rendezvous = NetworkRendezvous("127.0.0.1"),
-      const Tracer& tracer = {}, const SharingOptions& sharing = {});
+      const Tracer& tracer = {}, const SharingOptions& sharing = {},
+      Device* device = nullptr);
 
   // Executes a command; blocks. Errors go into the reply, see
   // coordinator.proto.
@@ -78,6 +80,7 @@ class RouterSessions {
   ModelTable* const models_;
   const RouterMetrics metrics_;
   const RendezvousFactory make_rendezvous_;
+  Device* const device_;  // outlives the sessions
   // Separate, so that no row of a translation waits behind a job's megabytes.
   WorkerConnections to_served_;
   WorkerConnections to_training_;

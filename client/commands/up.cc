@@ -193,7 +193,7 @@ absl::Status UpCommand(Arguments arguments, Console& console) {
                 "threads that compute a kernel together; with --processes, of "
                 "each; 0: the CPUs, shared among processes");
   flags.Text("device", &options.device_name, "cpu|cuda:N",
-             "what computes the experts of all workers: the CPU, or a GPU");
+             "what computes: the CPU, or a GPU of all routers and workers");
   flags.Integer("drain_seconds", &options.drain_seconds, 0, 86400,
                 "time for calls in progress when stopping");
   flags.Choice("log_level", &options.log_level,

@@ -96,10 +96,12 @@ absl::StatusOr<std::shared_ptr<ServingSession>> ServingSession::Create(
       std::move(spec), std::move(tokenizers), std::move(default_language),
       std::move(calls), std::move(encode_roles.router),
       std::move(decode_roles.router), std::move(metrics)));
+  RETURN_IF_ERROR(session->translator_.status());
   ASSIGN_OR_RETURN(session->parameters_,
                    ReadParameters(DenseParametersOf(session->spec_.model),
                                   /*experts=*/{}, checkpoint.get(), /*seed=*/0,
-                                  session->translator_.weight_forms()));
+                                  session->translator_.weight_forms(),
+                                  session->spec_.device));
   for (const auto& [name, tensor] : session->parameters_) {
     session->memory_bytes_ += static_cast<int64_t>(tensor.bytes());
   }
@@ -114,7 +116,7 @@ ServingSession::ServingSession(ServingSessionSpec spec, Tokenizers tokenizers,
       tokenizers_(std::move(tokenizers)),
       default_language_(std::move(default_language)),
       translator_(spec_.model, std::move(encode), std::move(decode),
-                  TargetTokensOf(tokenizers_.target())),
+                  TargetTokensOf(tokenizers_.target()), spec_.device),
       metrics_(std::move(metrics)),
       calls_(std::move(calls)),
       replicas_(spec_.model.experts, spec_.replicas, metrics_.exchange),
@@ -260,7 +262,7 @@ absl::StatusOr<RoutingReport> ServingSession::ExplainRouting(
                    BuildDecodeProgram(spec_.model, /*routing=*/true));
   ASSIGN_OR_RETURN(RolePrograms decode_roles, SplitRoles(decode));
   const RoutingTracer tracer(std::move(encode_roles.router),
-                             std::move(decode_roles.router));
+                             std::move(decode_roles.router), spec_.device);
   std::vector<int32_t> read;
   if (!target.empty()) read.push_back(translator_.tokens().bos);
   read.insert(read.end(), target.begin(), target.end());

@@ -27,6 +27,7 @@ struct ServingSessionSpec {
   std::string checkpoint_directory;
   std::shared_ptr<const ReplicaGroup> replicas;
   uint64_t segments_key = 0;  // of the workers' segments: segments_key.h
+  Device* device = nullptr;   // outlives the session; null: the CPU
 };
 
 // Thread-safe.
@@ -36,7 +37,8 @@ class ServingSession final : public TranslationModel {
   //
   // Errors: those of CheckpointReader and Tokenizer; FailedPrecondition if the
   // checkpoint's parameters or vocabularies do not match the model;
-  // Unimplemented if workers run other segments.
+  // Unimplemented if workers run other segments, or if the device lacks a
+  // kernel; those of the device.
   static absl::StatusOr<std::shared_ptr<ServingSession>> Create(
       ServingSessionSpec spec, RouterMetrics metrics = {});
 
@@ -112,7 +114,7 @@ class ServingSession final : public TranslationModel {
   const ServingSessionSpec spec_;
   const Tokenizers tokenizers_;
   const std::string default_language_;
-  TensorMap parameters_;  // in the types that the programs take
+  TensorMap parameters_;  // where and in the types that the programs take them
   const Translator translator_;
   const RouterMetrics metrics_;
   const SegmentCalls calls_;

@@ -65,10 +65,13 @@ absl::StatusOr<std::unique_ptr<TrainingSession>> TrainingSession::Create(
                    TrainingText::Open(job, spec.tokenizer_directory, stop));
   ASSIGN_OR_RETURN(SegmentCalls calls,
                    ReadSegmentCalls({&roles.router, &evaluation_roles.router}));
-  return std::unique_ptr<TrainingSession>(new TrainingSession(
+  std::unique_ptr<TrainingSession> session(new TrainingSession(
       std::move(spec), std::move(calls), std::move(roles.router),
       std::move(evaluation_roles.router), std::move(text),
       std::move(coordinator), std::move(metrics)));
+  RETURN_IF_ERROR(session->runner_.status());
+  RETURN_IF_ERROR(session->evaluator_.status());
+  return session;
 }
 
 TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
@@ -78,8 +81,8 @@ TrainingSession::TrainingSession(TrainingSessionSpec spec, SegmentCalls calls,
                                  RouterMetrics metrics)
     : spec_(std::move(spec)),
       layers_(MoeLayerNames(spec_.job.model)),
-      runner_(spec_.job.model, std::move(program)),
-      evaluator_(spec_.job.model, std::move(evaluation)),
+      runner_(spec_.job.model, std::move(program), spec_.device),
+      evaluator_(spec_.job.model, std::move(evaluation), spec_.device),
       text_(std::move(text)),
       coordinator_(std::move(coordinator)),
       metrics_(std::move(metrics)),
@@ -132,9 +135,12 @@ absl::StatusOr<TrainingSession::Parameters> TrainingSession::PullVersion(
   return Hold(version, TensorMap(tensors.begin(), tensors.end()));
 }
 
-TrainingSession::Parameters TrainingSession::Hold(int64_t version,
-                                                  TensorMap parameters) {
-  runner_.CastToBf16(parameters);
+absl::StatusOr<TrainingSession::Parameters> TrainingSession::Hold(
+    int64_t version, TensorMap parameters) {
+  // Those of another version make room on the device.
+  parameters_ = nullptr;
+  version_ = -1;
+  RETURN_IF_ERROR(runner_.Load(parameters));
   parameters_ = std::make_shared<const TensorMap>(std::move(parameters));
   version_ = version;
   return parameters_;

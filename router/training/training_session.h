@@ -37,6 +37,7 @@ struct TrainingSessionSpec {
   // Source of parameters and destination of gradients; null: the coordinator.
   std::shared_ptr<DenseShard> dense;
   uint64_t segments_key = 0;  // of the workers' segments: segments_key.h
+  Device* device = nullptr;   // outlives the session; null: the CPU
 };
 
 // Thread-safe.
@@ -44,7 +45,8 @@ class TrainingSession {
  public:
   // Parameters come from `coordinator` and gradients go there. Errors: those of
   // TrainingText::Open, which can be stopped, and of building the program;
-  // Unimplemented if workers run other segments.
+  // Unimplemented if workers run other segments, or if the device lacks a
+  // kernel.
   static absl::StatusOr<std::unique_ptr<TrainingSession>> Create(
       TrainingSessionSpec spec, std::shared_ptr<grpc::Channel> coordinator,
       RouterMetrics metrics = {}, std::stop_token stop = {});
@@ -54,7 +56,7 @@ class TrainingSession {
   //
   // Errors: InvalidArgument for one that does not exist; DeadlineExceeded;
   // Cancelled after Interrupt(); those of the expert workers; those of
-  // PullParameters and PushGradients, or of DenseShard.
+  // PullParameters and PushGradients, or of DenseShard; those of the device.
   absl::StatusOr<v1::MicrobatchStats> RunMicrobatch(
       const v1::AssignMicrobatch& assignment);
 
@@ -87,8 +89,8 @@ class TrainingSession {
   // The dense parameters of a version; caches the last one.
   absl::StatusOr<Parameters> PullVersion(int64_t version,
                                          std::chrono::milliseconds timeout);
-  // Caches them, in the types of the program.
-  Parameters Hold(int64_t version, TensorMap parameters)
+  // Caches them, in the types of the program and where that runs.
+  absl::StatusOr<Parameters> Hold(int64_t version, TensorMap parameters)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(parameters_mutex_);
   absl::StatusOr<MicrobatchResult> Run(const v1::AssignMicrobatch& assignment,
                                        const TensorMap& parameters,

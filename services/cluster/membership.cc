@@ -111,10 +111,9 @@ absl::StatusOr<Member> Membership::Join(const MemberInfo& info,
 
 absl::Status Membership::CheckDevice(const MemberInfo& info,
                                      MonotonicTime now) const {
-  if (info.role != MemberRole::kExpertWorker) return absl::OkStatus();
   for (const auto& [id, member] : members_) {
-    if (member.info.role == MemberRole::kExpertWorker &&
-        now < member.lease_expiry && member.info.device != info.device) {
+    if (member.info.role == info.role && now < member.lease_expiry &&
+        member.info.device != info.device) {
       return absl::FailedPreconditionError(absl::StrCat(
           "device: expected ", member.info.device, ", as that of ", Quote(id),
           ", got ", info.device,

@@ -39,7 +39,7 @@ struct MemberInfo {
   // Memory in bytes that a worker offers for experts; 0 means unknown.
   int64_t capacity_bytes = 0;
 
-  // The device that computes a worker's experts: "cpu" or "cuda".
+  // The device that computes what the member runs: "cpu" or "cuda".
   std::string device = "cpu";
 
   // For workers: see failure_domains.h.
@@ -77,8 +77,8 @@ class Membership {
   struct Options {
     absl::Duration lease = absl::Seconds(5);
     int64_t max_members = 4096;
-    // Whether expert workers may compute on different devices. Their results,
-    // and so trained models, then differ in the last bits.
+    // Whether members of one role may compute on different devices. Their
+    // results, and so trained models, then differ in the last bits.
     bool allow_mixed_devices = false;
   };
 
@@ -92,8 +92,8 @@ class Membership {
   // * InvalidArgument: a field of `info` is malformed.
   // * AlreadyExists: a member with a valid lease has the id. Try again after it
   //   left or expired.
-  // * FailedPrecondition: an expert worker with a valid lease computes on
-  //   another device.
+  // * FailedPrecondition: a member of the same role with a valid lease computes
+  //   on another device.
   // * ResourceExhausted: there are already max_members.
   absl::StatusOr<Member> Join(const MemberInfo& info, MonotonicTime now,
                               std::vector<MembershipEvent>* events);

@@ -36,9 +36,9 @@ Flags DeclareFlags(CoordinatorFlags* values) {
                 "milliseconds of silence after which a member is cut off; give "
                 "members the same");
   flags.Bool("allow_mixed_devices", &options.allow_mixed_devices,
-             "let expert workers compute on CPUs and GPUs at the same time: "
-             "which of them computes what then shows in the last bits of "
-             "translations and of what is trained");
+             "let members of a role compute on CPUs and GPUs at the same "
+             "time: which of them computes what then shows in the last bits "
+             "of translations and of what is trained");
   flags.Duration("command_timeout", &options.command_timeout,
                  "how long a member may hold up a step, though it is there: a "
                  "frozen thread, a disk that hangs; then it is cut off as a "

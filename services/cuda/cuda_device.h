@@ -74,6 +74,14 @@ class CudaRun final : public DeviceRun {
   absl::StatusOr<Tensor> ToDevice(const Tensor& tensor) override;
   absl::StatusOr<Tensor> ToHost(const Tensor& tensor) override;
   absl::Status Finish() override;
+  absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims) override;
+
+  // In decoding_steps.cc.
+  absl::Status CopyRanges(const Tensor& from,
+                          absl::Span<const ElementRange> ranges,
+                          Tensor& to) override;
+  absl::StatusOr<std::vector<std::vector<TokenScore>>> TopTokensOfRows(
+      const Tensor& logits, absl::Span<const TokensWanted> wanted) override;
 
   // In optimizer_steps.cc.
   absl::StatusOr<Tensor> Copy(const Tensor& x) override;
@@ -87,9 +95,6 @@ class CudaRun final : public DeviceRun {
                       absl::Span<const int64_t> dims, const Tensor& gradient,
                       Tensor& weight, absl::Span<Tensor> state) override;
 
-  // A tensor of the device, contents undefined. Errors: ResourceExhausted.
-  absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims);
-
   cudaStream_t stream() const { return stream_; }
   // CudaDevice::Check, of what a kernel's launch returned.
   absl::Status Launched(cudaError_t error);
@@ -97,6 +102,9 @@ class CudaRun final : public DeviceRun {
  private:
   // Keeps what kernels of this run use. REQUIRES: float32 on the device.
   void Use(std::initializer_list<const Tensor*> tensors);
+  // A copy of plain data, of a multiple of 4 bytes an item.
+  template <typename T>
+  absl::StatusOr<Tensor> Upload(const std::vector<T>& items);
   template <typename Function>
   absl::Status Elements(const Function& function, int64_t size);
   // Sums of RowSums.

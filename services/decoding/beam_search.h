@@ -24,7 +24,7 @@
 
 #include "absl/types/span.h"
 #include "services/decoding/phrase_constraints.h"
-#include "services/decoding/top_tokens.h"
+#include "services/ops/top_tokens.h"
 
 namespace gshard {
 
@@ -47,7 +47,7 @@ struct DecodeOptions {
   bool alternatives = false;
 
   bool allow_unknown = false;  // may produce the unknown token
-  bool require_full = false;    // no result if experts are lost
+  bool require_full = false;   // no result if experts are lost
 };
 
 struct DecodedHypothesis {

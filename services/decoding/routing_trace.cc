@@ -47,8 +47,9 @@ void AddRouting(const Program& program, const TensorMap& outputs,
 
 }  // namespace
 
-RoutingTracer::RoutingTracer(Program encode, Program decode)
-    : encode_(std::move(encode)), decode_(std::move(decode)) {}
+RoutingTracer::RoutingTracer(Program encode, Program decode, Device* device)
+    : encode_(std::move(encode), device, {"cross_"}),
+      decode_(std::move(decode), device, {"key/", "value/"}) {}
 
 absl::StatusOr<RoutingTrace> RoutingTracer::Trace(
     absl::Span<const int32_t> source, absl::Span<const int32_t> target,
@@ -68,9 +69,11 @@ absl::StatusOr<RoutingTrace> RoutingTracer::Trace(
 
   const int64_t Ts = PagesFor(Ls);
   const int64_t T = PagesFor(static_cast<int64_t>(target.size()));
-  DecoderCache cache(decode_.program(), Ts + T);
-  cache.Reserve(Ts + T);
-  const PageTable source_pages = cache.AddSource(memory, 0, Ls);
+  DecoderCache cache(decode_.program(), Ts + T, decode_.device());
+  RETURN_IF_ERROR(cache.Reserve(Ts + T));
+  ASSIGN_OR_RETURN(const std::vector<PageTable> sources,
+                   cache.AddSources(memory, {Ls}));
+  const PageTable& source_pages = sources[0];
   PageTable pages;
   for (int64_t t = 0; t < T; ++t) pages.push_back(cache.pages().Take());
   for (int32_t p = 0; p < static_cast<int32_t>(target.size()); ++p) {

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "services/graph/executor.h"
+#include "services/graph/device_executor.h"
 #include "services/segments/segment_runner.h"
 
 namespace gshard {
@@ -35,21 +35,22 @@ struct RoutingTrace {
 class RoutingTracer {
  public:
   // `encode` and `decode` are from BuildEncodeProgram and BuildDecodeProgram
-  // with `routing`, or the router's side of them.
-  RoutingTracer(Program encode, Program decode);
+  // with `routing`, or the router's side of them. They run on `device`, which
+  // outlives the tracer, or on the CPU if null.
+  RoutingTracer(Program encode, Program decode, Device* device = nullptr);
 
   // Routing of the tokens `source` and, in the decoder, of `target`, which
   // includes the beginning of the sentence; ids must be in range.
   //
-  // Errors: those of Executor and of the segments' runner.
+  // Errors: those of DeviceExecutor and of the segments' runner.
   absl::StatusOr<RoutingTrace> Trace(absl::Span<const int32_t> source,
                                      absl::Span<const int32_t> target,
                                      const TensorMap& parameters,
                                      SegmentRunner* segments) const;
 
  private:
-  const Executor encode_;
-  const Executor decode_;
+  const DeviceExecutor encode_;
+  const DeviceExecutor decode_;
 };
 
 }  // namespace gshard

@@ -1,12 +1,11 @@
 #include "services/decoding/running_batch.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "services/base/check.h"
-#include "services/base/parallel.h"
 #include "services/base/status_macros.h"
 #include "services/model/inputs.h"
 
@@ -16,7 +15,8 @@ RunningBatch::RunningBatch(const Translator& translator,
                            const TensorMap& parameters, int64_t max_positions)
     : translator_(translator),
       parameters_(parameters),
-      cache_(translator.decode().program(), max_positions / kPagePositions) {}
+      cache_(translator.decode().program(), max_positions / kPagePositions,
+             translator.decode().device()) {}
 
 absl::Status RunningBatch::Join(absl::Span<const JoiningSentence> joining,
                                 SegmentRunner* segments,
@@ -42,7 +42,13 @@ absl::Status RunningBatch::Join(absl::Span<const JoiningSentence> joining,
   std::vector<ChoiceCount> choices(joining.size());
   ASSIGN_OR_RETURN(const TensorMap memory,
                    Encode(joining, segments, statistics, &choices));
-  cache_.Reserve(reserved_ + wanted);
+  RETURN_IF_ERROR(cache_.Reserve(reserved_ + wanted));
+  std::vector<int64_t> lengths;
+  for (const JoiningSentence& one : joining) {
+    lengths.push_back(static_cast<int64_t>(one.sentence->ids.size()));
+  }
+  ASSIGN_OR_RETURN(std::vector<PageTable> sources,
+                   cache_.AddSources(memory, lengths));
   for (size_t b = 0; b < joining.size(); ++b) {
     const SourceSentence& sentence = *joining[b].sentence;
     const auto length = static_cast<int64_t>(sentence.ids.size());
@@ -52,7 +58,7 @@ absl::Status RunningBatch::Join(absl::Span<const JoiningSentence> joining,
     active_.push_back({.id = joining[b].id,
                        .reserved = reserved,
                        .source_length = length,
-                       .source = cache_.AddSource(memory, b, length),
+                       .source = std::move(sources[b]),
                        .search = translator_.Search(sentence),
                        .allow_unknown = sentence.options.allow_unknown,
                        .pages = std::vector<PageTable>(1),
@@ -81,7 +87,7 @@ absl::StatusOr<TensorMap> RunningBatch::Encode(
   TensorMap inputs;
   AddTokenInputs("source", source, lengths, inputs);
   inputs["key"] = KeyInput(0);
-  const Executor& encode = translator_.encode();
+  const DeviceExecutor& encode = translator_.encode();
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
       encode.Run(std::move(inputs), parameters_,
@@ -102,18 +108,23 @@ absl::StatusOr<TensorMap> RunningBatch::Encode(
   return memory;
 }
 
-void RunningBatch::MakeRoom(Active& active) {
-  const int64_t used = active.position % kPagePositions;
-  for (PageTable& table : active.pages) {
-    if (used == 0) {
-      table.push_back(cache_.pages().Take());
-    } else if (cache_.pages().shared(table.back())) {
-      const int32_t page = cache_.pages().Take();
-      cache_.CopyPage(table.back(), page, used);
-      cache_.pages().Release(table.back());
-      table.back() = page;
+absl::Status RunningBatch::MakeRoom() {
+  std::vector<PageCopy> copies;
+  for (Active& active : active_) {
+    const int64_t used = active.position % kPagePositions;
+    for (PageTable& table : active.pages) {
+      if (used == 0) {
+        table.push_back(cache_.pages().Take());
+      } else if (cache_.pages().shared(table.back())) {
+        const int32_t page = cache_.pages().Take();
+        copies.push_back({table.back(), page, used});
+        // Somebody else still holds it.
+        cache_.pages().Release(table.back());
+        table.back() = page;
+      }
     }
   }
+  return cache_.CopyPages(copies);
 }
 
 int64_t RunningBatch::rows() const {
@@ -170,8 +181,8 @@ TensorMap RunningBatch::DecoderInputs() {
 absl::Status RunningBatch::Step(SegmentRunner* segments,
                                 DecodeStatistics* statistics) {
   if (active_.empty()) return absl::OkStatus();
-  for (Active& active : active_) MakeRoom(active);
-  const Executor& decode = translator_.decode();
+  RETURN_IF_ERROR(MakeRoom());
+  const DeviceExecutor& decode = translator_.decode();
   ASSIGN_OR_RETURN(
       std::vector<Tensor> outputs,
       decode.Run(DecoderInputs(), parameters_,
@@ -206,26 +217,27 @@ absl::Status RunningBatch::Step(SegmentRunner* segments,
   return Advance(logits);
 }
 
-absl::Status RunningBatch::Advance(const Tensor& logits) {
-  const int64_t V = logits.dim(1);
-  std::vector<std::pair<const Active*, int>> hypotheses;  // hypothesis per row
+absl::StatusOr<std::vector<std::vector<TokenScore>>> RunningBatch::Candidates(
+    const Tensor& logits) const {
+  std::vector<std::vector<int32_t>> also;  // of each row
+  std::vector<TokensWanted> wanted;
   for (const Active& active : active_) {
     for (int k = 0; k < active.search.num_live(); ++k) {
-      hypotheses.emplace_back(&active, k);
+      also.push_back(active.search.tokens_wanted(k));
+      wanted.push_back({.count = active.search.candidates_wanted(),
+                        .never = translator_.never(active.allow_unknown)});
     }
   }
-  std::vector<std::vector<TokenScore>> candidates(hypotheses.size());
-  ParallelForChunks(static_cast<int64_t>(hypotheses.size()), ChunkSize(8 * V),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t row = begin; row < end; ++row) {
-                        const auto [active, k] = hypotheses[row];
-                        candidates[row] =
-                            TopTokens(logits.span<float>().subspan(row * V, V),
-                                      active->search.candidates_wanted(),
-                                      translator_.never(active->allow_unknown),
-                                      active->search.tokens_wanted(k));
-                      }
-                    });
+  for (size_t row = 0; row < also.size(); ++row) wanted[row].also = also[row];
+  Device* const device = translator_.decode().device();
+  if (device == nullptr) return TopTokensOfRows(logits, wanted);
+  ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device->BeginRun());
+  return run->TopTokensOfRows(logits, wanted);
+}
+
+absl::Status RunningBatch::Advance(const Tensor& logits) {
+  ASSIGN_OR_RETURN(const std::vector<std::vector<TokenScore>> candidates,
+                   Candidates(logits));
   for (const std::vector<TokenScore>& of_row : candidates) {
     if (of_row.empty()) {
       return absl::InternalError("the model's logits are not numbers");

@@ -58,7 +58,7 @@ class RunningBatch {
   //
   // Errors: InvalidArgument for a sentence that Translator::Check refuses or an
   // id in use; ResourceExhausted if the cache has no room for them; those of
-  // the segment runner.
+  // the segment runner and of the translator's device.
   absl::Status Join(absl::Span<const JoiningSentence> joining,
                     SegmentRunner* segments, DecodeStatistics* statistics);
 
@@ -67,8 +67,8 @@ class RunningBatch {
 
   // Decodes one position of every sentence. A sentence that requires all
   // experts ends when some of its choices were lost, with one hypothesis that
-  // has the lost share but no tokens. After an error, always from the segment
-  // runner, the batch is unusable. Does nothing without sentences.
+  // has the lost share but no tokens. After an error, of the segment runner or
+  // the device, the batch is unusable. Does nothing without sentences.
   absl::Status Step(SegmentRunner* segments, DecodeStatistics* statistics);
 
   // Sentences finished since the last call, which have left the batch.
@@ -99,9 +99,12 @@ class RunningBatch {
                                    SegmentRunner* segments,
                                    DecodeStatistics* statistics,
                                    std::vector<ChoiceCount>* choices);
-  // Makes the page at the sentence's position writable for each hypothesis.
-  void MakeRoom(Active& active);
+  // Makes the page at each sentence's position writable for each hypothesis.
+  absl::Status MakeRoom();
   TensorMap DecoderInputs();
+  // Of each row, which are of sentences in order.
+  absl::StatusOr<std::vector<std::vector<TokenScore>>> Candidates(
+      const Tensor& logits) const;
   absl::Status Advance(const Tensor& logits);
   static void FollowParents(Active& active, PagePool& pages);
   void Release(Active& active);

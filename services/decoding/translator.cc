@@ -10,13 +10,19 @@
 namespace gshard {
 
 Translator::Translator(const ModelConfig& config, Program encode,
-                       Program decode, TargetTokens tokens)
+                       Program decode, TargetTokens tokens, Device* device)
     : config_(config),
-      encode_(std::move(encode)),
-      decode_(std::move(decode)),
+      encode_(std::move(encode), device, {"cross_"}),
+      decode_(std::move(decode), device, {"key/", "value/", "logits"}),
       tokens_(std::move(tokens)),
       never_or_unknown_(tokens_.never) {
   if (tokens_.unk >= 0) never_or_unknown_.push_back(tokens_.unk);
+}
+
+absl::Status Translator::status() const {
+  absl::Status status = encode_.status();
+  status.Update(decode_.status());
+  return status;
 }
 
 WeightForms Translator::weight_forms() const {

@@ -17,7 +17,7 @@
 #include "services/config/model_config.h"
 #include "services/decoding/beam_search.h"
 #include "services/decoding/decode_statistics.h"
-#include "services/graph/executor.h"
+#include "services/graph/device_executor.h"
 #include "services/segments/segment_runner.h"
 
 namespace gshard {
@@ -38,12 +38,19 @@ struct TargetTokens {
 class Translator {
  public:
   // `encode` and `decode` are from BuildEncodeProgram and BuildDecodeProgram
-  // for `config`, or the router's side of them.
+  // for `config`, or the router's side of them. They run on `device`, which
+  // outlives the translator, or on the CPU if null; parameters should be there,
+  // too.
   Translator(const ModelConfig& config, Program encode, Program decode,
-             TargetTokens tokens);
+             TargetTokens tokens, Device* device = nullptr);
 
-  const Executor& encode() const { return encode_; }
-  const Executor& decode() const { return decode_; }
+  // Unimplemented, with the operator's name, if the device lacks a kernel.
+  absl::Status status() const;
+
+  // The keys and values of sources, the cache and the logits stay on the
+  // device.
+  const DeviceExecutor& encode() const { return encode_; }
+  const DeviceExecutor& decode() const { return decode_; }
   const TargetTokens& tokens() const { return tokens_; }
   // Tokens that a sentence never produces.
   const std::vector<int32_t>& never(bool allow_unknown) const {
@@ -84,8 +91,8 @@ class Translator {
   absl::Status CheckOptions(const SourceSentence& sentence) const;
 
   const ModelConfig config_;
-  const Executor encode_;
-  const Executor decode_;
+  const DeviceExecutor encode_;
+  const DeviceExecutor decode_;
   const TargetTokens tokens_;
   std::vector<int32_t> never_or_unknown_;
 };

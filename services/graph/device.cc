@@ -4,6 +4,10 @@
 
 namespace gshard {
 
+Backend BackendOf(const Device* device) {
+  return device == nullptr ? Backend::kCpu : device->backend();
+}
+
 absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor) {
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceRun> run, device.BeginRun());
   ASSIGN_OR_RETURN(Tensor copy, run->ToDevice(tensor));

@@ -28,9 +28,17 @@
 #include "services/graph/op.h"
 #include "services/ops/adafactor_step.h"
 #include "services/ops/adam_step.h"
+#include "services/ops/top_tokens.h"
 #include "services/tensor/tensor.h"
 
 namespace gshard {
+
+// `count` elements, from index `from` of one tensor to index `to` of another.
+struct ElementRange {
+  int64_t from = 0;
+  int64_t to = 0;
+  int64_t count = 0;
+};
 
 // One caller's work on a device. Used only by the thread that began it, which
 // has no run of another device meanwhile. Destruction waits for queued work.
@@ -50,6 +58,22 @@ class DeviceRun {
   // Waits for queued work. Errors: that of the first kernel or copy that
   // failed.
   virtual absl::Status Finish() = 0;
+
+  // A tensor of the device, contents undefined. Errors: ResourceExhausted.
+  virtual absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims) = 0;
+
+  // Copies ranges of elements of `from` to `to`, queued like a kernel. Both are
+  // float32 and on the device; ranges lie within them and do not overlap in
+  // `to`. Errors: ResourceExhausted; those of Device::status().
+  virtual absl::Status CopyRanges(const Tensor& from,
+                                  absl::Span<const ElementRange> ranges,
+                                  Tensor& to) = 0;
+
+  // TopTokensOfRows (services/ops/top_tokens.h) of logits on the device, except
+  // for the order of the softmax's sum. Waits for queued work. Errors:
+  // ResourceExhausted; those of Device::status().
+  virtual absl::StatusOr<std::vector<std::vector<TokenScore>>> TopTokensOfRows(
+      const Tensor& logits, absl::Span<const TokensWanted> wanted) = 0;
 
   // Training work outside of programs, queued like kernels. Tensors are
   // float32, on the device, and of matching sizes; results may be passed to the
@@ -102,6 +126,9 @@ class Device {
   // the first has finished. Errors: those of status().
   virtual absl::StatusOr<std::unique_ptr<DeviceRun>> BeginRun() = 0;
 };
+
+// The back end of what runs on `device`; the CPU's if null.
+Backend BackendOf(const Device* device);
 
 // A complete copy of a host tensor on `device`. Errors: those of DeviceRun.
 absl::StatusOr<Tensor> CopyToDevice(Device& device, const Tensor& tensor);

@@ -24,8 +24,7 @@ absl::StatusOr<Communicator*> SegmentHost::SliceGroups::Along(
 
 SegmentHost::SegmentHost(std::vector<Segment> segments, int slice,
                          Device* device)
-    : slice_(slice), device_(device) {
-  const Backend backend = device == nullptr ? Backend::kCpu : device->backend();
+    : slice_(slice) {
   for (Segment& segment : segments) {
     Hosted hosted;
     for (const Node* node : segment.program.NodesOf("input")) {
@@ -37,9 +36,9 @@ SegmentHost::SegmentHost(std::vector<Segment> segments, int slice,
     for (const auto& [name, value] : segment.program.outputs) {
       has_saves_ = has_saves_ || absl::StartsWith(name, "save/");
     }
-    if (device != nullptr) segment.program = device->Prepare(segment.program);
-    hosted.executor =
-        std::make_unique<Executor>(std::move(segment.program), backend);
+    hosted.executor = std::make_unique<DeviceExecutor>(
+        std::move(segment.program), device,
+        std::vector<std::string>{"save/", "gradient/"});
     segments_[segment.name] = std::move(hosted);
   }
 }
@@ -68,7 +67,9 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
     RETURN_IF_ERROR(OpenCall(found->first, hosted, run, inputs));
   }
 
-  auto outputs = Execute(*hosted.executor, std::move(inputs), parameters);
+  auto outputs = hosted.executor->Run(
+      std::move(inputs), parameters,
+      {.context = RunContext().With<DeviceGroups>(&slice_)});
   if (!outputs.ok()) {
     // Undo the registration.
     if (has_saves_) ForgetCall(found->first, run);
@@ -98,37 +99,6 @@ absl::StatusOr<SegmentResult> SegmentHost::Run(absl::string_view segment,
     result.run_ended = true;
   }
   return result;
-}
-
-absl::StatusOr<std::vector<Tensor>> SegmentHost::Execute(
-    const Executor& executor, TensorMap inputs, const TensorMap& parameters) {
-  std::unique_ptr<DeviceRun> run;
-  if (device_ != nullptr) {
-    ASSIGN_OR_RETURN(run, device_->BeginRun());
-    // Copy once, not once per kernel. Integers are read on the host.
-    for (auto& [name, input] : inputs) {
-      if (input.type() == ElementType::kInt32 ||
-          input.type() == ElementType::kInt64) {
-        continue;
-      }
-      ASSIGN_OR_RETURN(input, run->ToDevice(input));
-    }
-  }
-  RunOptions options;
-  options.context =
-      RunContext().With<DeviceGroups>(&slice_).With<DeviceRun>(run.get());
-  ASSIGN_OR_RETURN(std::vector<Tensor> outputs,
-                   executor.Run(std::move(inputs), parameters, options));
-  if (run == nullptr) return outputs;
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::string& name = executor.program().outputs[i].first;
-    if (!absl::StartsWith(name, "save/") &&
-        !absl::StartsWith(name, "gradient/")) {
-      ASSIGN_OR_RETURN(outputs[i], run->ToHost(outputs[i]));
-    }
-  }
-  RETURN_IF_ERROR(run->Finish());
-  return outputs;
 }
 
 absl::Status SegmentHost::status() const {

@@ -21,8 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "services/base/mutex.h"
 #include "services/collectives/device_groups.h"
-#include "services/graph/device.h"
-#include "services/graph/executor.h"
+#include "services/graph/device_executor.h"
 #include "services/segments/role_split.h"
 
 namespace gshard {
@@ -87,7 +86,7 @@ class SegmentHost {
     std::set<std::string> called;  // segments
   };
   struct Hosted {
-    std::unique_ptr<Executor> executor;
+    std::unique_ptr<DeviceExecutor> executor;
     std::vector<std::string> call_inputs;   // "call/v12"
     std::vector<std::string> saved_inputs;  // "saved/v12"
   };
@@ -109,12 +108,7 @@ class SegmentHost {
     const int index_;
   };
 
-  absl::StatusOr<std::vector<Tensor>> Execute(const Executor& executor,
-                                              TensorMap inputs,
-                                              const TensorMap& parameters);
-
   SliceGroups slice_;
-  Device* const device_;  // null: the CPU
   std::map<std::string, Hosted, std::less<>> segments_;
   bool has_saves_ = false;
   mutable Mutex mutex_;

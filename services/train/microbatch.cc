@@ -22,12 +22,20 @@ double Root(const Tensor& square) {
 
 }  // namespace
 
-void MicrobatchRunner::CastToBf16(TensorMap& parameters) const {
-  gshard::CastToBf16(executor_.weight_forms(), parameters);
-}
+MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program,
+                                   Device* device)
+    : moe_layers_(MoeLayerNames(config)),
+      executor_(std::move(program), device) {}
 
-MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program)
-    : moe_layers_(MoeLayerNames(config)), executor_(std::move(program)) {}
+absl::Status MicrobatchRunner::Load(TensorMap& parameters) const {
+  CastToBf16(executor_.weight_forms(), parameters);
+  if (executor_.device() == nullptr) return absl::OkStatus();
+  // One at a time: the host holds no second copy of all of them.
+  for (auto& [name, tensor] : parameters) {
+    ASSIGN_OR_RETURN(tensor, CopyToDevice(*executor_.device(), tensor));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<MicrobatchResult> MicrobatchRunner::Run(
     const Batch& batch, uint64_t seed, int64_t step, int64_t index,

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "services/config/model_config.h"
 #include "services/data/batch.h"
-#include "services/graph/executor.h"
+#include "services/graph/device_executor.h"
 #include "services/model/transformer.h"
 #include "services/segments/segment_runner.h"
 #include "services/train/parameter_store.h"
@@ -33,11 +33,17 @@ struct MicrobatchResult {
 class MicrobatchRunner {
  public:
   // `program` is BuildTrainProgram's or BuildEvaluateProgram's for `config`, or
-  // the router's side of it.
-  MicrobatchRunner(const ModelConfig& config, Program program);
+  // the router's side of it. It runs on `device`, which outlives the runner, or
+  // on the CPU if null; gradients are on the host.
+  MicrobatchRunner(const ModelConfig& config, Program program,
+                   Device* device = nullptr);
+
+  // Unimplemented, with the operator's name, if the device lacks a kernel.
+  const absl::Status& status() const { return executor_.status(); }
 
   // `step` counts from 1, `index` from 0. `parameters` are those of the
-  // program; `segments` runs the calls of a router's program.
+  // program, as Load() makes them; `segments` runs the calls of a router's
+  // program.
   absl::StatusOr<MicrobatchResult> Run(
       const Batch& batch, uint64_t seed, int64_t step, int64_t index,
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
@@ -50,9 +56,10 @@ class MicrobatchRunner {
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
       std::function<bool()> cancelled = nullptr) const;
 
-  // Rounds those parameters that the program takes as bfloat16, which running
-  // it would do each time.
-  void CastToBf16(TensorMap& parameters) const;
+  // Does to parameters what running the program would do each time: rounds
+  // those that it takes as bfloat16, and copies all to the device. Errors:
+  // those of the device.
+  absl::Status Load(TensorMap& parameters) const;
 
  private:
   absl::StatusOr<MicrobatchResult> RunKeyed(
@@ -60,7 +67,7 @@ class MicrobatchRunner {
       SegmentRunner* segments, std::function<bool()> cancelled) const;
 
   const std::vector<std::string> moe_layers_;
-  const Executor executor_;
+  const DeviceExecutor executor_;
 };
 
 }  // namespace gshard

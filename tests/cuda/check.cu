@@ -378,6 +378,7 @@ int main(int argc, char** argv) {
   gshard::cuda::CheckAll(quick);
   gshard::cuda::CheckDense(quick);
   gshard::cuda::CheckGates(quick);
+  gshard::cuda::CheckDecoding(quick);
   gshard::cuda::CheckSteps(quick);
   if (!quick) gshard::cuda::PrintSpeed();
   std::printf("%d failed\n", gshard::cuda::failures);

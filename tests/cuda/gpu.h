@@ -133,9 +133,10 @@ void Report(const std::string& what, bool good, double value);
 // Of what training does with parameters.
 void CheckSteps(bool quick);
 
-// Of what routers compute besides products; of their gate.
+// Of what routers compute besides products; of their gate; of beam search.
 void CheckDense(bool quick);
 void CheckGates(bool quick);
+void CheckDecoding(bool quick);
 
 // Prints what the kernels reach beside what the GPU can.
 void PrintSpeed();

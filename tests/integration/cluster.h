@@ -76,19 +76,23 @@ class Cluster {
     coordinator_->Drain(grace);
   }
 
-  void AddWorker(const std::string& name) {
+  void AddWorker(const std::string& name,
+                 std::shared_ptr<Device> device = nullptr) {
     ExpertWorkerOptions options;
     options.process = Member(name);
+    options.device = std::move(device);
     workers_.push_back(std::make_unique<ExpertWorkerProcess>(options));
     Check(workers_.back()->Start());
   }
   void AddRouter(const std::string& name,
                  RendezvousFactory make_rendezvous = nullptr,
-                 bool debug_calls = false) {
+                 bool debug_calls = false,
+                 std::shared_ptr<Device> device = nullptr) {
     RouterOptions options;
     options.process = Member(name);
     options.make_rendezvous = std::move(make_rendezvous);
     options.enable_debug_calls = debug_calls;
+    options.device = std::move(device);
     routers_.push_back(std::make_unique<RouterProcess>(options));
     Check(routers_.back()->Start());
   }

@@ -6,6 +6,7 @@
 #ifndef TESTS_TESTING_FAKE_DEVICE_H_
 #define TESTS_TESTING_FAKE_DEVICE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "services/base/check.h"
 #include "services/base/status_macros.h"
 #include "services/graph/device.h"
 #include "services/ops/cast.h"
@@ -48,6 +50,7 @@ class FakeDevice final : public Device {
   absl::Status begin_error;   // of BeginRun
   absl::Status finish_error;  // of Finish
   absl::Status round_error;   // of RoundToBf16
+  absl::Status copy_error;    // of CopyRanges, which are copied all the same
   // Of Add and Update, which are made all the same.
   absl::Status add_error, update_error;
 
@@ -77,6 +80,25 @@ class FakeDevice final : public Device {
       }
       pending_.clear();
       return absl::OkStatus();
+    }
+
+    absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims) override {
+      return Moved(Tensor(type, std::move(dims)));
+    }
+    absl::Status CopyRanges(const Tensor& from,
+                            absl::Span<const ElementRange> ranges,
+                            Tensor& to) override {
+      const absl::Span<float> x = Part(from, 1, 0), out = Part(to, 1, 0);
+      for (const ElementRange& range : ranges) {
+        const auto begin = x.begin() + range.from;
+        std::copy(begin, begin + range.count, out.begin() + range.to);
+      }
+      return device_->copy_error;
+    }
+    absl::StatusOr<std::vector<std::vector<TokenScore>>> TopTokensOfRows(
+        const Tensor& logits, absl::Span<const TokensWanted> wanted) override {
+      CHECK(!logits.on_host());
+      return gshard::TopTokensOfRows(Seen(logits), wanted);
     }
 
     // As the CPU does them, at once.
@@ -169,6 +191,15 @@ inline void RegisterFakeDeviceKernels(const std::vector<std::string>& ops) {
     };
   }
   RegisterKernels(Backend::kCuda, std::move(kernels));
+}
+
+// Those of all operators that are registered.
+inline void RegisterAllFakeDeviceKernels() {
+  std::vector<std::string> ops;
+  for (const std::string& op : OpNames()) {
+    if (FindKernel(op, Backend::kCpu) != nullptr) ops.push_back(op);
+  }
+  RegisterFakeDeviceKernels(ops);
 }
 
 // What the segments of expert workers are made of.

@@ -252,8 +252,8 @@ std::vector<v1::Member> Members::Describe() const {
     out.set_role(connection.registered.role());
     out.set_address(member.info.address);
     out.set_build_version(connection.registered.build_version());
+    out.set_device(member.info.device);
     if (member.info.role == MemberRole::kExpertWorker) {
-      out.set_device(member.info.device);
       out.set_failure_domain(member.info.failure_domain);
     }
     out.set_silent_ms(absl::ToInt64Milliseconds(now - connection.last_message));

@@ -9,24 +9,12 @@
 #include <cmath>
 #include <cstdint>
 
+#include "services/cuda/kernels/choice.h"
 #include "services/cuda/kernels/rows.h"
 #include "services/cuda/kernels/softmax_rows.h"
 #include "services/ops/exp.h"
 
 namespace gshard::cuda {
-
-// A logit and whose it is. Larger ones go first, then lower experts; one that
-// is no number goes nowhere.
-struct Choice {
-  static constexpr int32_t kNobody = 0x7fffffff;
-  float logit = kNoMaximum;
-  int32_t expert = kNobody;
-
-  GSHARD_KERNEL_INLINE bool Before(const Choice& other) const {
-    return logit > other.logit ||
-           (logit == other.logit && expert < other.expert);
-  }
-};
 
 // The two largest logits of each token, and with `sum` that of exp(logit -
 // largest) over all.
@@ -52,15 +40,15 @@ struct TopTwo {
       add({x[e], static_cast<int32_t>(e)});
     }
     for (int apart = kWarp / 2; apart > 0; apart /= 2) {
-      const Choice a = OfLane(first, Lane() ^ apart);
-      const Choice b = OfLane(second, Lane() ^ apart);
+      const Choice a = ShuffleChoice(first, Lane() ^ apart);
+      const Choice b = ShuffleChoice(second, Lane() ^ apart);
       add(a);
       add(b);
     }
-    const int32_t one = first.expert == Choice::kNobody ? 0 : first.expert;
-    const int32_t two = experts < 2                        ? -1
-                        : second.expert == Choice::kNobody ? one == 0
-                                                           : second.expert;
+    const int32_t one = first.index == Choice::kNobody ? 0 : first.index;
+    const int32_t two = experts < 2                       ? -1
+                        : second.index == Choice::kNobody ? one == 0
+                                                          : second.index;
     if (Lane() == 0) {
       expert[2 * token] = one;
       expert[2 * token + 1] = two;
@@ -74,12 +62,6 @@ struct TopTwo {
     }
     of_lane = WarpSum(of_lane);
     if (Lane() == 0) sum[token] = of_lane;
-  }
-
- private:
-  static GSHARD_KERNEL_INLINE Choice OfLane(const Choice& choice, int lane) {
-    return {ShuffleFloat(choice.logit, lane),
-            static_cast<int32_t>(Shuffle(choice.expert, lane))};
   }
 };
 

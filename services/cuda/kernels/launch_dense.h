@@ -11,22 +11,27 @@
 #include "services/cuda/kernels/softmax_rows.h"
 #include "services/cuda/kernels/strides.h"
 #include "services/cuda/kernels/token_rows.h"
+#include "services/cuda/kernels/top_tokens.h"
 
 // What LaunchElements and LaunchRows take, of these headers.
-#define GSHARD_DENSE_ELEMENTS(F)                                          \
-  F(Binary)                                                               \
-  F(CombineTokens)                                                        \
-  F(CopyStrided<BFloat16>)                                                \
-  F(CopyStrided<float>) F(CrossEntropyGradientElements) F(DispatchTokens) \
-      F(DropElements) F(Exponential) F(FillZeros) F(PositionRows)         \
-          F(ProbabilitySums) F(PutRows) F(ReduceStrided) F(ScaleBy)       \
-              F(SumOfLosses) F(SwapHeads) F(TableGradient) F(TableRows)
-#define GSHARD_DENSE_ROWS(F)                                \
-  F(AttentionSoftmax)                                       \
-  F(AttentionSoftmaxGradient)                               \
-  F(CombineGradientRows)                                    \
-  F(CrossEntropyRows) F(GateGradient) F(PagedAttentionRows) \
-      F(RmsNormGradientRows) F(RmsNormRows) F(TopTwo)
+#define GSHARD_DENSE_ELEMENTS(F)                                             \
+  F(Binary)                                                                  \
+  F(CombineTokens)                                                           \
+  F(CopyElements)                                                            \
+  F(CopyStrided<BFloat16>)                                                   \
+  F(CopyStrided<float>)                                                      \
+  F(CrossEntropyGradientElements) F(DispatchTokens) F(DropElements)          \
+      F(Exponential) F(FillZeros) F(PositionRows) F(ProbabilitySums)         \
+          F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses) F(SwapHeads) \
+              F(TableGradient) F(TableRows)
+#define GSHARD_DENSE_ROWS(F)                                                  \
+  F(AttentionSoftmax)                                                         \
+  F(AttentionSoftmaxGradient)                                                 \
+  F(BestOfChunks)                                                             \
+  F(CombineGradientRows)                                                      \
+  F(CrossEntropyRows)                                                         \
+  F(GateGradient) F(MergeChunks) F(PagedAttentionRows) F(RmsNormGradientRows) \
+      F(RmsNormRows) F(SumsOfChunks) F(TopTwo)
 
 // Instantiates both for all of these, where the templates are defined.
 #define GSHARD_LAUNCH_ELEMENTS(Function) \

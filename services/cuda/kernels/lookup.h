@@ -23,6 +23,25 @@ struct TableRows {
   }
 };
 
+// Elements of a tensor, from and to where (services/graph/device.h).
+struct RangeOfElements {
+  int64_t from, to, count;
+};
+
+// Copies ranges, of `most` elements at most. For elements (range, i).
+struct CopyElements {
+  const float* x;
+  const RangeOfElements* ranges;
+  int64_t most;
+  float* out;
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t at) const {
+    const RangeOfElements range = ranges[at / most];
+    const int64_t i = at % most;
+    if (i < range.count) out[range.to + i] = x[range.from + i];
+  }
+};
+
 // Adds up rows of dresult by id: those of the u-th id are positions
 // order[offsets[u]] to order[offsets[u + 1] - 1], added in this order, as the
 // CPU does. For elements (u, column); rows of other ids are not written.

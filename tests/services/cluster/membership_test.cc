@@ -203,7 +203,7 @@ TEST_F(MembershipTest, MalformedMembersAreRefusedByField) {
   EXPECT_THAT(Events(), IsEmpty());
 }
 
-TEST_F(MembershipTest, WorkersComputeOnOneKindOfDevice) {
+TEST_F(MembershipTest, MembersOfARoleComputeOnOneKindOfDevice) {
   MemberInfo gpu = Worker("gpu");
   gpu.device = "cuda";
   ASSERT_OK(Join(Router("router"), 0));
@@ -212,6 +212,12 @@ TEST_F(MembershipTest, WorkersComputeOnOneKindOfDevice) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("device: expected cuda, as that of \"gpu\", "
                                  "got cpu")));
+  MemberInfo router = Router("other-router");
+  router.device = "cuda";
+  EXPECT_THAT(
+      Join(router, 1),
+      StatusIs(absl::StatusCode::kFailedPrecondition,
+               HasSubstr("device: expected cpu, as that of \"router\"")));
   // One whose lease has run out does not count, noticed or not.
   EXPECT_OK(Join(Worker("cpu"), 100));
   MemberInfo other = Worker("other");

@@ -38,9 +38,9 @@ std::vector<DecodedHypothesis> Search(const DecodeOptions& options,
   while (!search.done()) {
     std::vector<std::vector<TokenScore>> candidates;
     for (size_t i = 0; i < live.size(); ++i) {
-      candidates.push_back(TopTokens(Logits(seed, live[i]),
-                                     search.candidates_wanted(), {},
-                                     search.tokens_wanted(i)));
+      candidates.push_back(
+          TopTokens(Logits(seed, live[i]), {.count = search.candidates_wanted(),
+                                            .also = search.tokens_wanted(i)}));
     }
     search.Advance(candidates);
     std::vector<Tokens> next;
@@ -64,7 +64,7 @@ double BestOfAll(const DecodeOptions& options, int length, uint64_t seed,
                  Tokens& tokens, double log_probability) {
   double best = -1e9;
   for (const TokenScore& next :
-       TopTokens(Logits(seed, tokens), kVocabulary, {})) {
+       TopTokens(Logits(seed, tokens), {.count = kVocabulary})) {
     const double total = log_probability + next.log_probability;
     const auto count = static_cast<int>(tokens.size()) + 1;
     if (next.token == kEos) {
@@ -151,13 +151,13 @@ TEST(ConstrainedSearchTest, AlternativesAreTheBestNextTokensGoneOnGreedily) {
     ASSERT_EQ(results.size(), 3u);
     std::vector<Tokens> expected;
     for (const TokenScore& next :
-         TopTokens(Logits(seed, prefix), kVocabulary, {})) {
+         TopTokens(Logits(seed, prefix), {.count = kVocabulary})) {
       if (expected.size() == 3) break;
       Tokens tokens = prefix;
       for (int32_t token = next.token; token != kEos;) {
         tokens.push_back(token);
         if (tokens.size() == 8) break;
-        token = TopTokens(Logits(seed, tokens), 1, {})[0].token;
+        token = TopTokens(Logits(seed, tokens), {.count = 1})[0].token;
       }
       expected.push_back(tokens);
     }

@@ -1,4 +1,5 @@
-// Sentences that join and leave at any time, against each alone.
+// Sentences that join and leave at any time, against each alone; on the CPU,
+// and on a device whose kernels are the CPU's.
 
 #include "services/decoding/running_batch.h"
 
@@ -10,6 +11,7 @@
 #include "services/base/random.h"
 #include "services/model/transformer.h"
 #include "tests/services/decoding/slow_translation.h"
+#include "tests/testing/fake_device.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/tiny_model.h"
 
@@ -18,14 +20,28 @@ namespace {
 
 constexpr int32_t kBos = 3, kEos = 1;
 
-class RunningBatchTest : public ::testing::Test {
+class RunningBatchTest : public ::testing::TestWithParam<bool> {
  protected:
   RunningBatchTest()
       : config_(Config()),
-        parameters_(TinyParameters(config_, /*seed=*/7)),
-        translator_(config_, *BuildEncodeProgram(config_),
-                    *BuildDecodeProgram(config_),
-                    {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}}) {}
+        on_host_(TinyParameters(config_, /*seed=*/7)),
+        slow_(MakeTranslator(nullptr)),
+        parameters_(on_host_),
+        translator_(MakeTranslator(GetParam() ? &device_ : nullptr)) {
+    if (!GetParam()) return;
+    for (auto& [name, tensor] : parameters_) {
+      tensor = *CopyToDevice(device_, tensor);
+    }
+  }
+
+  Translator MakeTranslator(Device* device) const {
+    const Program encode = *BuildEncodeProgram(config_);
+    const Program decode = *BuildDecodeProgram(config_);
+    RegisterAllFakeDeviceKernels();
+    return Translator(config_, encode, decode,
+                      {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}},
+                      device);
+  }
 
   // Room for translations of several pages.
   static ModelConfig Config() {
@@ -62,9 +78,14 @@ class RunningBatchTest : public ::testing::Test {
   }
 
   const ModelConfig config_;
-  const TensorMap parameters_;
+  const TensorMap on_host_;
+  const Translator slow_;  // on the CPU
+  FakeDevice device_;
+  TensorMap parameters_;
   const Translator translator_;
 };
+
+INSTANTIATE_TEST_SUITE_P(OnADevice, RunningBatchTest, ::testing::Bool());
 
 void ExpectSame(const std::vector<DecodedHypothesis>& a,
                 const std::vector<DecodedHypothesis>& b) {
@@ -79,7 +100,7 @@ void ExpectSame(const std::vector<DecodedHypothesis>& a,
 
 // Every sentence arrives at a random step, some leave at a random step; the
 // cache is so small that it is full most of the time.
-TEST_F(RunningBatchTest, EverySentenceIsTranslatedAsIfAlone) {
+TEST_P(RunningBatchTest, EverySentenceIsTranslatedAsIfAlone) {
   constexpr int kTrials = 25, kSentences = 12;
   int64_t finished_count = 0, left = 0;
   for (uint64_t trial = 0; trial < kTrials; ++trial) {
@@ -128,16 +149,15 @@ TEST_F(RunningBatchTest, EverySentenceIsTranslatedAsIfAlone) {
   EXPECT_GT(finished_count, 200);
 }
 
-TEST_F(RunningBatchTest, ASentenceAloneIsTranslatedAsBySlowTwin) {
+TEST_P(RunningBatchTest, ASentenceAloneIsTranslatedAsBySlowTwin) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     const SourceSentence sentence = RandomSentence(seed);
-    ExpectSame(
-        Alone(sentence),
-        reference::SlowTranslation(translator_, parameters_, sentence).Run());
+    ExpectSame(Alone(sentence),
+               reference::SlowTranslation(slow_, on_host_, sentence).Run());
   }
 }
 
-TEST_F(RunningBatchTest, AStepCostsTheLiveHypothesesOnly) {
+TEST_P(RunningBatchTest, AStepCostsTheLiveHypothesesOnly) {
   RunningBatch batch(translator_, parameters_, 1000);
   const SourceSentence greedy{.ids = {4, 5, kEos},
                               .options = {.beam_size = 1, .max_length = 3}};
@@ -157,7 +177,7 @@ TEST_F(RunningBatchTest, AStepCostsTheLiveHypothesesOnly) {
   EXPECT_EQ(batch.reserved_positions(), translator_.CachedPositions(greedy));
 }
 
-TEST_F(RunningBatchTest, WhatCannotJoinLeavesTheOthersAlone) {
+TEST_P(RunningBatchTest, WhatCannotJoinLeavesTheOthersAlone) {
   RunningBatch batch(translator_, parameters_, 8 * kPagePositions);
   SourceSentence sentence{.ids = {4, 5, kEos},
                           .options = {.beam_size = 4, .max_length = 16}};
@@ -182,6 +202,41 @@ TEST_F(RunningBatchTest, WhatCannotJoinLeavesTheOthersAlone) {
   ExpectSame(finished[0].hypotheses, Alone(sentence));
   EXPECT_EQ(batch.sentences(), 0);
   EXPECT_OK(batch.Step(nullptr, nullptr));
+}
+
+using DeviceBatchTest = RunningBatchTest;
+INSTANTIATE_TEST_SUITE_P(OnADevice, DeviceBatchTest, ::testing::Values(true));
+
+// A device without memory for a larger cache: who was there goes on.
+TEST_P(DeviceBatchTest, ACacheThatCannotGrowIsAsBefore) {
+  RunningBatch batch(translator_, parameters_, 1000);
+  const SourceSentence sentence{.ids = {4, 5, kEos},
+                                .options = {.beam_size = 4, .max_length = 20}};
+  ASSERT_OK(batch.Join({{.id = 1, .sentence = &sentence}}, nullptr, nullptr));
+  ASSERT_OK(batch.Step(nullptr, nullptr));
+  const int64_t used = batch.used_positions();
+  device_.copy_error = absl::ResourceExhaustedError("no memory");
+  EXPECT_THAT(batch.Join({{.id = 2, .sentence = &sentence}}, nullptr, nullptr),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       ::testing::HasSubstr("no memory")));
+  EXPECT_EQ(batch.used_positions(), used);
+  device_.copy_error = absl::OkStatus();
+  std::vector<FinishedSentence> finished;
+  while (finished.empty()) {
+    ASSERT_OK(batch.Step(nullptr, nullptr));
+    finished = batch.TakeFinished();
+  }
+  ExpectSame(finished[0].hypotheses, Alone(sentence));
+}
+
+TEST_P(DeviceBatchTest, AStepThatTheDeviceCannotMakeFails) {
+  RunningBatch batch(translator_, parameters_, 1000);
+  const SourceSentence sentence{.ids = {4, kEos}, .options = {}};
+  ASSERT_OK(batch.Join({{.id = 1, .sentence = &sentence}}, nullptr, nullptr));
+  device_.finish_error = absl::UnavailableError("lost");
+  EXPECT_THAT(
+      batch.Step(nullptr, nullptr),
+      StatusIs(absl::StatusCode::kUnavailable, ::testing::HasSubstr("lost")));
 }
 
 }  // namespace

@@ -37,10 +37,11 @@ class SlowTranslation {
       std::vector<std::vector<TokenScore>> candidates;
       for (size_t k = 0; k < live.size(); ++k) {
         const Tensor logits = Decode(live[k]);
-        candidates.push_back(
-            TopTokens(logits.span<float>(), search.candidates_wanted(),
-                      translator_.never(sentence_.options.allow_unknown),
-                      search.tokens_wanted(static_cast<int>(k))));
+        candidates.push_back(TopTokens(
+            logits.span<float>(),
+            {.count = search.candidates_wanted(),
+             .never = translator_.never(sentence_.options.allow_unknown),
+             .also = search.tokens_wanted(static_cast<int>(k))}));
       }
       search.Advance(candidates);
       std::vector<std::vector<int32_t>> next;
@@ -54,7 +55,7 @@ class SlowTranslation {
   }
 
  private:
-  TensorMap RunProgram(const Executor& executor, TensorMap inputs) const {
+  TensorMap RunProgram(const DeviceExecutor& executor, TensorMap inputs) const {
     auto outputs = executor.Run(std::move(inputs), parameters_);
     CHECK(outputs.ok());
     TensorMap named;
@@ -70,8 +71,8 @@ class SlowTranslation {
     const int64_t steps = static_cast<int64_t>(tokens.size()) + 1;
     const int64_t Ts = PagesFor(Ls), T = PagesFor(steps);
     DecoderCache cache(translator_.decode().program(), Ts + T);
-    cache.Reserve(Ts + T);
-    const PageTable source = cache.AddSource(memory_, 0, Ls);
+    CHECK(cache.Reserve(Ts + T).ok());
+    const PageTable source = cache.AddSources(memory_, {Ls}).value()[0];
     PageTable pages;
     for (int64_t t = 0; t < T; ++t) pages.push_back(cache.pages().Take());
     Tensor logits;

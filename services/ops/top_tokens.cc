@@ -1,10 +1,12 @@
-#include "services/decoding/top_tokens.h"
+#include "services/ops/top_tokens.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 
+#include "services/base/check.h"
+#include "services/base/parallel.h"
 #include "services/ops/exp.h"
 #include "services/ops/simd.h"
 
@@ -57,9 +59,8 @@ float BoundOf(std::vector<float> maxima, size_t count) {
 
 }  // namespace
 
-std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
-                                  absl::Span<const int32_t> never,
-                                  absl::Span<const int32_t> also) {
+std::vector<TokenScore> TopTokens(absl::Span<const float> logits,
+                                  const TokensWanted& wanted) {
   const int64_t V = static_cast<int64_t>(logits.size());
   if (V == 0) return {};
   std::vector<float> maxima;  // one per block
@@ -67,9 +68,6 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
     maxima.push_back(Maximum(&logits[v], std::min(kBlock, V - v)));
   }
   const float maximum = *std::max_element(maxima.begin(), maxima.end());
-  const float log_sum = std::log(SumOfExp(logits.data(), V, maximum));
-  // A NaN makes the sum NaN.
-  if (!std::isfinite(log_sum)) return {};
 
   // A heap whose front is the worst of the best so far.
   const auto better = [](const TokenScore& a, const TokenScore& b) {
@@ -77,9 +75,10 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
                ? a.log_probability > b.log_probability
                : a.token < b.token;
   };
+  const absl::Span<const int32_t> never = wanted.never;
   std::vector<TokenScore> best;
-  best.reserve(count + 1);
-  const float bound = BoundOf(maxima, count + never.size());
+  best.reserve(wanted.count + 1);
+  const float bound = BoundOf(maxima, wanted.count + never.size());
   float worst = -std::numeric_limits<float>::infinity();
   for (int64_t v = 0; v < V; ++v) {
     const float most = maxima[v / kBlock];
@@ -92,21 +91,49 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits, int count,
     if (std::find(never.begin(), never.end(), token) != never.end()) continue;
     best.push_back({token, logits[v]});
     std::push_heap(best.begin(), best.end(), better);
-    if (static_cast<int>(best.size()) > count) {
+    if (static_cast<int>(best.size()) > wanted.count) {
       std::pop_heap(best.begin(), best.end(), better);
       best.pop_back();
     }
-    if (static_cast<int>(best.size()) == count) {
+    if (static_cast<int>(best.size()) == wanted.count) {
       worst = best.front().log_probability;
     }
   }
   std::sort_heap(best.begin(), best.end(), better);
-  if (best.empty()) return best;
-  for (const int32_t token : also) {
+  std::vector<float> also;
+  for (const int32_t token : wanted.also) also.push_back(logits[token]);
+  return ScoreTokens(std::move(best), wanted, also, maximum,
+                     SumOfExp(logits.data(), V, maximum));
+}
+
+std::vector<std::vector<TokenScore>> TopTokensOfRows(
+    const Tensor& logits, absl::Span<const TokensWanted> wanted) {
+  const auto R = static_cast<int64_t>(wanted.size());
+  CHECK(logits.dim(0) == R);
+  const int64_t V = logits.dim(1);
+  const absl::Span<const float> all = logits.span<float>();
+  std::vector<std::vector<TokenScore>> rows(R);
+  ParallelForChunks(R, ChunkSize(8 * V), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      rows[r] = TopTokens(all.subspan(r * V, V), wanted[r]);
+    }
+  });
+  return rows;
+}
+
+std::vector<TokenScore> ScoreTokens(std::vector<TokenScore> best,
+                                    const TokensWanted& wanted,
+                                    absl::Span<const float> also, float maximum,
+                                    float sum) {
+  const float log_sum = std::log(sum);
+  // A NaN makes the sum NaN.
+  if (!std::isfinite(log_sum) || best.empty()) return {};
+  for (size_t i = 0; i < wanted.also.size(); ++i) {
+    const int32_t token = wanted.also[i];
     if (std::none_of(best.begin(), best.end(), [token](const TokenScore& one) {
           return one.token == token;
         })) {
-      best.push_back({token, logits[token]});
+      best.push_back({token, also[i]});
     }
   }
   for (TokenScore& score : best) {

@@ -1,4 +1,4 @@
-#include "services/decoding/top_tokens.h"
+#include "services/ops/top_tokens.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,29 +20,30 @@ std::vector<int32_t> Tokens(const std::vector<TokenScore>& scores) {
 
 TEST(TopTokensTest, ComeBestFirstAndTiesByToken) {
   const std::vector<float> logits = {1, 3, 2, 3, 0};
-  EXPECT_THAT(Tokens(TopTokens(logits, 3, {})),
+  EXPECT_THAT(Tokens(TopTokens(logits, {.count = 3})),
               ::testing::ElementsAre(1, 3, 2));
 }
 
 TEST(TopTokensTest, LeaveOutForbiddenTokensButCountThemInTheSum) {
   const std::vector<float> logits = {0, 0, 0, 0};
-  const std::vector<TokenScore> top = TopTokens(logits, 4, {1, 2});
+  const std::vector<TokenScore> top =
+      TopTokens(logits, {.count = 4, .never = {1, 2}});
   EXPECT_THAT(Tokens(top), ::testing::ElementsAre(0, 3));
   EXPECT_NEAR(top[0].log_probability, std::log(0.25), 1e-6);
 }
 
 TEST(TopTokensTest, OfARowWithNanAreNone) {
   std::vector<float> logits(40, std::nanf(""));
-  EXPECT_TRUE(TopTokens(logits, 2, {}).empty());
+  EXPECT_TRUE(TopTokens(logits, {.count = 2}).empty());
   for (const size_t v : {0, 17, 39}) {
     logits.assign(40, 1.0f);
     logits[v] = std::nanf("");
-    EXPECT_TRUE(TopTokens(logits, 2, {}).empty()) << v;
+    EXPECT_TRUE(TopTokens(logits, {.count = 2}).empty()) << v;
   }
   logits.assign(40, -std::numeric_limits<float>::infinity());
-  EXPECT_TRUE(TopTokens(logits, 2, {}).empty());
+  EXPECT_TRUE(TopTokens(logits, {.count = 2}).empty());
   logits[3] = 0.0f;  // that is a number
-  EXPECT_EQ(TopTokens(logits, 1, {}).size(), 1u);
+  EXPECT_EQ(TopTokens(logits, {.count = 1}).size(), 1u);
 }
 
 TEST(TopTokensTest, EqualSortingTheWholeRow) {
@@ -66,7 +67,7 @@ TEST(TopTokensTest, EqualSortingTheWholeRow) {
       if (order.size() <= never) continue;
       const auto allowed = order.begin() + static_cast<int64_t>(never);
       const std::vector<TokenScore> top =
-          TopTokens(logits, 5, std::vector<int32_t>(order.begin(), allowed));
+          TopTokens(logits, {.count = 5, .never = {order.data(), never}});
       ASSERT_EQ(top.size(), std::min<size_t>(5, V - never));
       for (size_t i = 0; i < top.size(); ++i) {
         EXPECT_EQ(top[i].token, allowed[i]);

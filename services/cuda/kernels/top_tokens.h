@@ -1,0 +1,148 @@
+// The best next tokens of each hypothesis (services/ops/top_tokens.h), in three
+// kernels: the best of each chunk of the vocabulary, the chunks' sums of
+// exponentials, and the best of the chunks. A warp for each row of each.
+//
+// Letters: R hypotheses, V vocabulary, C chunks, K the most that are wanted.
+
+#ifndef SERVICES_CUDA_KERNELS_TOP_TOKENS_H_
+#define SERVICES_CUDA_KERNELS_TOP_TOKENS_H_
+
+#include <cstdint>
+
+#include "services/cuda/kernels/choice.h"
+#include "services/ops/exp.h"
+
+namespace gshard::cuda {
+
+// Logits of a chunk: they stay in a multiprocessor's cache while they are read
+// K times.
+inline constexpr int64_t kChunkTokens = 1024;
+
+// The first of at(i), i in [0, size), that comes after `last` and is allowed;
+// -infinity never is. By a warp, the same for all lanes.
+template <typename At, typename Allowed>
+GSHARD_KERNEL_INLINE Choice FirstAfter(const Choice& last, int64_t size,
+                                       const At& at, const Allowed& allowed) {
+  Choice best;
+  for (int64_t i = Lane(); i < size; i += kWarp) {
+    const Choice choice = at(i);
+    if (choice.logit > kNoMaximum && choice.Before(best) &&
+        last.Before(choice) && allowed(choice.index)) {
+      best = choice;
+    }
+  }
+  for (int apart = kWarp / 2; apart > 0; apart /= 2) {
+    const Choice other = ShuffleChoice(best, Lane() ^ apart);
+    if (other.Before(best)) best = other;
+  }
+  return best;
+}
+
+// What every choice comes after.
+GSHARD_KERNEL_INLINE Choice BeforeAll() { return {__builtin_huge_valf(), -1}; }
+
+// Rows (r, c).
+struct BestOfChunks {
+  const float* logits;  // [R, V]
+  int64_t vocabulary;
+  int64_t chunks;
+  const int32_t* wanted;      // [R]
+  int64_t most;               // K
+  const int32_t* never;       // tokens
+  const int32_t* never_span;  // [R, 2]: begin and end in `never`
+  Choice* best;               // [R, C, K]
+  float* maximum;             // [R, C]
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
+    const int64_t r = row / chunks, first = row % chunks * kChunkTokens;
+    const float* const x = logits + r * vocabulary + first;
+    const int64_t left = vocabulary - first;
+    const int64_t size = left < kChunkTokens ? left : kChunkTokens;
+    const auto at = [&](int64_t i) {
+      return Choice{x[i], static_cast<int32_t>(first + i)};
+    };
+    const auto allowed = [&](int32_t token) {
+      for (int32_t i = never_span[2 * r]; i < never_span[2 * r + 1]; ++i) {
+        if (never[i] == token) return false;
+      }
+      return true;
+    };
+    Choice last = BeforeAll();
+    for (int32_t k = 0; k < wanted[r]; ++k) {
+      last = FirstAfter(last, size, at, allowed);
+      if (Lane() == 0) best[row * most + k] = last;
+    }
+    const float max = RowMax(x, size, 1.0f);
+    if (Lane() == 0) maximum[row] = max;
+  }
+};
+
+// Sums of exp(logit - the row's maximum). Rows (r, c).
+struct SumsOfChunks {
+  const float* logits;  // [R, V]
+  int64_t vocabulary;
+  int64_t chunks;
+  const float* maximum;  // [R, C]
+  float* sum;            // [R, C]
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
+    const int64_t r = row / chunks, first = row % chunks * kChunkTokens;
+    const float* const x = logits + r * vocabulary + first;
+    const int64_t left = vocabulary - first;
+    const int64_t size = left < kChunkTokens ? left : kChunkTokens;
+    const float max = RowMax(maximum + r * chunks, chunks, 1.0f);
+    float of_lane = 0.0f;
+    for (int64_t i = Lane(); i < size; i += kWarp) of_lane += Exp(x[i] - max);
+    of_lane = WarpSum(of_lane);
+    if (Lane() == 0) sum[row] = of_lane;
+  }
+};
+
+// Rows r. Without so many candidates the last are Choice::kNobody.
+struct MergeChunks {
+  const float* logits;  // [R, V]
+  int64_t vocabulary;
+  int64_t chunks;
+  const int32_t* wanted;  // [R]
+  int64_t most;
+  const Choice* best;         // [R, C, K]
+  const float* chunk_max;     // [R, C]
+  const float* chunk_sum;     // [R, C]
+  const int32_t* also;        // tokens
+  const int32_t* also_begin;  // [R + 1]: each row's in `also`
+  int32_t* token;             // [R, K]
+  float* logit;               // [R, K]
+  float* also_logit;          // as `also`
+  float* maximum;             // [R]
+  float* sum;                 // [R]
+
+  GSHARD_KERNEL_INLINE void operator()(int64_t r) const {
+    const Choice* const from = best + r * chunks * most;
+    const int64_t count = wanted[r];
+    Choice last = BeforeAll();
+    for (int64_t k = 0; k < count; ++k) {
+      last = FirstAfter(
+          last, chunks * count,
+          [&](int64_t i) { return from[i / count * most + i % count]; },
+          [](int32_t) { return true; });
+      if (Lane() == 0) {
+        token[r * most + k] = last.index;
+        logit[r * most + k] = last.logit;
+      }
+    }
+    for (int64_t i = also_begin[r] + Lane(); i < also_begin[r + 1];
+         i += kWarp) {
+      also_logit[i] = logits[r * vocabulary + also[i]];
+    }
+    const float max = RowMax(chunk_max + r * chunks, chunks, 1.0f);
+    if (Lane() != 0) return;
+    maximum[r] = max;
+    float total = 0.0f;
+    for (int64_t c = 0; c < chunks; ++c) total += chunk_sum[r * chunks + c];
+    sum[r] = total;
+  }
+};
+
+}  // namespace gshard::cuda
+
+#endif  // SERVICES_CUDA_KERNELS_TOP_TOKENS_H_

@@ -1,0 +1,92 @@
+#include "services/graph/device_executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "services/graph/builder.h"
+#include "tests/testing/fake_device.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/tensors.h"
+
+namespace gshard {
+namespace {
+
+using ::testing::HasSubstr;
+
+// "kept" = relu(x) + w, "sum" = that + rows of w by id.
+Program SmallProgram() {
+  Builder b("small");
+  const ValueId w = b.Parameter("w", {2, 3});
+  const ValueId x = b.Input("x", {ElementType::kFloat32, {2, 3}});
+  const ValueId ids = b.Input("ids", {ElementType::kInt32, {2}});
+  const ValueId kept = b.Add(b.Relu(x), w);
+  b.Output("kept/0", kept);
+  b.Output("sum", b.Add(kept, b.Embedding(w, ids)));
+  return *std::move(b).Finish();
+}
+
+class DeviceExecutorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    program_ = SmallProgram();
+    RegisterFakeDeviceKernels({"add", "embedding", "relu"});
+  }
+
+  TensorMap Inputs() const {
+    return {{"x", RandomTensor({2, 3}, 1)}, {"ids", Tensor::Ints({2}, {1, 0})}};
+  }
+
+  Program program_;
+  FakeDevice device_;
+  const TensorMap parameters_ = {{"w", RandomTensor({2, 3}, 2)}};
+};
+
+TEST_F(DeviceExecutorTest, GivesBackWhatDoesNotStay) {
+  const DeviceExecutor cpu(program_, nullptr, {"kept/"});
+  const DeviceExecutor executor(program_, &device_, {"kept/"});
+  ASSERT_OK(executor.status());
+  ASSERT_OK_AND_ASSIGN(const auto expected, cpu.Run(Inputs(), parameters_));
+  ASSERT_OK_AND_ASSIGN(const auto got, executor.Run(Inputs(), parameters_));
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_FALSE(got[0].on_host());
+  ASSERT_OK_AND_ASSIGN(const Tensor kept, CopyToHost(device_, got[0]));
+  EXPECT_TRUE(TensorEqual(kept, expected[0]));
+  EXPECT_TRUE(TensorEqual(got[1], expected[1]));
+  EXPECT_TRUE(expected[0].on_host());
+}
+
+// What stays is an input of the next run; ids are looked at on the host.
+TEST_F(DeviceExecutorTest, CopiesWhatIsNotThereOnce) {
+  const DeviceExecutor executor(program_, &device_, {"kept/"});
+  TensorMap there = parameters_;
+  ASSERT_OK_AND_ASSIGN(there["w"], CopyToDevice(device_, there["w"]));
+  const int64_t before = device_.copies_to_device();
+  ASSERT_OK_AND_ASSIGN(const auto first, executor.Run(Inputs(), there));
+  EXPECT_EQ(device_.copies_to_device(), before + 1);
+  TensorMap inputs = Inputs();
+  inputs["x"] = first[0];
+  ASSERT_OK(executor.Run(std::move(inputs), there));
+  EXPECT_EQ(device_.copies_to_device(), before + 1);
+}
+
+TEST_F(DeviceExecutorTest, ErrorsOfTheDeviceAreThoseOfTheRun) {
+  const DeviceExecutor executor(program_, &device_);
+  device_.begin_error = absl::UnavailableError("no run");
+  EXPECT_THAT(executor.Run(Inputs(), parameters_),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no run")));
+  device_.begin_error = absl::OkStatus();
+  device_.finish_error = absl::UnavailableError("no end");
+  EXPECT_THAT(executor.Run(Inputs(), parameters_),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("no end")));
+}
+
+TEST_F(DeviceExecutorTest, NamesAKernelThatTheDeviceLacks) {
+  Builder b("other");
+  b.Output("y", b.Reverse(b.Input("x", {ElementType::kFloat32, {2, 3}}), {0}));
+  const DeviceExecutor executor(*std::move(b).Finish(), &device_);
+  EXPECT_THAT(executor.status(),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("reverse")));
+}
+
+}  // namespace
+}  // namespace gshard
