@@ -1,6 +1,7 @@
 #include "services/train/plan.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -151,6 +152,22 @@ absl::Status CheckOption(const char* name, int64_t value, int64_t high) {
       absl::StrCat(name, ": expected 1 to ", high, ", got ", value));
 }
 
+// See Plan::fewest_workers_training. A worker's memory never grows with the
+// number of workers, and stays the same from one expert each on.
+absl::StatusOr<int64_t> FewestWorkers(const ModelConfig& model,
+                                      PlanOptions options,
+                                      MemoryPlan Plan::*memory) {
+  const int64_t limit = std::exchange(options.memory_bytes, 0);
+  int64_t too_few = 0;
+  int64_t enough = std::max<int64_t>(1, model.experts) + 1;
+  while (enough - too_few > 1) {
+    options.workers = too_few + (enough - too_few) / 2;
+    ASSIGN_OR_RETURN(const Plan plan, MakePlan(model, options));
+    ((plan.*memory).Total() <= limit ? enough : too_few) = options.workers;
+  }
+  return enough > std::max<int64_t>(1, model.experts) ? 0 : enough;
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
@@ -244,6 +261,12 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   exchange.source_token_backward = exchange.source_token_forward;
   exchange.target_token_backward = exchange.target_token_forward;
   plan.dense_gradient_bytes = dense * kFloatBytes;
+  if (options.memory_bytes > 0) {
+    ASSIGN_OR_RETURN(plan.fewest_workers_training,
+                     FewestWorkers(model, options, &Plan::worker_training));
+    ASSIGN_OR_RETURN(plan.fewest_workers_serving,
+                     FewestWorkers(model, options, &Plan::worker_serving));
+  }
   return plan;
 }
 

@@ -28,6 +28,8 @@ struct PlanOptions {
   int64_t tokens_per_microbatch = 4096;  // T on either side: 1 to 16777216
   int64_t sentence_length = 256;         // for attention weights: 1 to 65536
   OptimizerConfig optimizer = AdafactorConfig();
+  // Memory that each process has, on its GPU or its host; 0: unknown.
+  int64_t memory_bytes = 0;
 };
 
 // Trained numbers by kind.
@@ -100,6 +102,12 @@ struct Plan {
   MemoryPlan worker_training;
   MemoryPlan router_serving;
   MemoryPlan worker_serving;
+
+  // With options.memory_bytes: the fewest workers that have room for their
+  // experts, everything else equal; 0 if a single expert per worker, and layer,
+  // is too much.
+  int64_t fewest_workers_training = 0;
+  int64_t fewest_workers_serving = 0;
 
   ExchangePlan exchange;
 

@@ -125,6 +125,28 @@ Table MemoryTable(const Plan& plan) {
   return table;
 }
 
+// What fits into the memory of a process.
+Table RoomTable(const Plan& plan) {
+  const int64_t limit = plan.options.memory_bytes;
+  Table table;
+  table.Add({absl::StrCat("WITHIN ", BytesText(limit)), "fits",
+             "fewest workers that fit"});
+  const auto add = [&](const char* name, const MemoryPlan& memory,
+                       const std::string& workers) {
+    table.Add({name, memory.Total() <= limit ? "yes" : "no", workers});
+  };
+  const auto fewest = [](int64_t workers) {
+    return workers == 0 ? "none" : GroupedText(workers);
+  };
+  add("router, train", plan.router_training, "");
+  add("worker, train", plan.worker_training,
+      fewest(plan.fewest_workers_training));
+  add("router, serve", plan.router_serving, "");
+  add("worker, serve", plan.worker_serving,
+      fewest(plan.fewest_workers_serving));
+  return table;
+}
+
 Table ExchangeTable(const Plan& plan) {
   const ExchangePlan& exchange = plan.exchange;
   Table table;
@@ -163,6 +185,10 @@ std::string PlanToText(const Plan& plan) {
       &text, "* estimate for ", GroupedText(plan.options.tokens_per_microbatch),
       " tokens in sentences of ", plan.options.sentence_length, "; float32; ",
       OptimizerName(plan), ";\n  the worker is one with most experts\n\n");
+  if (plan.options.memory_bytes > 0) {
+    RoomTable(plan).AppendTo(&text);
+    absl::StrAppend(&text, "\n");
+  }
   ExchangeTable(plan).AppendTo(&text);
   absl::StrAppend(&text, "\ngradients from a router per microbatch: ",
                   BytesText(plan.dense_gradient_bytes), "\n");
@@ -172,7 +198,7 @@ std::string PlanToText(const Plan& plan) {
 std::string PlanToJson(const Plan& plan) {
   const ParameterCounts& counts = plan.parameters;
   const ExchangePlan& exchange = plan.exchange;
-  const Json json = {
+  Json json = {
       {"model", plan.model.name},
       {"routers", plan.options.routers},
       {"workers", plan.options.workers},
@@ -208,6 +234,11 @@ std::string PlanToJson(const Plan& plan) {
         {"target_forward_bytes", exchange.target_token_forward},
         {"target_backward_bytes", exchange.target_token_backward}}},
       {"dense_gradient_bytes_per_microbatch", plan.dense_gradient_bytes}};
+  if (plan.options.memory_bytes > 0) {
+    json["within"] = {{"memory_bytes", plan.options.memory_bytes},
+                      {"fewest_workers_training", plan.fewest_workers_training},
+                      {"fewest_workers_serving", plan.fewest_workers_serving}};
+  }
   return json.dump(2) + "\n";
 }
 

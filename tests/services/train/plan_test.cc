@@ -261,6 +261,29 @@ TEST(PlanTest, CountsWeightsOfInt8) {
   EXPECT_LT(plan.router_serving.weights, floats.router_serving.weights * 3 / 4);
 }
 
+// By hand: with one worker fewer it does not fit.
+TEST(PlanTest, FindsTheFewestWorkersThatFit) {
+  const ModelConfig model = TinyModel();
+  for (const int64_t workers : {1, 2, 3, 5}) {
+    SCOPED_TRACE(workers);
+    ASSERT_OK_AND_ASSIGN(const Plan plan,
+                         MakePlan(model, {.workers = workers}));
+    EXPECT_EQ(plan.fewest_workers_serving, 0);
+    PlanOptions options{.workers = 1,
+                        .memory_bytes = plan.worker_training.Total()};
+    ASSERT_OK_AND_ASSIGN(Plan room, MakePlan(model, options));
+    EXPECT_EQ(room.fewest_workers_training, workers);
+    --options.memory_bytes;
+    ASSERT_OK_AND_ASSIGN(room, MakePlan(model, options));
+    EXPECT_EQ(room.fewest_workers_training, workers == 5   ? 0
+                                            : workers == 3 ? 5
+                                                           : workers + 1);
+    options.memory_bytes = plan.worker_serving.Total();
+    ASSERT_OK_AND_ASSIGN(room, MakePlan(model, options));
+    EXPECT_EQ(room.fewest_workers_serving, workers);
+  }
+}
+
 TEST(PlanTest, PlansADenseModelWithoutWorkersToUse) {
   ModelConfig model = TinyModel();
   model.experts = 0;
@@ -328,6 +351,24 @@ TEST(PlanReportTest, StatesBothTotalsInAlignedText) {
   for (std::string line; std::getline(lines, line);) {
     EXPECT_LE(line.size(), 80u) << line;
   }
+}
+
+TEST(PlanReportTest, SaysWhatFits) {
+  ASSERT_OK_AND_ASSIGN(
+      const ModelConfig model,
+      LoadModelConfig("deploy/config/gshard_2048e_36l.textproto"));
+  ASSERT_OK_AND_ASSIGN(const Plan plan,
+                       MakePlan(model, {.routers = 16,
+                                        .workers = 64,
+                                        .memory_bytes = int64_t{80} << 30}));
+  const std::string text = PlanToText(plan);
+  EXPECT_THAT(text, AllOf(HasSubstr("WITHIN 80.00 GiB  fits"),
+                          HasSubstr("router, train      yes\n"),
+                          HasSubstr("worker, train       no"),
+                          HasSubstr("worker, serve      yes")));
+  const auto json = nlohmann::json::parse(PlanToJson(plan));
+  EXPECT_GT(json["within"]["fewest_workers_training"], 64);
+  EXPECT_LT(json["within"]["fewest_workers_serving"], 64);
 }
 
 TEST(PlanReportTest, GivesExactNumbersInJson) {
