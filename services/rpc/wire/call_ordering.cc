@@ -1,25 +1,26 @@
-// The order that gRPC promises, told to ThreadSanitizer. Only built with
-// GSHARD_SANITIZE=thread.
+// Tells ThreadSanitizer about the ordering that gRPC guarantees. Only built
+// with GSHARD_SANITIZE=thread.
 //
-// Debian's gRPC is not instrumented: ThreadSanitizer sees neither its locks
-// nor its queues, and takes everything that travels through gRPC from one
-// thread to another for a race. The functions below stand before those of the
-// same names in gRPC's libraries, and say what these guarantee and no more:
+// Debian's gRPC is not instrumented: ThreadSanitizer sees neither its locks nor
+// its queues, and reports everything that passes through gRPC from one thread
+// to another as a race. The functions below interpose on the functions of the
+// same names in gRPC's libraries, and declare what those guarantee and no more:
 //
 //   - what happened before operations were started happens before they are
 //     reported as done;
 //   - what happened before a server was started happens before its calls, and
 //     these happen before its shutdown returns;
-//   - what happened before a guard of calls was set happens before it is asked,
-//     and that before it is destroyed;
+//   - what happened before a guard of calls was set happens before the guard is
+//     called, and the calls happen before it is destroyed;
 //   - what happened before a slice was made of memory, or a request for a
-//     server, happens before these are given back;
-//   - what a reactor did under its lock happens before it is locked again;
+//     server, happens before these are released;
+//   - what a reactor did under its lock happens before the lock is taken again;
 //   - what happened before OnDone() or OnCancel() was put on an executor
-//     happens before it runs, and OnDone() comes after all of its call.
+//     happens before it runs, and OnDone() comes after everything else of its
+//     call.
 //
-// Nothing orders one call after another, so races between handlers still show;
-// tests/services/rpc/wire/seeded_race_test.cc proves it.
+// No call is ordered after another, so races between handlers are still
+// reported; tests/services/rpc/wire/seeded_race_test.cc proves it.
 
 #include <dlfcn.h>
 #include <grpc/grpc.h>
@@ -37,12 +38,12 @@ extern "C" {
 void __tsan_acquire(void* address);
 void __tsan_release(void* address);
 
-// The linker's names for where this program's own code is.
+// Linker symbols that delimit this program's own code.
 extern char __executable_start;
 extern char etext;
 
-// Private functions of gRPC's headers: what the tag of a callback runs. Not
-// there in a program without such callbacks.
+// Private functions of gRPC's headers: what the tag of a callback runs. Absent
+// in a program without such callbacks.
 void GrpcRunSuccessTag(grpc_completion_queue_functor*, int) __asm__(
     "_ZN4grpc8internal22CallbackWithSuccessTag9StaticRunEP29"
     "grpc_completion_queue_functori") __attribute__((weak));
@@ -52,12 +53,12 @@ void GrpcRunStatusTag(grpc_completion_queue_functor*, int) __asm__(
 
 }  // extern "C"
 
-// What is done here must not itself be taken for a race.
+// The code below must not itself be reported as a race.
 #define GSHARD_UNSEEN __attribute__((no_sanitize("thread")))
 
 namespace {
 
-// gRPC's own function of this name, which the one here hides.
+// gRPC's own function of this name, which this file interposes on.
 template <typename Function>
 GSHARD_UNSEEN Function* Hidden(const char* name) {
   auto* const hidden = reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
@@ -92,8 +93,8 @@ GSHARD_UNSEEN void DestroySlice(void* address) {
   delete owner;
 }
 
-// The guard of a server's calls. Being asked once does not order being asked
-// again.
+// The guard of a server's calls. One call of the guard is not ordered after
+// another.
 struct GuardOwner {
   grpc_auth_metadata_processor guard;
   char set;
@@ -106,7 +107,7 @@ GSHARD_UNSEEN void AskGuard(void* state, grpc_auth_context* context,
                             void* user_data) {
   auto* const owner = static_cast<GuardOwner*>(state);
   __tsan_acquire(&owner->set);
-  // Before the answer, after which the owner may go.
+  // Before the answer, since the owner may be destroyed after it.
   __tsan_release(&owner->asked);
   owner->guard.process(owner->guard.state, context, metadata, count, done,
                        user_data);
@@ -120,13 +121,13 @@ GSHARD_UNSEEN void DestroyGuard(void* state) {
   delete owner;
 }
 
-// A server makes a request on the thread that reads it and runs its tag on the
-// thread that asks for it next. In gRPC 1.51's CallbackRequest the tag comes
-// behind the metadata, which are told of when they are made, and two pointers.
+// A server creates a request on the thread that reads it, and runs its tag on
+// the thread that polls for it next. In gRPC 1.51's CallbackRequest the tag
+// follows the metadata, whose creation is intercepted below, and two pointers.
 constexpr size_t kTagBehindMetadata =
     sizeof(grpc_metadata_array) + 2 * sizeof(void*);
 
-// Stand for all servers that were started, and for all requests that are over.
+// Sync objects shared by all started servers, and by all completed requests.
 char started;
 char finished;
 
@@ -162,7 +163,7 @@ GSHARD_UNSEEN grpc_event grpc_completion_queue_next(
     __tsan_acquire(event.tag);
     __tsan_acquire(static_cast<char*>(event.tag) - kTagBehindMetadata);
   }
-  // The last thing that a server's Shutdown() does, when no request is left.
+  // The last step of a server's Shutdown(), when no request is left.
   if (event.type == GRPC_QUEUE_SHUTDOWN) __tsan_acquire(&finished);
   return event;
 }
@@ -188,7 +189,7 @@ GSHARD_UNSEEN grpc_slice grpc_slice_new_with_user_data(void* bytes,
   return hidden(bytes, length, &DestroySlice, owner);
 }
 
-// A server makes a request and its metadata on one thread, and destroys them
+// A server creates a request and its metadata on one thread, and destroys them
 // on another.
 GSHARD_UNSEEN void grpc_metadata_array_init(grpc_metadata_array* array) {
   static auto* const hidden =
@@ -215,7 +216,7 @@ GSHARD_UNSEEN void grpc_server_credentials_set_auth_metadata_processor(
   hidden(credentials, {&AskGuard, &DestroyGuard, owner});
 }
 
-// Where a call is made ready for what intercepts and serves it.
+// Called while a call is prepared for its interceptors and its handler.
 GSHARD_UNSEEN void* grpc_call_arena_alloc(grpc_call* call, size_t size) {
   static auto* const hidden =
       Hidden<decltype(grpc_call_arena_alloc)>("grpc_call_arena_alloc");
@@ -230,7 +231,7 @@ GSHARD_UNSEEN void grpc_server_start(grpc_server* server) {
   hidden(server);
 }
 
-// What serves a call begins with this.
+// The first step of serving a call.
 GSHARD_UNSEEN void grpc_call_ref(grpc_call* call) {
   static auto* const hidden = Hidden<decltype(grpc_call_ref)>("grpc_call_ref");
   __tsan_acquire(&started);
@@ -239,9 +240,8 @@ GSHARD_UNSEEN void grpc_call_ref(grpc_call* call) {
 
 }  // extern "C"
 
-// Reactors have a lock that is taken by code in gRPC's headers, so by this
-// program. Of the locks in gRPC's libraries nothing is said: they would order
-// calls that have nothing to do with each other.
+// Code in gRPC's headers, and so of this program, takes the lock of a reactor.
+// Locks in gRPC's libraries are not declared: they would order unrelated calls.
 namespace absl {
 
 GSHARD_UNSEEN void Mutex::Lock() {
@@ -263,7 +263,7 @@ GSHARD_UNSEEN void Mutex::Unlock() {
 namespace grpc::internal {
 namespace {
 
-// Passes OnDone() of a client's call on.
+// Forwards OnDone() of a client's call.
 class ClientDoneHop final : public ClientReactor {
  public:
   explicit ClientDoneHop(ClientReactor* reactor) : reactor_(reactor) {}
@@ -278,7 +278,7 @@ class ClientDoneHop final : public ClientReactor {
   ClientReactor* const reactor_;
 };
 
-// Passes OnCancel() of a server's call on.
+// Forwards OnCancel() of a server's call.
 class CancelHop final : public ServerReactor {
  public:
   CancelHop(ServerReactor* reactor, void* count)
@@ -299,7 +299,7 @@ class CancelHop final : public ServerReactor {
 
 using ScheduleOnDoneFunction = void(ServerCallbackCall*, bool);
 
-// Passes CallOnDone() of a server's call on.
+// Forwards CallOnDone() of a server's call.
 class ServerDoneHop final : public ServerCallbackCall {
  public:
   ServerDoneHop(ServerCallbackCall* call, ScheduleOnDoneFunction* schedule)
@@ -327,7 +327,7 @@ GSHARD_UNSEEN void ClientReactor::InternalScheduleOnDone(Status status) {
 }
 
 // The counters of a call are also decremented where ThreadSanitizer does not
-// see it, so what others have left there is taken over here.
+// see it, so their releases by other threads are acquired here.
 
 GSHARD_UNSEEN void ServerCallbackCall::ScheduleOnDone(bool inline_ondone) {
   static auto* const hidden = Hidden<ScheduleOnDoneFunction>(

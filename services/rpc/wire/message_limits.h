@@ -1,4 +1,4 @@
-// How large what either side of a call accepts may be.
+// Default size limits of metadata and messages, for clients and servers.
 
 #ifndef SERVICES_RPC_WIRE_MESSAGE_LIMITS_H_
 #define SERVICES_RPC_WIRE_MESSAGE_LIMITS_H_
@@ -7,10 +7,10 @@
 
 namespace gshard {
 
-// Bytes of a call's metadata.
+// Maximum bytes of a call's metadata.
 inline constexpr int kMaxMetadataBytes = 16 << 10;
 
-// Of one message, unless configured otherwise.
+// Maximum bytes of one message, unless configured otherwise.
 inline constexpr size_t kDefaultMaxMessageBytes = size_t{64} << 20;
 
 }  // namespace gshard

@@ -1,6 +1,6 @@
 // Encoding and decoding of messages for raw methods. gRPC's own decoding would
-// lose the reason of a failure: a unary call with bytes that are no message
-// gets UNIMPLEMENTED, and a stream looks as if it were half-closed.
+// hide the reason for a failure: a unary call with malformed bytes gets
+// UNIMPLEMENTED, and a stream looks half-closed.
 
 #ifndef SERVICES_RPC_WIRE_RAW_MESSAGE_H_
 #define SERVICES_RPC_WIRE_RAW_MESSAGE_H_

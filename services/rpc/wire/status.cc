@@ -41,7 +41,7 @@ Duration ToProto(milliseconds delay) {
   return proto;
 }
 
-// What a peer says is not more than a year.
+// Clamps a peer's delay to [0, one year].
 milliseconds FromProto(const Duration& delay) {
   constexpr int64_t kMost = 365 * 86400;
   if (delay.seconds() < 0 || delay.nanos() < 0) return milliseconds(0);
@@ -50,7 +50,7 @@ milliseconds FromProto(const Duration& delay) {
          milliseconds(delay.nanos() % 1'000'000'000 / 1'000'000);
 }
 
-// The content of the status details; empty if there are none.
+// The serialized status details; empty if there is no delay.
 std::string DetailsOf(const absl::Status& status) {
   const std::optional<milliseconds> delay = RetryDelay(status);
   if (!delay.has_value()) return "";

@@ -1,8 +1,8 @@
 // Long-lived streams as a sender and a handler, the same on both sides of a
-// call. See server_stream.h and client_stream.h for how one begins.
+// call. server_stream.h and client_stream.h create them.
 //
-// Messages are protobuf messages, or Frames. Nothing here blocks: a sender
-// queues, and a handler is called by gRPC's own threads.
+// Messages are protobuf messages or Frames. Nothing here blocks: a sender
+// queues messages, and gRPC's own threads call the handler.
 
 #ifndef SERVICES_RPC_WIRE_STREAM_H_
 #define SERVICES_RPC_WIRE_STREAM_H_
@@ -24,24 +24,25 @@
 
 namespace gshard {
 
-// What the owner of a stream is told. The calls come from gRPC's threads, one
-// at a time, and must not block: hand work on to a thread of your own. The
+// Receives the events of a stream. gRPC's threads make the calls, one at a
+// time; the calls must not block, so hand longer work to another thread. The
 // stream owns its handler and destroys it after OnEnd(). A server's handler may
-// still be told so shortly after ServerShell::Drain() has returned: it shares
-// the ownership of what it touches.
+// still be called shortly after ServerShell::Drain() has returned, so it must
+// share the ownership of everything that it accesses.
 template <typename In>
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
 
-  // The next message of the peer, in the order in which they were sent.
+  // The peer's next message, in the order of sending.
   virtual void OnMessage(In message) = 0;
 
-  // Called once, last. OK: the stream was finished in order. CANCELLED: either
-  // side cancelled, or a server's client was lost. Client: UNAVAILABLE if the
-  // server died or cannot be reached, DEADLINE_EXCEEDED when its time is over.
-  // Otherwise what the server ended it with, or why a message of the peer could
-  // not be decoded.
+  // Called once, as the last call. `status` is OK if the stream was finished in
+  // order, and CANCELLED if either side cancelled it or a server lost its
+  // client. A client gets UNAVAILABLE if the server died or cannot be reached,
+  // and DEADLINE_EXCEEDED at the stream's deadline. Otherwise it is the status
+  // with which the server ended the stream, or the reason why a message of the
+  // peer could not be decoded.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
 
@@ -51,34 +52,35 @@ class StreamSender {
  public:
   virtual ~StreamSender() = default;
 
-  // Queues a message. Errors: Unavailable if the stream has ended or been
-  // finished; ResourceExhausted if the peer takes messages so slowly that
-  // StreamOptions.max_queued_bytes are waiting.
+  // Queues a message. Errors: Unavailable if the stream has ended or Finish()
+  // was called; ResourceExhausted if the peer reads so slowly that
+  // StreamOptions.max_queued_bytes are already queued.
   virtual absl::Status Send(Out message) = 0;
 
-  // Ends the stream after what is queued. Client: half-closes; a ServeStream()
-  // server then sends what it has queued and no more; `status` is not used.
-  // Server: the client gets `status`.
+  // Ends the stream once all queued messages are sent. Client: half-closes the
+  // call; a ServeStream() server then sends what it has queued and nothing
+  // more; `status` is ignored. Server: the client gets `status`.
   virtual void Finish(const absl::Status& status = absl::OkStatus()) = 0;
 
-  // Ends the stream at once, dropping what is queued.
+  // Ends the stream at once and drops queued messages.
   virtual void Cancel() = 0;
 };
 
-// Makes the handler of a stream that begins. It may keep the sender.
+// Creates the handler of a new stream. The handler may keep the sender.
 template <typename In, typename Out>
 using StreamHandlerFactory = std::function<std::unique_ptr<StreamHandler<In>>(
     std::shared_ptr<StreamSender<Out>>)>;
 
 struct StreamOptions {
-  // Bytes of messages that wait for the peer. One message is always accepted.
+  // Limit of the bytes queued for the peer. An empty queue accepts a message of
+  // any size.
   size_t max_queued_bytes = size_t{256} << 20;
 
-  // For streams of frames.
+  // Used by streams of frames only.
   FrameLimits frame_limits;
 };
 
-// Implementation: how a message travels in gRPC's reactors, as bytes.
+// Implementation: conversion of messages to and from the bytes that gRPC sends.
 template <typename T>
 struct Wire {
   static grpc::ByteBuffer Encode(const T& message) {
@@ -101,19 +103,19 @@ struct Wire<Frame<Header>> {
   }
 };
 
-// Implementation: the messages that wait for their turn, between a reactor and
-// the senders. gRPC never runs a reaction inside of Start...(), so the reactor
-// is called under the lock.
+// Implementation: the queue of outgoing messages between the senders and a
+// reactor. gRPC never runs a reaction inside Start...(), so the queue calls its
+// reactor with the lock held.
 template <typename Out>
 class OutgoingQueue final : public StreamSender<Out> {
  public:
-  // What the queue asks of its reactor.
+  // Implemented by the reactor; called by the queue.
   class Writer {
    public:
     virtual ~Writer() = default;
-    // `message` stays where it is until OnWriteDone().
+    // `message` stays valid and in place until OnWriteDone().
     virtual void Write(const grpc::ByteBuffer* message) = 0;
-    // No Write() follows. Called once at most.
+    // No Write() follows. Called at most once.
     virtual void Close(const absl::Status& status) = 0;
     virtual void CancelCall() = 0;
   };
@@ -149,7 +151,7 @@ class OutgoingQueue final : public StreamSender<Out> {
     if (writer_ != nullptr) writer_->CancelCall();
   }
 
-  // The rest is for the reactor.
+  // The remaining public methods are called by the reactor.
 
   void OnWriteDone(bool ok) {
     MutexLock lock(mutex_);
@@ -164,14 +166,15 @@ class OutgoingQueue final : public StreamSender<Out> {
     }
   }
 
-  // Like Finish(), but drops all messages except the one that gRPC has.
+  // Like Finish(), but drops all messages except the one that gRPC is writing.
   void Abort(const absl::Status& status) {
     MutexLock lock(mutex_);
     DropWaiting(/*keep=*/1);
     BeginClose(status);
   }
 
-  // The reactor is about to go. Returns what the stream was closed with.
+  // The reactor is about to be destroyed. Returns the status with which the
+  // stream was closed.
   absl::Status Detach() {
     MutexLock lock(mutex_);
     writer_ = nullptr;
@@ -205,7 +208,8 @@ class OutgoingQueue final : public StreamSender<Out> {
   Mutex mutex_;
   Writer* writer_ ABSL_GUARDED_BY(mutex_);  // null once the stream has ended
   const size_t max_bytes_;
-  // gRPC has the front one; a deque does not move it.
+  // gRPC is writing the front message; a deque does not move it when others are
+  // added.
   std::deque<Message> queue_ ABSL_GUARDED_BY(mutex_);
   size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -20,7 +20,7 @@ namespace {
 using google::protobuf::io::CodedInputStream;
 using google::protobuf::io::CodedOutputStream;
 
-// Field numbers of a frame, and the wire types of protobuf's encoding.
+// Field numbers of a frame and wire types of protobuf's encoding.
 constexpr uint32_t kHeaderField = 1;
 constexpr uint32_t kPayloadField = 2;
 constexpr uint32_t kLengthDelimited = 2;
@@ -38,7 +38,7 @@ absl::Status NotAFrame(absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("not a frame: ", why));
 }
 
-// A slice of a tensor's memory that keeps it alive.
+// A slice that references a tensor's memory and keeps it alive.
 grpc::Slice ReferTo(const Tensor& tensor) {
   auto* keeper = new Tensor(tensor);
   return grpc::Slice(
@@ -46,14 +46,14 @@ grpc::Slice ReferTo(const Tensor& tensor) {
       [](void* tensor) { delete static_cast<Tensor*>(tensor); }, keeper);
 }
 
-// Where the payload lies in a message.
+// The place of the payload in a message.
 struct Extent {
   size_t begin = 0;
   size_t size = 0;
 };
 
-// Parses all but the payload, whose place it returns. As protobuf has it, the
-// last payload counts, headers merge and unknown fields are skipped.
+// Parses everything except the payload, whose place it returns. As in protobuf,
+// the last payload counts, headers are merged and unknown fields are skipped.
 absl::StatusOr<Extent> ParseHeader(grpc::ByteBuffer& buffer,
                                    const FrameLimits& limits,
                                    google::protobuf::MessageLite& header) {
@@ -133,8 +133,8 @@ absl::StatusOr<size_t> CheckedTensorBytes(const v1::TensorHeader& header,
         absl::StrCat("tensor \"", header.name(), "\" has ", header.dims_size(),
                      " dimensions, at most ", max_rank, " are allowed"));
   }
-  // Sizes multiply without overflow even where another one is zero: whoever
-  // multiplies them later need not care in which order.
+  // Nonzero sizes are multiplied even if another one is zero: then later code
+  // can multiply the sizes in any order without overflow.
   size_t bytes = ElementSize(static_cast<ElementType>(header.element_type()));
   bool none = false;
   for (const int64_t dim : header.dims()) {
@@ -168,7 +168,7 @@ grpc::ByteBuffer EncodeParts(const google::protobuf::MessageLite& header,
   CHECK(header_bytes <= size_t{INT32_MAX});
   CHECK(payload_bytes <= size_t{INT32_MAX});
 
-  // Two tags and two lengths of at most 5 bytes each.
+  // Room for two tags and two lengths of at most 5 bytes each.
   std::string head(header_bytes + 20, '\0');
   auto* const begin = reinterpret_cast<uint8_t*>(head.data());
   uint8_t* end = CodedOutputStream::WriteTagToArray(Tag(kHeaderField), begin);
@@ -262,8 +262,8 @@ absl::StatusOr<std::vector<Tensor>> DecodeParts(
     const TensorHeaders& tensor_headers) {
   RETURN_IF_ERROR(CheckFrameBytes(buffer.Length(), limits));
   ASSIGN_OR_RETURN(const Extent payload, ParseHeader(buffer, limits, header));
-  // The header is believed once it agrees with the bytes that are there; only
-  // then is memory taken.
+  // Memory is allocated only after the header has been found to match the bytes
+  // received.
   ASSIGN_OR_RETURN(const std::vector<size_t> places,
                    CheckedTensorPlaces(tensor_headers, payload.size, limits));
   const std::shared_ptr<std::byte> memory = AllocateBuffer(payload.size);

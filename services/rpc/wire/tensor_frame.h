@@ -1,15 +1,15 @@
-// Frame: a message of a header and tensors, such as gshard.v1.ExpertFrame,
-// whose tensor bytes are not copied into a protobuf string and out again.
+// Frame: a message of a header and tensors, such as gshard.v1.ExpertFrame. Its
+// tensor bytes are not copied through a protobuf string.
 //
 // On the wire it is exactly the message that the .proto declares,
 //
 //   message XFrame { XFrameHeader header = 1; bytes payload = 2; }
 //
-// where the header has `repeated TensorHeader tensors` and tensor i begins in
-// the payload at the first multiple of 64 bytes at or after the end of tensor
-// i - 1. Encoding references the tensors' memory; decoding checks the header
-// and then copies the payload once, to one 64-byte aligned buffer that the
-// decoded tensors share.
+// where the header has `repeated TensorHeader tensors`, and tensor i begins in
+// the payload at the first multiple of 64 bytes at or after the end of tensor i
+// - 1. Encoding references the tensors' memory. Decoding checks the header and
+// then copies the payload once, to one 64-byte aligned buffer that the decoded
+// tensors share.
 
 #ifndef SERVICES_RPC_WIRE_TENSOR_FRAME_H_
 #define SERVICES_RPC_WIRE_TENSOR_FRAME_H_
@@ -34,13 +34,14 @@
 
 namespace gshard {
 
-// Where tensors begin in a payload.
+// Alignment of tensors in a payload, in bytes.
 inline constexpr size_t kPayloadAlignment = 64;
 
-// What a decoded frame may have; `max_bytes` is of the whole message. More
-// bytes or tensors are RESOURCE_EXHAUSTED before memory is taken for the
-// payload, a higher rank INVALID_ARGUMENT. The header is parsed before, which
-// may take some 50 times its bytes, as its parts may be tiny.
+// Limits of a decoded frame; `max_bytes` is the size of the whole message. Too
+// many bytes or tensors are RESOURCE_EXHAUSTED, before memory is allocated for
+// the payload; too high a rank is INVALID_ARGUMENT. The header is parsed before
+// these checks, which may take about 50 times its bytes, since its fields may
+// be tiny.
 struct FrameLimits {
   size_t max_bytes = kDefaultMaxMessageBytes;
   size_t max_header_bytes = size_t{1} << 20;
@@ -50,12 +51,12 @@ struct FrameLimits {
 
 template <typename Header>
 struct Frame {
-  // header.tensors(i) describes tensors[i]: fill both by Add().
+  // header.tensors(i) describes tensors[i]; Add() fills both.
   Header header;
   std::vector<Tensor> tensors;
 
-  // Appends a tensor; shares its memory, which must then not be written until
-  // the frame has been sent and destroyed (see Tensor::unique()).
+  // Appends a tensor and shares its memory, which must not be written until the
+  // frame has been sent and destroyed (see Tensor::unique()).
   // REQUIRES: !tensor.empty().
   void Add(absl::string_view name, Tensor tensor);
 };
@@ -63,15 +64,15 @@ struct Frame {
 using ExpertFrame = Frame<v1::ExpertFrameHeader>;
 using TensorFrame = Frame<v1::TensorFrameHeader>;
 
-// Type and dims of a tensor, as the wire writes them.
+// A header with the tensor's type and dims.
 v1::TensorHeader MakeTensorHeader(absl::string_view name, const Tensor& tensor);
 
-// Checks type, rank, sizes and that the byte count fits. Errors:
-// InvalidArgument.
+// The bytes of the described tensor, after checking its type, rank and sizes,
+// and that the byte count does not overflow. Errors: InvalidArgument.
 absl::StatusOr<size_t> CheckedTensorBytes(const v1::TensorHeader& header,
                                           int max_rank = 8);
 
-// Bytes of the payload of these tensors, padding included.
+// Bytes of the payload that holds these tensors, padding included.
 size_t PayloadBytes(const std::vector<Tensor>& tensors);
 
 // Serializes. The result references the tensors' memory and keeps it alive.
@@ -79,10 +80,10 @@ size_t PayloadBytes(const std::vector<Tensor>& tensors);
 template <typename Header>
 grpc::ByteBuffer EncodeFrame(const Frame<Header>& frame);
 
-// Parses a message of a peer that is not trusted. Errors: InvalidArgument if
-// the bytes are no such message, or a tensor's type, rank or sizes are not
-// valid, or the payload's length is not what the header says;
-// ResourceExhausted beyond the limits.
+// Parses a message of an untrusted peer. Errors: InvalidArgument if the bytes
+// are not such a message, a tensor's type, rank or sizes are invalid, or the
+// length of the payload does not match the header; ResourceExhausted beyond the
+// limits.
 template <typename Header>
 absl::StatusOr<Frame<Header>> DecodeFrame(grpc::ByteBuffer buffer,
                                           const FrameLimits& limits = {});
@@ -98,13 +99,13 @@ using TensorHeaders = google::protobuf::RepeatedPtrField<v1::TensorHeader>;
 absl::Status CheckFrameBytes(size_t bytes, const FrameLimits& limits);
 absl::Status CheckHeaderBytes(size_t bytes, const FrameLimits& limits);
 
-// Where each tensor begins in a payload of so many bytes. Errors: as
+// The offset of each tensor in a payload of `payload_bytes`. Errors: as
 // DecodeFrame().
 absl::StatusOr<std::vector<size_t>> CheckedTensorPlaces(
     const TensorHeaders& headers, size_t payload_bytes,
     const FrameLimits& limits);
 
-// The tensors of such a payload, which share its memory.
+// The tensors at these offsets of the payload, whose memory they share.
 std::vector<Tensor> WrapTensors(const TensorHeaders& headers,
                                 const std::vector<size_t>& places,
                                 const std::shared_ptr<std::byte>& payload);

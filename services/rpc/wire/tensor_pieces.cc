@@ -31,7 +31,8 @@ std::vector<TensorFrame> SplitTensors(const NamedTensors& tensors,
                                       const v1::TensorFrameHeader& header,
                                       size_t max_payload_bytes) {
   CHECK(max_payload_bytes >= kPayloadAlignment);
-  // Tensors, and so headers, of one frame; well under every FrameLimits.
+  // Maximum tensors, and so headers, of one frame; well below every
+  // FrameLimits.
   constexpr size_t kMaxTensors = 1024;
 
   std::vector<TensorFrame> frames;

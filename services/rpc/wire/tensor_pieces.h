@@ -1,5 +1,5 @@
-// Named tensors of any size as TensorFrames of a limited size, and back: the
-// contents of PushGradients and PullParameters.
+// Splits named tensors of any size into TensorFrames of limited size, and
+// reassembles them: the contents of PushGradients and PullParameters.
 
 #ifndef SERVICES_RPC_WIRE_TENSOR_PIECES_H_
 #define SERVICES_RPC_WIRE_TENSOR_PIECES_H_
@@ -19,14 +19,14 @@ namespace gshard {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
-// Payload bytes of one frame: large enough for the wire's speed, small enough
+// Payload bytes of one frame: large enough for full throughput, small enough
 // for the second-level cache.
 inline constexpr size_t kFramePayloadBytes = size_t{1} << 20;
 
-// The tensors in the order of their names. Small ones share frames, and one of
-// more than `max_payload_bytes` travels in several. Each frame's header is
-// `header` with `tensors` and `piece` added. At least one frame, even for no
-// tensors. The frames share the tensors' memory.
+// Splits `tensors` into frames, in the order of their names. Small tensors
+// share frames; one of more than `max_payload_bytes` spans several. Each
+// frame's header is `header` with `tensors` and `piece` added. There is at
+// least one frame, even without tensors. The frames share the tensors' memory.
 // REQUIRES: max_payload_bytes >= 64; no tensor is empty().
 std::vector<TensorFrame> SplitTensors(
     const NamedTensors& tensors, const v1::TensorFrameHeader& header,
@@ -38,20 +38,21 @@ struct ExpectedTensor {
   Dims dims;
 };
 
-// Puts frames together again. Knows what must come, so that a peer cannot make
-// it allocate anything else. Not thread-safe.
+// Reassembles the tensors of a sequence of frames. Allocates only tensors that
+// are expected, so that a peer cannot make it allocate anything else. Not
+// thread-safe.
 class TensorCollector {
  public:
   explicit TensorCollector(std::map<std::string, ExpectedTensor> expected);
 
-  // Takes the next frame's tensors. Errors, each naming the tensor:
-  // InvalidArgument if it is unknown, there already, of another type or shape,
-  // or its piece is not the next one. After an error the collector is of no
-  // further use.
+  // Adds the next frame's tensors. Errors, each naming the tensor:
+  // InvalidArgument if a tensor is unknown, is complete already, has another
+  // type or shape, or its piece is not the next one. The collector is unusable
+  // after an error.
   absl::Status Add(TensorFrame frame);
 
-  // Everything that was expected. Errors: InvalidArgument naming a tensor that
-  // is missing or incomplete.
+  // The expected tensors. Errors: InvalidArgument naming a tensor that is
+  // missing or incomplete.
   absl::StatusOr<NamedTensors> Take();
 
  private:
@@ -61,8 +62,8 @@ class TensorCollector {
 
   std::map<std::string, ExpectedTensor> expected_;
   NamedTensors tensors_;
-  // Elements that have come of the tensor that is being put together, the only
-  // one that may be incomplete.
+  // The name of the tensor that is being reassembled, the only one that may be
+  // incomplete, and the number of its elements received so far.
   std::string partial_;
   int64_t partial_elements_ = 0;
 };

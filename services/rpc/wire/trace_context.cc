@@ -31,7 +31,7 @@ bool IsZero(absl::string_view text) {
 
 int HexValue(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
-// That no other process has: the machine's entropy.
+// A key that is unique to this process, from the machine's entropy.
 uint64_t ProcessKey() {
   static const uint64_t key = [] {
     std::random_device entropy;
@@ -50,7 +50,7 @@ std::string Digits(uint64_t number) {
 }
 
 std::string NewSpanId() {
-  // Zero, which would stand for none, has one chance in 2^64.
+  // Never zero, which is an invalid span id.
   return Digits(NextUnique() | 1);
 }
 
@@ -87,7 +87,7 @@ TraceContext ParseTraceparent(absl::string_view text) {
   if (text.size() < kLength) return {};
   const absl::string_view version = text.substr(0, 2);
   if (!IsHex(version) || version == "ff") return {};
-  // A later version may go on behind another dash.
+  // A later version may continue after another dash.
   if (version == "00" ? text.size() != kLength
                       : text.size() > kLength && text[kLength] != '-') {
     return {};
@@ -113,7 +113,7 @@ bool IsTracestate(absl::string_view text) {
   size_t members = 0;
   for (absl::string_view member : absl::StrSplit(text, ',')) {
     member = absl::StripAsciiWhitespace(member);
-    if (member.empty()) continue;  // which the specification allows
+    if (member.empty()) continue;  // allowed by the specification
     if (!IsMember(member) || ++members > kMaxMembers) return false;
   }
   return members > 0;
@@ -124,7 +124,7 @@ TraceContext ContinueTrace(absl::string_view traceparent,
   TraceContext trace = ParseTraceparent(traceparent);
   if (trace.trace_id.empty()) return NewTrace();
   trace = NewSpan(std::move(trace));
-  trace.flags &= 1;  // all that version 00 knows
+  trace.flags &= 1;  // the only flag of version 00
   if (IsTracestate(tracestate)) trace.state = std::string(tracestate);
   return trace;
 }

@@ -13,7 +13,7 @@ thread_local std::vector<TraceContext> current;
 std::vector<TraceContext> Enter(std::vector<TraceContext> traces) {
   std::erase_if(traces,
                 [](const TraceContext& t) { return t.trace_id.empty(); });
-  // Those that somebody looks at are the last to be left out.
+  // Sampled traces first: they are the last to be dropped.
   std::stable_partition(
       traces.begin(), traces.end(),
       [](const TraceContext& t) { return (t.flags & 1) != 0; });

@@ -1,5 +1,6 @@
-// TraceScope: the traces that a thread works for. Log lines of the thread carry
-// them as "trace_id" and "span_id", and calls that it makes hand them on.
+// TraceScope: the traces on whose behalf a thread is working. The thread's log
+// lines carry them as "trace_id" and "span_id", and its outgoing calls
+// propagate the first one.
 
 #ifndef SERVICES_RPC_WIRE_TRACE_SCOPE_H_
 #define SERVICES_RPC_WIRE_TRACE_SCOPE_H_
@@ -13,13 +14,13 @@
 
 namespace gshard {
 
-// A batch belongs to several requests; more traces than this are left out,
-// sampled ones last.
+// A batch belongs to several requests. Traces beyond this number are dropped,
+// unsampled ones first.
 inline constexpr size_t kMaxScopeTraces = 8;
 
 class TraceScope {
  public:
-  // Those without an id do not count.
+  // Traces without an id are ignored.
   explicit TraceScope(std::vector<TraceContext> traces);
   explicit TraceScope(TraceContext trace);
   ~TraceScope();
@@ -32,13 +33,14 @@ class TraceScope {
   const LogScope log_;
 };
 
-// Those of this thread.
+// The traces of this thread.
 const std::vector<TraceContext>& CurrentTraces();
 
-// The first one's traceparent; empty if there is none.
+// The traceparent of the first trace; empty if there is none.
 std::string CurrentTraceparent();
 
-// One of those that are sampled; empty if none is. Valid within its scope.
+// The id of the first trace if it is sampled, else empty; sampled traces come
+// first. Valid as long as the scope.
 absl::string_view CurrentSampledId();
 
 }  // namespace gshard

@@ -18,7 +18,8 @@ int64_t NanosSince(Clock::time_point start) {
       .count();
 }
 
-// A server does what it should when it refuses what is wrong with a call.
+// A server that rejects an invalid call works as intended: that is not an error
+// of its span.
 bool IsError(SpanKind kind, absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kOk:
@@ -73,8 +74,8 @@ void OpenSpan::End(const absl::Status& status) {
   if (!recorded()) return;
   const std::unique_ptr<Recording> recording = std::move(recording_);
   Span& span = recording->span;
-  // One reading of the wall clock: a span has the length that it took, though
-  // that clock be set meanwhile.
+  // The wall clock is read once, and the length is that of the steady clock, so
+  // that a change of the wall clock does not distort the span.
   span.end_nanos = absl::GetCurrentTimeNanos();
   span.start_nanos = span.end_nanos - NanosSince(recording->start);
   if (span.kind != SpanKind::kInternal) {

@@ -1,5 +1,5 @@
-// Tracer: makes the spans of a process, for traces that are sampled, and hands
-// those that are over to its exporter.
+// Tracer: creates the spans of a process for sampled traces, and passes
+// completed spans to its exporter.
 //
 //   OpenSpan span = tracer.Child(trace, "encode");
 //   {
@@ -8,8 +8,8 @@
 //   }
 //   span.End(status);
 //
-// Where nothing is recorded, for want of an exporter or of the sampled bit, a
-// child's context is its parent's, and nothing is spent on it.
+// If nothing is recorded, because there is no exporter or the trace is not
+// sampled, a child's context is its parent's, and the span costs nothing.
 
 #ifndef SERVICES_RPC_WIRE_TRACER_H_
 #define SERVICES_RPC_WIRE_TRACER_H_
@@ -32,22 +32,23 @@ namespace gshard {
 // Not thread-safe.
 class OpenSpan {
  public:
-  // Not recorded.
+  // A span that is not recorded.
   explicit OpenSpan(TraceContext context = {}) : context_(std::move(context)) {}
-  // What nobody has ended was given up: CANCELLED.
+  // Ends a span that is still open with CANCELLED: it was abandoned.
   ~OpenSpan();
 
   OpenSpan(OpenSpan&& other) noexcept = default;
   OpenSpan& operator=(OpenSpan&& other) noexcept;
 
-  // What is done for the span has this as its parent.
+  // The parent context for work done within this span.
   const TraceContext& context() const { return context_; }
   bool recorded() const { return recording_ != nullptr; }
 
-  // None of these does anything to a span that is not recorded, or over.
+  // No effect on a span that is not recorded or has ended.
   void Set(absl::string_view key, int64_t value);
   void Set(absl::string_view key, absl::string_view value);
-  // Of a call: "/package.Service/Method", which names it.
+  // For a span of a call: "/package.Service/Method". Sets the span's name and
+  // the rpc.* attributes.
   void SetMethod(absl::string_view method);
   void StartAt(std::chrono::steady_clock::time_point start);
   void End(const absl::Status& status = absl::OkStatus());
@@ -62,32 +63,32 @@ class OpenSpan {
   };
 
   TraceContext context_;
-  std::unique_ptr<Recording> recording_;  // null: not recorded, or over
+  std::unique_ptr<Recording> recording_;  // null: not recorded, or ended
 };
 
-// A handle: cheap to copy. Thread-safe. A default-constructed one records
-// nothing, ever.
+// A handle: cheap to copy. Thread-safe. A default-constructed one never records
+// anything.
 class Tracer {
  public:
   Tracer() = default;
 
-  // One that records nothing until ExportTo().
+  // A tracer that records nothing until ExportTo().
   static Tracer Create();
-  // To be called once: from now on spans are recorded, and traces that begin
-  // here are sampled with `ratio`.
+  // Call once. From then on spans are recorded, and new traces are sampled with
+  // probability `ratio`.
   void ExportTo(std::shared_ptr<SpanExporter> exporter, double ratio) const;
 
-  // A trace that begins here, with the bit that says whether it is sampled.
+  // `trace`, which must be new, with its sampled bit set by the ratio.
   TraceContext Sampled(TraceContext trace) const;
 
-  // A span of the caller's trace, as ContinueTrace() has it, for what is served
-  // here; of a trace that begins here if the caller's is not valid.
+  // A server span of the caller's trace, continued as by ContinueTrace(); of a
+  // new trace if the caller's is invalid.
   OpenSpan Serve(absl::string_view traceparent, absl::string_view tracestate,
                  absl::string_view name) const;
-  // The same for a child of a span of this process.
+  // A child of a span of this process.
   OpenSpan Child(const TraceContext& parent, absl::string_view name,
                  SpanKind kind = SpanKind::kInternal) const;
-  // The span that `context` names, without a parent.
+  // A span with the ids of `context` and no parent.
   OpenSpan Root(const TraceContext& context, absl::string_view name,
                 SpanKind kind = SpanKind::kInternal) const;
 
@@ -95,7 +96,7 @@ class Tracer {
   struct State {
     std::shared_ptr<SpanExporter> exporter;
     double ratio = 0;
-    std::atomic<bool> on = false;  // set after the others
+    std::atomic<bool> on = false;  // set after the other fields
   };
 
   bool Records(const TraceContext& trace) const {
@@ -108,7 +109,7 @@ class Tracer {
   std::shared_ptr<State> state_;
 };
 
-// The contexts of spans.
+// The contexts of `spans`.
 std::vector<TraceContext> ContextsOf(const std::vector<OpenSpan>& spans);
 
 }  // namespace gshard
