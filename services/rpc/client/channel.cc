@@ -21,7 +21,7 @@
 namespace gshard {
 namespace {
 
-// sizeof(sockaddr_un::sun_path) without the final zero.
+// sizeof(sockaddr_un::sun_path) without the terminating zero.
 constexpr size_t kMaxSocketPath = 107;
 
 absl::Status BadAddress(absl::string_view address, absl::string_view why) {
@@ -70,12 +70,12 @@ absl::Status ValidateAddress(absl::string_view address, int lowest_port) {
 
 void KeepGrpcRunning() {
   [[maybe_unused]] static const bool running = [] {
-    // What no thread polls for itself, such as a channel that connects while a
-    // call waits, gRPC 1.51 looks after once in 5 s.
+    // gRPC 1.51 polls what no thread polls for itself, such as a channel that
+    // connects while a call waits, only every 5 s by default.
     setenv("GRPC_CLIENT_CHANNEL_BACKUP_POLL_INTERVAL_MS", "100",
            /*overwrite=*/0);
-    // What gRPC receives lies in pieces of up to 4 MiB, which one thread takes
-    // and another frees. The heap would give most of them back to the system,
+    // gRPC receives into buffers of up to 4 MiB, which one thread allocates and
+    // another frees. By default malloc would return most of them to the system,
     // which maps and clears each anew.
     mallopt(M_MMAP_THRESHOLD, 8 << 20);
     mallopt(M_TRIM_THRESHOLD, 16 << 20);
@@ -113,16 +113,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  // A ping after a fifth of the time without a word (gRPC sends one a second at
-  // most), and the rest of it for the answer.
+  // Send a ping after a fifth of the time without data (gRPC sends at most one
+  // a second), and wait the whole time for the answer.
   const int silence = static_cast<int>(options.silence.count());
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence / 5);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // The window in which a peer may send ahead. With bandwidth probes off and
-  // large HTTP/2 frames, messages of a megabyte and more cost up to a third
-  // less CPU, but small ones wait longer.
+  // The flow-control window. With bandwidth probes off and large HTTP/2 frames,
+  // messages of a megabyte and more cost up to a third less CPU, but small ones
+  // wait longer.
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 32 << 20);
   if (options.bulk) {
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
@@ -153,7 +153,7 @@ std::chrono::milliseconds RemainingTime(
     std::chrono::milliseconds most) {
   const auto now = std::chrono::system_clock::now();
   if (deadline <= now) return std::chrono::milliseconds(0);
-  // A call without a deadline has one at the end of time.
+  // gRPC represents "no deadline" by the end of time.
   if (deadline - now >= most) return most;
   return std::chrono::duration_cast<std::chrono::milliseconds>(deadline - now);
 }

@@ -1,4 +1,4 @@
-// The calling side of streams.
+// The client side of streams.
 //
 //   auto sender = OpenStream<ExpertFrame, ExpertFrame>(
 //       channel, "/gshard.v1.ExpertWorkerService/Run",
@@ -35,17 +35,18 @@ namespace gshard {
 // paused peer never does.
 inline constexpr std::chrono::milliseconds kStreamEndPatience{2'000};
 
-// Implementation: a handler that is told once of the end, by whoever is first.
+// Implementation: calls OnEnd() of a handler once, from whichever thread is
+// first.
 template <typename In>
 class StreamEnd {
  public:
   explicit StreamEnd(std::unique_ptr<StreamHandler<In>> handler)
       : handler_(std::move(handler)), reader_(handler_.get()) {}
 
-  // Until the last message has been read.
+  // Valid until the last message has been read.
   StreamHandler<In>& handler() { return *reader_; }
 
-  // For who tells it; null if it has been taken.
+  // For the thread that calls OnEnd(); null if another has taken it.
   std::unique_ptr<StreamHandler<In>> Take() {
     MutexLock lock(mutex_);
     return std::move(handler_);
@@ -53,7 +54,7 @@ class StreamEnd {
 
  private:
   Mutex mutex_;
-  // Null once it has been told.
+  // Null once taken.
   std::unique_ptr<StreamHandler<In>> handler_ ABSL_GUARDED_BY(mutex_);
   StreamHandler<In>* const reader_;
 };
@@ -82,11 +83,11 @@ class ClientStream final
       deadline_ = std::chrono::steady_clock::now() + *timeout;
     }
     stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
-    // Senders write from outside of reactions, until Close().
+    // Senders write outside of reactions, until Close().
     AddHold();
     StartRead(&incoming_);
     StartCall();
-    return sender;  // `this` may be gone already
+    return sender;  // the stream may have been deleted already
   }
 
   void OnReadDone(bool ok) override {
@@ -108,12 +109,13 @@ class ClientStream final
     const absl::Status end =
         decode_error_.ok() ? FromGrpcStatus(status) : decode_error_;
     const std::unique_ptr<StreamHandler<In>> handler = end_->Take();
-    // An owner that was told before need not have kept the channel: the last
-    // reference is this one then, and must not go before that of `this`.
+    // If the owner was notified earlier, it may have released the channel. Then
+    // this is the last reference, which must not be released before that of the
+    // stream.
     std::shared_ptr<grpc::Channel> last =
         handler == nullptr ? channel_ : nullptr;
-    // The call and the channel go before the owner is told: it may end the
-    // process next.
+    // Release the call and the channel before the owner is notified, since it
+    // may then end the process.
     delete this;
     if (last != nullptr) ReapChannel(std::move(last));
     if (handler != nullptr) handler->OnEnd(end);
@@ -130,7 +132,7 @@ class ClientStream final
   }
 
  private:
-  // The call is over, but for what gRPC has not got rid of.
+  // The call is over, except for what gRPC has not released yet.
   void OnLastRead() {
     queue_->Abort(absl::OkStatus());
     const std::weak_ptr<StreamEnd<In>> end = end_;
@@ -165,12 +167,13 @@ class ClientStream final
 };
 
 // Begins a call of any streaming method, named "/package.Service/Method". Never
-// blocks; a peer that cannot be reached shows in OnEnd(). Without `timeout` the
-// stream lasts until one side ends it: Cancel() or Finish() the sender. OnEnd()
-// comes within kStreamEndPatience of the end, by a thread of gRPC's or of ours.
+// blocks; a failure to reach the peer is reported by OnEnd(). Without `timeout`
+// the stream lasts until one side ends it: call Cancel() or Finish() of the
+// sender. OnEnd() is called within kStreamEndPatience of the end, by a thread
+// of gRPC or of the reaper.
 //
-// The caller keeps a reference to `channel` until OnEnd(), or its handler does
-// and ends with ReapChannel().
+// The caller keeps a reference to `channel` until OnEnd(), or its handler keeps
+// one and releases it by ReapChannel().
 template <typename Out, typename In>
 std::shared_ptr<StreamSender<Out>> OpenStream(
     std::shared_ptr<grpc::Channel> channel, const std::string& method,

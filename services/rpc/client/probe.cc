@@ -18,8 +18,8 @@
 namespace gshard {
 namespace {
 
-// grpc.health.v1's Check. Its messages have one field each, as these have: the
-// name of a service, and a status, of which 1 is SERVING.
+// grpc.health.v1's Check. Its messages have one field each, so they are encoded
+// like these wrappers: the name of a service, and a status, where 1 is SERVING.
 constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
 using Request = google::protobuf::StringValue;
 using Response = google::protobuf::UInt32Value;
@@ -30,7 +30,7 @@ constexpr uint32_t kServing = 1;
 absl::Status Probe(const ProcessOptions& options, absl::string_view service,
                    std::chrono::milliseconds timeout) {
   const std::string address = AdvertisedAddress(options, options.listen);
-  // The certificate is what the process presents to other servers, too.
+  // The process presents the same certificate as a client of other servers.
   SecurityOptions as_client = options.security;
   as_client.auth_file.clear();
   ASSIGN_OR_RETURN(auto security, Security::CreateForClient(as_client));

@@ -1,6 +1,6 @@
-// Asking a server process how it is, as orchestrators of containers do: the
-// program itself, started with --probe and the flags of the process that
-// serves, so that a probe has its address and its certificates.
+// Health probes of a server process, as container orchestrators make them. The
+// probe is the program itself, started with --probe and the flags of the
+// serving process, so that it has that process's address and certificates.
 
 #ifndef SERVICES_RPC_CLIENT_PROBE_H_
 #define SERVICES_RPC_CLIENT_PROBE_H_
@@ -15,13 +15,14 @@ namespace gshard {
 
 inline constexpr std::chrono::milliseconds kProbeTimeout{5'000};
 
-// OK if the process that was started with `options` and is called where others
-// call it, see AdvertisedAddress, is as options.probe asks: "live" if it
-// answers at all, "joined" if it serves, "ready" if it serves `service`.
+// Probes the process that was started with `options`, at its
+// AdvertisedAddress(). OK if it has the state options.probe: "live" if it
+// answers at all, "joined" if its server is healthy, "ready" if `service` is
+// healthy.
 //
-// Errors: FailedPrecondition if it answers, but does not serve; Unavailable or
-// DeadlineExceeded without an answer; InvalidArgument of the address or the
-// security; those of Security::CreateForClient.
+// Errors: FailedPrecondition if it answers but does not serve; Unavailable or
+// DeadlineExceeded without an answer; InvalidArgument for the address or the
+// security options; those of Security::CreateForClient.
 absl::Status Probe(const ProcessOptions& options, absl::string_view service,
                    std::chrono::milliseconds timeout = kProbeTimeout);
 

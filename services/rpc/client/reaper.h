@@ -1,5 +1,5 @@
 // The reaper: a thread for the cleanup of streams that gRPC's own threads
-// cannot do, or not in time.
+// cannot do, or would do too late.
 
 #ifndef SERVICES_RPC_CLIENT_REAPER_H_
 #define SERVICES_RPC_CLIENT_REAPER_H_
@@ -12,13 +12,12 @@
 
 namespace gshard {
 
-// Runs `work` once `delay` has passed, on one thread for the whole process,
-// which lives as long as that. `work` is short, and destroyed there, too.
-// Thread-safe.
+// Runs `work` after `delay`, on one thread that lives as long as the process.
+// `work` must be short; it is destroyed on that thread, too. Thread-safe.
 void ReapAfter(std::chrono::milliseconds delay, std::function<void()> work);
 
-// Lets go of a channel that may be the last one: gRPC 1.51 joins its threads
-// then, and must not do so on one of these.
+// Releases a reference to a channel that may be the last one. gRPC 1.51 then
+// joins its threads, so one of these must not release it.
 void ReapChannel(std::shared_ptr<grpc::Channel> channel);
 
 }  // namespace gshard

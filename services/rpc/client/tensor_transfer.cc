@@ -10,7 +10,7 @@
 namespace gshard {
 namespace {
 
-// Where a blocking call waits for its stream.
+// The result of a stream, for which a blocking call waits.
 struct Outcome {
   Mutex mutex;
   CondVar changed;
@@ -18,7 +18,7 @@ struct Outcome {
   absl::Status status ABSL_GUARDED_BY(mutex);
 };
 
-// Hands messages to `on_message` and ends the stream on its first error.
+// Passes messages to `on_message` and cancels the stream on its first error.
 template <typename Out, typename In>
 class BlockingHandler final : public StreamHandler<In> {
  public:
@@ -35,7 +35,7 @@ class BlockingHandler final : public StreamHandler<In> {
   }
 
   void OnEnd(const absl::Status& status) override {
-    // Notified under the lock: the waiter destroys `outcome_` next.
+    // Notify under the lock: the waiter destroys `outcome_` next.
     MutexLock lock(outcome_->mutex);
     outcome_->status = error_.ok() ? status : error_;
     outcome_->over = true;
@@ -57,7 +57,7 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
                   std::chrono::milliseconds timeout, CallStop* stop = nullptr) {
   Outcome outcome;
   StreamOptions options;
-  // Frames refer to memory that the caller has anyway.
+  // No limit: frames reference memory that the caller keeps anyway.
   options.max_queued_bytes = SIZE_MAX;
   const auto sender = OpenStream<Out, In>(
       channel, method,
@@ -68,7 +68,7 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
       options, timeout);
   if (stop != nullptr) stop->OnStop([sender] { sender->Cancel(); });
   for (Out& message : messages) {
-    // A stream that has ended says why at its end.
+    // The reason is reported at the end of the stream.
     if (!sender->Send(std::move(message)).ok()) break;
   }
   sender->Finish();

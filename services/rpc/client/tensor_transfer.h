@@ -1,6 +1,6 @@
-// Calls that bring tensors: the router's for dense gradients and parameters,
-// the worker's to its buddy. They block; all the rest of a training step does
-// not.
+// Blocking calls that transfer tensors: a router's dense gradients and
+// parameters, and a worker's gradient sums to its buddy. The rest of a training
+// step does not block.
 
 #ifndef SERVICES_RPC_CLIENT_TENSOR_TRANSFER_H_
 #define SERVICES_RPC_CLIENT_TENSOR_TRANSFER_H_
@@ -22,13 +22,14 @@
 
 namespace gshard {
 
-// Ends calls from another thread. Thread-safe.
+// Cancels calls from another thread. Thread-safe.
 class CallStop {
  public:
-  // What is called now or later ends with CANCELLED.
+  // Calls that are in progress or begin later end with CANCELLED.
   void Stop();
 
-  // Of calls: `cancel` is what Stop() does, until it is replaced.
+  // Used by calls: sets the function that Stop() runs, or clears it if null.
+  // Runs `cancel` at once after Stop().
   void OnStop(std::function<void()> cancel);
 
  private:
@@ -37,15 +38,15 @@ class CallStop {
   std::function<void()> cancel_ ABSL_GUARDED_BY(mutex_);  // may be null
 };
 
-// CoordinatorService.PushGradients. `header` says of which microbatch; the
-// tensors are not written until the call returns. Errors: those of the method.
+// CoordinatorService.PushGradients. `header` names the microbatch; the tensors
+// must not be written until the call returns. Errors: those of the method.
 absl::Status PushGradients(const std::shared_ptr<grpc::Channel>& channel,
                            const v1::TensorFrameHeader& header,
                            const NamedTensors& gradients,
                            std::chrono::milliseconds timeout);
 
-// ExpertWorkerService.ReplicateGradients. `header` says of which step; `stop`
-// outlives the call. Errors: those of the method; Cancelled.
+// ExpertWorkerService.ReplicateGradients. `header` names the step; `stop` must
+// outlive the call. Errors: those of the method; Cancelled.
 absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
                                 const v1::TensorFrameHeader& header,
                                 const NamedTensors& sums,
@@ -53,7 +54,7 @@ absl::Status ReplicateGradients(const std::shared_ptr<grpc::Channel>& channel,
                                 CallStop* stop);
 
 // CoordinatorService.PullParameters. Errors: those of the method;
-// InvalidArgument if what comes is not what was expected.
+// InvalidArgument if the response does not match `expected`.
 absl::StatusOr<NamedTensors> PullParameters(
     const std::shared_ptr<grpc::Channel>& channel,
     const v1::PullParametersRequest& request,
