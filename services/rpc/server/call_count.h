@@ -1,5 +1,5 @@
 // CallCount: the open calls of a server, in total and per caller, and whether
-// there is room for another one.
+// another one may be accepted.
 
 #ifndef SERVICES_RPC_SERVER_CALL_COUNT_H_
 #define SERVICES_RPC_SERVER_CALL_COUNT_H_
@@ -17,12 +17,13 @@ class CallCount {
  public:
   explicit CallCount(int64_t most) : most_(most) {}
 
-  // At most `most` in total, and for a known caller its share
-  // (services/base/share.h); unknown callers have one name in common, and so no
-  // shares.
+  // Whether `caller` may begin another call: if fewer than `most` calls are
+  // open in total, and a known caller stays within its share
+  // (services/base/share.h). All unknown callers have the same name, so they
+  // have no shares.
   bool HasRoom(const std::string& caller) const;
 
-  // Counts, whether there is room or not.
+  // Counts the call, whether there was room or not.
   void Begin(const std::string& caller);
   void End(const std::string& caller);
 
@@ -33,7 +34,7 @@ class CallCount {
   const int64_t most_;
   mutable Mutex mutex_;
   int64_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  // None is 0.
+  // No value is 0.
   std::map<std::string, int64_t> by_caller_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -21,11 +21,11 @@ using grpc::experimental::TlsServerCredentialsOptions;
 
 constexpr int64_t kRefusalLinesPerSecond = 5;
 
-// That one connection may have open: strangers may make them, and a call takes
-// memory as long as its answer is not taken.
+// Maximum open health checks of one connection: unknown callers may make them,
+// and a call takes memory until its answer has been read.
 constexpr int64_t kMaxHealthChecks = 16;
 
-// What a client sends of a call before it hears that it is refused.
+// Bytes that a client may send in a call before it learns of the refusal.
 constexpr int64_t kRefusedBytes = ConnectionMeter::kStreamWindow + (8 << 10);
 
 absl::string_view View(const grpc_slice& slice) {
@@ -38,12 +38,12 @@ struct Guard {
   std::shared_ptr<const CallGate> gate;
 };
 
-// What a call shows of itself before it has a handler.
+// What is known of a call before it has a handler.
 struct Arrival {
   std::string method;
   std::string request_id;
   Credentials credentials;
-  Caller caller;  // once it is identified
+  Caller caller;  // set once identified
 };
 
 Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
@@ -58,7 +58,7 @@ Arrival ReadArrival(grpc_auth_context* context, const grpc_metadata* metadata,
     }
     if (key == "authorization") {
       std::optional<std::string>& shown = arrival.credentials.authorization;
-      // Two of them are not one that is valid.
+      // Several headers count as one that is invalid.
       shown = shown.has_value() ? "" : std::string(value);
     }
   }
@@ -106,7 +106,7 @@ void LogRefusal(const Arrival& arrival, const std::string& id,
   static LogBudget& budget = *new LogBudget(kRefusalLinesPerSecond);
   const auto left_out = budget.Take();
   if (!left_out.has_value()) return;
-  // What a stranger calls a method may be anything.
+  // An unknown method's name may be any text, so it is not logged.
   const bool known = access != nullptr;
   LogWarning("refused a call", {{"method", known ? arrival.method : "unknown"},
                                 {"status", status},
@@ -114,7 +114,7 @@ void LogRefusal(const Arrival& arrival, const std::string& id,
                                 {"lines_left_out", *left_out}});
 }
 
-// Run by gRPC's threads for every call.
+// gRPC's threads run this for every call.
 void Process(void* state, grpc_auth_context* context,
              const grpc_metadata* metadata, size_t count,
              grpc_process_auth_metadata_done_cb done, void* user_data) {
@@ -128,11 +128,12 @@ void Process(void* state, grpc_auth_context* context,
   if (status.ok()) {
     return done(user_data, nullptr, 0, nullptr, 0, GRPC_STATUS_OK, nullptr);
   }
-  // gRPC sends no metadata with a refusal, so the id is in its message.
+  // gRPC sends no metadata with a refusal, so the message contains the request
+  // id.
   const std::string id =
       arrival.request_id.empty() ? NewRequestId() : arrival.request_id;
   LogRefusal(arrival, id, status);
-  // Strangers would hide other bytes behind such calls.
+  // Unknown callers could otherwise hide held bytes behind refused calls.
   const bool known = !arrival.caller.name.empty();
   guard.gate->watch->Refuse(context, known ? kRefusedBytes : 0);
   done(user_data, nullptr, 0, nullptr, 0,

@@ -1,5 +1,5 @@
-// The guard before a server's handlers: server credentials that pass only calls
-// that the caller may make. A refused call reaches no handler.
+// The guard in front of a server's handlers: server credentials that admit only
+// calls that the caller may make. A refused call reaches no handler.
 
 #ifndef SERVICES_RPC_SERVER_CALL_GUARD_H_
 #define SERVICES_RPC_SERVER_CALL_GUARD_H_
@@ -20,35 +20,39 @@
 
 namespace gshard {
 
-// What a server's guard goes by, and its calls, which may outlive it.
+// The state that a server's guard checks, and the count of the server's calls,
+// which may outlive the guard.
 struct CallGate {
   CallGate(int64_t max_calls, const MeterLimits& limits)
       : calls(max_calls), watch(std::make_shared<ConnectionWatch>(limits)) {}
 
-  // All calls get UNAVAILABLE: after a server's Shutdown() has begun gRPC would
-  // say CANCELLED to those on their way, which nobody takes for "go elsewhere".
+  // Refuses all calls with UNAVAILABLE. Once a server's Shutdown() has begun,
+  // gRPC would end arriving calls with CANCELLED, which no client takes as a
+  // reason to try another server.
   std::atomic<bool> closed = false;
 
-  // Calls that are not over, but for open methods: streams from their start,
-  // others from when their request has been read. Those of a caller that has no
-  // room for another one get UNAVAILABLE before gRPC reads their requests; what
-  // only members may call has no such limit, for nothing goes on without it.
+  // The calls that are open, except those of open methods: streams are counted
+  // from their start, others once their request has been read. Calls of a
+  // caller without room for another one get UNAVAILABLE before gRPC reads their
+  // requests. Calls that only members may make are exempt from this limit,
+  // since nothing works without them.
   CallCount calls;
-  Counter refused;  // for that reason
+  Counter refused;  // refused by this limit
 
-  // Told of calls from their start.
+  // Notified of calls from their start.
   const std::shared_ptr<ConnectionWatch> watch;
 };
 
-// With TLS if `security` has it for `address`.
+// Uses TLS if `security` has TLS for `address`.
 //
-// gRPC 1.51 supports a guard for TLS only; unix sockets and, if configured, TCP
-// are served without TLS, where tokens are checked, too.
+// gRPC 1.51's own C++ credentials support such a guard with TLS only. These
+// also guard unix sockets and, if configured, TCP without TLS, and check tokens
+// there, too.
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(
     std::shared_ptr<const Security> security,
     std::shared_ptr<const CallGate> gate, const std::string& address);
 
-// Names in the certificate that TLS has verified; none without.
+// Names in the certificate that TLS has verified; empty without a certificate.
 std::vector<std::string> CertificateNames(const grpc::AuthContext& context);
 
 }  // namespace gshard

@@ -29,13 +29,13 @@ constexpr char kRequestId[] = "x-request-id";
 constexpr char kTraceparent[] = "traceparent";
 constexpr char kTracestate[] = "tracestate";
 
-// Where the findings lie in the metadata that a handler sees. gRPC has no other
-// place for them that is a call's own.
+// Keys under which the results are added to the metadata that the handler sees;
+// gRPC has no other place for data of one call.
 constexpr char kCaller[] = "gshard-caller";
 constexpr char kGrants[] = "gshard-grants";
 constexpr char kSpan[] = "gshard-span";
 
-// The value, if there is exactly one.
+// The value if there is exactly one, else empty.
 std::string One(const Metadata& metadata, const char* key) {
   const auto range = metadata.equal_range(key);
   if (range.first == range.second || std::next(range.first) != range.second) {
@@ -64,15 +64,15 @@ Caller FindCaller(const Security& security, const Metadata& metadata,
     credentials.authorization = One(metadata, kAuthorization);
   }
   credentials.certificate_names = CertificateNames(*context.auth_context());
-  // The guard has let the call through; an open method needs no caller, and the
-  // file of callers may have changed since.
+  // The guard has admitted the call, but this may find no caller: an open
+  // method needs none, and the file of callers may have changed since.
   absl::StatusOr<Caller> caller = security.Identify(credentials);
   return caller.ok() ? *std::move(caller) : Caller{kAnonymous, {}};
 }
 
 void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
              Clock::duration took) {
-  // Busy methods do not crowd out others.
+  // Budgets by method, so that busy methods do not crowd out others.
   static std::deque<LogBudget>& budgets = *[] {
     auto* const made = new std::deque<LogBudget>();
     for (int i = 0; i < 64; ++i) made->emplace_back(kCallLinesPerSecond);
@@ -83,7 +83,8 @@ void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
   if (!left_out.has_value()) return;
   const auto micros =
       std::chrono::duration_cast<std::chrono::microseconds>(took).count();
-  // The thread may work for a batch of others, whose traces are not this one's.
+  // The thread may be in the log scope of a batch of other requests, whose
+  // traces are not this call's.
   const LogScope own({});
   LogInfo(
       "call",
@@ -97,14 +98,14 @@ void LogCall(const char* method, const CallInfo& info, grpc::StatusCode code,
        {"lines_left_out", *left_out}});
 }
 
-// The guard lets no other method through.
+// The guard admits no method without an entry.
 const MethodAccess& AccessOf(const char* method) {
   static const MethodAccess& none = *new MethodAccess;
   const MethodAccess* const access = FindMethodAccess(method);
   return access == nullptr ? none : *access;
 }
 
-// Of one call.
+// The interceptor of one call.
 class Interceptor final : public grpc::experimental::Interceptor {
  public:
   Interceptor(std::shared_ptr<const Security> security,
@@ -166,7 +167,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
   }
 
   void End(grpc::StatusCode code) {
-    if (open_) return;  // probes are not news
+    if (open_) return;  // health probes are not logged
     LogCall(rpc_->method(), info_, code, Clock::now() - start_);
     span_.End(absl::Status(static_cast<absl::StatusCode>(code), ""));
   }
@@ -174,11 +175,11 @@ class Interceptor final : public grpc::experimental::Interceptor {
   const std::shared_ptr<const Security> security_;
   const std::shared_ptr<CallGate> gate_;
   ServerRpcInfo* const rpc_;
-  const bool open_;  // to everybody
+  const bool open_;  // open to everybody
   const Tracer tracer_;
   bool counted_ = false;
   const Clock::time_point start_ = Clock::now();
-  CallInfo info_;            // the handler's metadata point into it
+  CallInfo info_;            // referenced by the handler's metadata
   std::string grants_;       // likewise
   std::string traceparent_;  // likewise
   OpenSpan span_;
@@ -209,7 +210,8 @@ class Factory final
 CallInfo CallInfoOf(const grpc::ServerContextBase& context) {
   const Metadata& metadata = context.client_metadata();
   const TraceContext span = ParseTraceparent(One(metadata, kSpan));
-  // On a server without the interceptor, all of it is the client's word.
+  // On a server without the interceptor, the client could have set all of the
+  // keys.
   if (span.trace_id.empty()) {
     return FromClient(metadata, BeginSpan(metadata, Tracer()));
   }

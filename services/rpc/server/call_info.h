@@ -1,12 +1,12 @@
-// CallInfo: metadata of the call that a handler serves: caller, request id and
-// trace. Never log a request's contents.
+// CallInfo: what a handler needs to know about its call: the caller, request id
+// and trace. Never log a request's contents.
 //
 //   const CallInfo info = CallInfoOf(*context);
 //   limits.Charge(info.caller.name);
 //
-// Clients may send "x-request-id", "traceparent" and "tracestate"; what is not
-// valid is replaced. Every answer of a handler carries "x-request-id"; a call
-// that the guard refuses has the id in its message.
+// Clients may send "x-request-id", "traceparent" and "tracestate"; invalid
+// values are replaced. Every response of a handler carries "x-request-id"; a
+// call that the guard refuses has the id in its error message.
 
 #ifndef SERVICES_RPC_SERVER_CALL_INFO_H_
 #define SERVICES_RPC_SERVER_CALL_INFO_H_
@@ -25,20 +25,20 @@
 namespace gshard {
 
 struct CallInfo {
-  Caller caller;  // "anonymous" if nobody asks
+  Caller caller;  // "anonymous" if unknown
   std::string request_id;
   TraceContext trace;  // with a span of this hop
 };
 
-// Of a call that a ServerShell serves; of another server's, an anonymous
-// caller, who may do nothing, with an id and a trace of its own. Call it from
-// the handler.
+// The info of a call that a ServerShell serves. For a call of any other server:
+// an anonymous caller without rights, the client's request id if it is valid,
+// and a new span. Call it from the handler.
 CallInfo CallInfoOf(const grpc::ServerContextBase& context);
 
-// Implementation, for ServerShell: determines this for every call, counts the
-// call in the gate until it is over, answers with the id, makes a span of it
-// unless everybody may call it, and logs its end, at most this many lines per
-// second.
+// Implementation, for ServerShell: determines the CallInfo of every call,
+// counts the call in the gate until it is over, and sends the request id with
+// the response. Unless the method is open to everybody, creates a span and logs
+// the end of the call, with at most this many lines per second and method.
 inline constexpr int64_t kCallLinesPerSecond = 20;
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallInfoFactory(std::shared_ptr<const Security> security,

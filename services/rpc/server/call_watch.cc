@@ -16,20 +16,20 @@ using grpc::experimental::InterceptionHookPoints;
 using grpc::experimental::InterceptorBatchMethods;
 using grpc::experimental::ServerRpcInfo;
 
-// Bytes that are forgiven for the headers of a known caller's call, tokens
-// included. Without a limit, whoever sends nothing but calls would hide other
-// bytes behind them.
+// Maximum bytes forgiven for the headers of a known caller's call, tokens
+// included. Without a limit, a client could hide other bytes behind a series of
+// calls.
 constexpr int64_t kMaxForgiven = 8 << 10;
 
 int64_t HeaderBytes(const grpc::ServerContextBase& context) {
-  int64_t bytes = 256;  // of HTTP/2 and gRPC itself
+  int64_t bytes = 256;  // for HTTP/2 and gRPC itself
   for (const auto& [key, value] : context.client_metadata()) {
     bytes += static_cast<int64_t>(key.size() + value.size());
   }
   return std::min(bytes, kMaxForgiven);
 }
 
-// Of one call.
+// The interceptor of one call.
 class Interceptor final : public grpc::experimental::Interceptor {
  public:
   Interceptor(std::shared_ptr<ConnectionWatch> watch, ServerRpcInfo* rpc,
@@ -70,7 +70,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
                       context.c_call());
   }
 
-  // Null: the client sends no more.
+  // Null: the client sends no more messages.
   void Take(const void* message) {
     if (call_ == 0) return;
     if (message == nullptr) return watch_->StopReading(call_);
@@ -89,7 +89,7 @@ class Interceptor final : public grpc::experimental::Interceptor {
   ServerRpcInfo* const rpc_;
   const MethodAccess* const access_;
   const bool raw_;
-  uint64_t call_ = 0;  // 0: it is not watched
+  uint64_t call_ = 0;  // 0: not watched
 };
 
 class Factory final

@@ -1,5 +1,5 @@
-// Tells a ConnectionWatch of a server's calls: when a message of theirs may
-// come, that it has come, that nothing more is read.
+// Interceptors that notify a ConnectionWatch of a server's calls: when a
+// message may arrive, when it has arrived, and when no more are read.
 
 #ifndef SERVICES_RPC_SERVER_CALL_WATCH_H_
 #define SERVICES_RPC_SERVER_CALL_WATCH_H_
@@ -14,9 +14,10 @@
 
 namespace gshard {
 
-// Interceptors for ServerShell. Messages are bytes, by raw_service.h, in the
-// methods of `raw_services` ("package.Service"); in others gRPC has read the
-// request, and shows no sizes, so that a message counts as what it may be.
+// For ServerShell. The methods of `raw_services` ("package.Service") receive
+// their messages as bytes, see raw_service.h. In other services gRPC has parsed
+// the request and does not report its size, so a message counts as its maximum
+// size.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>
 CallWatchFactory(std::shared_ptr<ConnectionWatch> watch,
                  std::set<std::string> raw_services);

@@ -8,8 +8,8 @@
 namespace gshard {
 namespace {
 
-// What comes with a message besides it: HTTP/2's and TLS's headers, and the
-// client's windows and pings for the answer.
+// The overhead of a message: HTTP/2's and TLS's headers, and the client's
+// window updates and pings while it receives the answer.
 int64_t BytesAround(int64_t message) { return 128 + message / 64; }
 
 }  // namespace
@@ -135,15 +135,16 @@ bool ConnectionMeter::Receive(Id id, int64_t bytes, Time now) {
   const std::chrono::duration<double> passed = now - connection.looked_at;
   connection.looked_at = now;
   connection.received = bytes;
-  // What comes now was not there to be forgiven.
+  // Limited to what was held before: new bytes cannot be forgiven for past
+  // time.
   connection.credit +=
       std::min(connection.held,
                static_cast<int64_t>(passed.count() * kForgivenPerSecond));
-  // A call or message ends what could be unfinished headers: HTTP/2 lets
-  // nothing come between their frames. Then nothing is left to be held, unless
-  // a call is: what comes for one whose answer is not taken stays, too.
+  // A call or message completes any unfinished headers, since HTTP/2 allows no
+  // other frames between theirs. So nothing is held now, unless a call is open:
+  // data for a call whose answer is not read are kept, too.
   if (connection.happened && connection.open == 0) connection.credit = bytes;
-  // Nobody forgives in advance.
+  // Nothing is forgiven in advance.
   connection.credit = std::min(connection.credit, bytes);
   connection.happened = false;
   SetHeld(connection,
@@ -178,12 +179,12 @@ ConnectionMeter::Verdict ConnectionMeter::Judge(Time now) {
   }
   while (held_ + leaving_bytes_ > limits_.held_bytes) {
     const Id largest = Largest();
-    // What is little is let be while others leave.
+    // Spare connections that hold little while ended ones still free memory.
     if (held(largest) <= kSlack && held_ <= limits_.held_bytes) break;
     end(largest);
   }
   for (const auto& [id, begun] : begun_) {
-    if (now - begun <= limits_.request_time) break;  // the oldest first
+    if (now - begun <= limits_.request_time) break;  // ordered by time
     verdict.late.push_back(id);
   }
   for (const Id id : verdict.late) End(id);
@@ -218,7 +219,8 @@ int64_t ConnectionMeter::brief_calls(Id connection) const {
 ConnectionMeter::Id ConnectionMeter::Largest() const {
   struct Holding {
     int64_t held = 0;
-    Id largest = 0;  // of its connections; 0: none holds anything
+    Id largest =
+        0;  // its connection that holds the most; 0: none holds anything
     int64_t of_largest = 0;
   };
   std::map<std::string, Holding> hosts;
@@ -233,8 +235,9 @@ ConnectionMeter::Id ConnectionMeter::Largest() const {
   for (const auto& [id, leaving] : leaving_) {
     hosts[leaving.host].held += leaving.held;
   }
-  // A host that has nothing but what leaves is no reason to end another's, as
-  // long as what is held is not too much by itself.
+  // If a host has only ended connections, that is no reason to end another
+  // host's, as long as the open connections by themselves hold less than the
+  // limit.
   const bool may_wait = held_ <= limits_.held_bytes;
   Id largest = 0;
   int64_t most = -1;

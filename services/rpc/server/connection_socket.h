@@ -1,5 +1,5 @@
-// What a ConnectionWatch asks of the kernel about an accepted TCP connection.
-// From any thread.
+// Socket operations of ConnectionWatch on an accepted TCP connection.
+// Thread-safe.
 
 #ifndef SERVICES_RPC_SERVER_CONNECTION_SOCKET_H_
 #define SERVICES_RPC_SERVER_CONNECTION_SOCKET_H_
@@ -12,27 +12,27 @@
 namespace gshard {
 
 struct Peer {
-  std::string host;  // of IPv6 its /64 network, which one customer has
-  std::string name;  // as grpc::ServerContext::peer() says
+  std::string host;  // of IPv6 the /64 network, which one customer has
+  std::string name;  // in the form of grpc::ServerContext::peer()
 };
 
 // REQUIRES: IPv4 or IPv6.
 Peer PeerOf(const sockaddr_storage& address);
 
-// Ends a connection, and forgets what the kernel has of it: after shutdown()
-// gRPC would still read that.
+// Resets a connection and discards the bytes that the kernel has received:
+// after shutdown() gRPC would still read them.
 void AbortConnection(int descriptor);
 
-// Limits what the kernel receives ahead of gRPC to 128 KiB. It would let that
-// grow to megabytes, which gRPC takes at once while nobody looks.
+// Limits the kernel's receive buffer to 128 KiB. Otherwise it may grow to
+// megabytes, which gRPC reads at once, between two looks at the connection.
 void LimitReceiveBuffer(int descriptor);
-// The kernel chooses again.
+// Restores the kernel's automatic size.
 void UnlimitReceiveBuffer(int descriptor);
 
-// Bytes that ever came.
+// Total bytes received on the connection.
 int64_t BytesReceived(int descriptor);
 
-// Raises the process's limit of open files to the most that it may have.
+// Raises the process's soft limit of open files to the hard limit.
 void RaiseDescriptorLimit();
 
 }  // namespace gshard

@@ -22,13 +22,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Looks without news after which a connection is left to epoll.
+// Looks in a row without news after which a connection is left to epoll.
 constexpr int kQuietLooks = 8;
-// Until another connection is accepted, where there are no descriptors.
+// Pause before the next accept if the process has no descriptors left.
 constexpr milliseconds kDescriptorWait{4};
 constexpr int64_t kLinesPerSecond = 5;
 
-// What epoll's data say besides connections.
+// Values of epoll's data that are no connections.
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kFirstListenerId = 1;
 constexpr uint64_t kFirstConnectionId = 1 << 16;
@@ -70,7 +70,7 @@ void ConnectionWatch::AddMetrics(Metrics& metrics) {
 
 absl::Status ConnectionWatch::Start(std::vector<int> listeners,
                                     HandOver hand_over) {
-  RaiseDescriptorLimit();  // a connection takes two
+  RaiseDescriptorLimit();  // each connection takes two
   hand_over_ = std::move(hand_over);
   {
     MutexLock lock(mutex_);
@@ -114,7 +114,7 @@ void ConnectionWatch::Stop() {
     Wake();
     thread_.join();
   }
-  std::vector<Id> left;  // no more come
+  std::vector<Id> left;  // the thread has ended, so no more are added
   {
     MutexLock lock(mutex_);
     for (const auto& [id, connection] : connections_) left.push_back(id);
@@ -268,7 +268,7 @@ void ConnectionWatch::Accept(size_t index) {
       LogWarning("cannot accept a connection",
                  {{"reason", strerror(errno)}, {"lines_left_out", *left_out}});
     }
-    // The connection waits in the kernel until there are descriptors again.
+    // The connection waits in the kernel until there are free descriptors.
     std::this_thread::sleep_for(kDescriptorWait);
     return;
   }
@@ -297,7 +297,7 @@ void ConnectionWatch::Accept(size_t index) {
   by_peer_[peer.name] = id;
   const bool begins = meter_.MayBegin(id, now);
   if (!begins) newcomers_[id] = accepted;
-  LimitReceiveBuffer(accepted);  // until it is known for a member's
+  LimitReceiveBuffer(accepted);  // until it is known to be a member's
   Arm(EPOLL_CTL_ADD, id, duplicate, /*news=*/true);
   lock.Unlock();
   if (begins) hand_over_(accepted);
@@ -327,7 +327,7 @@ void ConnectionWatch::Close(Id id) {
   const Connection& connection = found->second;
   meter_.Close(id);
   const auto peer = by_peer_.find(connection.peer);
-  // The port may be another connection's by now.
+  // Another connection may have the same port by now.
   if (peer != by_peer_.end() && peer->second == id) by_peer_.erase(peer);
   if (connection.context != nullptr) {
     by_context_.erase(connection.context);
@@ -409,7 +409,7 @@ void ConnectionWatch::Judge(Clock::time_point now) {
                   {"lines_left_out", *left_out}});
     }
   }
-  // Not with the lock: gRPC may tell of the call's end on this thread.
+  // Without the lock: gRPC may report the end of the call on this thread.
   for (grpc_call* const call : late) {
     late_calls_.Increment();
     grpc_call_cancel_with_status(

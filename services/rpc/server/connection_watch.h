@@ -1,13 +1,15 @@
-// ConnectionWatch: accepts a server's TCP connections, hands them to gRPC, and
-// monitors the memory that they make gRPC hold: see connection_meter.h for the
-// rules. A connection that breaks one is shut down and its memory freed; a call
-// whose request does not arrive in time gets DEADLINE_EXCEEDED.
+// ConnectionWatch: accepts a server's TCP connections, passes them to gRPC, and
+// monitors the memory that they make gRPC hold, by the rules of
+// connection_meter.h. A connection that breaks a rule is shut down and its
+// memory freed; a call whose request does not arrive in time gets
+// DEADLINE_EXCEEDED.
 //
-// gRPC does not say what it has received, but the kernel does. So this keeps a
-// duplicate of each connection's descriptor and reads the kernel's counters:
-// all 4 ms while something comes on it, and otherwise when epoll says so. Unix
-// sockets have no such counters. Their files' permissions say who may use them;
-// for their calls only the time of a request counts.
+// gRPC does not report how many bytes it has received, but the kernel does. So
+// the watch keeps a duplicate of each connection's descriptor and reads the
+// kernel's counters: every 4 ms while data arrive on the connection, and
+// otherwise when epoll reports data. Unix sockets have no such counters; file
+// permissions control their use, and only the time limit of a request applies
+// to their calls.
 
 #ifndef SERVICES_RPC_SERVER_CONNECTION_WATCH_H_
 #define SERVICES_RPC_SERVER_CONNECTION_WATCH_H_
@@ -34,7 +36,7 @@ namespace gshard {
 // Thread-safe after Start().
 class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
  public:
-  // Takes over the descriptor of an accepted connection.
+  // Takes ownership of the descriptor of an accepted connection.
   using HandOver = std::function<void(int descriptor)>;
 
   explicit ConnectionWatch(const MeterLimits& limits);
@@ -43,35 +45,36 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   ConnectionWatch(const ConnectionWatch&) = delete;
   ConnectionWatch& operator=(const ConnectionWatch&) = delete;
 
-  // Connections, those refused and ended, calls that were late, bytes that are
-  // held. Before Start(); `metrics` must outlive Stop().
+  // Adds metrics: open, refused and ended connections, late calls, and bytes
+  // held. Call before Start(); `metrics` must outlive Stop().
   void AddMetrics(Metrics& metrics);
 
-  // Begins to accept from `listeners`, listening sockets that do not block,
-  // which this owns; there may be none. Raises the process's limit of open
-  // files to the most that it may have. Once. Errors: ResourceExhausted.
+  // Begins to accept from `listeners`, which are non-blocking listening sockets
+  // and owned by the watch; there may be none. Raises the process's soft limit
+  // of open files to the hard limit. Call once. Errors: ResourceExhausted.
   absl::Status Start(std::vector<int> listeners, HandOver hand_over);
 
   // Closes the listeners. Open connections stay and are still watched.
   void StopAccepting();
-  // Then ends the thread: nothing is watched any more.
+  // Also ends the thread: nothing is watched any longer.
   void Stop();
 
-  // What is told of a call. All know calls by the number that Begin() returns.
+  // Notifications of calls. Begin() returns the number of the call for the
+  // others.
 
-  // A call came on the connection of `peer`, as gRPC names it, and its first
-  // message may be read now. Keeps a reference to `call` as long as its time
-  // may run out.
+  // A call has begun on the connection of `peer`, in gRPC's notation, and its
+  // first message may arrive. Keeps a reference to `call` while its time limit
+  // runs.
   uint64_t Begin(const std::string& peer, const ConnectionMeter::Call& what,
                  grpc_call* call);
   void Deliver(uint64_t call, int64_t bytes);
   void StopReading(uint64_t call);
   void End(uint64_t call);
-  // The peer is a member of the system: it may do what only members may.
+  // The peer is a member: it has made a call that only members may make.
   void Trust(const std::string& peer);
-  // A call was refused on the connection that has this context.
+  // A call was refused on the connection with this context.
   void Refuse(const grpc_auth_context* context, int64_t bytes);
-  // Brief calls that are not over, of that connection.
+  // Open brief calls (see ConnectionMeter) on the connection with this context.
   int64_t BriefCalls(const grpc_auth_context* context) const;
 
  private:
@@ -81,32 +84,34 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   struct Connection {
     int descriptor;
     std::string peer;
-    grpc_auth_context* context = nullptr;  // once a call has begun; owned
+    grpc_auth_context* context = nullptr;  // set by the first call; owned
   };
 
-  // All but the last few are for the thread alone.
+  // All methods up to Judge() run on the watch's thread only.
   void Run();
   int WaitMillis(Clock::time_point now);
   void Accept(size_t listener);
   void Close(Id id);
-  // Hands over the newcomers that may begin.
+  // Passes newcomers that may begin to gRPC.
   void BeginNewcomers(Clock::time_point now);
-  // Counters of connections that something came on, or of all.
+  // Look() reads the counters of active connections, Sweep() those of all
+  // others.
   void Look(Clock::time_point now);
   void Sweep(Clock::time_point now);
-  // Whether there was something new.
+  // Whether anything has happened on the connection.
   bool LookAt(Id id, Clock::time_point now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Judge(Clock::time_point now);
-  // epoll tells once: of news, or of a member's connection its end alone. Of
-  // newcomers that the client ends its side too.
+  // Arms epoll for one event of the connection: data if `news`, else only its
+  // end, which is enough for a member's. For newcomers also the client's
+  // half-close.
   void Arm(int operation, Id id, int descriptor, bool news) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Wake() const;
-  // Of a call, told with the lock; then lets go of it if it has no time any
-  // more.
+  // Runs `news`, which notifies the meter of an event of `call`, under the
+  // lock. Then releases the call if it has no time limit any more.
   void Tell(Id call, const std::function<void()>& news);
-  // The reference is the caller's then. Null: there is none.
+  // Passes the reference to the caller; null if there is none.
   grpc_call* Release(Id call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const MeterLimits limits_;
@@ -115,12 +120,12 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   int wake_ = -1;
   std::vector<int> listeners_ ABSL_GUARDED_BY(mutex_);
 
-  // Of the thread alone.
-  std::map<Id, int> active_;  // connections, and looks without news
+  // Used by the thread only.
+  std::map<Id, int> active_;  // connections, and looks in a row without news
   LookSchedule schedule_;
 
-  // Held while a connection is handed over: none is once this has stopped
-  // accepting.
+  // Held while a connection is passed to gRPC, so that none is passed after
+  // StopAccepting().
   Mutex accept_mutex_;
 
   Counter refused_connections_;
@@ -130,14 +135,15 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   mutable Mutex mutex_;
   ConnectionMeter meter_ ABSL_GUARDED_BY(mutex_);
   std::map<Id, Connection> connections_ ABSL_GUARDED_BY(mutex_);
-  // Of connections_, those that have not begun, and gRPC's descriptors of them.
+  // The connections that have not begun, with the descriptors that gRPC will
+  // get.
   std::map<Id, int> newcomers_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Id> by_peer_ ABSL_GUARDED_BY(mutex_);
   std::map<const grpc_auth_context*, Id> by_context_ ABSL_GUARDED_BY(mutex_);
-  // Those that have a time; referenced.
+  // Referenced calls that have a time limit.
   std::map<Id, grpc_call*> calls_ ABSL_GUARDED_BY(mutex_);
   Id next_id_ ABSL_GUARDED_BY(mutex_);
-  bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // without a time to wake up at
+  bool asleep_ ABSL_GUARDED_BY(mutex_) = false;  // waits without a timeout
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;

@@ -21,8 +21,8 @@ constexpr char kCheck[] = "/grpc.health.v1.Health/Check";
 constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
 constexpr size_t kMaxNameBytes = 256;
 
-// Field 1 of a HealthCheckRequest, the service's name. Debian has no library
-// for grpc.health.v1's two messages.
+// Field 1 of a HealthCheckRequest, the service's name. Decoded by hand, since
+// Debian has no library for grpc.health.v1's two messages.
 std::optional<std::string> ReadService(const grpc::ByteBuffer& request) {
   grpc::Slice bytes;
   if (!request.DumpToSingleSlice(&bytes).ok()) return std::nullopt;
@@ -75,8 +75,8 @@ struct HealthService::State {
   bool ended ABSL_GUARDED_BY(mutex) = false;
 };
 
-// Sends the answer that is, and what becomes of it. gRPC runs no reaction
-// inside of Start...().
+// Sends the current answer, and then every change of it. gRPC runs no reaction
+// inside Start...().
 class HealthService::Watcher final
     : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
@@ -145,7 +145,7 @@ HealthService::HealthService() : state_(std::make_shared<State>()) {
   using grpc::internal::RpcMethod;
   using grpc::internal::RpcServiceMethod;
   for (const char* method : {kCheck, kWatch}) {
-    // DeferRead() replaces a handler.
+    // A placeholder handler, which DeferRead() replaces.
     auto* const added =
         new RpcServiceMethod(method, RpcMethod::BIDI_STREAMING,
                              new grpc::internal::UnknownMethodHandler(""));

@@ -1,6 +1,6 @@
-// HealthService: grpc.health.v1.Health like gRPC's own, with two additions: a
-// request is read after its call is known (raw_service.h), and watchers are
-// limited.
+// HealthService: grpc.health.v1.Health like gRPC's own, with two differences: a
+// request is read after its call has begun (raw_service.h), and the number of
+// watchers is limited.
 
 #ifndef SERVICES_RPC_SERVER_HEALTH_SERVICE_H_
 #define SERVICES_RPC_SERVER_HEALTH_SERVICE_H_
@@ -18,24 +18,25 @@
 
 namespace gshard {
 
-// Thread-safe. No call begins once its server is gone.
+// Thread-safe. No call begins after its server is gone.
 class HealthService final : public RawService<grpc::Service> {
  public:
-  // Watch calls beyond get RESOURCE_EXHAUSTED; Check is always answered.
+  // Further Watch calls get RESOURCE_EXHAUSTED; Check is always answered.
   static constexpr size_t kMaxWatchers = 1024;
 
   HealthService();
 
-  // Of "" and of services by name; unknown until it is set. No effect after
-  // Shutdown().
+  // Sets the status of a service, or of the server if `service` is ""; a
+  // service is unknown until its status is set. No effect after Shutdown().
   void Set(const std::string& service, bool serving);
 
-  // Tells whether all that was set serves; may outlive this.
+  // Returns a function that tells whether everything that was set is serving;
+  // it may outlive this object.
   std::function<bool()> AllServing() const;
 
-  // Nothing is served any more, for good, and those who watch are told.
+  // Turns everything to NOT_SERVING for good and notifies watchers.
   void Shutdown();
-  // Watch calls end, so that the server can.
+  // Ends all Watch calls, so that the server can shut down.
   void EndWatchers();
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
@@ -48,7 +49,7 @@ class HealthService final : public RawService<grpc::Service> {
   class Watcher;
   struct State;
 
-  // Shared with watchers, which may outlive this.
+  // Shared with watchers, which may outlive this object.
   const std::shared_ptr<State> state_;
 };
 

@@ -29,10 +29,10 @@ int PortOf(int descriptor) {
   sockaddr_in6 bound = {};
   socklen_t size = sizeof(bound);
   getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &size);
-  return ntohs(bound.sin6_port);  // where IPv4's is, too
+  return ntohs(bound.sin6_port);  // IPv4's port has the same offset
 }
 
-// -1 with errno, or a socket.
+// Returns a listening socket, or -1 with errno set.
 int Listen(const addrinfo& info, bool both_families,
            std::chrono::milliseconds silence) {
   const int descriptor =
@@ -41,7 +41,7 @@ int Listen(const addrinfo& info, bool both_families,
   const int on = 1;
   const auto timeout = static_cast<unsigned>(silence.count());
   const int only_v6 = both_families ? 0 : 1;
-  // Connections have what their listener has.
+  // Accepted connections inherit the options of their listener.
   setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout,
@@ -103,7 +103,7 @@ absl::StatusOr<ListeningSockets> ListenAt(const std::string& address,
     }
   };
   listen_at_all();
-  // A machine without IPv6.
+  // The machine has no IPv6.
   if (sockets.descriptors.empty() && everywhere && reason != EADDRINUSE &&
       look_up("0.0.0.0") == 0) {
     addresses.reset(found);

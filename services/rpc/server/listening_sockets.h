@@ -1,4 +1,4 @@
-// Sockets to accept TCP connections from.
+// Sockets that listen for TCP connections.
 
 #ifndef SERVICES_RPC_SERVER_LISTENING_SOCKETS_H_
 #define SERVICES_RPC_SERVER_LISTENING_SOCKETS_H_
@@ -12,15 +12,15 @@
 namespace gshard {
 
 struct ListeningSockets {
-  std::vector<int> descriptors;  // not blocking, owned by the caller
+  std::vector<int> descriptors;  // non-blocking, owned by the caller
   int port;
 };
 
-// Listens at "host:port", at all addresses that the host's name has; port 0:
-// any free one. "0.0.0.0" and "[::]" are all addresses, of IPv6 too. No other
-// socket can share the port. A connection whose client takes nothing of what is
-// sent to it, or does not acknowledge it, ends after `silence`: gRPC's
-// keepalive cannot tell while it writes. Errors: InvalidArgument; Unavailable
+// Listens at "host:port", at all addresses of the host name; port 0 takes any
+// free one. "0.0.0.0" and "[::]" mean all addresses, IPv6 included. No other
+// socket can share the port. A connection ends after `silence` if its client
+// neither reads nor acknowledges what is sent to it: gRPC's keepalive cannot
+// detect that while it has data to write. Errors: InvalidArgument; Unavailable
 // if the name has no address or none can be bound.
 absl::StatusOr<ListeningSockets> ListenAt(const std::string& address,
                                           std::chrono::milliseconds silence);

@@ -9,8 +9,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kLookInterval{4};
 constexpr milliseconds kBusyLookInterval{1};
-// epoll does not tell of what gRPC has read before it is asked; so all
-// connections are looked at now and then for as long as there is news of any.
+// epoll does not report data that gRPC reads before epoll is polled. So all
+// connections are checked periodically as long as any of them receives data.
 constexpr milliseconds kSweepInterval{250};
 constexpr int kIdleSweeps = 8;
 constexpr milliseconds kNewcomerInterval{10};  // while some may not begin yet

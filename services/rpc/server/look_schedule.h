@@ -1,5 +1,5 @@
-// When a ConnectionWatch looks at its connections, and when it gives memory
-// back to the system. Times alone, of a clock that the caller reads.
+// The times at which a ConnectionWatch looks at its connections and returns
+// memory to the system. Reads no clock itself.
 //
 // Not thread-safe.
 
@@ -14,28 +14,29 @@ class LookSchedule {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // What is there to wait for.
+  // What the watch is waiting for.
   struct Waiting {
-    bool active = false;  // connections that something came on
+    bool active = false;  // some connections have recently received data
     bool newcomers = false;
-    bool calls = false;  // whose time runs
+    bool calls = false;  // some calls are open
   };
 
-  // When to wake up next; time_point::max(): only if somebody says so.
+  // When to wake up next; time_point::max() to wait for events without a
+  // timeout.
   Clock::time_point Next(const Waiting& waiting, Clock::time_point now) const;
 
-  // Whether it is time to look at the active connections, to sweep over all, to
-  // trim the heap; the time of the next is set then.
+  // Whether it is time to look at the active connections, to sweep over all, or
+  // to trim the heap. If so, schedules the next time.
   bool TakeLook(Clock::time_point now);
   bool TakeSweep(Clock::time_point now);
   bool TakeTrim(Clock::time_point now);
 
-  // Something came on a connection: sweeps go on for a while.
+  // Data arrived on a connection: sweeps continue for a while.
   void OnNews() { idle_sweeps_ = 0; }
-  // Whether much is held: looks follow each other closely then.
+  // If many bytes are held, looks are more frequent.
   void SetBusy(bool busy) { busy_ = busy; }
-  // A connection was shut down: what it held is given back, a few times, for
-  // gRPC frees it at its leisure, and malloc would keep it.
+  // A connection was shut down. The heap is then trimmed a few times, since
+  // gRPC frees the connection's memory gradually, and malloc would keep it.
   void OnShutdown(Clock::time_point now);
 
  private:

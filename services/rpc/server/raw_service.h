@@ -1,12 +1,12 @@
-// RawService: a service of raw methods that begins its calls before their
-// requests are read.
+// RawService: a service of raw methods whose calls begin before their requests
+// are read.
 //
 // gRPC reads the request of a unary or server-streaming call before any
-// application code learns of the call: the held bytes could not be attributed
-// to a peer, nor a call ended whose request never arrives. From the server's
-// point of view such a call is a stream with one message to read, so these
-// methods are registered as streams, and read once the call's interceptors
-// exist. Handlers are as before: they are called with the request.
+// application code learns of the call. The held bytes could then not be
+// attributed to a peer, nor could a call be ended whose request never arrives.
+// From the server's point of view such a call is a stream with one message to
+// read, so these methods are registered as streams and read once the call's
+// interceptors exist. Handlers do not change: they are called with the request.
 //
 //   class Service final
 //       : public RawService<v1::FooService::WithRawCallbackMethod_Get<
@@ -37,14 +37,14 @@
 
 namespace gshard {
 
-// Marks services whose messages all are bytes.
+// Marks services that receive all messages as bytes.
 class RawMethods {
  public:
   virtual ~RawMethods() = default;
 };
 
-// Implementation: reads the one message of a call into what `Handler`, gRPC's
-// own, takes for it.
+// Implementation: reads the one message of a call, then runs gRPC's own
+// `Handler` with it.
 template <typename Handler, typename Request>
 class DeferredReadHandler final : public grpc::internal::MethodHandler {
  public:
@@ -64,7 +64,7 @@ class DeferredReadHandler final : public grpc::internal::MethodHandler {
                                                                  sizeof(T));
   }
 
-  // Of one call; lies in its arena.
+  // The read of one call, allocated in the call's arena.
   class Reading {
    public:
     Reading(Handler* handler, const HandlerParameter& parameter)
@@ -93,13 +93,14 @@ class DeferredReadHandler final : public grpc::internal::MethodHandler {
     }
 
     void Finish(bool ok) {
-      // Without a message gRPC's handler ends the call, as it does when one
-      // cannot be decoded.
+      // Without a message, gRPC's handler ends the call in the same way as
+      // after a message that cannot be decoded.
       handler_->RunHandler(HandlerParameter(
           &call_, context_, request_,
           ok ? grpc::Status::OK : grpc::Status(grpc::StatusCode::INTERNAL, ""),
           request_, std::move(requester_)));
-      // The memory is the call's, and the handler may be done with it already.
+      // This object is in the call's memory, which the handler may have
+      // released by now.
       grpc_call* const call = call_.call();
       grpc_call_ref(call);
       this->~Reading();
@@ -120,7 +121,7 @@ class DeferredReadHandler final : public grpc::internal::MethodHandler {
   Handler handler_;
 };
 
-// Of "package.Service.Method" in its proto.
+// The index of "package.Service.Method" in its proto.
 inline int MethodIndex(const char* name) {
   const google::protobuf::MethodDescriptor* const method =
       google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
@@ -132,9 +133,9 @@ inline int MethodIndex(const char* name) {
 template <typename Base>
 class RawService : public Base, public RawMethods {
  protected:
-  // `method` serves the method that gRPC counts as `index`, see MethodIndex().
-  // For the constructor of `Service`, which derives from this: all of its unary
-  // and server-streaming methods have to be told.
+  // Registers `method` for the method of index `index`, see MethodIndex(). The
+  // constructor of `Service`, which derives from this class, must do this for
+  // each of its unary and server-streaming methods.
   template <typename Service>
   void DeferRead(int index, grpc::ServerUnaryReactor* (Service::*method)(
                                 grpc::CallbackServerContext*,

@@ -34,15 +34,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Of TLS handshakes, and of the first bytes of a connection without.
+// Timeout of TLS handshakes, and of the first bytes of a connection without
+// TLS.
 constexpr int kHandshakeTimeoutMs = 20'000;
 
 constexpr char kHealthServiceName[] = "grpc.health.v1.Health";
 
-// Between refusing calls and ending the server.
+// Pause between refusing calls and ending the server.
 constexpr milliseconds kSettleTime{20};
 
-// Makes way for a socket at `path`: removes that of a server that died.
+// Makes room for a socket at `path`: removes the one that a dead server left
+// behind.
 absl::Status ClearSocketPath(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0) {
@@ -57,7 +59,7 @@ absl::Status ClearSocketPath(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
-  // Non-blocking: a server that is alive but does not accept is alive.
+  // Non-blocking: a server that does not accept may still be alive.
   const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
   if (probe < 0) {
     return absl::ResourceExhaustedError(
@@ -126,18 +128,18 @@ absl::Status Validate(const ServerOptions& options) {
 void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   builder.SetMaxSendMessageSize(static_cast<int>(options.max_message_bytes));
-  // Sizes are checked before messages are unpacked: a megabyte that is packed
-  // well would become a gigabyte. Whoever compresses gets UNIMPLEMENTED, and
-  // nothing is unpacked meanwhile.
+  // gRPC checks sizes before it decompresses messages: a megabyte that
+  // compresses well would become a gigabyte. With compression disabled,
+  // compressed messages get UNIMPLEMENTED and are never decompressed.
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_DEFLATE, false);
   builder.SetCompressionAlgorithmSupportStatus(GRPC_COMPRESS_GZIP, false);
   builder.AddChannelArgument(GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              options.max_calls_per_connection);
-  // Two servers on one port would share its connections at random.
+  // With a shared port the kernel would distribute connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Allows the pings of CreateChannel(), and sends its own, so that a client
-  // that vanished does not hold its calls.
+  // Allow the pings of CreateChannel(), and send pings, so that calls of a
+  // vanished client end.
   const int silence = static_cast<int>(options.silence.count());
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, silence / 5);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence);
@@ -145,13 +147,13 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
-  // The window of a message that is being read grows with it, so this costs
-  // large ones next to nothing.
+  // gRPC widens the window of a message that is being read to its size, so a
+  // small window costs large messages next to nothing.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES,
                              static_cast<int>(ConnectionMeter::kStreamWindow));
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // would widen it
-  // The last resort, when members send more than there is memory for: gRPC ends
-  // calls of anybody then, which is better than the end of the process.
+  // The last resort if members send more than fits into memory: gRPC then ends
+  // calls of any caller, which is better than losing the process.
   grpc::ResourceQuota quota("gshard");
   quota.Resize(static_cast<size_t>(MemoryLimit() / 4 * 3));
   builder.SetResourceQuota(quota);
@@ -164,13 +166,13 @@ void SetArguments(const ServerOptions& options, grpc::ServerBuilder& builder) {
     builder.AddChannelArgument(name,
                                static_cast<int>(std::min(time, kMost).count()));
   };
-  // Calls outlive the age of their connection: gRPC's grace is endless.
+  // Calls outlive the age limit of their connection: gRPC's grace is infinite.
   set_time(GRPC_ARG_MAX_CONNECTION_IDLE_MS, options.max_connection_idle);
   set_time(GRPC_ARG_MAX_CONNECTION_AGE_MS, options.max_connection_age);
 }
 
-// Reflection as one server's options say; linking gRPC's library switches it on
-// for all of a process.
+// Sets reflection by one server's options. Linking gRPC's reflection library
+// enables it for all servers of the process.
 class ReflectionOption final : public grpc::ServerBuilderOption {
  public:
   explicit ReflectionOption(bool on) : on_(on) {}
@@ -242,7 +244,7 @@ absl::Status ServerShell::Start() {
     RETURN_IF_ERROR(ClearSocketPath(std::string(path)));
   }
 
-  // gRPC reads this once, when a server is built.
+  // gRPC reads this flag once, when a server is built.
   grpc::EnableDefaultHealthCheckService(false);
   grpc::ServerBuilder builder;
   builder.SetOption(std::make_unique<ReflectionOption>(options_.reflection));
@@ -332,7 +334,7 @@ std::shared_ptr<grpc::Channel> ServerShell::InProcessChannel() {
 
 void ServerShell::EndReadiness() {
   MutexLock lock(mutex_);
-  // Whatever is set after this, health never flips back.
+  // Later calls of SetReady() have no effect: health never turns back.
   if (state_ == kServing) health_.Shutdown();
 }
 
@@ -357,7 +359,7 @@ void ServerShell::Drain(milliseconds grace, milliseconds delay) {
   const auto deadline = std::chrono::system_clock::now() + grace;
   for (const auto& callback : drain_callbacks_) callback();
   gate_->closed = true;
-  // Calls that are past the guard have begun by then.
+  // By then, calls that have passed the guard have begun.
   if (!address_.empty()) std::this_thread::sleep_for(kSettleTime);
   gate_->watch->StopAccepting();
   health_.EndWatchers();

@@ -1,5 +1,5 @@
-// ServerShell: what every process's gRPC server has besides its services:
-// address, limits, health, reflection, and an orderly end.
+// ServerShell: everything of a process's gRPC server except its services:
+// address, limits, health, reflection, and an orderly shutdown.
 //
 //   ServerShell server({.address = "0.0.0.0:7400"});
 //   server.AddService(&translation_service,
@@ -13,12 +13,12 @@
 //
 // Health (grpc.health.v1) answers for "" and for each service: NOT_SERVING
 // until SetReady(true), and for good once Drain() has begun. It is open to
-// everybody; for other methods see method_roles.h, and call_info.h for what
-// handlers and logs are told of a call.
+// everybody; see method_roles.h for other methods, and call_info.h for the call
+// information that handlers and logs get.
 //
 // The memory for incomplete messages of clients is bounded, see
-// connection_watch.h; over unix sockets, which file permissions protect, only
-// by the limits of calls, windows and request time.
+// connection_watch.h. On unix sockets, which file permissions protect, only the
+// limits of calls, flow-control windows and request time bound it.
 
 #ifndef SERVICES_RPC_SERVER_SERVER_H_
 #define SERVICES_RPC_SERVER_SERVER_H_
@@ -57,29 +57,31 @@ struct ServerOptions {
   // Lets tools such as grpcurl list the services.
   bool reflection = false;
 
-  // Either direction; none is compressed. At least 1 KiB, below 2 GiB.
+  // In either direction; messages are never compressed. At least 1 KiB, below 2
+  // GiB.
   size_t max_message_bytes = kDefaultMaxMessageBytes;
 
-  // Calls that one connection may have open; more wait on the client's side. At
+  // Maximum open calls of one connection; further ones wait at the client. At
   // least 1.
   int max_calls_per_connection = 256;
 
-  // While so many calls are under way, over all connections, others that arrive
-  // get UNAVAILABLE before their requests are read; so do those of a known
-  // caller that has twice as many as it leaves free, see call_count.h. Those
-  // whose requests are being read, and health checks, do not count, and members
-  // are not refused what only they may call. At least 1.
+  // Maximum calls in progress, over all connections. Further ones get
+  // UNAVAILABLE before their requests are read; so do those of a known caller
+  // that would exceed twice what it leaves free, see call_count.h. Calls whose
+  // requests are still being read and health checks do not count, and calls
+  // that only members may make are never refused. At least 1.
   int64_t max_calls = 8192;
 
-  // What may be held for clients, and how long a request may take.
+  // Limits of the memory held for clients and of the time for a request.
   MeterLimits limits = {};
 
   // A client that is silent for this long is considered gone, with all its
   // calls. From 100 ms to an hour.
   std::chrono::milliseconds silence = kDefaultSilence;
-  // A connection without calls is closed after `idle`, and clients make another
-  // when they need it; one that is older than `age` takes no new calls, and its
-  // calls may go on. Zero: no limit; else at least 1 s.
+  // A connection without calls is closed after `max_connection_idle`; clients
+  // reconnect when needed. A connection older than `max_connection_age` takes
+  // no new calls, and its open calls continue. Zero: no limit; else at least 1
+  // s.
   std::chrono::milliseconds max_connection_idle{600'000};
   std::chrono::milliseconds max_connection_age{0};
 };
@@ -89,66 +91,66 @@ class ServerShell {
  public:
   explicit ServerShell(ServerOptions options);
 
-  // Drains with no grace if nobody has.
+  // Drains without grace unless Drain() was called.
   ~ServerShell();
 
   ServerShell(const ServerShell&) = delete;
   ServerShell& operator=(const ServerShell&) = delete;
 
-  // `name` is the service's, e.g. v1::TranslationService::service_full_name();
-  // health answers for it. Not owned; must outlive the shell. A RawService
-  // unless it is for a test. Call before Start().
+  // `name` is the service's full name, e.g.
+  // v1::TranslationService::service_full_name(); health answers for it.
+  // `service` is not owned and must outlive the shell; it must be a RawService
+  // except in tests. Call before Start().
   void AddService(grpc::Service* service, absl::string_view name);
 
-  // TLS, and who may call what. Without it callers are anonymous, may call
-  // everything, and `address` must be one of this machine only. Call before
-  // Start().
+  // Sets up TLS and access control. Without it, callers are anonymous and may
+  // call everything, and `address` must not be reachable from other machines.
+  // Call before Start().
   void UseSecurity(std::shared_ptr<const Security> security);
 
   // Calls become spans of `tracer`. Call before Start().
   void UseTracer(Tracer tracer) { tracer_ = std::move(tracer); }
 
-  // The number of calls under way, and of those that max_calls has cost. Call
-  // before Start(), once; `metrics` must outlive the shell.
+  // Adds metrics: the calls in progress, and those refused because of
+  // max_calls. Call once, before Start(); `metrics` must outlive the shell.
   void AddMetrics(Metrics& metrics);
 
-  // Called by Drain(), in the order of registration, after health has turned
-  // and before the server stops listening: finish what was accepted, end
-  // long-lived streams. Call before Start().
+  // Drain() calls `callback`, in the order of registration, after health has
+  // turned to NOT_SERVING and before the server stops listening. Use it to
+  // finish accepted work and to end long-lived streams. Call before Start().
   void OnDrain(std::function<void()> callback);
 
   // Binds and serves.
   //
-  // Errors: InvalidArgument if the options are not valid or those of security
-  // do not allow `address`; AlreadyExists if a
-  // live server has the unix socket; FailedPrecondition if the socket's path is
-  // taken by something else than a socket; Unavailable if the address cannot be
-  // bound. The socket of a server that died is replaced.
+  // Errors: InvalidArgument if the options are invalid or the security options
+  // do not allow `address`; AlreadyExists if another live server has the unix
+  // socket; FailedPrecondition if the socket's path is something other than a
+  // socket; Unavailable if the address cannot be bound. A socket that a dead
+  // server left behind is replaced.
   absl::Status Start();
 
-  // Where it listens, with the port that was bound, e.g. "0.0.0.0:43017".
+  // The address, with the port that was bound, e.g. "0.0.0.0:43017".
   const std::string& address() const { return address_; }
 
   // Turns health to SERVING, or back to NOT_SERVING. No effect once draining.
   void SetReady(bool ready);
 
-  // The same for one service alone, which SetReady() leaves alone from then on.
+  // The same for one service, which SetReady() does not change from then on.
   void SetServiceReady(absl::string_view service, bool ready);
 
-  // Turns health to NOT_SERVING for good, for what has to be done before
-  // Drain().
+  // Turns health to NOT_SERVING for good, before work that precedes Drain().
   void EndReadiness();
 
   // A channel without sockets, for tests. Begin no call on it after Drain():
-  // gRPC 1.51 crashes where it should fail.
+  // gRPC 1.51 would crash instead of failing the call.
   std::shared_ptr<grpc::Channel> InProcessChannel();
 
-  // Ends the server: health turns to NOT_SERVING; for `delay` all goes on, so
-  // that callers notice and go elsewhere; the OnDrain callbacks run, new calls
-  // are refused, calls in progress may go on for `grace`, which begins after
-  // the delay, and are then cancelled. Returns when they are over; handlers of
-  // streams may be told a little later (see stream.h). Later calls wait for the
-  // first.
+  // Ends the server. Health turns to NOT_SERVING; the server continues for
+  // `delay`, so that callers notice and switch to another; the OnDrain
+  // callbacks run, new calls are refused, and calls in progress may continue
+  // for `grace`, counted from the end of the delay, before they are cancelled.
+  // Returns when all are over; handlers of streams may be called a little later
+  // (see stream.h). If called again, waits for the first call to finish.
   void Drain(std::chrono::milliseconds grace,
              std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 

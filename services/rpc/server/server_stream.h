@@ -1,5 +1,5 @@
-// The serving side of streams. Methods are registered raw, so that gRPC hands
-// over bytes:
+// The server side of streams. Methods are registered raw, so that gRPC passes
+// bytes:
 //
 //   class Service : public v1::ExpertWorkerService::WithRawCallbackMethod_Run<
 //                       v1::ExpertWorkerService::Service> {
@@ -109,8 +109,8 @@ class ServerStream final
   const std::unique_ptr<StreamHandler<In>> handler_;
 };
 
-// Serves a call of a bidirectional method. When the client half-closes, what is
-// queued is still sent, and the call ends OK.
+// Serves a call of a bidirectional method. After the client half-closes, queued
+// messages are still sent, and the call ends with OK.
 template <typename In, typename Out>
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServeStream(
     grpc::CallbackServerContext* context,
@@ -119,20 +119,20 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ServeStream(
   return new ServerStream<In, Out>(context, factory, options);
 }
 
-// What serves one call of a client-streaming method. Called by gRPC's threads,
-// one at a time; destroyed after OnComplete()'s `done`, or earlier if the
+// Serves one call of a client-streaming method. gRPC's threads call it, one at
+// a time. It is destroyed after `done` of OnComplete(), or earlier if the
 // client is lost or after an error.
 template <typename In, typename Response>
 class UploadHandler {
  public:
   virtual ~UploadHandler() = default;
 
-  // An error ends the call with it.
+  // An error ends the call with this status.
   virtual absl::Status OnMessage(In message) = 0;
 
-  // The client has half-closed the call, or was lost: gRPC may not know yet
-  // which. Check that all is there before acting on it. `done` ends the call;
-  // it is to be called once, from any thread, and this lives until then.
+  // The client has half-closed the call or was lost; gRPC may not know which
+  // yet. So check that everything has arrived before acting on it. `done` ends
+  // the call; call it once, from any thread. This object lives until then.
   using Done = std::function<void(absl::StatusOr<Response>)>;
   virtual void OnComplete(Done done) = 0;
 };
@@ -191,8 +191,8 @@ grpc::ServerReadReactor<grpc::ByteBuffer>* ServeUpload(
                                         limits);
 }
 
-// The next message of a download; nothing at its end; or an error that ends
-// the call. Must not block.
+// Returns the next message of a download, nothing at its end, or an error that
+// ends the call. Must not block.
 template <typename Out>
 using NextMessage = std::function<absl::StatusOr<std::optional<Out>>()>;
 
@@ -224,8 +224,8 @@ class ServerDownload final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   grpc::ByteBuffer outgoing_;
 };
 
-// Serves a call of a server-streaming method. `next` is called when the client
-// has taken the message before, so that a slow client holds one message.
+// Serves a call of a server-streaming method. Calls `next` once the client has
+// taken the previous message, so that a slow client holds only one message.
 template <typename Out>
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ServeDownload(
     NextMessage<Out> next) {
