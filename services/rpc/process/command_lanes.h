@@ -1,6 +1,6 @@
 // CommandLanes: runs tasks in lanes. Tasks of one lane run sequentially, in
-// order; lanes run concurrently, each on its own thread, which lasts while the
-// lane has tasks. A session has any number of lanes.
+// order. Lanes run concurrently, each on its own thread, which exists while the
+// lane has tasks. A session may have any number of lanes.
 
 #ifndef SERVICES_RPC_PROCESS_COMMAND_LANES_H_
 #define SERVICES_RPC_PROCESS_COMMAND_LANES_H_
@@ -45,10 +45,11 @@ class CommandLanes {
 
   // Drops the session's tasks that have not begun.
   void Drop(const std::string& session);
-  // Of all sessions; returns those of which a task is running.
+  // Drops those of all sessions; returns the sessions of which a task is
+  // running.
   std::set<std::string> DropAll();
 
-  // Returns when no lane has tasks. Not to be called from a task.
+  // Returns when no lane has tasks. Must not be called from a task.
   void WaitUntilIdle();
 
  private:
@@ -56,9 +57,9 @@ class CommandLanes {
 
   Mutex mutex_;
   CondVar idle_;
-  // Tasks that wait; a lane is here while its thread runs.
+  // Waiting tasks; a lane has an entry while its thread runs.
   std::map<Lane, std::deque<LaneTask>> lanes_ ABSL_GUARDED_BY(mutex_);
-  // By lane, and those that have nothing more to do.
+  // The threads of the lanes, and those that have nothing more to do.
   std::map<Lane, std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::thread> finished_ ABSL_GUARDED_BY(mutex_);
 };

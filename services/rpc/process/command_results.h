@@ -1,5 +1,5 @@
-// The results of a step's commands as messages, which routers and expert
-// workers send alike.
+// Results of a step's commands as messages, common to routers and expert
+// workers.
 
 #ifndef SERVICES_RPC_PROCESS_COMMAND_RESULTS_H_
 #define SERVICES_RPC_PROCESS_COMMAND_RESULTS_H_

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kJoin[] = "/gshard.v1.CoordinatorService/Join";
 
-// How long the coordinator may take to end a stream that the member has
-// finished.
+// How long the coordinator may take to end a stream after the member has
+// finished it.
 constexpr std::chrono::milliseconds kLeaveTimeout{2'000};
 
 v1::JoinRequest ReplyRequest(uint64_t command_id, v1::CommandReply reply) {
@@ -35,7 +35,7 @@ bool IsRefusal(const absl::Status& status) {
          status.code() == absl::StatusCode::kFailedPrecondition;
 }
 
-// Without a trace if the command has none.
+// A span without a trace if the command has none.
 OpenSpan SpanOf(const v1::Command& command, const Tracer& tracer) {
   if (ParseTraceparent(command.traceparent()).trace_id.empty()) {
     return OpenSpan();
@@ -109,7 +109,7 @@ struct MemberClient::Stream {
       ABSL_GUARDED_BY(&MemberClient::mutex_){0};
   std::chrono::milliseconds lease ABSL_GUARDED_BY(&MemberClient::mutex_){0};
   std::optional<absl::Status> ended ABSL_GUARDED_BY(&MemberClient::mutex_);
-  // Why the member itself ended it.
+  // The reason if the member itself ended the stream.
   absl::Status error ABSL_GUARDED_BY(&MemberClient::mutex_);
 };
 
@@ -235,7 +235,8 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   member.set_memory_bytes(options_.memory_bytes);
   member.set_device(options_.device);
   member.set_failure_domain(options_.failure_domain);
-  (void)stream->sender->Send(std::move(request));  // or OnEnd() comes
+  (void)stream->sender->Send(
+      std::move(request));  // a failure is reported by OnEnd()
 
   MutexLock lock(mutex_);
   const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -279,8 +280,8 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   }
   *accepted = stream->accepted;
 
-  // The handler's work for this stream ends before the stream's successor
-  // begins. New commands may come until the stream has ended.
+  // The handler must finish this stream's work before the next stream begins.
+  // New commands may arrive until the stream has ended.
   const bool leaving = stopping_ && !stream->ended.has_value();
   lock.Unlock();
   if (leaving) stream->sender->Finish();
@@ -309,7 +310,7 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
   if (message.has_command()) {
     {
       MutexLock lock(mutex_);
-      if (!stream->accepted) return;  // a coordinator's bug; answered by nobody
+      if (!stream->accepted) return;  // a bug of the coordinator; not answered
     }
     return OnCommand(stream, std::move(*message.mutable_command()));
   }
@@ -322,7 +323,7 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
     return;
   }
   if (!message.has_accepted()) return;
-  // Before the commands that follow on this thread.
+  // Must precede the commands that follow on this thread.
   handler_->OnAccepted(message.accepted());
   LogInfo("joined the coordinator",
           {{"lease_ms", message.accepted().lease_ms()},
@@ -341,7 +342,7 @@ void MemberClient::OnMessage(const std::shared_ptr<Stream>& stream,
 void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
                              v1::Command command) {
   const auto shared = std::make_shared<const v1::Command>(std::move(command));
-  // A reply that cannot be sent is lost with its stream.
+  // A reply that cannot be sent is lost together with its stream.
   const auto reply = [stream, shared](v1::CommandReply outcome) {
     (void)stream->sender->Send(
         ReplyRequest(shared->command_id(), std::move(outcome)));
@@ -363,7 +364,8 @@ void MemberClient::OnCommand(const std::shared_ptr<Stream>& stream,
       {session, 0},
       {.run =
            [this, shared, reply, dropped] {
-             // The thread is the session's, and so are those of rests.
+             // Only this session uses the threads of its lanes, so the niceness
+             // may stay.
              const int niceness =
                  IsOfJob(*shared) ? options_.training_niceness : 0;
              BeNice(niceness);

@@ -1,5 +1,5 @@
 // MemberClient: the member's side of CoordinatorService.Join, the same for
-// routers and expert workers. Joins, sends heartbeats, hands commands to a
+// routers and expert workers. Joins, sends heartbeats, passes commands to a
 // handler, and joins again when the stream is lost.
 //
 //   MemberClient member({.coordinator = "host:7000", .role = ..., ...},
@@ -34,14 +34,14 @@
 namespace gshard {
 
 struct MemberOptions {
-  // Where the coordinator serves; not used if `channel` is set.
+  // The coordinator's address; ignored if `channel` is set.
   std::string coordinator = {};
-  // A connection that exists already, e.g. ServerShell::InProcessChannel().
+  // An existing connection, e.g. ServerShell::InProcessChannel().
   std::shared_ptr<grpc::Channel> channel = nullptr;
-  // Of calls to `coordinator`; may be null.
+  // Security of calls to `coordinator`; may be null.
   std::shared_ptr<const Security> security = nullptr;
 
-  // What RegisterMember says; see coordinator.proto.
+  // Contents of RegisterMember; see coordinator.proto.
   v1::MemberRole role = v1::MEMBER_ROLE_UNSPECIFIED;
   std::string name = {};
   std::string address = {};
@@ -51,34 +51,35 @@ struct MemberOptions {
   std::string failure_domain = {};
   ProtocolVersions versions = kProtocolVersions;
 
-  // Pause before joining again; doubles up to the second with every attempt
-  // that is not accepted.
+  // Pause before joining again; doubles with each attempt that is not accepted,
+  // up to max_backoff.
   std::chrono::milliseconds min_backoff{100};
   std::chrono::milliseconds max_backoff{1'000};
 
-  // How long the coordinator may be silent; see ChannelOptions. Not used if
+  // How long the coordinator may be silent; see ChannelOptions. Ignored if
   // `channel` is set.
   std::chrono::milliseconds silence = kDefaultSilence;
 
-  // Of the threads that do the commands of jobs; see thread_priority.h.
+  // Niceness of the threads that execute the commands of jobs; see
+  // thread_priority.h.
   int training_niceness = 0;
 
-  // Of each command a span, in the trace that came with it.
+  // Records a span for each command, in the trace that came with the command.
   Tracer tracer = {};
 
   // How long the coordinator may take to accept.
   std::chrono::milliseconds accept_timeout{10'000};
 };
 
-// What a member does. Must outlive Stop().
+// Implements a member's work. Must outlive Stop().
 class MemberHandler {
  public:
   virtual ~MemberHandler() = default;
 
-  // Executes a command and returns the outcome: `status` and `result`;
-  // command_id is filled in. May block: commands of one session are executed
-  // sequentially, in the order in which they were sent, on the session's own
-  // thread; those of different sessions run concurrently.
+  // Executes a command and returns the outcome: `status` and `result`; the
+  // caller fills in command_id. May block: commands of one session are executed
+  // sequentially, in the order of sending, on the session's own thread; those
+  // of different sessions run concurrently.
   virtual v1::CommandReply Handle(const v1::Command& command) = 0;
 
   // Called before Handle(), in command order. If it returns a function, a
@@ -92,38 +93,38 @@ class MemberHandler {
   }
 
   // Makes a running Handle() and continuation of `session` return soon, with
-  // CANCELLED: AbortSession has arrived, or the stream is lost. Waiting ones
-  // have been answered with CANCELLED already; Handle(AbortSession) follows
-  // when the running Handle() has returned. Must not block.
+  // CANCELLED, since AbortSession has arrived or the stream is lost. Waiting
+  // commands have been answered with CANCELLED already; Handle(AbortSession)
+  // follows after the running Handle() has returned. Must not block.
   virtual void Interrupt(const std::string& session) = 0;
 
   // The lease is lost: drop all sessions of jobs, as the coordinator does;
-  // those of served models stay. No Handle() or continuation is running, and
+  // sessions of served models stay. No Handle() or continuation is running, and
   // none starts before this returns.
   virtual void OnLost() = 0;
 
-  // The next heartbeat's load.
+  // Returns the load for the next heartbeat.
   virtual v1::Heartbeat Load() = 0;
 
-  // The coordinator has accepted the member, again after each OnLost().
+  // The coordinator has accepted the member; called again after each OnLost().
   virtual void OnAccepted(const v1::MemberAccepted& accepted) {
     (void)accepted;
   }
 
-  // The coordinator will never accept this member (INVALID_ARGUMENT,
-  // FAILED_PRECONDITION: another protocol version). No attempt follows. Must
-  // not call Stop().
+  // The coordinator will never accept this member (INVALID_ARGUMENT, or
+  // FAILED_PRECONDITION for another protocol version). No further attempt
+  // follows. Must not call Stop().
   virtual void OnRefused(const absl::Status& status) { (void)status; }
 };
 
-// The session that a command is about; empty if it has no action that is known
-// here.
+// The session that a command refers to; empty if this release does not know the
+// command's action.
 const std::string& SessionOf(const v1::Command& command);
 
-// What a command does, "prepare_step".
+// The name of a command's action, e.g. "prepare_step".
 std::string ActionName(const v1::Command& command);
 
-// Whether only sessions of jobs have such a command.
+// Whether the command occurs only in sessions of jobs.
 bool IsOfJob(const v1::Command& command);
 
 // A reply without a result.
@@ -134,37 +135,38 @@ class MemberClient {
  public:
   MemberClient(MemberOptions options, MemberHandler* handler);
 
-  // Stops.
+  // Calls Stop().
   ~MemberClient();
 
   MemberClient(const MemberClient&) = delete;
   MemberClient& operator=(const MemberClient&) = delete;
 
   // Begins to join; returns at once. Errors: InvalidArgument if the
-  // coordinator's address is not one.
+  // coordinator's address is invalid.
   absl::Status Start();
 
-  // Whether the coordinator has accepted the member and the stream lives.
+  // Whether the coordinator has accepted the member and the stream is open.
   bool joined() const;
 
-  // Says that the member wants to leave, and waits until the coordinator says
-  // that it may, also across a loss of the coordinator; it goes on to do what
-  // it is told. Does not wait without a coordinator that answers: one that is
-  // there, and of a release that can. Errors: DeadlineExceeded after `timeout`.
+  // Tells the coordinator that the member wants to leave, and waits for its
+  // permission, even if the coordinator is lost meanwhile. The member continues
+  // to execute commands. Returns at once if the member is not joined, or the
+  // coordinator is of a release that cannot answer. Errors: DeadlineExceeded
+  // after `timeout`.
   absl::Status AwaitMayLeave(std::chrono::milliseconds timeout);
 
-  // Leaves: running commands are interrupted, the stream is finished in order.
-  // The handler is not called any more once this returns, OnLost() included.
+  // Leaves: interrupts running commands and finishes the stream in order. After
+  // this returns, the handler is not called any more, OnLost() included.
   void Stop();
 
  private:
-  // One stream, from Register to its end.
+  // One stream, from RegisterMember to its end.
   struct Stream;
   class StreamReader;
 
-  // Of the control thread: joins until stopped or refused.
+  // Runs on the control thread: joins until stopped or refused.
   void Run();
-  // Lives one stream through; returns how it ended and whether it was
+  // Runs one stream to its end; returns how it ended and whether it was
   // accepted.
   absl::Status RunStream(bool* accepted);
   void OnMessage(const std::shared_ptr<Stream>& stream,
@@ -174,14 +176,14 @@ class MemberClient {
   const MemberOptions options_;
   MemberHandler* const handler_;
   std::shared_ptr<grpc::Channel> channel_;
-  CommandLanes lanes_;  // 0, and those of continuations by the command's action
+  CommandLanes lanes_;  // 0; of continuations: the action's number
 
   mutable Mutex mutex_;
   CondVar changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool joined_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
-  // Said by the last coordinator, or it would never say so.
+  // True once the last coordinator has given permission, or if it never does.
   bool may_leave_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// What the main() of all server processes have in common.
+// The common part of main() of all server processes.
 
 #ifndef SERVICES_RPC_PROCESS_PROCESS_MAIN_H_
 #define SERVICES_RPC_PROCESS_PROCESS_MAIN_H_
@@ -23,16 +23,17 @@
 namespace gshard {
 
 // Parses `arguments` by `flags`, which write to `options`, and runs a Process
-// until SIGTERM has drained it. Returns the exit code: 0, 1 if the process
-// could not start or was refused, 2 for wrong flags, which are also what makes
-// Start() fail with INVALID_ARGUMENT: addresses, files of callers. With --probe
-// it runs none and returns 0 if the one that it asks is as wanted, else 1.
+// until SIGTERM has drained it. Returns the exit code: 0; 1 if the process
+// could not start or was refused; 2 for invalid flags, including those that
+// make Start() fail with INVALID_ARGUMENT, such as addresses and files of
+// callers. With --probe no process is run; the exit code is 0 if the probed
+// process has the requested state, else 1.
 //
-// `check` runs once flags are parsed and may still write to `options`; its
-// error is that of a wrong flag. Options has a member `process` of type
-// ProcessOptions. Process is made of Options and has Start(),
-// Drain(grace, delay), Wait() and Service(), the name of the service that it is
-// there for, as RouterProcess.
+// `check` runs after the flags are parsed and may still write to `options`; its
+// error counts as an invalid flag. Options has a member `process` of type
+// ProcessOptions. Process is constructed from Options and has Start(),
+// Drain(grace, delay), Wait() and Service(), which returns the full name of its
+// main service; RouterProcess is an example.
 template <typename Process, typename Options>
 int RunProcess(Flags& flags, const Options& options, const char* role,
                const std::vector<std::string>& arguments,
@@ -44,7 +45,7 @@ int RunProcess(Flags& flags, const Options& options, const char* role,
     return 2;
   }
   if (options.process.probe != "no") {
-    SetLogThreshold(LogSeverity::kWarning);  // one line of result is enough
+    SetLogThreshold(LogSeverity::kWarning);  // print one line of result only
     status = Probe(options.process, Process::Service());
     if (status.ok()) return 0;
     std::fprintf(stderr, "%s\n", status.ToString().c_str());

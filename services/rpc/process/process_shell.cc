@@ -13,7 +13,7 @@
 namespace gshard {
 namespace {
 
-// After which a peer is taken for lost.
+// The silence after which a peer counts as lost.
 std::chrono::milliseconds Silence(const ProcessOptions& options) {
   return std::chrono::milliseconds(options.lease_ms);
 }
@@ -164,11 +164,11 @@ void ProcessShell::DrainAfter(bool hand_over, std::chrono::milliseconds grace,
     if (drained_) return;
   }
   grace_ = grace;
-  // At once: leaving may wait for the coordinator.
+  // First of all, since leaving may wait for the coordinator.
   server_->EndReadiness();
   if (member_ != nullptr && hand_over) HandOver(*member_);
-  // Before the delay, so that the coordinator places what is here elsewhere
-  // while it is still served.
+  // Before the delay, so that the coordinator places elsewhere what this
+  // process holds, while it still serves it.
   if (member_ != nullptr) member_->Stop();
   server_->Drain(grace, delay);
   if (exporter_ != nullptr) exporter_->Shutdown();

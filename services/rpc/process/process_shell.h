@@ -1,7 +1,7 @@
-// ProcessShell: the common shell of coordinator, routers and expert workers
-// around their service: metrics and their endpoint, security, the gRPC server,
-// membership, and the lifecycle from Start() to the end of Drain(). Several may
-// exist in one process.
+// ProcessShell: what the coordinator, routers and expert workers have in common
+// around their services: metrics and their endpoint, security, the gRPC server,
+// membership, and the lifecycle from Start() to the end of Drain(). One process
+// may contain several shells.
 
 #ifndef SERVICES_RPC_PROCESS_PROCESS_SHELL_H_
 #define SERVICES_RPC_PROCESS_PROCESS_SHELL_H_
@@ -42,27 +42,28 @@ class ProcessShell {
   ProcessShell(const ProcessShell&) = delete;
   ProcessShell& operator=(const ProcessShell&) = delete;
 
-  // Serves, and does what Prepare() and Serve() are for. Does nothing after
+  // Starts the server, and calls Prepare() and Serve(). Does nothing after
   // Drain(). Errors: those of Security::CreateForServer, MetricsServer::Start,
   // ServerShell::Start, Prepare(), Serve() and SpanCollectorOf().
   absl::Status Start();
 
-  // Where it listens, with the port that was bound.
+  // The server's address, with the port that was bound.
   const std::string& address() const { return server_->address(); }
-  // Empty if there are no metrics.
+  // Empty without a metrics endpoint.
   std::string metrics_address() const;
   std::string Metrics(MetricsFormat format = MetricsFormat::kText) const {
     return metrics_.Serialize(format);
   }
 
-  // Reaches the server without sockets, even if it listens nowhere.
+  // A channel to the server without sockets, even if it has no address.
   std::shared_ptr<grpc::Channel> InProcessChannel() {
     return server_->InProcessChannel();
   }
 
-  // Turns health to NOT_SERVING, hands over what it holds, leaves the
-  // coordinator, takes calls for another `delay`, finishes what was accepted,
-  // within `grace`, and ends the server. Later calls wait for the first.
+  // Turns health to NOT_SERVING, hands over what this process holds, leaves the
+  // coordinator, accepts calls for another `delay`, finishes accepted calls
+  // within `grace`, and ends the server. Later calls wait for the first to
+  // finish.
   void Drain(std::chrono::milliseconds grace,
              std::chrono::milliseconds delay = std::chrono::milliseconds(0));
 
@@ -71,58 +72,59 @@ class ProcessShell {
   absl::Status Wait();
 
  protected:
-  // `role` names it in metrics and logs, "router". `build_version` is told to
-  // whoever asks for it.
+  // `role` names the process in metrics and logs, e.g. "router".
+  // `build_version` is reported to clients that ask for it.
   ProcessShell(const ProcessOptions& options, absl::string_view role,
                absl::string_view build_version);
 
-  // To be called first by the destructor of every class that is derived: drains
-  // with no grace and without handing over if nobody has, and ends all that
-  // calls back.
+  // The destructor of every derived class must call this first. Drains without
+  // grace and without handing over, unless Drain() was called, and ends
+  // everything that could still call virtual methods.
   void Close();
 
-  // Before the server listens, with security() and metrics in place.
+  // Called before the server listens; security() and the metrics exist already.
   virtual absl::Status Prepare() { return absl::OkStatus(); }
-  // Once it listens.
+  // Called once the server listens.
   virtual absl::Status Serve() = 0;
-  // By Drain(), while it is a member: returns when what it holds is needed no
-  // longer, or cannot be waited for.
+  // Called by Drain() while this process is a member. Returns when nobody needs
+  // what this process holds any more, or waiting for that is impossible.
   virtual void HandOver(MemberClient& member) { (void)member; }
-  // By Drain(), after `delay`: ends streams and finishes calls that were
-  // accepted, within `grace`.
+  // Called by Drain() after `delay`. Ends streams and finishes accepted calls
+  // within `grace`.
   virtual void Finish(std::chrono::milliseconds grace) = 0;
 
-  // Begins to join the coordinator of the options, or that at the other end of
-  // `channel`, if it is set. `handler` outlives Close(). Errors: those of
+  // Begins to join the coordinator of the options, or the one that `channel`
+  // reaches if it is set. `handler` must outlive Close(). Errors: those of
   // MemberClient::Start.
   absl::Status Join(v1::MemberRole role, std::shared_ptr<grpc::Channel> channel,
                     int64_t memory_bytes, MemberHandler* handler,
                     absl::string_view device = {},
                     absl::string_view failure_domain = {});
 
-  // Where others reach it; once it listens.
+  // The address for other processes; valid once the server listens.
   std::string AdvertisedAddress() const;
 
   // Makes Wait() return `status`.
   void End(const absl::Status& status);
 
-  // Waits for `time` or until Wait() would return; whether it would.
+  // Waits for `time` or until Wait() would return. Returns whether it would.
   bool EndsWithin(std::chrono::milliseconds time);
 
   gshard::Metrics& metrics() { return metrics_; }
   ServerShell& server() { return *server_; }
-  // Records nothing without a collector, and before Start() is through.
+  // Records nothing without a collector, or before Start() has finished.
   const Tracer& tracer() const { return tracer_; }
   // Set by Start().
   const std::shared_ptr<Security>& security() const { return security_; }
-  // Of a channel to another process of the system; from Prepare() on.
+  // Options of channels to other processes of the system; valid from Prepare()
+  // on.
   ChannelOptions PeerChannelOptions() const;
-  // For streams with peers on this machine.
+  // Options of streams to peers on this machine.
   const SharingOptions& sharing() const { return sharing_; }
 
  private:
   void StartTracing(SpanCollector collector);
-  // As others know it.
+  // The process's name for others.
   std::string Name() const;
   void DrainAfter(bool hand_over, std::chrono::milliseconds grace,
                   std::chrono::milliseconds delay);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT};
 
-// Signal handlers reach only what is static.
+// Signal handlers can access static variables only.
 std::atomic<bool> watched{false};
 std::atomic<bool> signalled{false};
 int pipe_ends[2] = {-1, -1};

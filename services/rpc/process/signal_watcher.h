@@ -1,5 +1,5 @@
-// SignalWatcher: SIGTERM and SIGINT as a callback on a thread of its own, where
-// any code may run.
+// SignalWatcher: delivers SIGTERM and SIGINT as a callback on a thread of its
+// own, where any code may run.
 
 #ifndef SERVICES_RPC_PROCESS_SIGNAL_WATCHER_H_
 #define SERVICES_RPC_PROCESS_SIGNAL_WATCHER_H_
@@ -9,16 +9,17 @@
 
 namespace gshard {
 
-// Create it before anything slow, so that a signal while loading is not lost.
-// At most one exists at a time. SIGPIPE is ignored from then on.
+// Create it before any slow initialization, so that signals during loading are
+// not lost. At most one may exist at a time. SIGPIPE is ignored from then on.
 class SignalWatcher {
  public:
   // `callback` gets the number of the first signal, once. A second signal ends
-  // the process at once with the exit code 128 + its number: the way out of a
+  // the process at once, with exit code 128 + its number: the way out of a
   // drain that takes too long.
   explicit SignalWatcher(std::function<void(int)> callback);
 
-  // Puts the former handlers back. Waits for a callback that is running.
+  // Restores the previous signal handlers. Waits for a callback that is
+  // running.
   ~SignalWatcher();
 
   SignalWatcher(const SignalWatcher&) = delete;

@@ -1,4 +1,5 @@
-// SpanCollector: where the spans of a process go, as flags and environment say.
+// SpanCollector: the destination of a process's spans, from its flags and
+// environment.
 
 #ifndef SERVICES_RPC_PROCESS_SPAN_COLLECTOR_H_
 #define SERVICES_RPC_PROCESS_SPAN_COLLECTOR_H_
@@ -12,17 +13,17 @@
 namespace gshard {
 
 struct SpanCollector {
-  std::string endpoint = {};              // empty: nowhere
+  std::string endpoint = {};              // empty: spans are not exported
   std::vector<std::string> headers = {};  // "name: value"; may be secrets
 };
 
-// What flags leave out OTEL_EXPORTER_OTLP_ENDPOINT and _HEADERS say. Headers
-// are read once, and only where there is an endpoint.
+// Values that flags do not set come from OTEL_EXPORTER_OTLP_ENDPOINT and
+// OTEL_EXPORTER_OTLP_HEADERS. Headers are read once, and only with an endpoint.
 //
-// Errors: InvalidArgument for an endpoint that is none, for headers as
-// ParseOtlpHeaders() has them, and where others could read them: plain HTTP
-// beyond this machine, without --insecure; those of ReadTextFile(). None quotes
-// a header.
+// Errors: InvalidArgument for an invalid endpoint, for headers that
+// ParseOtlpHeaders() rejects, and for headers that would travel in plain HTTP
+// to another machine without --insecure; those of ReadTextFile(). None quotes a
+// header.
 absl::StatusOr<SpanCollector> SpanCollectorOf(const ProcessOptions& options);
 
 }  // namespace gshard
