@@ -1,4 +1,4 @@
-// FrameReader: takes frames out of a SharedRing, of a peer that is not trusted.
+// FrameReader: reads frames of an untrusted peer from a SharedRing.
 
 #ifndef SERVICES_RPC_SHARED_FRAME_READER_H_
 #define SERVICES_RPC_SHARED_FRAME_READER_H_
@@ -20,21 +20,21 @@ namespace gshard {
 
 class FrameReader {
  public:
-  // `ring`, not owned, outlives this.
+  // `ring` is not owned and must outlive this object.
   FrameReader(SharedRingReader* ring, const FrameLimits& limits)
       : ring_(*ring), limits_(limits) {}
 
-  // Copies what has come; a frame once all of it has, nothing before. No
-  // memory is taken for a header or a payload before its size was checked.
-  // Errors, after which nothing else is to be read: as Available() and
-  // DecodeFrame().
+  // Copies the bytes that have arrived. Returns a frame once it is complete,
+  // nothing before. Allocates memory for a header or payload only after
+  // checking its size. Errors, after which the reader must not be used: those
+  // of Available() and DecodeFrame().
   absl::StatusOr<std::optional<ExpertFrame>> Next();
 
-  // The peer has said that no frame follows.
+  // The peer has announced that no frame follows.
   bool ended() const { return ended_; }
 
  private:
-  // What is being copied.
+  // The part of a frame that is being copied.
   enum class Stage { kPrefix, kHeader, kPayload };
 
   absl::Status BeginHeader();
@@ -43,7 +43,7 @@ class FrameReader {
   SharedRingReader& ring_;
   const FrameLimits limits_;
   Stage stage_ = Stage::kPrefix;
-  size_t copied_ = 0;  // of the stage
+  size_t copied_ = 0;  // bytes of the current stage
   FramePrefix prefix_;
   std::string header_;
   ExpertFrame frame_;

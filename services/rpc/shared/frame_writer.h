@@ -1,5 +1,5 @@
-// FrameWriter: a frame on its way into a SharedRing, from the memory of its
-// tensors.
+// FrameWriter: writes one frame into a SharedRing, directly from the memory of
+// its tensors.
 
 #ifndef SERVICES_RPC_SHARED_FRAME_WRITER_H_
 #define SERVICES_RPC_SHARED_FRAME_WRITER_H_
@@ -16,7 +16,7 @@
 
 namespace gshard {
 
-// What precedes a frame in a ring; see SharedMemoryOffer.
+// Precedes each frame in a ring; see SharedMemoryOffer.
 struct FramePrefix {
   enum What : uint32_t { kFrame = 1, kEnd = 2 };
   uint32_t what = kEnd;
@@ -27,20 +27,21 @@ static_assert(sizeof(FramePrefix) == 16);
 
 class FrameWriter {
  public:
-  // Keeps the tensors. REQUIRES: as EncodeFrame().
+  // Keeps the tensors alive. REQUIRES: as EncodeFrame().
   explicit FrameWriter(ExpertFrame frame);
-  // Tells the peer that no frame follows.
+  // An end mark, which tells the peer that no frame follows.
   FrameWriter();
 
   FrameWriter(const FrameWriter&) = delete;
   FrameWriter& operator=(const FrameWriter&) = delete;
 
-  // In the ring.
+  // Bytes that the frame takes in the ring.
   size_t bytes() const { return bytes_; }
-  // Of these, not put yet.
+  // Bytes that are not written yet.
   size_t left() const { return left_; }
 
-  // Puts what there is room for; true once that is all. Errors: as Room().
+  // Writes as much as there is room for; returns true once everything is
+  // written. Errors: those of Room().
   absl::StatusOr<bool> WriteTo(SharedRingWriter& ring);
 
  private:
@@ -48,8 +49,8 @@ class FrameWriter {
 
   std::string head_;
   const std::vector<Tensor> tensors_;
-  std::vector<absl::Span<const char>> parts_;  // that are not put yet
-  size_t next_ = 0;                            // of these
+  std::vector<absl::Span<const char>> parts_;  // parts not written yet
+  size_t next_ = 0;                            // index of the first of these
   size_t bytes_ = 0;
   size_t left_ = 0;
 };

@@ -13,10 +13,11 @@ void RingBell(SharedMemory::Words& words) {
 }
 
 void RingBellFor(SharedMemory::Words& words, uint32_t what) {
-  // Either this sees what AnnounceSleep() says, or the look after that sees
-  // what was published: all four are sequentially consistent.
+  // Either this load sees the store in AnnounceSleep(), or the sleeper's last
+  // check sees the published event: all four accesses are sequentially
+  // consistent.
   if ((words.wants & what) == 0) return;
-  // Once each sleep.
+  // Ring once for each sleep.
   if (words.wants.exchange(0) != 0) RingBell(words);
 }
 

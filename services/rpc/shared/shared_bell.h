@@ -1,9 +1,10 @@
-// How the parties of a SharedMemory wake each other: a futex beside the rings.
+// Wake-ups between the two parties of a SharedMemory: a futex beside the rings.
 //
-// A party that has nothing to do says in its `wants` what would change that,
-// looks once more, and sleeps until its `bell` changes. Whoever brings that
-// rings. Neither word is trusted: a peer that changes them can make this side
-// look in vain, or not be woken by the peer itself.
+// A party without work sets in its `wants` which events to be woken for, checks
+// for work once more, and sleeps until its `bell` changes. The party that
+// causes such an event rings the bell. Neither word is trusted: a peer that
+// tampers with them can only cause spurious wake-ups of this side, or prevent
+// wake-ups by the peer itself.
 
 #ifndef SERVICES_RPC_SHARED_SHARED_BELL_H_
 #define SERVICES_RPC_SHARED_SHARED_BELL_H_
@@ -16,22 +17,23 @@
 
 namespace gshard {
 
-// What a sleeper may want, together.
-inline constexpr uint32_t kWantsBytes = 1;  // to read
-inline constexpr uint32_t kWantsRoom = 2;   // to write
+// Events that a sleeper may wait for; a bit mask.
+inline constexpr uint32_t kWantsBytes = 1;  // bytes to read
+inline constexpr uint32_t kWantsRoom = 2;   // room to write
 
-// Wakes the party whose words these are.
+// Wakes the party to which these words belong.
 void RingBell(SharedMemory::Words& words);
 
-// The same if it sleeps and wants this. To be called after what it wants was
-// published.
+// The same, but only if the party sleeps and waits for this event. Call it
+// after the event was published.
 void RingBellFor(SharedMemory::Words& words, uint32_t what);
 
-// Says what it wants. To be followed by a last look, and SleepUntilRung().
+// Sets the events to be woken for. Follow it by a last check for work, then
+// SleepUntilRung().
 void AnnounceSleep(SharedMemory::Words& words, uint32_t wants);
 
-// Returns when the bell is not at `heard` any more, when it was rung, or after
-// `most`; or for no reason.
+// Returns when the bell differs from `heard`, was rung, or after `most`; may
+// also return spuriously.
 void SleepUntilRung(SharedMemory::Words& words, uint32_t heard,
                     std::optional<std::chrono::milliseconds> most);
 

@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kKeyBytes = 16;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What the memory begins with; the rings follow.
+// The beginning of the memory; the rings follow.
 struct Head {
   char key[kKeyBytes];
   SharedMemory::Words words[2];
@@ -99,8 +99,8 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Open(
         offer.file_descriptor(), " and ", offer.key().size(), " bytes"));
   }
   ASSIGN_OR_RETURN(MemoryShare share, TakeShare(account, offer.ring_bytes()));
-  // First only what the peer points to, which may be a device, or a pipe that
-  // an open would wait at.
+  // At first only with O_PATH, since the peer may refer to a device, or to a
+  // pipe on which an ordinary open would block.
   const std::string path =
       absl::StrCat("/proc/", offer.process(), "/fd/", offer.file_descriptor());
   const int place = ::open(path.c_str(), O_PATH | O_CLOEXEC);
@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Open(
                                 O_RDWR | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return LastError("it cannot be opened");
   const absl::Cleanup close_descriptor = [descriptor] { ::close(descriptor); };
-  // Memory that shrinks would end this process by SIGBUS.
+  // If the memory could shrink, accesses would end this process by SIGBUS.
   if ((::fcntl(descriptor, F_GET_SEALS) & kSeals) != kSeals ||
       ::fstat(descriptor, &stat) != 0 ||
       static_cast<size_t>(stat.st_size) != bytes) {
@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<SharedMemory>> SharedMemory::Open(
   std::unique_ptr<SharedMemory> memory(
       new SharedMemory(kOpener, offer.ring_bytes(), std::move(share)));
   RETURN_IF_ERROR(memory->Map(descriptor));
-  // Before anything is written there.
+  // Before anything is written to the memory.
   if (::memcmp(memory->memory_, offer.key().data(), kKeyBytes) != 0) {
     return absl::NotFoundError(
         "shared memory: there is another one in its place, as on another "

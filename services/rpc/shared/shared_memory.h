@@ -1,17 +1,18 @@
-// SharedMemory: memory that two processes of one user on one machine share, for
-// a stream between them: two rings of bytes, one each way, and the words that
-// they go by.
+// SharedMemory: memory shared by two processes of one user on one machine, for
+// a stream between them. It contains two rings of bytes, one for each
+// direction, and their control words.
 //
-// One side creates it and offers it to the other by a stream that has told both
-// who they are; the other opens it. There is no name that others could find,
-// and no third process: the offer says which descriptor of which process it is,
-// and has a random key, which is in the memory, too. So the kernel refuses
-// whoever may not look into the process, and the key tells that this process is
-// the one that made the offer, and not another machine's or container's of the
-// same number.
+// One side creates the memory and offers it to the other on a stream that has
+// authenticated both; the other side opens it. The memory has no name by which
+// others could find it, and no third process takes part: the offer names a
+// process and one of its descriptors, and has a random key that is in the
+// memory as well. So the kernel denies access to everyone who may not inspect
+// the process, and the key proves that the named process is the one that made
+// the offer, not one with the same number on another machine or in another
+// container.
 //
-// Each side writes to the memory what it likes and when it likes. What is read
-// from it is checked by the reader, after it was copied.
+// Each side may write anything to the memory at any time. A reader therefore
+// copies data before it checks them.
 
 #ifndef SERVICES_RPC_SHARED_SHARED_MEMORY_H_
 #define SERVICES_RPC_SHARED_SHARED_MEMORY_H_
@@ -32,7 +33,7 @@
 
 namespace gshard {
 
-// Bytes that a ring may have: a power of two.
+// Limits of the size of a ring, which is a power of two bytes.
 inline constexpr size_t kMinRingBytes = size_t{64} << 10;
 inline constexpr size_t kMaxRingBytes = size_t{64} << 20;
 
@@ -40,26 +41,27 @@ class SharedMemory {
  public:
   enum Party { kOfferer = 0, kOpener = 1 };
 
-  // What one party alone writes, but for `bell`.
+  // Written by one party only, except for `bell`.
   struct Words {
     alignas(64) std::atomic<uint32_t> bell;     // see shared_bell.h
-    std::atomic<uint32_t> wants;                // likewise
-    alignas(64) std::atomic<uint64_t> written;  // bytes to its ring, ever
-    alignas(64) std::atomic<uint64_t> read;     // bytes of the other's, ever
+    std::atomic<uint32_t> wants;                // see shared_bell.h
+    alignas(64) std::atomic<uint64_t> written;  // total bytes to its ring
+    alignas(64) std::atomic<uint64_t> read;     // total bytes from the peer's
   };
 
-  // Both count in `account`, which the memory must fit in: what a process
-  // shares is its own and the other's alike. Errors: ResourceExhausted if it
-  // does not; InvalidArgument for a size that a ring may not have; Unavailable
-  // if the kernel has no such memory.
+  // Both functions charge the memory to `account`: shared memory belongs to
+  // each of the two processes alike. Errors: ResourceExhausted if the account
+  // has too little left; InvalidArgument for an invalid ring size; Unavailable
+  // if the kernel cannot provide the memory.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Create(
       size_t ring_bytes, const MemoryAccount& account);
 
-  // What a peer offers, who is not trusted. It must belong to `user`, have the
-  // size that is said, and be such that it cannot shrink. Does not block, and
-  // touches nothing else that the peer may point to. Errors as above;
-  // PermissionDenied if it is another user's or of a process that this one may
-  // not look into; NotFound if there is none, as on another machine.
+  // Opens the memory that an untrusted peer offers. It must belong to `user`,
+  // have the stated size, and be sealed against shrinking. Does not block, and
+  // opens nothing else that the offer may refer to. Errors: as above;
+  // PermissionDenied if it belongs to another user, or to a process that this
+  // one may not inspect; NotFound if there is none, for example because the
+  // peer is on another machine.
   static absl::StatusOr<std::unique_ptr<SharedMemory>> Open(
       const v1::SharedMemoryOffer& offer, const MemoryAccount& account,
       uid_t user = geteuid());
@@ -68,9 +70,9 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // Of what Create() has made.
+  // The offer of memory that Create() has made.
   v1::SharedMemoryOffer offer() const;
-  // Nobody can open it any more.
+  // Closes the descriptor: nobody can open the memory any more.
   void Withdraw();
 
   Party party() const { return party_; }

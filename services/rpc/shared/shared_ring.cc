@@ -9,8 +9,8 @@
 namespace gshard {
 namespace {
 
-// Of large messages so much is shown at a time, so that the peer copies it out
-// while the next is copied in, and both copies are of memory in a cache.
+// Large messages are published in parts of this size: the peer copies one part
+// out while the next is copied in, and both copies hit the cache.
 constexpr size_t kShownBytes = size_t{128} << 10;
 
 SharedMemory::Party Other(SharedMemory::Party party) {
@@ -33,7 +33,7 @@ SharedRingWriter::SharedRingWriter(const SharedMemory& memory)
 
 absl::StatusOr<size_t> SharedRingWriter::Room() const {
   const uint64_t read = peers_.read;
-  // A difference is huge if it is ahead.
+  // Unsigned: if the peer's count is ahead, the difference is huge.
   if (shown_ - read > ring_.size() || written_ - read > ring_.size()) {
     return BadCount("read", read, shown_);
   }
@@ -67,7 +67,7 @@ SharedRingReader::SharedRingReader(const SharedMemory& memory)
 
 absl::StatusOr<size_t> SharedRingReader::Available() const {
   const uint64_t written = peers_.written;
-  // It knows of no more room than was released.
+  // The peer knows of no more space than was released.
   if (written - released_ > ring_.size() || written - read_ > ring_.size()) {
     return BadCount("written", written, read_);
   }

@@ -1,9 +1,9 @@
 // SharedRing: the bytes that one party of a SharedMemory sends to the other, in
-// a ring: a pipe that costs a copy in and a copy out, and a wake-up only if the
+// a ring. A pipe with one copy in and one copy out, and a wake-up only if the
 // other side sleeps. Neither end blocks.
 //
-// An end trusts its own count and checks the peer's, so that whatever the peer
-// writes no byte outside of the ring is touched. Not thread-safe.
+// Each end trusts its own byte count and checks the peer's, so that it never
+// accesses memory outside the ring, whatever the peer writes. Not thread-safe.
 
 #ifndef SERVICES_RPC_SHARED_SHARED_RING_H_
 #define SERVICES_RPC_SHARED_SHARED_RING_H_
@@ -19,17 +19,18 @@ namespace gshard {
 
 class SharedRingWriter {
  public:
-  // `memory`, not owned, outlives this.
+  // `memory` is not owned and must outlive this object.
   explicit SharedRingWriter(const SharedMemory& memory);
 
-  // Bytes that may be put. Errors: InvalidArgument if the peer says to have
-  // read what it cannot.
+  // Bytes that may be written now. Errors: InvalidArgument if the peer's count
+  // of read bytes is impossible.
   absl::StatusOr<size_t> Room() const;
 
-  // REQUIRES: Room() has said that there is room for `bytes`.
+  // REQUIRES: at least `bytes` of Room().
   void Put(const void* from, size_t bytes);
 
-  // Shows the peer what was put, and wakes it; Put() does now and then.
+  // Publishes the written bytes to the peer and wakes it; Put() does so now and
+  // then.
   void Flush();
 
  private:
@@ -44,17 +45,18 @@ class SharedRingReader {
  public:
   explicit SharedRingReader(const SharedMemory& memory);
 
-  // Bytes that may be got. Errors: InvalidArgument if the peer says to have
-  // written what it cannot.
+  // Bytes that may be read now. Errors: InvalidArgument if the peer's count of
+  // written bytes is impossible.
   absl::StatusOr<size_t> Available() const;
 
-  // Copies. REQUIRES: Available() has said that there are `bytes`.
+  // Copies. REQUIRES: at least `bytes` Available().
   void Get(void* to, size_t bytes);
 
-  // Lets the peer write where bytes were got; Get() does now and then.
+  // Releases the space of the bytes read to the peer; Get() does so now and
+  // then.
   void Release();
 
-  // Bytes got, ever.
+  // Total bytes read.
   uint64_t count() const { return read_; }
 
  private:

@@ -23,10 +23,10 @@ using Clock = std::chrono::steady_clock;
 using Handler = StreamHandler<ExpertFrame>;
 using Sender = StreamSender<ExpertFrame>;
 
-// Frames that are read before it is looked at what waits to be written.
+// Frames to read before checking for frames that wait to be written.
 constexpr int kFramesInTurn = 16;
 
-// Between attempts to wake a thread whose bell the peer may turn back.
+// Interval of attempts to wake the thread, since the peer may reset its bell.
 constexpr std::chrono::milliseconds kWakeInterval{10};
 
 ExpertFrame SharedFrame(const absl::Status& status) {
@@ -40,9 +40,9 @@ bool IsShared(const ExpertFrame& frame) {
   return frame.header.kind() == v1::ExpertFrameHeader::SHARED;
 }
 
-// The rings of a stream and the thread that looks after this side of them: it
-// reads what the peer writes, and writes what there was no room for. It is the
-// sender that handlers get, and stands between the stream and the handler.
+// The rings of a stream and the thread that serves this side of them: it reads
+// what the peer writes, and writes what there was no room for at first. This
+// class sits between the stream and the handler, and is the handler's sender.
 class SharedStream final : public Sender {
  public:
   SharedStream(std::shared_ptr<Sender> stream, bool client,
@@ -61,7 +61,7 @@ class SharedStream final : public Sender {
     }
   }
 
-  // Before anything else is called.
+  // Call before anything else.
   void SetHandler(Handler* handler) { handler_ = handler; }
 
   absl::Status Send(ExpertFrame frame) override {
@@ -95,22 +95,23 @@ class SharedStream final : public Sender {
     if (finishing_ || over_) return;
     finishing_ = true;
     finish_status_ = status;
-    // Otherwise when the server has said where it is to be read.
+    // If an offer is pending, finish after the server's answer, which decides
+    // where the end is announced.
     if (state_ != State::kOffered) BeginFinish();
   }
 
   void Cancel() override { stream_->Cancel(); }
 
-  // From the stream.
+  // Called by the stream.
   void OnMessage(ExpertFrame frame) {
     if (client_ ? TakenByClient(frame) : TakenByServer(frame)) return;
     handler_->OnMessage(std::move(frame));
   }
 
-  // From the stream, once. The status for the handler.
+  // Called by the stream, once. Returns the status for the handler.
   absl::Status OnEnd(const absl::Status& status) {
     StopThread();
-    // A server that ends the stream has written all that it had to say before.
+    // A server has written all of its frames before it ends the stream.
     absl::Status drained =
         client_ && reader_ != nullptr ? Drain() : absl::OkStatus();
     MutexLock lock(mutex_);
@@ -132,7 +133,7 @@ class SharedStream final : public Sender {
         {{"status", why}});
   }
 
-  // Whether it was meant for this class.
+  // Whether the frame was meant for this class.
   bool TakenByClient(const ExpertFrame& frame) {
     MutexLock lock(mutex_);
     if (state_ == State::kShared) {
@@ -141,7 +142,7 @@ class SharedStream final : public Sender {
       return true;
     }
     if (state_ != State::kOffered) return false;
-    // A server that knows no offers answers the frame itself.
+    // A server that does not support offers answers the frame itself.
     const absl::Status accepted =
         IsShared(frame) ? FromProtoStatus(frame.header.status())
                         : absl::UnimplementedError(
@@ -199,9 +200,9 @@ class SharedStream final : public Sender {
     reader_ = std::make_unique<FrameReader>(ring_.get(), options_.frame_limits);
   }
 
-  // The peer is told that no frame follows: by the stream, on which a server
-  // does so after its last frame, or in the ring, as a client does, whose
-  // server ends the stream when it has come there.
+  // Announces that no frame follows. A server does so by the stream, after its
+  // last frame. A client does so in the ring; the server then ends the stream
+  // once it has read everything.
   void BeginFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!by_ring_) return stream_->Finish(finish_status_);
     if (client_) return Queue();
@@ -217,7 +218,7 @@ class SharedStream final : public Sender {
     if (!queue_.empty()) RingBell(memory_->words(memory_->party()));
   }
 
-  // Whether something was written.
+  // Returns whether anything was written.
   bool Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     bool moved = false;
     while (!queue_.empty()) {
@@ -240,7 +241,7 @@ class SharedStream final : public Sender {
     return moved;
   }
 
-  // Ends the stream. `error` is what the handler will be told.
+  // Ends the stream. The handler will get `error`.
   void Fail(const absl::Status& error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (over_) return;
     over_ = true;
@@ -308,8 +309,8 @@ class SharedStream final : public Sender {
     ended_changed_.NotifyAll();
   }
 
-  // Hands on the frames that are there, some at a time. Whether there were
-  // bytes.
+  // Passes available frames to the handler, a few at a time. Returns whether
+  // bytes were read.
   bool Read() {
     const uint64_t before = ring_->count();
     for (int i = 0; i < kFramesInTurn && !stopping_; ++i) {
@@ -329,7 +330,7 @@ class SharedStream final : public Sender {
     return ring_->count() != before;
   }
 
-  // The last look before a sleep; errors are for the next turn.
+  // The last check before sleeping; errors are left to the next turn.
   bool HasWork(bool waiting) {
     if (stopping_) return true;
     if (reading_ && !reader_->ended()) {
@@ -342,8 +343,8 @@ class SharedStream final : public Sender {
     return !room.ok() || *room > 0;
   }
 
-  // What the peer had written when it ended the stream, which is a ring at
-  // most.
+  // Reads what the peer had written before it ended the stream, at most one
+  // ring.
   absl::Status Drain() {
     {
       MutexLock lock(mutex_);
@@ -364,29 +365,29 @@ class SharedStream final : public Sender {
   const StreamOptions options_;
   Handler* handler_ = nullptr;
 
-  // Set before there is the thread.
+  // Set before the thread starts.
   std::unique_ptr<SharedMemory> memory_;
   std::unique_ptr<SharedRingReader> ring_;
   std::unique_ptr<FrameReader> reader_;
 
   Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNew;
-  // Whether frames for the peer go there.
+  // Whether frames for the peer go through the ring.
   bool by_ring_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<SharedRingWriter> writer_ ABSL_GUARDED_BY(mutex_);
   std::deque<FrameWriter> queue_ ABSL_GUARDED_BY(mutex_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  // When something was last written, or began to wait.
+  // When bytes were last written, or a frame began to wait.
   Clock::time_point moved_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status finish_status_ ABSL_GUARDED_BY(mutex_);
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // the stream of it
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;  // the stream was finished
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
 
-  // The peer's frames come by the ring; only ever turns true.
+  // Whether the peer's frames arrive in the ring; never reset.
   std::atomic<bool> reading_ = false;
-  bool finished_ = false;  // so says the peer; the thread's
+  bool finished_ = false;  // the peer has announced its end; used by the thread
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
   Mutex ended_mutex_;
@@ -394,7 +395,7 @@ class SharedStream final : public Sender {
   bool ended_ ABSL_GUARDED_BY(ended_mutex_) = false;
 };
 
-// What the stream tells, and the owner of who is told.
+// Passes the stream's events to SharedStream, and owns the actual handler.
 class SharedHandler final : public Handler {
  public:
   SharedHandler(std::shared_ptr<SharedStream> stream,
