@@ -8,7 +8,7 @@
 namespace gshard {
 namespace {
 
-constexpr size_t kMaxBytes = 1024;  // of a field
+constexpr size_t kMaxBytes = 1024;  // of one field
 
 absl::string_view Cut(absl::string_view text) {
   return text.substr(0, kMaxBytes);

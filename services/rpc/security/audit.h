@@ -1,14 +1,14 @@
 // Audit: one log line for each action that changes what a cluster trains or
-// serves, even if refused: caller, action and outcome.
+// serves, even if it was refused: caller, action and outcome.
 //
 //   {...,"message":"audit","act":"load","caller":"ops","request_id":"order-7",
 //    "target":"titles","directory":"/data/titles/step-00020000","outcome":"OK"}
 //
-// The acts are "load", "unload", "submit", "cancel" and, when a job that was
-// trained comes to be served, "serve_as", with the request that submitted it.
-// A caller without the role has a line from the guard, without a target, which
-// is not read then. Strangers have none, nor do acts that a server leaves
-// unanswered when it ends.
+// The acts are "load", "unload", "submit", "cancel" and, when the model of a
+// finished job goes into service, "serve_as", with the request that submitted
+// the job. For a caller without the role, the guard writes a line without a
+// target, since the request has not been read. There are no lines for unknown
+// callers, nor for acts that a server leaves unanswered when it ends.
 
 #ifndef SERVICES_RPC_SECURITY_AUDIT_H_
 #define SERVICES_RPC_SECURITY_AUDIT_H_
@@ -23,7 +23,7 @@
 
 namespace gshard {
 
-// Who asks, and by which request.
+// The caller and the id of its request.
 struct Requester {
   Caller caller;
   std::string request_id;
@@ -32,14 +32,14 @@ struct Requester {
 struct Act {
   std::string name;
   Requester requester;
-  std::string target;          // a model's or job's name; as it came
-  std::string directory = {};  // that it is about, if any; likewise
+  std::string target;          // a model's or job's name, as received
+  std::string directory = {};  // the directory concerned, if any; as received
 };
 
-// A warning if it was refused or failed. Long values are truncated.
+// A warning if the act was refused or failed. Long values are truncated.
 void Audit(const Act& act, const absl::Status& outcome);
 
-// `done`, after an audit of the outcome.
+// Wraps `done` so that it first audits the outcome.
 template <typename Result>
 std::function<void(absl::StatusOr<Result>)> Audited(
     Act act, std::function<void(absl::StatusOr<Result>)> done) {

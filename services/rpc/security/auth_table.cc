@@ -32,7 +32,7 @@ bool IsDigest(absl::string_view text) {
          });
 }
 
-// What follows "Bearer ", whose case does not matter; empty if that is not it.
+// The token after "Bearer ", in any case; empty if the scheme is another one.
 absl::string_view BearerToken(absl::string_view authorization) {
   constexpr absl::string_view kScheme = "bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";
@@ -100,7 +100,7 @@ absl::StatusOr<Caller> AuthTable::Identify(
     Digest digest;
     SHA256(reinterpret_cast<const uint8_t*>(token.data()), token.size(),
            digest.data());
-    // All are compared, whatever was found.
+    // Compare with all tokens even after a match, so that the time is constant.
     const Caller* found = nullptr;
     for (const Token& known : tokens_) {
       const bool same =

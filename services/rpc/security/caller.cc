@@ -26,7 +26,7 @@ bool IsPattern(absl::string_view text) {
          });
 }
 
-// Takes time in proportion to the name.
+// Takes time linear in the length of the name.
 bool Matches(absl::string_view pattern, absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(pattern, '*');
   if (parts.size() == 1) return name == pattern;
@@ -34,7 +34,7 @@ bool Matches(absl::string_view pattern, absl::string_view name) {
       !absl::ConsumeSuffix(&name, parts.back())) {
     return false;
   }
-  // The first place of each is as good as any.
+  // Taking the first occurrence of each part is sufficient.
   for (size_t i = 1; i + 1 < parts.size(); ++i) {
     const size_t at = name.find(parts[i]);
     if (at == name.npos) return false;

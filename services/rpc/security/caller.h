@@ -1,6 +1,7 @@
-// Caller: the identity and the rights of a caller: roles, each of which may be
-// limited to models or to a folder. All decisions are pure functions; the guard
-// asks for the method, handlers for the models and paths of a request.
+// Caller: the identity and the rights of a caller, which are roles, each
+// possibly limited to models or to a folder. All decisions are pure functions.
+// The guard checks the method; handlers check the models and paths of a
+// request.
 
 #ifndef SERVICES_RPC_SECURITY_CALLER_H_
 #define SERVICES_RPC_SECURITY_CALLER_H_
@@ -15,23 +16,23 @@
 
 namespace gshard {
 
-// A role and what it is limited to.
+// A role and its limit.
 struct Grant {
   Role role;
 
-  // Empty: to nothing. Of kTranslate and kAdmin the models whose names match,
-  // where a '*' stands for any characters; of kTrain an absolute folder, where
-  // everything that a job names has to lie.
+  // Empty: no limit. For kTranslate and kAdmin: a pattern of model names, in
+  // which '*' matches any characters. For kTrain: an absolute folder that must
+  // contain all paths of a job.
   std::string limit = {};
 
   bool operator==(const Grant&) const = default;
 };
 using Grants = std::vector<Grant>;
 
-inline constexpr size_t kMaxGrants = 64;  // of a caller
+inline constexpr size_t kMaxGrants = 64;  // of one caller
 
-// "translate", "translate:titles-*", "train:/data/team-a", with commas between
-// several. Errors: InvalidArgument.
+// Parses "translate", "translate:titles-*" or "train:/data/team-a", or several
+// of these separated by commas. Errors: InvalidArgument.
 absl::StatusOr<Grants> ParseGrants(absl::string_view text);
 std::string GrantsText(const Grants& grants);
 
@@ -48,22 +49,23 @@ struct Caller {
   bool operator==(const Caller&) const = default;
 };
 
-// Errors: PermissionDenied with the method's roles if the caller has none of
-// them, whatever it is limited to; Unimplemented if nobody may call `method`.
+// Checks the caller's roles for a method, regardless of their limits. Errors:
+// PermissionDenied, naming the method's roles, if the caller has none of them;
+// Unimplemented if nobody may call `method`.
 absl::Status CheckAccess(const Caller& caller, absl::string_view method);
 
-// Whether the caller has `role` for a model, by "name" or "name@version", be
-// there one or not.
+// Whether the caller has `role` for the model "name" or "name@version", which
+// need not exist.
 bool MayUseModel(const Caller& caller, Role role, absl::string_view model);
-// Errors: PermissionDenied with what is missing.
+// Errors: PermissionDenied, naming the missing right.
 absl::Status CheckModel(const Caller& caller, Role role,
                         absl::string_view model);
 
-// Whether a job of the caller may name `path`. It and the limits of `caller`
-// are canonical; see CanonicalPath().
+// Whether a job of the caller may name `path`. REQUIRES: `path` and the
+// caller's limits are canonical; see CanonicalPath().
 bool MayTrainIn(const Caller& caller, absl::string_view path);
 
-// Some role of the caller is limited.
+// Whether any role of the caller is limited.
 bool IsLimited(const Caller& caller);
 
 }  // namespace gshard

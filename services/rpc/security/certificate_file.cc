@@ -30,7 +30,7 @@ std::unique_ptr<BIO, Free> Reader(const std::string& text) {
       BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// No passphrase: nobody is there to type one.
+// No passphrase: a server has nobody to ask for one.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 absl::StatusOr<CertificatePointer> ReadCertificate(const std::string& path) {

@@ -1,5 +1,5 @@
-// Certificates and keys in PEM files: finds defects with a clear error, before
-// gRPC fails handshakes without one.
+// Checks of certificates and keys in PEM files: reports defects with a clear
+// error, before gRPC's handshakes fail without one.
 
 #ifndef SERVICES_RPC_SECURITY_CERTIFICATE_FILE_H_
 #define SERVICES_RPC_SECURITY_CERTIFICATE_FILE_H_
@@ -12,20 +12,20 @@
 
 namespace gshard {
 
-// When the first certificate in the file expires.
+// The expiry time of the first certificate in the file.
 //
 // Errors: NotFound and the like if the file cannot be read; InvalidArgument if
-// it is none, or holds none.
+// it is not a PEM file or has no valid certificate.
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 
-// Whether the key in `key_path` is that of the first certificate in
-// `certificate_path`. Errors: as above, and InvalidArgument if it is not.
-// Neither cites the key.
+// Checks that the key in `key_path` belongs to the first certificate in
+// `certificate_path`. Errors: as above, and InvalidArgument if it does not.
+// Messages never quote the key.
 absl::Status CheckKeyPair(const std::string& certificate_path,
                           const std::string& key_path);
 
-// Logs it if others than the owner and its group can read the file: a secret is
-// in it.
+// Logs a warning if users other than the owner and its group can read the file,
+// which contains a secret.
 void WarnIfReadableByOthers(const std::string& path);
 
 }  // namespace gshard

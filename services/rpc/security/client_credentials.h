@@ -1,4 +1,4 @@
-// How a process shows who it is when it calls: TLS and its token.
+// A process's credentials for its outgoing calls: TLS and its token.
 
 #ifndef SERVICES_RPC_SECURITY_CLIENT_CREDENTIALS_H_
 #define SERVICES_RPC_SECURITY_CLIENT_CREDENTIALS_H_
@@ -15,13 +15,14 @@
 
 namespace gshard {
 
-// For a channel to `address`; sets what they need in `arguments`.
+// Credentials for a channel to `address`; adds the channel arguments that they
+// need to `arguments`.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
     const Security& security, const std::string& address,
     grpc::ChannelArguments& arguments);
 
-// Adds the token to every call. gRPC's call credentials do so only over TLS;
-// where a token may travel without, ValidateClientSecurity has decided.
+// Adds the token to every call. gRPC's call credentials do so over TLS only;
+// ValidateClientSecurity has decided where a token may travel without TLS.
 std::vector<
     std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>>
 TokenInterceptors(std::shared_ptr<const Security> security);

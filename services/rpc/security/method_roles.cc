@@ -9,11 +9,11 @@ namespace {
 
 using enum Role;
 
-// Of a client's message.
+// Maximum bytes of a client's message.
 constexpr int64_t kHealth = 4 << 10;
 constexpr int64_t kControl = 64 << 10;
-constexpr int64_t kConfig = 1 << 20;  // as text protos have
-constexpr int64_t kText = 4 << 20;    // as routers take
+constexpr int64_t kConfig = 1 << 20;  // as for text protos
+constexpr int64_t kText = 4 << 20;    // as routers accept
 
 const std::map<std::string, MethodAccess, std::less<>>& Table() {
   static const auto& table =
@@ -22,7 +22,7 @@ const std::map<std::string, MethodAccess, std::less<>>& Table() {
            {.roles = {kTranslate}, .max_message = kText}},
           {"/gshard.v1.TranslationService/TranslateStream",
            {.roles = {kTranslate}, .max_message = kText, .one_message = false}},
-          // Off unless --enable_debug_calls.
+          // Disabled unless --enable_debug_calls.
           {"/gshard.v1.TranslationService/ExplainRouting",
            {.roles = {kAdmin}, .max_message = kText}},
 
@@ -49,12 +49,12 @@ const std::map<std::string, MethodAccess, std::less<>>& Table() {
            {.roles = {kAdmin}, .act = "load", .max_message = kControl}},
           {"/gshard.v1.CoordinatorService/UnloadModel",
            {.roles = {kAdmin}, .act = "unload", .max_message = kControl}},
-          // Tells clients where the routers are.
+          // Tells clients the addresses of the routers.
           {"/gshard.v1.CoordinatorService/Describe",
            {.roles = {kTranslate, kTrain, kAdmin, kExpert},
             .max_message = kControl}},
 
-          // Probes of orchestrators have no credentials.
+          // Health probes of orchestrators have no credentials.
           {"/grpc.health.v1.Health/Check",
            {.open = true, .roles = {}, .max_message = kHealth}},
           {"/grpc.health.v1.Health/Watch",
@@ -62,7 +62,7 @@ const std::map<std::string, MethodAccess, std::less<>>& Table() {
             .roles = {},
             .max_message = kHealth,
             .one_answer = false}},
-          // Off unless --reflection.
+          // Disabled unless --reflection.
           {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
            {.roles = {kAdmin}, .max_message = kControl, .one_message = false}},
       };

@@ -1,5 +1,5 @@
-// What callers may do: the role that each method of our services asks for, in
-// one table.
+// Access rights: the roles that each method of our services requires, in one
+// table.
 
 #ifndef SERVICES_RPC_SECURITY_METHOD_ROLES_H_
 #define SERVICES_RPC_SECURITY_METHOD_ROLES_H_
@@ -13,12 +13,12 @@
 
 namespace gshard {
 
-// None implies another.
+// No role implies another.
 enum class Role {
-  kTranslate,  // translates
-  kTrain,      // submits, follows and cancels training jobs
-  kAdmin,      // serves and unloads models, by jobs too, lists services
-  kExpert,     // is a router or an expert worker: joins, computes, trains
+  kTranslate,  // translate
+  kTrain,      // submit, follow and cancel training jobs
+  kAdmin,      // serve (also by jobs) and unload models, list services
+  kExpert,     // be a router or expert worker: join, compute, train
 };
 
 // "translate", "train", "admin" or "expert".
@@ -31,23 +31,24 @@ const Roles& AllRoles();
 
 struct MethodAccess {
   bool open = false;  // to everybody, known or not
-  Roles roles;        // one of these is enough
+  Roles roles;        // any one of these suffices
 
-  // What it does to a cluster, for the audit; empty: nothing to audit.
+  // The act's name in the audit log, for methods that change a cluster; else
+  // empty.
   absl::string_view act = {};
 
-  // Bytes of a message of the client; 0: what the server takes at most, for
-  // members alone. See connection_meter.h.
+  // Maximum bytes of a message from the client; 0, for members' methods only:
+  // the server's maximum. See connection_meter.h.
   int64_t max_message = 0;
   bool one_message = true;  // else the client may send any number
-  bool one_answer = true;   // else the call lasts as long as the client likes
+  bool one_answer = true;   // else the client decides how long the call lasts
 
-  // Who calls it is a router or an expert worker.
+  // Whether only routers and expert workers may call the method.
   bool for_members() const { return roles == Roles{Role::kExpert}; }
 };
 
-// Of "/package.Service/Method"; null: no caller may call it. Open are only
-// health checks.
+// The entry of "/package.Service/Method"; null if nobody may call it. Only
+// health checks are open.
 const MethodAccess* FindMethodAccess(absl::string_view method);
 
 // All methods in the table, sorted.

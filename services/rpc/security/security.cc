@@ -23,7 +23,8 @@ constexpr std::chrono::seconds kReloadInterval{1};
 constexpr unsigned int kProviderIntervalSeconds = 1;
 constexpr size_t kMaxTokenBytes = 4096;
 
-// Another one after every change of the file; empty if it is not there.
+// Identifies a version of the file: differs after every change; empty if the
+// file does not exist.
 std::string Stamp(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return "";

@@ -1,6 +1,6 @@
 // Security: a process's network security, built from its options and kept up to
-// date with their files: TLS for its server and its calls, authentication of
-// callers, and the token that it sends.
+// date with the files that they name: TLS for its server and its calls,
+// authentication of callers, and the token of its own calls.
 //
 //   ASSIGN_OR_RETURN(auto security,
 //                    Security::CreateForServer(options, listen));
@@ -8,10 +8,11 @@
 //   CreateChannel(address, {.security = security});
 //
 // Files may be replaced while the process runs, best by renaming new ones over
-// them, key and certificate at once; within some seconds new connections and
-// calls use them, and those that are open go on. A file that is damaged then is
-// logged, and what was read before stays in force; but certificates and keys
-// are read by gRPC itself, so new connections may fail until it is mended.
+// them, key and certificate at the same time. Within some seconds new
+// connections and calls use the new files; open ones continue. An invalid new
+// file is logged, and the previous contents stay in force. But gRPC itself
+// reads certificates and keys, so new connections may fail until an invalid one
+// is repaired.
 
 #ifndef SERVICES_RPC_SECURITY_SECURITY_H_
 #define SERVICES_RPC_SECURITY_SECURITY_H_
@@ -35,7 +36,7 @@
 
 namespace gshard {
 
-// A certificate that ends sooner is warned of, once an hour.
+// Certificates that expire within this time cause a warning, once an hour.
 inline constexpr absl::Duration kExpiryWarning = absl::Hours(7 * 24);
 
 // Thread-safe.
@@ -43,12 +44,12 @@ class Security {
  public:
   // Reads all files.
   //
-  // Errors: those of ValidateServerSecurity and CertificateExpiry,
-  // InvalidArgument if a key is not the certificate's, those of
-  // AuthTable::Parse with the path, NotFound.
+  // Errors: those of ValidateServerSecurity and CertificateExpiry;
+  // InvalidArgument if a key does not match its certificate; those of
+  // AuthTable::Parse, with the path; NotFound.
   static absl::StatusOr<std::shared_ptr<Security>> CreateForServer(
       const SecurityOptions& options, const std::string& listen);
-  // For a process that only calls.
+  // For a process that is only a client.
   static absl::StatusOr<std::shared_ptr<Security>> CreateForClient(
       const SecurityOptions& options);
 
@@ -65,26 +66,27 @@ class Security {
     return provider_;
   }
 
-  // Who a call comes from; see AuthTable::Identify. Without --auth_file
-  // whoever calls has all roles.
+  // The caller with these credentials; see AuthTable::Identify. Without
+  // --auth_file every caller has all roles.
   absl::StatusOr<Caller> Identify(const Credentials& credentials) const;
 
-  // The value of "authorization" for calls; empty for none.
+  // The value of "authorization" for outgoing calls; empty for none.
   std::string authorization() const;
 
-  // Adds gshard_tls_certificate_remaining_seconds, if there is one. `metrics`
-  // must not outlive this object.
+  // Adds gshard_tls_certificate_remaining_seconds if there is a certificate.
+  // `metrics` must not outlive this object.
   void AddMetrics(Metrics& metrics) const;
 
-  // Reads what has changed, as happens by itself every second.
+  // Reads the files that have changed. This also happens automatically every
+  // second.
   void Reload();
 
  private:
-  // One file that is read again when it changes.
+  // A file that is read again when it changes.
   struct WatchedFile {
     std::string path;
     std::function<absl::Status(const std::string& path)> read;
-    std::string stamp;  // of the state that was read
+    std::string stamp;  // of the contents that were read
   };
 
   explicit Security(const SecurityOptions& options) : options_(options) {}
@@ -103,7 +105,7 @@ class Security {
   std::vector<WatchedFile> files_ ABSL_GUARDED_BY(reload_mutex_);
   absl::Time warned_ ABSL_GUARDED_BY(reload_mutex_) = absl::InfinitePast();
 
-  // Calls only read: they do not wait for each other.
+  // Calls only read, so they do not block each other.
   mutable SharedMutex mutex_;
   std::shared_ptr<const AuthTable> table_ ABSL_GUARDED_BY(mutex_);
   std::string authorization_ ABSL_GUARDED_BY(mutex_);
