@@ -14,14 +14,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a piece that is late is looked at.
+// Interval of the checks of a late piece.
 constexpr std::chrono::milliseconds kLookInterval{20};
 
 bool Holds(const std::vector<int32_t>& ascending, int32_t expert) {
   return std::binary_search(ascending.begin(), ascending.end(), expert);
 }
 
-// Adds what another slice of the same experts has sent.
+// Adds the reply of another slice of the same experts.
 absl::Status AddSlice(const Tensor& slice, Tensor& sum) {
   if (slice.type() != ElementType::kFloat32) {
     return absl::InvalidArgumentError(
@@ -179,7 +179,7 @@ absl::StatusOr<WorkerCall> ExchangeCall::CallOf(const ReplicaHolding& holding,
 
 absl::Status ExchangeCall::Take(ReplyMailbox::Reply reply) {
   const int64_t index = reply.number - first_piece_;
-  if (index < 0) return absl::OkStatus();  // of an earlier call
+  if (index < 0) return absl::OkStatus();  // belongs to an earlier call
   SentPiece& sent = sent_[index];
   if (!sent.open) return absl::OkStatus();  // others were faster
   const ReplicaHolding& holding = sent.slices()[reply.slice];
@@ -213,7 +213,7 @@ absl::Status ExchangeCall::Take(ReplyMailbox::Reply reply) {
   sent.replies[reply.slice] = *std::move(reply.tensors);
   if (--sent.missing > 0) return absl::OkStatus();
   Close(sent, /*cancel=*/false);
-  // Slices are added in their order.
+  // Add slices in their order, so that sums are reproducible.
   Replies replies = std::move(sent.replies[0]);
   for (size_t s = 1; s < sent.replies.size(); ++s) {
     for (int64_t r = 0; r < call_.num_replies; ++r) {
@@ -225,7 +225,8 @@ absl::Status ExchangeCall::Take(ReplyMailbox::Reply reply) {
 }
 
 absl::Status ExchangeCall::Merge(const SentPiece& sent, Replies replies) {
-  // Some rows may have come from others: the same bits.
+  // Some rows may have arrived from other holders already: their bits are the
+  // same.
   for (int64_t r = 0; r < call_.num_replies; ++r) {
     if (sent.piece.rows == rows_.total()) {
       results_[r] = std::move(replies[r]);
@@ -281,7 +282,7 @@ absl::Status ExchangeCall::Recover(const SentPiece& sent,
   const std::vector<int32_t> experts = Unanswered(sent);
   if (experts.empty()) return absl::OkStatus();
   policy_.metrics().call_retries.With({holding.worker}).Increment();
-  return Send(experts, why);  // `sent` may be gone then
+  return Send(experts, why);  // may invalidate `sent`
 }
 
 ExchangeCall::Time ExchangeCall::NextWakeup() const {

@@ -1,5 +1,5 @@
 // ExchangeCall: one call of a segment on the workers that hold its experts.
-// Part of ExpertExchange, which says what it does.
+// Part of ExpertExchange, see there.
 
 #ifndef SERVICES_EXCHANGE_EXCHANGE_CALL_H_
 #define SERVICES_EXCHANGE_EXCHANGE_CALL_H_
@@ -27,8 +27,9 @@ class ExchangeCall {
  public:
   using Time = ExchangePolicy::Time;
 
-  // All but `rows` outlive this. `first_piece` is the number of the call's
-  // first piece, by which replies that come late for earlier calls are told.
+  // All arguments except `rows` must outlive this object. `first_piece` is the
+  // number of the call's first piece; lower numbers mark late replies to
+  // earlier calls.
   ExchangeCall(ExchangePolicy& policy, const ExchangeRun& run,
                const SegmentCall& call, absl::Span<const Tensor> operands,
                ExpertRows rows, int64_t first_piece,
@@ -38,8 +39,8 @@ class ExchangeCall {
 
   absl::StatusOr<std::vector<Tensor>> Run();
 
-  // After Run(): experts whose rows are lost, ascending; pieces sent; bytes of
-  // tensors that were sent and received.
+  // Valid after Run(): the experts whose rows are lost, ascending; the number
+  // of pieces sent; and the bytes of tensors sent and received.
   const std::vector<int32_t>& lost() const { return lost_; }
   int64_t num_pieces() const { return static_cast<int64_t>(sent_.size()); }
   int64_t bytes() const { return bytes_; }
@@ -47,36 +48,37 @@ class ExchangeCall {
  private:
   using Replies = std::vector<Tensor>;
 
-  // A piece on its way to its holder and back.
+  // A piece of the call that was sent to one holder.
   struct SentPiece {
-    ExchangePolicy::Group group = {};  // keeps `holding`
-    // The first of group->slices.
+    ExchangePolicy::Group group = {};  // keeps `holding` alive
+    // The first of the holder's group->slices holdings.
     const ReplicaHolding* holding = nullptr;
     RowPiece piece = {};
-    std::vector<uint64_t> call_ids = {};  // of the slices
-    std::vector<Replies> replies = {};    // of the slices
-    int missing = 0;                      // of these
+    std::vector<uint64_t> call_ids = {};  // by slice
+    std::vector<Replies> replies = {};    // by slice
+    int missing = 0;                      // slices without a reply
     Time sent = {};
     Time late_at = {};
     bool open = true;
-    bool late = false;          // has been before
-    bool others_asked = false;  // for the same rows
+    bool late = false;          // OnLate() was called before
+    bool others_asked = false;  // a hedge was sent for its rows
 
     absl::Span<const ReplicaHolding> slices() const {
       return {holding, static_cast<size_t>(group->slices)};
     }
   };
 
-  // Sends the rows of `experts` to holders not yet tried for them. Rows without
-  // a remaining holder fail the call or are lost; `why` is the failure that led
-  // to this, if any.
+  // Sends the rows of `experts` to holders that were not tried for them yet. If
+  // no holder remains for some rows, these are lost or the call fails; `why` is
+  // the failure that led to this, if any.
   absl::Status Send(const std::vector<int32_t>& experts,
                     const absl::Status& why);
-  // The same, but leaves what nobody is left for, and returns it.
+  // The same, except that experts without a remaining holder are not sent, and
+  // returned.
   absl::StatusOr<std::vector<int32_t>> SendIfHeld(
       const std::vector<int32_t>& experts);
-  // Whether it failed or has an outstanding piece for some of `experts`. A slow
-  // holder may be the only one left for these.
+  // Whether the holder has failed or has an outstanding piece with some of
+  // `experts`. A slow holder may be the only one left for these.
   bool IsTried(const ReplicaHolding& holding,
                const std::vector<int32_t>& experts) const;
   absl::Status Start(ExchangePolicy::Group group, RowPiece piece);
@@ -85,12 +87,12 @@ class ExchangeCall {
 
   absl::Status Take(ReplyMailbox::Reply reply);
   absl::Status Merge(const SentPiece& sent, Replies replies);
-  // The piece's rows have to come from elsewhere, or are lost.
+  // Sends the piece's rows to other holders; else they are lost.
   absl::Status Recover(const SentPiece& sent, const absl::Status& why);
-  // Looks at pieces that are late.
+  // Handles late pieces.
   absl::Status Look(Time now);
   void Close(SentPiece& sent, bool cancel);
-  // Experts of the piece without an answer that no other piece has.
+  // Experts of the piece without an answer that no other outstanding piece has.
   std::vector<int32_t> Unanswered(const SentPiece& sent) const;
   Time NextWakeup() const;
   absl::Status DeadlineError() const;
@@ -104,11 +106,11 @@ class ExchangeCall {
   const int64_t first_piece_;
   const std::shared_ptr<ReplyMailbox> mailbox_;
   std::vector<SentPiece> sent_;
-  int64_t open_ = 0;  // of these
-  // By stub and session: not to be asked again.
+  int64_t open_ = 0;  // outstanding pieces
+  // Not to be called again; by stub and session.
   std::set<std::pair<const WorkerStub*, std::string>> failed_;
-  std::vector<bool> answered_;  // [E]; experts without rows are
-  Replies results_;             // one each reply, or empty tensors
+  std::vector<bool> answered_;  // [E]; true for experts without rows
+  Replies results_;  // one for each reply; empty until its first rows arrive
   std::vector<int32_t> lost_;
   int64_t bytes_ = 0;
 };

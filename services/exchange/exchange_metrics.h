@@ -1,4 +1,4 @@
-// What an exchange with expert workers measures.
+// Metrics of an exchange with expert workers.
 
 #ifndef SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
 #define SERVICES_EXCHANGE_EXCHANGE_METRICS_H_
@@ -9,12 +9,12 @@
 
 namespace gshard {
 
-// Default-constructed: ignores everything. Cheap to copy, thread-safe.
+// A default-constructed object ignores all updates. Cheap to copy, thread-safe.
 struct ExchangeMetrics {
   ExchangeMetrics() = default;
   explicit ExchangeMetrics(Metrics& metrics);
 
-  // Makes the series of this worker begin at 0.
+  // Creates this worker's series with the value 0.
   void DeclareWorker(const std::string& worker) const;
 
   Counter sent_bytes;              // of tensors

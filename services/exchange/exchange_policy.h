@@ -1,6 +1,6 @@
-// ExchangePolicy: who holds the experts of a model, and how failed and late
-// pieces of a call are handled. TrainingPolicy is for training, ReplicaSet for
-// serving; the rest of an exchange is the same.
+// ExchangePolicy: which workers hold the experts of a model, and how failed and
+// late pieces of a call are handled. TrainingPolicy is for training, ReplicaSet
+// for serving; the rest of an exchange is the same.
 
 #ifndef SERVICES_EXCHANGE_EXCHANGE_POLICY_H_
 #define SERVICES_EXCHANGE_EXCHANGE_POLICY_H_
@@ -19,29 +19,30 @@
 
 namespace gshard {
 
-// What one worker holds, under one of its sessions.
+// The experts that one worker holds in one of its sessions.
 struct ReplicaHolding {
   std::string worker;
-  std::string session;           // the worker's
+  std::string session;           // name of the worker's session
   std::vector<int32_t> experts;  // global ids, ascending
   std::shared_ptr<WorkerStub> stub;
 };
 
-// A placement of a model: an expert has one replica or several, or none. All
-// are below the number of the model's experts.
+// A placement of a model. An expert may have several replicas, one, or none.
+// Expert ids are below the model's number of experts.
 struct ReplicaGroup {
   int64_t version = 0;
   std::vector<ReplicaHolding> holdings;
-  // So many holdings in turn have the same experts, a slice each of their inner
-  // width; all are asked, and what they reply is added in their order.
+  // Each group of `slices` consecutive holdings has the same experts, each
+  // holding one slice of their inner width. All of them are called, and their
+  // replies are added in their order.
   int slices = 1;
 };
 
 // The action for a late piece.
 enum class LateAction {
   kWait,
-  kHedge,   // the first answer counts
-  kGiveUp,  // as if it had failed
+  kHedge,   // also send to others; the first answer counts
+  kGiveUp,  // treat as failed
 };
 
 // Thread-safe.
@@ -60,38 +61,41 @@ class ExchangePolicy {
   int64_t num_experts() const { return num_experts_; }
   const ExchangeMetrics& metrics() const { return metrics_; }
 
-  // The present holders of the experts. Called whenever rows are to be sent.
+  // The current holders of the experts. Called whenever rows are to be sent.
   virtual Group group() const = 0;
 
-  // The defaults below suit experts with one holder each: nothing is late
-  // before the run's deadline, and a failed piece fails the call.
+  // The defaults of the methods below suit experts with one holder each:
+  // nothing is late before the run's deadline, and a failed piece fails the
+  // call.
 
-  // A call begins.
+  // Called at the start of each call.
   virtual void OnCall() {}
 
-  // When a piece that is sent at `now` is first late.
+  // When a piece that is sent at `now` becomes late.
   virtual Time LateAt(const ReplicaHolding& /*holding*/, int64_t /*rows*/,
                       Time /*now*/) {
     return Time::max();
   }
-  // It is late, for the first time or again.
+  // Called when a piece is late. `again`: not for the first time;
+  // `others_asked`: it was hedged already.
   virtual LateAction OnLate(const ReplicaHolding& /*holding*/, bool /*again*/,
                             bool /*others_asked*/, Time /*now*/) {
     return LateAction::kWait;
   }
 
-  // It was answered.
+  // Called when the piece was answered.
   virtual void OnReply(const ReplicaHolding& /*holding*/, int64_t /*rows*/,
                        std::chrono::microseconds /*latency*/) {}
-  // It failed. OK if others are to be asked; else what the call fails with.
+  // Called when the piece failed. Returns OK to try other holders, else the
+  // error of the call.
   virtual absl::Status OnFailure(const ReplicaHolding& /*holding*/,
                                  const absl::Status& why) {
     return why;
   }
 
-  // Nobody is left to be asked for the rows of `experts`, not empty; `why` is
-  // the failure that led to it, if any. OK if they are lost and come back as
-  // zeros; else what the call fails with.
+  // Called if no holder is left for the rows of `experts`, which is not empty;
+  // `why` is the failure that led to this, if any. Returns OK if the rows are
+  // lost and become zeros, else the error of the call.
   virtual absl::Status OnNoHolder(absl::Span<const int32_t> experts,
                                   const absl::Status& /*why*/) {
     return absl::InternalError(
@@ -103,7 +107,7 @@ class ExchangePolicy {
   const ExchangeMetrics metrics_;
 };
 
-// A placement that does not change, each expert once.
+// A placement that does not change, with one holder for each expert.
 class TrainingPolicy final : public ExchangePolicy {
  public:
   TrainingPolicy(int64_t num_experts, Group group, ExchangeMetrics metrics = {})

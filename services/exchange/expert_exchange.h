@@ -1,13 +1,13 @@
-// ExpertExchange: rows of a router's program to the workers that hold their
-// experts, and back.
+// ExpertExchange: sends rows of a router's program to the workers that hold
+// their experts, and receives the results.
 //
 //   plan    rows by expert -> pieces by holder     exchange_plan.h
 //   send    one call to each holder                worker_stub.h
-//   wait    one mailbox; the policy decides what   reply_mailbox.h,
-//           a late or failed piece does            exchange_policy.h
-//   merge   into one result; zeros, and a list of rows, where nobody answered
+//   wait    one mailbox; the policy decides about  reply_mailbox.h,
+//           late and failed pieces                 exchange_policy.h
+//   merge   into one result; lost rows are zeros and listed
 //
-// A row has the same bits on every replica, and results are placed by row
+// A row has the same bits on every replica, and results are placed by row,
 // regardless of their order of arrival.
 
 #ifndef SERVICES_EXCHANGE_EXPERT_EXCHANGE_H_
@@ -27,36 +27,36 @@
 
 namespace gshard {
 
-// What the calls of one run say of themselves; see ExpertFrameHeader.
+// Header fields of all calls of one run; see ExpertFrameHeader.
 struct ExchangeRun {
-  // 0 if calls are stateless; then holders without rows are not called. In
-  // training they are, since they sum gradients.
+  // 0 if calls are stateless; holders without rows are then not called. In
+  // training they are called, since they sum gradients.
   int64_t step = 0;
   int32_t microbatch = 0;
   int32_t attempt = 0;
 
-  // The run gives up then.
+  // The run fails at this time.
   std::chrono::steady_clock::time_point deadline;
 };
 
-// Of one run; used by one thread, but for Interrupt().
+// Serves one run. Used by one thread, except for Interrupt().
 class ExpertExchange final : public SegmentRunner {
  public:
-  // `policy` and `calls` outlive this.
+  // `policy` and `calls` must outlive this object.
   ExpertExchange(ExchangePolicy& policy, const SegmentCalls& calls,
                  ExchangeRun run)
       : policy_(policy), calls_(calls), run_(run) {}
 
   // Errors: DeadlineExceeded; Cancelled after Interrupt(); ResourceExhausted if
-  // a call is too long, or the queues of all holders are full; what the policy
-  // says; other errors of workers as they are. Workers that have not answered
-  // are then told that nobody waits.
+  // a call is too long or the queues of all holders are full; those of the
+  // policy; other errors of workers, unchanged. Calls without an answer are
+  // cancelled on their workers.
   absl::StatusOr<std::vector<Tensor>> Call(
       const Node& node, absl::Span<const Tensor> operands) override;
 
   absl::Span<const RowRange> lost_rows() const override { return lost_rows_; }
 
-  // Ends the call that waits, and all that follow. From any thread.
+  // Cancels the waiting call and all later ones. May be called from any thread.
   void Interrupt() { mailbox_->Stop(); }
   bool interrupted() const { return mailbox_->stopped(); }
 
@@ -68,7 +68,7 @@ class ExpertExchange final : public SegmentRunner {
   ExchangePolicy& policy_;
   const SegmentCalls& calls_;
   const ExchangeRun run_;
-  // Shared with stubs, which may put a reply in later.
+  // Shared with stubs, which may deliver a reply later.
   const std::shared_ptr<ReplyMailbox> mailbox_ =
       std::make_shared<ReplyMailbox>();
   int64_t pieces_ = 0;  // sent so far

@@ -98,7 +98,7 @@ void ReplicaSet::OnReply(const ReplicaHolding& holding, int64_t rows,
 absl::Status ReplicaSet::OnFailure(const ReplicaHolding& holding,
                                    const absl::Status& why) {
   const bool full = absl::IsResourceExhausted(why);
-  // A session that is gone says nothing against the worker's others.
+  // A missing session does not count against the worker's other sessions.
   if (absl::IsNotFound(why) || absl::IsCancelled(why)) return absl::OkStatus();
   if (!full && !absl::IsUnavailable(why)) return why;
   Avoid(holding, holding.stub->state().Health([full](WorkerHealth& health) {
@@ -148,8 +148,8 @@ void ReplicaSet::RunPings() {
     for (const ReplyMailbox::Reply& reply : *replies) {
       const auto sent = unanswered.find(reply.number);
       if (sent == unanswered.end()) continue;
-      // One that has released the session, since the placement has changed, is
-      // there as well.
+      // NOT_FOUND also proves that the worker is alive: it has released the
+      // session since the placement has changed.
       const absl::Status& status = reply.tensors.status();
       sent->second.Tell(status.ok() || absl::IsNotFound(status));
       unanswered.erase(sent);
@@ -162,8 +162,8 @@ void ReplicaSet::RunPings() {
       sent.Tell(/*there=*/false);
       return true;
     });
-    // Other models share the workers: what they find is not told to this one,
-    // and what they have begun may go with them.
+    // Look again soon: sets of other models share the workers' state, do not
+    // notify this set of changes, and may be destroyed with a ping outstanding.
     next = now + kLookInterval;
     const Group group = this->group();
     for (const ReplicaHolding& holding : group->holdings) {
@@ -184,7 +184,7 @@ void ReplicaSet::RunPings() {
       next = std::min(next, sent.deadline);
     }
   }
-  // A set that goes knows nothing of the workers.
+  // Without a verdict, a set that is destroyed must not count workers as lost.
   for (const auto& [of, sent] : unanswered) {
     sent.stub->Cancel(sent.call_id);
     sent.Tell(/*there=*/true);
@@ -219,7 +219,7 @@ absl::Status ReplicaSet::Verify(const ReplicaGroup& group,
       live[expert] = live[expert] || status[i].ok();
     }
     if (status[i].ok()) continue;
-    // One that lacks the session is there, also for other models.
+    // A worker that lacks the session is alive, also for other models.
     if (!absl::IsNotFound(status[i])) {
       holding.stub->state().Health(
           [](WorkerHealth& health) { health.OnFailure(Clock::now()); });

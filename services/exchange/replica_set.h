@@ -1,10 +1,10 @@
-// ReplicaSet: the exchange of a served model: the expert workers that hold it
-// at present, several of which may hold the same expert.
+// ReplicaSet: the exchange policy of a served model, whose experts may each be
+// held by several expert workers.
 //
-// A failed piece is retried on other replicas at once; a slow one is hedged to
-// another, and the first answer counts. Both are possible since calls are
-// stateless. Rows of experts without a remaining replica are lost. Failed and
-// slow workers are avoided, and pinged by the set's own thread until they
+// A failed piece is retried on other replicas at once. A slow one is hedged to
+// another replica, and the first answer counts. Both are possible because calls
+// are stateless. Rows of experts without a remaining replica are lost. Failed
+// and slow workers are avoided, and the set's own thread pings them until they
 // answer again.
 
 #ifndef SERVICES_EXCHANGE_REPLICA_SET_H_
@@ -27,55 +27,57 @@ namespace gshard {
 // Thread-safe.
 class ReplicaSet final : public ExchangePolicy {
  public:
-  // How long a worker may take to answer a ping: more than one that is there
-  // needs on a busy machine. Those that are dead are known without.
+  // How long a worker may take to answer a ping: more than a live one needs on
+  // a busy machine. Dead workers are detected without pings.
   static constexpr std::chrono::milliseconds kPingTimeout{2'000};
 
   ReplicaSet(int64_t num_experts, Group group, ExchangeMetrics metrics = {});
   ~ReplicaSet() override;
 
-  // Calls from now on go to `group`, unless the present one is newer; those in
-  // flight finish where they are.
+  // Later calls use `group`, unless the current group is newer; calls in
+  // progress continue with theirs.
   void Update(Group group);
 
-  // Pings every holding of `group`, at the same time, and returns when all have
-  // answered or the time is up. Those that cannot be reached count as failed,
-  // for all models; those without the session do not.
-  // Errors: Unavailable if an expert of the group is then left without a
-  // holding that answered; names a worker.
+  // Pings all holdings of `group` at the same time, and returns when all have
+  // answered or at the timeout. Workers that cannot be reached count as failed,
+  // for all models; workers that only lack the session do not.
+  // Errors: Unavailable, naming a worker, if an expert of the group has no
+  // holding that answered.
   absl::Status Verify(const ReplicaGroup& group,
                       std::chrono::milliseconds timeout = kPingTimeout);
 
-  // Experts that a worker holds which has not failed.
+  // The number of experts with a holder that has not failed.
   int64_t live_experts() const;
 
   Group group() const override;
   void OnCall() override;
   Time LateAt(const ReplicaHolding& holding, int64_t rows, Time now) override;
-  // Hedges if the HedgeBudget allows, else at a later check. Gives up on a
-  // worker that does not answer pings either.
+  // Hedges if the HedgeBudget allows it, otherwise possibly at a later check.
+  // Gives up on a worker that does not answer pings either.
   LateAction OnLate(const ReplicaHolding& holding, bool again,
                     bool others_asked, Time now) override;
   void OnReply(const ReplicaHolding& holding, int64_t rows,
                std::chrono::microseconds latency) override;
-  // Others may be there where a worker or its session is not, and have room
-  // where its queue is full; other errors would come from any replica.
+  // Returns OK for failures that other replicas may not share: a lost worker, a
+  // missing session, a full queue. Other errors would occur on every replica.
   absl::Status OnFailure(const ReplicaHolding& holding,
                          const absl::Status& why) override;
-  // Unavailable if no worker of the model is left at all; ResourceExhausted if
-  // one had no room.
+  // Unavailable if the model has no live worker at all; ResourceExhausted if
+  // the failure was a full queue.
   absl::Status OnNoHolder(absl::Span<const int32_t> experts,
                           const absl::Status& why) override;
 
  private:
-  // Asks whether it is there; the reply is put into `mailbox`.
+  // Pings the holding's worker; the reply is put into `mailbox`.
   static uint64_t Ping(const ReplicaHolding& holding,
                        std::shared_ptr<ReplyMailbox> mailbox, int64_t number);
   void RunPings();
-  // A worker that was good is avoided from now on, or was: ping it.
+  // The worker is avoided now; `changed` if it was not before. Wakes the thread
+  // to ping it.
   void Avoid(const ReplicaHolding& holding, bool changed);
 
-  // Of the thread; shared with replies, which may come after the set is gone.
+  // The thread's mailbox; shared with replies, which may arrive after the set
+  // is destroyed.
   const std::shared_ptr<ReplyMailbox> pings_ = std::make_shared<ReplyMailbox>();
   mutable Mutex mutex_;
   Group group_ ABSL_GUARDED_BY(mutex_);  // not null

@@ -1,4 +1,4 @@
-// ReplyMailbox: where a thread waits for the replies of workers.
+// ReplyMailbox: collects the replies of workers for a waiting thread.
 
 #ifndef SERVICES_EXCHANGE_REPLY_MAILBOX_H_
 #define SERVICES_EXCHANGE_REPLY_MAILBOX_H_
@@ -15,13 +15,13 @@
 
 namespace gshard {
 
-// Thread-safe; one thread waits.
+// Thread-safe; only one thread may wait.
 class ReplyMailbox {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
   struct Reply {
-    int64_t number = 0;  // of what was asked, as the thread counts
+    int64_t number = 0;  // of the request, chosen by the thread
     int slice = 0;
     absl::StatusOr<std::vector<Tensor>> tensors;
     Time at;
@@ -32,18 +32,19 @@ class ReplyMailbox {
       MutexLock lock(mutex_);
       replies_.push_back(std::move(reply));
     }
-    // Whoever is woken under the lock sleeps again at once, to wait for that.
+    // Without the lock: a thread woken while it is held would block again at
+    // once.
     changed_.NotifyOne();
   }
 
-  // Ends the wait, or the next one, though nothing has come.
+  // Ends the current or next wait, even without replies.
   void Wake() {
     MutexLock lock(mutex_);
     woken_ = true;
     changed_.NotifyOne();
   }
 
-  // Ends the wait, and all that follow.
+  // Ends the current wait and all later ones.
   void Stop() {
     MutexLock lock(mutex_);
     stopped_ = true;
@@ -54,8 +55,8 @@ class ReplyMailbox {
     return stopped_;
   }
 
-  // What has come, as soon as something has, it is woken or it is `until`;
-  // nullopt once it was stopped.
+  // Waits for a reply, Wake() or `until`, and returns the replies received,
+  // possibly none; nullopt after Stop().
   std::optional<std::vector<Reply>> WaitUntil(Time until) {
     MutexLock lock(mutex_);
     changed_.WaitUntil(lock, until,

@@ -1,4 +1,4 @@
-// WorkerState: what a router knows of one expert worker, over all models that
+// WorkerState: a router's view of one expert worker, shared by all models that
 // it calls there.
 
 #ifndef SERVICES_EXCHANGE_WORKER_STATE_H_
@@ -18,11 +18,11 @@ class WorkerState {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Rows sent that have no answer yet.
+  // Rows that were sent and not answered yet.
   int64_t outstanding_rows() const { return outstanding_rows_; }
   void AddOutstanding(int64_t rows) { outstanding_rows_ += rows; }
 
-  // Calls a method of WorkerHealth under the lock.
+  // Calls `visit` with the WorkerHealth, under the lock.
   template <typename Visit>
   auto Health(Visit visit) {
     MutexLock lock(mutex_);

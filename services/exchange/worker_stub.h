@@ -1,5 +1,5 @@
-// WorkerStub: the transport of an exchange to an expert worker: over a gRPC
-// stream (router/workers/worker_connection.h), or in the same process.
+// WorkerStub: the transport of an exchange to one expert worker, over a gRPC
+// stream (router/workers/worker_connection.h) or within the process.
 
 #ifndef SERVICES_EXCHANGE_WORKER_STUB_H_
 #define SERVICES_EXCHANGE_WORKER_STUB_H_
@@ -23,7 +23,7 @@ namespace gshard {
 struct WorkerCall {
   absl::string_view session = {};
   absl::string_view segment = {};
-  int64_t step = 0;  // 0: the call leaves nothing behind
+  int64_t step = 0;  // 0: the call is stateless
   int32_t microbatch = 0;
   int32_t attempt = 0;
   std::chrono::milliseconds timeout{0};
@@ -33,8 +33,8 @@ struct WorkerCall {
 // Thread-safe.
 class WorkerStub {
  public:
-  // Told the outcome of a call, once: the worker's replies, or an error that
-  // names the worker. Must not block.
+  // Receives the outcome of a call, once: the worker's replies, or an error
+  // that names the worker. Must not block.
   using OnReply = std::function<void(absl::StatusOr<std::vector<Tensor>>)>;
 
   explicit WorkerStub(absl::string_view name)
@@ -44,13 +44,13 @@ class WorkerStub {
   WorkerStub(const WorkerStub&) = delete;
   WorkerStub& operator=(const WorkerStub&) = delete;
 
-  // Sends a call and returns its id; `on_reply` may have been called before.
-  // Errors of the outcome: what the worker replied; UNAVAILABLE if it was lost;
-  // RESOURCE_EXHAUSTED if the call is too long, or too much waits to be sent.
+  // Sends a call and returns its id; `on_reply` may run before this returns.
+  // Errors passed to `on_reply`: the worker's own; UNAVAILABLE if the worker
+  // was lost; RESOURCE_EXHAUSTED if the call is too long or too much is queued.
   virtual uint64_t Call(WorkerCall call, OnReply on_reply) = 0;
 
-  // Asks whether the worker lives and has the session: it answers at once,
-  // whatever it is computing. Otherwise as Call().
+  // Checks that the worker is alive and has the session. A worker answers at
+  // once, whatever it is computing. Otherwise as Call().
   virtual uint64_t Ping(const std::string& session, OnReply on_reply) = 0;
 
   // Cancels the call: the worker is notified, and `on_reply` is not called
@@ -60,7 +60,7 @@ class WorkerStub {
   // "expert worker 'name'".
   const std::string& name() const { return name_; }
 
-  // What callers know of the worker.
+  // The shared view of the worker.
   WorkerState& state() { return state_; }
 
  private:
