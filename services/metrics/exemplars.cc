@@ -5,7 +5,7 @@
 namespace gshard {
 
 void Exemplars::Add(double value, absl::string_view trace_id, absl::Time now) {
-  // A bound is in its bucket.
+  // A bucket includes its upper bound.
   const size_t bucket =
       std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
   MutexLock lock(mutex_);

@@ -1,6 +1,6 @@
-// Exemplars: of each bucket of a histogram the last observation whose trace is
-// known, so that who sees a latency finds a trace that had it. For the .cc
-// files of this room only.
+// Exemplars: for each bucket of a histogram, the last observation with a
+// recorded trace, so that one can find a trace with a given latency. For the
+// .cc files of this room only.
 
 #ifndef SERVICES_METRICS_EXEMPLARS_H_
 #define SERVICES_METRICS_EXEMPLARS_H_
@@ -17,21 +17,21 @@
 namespace gshard {
 
 struct Exemplar {
-  std::string trace_id = {};  // empty: there is none
+  std::string trace_id = {};  // empty: no exemplar
   double value = 0;
   absl::Time time = {};
 };
 
-// Thread-safe. Holds one for each bucket, once there is any.
+// Thread-safe. Takes memory for the buckets only after the first Add().
 class Exemplars {
  public:
-  // `bounds` are upper ones, which grow; the last bucket has none.
+  // `bounds` are upper bounds, ascending; the last bucket has none.
   explicit Exemplars(std::vector<double> bounds) : bounds_(std::move(bounds)) {}
 
   void Add(double value, absl::string_view trace_id, absl::Time now)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // By bucket; empty if there is none.
+  // By bucket; empty if there are no exemplars.
   std::vector<Exemplar> Last() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

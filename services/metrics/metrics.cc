@@ -31,7 +31,7 @@ bool IsName(absl::string_view name) {
          std::all_of(name.begin(), name.end(), allowed);
 }
 
-// A metric by its label values, and the family that makes new ones.
+// The metrics of a family by label values; creates new ones.
 template <typename Metric>
 class Series {
  public:
@@ -156,13 +156,13 @@ Metrics::Metrics(absl::string_view role, absl::string_view version)
 }
 
 Metrics::~Metrics() {
-  // A MetricsServer may hold `impl_`, but what callbacks read may go with this
-  // object.
+  // A MetricsServer may keep `impl_`, but the data that callbacks read may be
+  // destroyed together with this object.
   MutexLock lock(impl_->mutex);
   impl_->callbacks.clear();
 }
 
-// Checks that `name` is new and follows the rules.
+// Checks that `name` is new and follows the naming rules.
 void Metrics::Register(absl::string_view name, bool counter,
                        const std::vector<std::string>& labels) {
   CHECK(IsName(name));
@@ -237,7 +237,7 @@ HistogramFamily Metrics::AddHistogramFamily(
       std::move(labels),
       [&family, buckets, impl = impl_.get(), name = std::string(name)](
           const prometheus::Labels& l) -> ObservedHistogram& {
-        // Known before a scrape can see it.
+        // Registered before a scrape can see it.
         MutexLock lock(impl->mutex);
         auto& metric = impl->histograms[{name, l}];
         metric.reset(new ObservedHistogram{.counts = family.Add(l, buckets),

@@ -7,11 +7,11 @@
 //       "gshard_translate_requests_total", "Translate calls.", {"code"});
 //   requests.With({"OK"}).Increment();
 //
-// Names: "gshard_", words joined by '_', then the base unit (seconds, bytes,
-// ratio) if there is one, then "_total" for counters alone. A label has few
-// values: never text, users or addresses. Metrics without labels, and labelled
-// ones once With() has been called, are there from the start as 0, so that
-// rates hold from the first event on.
+// Names consist of "gshard_", words joined by '_', the base unit (seconds,
+// bytes, ratio) if there is one, and "_total" for counters only. A label must
+// have few values: never text, users or addresses. Metrics without labels exist
+// from the start with the value 0, labelled ones from their first With(), so
+// that rates are correct from the first event on.
 
 #ifndef SERVICES_METRICS_METRICS_H_
 #define SERVICES_METRICS_METRICS_H_
@@ -28,9 +28,9 @@
 namespace gshard {
 
 // Handles: cheap to copy, thread-safe, valid as long as their Metrics. A
-// default-constructed one ignores what it is told.
+// default-constructed handle ignores all updates.
 
-// Only grows.
+// A value that only grows.
 class Counter {
  public:
   Counter() = default;
@@ -44,13 +44,13 @@ class Counter {
   void* metric_ = nullptr;
 };
 
-// Goes up and down.
+// A value that goes up and down.
 class Gauge {
  public:
   Gauge() = default;
   void Set(double value) const;
   void Add(double by) const;
-  // Seconds since 1970.
+  // Sets the value to the seconds since 1970.
   void SetToCurrentTime() const;
   double Value() const;
 
@@ -60,12 +60,12 @@ class Gauge {
   void* metric_ = nullptr;
 };
 
-// Counts observations by size.
+// Counts observations by bucket.
 class Histogram {
  public:
   Histogram() = default;
-  // `trace_id` is of a trace that is recorded, 32 hexadecimal digits, or empty:
-  // each bucket shows the last one as its exemplar.
+  // `trace_id` is the id of a recorded trace, 32 hexadecimal digits, or empty.
+  // Each bucket shows its last one as its exemplar.
   void Observe(double value, absl::string_view trace_id = {}) const;
 
  private:
@@ -74,15 +74,15 @@ class Histogram {
   void* metric_ = nullptr;
 };
 
-// The metrics of one name, told apart by labels.
+// The metrics of one name, distinguished by labels.
 template <typename Metric>
 class MetricFamily {
  public:
   MetricFamily() = default;
 
-  // The metric with these values of the labels, in the order of their names.
-  // Takes a lock: keep the handle where it is hot. After kMaxSeries different
-  // ones, new values all become "other".
+  // The metric with these label values, in the order of the label names. Takes
+  // a lock: keep the handle on hot paths. After kMaxSeries combinations, all
+  // values of new ones become "other".
   // REQUIRES: as many values as labels.
   Metric With(const std::vector<std::string>& values) const {
     return find_ ? find_(values) : Metric();
@@ -96,11 +96,11 @@ using CounterFamily = MetricFamily<Counter>;
 using GaugeFamily = MetricFamily<Gauge>;
 using HistogramFamily = MetricFamily<Histogram>;
 
-// Label combinations of one family.
+// Maximum number of label combinations of one family.
 inline constexpr size_t kMaxSeries = 4096;
 
-// Upper bounds of buckets. Durations in seconds: 0.5 ms to 60 s; rows, tokens
-// or bytes: 1 to 2^30 by factors of 8.
+// Upper bounds of buckets: durations in seconds, from 0.5 ms to 60 s; sizes in
+// rows, tokens or bytes, from 1 to 2^30 by factors of 8.
 const std::vector<double>& DurationBuckets();
 const std::vector<double>& SizeBuckets();
 
@@ -117,8 +117,9 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // Each name once, "_total" aside. REQUIRES: the name is as above, labels are
-  // lower-case words joined by '_', buckets grow.
+  // Each name may be added once, regardless of "_total". REQUIRES: the name
+  // follows the rules above, labels are lower-case words joined by '_', buckets
+  // ascend.
   Counter AddCounter(absl::string_view name, absl::string_view help);
   Gauge AddGauge(absl::string_view name, absl::string_view help);
   Histogram AddHistogram(
@@ -134,13 +135,13 @@ class Metrics {
       std::vector<std::string> labels,
       const std::vector<double>& buckets = DurationBuckets());
 
-  // A gauge that is asked for its value at each scrape. `read` must be
-  // thread-safe, quick, and work as long as this object; it must not add
-  // metrics.
+  // A gauge whose value `read` computes at each scrape. `read` must be
+  // thread-safe and fast, must stay valid as long as this object, and must not
+  // add metrics.
   void AddCallbackGauge(absl::string_view name, absl::string_view help,
                         std::function<double()> read);
 
-  // All of it; exemplars in OpenMetrics alone.
+  // All metrics; exemplars only in OpenMetrics.
   std::string Serialize(MetricsFormat format = MetricsFormat::kText) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// A media type, or several by '*', with what counts of its parameters.
+// A media range of "Accept" with the parameters that matter here.
 struct Range {
   std::string type;
   std::string version;
@@ -22,7 +22,7 @@ std::string Lower(absl::string_view text) {
   return absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
 }
 
-// With q = 0, by which nothing is accepted, if q is not what it should be.
+// If q is invalid, it becomes 0, so that the range accepts nothing.
 Range ParseRange(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ';');
   Range range;
@@ -48,7 +48,7 @@ MetricsFormat AcceptedFormat(absl::string_view accept) {
   constexpr absl::string_view kTextRanges[] = {"*/*", "text/*", "text/plain"};
   double open_metrics = 0;
   double text = 0;
-  // The closest range that has the type decides.
+  // The most specific range that matches text/plain decides.
   const absl::string_view* closest = std::begin(kTextRanges);
   for (const absl::string_view part : absl::StrSplit(accept, ',')) {
     const Range range = ParseRange(part);

@@ -1,5 +1,5 @@
-// MetricsFormat: the two texts in which a scrape can be answered, and which of
-// them a scraper wants.
+// MetricsFormat: the two text formats of a scrape's response, and the choice
+// between them.
 
 #ifndef SERVICES_METRICS_METRICS_FORMAT_H_
 #define SERVICES_METRICS_METRICS_FORMAT_H_
@@ -9,13 +9,13 @@
 namespace gshard {
 
 enum class MetricsFormat {
-  kText,         // Prometheus' own, which everybody reads
-  kOpenMetrics,  // 1.0.0, which has units and exemplars
+  kText,         // Prometheus' own format, which all scrapers read
+  kOpenMetrics,  // 1.0.0, with units and exemplars
 };
 
-// What an HTTP header "Accept" asks for, as RFC 9110 has its ranges, parameters
-// and q values. OpenMetrics is for those who name it and do not prefer text;
-// ranges that are not understood do not count.
+// The format for an HTTP header "Accept", with ranges, parameters and q values
+// as in RFC 9110. OpenMetrics only if the header names it and does not prefer
+// text; ranges that are not recognized are ignored.
 MetricsFormat AcceptedFormat(absl::string_view accept);
 
 // The value of "Content-Type".

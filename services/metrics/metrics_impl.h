@@ -1,4 +1,4 @@
-// What Metrics and MetricsServer share; for their .cc files only.
+// Implementation shared by Metrics and MetricsServer; for their .cc files only.
 
 #ifndef SERVICES_METRICS_METRICS_IMPL_H_
 #define SERVICES_METRICS_METRICS_IMPL_H_
@@ -21,7 +21,7 @@
 
 namespace gshard {
 
-// What a Histogram is a handle to.
+// The target of a Histogram handle.
 struct ObservedHistogram {
   prometheus::Histogram& counts;
   Exemplars exemplars;
@@ -44,7 +44,7 @@ class Metrics::Impl {
       ABSL_GUARDED_BY(mutex);
 
  private:
-  // By name.
+  // All families, sorted by name.
   std::vector<prometheus::MetricFamily> Collect() const
       ABSL_LOCKS_EXCLUDED(mutex);
 };

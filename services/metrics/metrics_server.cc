@@ -24,7 +24,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// Null if `host` is no number of a host, in brackets if IPv6.
+// Resolves a numeric host address, in brackets if IPv6; null if it is none.
 Addresses Look(std::string host, const std::string& port) {
   if (host.front() == '[') host = host.substr(1, host.size() - 2);
   addrinfo hints = {};
@@ -37,9 +37,9 @@ Addresses Look(std::string host, const std::string& port) {
   return Addresses(found, freeaddrinfo);
 }
 
-// Opens and closes a connection to a port of this host.
+// Opens and closes a connection to a port of this machine.
 void Touch(const std::string& host, int port) {
-  // What is bound to every address is reached by the loopback one.
+  // A server bound to all addresses is reached by the loopback address.
   const Addresses found = Look(host == "0.0.0.0" ? "127.0.0.1"
                                : host == "[::]"  ? "::1"
                                                  : host,
@@ -47,33 +47,34 @@ void Touch(const std::string& host, int port) {
   if (found == nullptr) return;
   const int file = socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK, 0);
   if (file < 0) return;
-  // Arriving is all that matters.
+  // The result does not matter: the attempt wakes the server.
   [[maybe_unused]] const int result =
       connect(file, found->ai_addr, found->ai_addrlen);
   close(file);
 }
 
-// What the HTTP library has said first on this thread since that was cleared.
-// Its callback is told neither the server nor whom it is for.
+// The first message that the HTTP library has logged on this thread since this
+// was cleared. Thread-local, since the library does not tell its callback to
+// which server a message belongs.
 thread_local std::string said;
 
 CivetCallbacks Listening() {
   CivetCallbacks callbacks;
   callbacks.log_message = [](const mg_connection*, const char* message) {
     if (said.empty()) said = message;
-    return 1;  // it is not to be written anywhere
+    return 1;  // suppresses the library's own output
   };
   return callbacks;
 }
 
-// As "Content-Encoding: gzip" has it.
+// Compresses for "Content-Encoding: gzip".
 std::string Gzip(const std::string& text) {
-  constexpr int kGzip = 16;  // besides the bits of the window: not zlib's frame
+  constexpr int kGzip = 16;  // added to the window bits: gzip framing, not zlib
   z_stream stream = {};
   CHECK(deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, MAX_WBITS + kGzip,
                      MAX_MEM_LEVEL, Z_DEFAULT_STRATEGY) == Z_OK);
   std::string packed(deflateBound(&stream, text.size()), '\0');
-  // It does not write there.
+  // zlib does not write to its input.
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.avail_in = static_cast<uInt>(text.size());
   stream.next_out = reinterpret_cast<Bytef*>(packed.data());
@@ -100,7 +101,7 @@ class MetricsServer::Impl : public CivetHandler {
   }
 
   ~Impl() {
-    // The HTTP server looks for its end only once in 2 s, or when somebody
+    // The HTTP server checks for its shutdown only every 2 s, or when a client
     // connects.
     Mutex mutex;
     CondVar changed;
@@ -135,7 +136,7 @@ class MetricsServer::Impl : public CivetHandler {
         gzip ? "\r\nContent-Encoding: gzip" : "",
         "\r\nVary: Accept, Accept-Encoding\r\nContent-Length: ", body.size(),
         "\r\nConnection: close\r\n\r\n");
-    // A scraper that has gone is nobody's loss.
+    // Errors are ignored: the scraper has disconnected.
     mg_write(connection, head.data(), head.size());
     mg_write(connection, body.data(), body.size());
     return true;
@@ -167,7 +168,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
         "the metrics address must be \"host:port\", got \"", text, "\""));
   }
   std::unique_ptr<MetricsServer> server(new MetricsServer);
-  // The HTTP library throws where it cannot bind, and says why before.
+  // If it cannot bind, the HTTP library logs the reason and then throws.
   said.clear();
   try {
     server->impl_ = std::make_unique<Impl>(text, metrics.impl_);

@@ -1,5 +1,6 @@
-// MetricsServer: Metrics over HTTP, at /metrics, for Prometheus to scrape: in
-// the format that the request's "Accept" asks for, gzipped if it may be.
+// MetricsServer: serves Metrics over HTTP at /metrics, for Prometheus to
+// scrape. The format depends on the request's "Accept"; responses are gzipped
+// if the client accepts that.
 
 #ifndef SERVICES_METRICS_METRICS_SERVER_H_
 #define SERVICES_METRICS_METRICS_SERVER_H_
@@ -16,11 +17,11 @@ namespace gshard {
 class MetricsServer {
  public:
   // Serves on "host:port"; port 0 takes any free one. `host` is a numeric
-  // address, in brackets if IPv6. `metrics` may go first: scrapes then
-  // show what it had.
+  // address, in brackets if IPv6. `metrics` may be destroyed first: scrapes
+  // then show its last values, without callback gauges.
   //
   // Errors: InvalidArgument if `address` is not of that form; Unavailable, with
-  // the HTTP library's words, if it cannot be bound.
+  // the HTTP library's message, if it cannot be bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
       absl::string_view address, const Metrics& metrics);
 
@@ -29,7 +30,7 @@ class MetricsServer {
   MetricsServer(const MetricsServer&) = delete;
   MetricsServer& operator=(const MetricsServer&) = delete;
 
-  // With the port that was bound, e.g. "0.0.0.0:38211".
+  // The address with the port that was bound, e.g. "0.0.0.0:38211".
   const std::string& address() const { return address_; }
 
  private:

@@ -18,8 +18,8 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
-// The shortest text that has the same bits, with a point or an exponent: 1 and
-// 1.0 would be two series where it is a label.
+// The shortest text that parses to the same bits, with a point or an exponent:
+// as values of the label "le", 1 and 1.0 would be two series.
 std::string Number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
@@ -41,7 +41,8 @@ std::string Label(absl::string_view name, absl::string_view value) {
   return absl::StrCat(name, "=\"", Escape(value), "\"");
 }
 
-// "{a="b",c="d"}", or nothing; `last` is a label, too, if there is one.
+// "{a="b",c="d"}", or nothing without labels; `last` is another label unless
+// empty.
 std::string Labels(const ClientMetric& metric, const std::string& last = "") {
   std::vector<std::string> labels;
   for (const auto& label : metric.label) {

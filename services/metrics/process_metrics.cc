@@ -13,7 +13,8 @@
 namespace gshard {
 namespace {
 
-// When this library was loaded, within milliseconds of the process' start.
+// The time when this library was loaded, within milliseconds of the process'
+// start.
 const double start_seconds =
     std::chrono::duration<double>(
         std::chrono::system_clock::now().time_since_epoch())

@@ -10,8 +10,8 @@
 
 namespace gshard {
 
-// CPU seconds, resident bytes, open files and the start's time. Those that
-// /proc does not tell are left out.
+// CPU seconds, resident bytes, open files and the start time. Those that /proc
+// does not provide are omitted.
 std::vector<prometheus::MetricFamily> ProcessMetrics();
 
 }  // namespace gshard
