@@ -34,8 +34,8 @@ class ReplicaSet final : public ExchangePolicy {
   ReplicaSet(int64_t num_experts, Group group, ExchangeMetrics metrics = {});
   ~ReplicaSet() override;
 
-  // Later calls use `group`, unless the current group is newer; calls in
-  // progress continue with theirs.
+  // Pieces sent from now on use `group`, unless the current group is newer;
+  // pieces in flight finish on their workers.
   void Update(Group group);
 
   // Pings all holdings of `group` at the same time, and returns when all have

@@ -19,8 +19,7 @@ v1::CheckpointWritten CheckpointWrittenToProto(
     v1::TensorEntry& added = *message.add_tensors();
     added.set_name(entry.name);
     added.set_file(entry.file);
-    added.set_element_type(
-        v1::ELEMENT_TYPE_FLOAT32);  // all tensors of sessions
+    added.set_element_type(v1::ELEMENT_TYPE_FLOAT32);  // as in all sessions
     added.mutable_dims()->Add(entry.dims.begin(), entry.dims.end());
     added.set_sha256(entry.sha256);
   }

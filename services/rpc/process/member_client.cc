@@ -235,8 +235,7 @@ absl::Status MemberClient::RunStream(bool* accepted) {
   member.set_memory_bytes(options_.memory_bytes);
   member.set_device(options_.device);
   member.set_failure_domain(options_.failure_domain);
-  (void)stream->sender->Send(
-      std::move(request));  // a failure is reported by OnEnd()
+  (void)stream->sender->Send(std::move(request));  // OnEnd() reports failures
 
   MutexLock lock(mutex_);
   const auto over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -176,7 +176,7 @@ class MemberClient {
   const MemberOptions options_;
   MemberHandler* const handler_;
   std::shared_ptr<grpc::Channel> channel_;
-  CommandLanes lanes_;  // 0; of continuations: the action's number
+  CommandLanes lanes_;  // lane 0; for continuations: the action's number
 
   mutable Mutex mutex_;
   CondVar changed_;

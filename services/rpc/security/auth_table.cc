@@ -32,7 +32,8 @@ bool IsDigest(absl::string_view text) {
          });
 }
 
-// The token after "Bearer ", in any case; empty if the scheme is another one.
+// The token after "Bearer " (case-insensitive); empty if the scheme is another
+// one.
 absl::string_view BearerToken(absl::string_view authorization) {
   constexpr absl::string_view kScheme = "bearer ";
   if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return "";

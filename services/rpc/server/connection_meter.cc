@@ -219,8 +219,7 @@ int64_t ConnectionMeter::brief_calls(Id connection) const {
 ConnectionMeter::Id ConnectionMeter::Largest() const {
   struct Holding {
     int64_t held = 0;
-    Id largest =
-        0;  // its connection that holds the most; 0: none holds anything
+    Id largest = 0;  // its largest connection; 0: none holds anything
     int64_t of_largest = 0;
   };
   std::map<std::string, Holding> hosts;

@@ -51,7 +51,7 @@ class ConnectionMeter {
 
   // A connection may hold this much plus, for each message that it may be
   // sending, twice that message's limit, so that a slightly too large message
-  // gets an error instead. It may exceed this for `kPatience`, since calls may
+  // gets an error instead. It may exceed this for kPatience, since calls may
   // begin after their messages have arrived.
   static constexpr int64_t kSlack = 96 << 10;
   static constexpr std::chrono::milliseconds kPatience{500};
@@ -114,8 +114,7 @@ class ConnectionMeter {
       int64_t allowed;
     };
     std::vector<Ended> connections;  // to be closed; no longer metered
-    std::vector<Id>
-        late;  // calls whose request is overdue; they count as ended
+    std::vector<Id> late;            // calls with an overdue request; now ended
   };
   Verdict Judge(Time now);
 
@@ -171,8 +170,7 @@ class ConnectionMeter {
   std::map<Id, Connection> connections_;
   std::map<std::string, Host> hosts_;
   std::map<Id, OpenCall> calls_;
-  std::map<Id, Time>
-      begun_;  // of calls with a time limit; ordered by time as well
+  std::map<Id, Time> begun_;  // calls with a time limit; ordered by time, too
   std::map<Id, Leaving> leaving_;
   int64_t held_ = 0;
   int64_t leaving_bytes_ = 0;

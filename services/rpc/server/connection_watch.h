@@ -49,9 +49,10 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   // held. Call before Start(); `metrics` must outlive Stop().
   void AddMetrics(Metrics& metrics);
 
-  // Begins to accept from `listeners`, which are non-blocking listening sockets
-  // and owned by the watch; there may be none. Raises the process's soft limit
-  // of open files to the hard limit. Call once. Errors: ResourceExhausted.
+  // Begins to accept from `listeners`, which are non-blocking listening
+  // sockets; the watch takes ownership of them; there may be none. Raises the
+  // process's soft limit of open files to the hard limit. Call once. Errors:
+  // ResourceExhausted.
   absl::Status Start(std::vector<int> listeners, HandOver hand_over);
 
   // Closes the listeners. Open connections stay and are still watched.
@@ -59,8 +60,8 @@ class ConnectionWatch : public std::enable_shared_from_this<ConnectionWatch> {
   // Also ends the thread: nothing is watched any longer.
   void Stop();
 
-  // Notifications of calls. Begin() returns the number of the call for the
-  // others.
+  // Notifications of calls. The others identify a call by the number that
+  // Begin() returns.
 
   // A call has begun on the connection of `peer`, in gRPC's notation, and its
   // first message may arrive. Keeps a reference to `call` while its time limit

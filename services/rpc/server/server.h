@@ -57,8 +57,8 @@ struct ServerOptions {
   // Lets tools such as grpcurl list the services.
   bool reflection = false;
 
-  // In either direction; messages are never compressed. At least 1 KiB, below 2
-  // GiB.
+  // Maximum in either direction, at least 1 KiB and below 2 GiB. Messages are
+  // never compressed.
   size_t max_message_bytes = kDefaultMaxMessageBytes;
 
   // Maximum open calls of one connection; further ones wait at the client. At
@@ -80,8 +80,8 @@ struct ServerOptions {
   std::chrono::milliseconds silence = kDefaultSilence;
   // A connection without calls is closed after `max_connection_idle`; clients
   // reconnect when needed. A connection older than `max_connection_age` takes
-  // no new calls, and its open calls continue. Zero: no limit; else at least 1
-  // s.
+  // no new calls, and its open calls continue. Zero: no limit; otherwise 1 s or
+  // more.
   std::chrono::milliseconds max_connection_idle{600'000};
   std::chrono::milliseconds max_connection_age{0};
 };
