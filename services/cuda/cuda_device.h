@@ -1,11 +1,12 @@
-// CudaDevice: a GPU.
+// CudaDevice: one GPU.
 //
-// Each run has a CUDA stream of its own, so that the copies of one hide behind
-// the kernels of another. Memory comes from CUDA's pool of the device, in the
-// order of the stream of the run that asks for it; what is freed stays in the
-// pool. What crosses between host and device passes through pinned blocks.
+// Each run has its own CUDA stream, so that the copies of one run overlap with
+// the kernels of another. Device memory comes from the GPU's default CUDA
+// memory pool, allocated in the stream order of the run that requests it; freed
+// memory stays in the pool. Copies between host and device go through pinned
+// blocks.
 //
-// For .cc files of this room only: it includes CUDA's headers.
+// For the .cc files of this directory only: it includes CUDA's headers.
 
 #ifndef SERVICES_CUDA_CUDA_DEVICE_H_
 #define SERVICES_CUDA_CUDA_DEVICE_H_
@@ -32,7 +33,7 @@ class CudaRun;
 
 class CudaDevice final : public Device {
  public:
-  // Errors: FailedPrecondition if there is no usable GPU of this number.
+  // Errors: FailedPrecondition if there is no usable GPU with this number.
   static absl::StatusOr<std::unique_ptr<Device>> Open(int gpu);
   ~CudaDevice() override;
 
@@ -48,8 +49,8 @@ class CudaDevice final : public Device {
   CudaDevice(int gpu, int64_t memory_bytes)
       : gpu_(gpu), memory_bytes_(memory_bytes), pinned_(gpu) {}
 
-  // CudaStatus; or status(), of which it may be the reason. To be asked after
-  // every call.
+  // CudaStatus(error, call), or status() if the device is lost. `error` may be
+  // what reveals the loss, so call this after every CUDA call.
   absl::Status Check(cudaError_t error, const char* call);
   void Free(void* block, cudaStream_t stream) const;
   void ReturnStream(cudaStream_t stream);
@@ -59,14 +60,15 @@ class CudaDevice final : public Device {
   PinnedBlocks pinned_;
   mutable Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);  // status()
-  // None is destroyed before the device: tensors are freed in their order.
+  // Streams live as long as the device, because tensors are freed in their
+  // stream's order.
   std::vector<cudaStream_t> streams_ ABSL_GUARDED_BY(mutex_);
   std::vector<cudaStream_t> idle_streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 class CudaRun final : public DeviceRun {
  public:
-  // Of a device that outlives it, with a stream that no other run has.
+  // `device` outlives the run; no other run uses `stream`.
   CudaRun(CudaDevice* device, cudaStream_t stream)
       : device_(device), stream_(stream) {}
   ~CudaRun() override;
@@ -76,14 +78,14 @@ class CudaRun final : public DeviceRun {
   absl::Status Finish() override;
   absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims) override;
 
-  // In decoding_steps.cc.
+  // Defined in decoding_steps.cc.
   absl::Status CopyRanges(const Tensor& from,
                           absl::Span<const ElementRange> ranges,
                           Tensor& to) override;
   absl::StatusOr<std::vector<std::vector<TokenScore>>> TopTokensOfRows(
       const Tensor& logits, absl::Span<const TokensWanted> wanted) override;
 
-  // In optimizer_steps.cc.
+  // Defined in optimizer_steps.cc.
   absl::StatusOr<Tensor> Copy(const Tensor& x) override;
   absl::StatusOr<Tensor> RoundToBf16(const Tensor& x) override;
   absl::Status Add(const Tensor& x, Tensor& sum) override;
@@ -96,26 +98,28 @@ class CudaRun final : public DeviceRun {
                       Tensor& weight, absl::Span<Tensor> state) override;
 
   cudaStream_t stream() const { return stream_; }
-  // CudaDevice::Check, of what a kernel's launch returned.
+  // CudaDevice::Check for the result of a kernel launch.
   absl::Status Launched(cudaError_t error);
 
  private:
-  // Keeps what kernels of this run use. REQUIRES: float32 on the device.
+  // Keeps `tensors` alive while kernels of this run use them. REQUIRES:
+  // float32, on the device.
   void Use(std::initializer_list<const Tensor*> tensors);
-  // A copy of plain data, of a multiple of 4 bytes an item.
+  // Copies `items`, plain data of a multiple of 4 bytes each, to the device.
   template <typename T>
   absl::StatusOr<Tensor> Upload(const std::vector<T>& items);
   template <typename Function>
   absl::Status Elements(const Function& function, int64_t size);
-  // Sums of RowSums.
+  // Sums of squares per row, as computed by RowSums (row_sums.h).
   template <typename Function>
   absl::StatusOr<Tensor> SquaresOfRows(const cuda::RowsOfParts& rows,
                                        const Function& square);
 
   CudaDevice* const device_;
   const cudaStream_t stream_;
-  // Addresses of what was made in this run and is freed in its order. All else
-  // that the stream uses, the host's memory too, is kept until it is done.
+  // Addresses of the tensors allocated in this run; they are freed in the order
+  // of its stream. Every other tensor that the stream uses, host memory
+  // included, stays in kept_ until the stream has finished with it.
   std::unordered_set<const std::byte*> own_;
   std::vector<Tensor> kept_;
 };

@@ -1,6 +1,5 @@
-// What of a program one kernel does instead of several: what follows a product
-// of experts, element by element, is done before the product leaves the
-// registers, with the same bits.
+// Kernel fusion: the elementwise operators after a product of experts are
+// computed before the product leaves the registers. Results keep the same bits.
 
 #ifndef SERVICES_CUDA_FUSE_PRODUCTS_H_
 #define SERVICES_CUDA_FUSE_PRODUCTS_H_
@@ -9,19 +8,19 @@
 
 namespace gshard {
 
-// Replaces ragged_dot and what of the following comes after it, in this order,
-// each the only use of the one before, by one node:
+// Replaces ragged_dot and those of the following nodes that come after it, in
+// this order, each the only user of the previous one's result, by one node:
 //
-//   ragged_bias_add   of the same group sizes
+//   ragged_bias_add   with the same group sizes
 //   cast              to bf16
 //   relu
 //
-// The node is a "fused_ragged_dot"(rows, weights, group_sizes[, bias]) with the
-// attributes type ("f32" or "bf16") and relu (0 or 1), which RegisterFusedOps
-// knows.
+// The new node is "fused_ragged_dot"(rows, weights, group_sizes[, bias]) with
+// the attributes type ("f32" or "bf16") and relu (0 or 1). RegisterFusedOps()
+// registers this operator.
 Program FuseProducts(const Program& program);
 
-// Calling again does nothing.
+// Idempotent.
 void RegisterFusedOps();
 
 }  // namespace gshard

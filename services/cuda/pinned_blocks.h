@@ -1,7 +1,8 @@
-// PinnedBlocks: host memory that a GPU reads and writes by itself.
+// PinnedBlocks: pinned (page-locked) host memory, which the GPU reads and
+// writes by DMA.
 //
-// To pin memory takes longer than to copy it: blocks that tensors give back are
-// kept, up to a limit, and handed out again.
+// Pinning memory takes longer than copying it, so blocks whose tensors are
+// freed are kept for reuse, up to a limit.
 
 #ifndef SERVICES_CUDA_PINNED_BLOCKS_H_
 #define SERVICES_CUDA_PINNED_BLOCKS_H_
@@ -17,16 +18,17 @@
 
 namespace gshard {
 
-// Thread-safe. Tensors may outlive it.
+// Thread-safe. Tensors may outlive this object.
 class PinnedBlocks {
  public:
-  // Keeps at most this many bytes that no tensor has.
+  // Limit on the bytes of idle blocks, which no tensor uses.
   static constexpr size_t kMostIdleBytes = size_t{256} << 20;
 
-  // Of GPU `gpu`.
+  // For GPU number `gpu`.
   explicit PinnedBlocks(int gpu) : blocks_(std::make_shared<Blocks>(gpu)) {}
 
-  // A host tensor, contents undefined. Errors: ResourceExhausted.
+  // A host tensor in pinned memory, contents undefined. Errors:
+  // ResourceExhausted.
   absl::StatusOr<Tensor> New(ElementType type, Dims dims);
 
  private:
@@ -38,7 +40,7 @@ class PinnedBlocks {
     const int gpu;
     Mutex mutex;
     size_t idle_bytes ABSL_GUARDED_BY(mutex) = 0;
-    // By size, a power of two.
+    // Idle blocks by size, a power of two.
     std::map<size_t, std::vector<std::byte*>> idle ABSL_GUARDED_BY(mutex);
   };
 

@@ -1,4 +1,4 @@
-// Arithmetic, element by element, with the bits of services/ops.
+// Elementwise arithmetic, bit-identical to services/ops.
 
 #ifndef SERVICES_CUDA_KERNELS_ARITHMETIC_H_
 #define SERVICES_CUDA_KERNELS_ARITHMETIC_H_
@@ -11,7 +11,7 @@
 
 namespace gshard::cuda {
 
-// out = a op b, where b, of b_size elements, has a's last dimensions.
+// out = a op b. b has b_size elements; its dimensions are the last ones of a.
 struct Binary {
   enum class Op { kAdd, kSubtract, kMultiply, kDivide };
   Op op;
@@ -46,7 +46,7 @@ struct Exponential {
   GSHARD_KERNEL_INLINE void operator()(int64_t i) const { out[i] = Exp(x[i]); }
 };
 
-// Element i is dropped as services/ops/dropout.h's Dropout does it.
+// Drops element i as Dropout() in services/ops/dropout.h does.
 struct DropElements {
   const float* x;
   DropoutMask mask;

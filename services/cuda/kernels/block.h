@@ -1,13 +1,14 @@
-// What kernels are written over: a block of threads with shared memory, and the
-// instructions of tensor cores and asynchronous copies (compute
-// capability 8.0).
+// The primitives that kernels are written with: a block of threads with shared
+// memory, tensor core instructions and asynchronous copies (compute capability
+// 8.0).
 //
-// A kernel's body is an inline function over these. Compiled by nvcc they are
-// the GPU's; otherwise they are declared only, and tests define them by an
-// emulation (tests/services/cuda/block_emulator.h), so that all of a kernel but
-// the instructions themselves is tested without a GPU.
+// The body of each kernel is an inline function that calls these. Compiled by
+// nvcc, they are the GPU's instructions. Otherwise they are only declared, and
+// tests define them by an emulation (tests/services/cuda/block_emulator.h), so
+// that everything in a kernel except the instructions themselves is tested
+// without a GPU.
 //
-// Names of sections are those of NVIDIA's "PTX ISA".
+// Quoted section names refer to NVIDIA's "PTX ISA".
 
 #ifndef SERVICES_CUDA_KERNELS_BLOCK_H_
 #define SERVICES_CUDA_KERNELS_BLOCK_H_
@@ -17,7 +18,7 @@
 
 #ifdef __CUDACC__
 #define GSHARD_KERNEL_INLINE __device__ __forceinline__
-// For loops over arrays that are to be in registers.
+// For loops over arrays that must stay in registers.
 #define GSHARD_UNROLL _Pragma("unroll")
 #else
 #define GSHARD_KERNEL_INLINE inline
@@ -26,7 +27,7 @@
 
 namespace gshard::cuda {
 
-// Threads of a warp, which run the functions marked "by a warp" together.
+// Threads of a warp. All of them call functions marked "by a warp" together.
 inline constexpr int kWarp = 32;
 
 #ifdef __CUDACC__
@@ -36,23 +37,24 @@ __device__ __forceinline__ int BlockThreads() { return blockDim.x; }
 __device__ __forceinline__ int64_t BlockIndex() { return blockIdx.x; }
 __device__ __forceinline__ int64_t NumBlocks() { return gridDim.x; }
 
-// The block's, 16-byte aligned.
+// The block's shared memory, 16-byte aligned.
 __device__ __forceinline__ std::byte* SharedMemory() {
   extern __shared__ __align__(16) std::byte shared[];
   return shared;
 }
 
-// Waits for all threads of the block; what they wrote to shared memory before
-// is seen after.
+// Barrier for all threads of the block. Writes to shared memory before it are
+// visible after it.
 __device__ __forceinline__ void Sync() { __syncthreads(); }
 
 __device__ __forceinline__ uint32_t SharedAddress(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
-// Begins to copy `bytes` (0 to 16) to shared memory and to zero the rest of 16
-// there. Both addresses are multiples of 16. `global` is not read beyond
-// `bytes`. ("Data Movement and Conversion Instructions: cp.async")
+// Starts copying `bytes` (0 to 16) bytes to shared memory; the rest of the 16
+// bytes there are set to zero. Both addresses are multiples of 16. Nothing is
+// read beyond `bytes` bytes of `global`. ("Data Movement and Conversion
+// Instructions: cp.async")
 __device__ __forceinline__ void CopyAsync(void* shared, const void* global,
                                           int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -60,20 +62,20 @@ __device__ __forceinline__ void CopyAsync(void* shared, const void* global,
                "l"(global), "r"(bytes)
                : "memory");
 }
-// Ends a group of this thread's copies, maybe an empty one.
+// Closes the current group of this thread's copies, which may be empty.
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits until all but the `kPending` latest groups of this thread are there.
+// Waits until all but the latest `kPending` groups of this thread have arrived.
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// By a warp: four matrices of 8 x 8 numbers of 16 bits from shared memory. Lane
-// 8 i + j has the address, a multiple of 16, of row j of matrix i. Lane l gets,
-// in r[i], elements 2 (l % 4) and the next of row l / 4. ("Warp-level Matrix
-// Load Instruction: ldmatrix")
+// By a warp: loads four 8 x 8 matrices of 16-bit elements from shared memory.
+// Lane 8 i + j passes the address, a multiple of 16, of row j of matrix i. In
+// r[i], lane l receives elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of
+// matrix i. ("Warp-level Matrix Load Instruction: ldmatrix")
 __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4],
                                              const void* row) {
   asm volatile(
@@ -82,8 +84,8 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4],
       : "r"(SharedAddress(row))
       : "memory");
 }
-// The same with each matrix transposed: rows 2 (l % 4) and the next of column
-// l / 4.
+// The same with each matrix transposed: lane l receives rows 2 (l % 4) and 2 (l
+// % 4) + 1 of column l / 4.
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4],
                                                        const void* row) {
   asm volatile(
@@ -93,9 +95,10 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4],
       : "memory");
 }
 
-// By a warp: c += a b of bfloat16 with sums in float32, a [16, 16], b [16, 8],
-// c [16, 8]. With g = l / 4 and t = 2 (l % 4), lane l has, in pairs of
-// neighbours, the first in the lower half:
+// By a warp: c += a b for bfloat16 factors, accumulated in float32; a is [16,
+// 16], b [16, 8], c [16, 8]. With g = l / 4 and t = 2 (l % 4), lane l holds the
+// elements below. Each register of a and b holds two neighbours, the first in
+// the lower half:
 //
 //   a[0..3]  (g, t), (g + 8, t), (g, t + 8), (g + 8, t + 8) along a row
 //   b[0..1]  (t, g), (t + 8, g) along a column
@@ -112,7 +115,7 @@ __device__ __forceinline__ void MultiplyAdd(float (&c)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// By a warp: what lane `lane` brings as `bits`. ("shfl.sync")
+// By a warp: the `bits` argument of lane `lane`. ("shfl.sync")
 __device__ __forceinline__ uint32_t Shuffle(uint32_t bits, int lane) {
   return __shfl_sync(0xffffffffu, bits, lane);
 }

@@ -1,4 +1,4 @@
-// A logit and its index, in the order in which gates and beam search choose.
+// A logit with its index, in the order in which gates and beam search choose.
 
 #ifndef SERVICES_CUDA_KERNELS_CHOICE_H_
 #define SERVICES_CUDA_KERNELS_CHOICE_H_
@@ -10,7 +10,8 @@
 
 namespace gshard::cuda {
 
-// Larger logits come first, then lower indices. A NaN comes before nothing.
+// Larger logits come first, then lower indices. A NaN comes before nothing
+// else.
 struct Choice {
   static constexpr int32_t kNobody = 0x7fffffff;
   float logit = kNoMaximum;
@@ -21,7 +22,7 @@ struct Choice {
   }
 };
 
-// The choice of another lane.
+// The `choice` of lane `lane`.
 GSHARD_KERNEL_INLINE Choice ShuffleChoice(const Choice& choice, int lane) {
   return {ShuffleFloat(choice.logit, lane),
           static_cast<int32_t>(Shuffle(choice.index, lane))};

@@ -1,5 +1,6 @@
-// Kernels without products: what else experts do to their rows, and biases. All
-// pointers are the device's. They have the bits of their twins in services/ops.
+// Kernels without matrix products: biases and the elementwise operators on the
+// rows of experts. All pointers are device pointers. Results are bit-identical
+// to those of the counterparts in services/ops.
 
 #ifndef SERVICES_CUDA_KERNELS_ELEMENTWISE_H_
 #define SERVICES_CUDA_KERNELS_ELEMENTWISE_H_
@@ -14,10 +15,10 @@
 
 namespace gshard::cuda {
 
-// Threads of a block of these.
+// Threads per block of these kernels.
 inline constexpr int kElementThreads = 256;
 
-// This thread's first element, and how far it is to the next.
+// This thread's first element, and the distance to its next one.
 GSHARD_KERNEL_INLINE int64_t FirstElement() {
   return BlockIndex() * BlockThreads() + ThreadIndex();
 }
@@ -25,7 +26,7 @@ GSHARD_KERNEL_INLINE int64_t ElementStride() {
   return NumBlocks() * BlockThreads();
 }
 
-// Elements of one of the two types.
+// Elements of either type: exactly one pointer is not null.
 struct FloatsOrRounded {
   const float* floats;
   const BFloat16* rounded;
@@ -83,7 +84,7 @@ struct ReluBf16 {
   }
 };
 
-// `y` is what the rectifier gave, in one of the two types.
+// `y` is the output of relu, in either type: one of the two pointers is null.
 struct ReluGradient {
   const float* y;
   const BFloat16* rounded_y;
@@ -96,8 +97,8 @@ struct ReluGradient {
   }
 };
 
-// services/ops/dropout.h's DropoutRowsPart: of x [R, width], columns
-// [first_column, first_column + width) of `columns`.
+// DropoutRowsPart (services/ops/dropout.h): x [R, width] holds columns
+// [first_column, first_column + width) of a tensor with `columns` columns.
 struct DropoutRows {
   const float* x;
   const int32_t* rows;  // [R], not negative
@@ -121,7 +122,8 @@ GSHARD_KERNEL_INLINE void ElementsBlock(const Function& function,
   for (int64_t i = FirstElement(); i < size; i += ElementStride()) function(i);
 }
 
-// out = rows [R, N] plus their experts' biases [E, N]. A block for each tile.
+// out = rows [R, N] plus the bias [E, N] of each row's expert. One block per
+// tile.
 struct RaggedBiasAdd {
   const float* rows;
   const float* bias;
@@ -140,8 +142,8 @@ GSHARD_KERNEL_INLINE void RaggedBiasAddBlock(const RaggedBiasAdd& add) {
   }
 }
 
-// Sums of each expert's rows of dresult [R, N], in their order, [E, N]. A block
-// for kElementThreads columns of an expert.
+// out [E, N] = the sums of each expert's rows of dresult [R, N], added in their
+// order. One block per expert and kElementThreads columns.
 struct RaggedBiasGradient {
   const float* dresult;
   const int64_t* offsets;  // GroupOffsets

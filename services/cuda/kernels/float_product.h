@@ -1,7 +1,7 @@
-// A tile of a product of matrices of float32, in float32: for results to hold
-// against those of CPUs, where the speed of tensor cores is not asked for.
+// A tile of a float32 matrix product, computed in float32. It serves
+// comparisons with CPU results, where the speed of tensor cores is not needed.
 //
-// Each element is one chain of fused multiply-adds over k from its beginning.
+// Each element is one chain of fused multiply-adds over k, from 0 up.
 
 #ifndef SERVICES_CUDA_KERNELS_FLOAT_PRODUCT_H_
 #define SERVICES_CUDA_KERNELS_FLOAT_PRODUCT_H_
@@ -17,11 +17,11 @@ struct FloatTile {
   static constexpr int kRows = 64;
   static constexpr int kColumns = 64;
   static constexpr int kDepth = 16;
-  static constexpr int kThreads = 256;  // each has 4 x 4 elements
+  static constexpr int kThreads = 256;  // each computes 4 x 4 elements
   static constexpr int kSharedBytes = kDepth * (kRows + kColumns) * 4;
 
-  // As TileProduct::Run, with a(row, k) and b(k, column) giving elements,
-  // counted from the tile's corner, or 0 where there is none.
+  // As TileProduct::Run, but a(row, k) and b(k, column) return elements, with
+  // row and column counted from the tile's corner, or 0 outside the matrix.
   template <typename A, typename B, typename Store>
   static GSHARD_KERNEL_INLINE void Run(const A& a, const B& b, int64_t k,
                                        const Store& store) {
@@ -52,7 +52,7 @@ struct FloatTile {
     }
   }
 
-  static_assert(kRows == kColumns);  // which Run() copies together
+  static_assert(kRows == kColumns);  // Run() copies both in one loop
 };
 
 }  // namespace gshard::cuda

@@ -1,5 +1,5 @@
-// The gate (services/moe/gating.h) as far as it looks at all E logits of a
-// token, and its gradient. A warp for each token.
+// The parts of the gate (services/moe/gating.h) that read all E logits of a
+// token, and the gate's gradient. One warp per token.
 //
 // Letters: T tokens, G groups of S tokens, E experts.
 
@@ -16,13 +16,13 @@
 
 namespace gshard::cuda {
 
-// The two largest logits of each token, and with `sum` that of exp(logit -
-// largest) over all.
+// The two largest logits of each token and, if `sum` is not null, the sum of
+// exp(logit - largest) over all experts.
 struct TopTwo {
   const float* logits;  // [T, E]
   int64_t experts;
-  int32_t* expert;  // [T, 2], as FindTop2 (services/moe/gate_row.h) has them
-  float* logit;     // [T, 2]; of one expert, the first only
+  int32_t* expert;  // [T, 2], as FindTop2 (services/moe/gate_row.h) returns it
+  float* logit;     // [T, 2]; if E is 1, only [t, 0] is written
   float* sum;       // [T], or null
 
   GSHARD_KERNEL_INLINE void operator()(int64_t token) const {
@@ -65,8 +65,9 @@ struct TopTwo {
   }
 };
 
-// out [G, E]: the sums of probabilities over the valid tokens of each group, in
-// their order, from what TopTwo gave. For elements (group, expert).
+// out [G, E]: the sums of probabilities over the valid tokens of each group,
+// added in their order, computed from the outputs of TopTwo. Called for
+// elements (group, expert).
 struct ProbabilitySums {
   const float* logits;
   const int32_t* valid;  // [T]
@@ -90,7 +91,7 @@ struct ProbabilitySums {
   }
 };
 
-// GatingGradient.
+// GatingGradient (services/moe/gating.h).
 struct GateGradient {
   const float* logits;     // [T, E]
   const int32_t* expert;   // [T, 2], -1 at padding
@@ -105,11 +106,12 @@ struct GateGradient {
   int64_t experts;
   int64_t valid_tokens;
   bool losses;
-  // Normalize::kNever, kAfterCapacity.
+  // Whether the option is Normalize::kNever or kAfterCapacity.
   bool never_normalized, normalized_after;
   float* d_logits;
 
-  // The gradient of the sum of probabilities times count[e].
+  // The gradient, through the balance loss, of a token's probability of expert
+  // e; `group` is the token's.
   GSHARD_KERNEL_INLINE float OfProbability(int64_t group, int64_t e) const {
     if (!losses) return 0.0f;
     const double scale = static_cast<double>(*d_balance) *
@@ -131,7 +133,7 @@ struct GateGradient {
     const float of_first = slot[2 * token] >= 0 ? d_weight[2 * token] : 0.0f;
     const float of_second =
         slot[2 * token + 1] >= 0 ? d_weight[2 * token + 1] : 0.0f;
-    // What is added at the two experts.
+    // Terms added to the gradients of the two chosen experts' logits.
     float first = 0.0f, second = 0.0f;
     float shift =
         losses ? 2.0f * *d_z * lse / static_cast<float>(valid_tokens) : 0.0f;
@@ -163,8 +165,8 @@ struct GateGradient {
   }
 
  private:
-  // Whether a token's weights depend on its logits: alone, a choice that is
-  // scaled over the kept ones weighs 1 whatever they are.
+  // Whether a token's weights depend on its logits. Under kAfterCapacity, a
+  // choice that is kept alone has weight 1 whatever the logits are.
   GSHARD_KERNEL_INLINE bool WeightMoves(const int32_t* of_token) const {
     return !normalized_after || (of_token[0] >= 0 && of_token[1] >= 0);
   }

@@ -1,6 +1,6 @@
-// Launches of kernels: queued in a stream, nothing is waited for or allocated.
-// They return CUDA's error of the launch, InvalidValue for more blocks than a
-// grid has.
+// Kernel launches: they queue a kernel in a stream and neither wait nor
+// allocate. They return the CUDA error of the launch, or cudaErrorInvalidValue
+// if a grid cannot have that many blocks.
 
 #ifndef SERVICES_CUDA_KERNELS_LAUNCH_H_
 #define SERVICES_CUDA_KERNELS_LAUNCH_H_
@@ -14,16 +14,17 @@
 
 namespace gshard::cuda {
 
-// Whether the current device has the kernels: the error of finding one there.
+// Checks that the current device can run the kernels: the error of looking up
+// one of them, if any.
 cudaError_t CheckKernels();
 
-// Tiles of LargeTile::kRows or less.
+// For tiles of at most LargeTile::kRows rows.
 cudaError_t LaunchRaggedProduct(const RaggedProduct<BFloat16>& product,
                                 cudaStream_t stream);
-// Tiles of SmallTile::kRows or less.
+// For tiles of at most SmallTile::kRows rows.
 cudaError_t LaunchSmallRaggedProduct(const RaggedProduct<BFloat16>& product,
                                      cudaStream_t stream);
-// Tiles of FloatTile::kRows or less.
+// For tiles of at most FloatTile::kRows rows.
 cudaError_t LaunchRaggedProduct(const RaggedProduct<float>& product,
                                 cudaStream_t stream);
 
@@ -36,8 +37,8 @@ cudaError_t LaunchRaggedBiasAdd(const RaggedBiasAdd& add, cudaStream_t stream);
 cudaError_t LaunchRaggedBiasGradient(const RaggedBiasGradient& gradient,
                                      cudaStream_t stream);
 
-// One of CastToBf16, CastToFloat, Relu, ReluBf16, ReluGradient, DropoutRows,
-// for elements [0, size).
+// Calls `function` for elements [0, size): a CastToBf16, CastToFloat, Relu,
+// ReluBf16, ReluGradient or DropoutRows.
 template <typename Function>
 cudaError_t LaunchElements(const Function& function, int64_t size,
                            cudaStream_t stream);

@@ -1,4 +1,5 @@
-// Launches of what routers compute besides products; as those of launch.h.
+// Launches of the other kernels of routers, without matrix products;
+// conventions as in launch.h.
 
 #ifndef SERVICES_CUDA_KERNELS_LAUNCH_DENSE_H_
 #define SERVICES_CUDA_KERNELS_LAUNCH_DENSE_H_
@@ -13,27 +14,30 @@
 #include "services/cuda/kernels/token_rows.h"
 #include "services/cuda/kernels/top_tokens.h"
 
-// What LaunchElements and LaunchRows take, of these headers.
-#define GSHARD_DENSE_ELEMENTS(F)                                             \
-  F(Binary)                                                                  \
-  F(CombineTokens)                                                           \
-  F(CopyElements)                                                            \
-  F(CopyStrided<BFloat16>)                                                   \
-  F(CopyStrided<float>)                                                      \
-  F(CrossEntropyGradientElements) F(DispatchTokens) F(DropElements)          \
-      F(Exponential) F(FillZeros) F(PositionRows) F(ProbabilitySums)         \
-          F(PutRows) F(ReduceStrided) F(ScaleBy) F(SumOfLosses) F(SwapHeads) \
-              F(TableGradient) F(TableRows)
-#define GSHARD_DENSE_ROWS(F)                                                  \
-  F(AttentionSoftmax)                                                         \
-  F(AttentionSoftmaxGradient)                                                 \
-  F(BestOfChunks)                                                             \
-  F(CombineGradientRows)                                                      \
-  F(CrossEntropyRows)                                                         \
-  F(GateGradient) F(MergeChunks) F(PagedAttentionRows) F(RmsNormGradientRows) \
-      F(RmsNormRows) F(SumsOfChunks) F(TopTwo)
+// The function types of these headers that LaunchElements and LaunchRows
+// accept.
+#define GSHARD_DENSE_ELEMENTS(F)                                     \
+  F(Binary)                                                          \
+  F(CombineTokens)                                                   \
+  F(CopyElements)                                                    \
+  F(CopyStrided<BFloat16>)                                           \
+  F(CopyStrided<float>)                                              \
+  F(CrossEntropyGradientElements)                                    \
+  F(DispatchTokens) F(DropElements) F(Exponential) F(FillZeros)      \
+      F(PositionRows) F(ProbabilitySums) F(PutRows) F(ReduceStrided) \
+          F(ScaleBy) F(SumOfLosses) F(SwapHeads) F(TableGradient) F(TableRows)
+#define GSHARD_DENSE_ROWS(F)                                                 \
+  F(AttentionSoftmax)                                                        \
+  F(AttentionSoftmaxGradient)                                                \
+  F(BestOfChunks)                                                            \
+  F(CombineGradientRows)                                                     \
+  F(CrossEntropyRows)                                                        \
+  F(GateGradient)                                                            \
+  F(MergeChunks) F(PagedAttentionRows) F(RmsNormGradientRows) F(RmsNormRows) \
+      F(SumsOfChunks) F(TopTwo)
 
-// Instantiates both for all of these, where the templates are defined.
+// Explicitly instantiates both templates for all of these types, in the .cu
+// files that define them.
 #define GSHARD_LAUNCH_ELEMENTS(Function) \
   template cudaError_t LaunchElements(const Function&, int64_t, cudaStream_t);
 #define GSHARD_LAUNCH_ROWS(Function) \
@@ -44,7 +48,7 @@
 
 namespace gshard::cuda {
 
-// RowsBlock, for rows [0, rows).
+// RowsBlock (rows.h) for rows [0, rows).
 template <typename Function>
 cudaError_t LaunchRows(const Function& function, int64_t rows,
                        cudaStream_t stream);

@@ -1,4 +1,4 @@
-// How kernels are started; for .cu files.
+// Helpers that start kernels; for .cu files.
 
 #ifndef SERVICES_CUDA_KERNELS_LAUNCH_KERNEL_H_
 #define SERVICES_CUDA_KERNELS_LAUNCH_KERNEL_H_
@@ -11,7 +11,7 @@
 
 namespace gshard::cuda {
 
-// Starts `kernel` with as many blocks; none is none.
+// Starts `kernel` with `blocks` blocks; for 0 blocks it does nothing.
 template <typename Kernel, typename... Arguments>
 cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads,
                    int shared_bytes, cudaStream_t stream,
@@ -19,7 +19,7 @@ cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads,
   constexpr int64_t kMostBlocks = std::numeric_limits<int32_t>::max();
   if (blocks == 0) return cudaSuccess;
   if (blocks > kMostBlocks) return cudaErrorInvalidValue;
-  // More than 48 KiB has to be asked for.
+  // CUDA requires this opt-in for more than 48 KiB of shared memory.
   const cudaError_t error = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   if (error != cudaSuccess) return error;
@@ -28,7 +28,7 @@ cudaError_t Launch(Kernel* kernel, int64_t blocks, int threads,
   return cudaGetLastError();
 }
 
-// Enough for any GPU; each thread then takes more than one element.
+// Enough blocks for any GPU; with more elements, each thread processes several.
 inline constexpr int64_t kMostElementBlocks = 1 << 14;
 
 template <typename Function>

@@ -1,4 +1,5 @@
-// Launches of what training does with parameters; as those of launch.h.
+// Launches of the kernels that training runs on parameters and gradients;
+// conventions as in launch.h.
 
 #ifndef SERVICES_CUDA_KERNELS_LAUNCH_STEPS_H_
 #define SERVICES_CUDA_KERNELS_LAUNCH_STEPS_H_
@@ -9,10 +10,10 @@
 
 namespace gshard::cuda {
 
-// LaunchElements besides takes AddTo, AdamElements, PartSums, RowMoments,
+// LaunchElements also accepts AddTo, AdamElements, PartSums, RowMoments,
 // RowMeans, RowFactors, ColumnMoments, SecondMoments and Rates.
 
-// Of Square and AdafactorUpdate.
+// `Function` is Square or AdafactorUpdate.
 template <typename Function>
 cudaError_t LaunchRowSums(const RowSums<Function>& sums, cudaStream_t stream);
 

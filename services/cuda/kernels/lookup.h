@@ -1,4 +1,4 @@
-// Rows of tables by number: embeddings, their gradients, positions, caches.
+// Table rows by index: embeddings and their gradients, positions, caches.
 
 #ifndef SERVICES_CUDA_KERNELS_LOOKUP_H_
 #define SERVICES_CUDA_KERNELS_LOOKUP_H_
@@ -11,7 +11,7 @@
 
 namespace gshard::cuda {
 
-// out [N, width]: rows ids[n] of a table.
+// out [N, width]: row n is row ids[n] of the table.
 struct TableRows {
   FloatsOrRounded table;
   const int32_t* ids;  // [N]
@@ -23,12 +23,14 @@ struct TableRows {
   }
 };
 
-// Elements of a tensor, from and to where (services/graph/device.h).
+// A range of `count` elements of a tensor, with its offsets in the source and
+// in the destination (services/graph/device.h).
 struct RangeOfElements {
   int64_t from, to, count;
 };
 
-// Copies ranges, of `most` elements at most. For elements (range, i).
+// Copies ranges of at most `most` elements each. Called for elements (range,
+// i).
 struct CopyElements {
   const float* x;
   const RangeOfElements* ranges;
@@ -42,13 +44,14 @@ struct CopyElements {
   }
 };
 
-// Adds up rows of dresult by id: those of the u-th id are positions
-// order[offsets[u]] to order[offsets[u + 1] - 1], added in this order, as the
-// CPU does. For elements (u, column); rows of other ids are not written.
+// Adds up the rows of dresult that have the same id: those of the u-th id are
+// at positions order[offsets[u]] to order[offsets[u + 1] - 1], added in this
+// order, as on the CPU. Called for elements (u, column); rows of other ids are
+// not written.
 struct TableGradient {
   const float* dresult;
   const int32_t* ids;      // distinct
-  const int32_t* offsets;  // one more than ids
+  const int32_t* offsets;  // one more entry than `ids`
   const int32_t* order;
   int64_t width;
   float* out;
@@ -63,12 +66,12 @@ struct TableGradient {
   }
 };
 
-// services/ops/positions.h, but for the last bits of the GPU's exp, sin and
-// cos of doubles.
+// services/ops/positions.h. The last bits may differ, as the GPU has its own
+// exp, sin and cos for doubles.
 struct PositionRows {
   const int32_t* positions;  // [N]
   int64_t width;
-  double step;  // of the angles' logarithms
+  double step;  // of the log frequency, from one column to the next
   float* out;   // [N, width]
 
   GSHARD_KERNEL_INLINE void operator()(int64_t i) const {
@@ -83,7 +86,7 @@ struct PositionRows {
   }
 };
 
-// Row r of `entry` [R, width] to row slots[r] of a cache.
+// Copies row r of `entry` [R, width] to row slots[r] of a cache.
 struct PutRows {
   const float* entry;
   const int32_t* slots;

@@ -1,4 +1,4 @@
-// RMS norm (services/ops/rms_norm.h), a warp for each row.
+// RMS norm (services/ops/rms_norm.h), one warp per row.
 
 #ifndef SERVICES_CUDA_KERNELS_NORM_ROWS_H_
 #define SERVICES_CUDA_KERNELS_NORM_ROWS_H_
@@ -38,7 +38,7 @@ struct RmsNormGradientRows {
   const float* dy;
   int64_t width;
   float* dx;
-  float* dscale;  // [rows, width], to be added up
+  float* dscale;  // [rows, width]; the caller sums over the rows
 
   GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
     const int64_t at = row * width;

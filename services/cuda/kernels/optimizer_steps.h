@@ -1,10 +1,10 @@
-// What training does with parameters and gradients: sums of gradients, and the
-// steps of services/ops/adam_step.h and adafactor_step.h, with the arithmetic
-// of the CPU's: the same bits, but that Adafactor's RMS of a weight of more
-// than kSumWidth elements is summed in another order. All pointers are the
-// device's.
+// The kernels that training runs on parameters and gradients: sums of
+// gradients, and the steps of services/ops/adam_step.h and adafactor_step.h.
+// The arithmetic is that of the CPU and gives the same bits, with one
+// exception: Adafactor's RMS of a weight of more than kSumWidth elements is
+// summed in another order. All pointers are device pointers.
 //
-// Compiled without fused multiply-adds.
+// Compiled without contraction to fused multiply-adds.
 
 #ifndef SERVICES_CUDA_KERNELS_OPTIMIZER_STEPS_H_
 #define SERVICES_CUDA_KERNELS_OPTIMIZER_STEPS_H_
@@ -42,10 +42,11 @@ struct AdamElements {
   }
 };
 
-// Adafactor, of parts [n, m] that follow each other; p counts them, r their
-// rows, c their columns, all of all parts.
+// Adafactor (services/train/optimizer.h) on consecutive parts [n, m]. Indices
+// run over all parts: p over the parts, r over their rows, c over their
+// columns.
 //
-// R [p, n], from the squares of the gradient's rows.
+// Updates R [p, n] from the sums of squares of the gradient's rows.
 struct RowMoments {
   AdafactorStep step;
   int64_t m;
@@ -57,7 +58,7 @@ struct RowMoments {
   }
 };
 
-// mean [p] of R.
+// mean [p]: the mean of each part's R.
 struct RowMeans {
   int64_t n;
   const float* row;
@@ -82,7 +83,7 @@ struct RowFactors {
   }
 };
 
-// C [p, m], and the factors that follow of it.
+// Updates C [p, m], and computes the column factors from it.
 struct ColumnMoments {
   AdafactorStep step;
   int64_t n;
@@ -103,7 +104,7 @@ struct ColumnMoments {
   }
 };
 
-// V, element by element.
+// Updates V, element by element.
 struct SecondMoments {
   AdafactorStep step;
   const float* gradient;
@@ -115,32 +116,33 @@ struct SecondMoments {
   }
 };
 
-// Elements of U.
+// The elements of U.
 struct AdafactorUpdate {
   AdafactorStep step;
   int64_t n;
   int64_t m;
   const float* gradient;
-  const float* row_factor = nullptr;     // with R and C: [p, n]
+  const float* row_factor = nullptr;     // if factored: [p, n]
   const float* column_factor = nullptr;  // [p, m]
-  const float* second = nullptr;         // else V
+  const float* second = nullptr;         // otherwise: V
 
-  // Element i, of row r, which is of part r / n.
+  // Element i, which is in row r, of part r / n.
   GSHARD_KERNEL_INLINE float At(int64_t r, int64_t i) const {
     if (second != nullptr) {
       return gradient[i] * step.RowFactor() * step.ElementFactor(second[i]);
     }
     return gradient[i] * row_factor[r] * column_factor[r / n * m + i - r * m];
   }
-  // Its square: a function of RowSums.
+  // The square of the element, for RowSums.
   GSHARD_KERNEL_INLINE double operator()(int64_t r, int64_t i) const {
     const double wide = At(r, i);
     return wide * wide;
   }
 };
 
-// What U is multiplied by, of each part, of the sums of squares of the rows of
-// U and of W, which is in rows of kSumWidth; either may have none.
+// rate [p]: the factor of U in each part's update, from the sums of squares of
+// the rows of U and of W; W is cut into rows of kSumWidth elements. An empty
+// PartSums counts as a sum of 0.
 struct Rates {
   AdafactorStep step;
   int64_t size;  // of a part
@@ -154,7 +156,7 @@ struct Rates {
   }
 };
 
-// W -= rate U. A block for kStepColumns columns of a row.
+// W -= rate U. One block per kStepColumns columns of a row.
 inline constexpr int64_t kStepColumns = 4 * kElementThreads;
 
 struct ApplyUpdate {

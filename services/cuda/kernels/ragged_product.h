@@ -1,11 +1,11 @@
-// Products of rows that are sorted by expert, each with its expert's matrix,
-// and the gradients. All pointers are the device's.
+// Products of rows sorted by expert with the matrices of their experts, and the
+// gradients. All pointers are device pointers.
 //
 //   R  rows, K  width of a row, N  width of a result row, E  experts
 //
-// A result row has the same bits whatever rows are beside it; so have an
-// expert's gradients. Sizes may be any, zero too; rows and matrices that begin
-// at multiples of 16 bytes are read faster.
+// The bits of a result row do not depend on the other rows, nor do those of an
+// expert's gradients depend on other experts. Any size is allowed, including
+// zero. Rows and matrices that begin at multiples of 16 bytes are read faster.
 
 #ifndef SERVICES_CUDA_KERNELS_RAGGED_PRODUCT_H_
 #define SERVICES_CUDA_KERNELS_RAGGED_PRODUCT_H_
@@ -20,21 +20,22 @@
 
 namespace gshard::cuda {
 
-// Experts with as many rows or fewer are for the small tiles, of which a few
-// read the weights again, from the cache; the others for large ones, which
-// compute for rows that are not there. Of bfloat16.
+// bfloat16 only: experts with at most this many rows use small tiles, others
+// large ones. Several small tiles of one expert each read its weights, but from
+// the cache; a large tile also computes rows that do not exist.
 inline constexpr int32_t kFewRows = 32;
 
-// rows [R, K] times weights [E, K, N], or transposed ones [E, N, K], for the
-// gradient of rows; then, in this order, as each is wanted: plus the expert's
-// bias, rounded to bfloat16, rectified.
+// rows [R, K] times weights [E, K, N], or if `transposed` weights [E, N, K], as
+// for the gradient with respect to the rows. Optionally followed by, in this
+// order: adding the expert's bias, rounding to bfloat16, and relu.
 template <typename T>
 struct RaggedProduct {
   const T* rows;
   const T* weights;
   bool transposed = false;
-  // At most as high as the kernel's; or null, and all experts have as many
-  // rows: BlocksAlong(rows_of_each, the kernel's) tiles each.
+  // No tile has more rows than the kernel's tile shape. Null if all experts
+  // have rows_of_each rows: each expert then has BlocksAlong(rows_of_each,
+  // kRows of the tile shape) tiles.
   const RaggedTile* tiles;
   int64_t num_tiles;
   int32_t rows_of_each = 0;
@@ -42,18 +43,18 @@ struct RaggedProduct {
   int64_t n;
   const float* bias = nullptr;  // [E, N]
   bool relu = false;
-  // One of them, [R, N].
+  // [R, N]; exactly one of the two is not null.
   float* out = nullptr;
   BFloat16* rounded_out = nullptr;
 };
 
-// Of each expert: rows [R_e, K] transposed times gradients [R_e, N] of the
-// results, [E, K, N]; zeros without rows.
+// For each expert: the transpose of its rows [R_e, K] times the gradients of
+// its results [R_e, N]. The result is [E, K, N], zero for experts without rows.
 template <typename T>
 struct RaggedWeightsGradient {
   const T* rows;
   const T* dresult;
-  const int64_t* offsets;  // GroupOffsets; or null, as above
+  const int64_t* offsets;  // GroupOffsets; null: all have rows_of_each
   int64_t experts;
   int64_t k;
   int64_t n;
@@ -61,10 +62,10 @@ struct RaggedWeightsGradient {
   int32_t rows_of_each = 0;
 };
 
-// max(x, 0), with -0 and NaN as they are, as services/ops/elementwise.h has it.
+// max(x, 0), but -0 and NaN stay as they are, as in services/ops/elementwise.h.
 GSHARD_KERNEL_INLINE float Rectified(float x) { return x < 0.0f ? 0.0f : x; }
 
-// Stores pairs of a tile's elements.
+// Stores a pair of neighbouring elements of a tile's row.
 template <typename T>
 GSHARD_KERNEL_INLINE void StoreProduct(const RaggedProduct<T>& p,
                                        const RaggedTile& tile, int64_t column,
@@ -86,9 +87,9 @@ GSHARD_KERNEL_INLINE void StoreProduct(const RaggedProduct<T>& p,
   }
 }
 
-// Blocks: for each tile those of its columns, one after the other, so that what
-// runs at a time shares rows and an expert; of a gradient, for each expert,
-// rows of its matrix, and of these.
+// Order of the blocks. Product: all column blocks of a tile are consecutive, so
+// that blocks that run at the same time share rows and an expert. Gradient: by
+// expert, then by rows of its matrix, then by columns.
 constexpr int64_t BlocksAlong(int64_t size, int of_tile) {
   return (size + of_tile - 1) / of_tile;
 }
@@ -114,14 +115,14 @@ GSHARD_KERNEL_INLINE RaggedTile TileAt(const RaggedProduct<T>& p, int64_t i) {
       .rows = static_cast<int32_t>(left < Shape::kRows ? left : Shape::kRows)};
 }
 
-// One block of a RaggedProduct. Tiles are at most Shape::kRows high.
+// One block of a RaggedProduct. Tiles have at most Shape::kRows rows.
 template <typename Shape, LinesAlong kB>
 GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<BFloat16>& p) {
   const int64_t across = BlocksAlong(p.n, Shape::kColumns);
   const RaggedTile tile = TileAt<Shape>(p, BlockIndex() / across);
   const int64_t first_column = BlockIndex() % across * Shape::kColumns;
   const BFloat16* const weights = p.weights + tile.expert * p.k * p.n;
-  // What lies beyond the tile's rows belongs to another expert.
+  // `a` ends with the tile: the rows after it belong to another expert.
   const Lines<BFloat16> a = {p.rows, p.k, tile.first_row + tile.rows, p.k};
   const Lines<BFloat16> b = kB == LinesAlong::kK
                                 ? Lines<BFloat16>{weights, p.k, p.n, p.k}
@@ -154,11 +155,11 @@ GSHARD_KERNEL_INLINE void RaggedProductBlock(const RaggedProduct<float>& p) {
       });
 }
 
-// Where a block of a RaggedWeightsGradient works.
+// The part of the result that a block of a RaggedWeightsGradient computes.
 template <typename T>
 struct WeightsGradientPlace {
-  int64_t expert, row, column;  // of its matrix
-  int64_t first, rows;          // the expert's
+  int64_t expert, row, column;  // of the expert's matrix [K, N]
+  int64_t first, rows;          // the expert's first row, and their number
 
   GSHARD_KERNEL_INLINE WeightsGradientPlace(const RaggedWeightsGradient<T>& g,
                                             int tile_rows, int tile_columns) {
