@@ -13,11 +13,12 @@
 namespace gshard {
 namespace {
 
-// Tensors up to this size cross by pinned blocks; larger ones are not worth as
-// much pinned memory.
+// Copies of tensors up to this size go through pinned blocks. For larger ones
+// the speed-up is not worth the pinned memory.
 constexpr size_t kMostPinnedBytes = size_t{64} << 20;
 
-// Oldest that has bf16 products and asynchronous copies to shared memory.
+// The oldest compute capability (major version) with bf16 tensor cores and
+// asynchronous copies to shared memory.
 constexpr int kLeastMajor = 8;
 
 }  // namespace
@@ -37,8 +38,8 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int gpu) {
                      properties.minor, " (", properties.name, ")"));
   }
   RETURN_IF_ERROR(CudaStatus(cudaSetDevice(gpu), "cudaSetDevice"));
-  // A GPU newer than the kernels' machine code has them compiled by its driver,
-  // which must not be older than the toolkit then.
+  // On a GPU newer than the kernels' machine code, the driver compiles their
+  // PTX; this fails if the driver is older than the toolkit.
   const cudaError_t found = cuda::CheckKernels();
   if (found != cudaSuccess) {
     return absl::FailedPreconditionError(absl::StrCat(
@@ -51,7 +52,7 @@ absl::StatusOr<std::unique_ptr<Device>> CudaDevice::Open(int gpu) {
       new CudaDevice(gpu, static_cast<int64_t>(free)));
   cudaMemPool_t pool;
   RETURN_IF_CUDA_ERROR(device, cudaDeviceGetDefaultMemPool(&pool, gpu));
-  uint64_t keep = UINT64_MAX;  // bytes that are free and stay in the pool
+  uint64_t keep = UINT64_MAX;  // never release free memory to the OS
   RETURN_IF_CUDA_ERROR(
       device,
       cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
@@ -78,8 +79,9 @@ absl::Status CudaDevice::status() const {
 }
 
 void CudaDevice::Free(void* block, cudaStream_t stream) const {
-  // The thread that frees may have another device, or none. An error is not
-  // this one's: what else the thread does here finds it, too.
+  // The calling thread may have another current device, or none. Errors are
+  // dropped: they stem from earlier work, and the thread's next checked call
+  // reports them too.
   cudaSetDevice(gpu_);
   cudaFreeAsync(block, stream);
   cudaGetLastError();
@@ -88,7 +90,8 @@ void CudaDevice::Free(void* block, cudaStream_t stream) const {
 absl::Status CudaDevice::Check(cudaError_t error, const char* call) {
   const absl::Status status = CudaStatus(error, call);
   if (status.ok()) return status;
-  // What a kernel does wrong stays: from then on it is the error of every call.
+  // A fault in a kernel is sticky: every later call returns its error. Such an
+  // error shows in cudaStreamQuery and means that the device is lost.
   const cudaError_t stays = cudaStreamQuery(nullptr);
   cudaGetLastError();
   if (stays == cudaSuccess || stays == cudaErrorNotReady) return status;
@@ -128,7 +131,7 @@ void CudaDevice::ReturnStream(cudaStream_t stream) {
 }
 
 CudaRun::~CudaRun() {
-  // Whatever went wrong, nothing is given back that is still in use.
+  // Even after an error, wait: memory that the stream uses must not be freed.
   cudaStreamSynchronize(stream_);
   kept_.clear();
   device_->ReturnStream(stream_);
@@ -137,7 +140,8 @@ CudaRun::~CudaRun() {
 absl::StatusOr<Tensor> CudaRun::NewTensor(ElementType type, Dims dims) {
   const size_t bytes = NumElements(dims) * ElementSize(type);
   void* data = nullptr;
-  // An absent tensor has no address: one without elements has.
+  // Allocate at least one byte, so that a tensor without elements has an
+  // address; without an address it would be an absent tensor.
   RETURN_IF_CUDA_ERROR(device_,
                        cudaMallocAsync(&data, bytes == 0 ? 1 : bytes, stream_));
   own_.insert(static_cast<std::byte*>(data));
@@ -158,7 +162,8 @@ absl::StatusOr<Tensor> CudaRun::ToDevice(const Tensor& tensor) {
   ASSIGN_OR_RETURN(Tensor copy, NewTensor(tensor.type(), tensor.dims()));
   const size_t bytes = tensor.bytes();
   if (bytes == 0) return copy;
-  // What is not pinned may be read at once or later.
+  // The stream may read unpinned memory at any time until the run finishes, so
+  // `from` is kept; smaller tensors are staged in a pinned block.
   Tensor from = tensor;
   if (bytes <= kMostPinnedBytes) {
     ASSIGN_OR_RETURN(from, device_->pinned_.New(tensor.type(), tensor.dims()));
@@ -186,7 +191,7 @@ absl::StatusOr<Tensor> CudaRun::ToHost(const Tensor& tensor) {
                         cudaMemcpyDeviceToHost, stream_));
   }
   kept_.push_back(tensor);
-  // Even if the caller drops it.
+  // The copy must live until it is complete, even if the caller drops it.
   kept_.push_back(copy);
   return copy;
 }

@@ -1,4 +1,4 @@
-// CudaRun's part in decoding: the cache and the choice of tokens.
+// The decoding functions of CudaRun: the cache and the choice of tokens.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,13 +24,13 @@ T* Out(Tensor& tensor) {
   return reinterpret_cast<T*>(tensor.device_data());
 }
 
-// Arguments of the kernels.
+// Arguments of the kernels of top_tokens.h.
 struct WantedOfRows {
-  int64_t most = 1;  // kernels divide by it
+  int64_t most = 1;  // at least 1: kernels divide by it
   std::vector<int32_t> wanted, never, never_span, also, also_begin = {0};
 
   explicit WantedOfRows(absl::Span<const TokensWanted> rows) {
-    // Most rows have the same list.
+    // Most rows share the same `never` list, so each list is stored once.
     std::map<std::pair<const int32_t*, size_t>, int32_t> begin_of;
     for (const TokensWanted& row : rows) {
       most = std::max<int64_t>(most, row.count);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr char kFused[] = "fused_ragged_dot";
 
-// The only node that uses each value; -1 if there are more, or none.
+// By value: the only node that uses it, or -1 if several or none do.
 std::vector<int> OnlyUsers(const Program& program) {
   std::vector<int> users(program.values.size(), -1);
   std::vector<int> uses(program.values.size(), 0);
@@ -59,7 +59,7 @@ Program FuseProducts(const Program& program) {
     const Node& product = program.nodes[n];
     if (product.op->name != "ragged_dot") continue;
     int last = static_cast<int>(n);
-    // The next node of the chain, if it is an `op`.
+    // The next node of the chain if its operator is `op`, else null.
     const auto next = [&](const char* op) -> const Node* {
       const int user = users[program.nodes[last].outputs[0]];
       if (user < 0 || program.nodes[user].op->name != op) return nullptr;

@@ -1,4 +1,4 @@
-// CudaRun's arithmetic of training.
+// The arithmetic of training in CudaRun.
 
 #include <cstdint>
 #include <utility>

@@ -24,8 +24,8 @@ PinnedBlocks::Blocks::~Blocks() {
 }
 
 void PinnedBlocks::Blocks::Free(void* block) const {
-  // The thread that frees may have another device; or none, and would get the
-  // first of the machine, which is to have nothing to do with it.
+  // The calling thread may have another current device. If it has none, the
+  // call would create a context on GPU 0, which may not be the one in use.
   cudaSetDevice(gpu);
   cudaFreeHost(block);
   cudaGetLastError();

@@ -1,5 +1,5 @@
-// Sums of squares along rows, in double, each row in the order of
-// services/train/lanes.h: they have the CPU's bits.
+// Sums of squares along rows, in double. Each row is added in the order of
+// services/train/lanes.h, so sums are bit-identical to the CPU's.
 
 #ifndef SERVICES_CUDA_KERNELS_ROW_SUMS_H_
 #define SERVICES_CUDA_KERNELS_ROW_SUMS_H_
@@ -11,17 +11,17 @@
 
 namespace gshard::cuda {
 
-// Chains of sums that a row is, each of a thread.
+// Independent chains of additions per row; each is computed by one thread.
 inline constexpr int kSumLanes = 16;
-inline constexpr int kSumRows = kElementThreads / kSumLanes;  // of a block
+inline constexpr int kSumRows = kElementThreads / kSumLanes;  // per block
 inline constexpr int kSumSharedBytes = kElementThreads * sizeof(double);
 
-// Tensors are cut into rows of this for their sum, which is that of the rows'
-// in their order.
+// To sum all elements of a tensor, it is cut into rows of this width; the sums
+// of the rows are then added in order.
 inline constexpr int64_t kSumWidth = 4096;
 
-// `parts` tensors of `size` elements each, as rows of `width` elements, the
-// last of a part with what is left.
+// `parts` tensors of `size` elements each, cut into rows of `width` elements;
+// the last row of each part holds the remainder.
 struct RowsOfParts {
   int64_t parts;
   int64_t size;
@@ -31,7 +31,7 @@ struct RowsOfParts {
   constexpr int64_t rows() const { return parts * of_part(); }
 };
 
-// The square of x[i], a double.
+// x[i]^2 as a double.
 struct Square {
   const float* x;
 
@@ -41,7 +41,8 @@ struct Square {
   }
 };
 
-// out [rows]: the sum of square(row, i) over a row's elements i of all parts.
+// out [rows]: for each row, the sum of square(row, i) over its elements. `i`
+// counts the elements of all parts.
 template <typename Function>
 struct RowSums {
   RowsOfParts rows;
@@ -67,7 +68,9 @@ GSHARD_KERNEL_INLINE double LaneSum(const RowSums<Function>& s, int64_t row,
   for (; i + kSumLanes <= count; i += kSumLanes) {
     sum += s.square(row, first + i + lane);
   }
-  // The lower half of the lanes takes no rest that is less than it.
+  // The last elements, fewer than kSumLanes. As in SumLanes(), the lower half
+  // of the lanes takes the first kHalf if there are that many; the upper half
+  // takes the rest, fewer than kHalf.
   constexpr int kHalf = kSumLanes / 2;
   if (lane < kHalf) {
     if (i + kHalf <= count) sum += s.square(row, first + i + lane);
@@ -96,7 +99,7 @@ GSHARD_KERNEL_INLINE void RowSumsBlock(const RowSums<Function>& s) {
                ((pairs[1] + pairs[5]) + (pairs[3] + pairs[7]));
 }
 
-// out [parts] = sums of each part's rows, in their order.
+// out [parts] = the sum of each part's rows, in their order.
 struct PartSums {
   const double* rows;
   int64_t of_part;

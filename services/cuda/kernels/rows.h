@@ -1,6 +1,6 @@
-// Kernels by rows, each computed by a warp: lane l takes elements l, l + 32,
-// ... of it, and what the lanes have is added as a tree. So a row's bits depend
-// on its own elements alone.
+// Kernels by rows, one warp per row. Lane l processes elements l, l + 32, ...
+// of the row, and the lanes' partial results are combined in a tree, so the
+// bits of a row depend on its own elements only.
 
 #ifndef SERVICES_CUDA_KERNELS_ROWS_H_
 #define SERVICES_CUDA_KERNELS_ROWS_H_
@@ -21,7 +21,7 @@ GSHARD_KERNEL_INLINE float ShuffleFloat(float x, int lane) {
   return std::bit_cast<float>(Shuffle(std::bit_cast<uint32_t>(x), lane));
 }
 
-// By a warp, the same for all lanes.
+// By a warp: the sum of x over the lanes, the same in all lanes.
 GSHARD_KERNEL_INLINE float WarpSum(float x) {
   for (int apart = kWarp / 2; apart > 0; apart /= 2) {
     x += ShuffleFloat(x, Lane() ^ apart);
@@ -36,7 +36,7 @@ GSHARD_KERNEL_INLINE float WarpMax(float x) {
   return x;
 }
 
-// Calls function(row) for rows [0, rows), by a warp each.
+// Calls function(row) for rows [0, rows), each by one warp.
 template <typename Function>
 GSHARD_KERNEL_INLINE void RowsBlock(const Function& function, int64_t rows) {
   const int64_t step = NumBlocks() * kRowsOfBlock;

@@ -1,5 +1,5 @@
-// Softmax and what is made of it, a warp for each row: attention
-// (services/ops/attention.h) around its products, and cross entropy
+// Softmax and kernels built on it, one warp per row: attention
+// (services/ops/attention.h) except its matrix products, and cross entropy
 // (cross_entropy.h).
 
 #ifndef SERVICES_CUDA_KERNELS_SOFTMAX_ROWS_H_
@@ -17,7 +17,7 @@ namespace gshard::cuda {
 
 inline constexpr float kNoMaximum = -__builtin_huge_valf();
 
-// The largest of a row's elements times `scale`. By a warp.
+// The maximum of x[j] * scale over a row. By a warp.
 GSHARD_KERNEL_INLINE float RowMax(const float* x, int64_t size, float scale) {
   float max = kNoMaximum;
   for (int64_t j = Lane(); j < size; j += kWarp) {
@@ -27,11 +27,10 @@ GSHARD_KERNEL_INLINE float RowMax(const float* x, int64_t size, float scale) {
   return WarpMax(max);
 }
 
-// out [B, J, I, width] = x [B, I, J, width], or zeros where i is not below
-// lengths[b].
+// out [B, J, I, width] = x [B, I, J, width], with zeros where i >= lengths[b].
 struct SwapHeads {
   FloatsOrRounded x;
-  const int32_t* lengths;  // or null
+  const int32_t* lengths;  // [B], or null: no zeros
   int64_t rows;            // I
   int64_t columns;         // J
   int64_t width;
@@ -46,8 +45,8 @@ struct SwapHeads {
   }
 };
 
-// What queries see and what is dropped of it, as AttentionOptions says.
-// Row = (b * heads + n) * queries + i, its keys j.
+// Which keys a query sees and which probabilities are dropped, as defined by
+// AttentionOptions. Row (b * heads + n) * queries + i has keys j in [0, keys).
 struct AttentionMask {
   const int32_t* lengths;  // [B]
   int64_t heads, queries, keys;
@@ -74,11 +73,11 @@ struct AttentionMask {
   }
 };
 
-// Logits to probabilities, in place, zero where nothing is seen.
+// Turns logits into probabilities, in place; keys that are not visible get 0.
 struct AttentionSoftmax {
   AttentionMask mask;
   float* scores;   // [rows, keys]
-  float* dropped;  // what is multiplied by the values; null without dropout
+  float* dropped;  // factors of the values; null without dropout
 
   GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
     float* const x = scores + row * mask.keys;
@@ -100,7 +99,7 @@ struct AttentionSoftmax {
   }
 };
 
-// Gradients of what was multiplied by the values to those of the logits, in
+// Turns gradients of the factors of the values into gradients of the logits, in
 // place.
 struct AttentionSoftmaxGradient {
   AttentionMask mask;
@@ -129,9 +128,10 @@ struct AttentionSoftmaxGradient {
   }
 };
 
-// services/ops/paged_attention.h, a warp for each (row, head). Each lane has
-// a key of 32 at a time, then columns of their values; the sums so far are
-// scaled when a larger logit comes.
+// Paged attention (services/ops/paged_attention.h), one warp per (row, head).
+// Online softmax over 32 keys at a time: each lane computes the logit of one
+// key, then accumulates its columns of the values. A new maximum logit rescales
+// the sums so far.
 struct PagedAttentionRows {
   static constexpr int kColumnsOfLane = 8;
   static constexpr int64_t kMostWidth = kColumnsOfLane * kWarp;
@@ -145,7 +145,7 @@ struct PagedAttentionRows {
   float scale;
   float* out;
 
-  // Where a row's position j begins in keys and values.
+  // The offset in keys and values of position j of a row.
   GSHARD_KERNEL_INLINE int64_t At(int64_t row, int64_t j, int64_t head) const {
     const int64_t page = pages[row * most_pages + j / positions];
     return ((page * positions + j % positions) * heads + head) * width;
@@ -192,7 +192,7 @@ struct PagedAttentionRows {
   }
 };
 
-// Loss of each row, with its label's; zeros where that is negative.
+// The loss of each row for its label; 0 where the label is negative.
 struct CrossEntropyRows {
   const float* logits;    // [rows, vocabulary]
   const int32_t* labels;  // [rows]
@@ -227,7 +227,7 @@ struct CrossEntropyRows {
   }
 };
 
-// out [1]: the sum of all, in their order. For one element.
+// out [1]: the sum of all losses, in their order. Called for one element.
 struct SumOfLosses {
   const double* losses;
   int64_t rows;

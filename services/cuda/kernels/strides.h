@@ -1,5 +1,5 @@
-// Elements at strides: what transposes, repeats, cuts out and puts together,
-// and sums over dimensions.
+// Strided copies and reductions: for transposes, broadcasts, slices,
+// concatenations, and sums and maxima over dimensions.
 
 #ifndef SERVICES_CUDA_KERNELS_STRIDES_H_
 #define SERVICES_CUDA_KERNELS_STRIDES_H_
@@ -12,7 +12,7 @@ namespace gshard::cuda {
 
 inline constexpr int kMostDims = 8;
 
-// Sizes, outermost first, and how far elements lie from their neighbours.
+// Sizes and strides (in elements) of dimensions, outermost first.
 struct Strides {
   int rank = 0;
   int64_t sizes[kMostDims] = {};
@@ -22,7 +22,7 @@ struct Strides {
     sizes[rank] = size;
     strides[rank++] = stride;
   }
-  // Where element i, counted row by row, lies.
+  // Offset of element i, counted in row-major order.
   constexpr int64_t At(int64_t i) const {
     int64_t at = 0;
     for (int d = rank - 1; d >= 0; --d) {
@@ -33,7 +33,7 @@ struct Strides {
   }
 };
 
-// Element i of `from` to element i of `to`, which have the same sizes.
+// Copies element i of `from` to element i of `to`, which have the same sizes.
 template <typename T>
 struct CopyStrided {
   const T* x;
@@ -52,13 +52,13 @@ struct FillZeros {
   GSHARD_KERNEL_INLINE void operator()(int64_t i) const { out[i] = 0.0f; }
 };
 
-// Elements that are reduced one after the other; a reduction of more is one of
-// reductions of so many.
+// Elements that a thread reduces, one after the other. A larger reduction takes
+// several passes, each of which reduces by this factor.
 inline constexpr int64_t kReduced = 64;
 
-// Element i = (part, k) of the result is the sum or the maximum, NaN if there
-// is one, of x over elements [part * kReduced, (part + 1) * kReduced) of
-// `reduced`, at element k of `kept`.
+// Element i = (part, k) of the result reduces elements [part * kReduced, (part
+// + 1) * kReduced) of `reduced`, starting at element k of `kept`: to their sum,
+// or to their maximum, which is NaN if one of them is.
 struct ReduceStrided {
   enum class Op { kSum, kMax };
   Op op;

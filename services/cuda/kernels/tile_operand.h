@@ -1,4 +1,4 @@
-// One factor of a tile's product, in device memory and in shared memory.
+// One operand of a tile product, in device memory and in shared memory.
 
 #ifndef SERVICES_CUDA_KERNELS_TILE_OPERAND_H_
 #define SERVICES_CUDA_KERNELS_TILE_OPERAND_H_
@@ -10,19 +10,19 @@
 
 namespace gshard::cuda {
 
-// A factor whose lines, of `length` elements, lie `stride` elements apart.
-// Lines run along k or across it, see TileOperand.
+// A matrix whose lines of `length` elements are `stride` elements apart. Lines
+// run along k or across it (see LinesAlong).
 template <typename T>
 struct Lines {
   const T* data;
   int64_t stride;
-  int64_t lines;   // that there are
-  int64_t length;  // of each
+  int64_t lines;   // number of lines
+  int64_t length;  // of each line
 };
 
-// `kLines` lines of `kLength` bfloat16 in shared memory, zero where the factor
-// ends. Lines are 16 bytes further apart than they are long, which puts eight
-// that follow each other into different banks.
+// `kLines` lines of `kLength` bfloat16 elements in shared memory, zero beyond
+// the end of the matrix. Each line is padded by 16 bytes, so that eight
+// consecutive lines lie in different banks.
 template <int kLines, int kLength>
 class TileOperand {
  public:
@@ -30,9 +30,9 @@ class TileOperand {
   static constexpr int kBytes = kLines * kStride * 2;
   static_assert(kLength % 8 == 0);
 
-  // Begins to copy what starts at line `line`, element `element`, in the
-  // calling threads' share. Where lines do not begin at multiples of 16 bytes
-  // the copy is an ordinary one, and complete.
+  // Starts copying the block at line `line`, element `element`; each thread
+  // copies its share. If lines do not begin at multiples of 16 bytes (`aligned`
+  // is false), the copy is synchronous.
   static GSHARD_KERNEL_INLINE void Copy(const Lines<BFloat16>& from,
                                         int64_t line, int64_t element,
                                         bool aligned, BFloat16* shared) {
@@ -43,7 +43,7 @@ class TileOperand {
       BFloat16* const to = shared + i / kParts * kStride + i % kParts * 8;
       int64_t count = l < from.lines ? from.length - e : 0;
       count = count < 0 ? 0 : count > 8 ? 8 : count;
-      // An address that is never read must be one all the same.
+      // cp.async needs a valid address even if it reads nothing.
       const BFloat16* const source =
           count > 0 ? from.data + l * from.stride + e : from.data;
       if (aligned) {

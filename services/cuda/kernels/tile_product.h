@@ -1,9 +1,9 @@
-// A tile of a product of matrices of bfloat16, with sums in float32, on tensor
-// cores.
+// One tile of a bfloat16 matrix product on tensor cores, accumulated in
+// float32.
 //
-// k is never split, and each element is one chain of sums over k in steps of 16
-// from its beginning, whatever the tile's shape: its bits do not depend on
-// which tile computes it, nor on what is beside it in the tile.
+// k is never split: each element is one chain of sums over k from 0 up, in
+// steps of 16, whatever the tile's shape. So the bits of an element depend
+// neither on which tile computes it nor on the rest of the tile.
 
 #ifndef SERVICES_CUDA_KERNELS_TILE_PRODUCT_H_
 #define SERVICES_CUDA_KERNELS_TILE_PRODUCT_H_
@@ -17,9 +17,9 @@
 
 namespace gshard::cuda {
 
-// Rows and columns of a tile, and the warps along each; the block has as many
-// threads. kDepth elements of k are in each of kStages stages of shared memory,
-// of which all but one are on their way while that one is computed with.
+// Size of a tile, and number of warps along its rows and columns; the block has
+// exactly these threads. Shared memory holds kStages stages of kDepth elements
+// of k each: one is being computed with while the others are being copied.
 template <int kRowsOfTile, int kColumnsOfTile, int kRowWarps, int kColumnWarps>
 struct TileShape {
   static constexpr int kRows = kRowsOfTile;
@@ -28,18 +28,19 @@ struct TileShape {
   static constexpr int kThreads = kRowWarps * kColumnWarps * kWarp;
   static constexpr int kDepth = 32;
   static constexpr int kStages = 4;
-  // Fragments of a warp.
+  // mma fragments per warp.
   static constexpr int kRowFragments = kRows / kRowWarps / 16;
   static constexpr int kColumnFragments = kColumns / kColumnWarps / 8;
   static_assert(kRowFragments > 0 && kColumnFragments % 2 == 0);
 };
 
-// For many rows, and for few, as when decoding: then the weights' way from
-// memory counts, and nothing is computed for rows that are not there.
+// LargeTile is for many rows. SmallTile is for few, as in decoding, where
+// reading the weights from memory takes most of the time: it avoids computing
+// rows that do not exist.
 using LargeTile = TileShape<128, 128, 2, 4>;
 using SmallTile = TileShape<16, 128, 1, 4>;
 
-// Which way a factor's lines run.
+// Direction of an operand's lines.
 enum class LinesAlong {
   kK,       // a is [rows, k], b is [columns, k]
   kAcross,  // a is [k, rows], b is [k, columns]
@@ -58,9 +59,10 @@ class TileProduct {
   static constexpr int kStageBytes = OperandA::kBytes + OperandB::kBytes;
   static constexpr int kSharedBytes = Shape::kStages * kStageBytes;
 
-  // Computes the tile that begins at `row` of a and `column` of b, and calls
-  // store(row, column, first, second) for pairs of neighbours in a row, counted
-  // from the tile's corner, with an even column. By all threads of the block.
+  // Computes the tile whose corner is at `row` of a and `column` of b. Calls
+  // store(row, column, first, second) for pairs of neighbouring elements of a
+  // row, where row and column count from the tile's corner and column is even.
+  // By all threads of the block.
   template <typename Store>
   static GSHARD_KERNEL_INLINE void Run(const Lines<BFloat16>& a,
                                        const Lines<BFloat16>& b, int64_t row,
@@ -78,14 +80,15 @@ class TileProduct {
         OperandB::Copy(b, b_along ? column : at, b_along ? at : column, aligned,
                        StageB(step));
       }
-      CommitCopies();  // even if empty: groups are counted
+      CommitCopies();  // even if empty: WaitForCopies counts groups
     };
 
     float sums[Shape::kRowFragments][Shape::kColumnFragments][4] = {};
     for (int64_t step = 0; step < Shape::kStages - 1; ++step) copy(step);
     for (int64_t step = 0; step < steps; ++step) {
       WaitForCopies<Shape::kStages - 2>();
-      // The stage is there for all, and the one before is free again.
+      // This stage has arrived for all threads, and all are done with the
+      // previous one, whose buffer the next copy overwrites.
       Sync();
       copy(step + Shape::kStages - 1);
       GSHARD_UNROLL for (int at = 0; at < Shape::kDepth; at += 16) {
@@ -121,7 +124,7 @@ class TileProduct {
            Shape::kColumnFragments * 8;
   }
 
-  // Adds the products of k's elements [at, at + 16) of a stage.
+  // Adds the products of elements [at, at + 16) of a stage's k.
   static GSHARD_KERNEL_INLINE void MultiplyStep(
       const BFloat16* a, const BFloat16* b, int at,
       float (&sums)[Shape::kRowFragments][Shape::kColumnFragments][4]) {
@@ -130,8 +133,8 @@ class TileProduct {
     GSHARD_UNROLL for (int i = 0; i < Shape::kRowFragments; ++i) {
       const int row = WarpRow() + i * 16;
       if constexpr (kA == LinesAlong::kK) {
-        // Matrices: rows 0 to 7, then 8 to 15, of k 0 to 7; the same of 8
-        // to 15.
+        // The four matrices: rows 0 to 7 and rows 8 to 15 for k 0 to 7, then
+        // both for k 8 to 15.
         LoadMatrices(a_parts[i], a + (row + lane % 16) * OperandA::kStride +
                                      at + lane / 16 * 8);
       } else {
@@ -145,8 +148,8 @@ class TileProduct {
     GSHARD_UNROLL for (int j = 0; j < Shape::kColumnFragments; j += 2) {
       const int column = WarpColumn() + j * 8;
       uint32_t two[4];
-      // Matrices: k 0 to 7, then 8 to 15, of columns 0 to 7; the same of 8 to
-      // 15.
+      // The four matrices: k 0 to 7 and k 8 to 15 for columns 0 to 7, then both
+      // for columns 8 to 15.
       if constexpr (kB == LinesAlong::kK) {
         LoadMatrices(
             two, b + (column + lane / 16 * 8 + lane % 8) * OperandB::kStride +

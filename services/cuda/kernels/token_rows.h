@@ -1,5 +1,6 @@
-// Tokens to the rows of experts and back (services/moe/dispatch.h), with the
-// CPU's bits but for d_weight, whose sum is a warp's.
+// Dispatches tokens to the rows of experts and combines them back
+// (services/moe/dispatch.h). Bit-identical to the CPU, except d_weight, which
+// is summed by a warp.
 //
 // Letters: T tokens, R rows, M width.
 
@@ -23,11 +24,11 @@ struct DispatchTokens {
   }
 };
 
-// y [T, M]: the token's rows, times their weights, if there are any.
+// y [T, M]: the sum of each token's rows, times their weights if given.
 struct CombineTokens {
   FloatsOrRounded rows;
-  const int32_t* row_of_choice;  // [T, 2], -1 for none
-  const float* weight;           // [T, 2], or null: 1
+  const int32_t* row_of_choice;  // [T, 2], -1: no row
+  const float* weight;           // [T, 2], or null: all 1
   int64_t width;
   float* y;
 
@@ -47,7 +48,8 @@ struct CombineTokens {
   }
 };
 
-// For rows [0, R); d_weight is zero where there is no row.
+// Called for rows [0, R). d_weight is not written where a choice has no row;
+// the caller sets it to zero.
 struct CombineGradientRows {
   const float* dy;  // [T, M]
   FloatsOrRounded rows;

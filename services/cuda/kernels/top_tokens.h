@@ -1,8 +1,9 @@
 // The best next tokens of each hypothesis (services/ops/top_tokens.h), in three
-// kernels: the best of each chunk of the vocabulary, the chunks' sums of
-// exponentials, and the best of the chunks. A warp for each row of each.
+// kernels: the best tokens of each chunk of the vocabulary, each chunk's sum of
+// exponentials, and the best tokens over all chunks. One warp per row in each.
 //
-// Letters: R hypotheses, V vocabulary, C chunks, K the most that are wanted.
+// Letters: R hypotheses, V vocabulary, C chunks, K largest number of tokens
+// requested for a row.
 
 #ifndef SERVICES_CUDA_KERNELS_TOP_TOKENS_H_
 #define SERVICES_CUDA_KERNELS_TOP_TOKENS_H_
@@ -14,12 +15,13 @@
 
 namespace gshard::cuda {
 
-// Logits of a chunk: they stay in a multiprocessor's cache while they are read
-// K times.
+// Logits per chunk: few enough to stay in a multiprocessor's cache while they
+// are read K times.
 inline constexpr int64_t kChunkTokens = 1024;
 
-// The first of at(i), i in [0, size), that comes after `last` and is allowed;
-// -infinity never is. By a warp, the same for all lanes.
+// The first of at(i), i in [0, size), in the order of Choice, that comes after
+// `last` and whose index is allowed; -infinity is never returned. By a warp,
+// the same in all lanes.
 template <typename At, typename Allowed>
 GSHARD_KERNEL_INLINE Choice FirstAfter(const Choice& last, int64_t size,
                                        const At& at, const Allowed& allowed) {
@@ -38,18 +40,18 @@ GSHARD_KERNEL_INLINE Choice FirstAfter(const Choice& last, int64_t size,
   return best;
 }
 
-// What every choice comes after.
+// Comes before every choice.
 GSHARD_KERNEL_INLINE Choice BeforeAll() { return {__builtin_huge_valf(), -1}; }
 
-// Rows (r, c).
+// Called for rows (r, c).
 struct BestOfChunks {
   const float* logits;  // [R, V]
   int64_t vocabulary;
   int64_t chunks;
-  const int32_t* wanted;      // [R]
+  const int32_t* wanted;      // [R]: tokens requested
   int64_t most;               // K
-  const int32_t* never;       // tokens
-  const int32_t* never_span;  // [R, 2]: begin and end in `never`
+  const int32_t* never;       // token ids to exclude
+  const int32_t* never_span;  // [R, 2]: range in `never`
   Choice* best;               // [R, C, K]
   float* maximum;             // [R, C]
 
@@ -77,7 +79,7 @@ struct BestOfChunks {
   }
 };
 
-// Sums of exp(logit - the row's maximum). Rows (r, c).
+// Sums of exp(logit - maximum of the row r). Called for rows (r, c).
 struct SumsOfChunks {
   const float* logits;  // [R, V]
   int64_t vocabulary;
@@ -98,21 +100,22 @@ struct SumsOfChunks {
   }
 };
 
-// Rows r. Without so many candidates the last are Choice::kNobody.
+// Called for rows r. If there are fewer candidates than requested, the last
+// ones are Choice::kNobody.
 struct MergeChunks {
   const float* logits;  // [R, V]
   int64_t vocabulary;
   int64_t chunks;
-  const int32_t* wanted;  // [R]
+  const int32_t* wanted;  // [R]: tokens requested
   int64_t most;
   const Choice* best;         // [R, C, K]
   const float* chunk_max;     // [R, C]
   const float* chunk_sum;     // [R, C]
-  const int32_t* also;        // tokens
-  const int32_t* also_begin;  // [R + 1]: each row's in `also`
+  const int32_t* also;        // token ids to score in any case
+  const int32_t* also_begin;  // [R + 1]: each row's begin in `also`
   int32_t* token;             // [R, K]
   float* logit;               // [R, K]
-  float* also_logit;          // as `also`
+  float* also_logit;          // one per element of `also`
   float* maximum;             // [R]
   float* sum;                 // [R]
 

@@ -1,5 +1,4 @@
-// Kernels of attention: products of matrices, [positions, width] of each head,
-// with softmax between them.
+// Kernels of attention: matrix products per head, with softmax in between.
 //
 //   B  sentences    N  heads    Lq, Lk  positions    D  width of a head
 
@@ -112,8 +111,8 @@ class AttentionCall {
     return {.batch = batch_ * heads_, .m = m, .k = k, .n = n};
   }
 
-  // Operand i, [B, L, N, D], as float32 [B, N, L, D]. Keys and values that are
-  // padding are zeros, which add nothing to sums whatever was there.
+  // Operand i, [B, L, N, D], as float32 [B, N, L, D]. Padded keys and values
+  // are set to zero, so that they add nothing to sums whatever they contain.
   absl::StatusOr<const float*> Heads(int i, int64_t length) {
     ASSIGN_OR_RETURN(const cuda::FloatsOrRounded x, call_.FloatsOrRounded(i));
     const int64_t size = c_.operands[i].size();
@@ -126,7 +125,7 @@ class AttentionCall {
     return out;
   }
 
-  // Result i, from [B, N, L, D].
+  // Sets result i, [B, L, N, D], from x [B, N, L, D].
   absl::Status SetResult(int i, const float* x, int64_t length) {
     ASSIGN_OR_RETURN(float* const out,
                      call_.NewFloats(i, {batch_, length, heads_, width_}));

@@ -1,13 +1,13 @@
-// The kernels of Backend::kCuda: the operators of which the programs of routers
-// and the segments of expert workers are made.
+// The kernels of Backend::kCuda: those operators that the programs of routers
+// and the segments of expert workers consist of.
 
 #ifndef SERVICES_CUDA_OPS_CUDA_KERNELS_H_
 #define SERVICES_CUDA_OPS_CUDA_KERNELS_H_
 
 namespace gshard {
 
-// And the operators of services/moe and services/segments. Calling again does
-// nothing.
+// Registers these kernels, and also the operators of services/moe and
+// services/segments. Idempotent.
 void RegisterCudaKernels();
 
 }  // namespace gshard

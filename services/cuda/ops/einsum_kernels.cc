@@ -1,5 +1,5 @@
-// The kernel of einsum: one product of matrices, of operands that are
-// transposed first where it has to be.
+// The kernel of einsum: one batched matrix product. Operands are transposed
+// first where necessary.
 
 #include "services/base/check.h"
 #include "services/base/status_macros.h"
@@ -12,7 +12,7 @@
 namespace gshard {
 namespace {
 
-// Sizes of the letters of some tensor.
+// The sizes of `letters`.
 Dims SizesOf(const KernelContext& c, const EinsumSpec& spec,
              const std::string& letters) {
   Dims dims;
@@ -42,7 +42,7 @@ absl::Status Reorder(KernelCall& call, const T* x, const Dims& dims,
                        NumElements(dims));
 }
 
-// The same to memory of the call, if the order is another.
+// The same into scratch memory; returns x itself if the orders are equal.
 template <typename T>
 absl::StatusOr<const T*> InOrder(KernelCall& call, const T* x, const Dims& dims,
                                  const std::string& from,
@@ -63,7 +63,7 @@ absl::Status Compute(KernelContext& c, const EinsumSpec& spec,
                         .m = NumElements(SizesOf(c, spec, plan.rows)),
                         .k = NumElements(SizesOf(c, spec, plan.contracted)),
                         .n = NumElements(SizesOf(c, spec, plan.columns))};
-  // There are products with either transposed, not with both.
+  // Products exist with either operand transposed, but not with both.
   if (plan.first.transposed && plan.second.transposed) {
     plan.first = {plan.batch + plan.rows + plan.contracted, false};
   }

@@ -1,4 +1,4 @@
-// Kernels of arithmetic, element by element.
+// Kernels of elementwise arithmetic.
 
 #include <string>
 

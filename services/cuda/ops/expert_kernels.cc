@@ -1,4 +1,4 @@
-// Kernels of the rows of experts.
+// Kernels on the rows of experts.
 
 #include <limits>
 #include <span>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kNoLimit = std::numeric_limits<int32_t>::max();
 
-// Launches a product for the tiles that the type of its factors has.
+// Launches a product on the tiles that suit the type of its factors.
 absl::Status LaunchTiles(KernelCall& call, std::span<const int32_t> sizes,
                          cuda::RaggedProduct<BFloat16> product) {
   const std::vector<cuda::RaggedTile> large = cuda::RaggedTiles(
@@ -46,8 +46,8 @@ absl::Status LaunchTiles(KernelCall& call, std::span<const int32_t> sizes,
   return call.Launched(cuda::LaunchRaggedProduct(product, call.stream()));
 }
 
-// rows [R, K] times weights [E, K, N], or with `kTransposed` [E, N, K]; of a
-// fused node (fuse_products.h) with what follows.
+// rows [R, K] times weights [E, K, N], or [E, N, K] if kTransposed. For a fused
+// node (fuse_products.h), also the operators fused into it.
 template <typename T, bool kTransposed>
 absl::Status MultiplyRows(KernelContext& c) {
   KernelCall call(c);
@@ -139,7 +139,8 @@ absl::Status BiasGradientKernel(KernelContext& c) {
       call.stream()));
 }
 
-// x [R, width] is columns [first_column, first_column + width) of `columns`.
+// x [R, width] holds columns [first_column, first_column + width) of a tensor
+// with `columns` columns.
 absl::Status DropOut(KernelContext& c, int64_t first_column, int64_t columns) {
   KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor rows, call.HostOperand(1));

@@ -1,9 +1,9 @@
 // KernelCall: one execution of a node on a GPU.
 //
-// Numbers that are computed with are on the device, integers on the host: ids,
-// lengths, and what the gate decides. There they can be checked, sizes and
-// segments' calls depend on some, and a kernel gets a copy. Results of the gate
-// are few enough that all of them stay on the host.
+// Floating-point tensors are on the device. Integer tensors (ids, lengths, the
+// gate's decisions) are on the host, where they can be checked and where sizes
+// and segment calls are derived from them; kernels that need one get a copy.
+// The gate's results are small, so all of them stay on the host.
 
 #ifndef SERVICES_CUDA_OPS_KERNEL_CALL_H_
 #define SERVICES_CUDA_OPS_KERNEL_CALL_H_
@@ -22,7 +22,7 @@
 
 namespace gshard {
 
-// The elements of a tensor on the device.
+// The elements of a device tensor.
 template <typename T>
 const T* In(const Tensor* tensor) {
   return reinterpret_cast<const T*>(tensor->device_data());
@@ -40,7 +40,7 @@ class KernelCall {
   cudaStream_t stream() const { return run_.stream(); }
   absl::Status Launched(cudaError_t error) { return run_.Launched(error); }
 
-  // Kernels of launch_dense.h.
+  // Launch a kernel of launch_dense.h.
   template <typename Function>
   absl::Status Elements(const Function& function, int64_t size) {
     return Launched(cuda::LaunchElements(function, size, stream()));
@@ -50,43 +50,46 @@ class KernelCall {
     return Launched(cuda::LaunchRows(function, rows, stream()));
   }
 
-  // An operand on the device. Keeps it there for the next kernel that asks.
+  // Operand i on the device. A copy replaces the operand in the context, so
+  // that the node's later kernels reuse it.
   absl::StatusOr<const Tensor*> Operand(int i);
-  // The elements of one of float32, or of int32.
+  // The elements of a float32 or int32 operand.
   absl::StatusOr<const float*> Floats(int i) { return Elements<float>(i); }
   absl::StatusOr<const int32_t*> Ints(int i) { return Elements<int32_t>(i); }
-  // Of one of float32 or bfloat16.
+  // The same for an operand of float32 or bfloat16.
   absl::StatusOr<cuda::FloatsOrRounded> FloatsOrRounded(int i);
 
-  // Has an operand on the device that nobody else holds: it may be overwritten.
+  // Makes operand i a device tensor that nothing else shares, copying it if
+  // necessary, so that it may be overwritten.
   absl::Status Own(int i);
 
-  // Operand i, of integers, where they can be looked at. Errors:
-  // InvalidArgument for one that is not on the host.
+  // Operand i, of integers, for reading on the host. Errors: InvalidArgument if
+  // it is not on the host.
   absl::StatusOr<Tensor> HostOperand(int i) const;
   absl::Status CheckOnHost(int i) const { return HostOperand(i).status(); }
 
-  // The group sizes that are operand `i`, which part `rows` rows.
+  // The group sizes in operand `i`. Errors: those of CheckGroupSizes for `rows`
+  // rows.
   absl::StatusOr<std::span<const int32_t>> GroupSizes(int i, int64_t rows);
 
-  // Result `i`, of the type of the program.
+  // Allocates result `i` with the element type that the program gives it.
   absl::StatusOr<Tensor*> NewResult(int i, Dims dims);
-  // The elements of one of float32.
+  // The same for a float32 result; returns its elements.
   absl::StatusOr<float*> NewFloats(int i, Dims dims);
 
-  // A tensor of the device that is no result.
+  // A device tensor that is not a result.
   absl::StatusOr<Tensor> NewTensor(ElementType type, Dims dims) {
     return run_.NewTensor(type, std::move(dims));
   }
 
-  // Memory of the device for this call.
+  // Uninitialised device memory that lives as long as this call.
   template <typename T>
   absl::StatusOr<T*> Scratch(int64_t size) {
     ASSIGN_OR_RETURN(Tensor tensor,
                      NewScratch(size * static_cast<int64_t>(sizeof(T))));
     return Out<T>(&tensor);
   }
-  // The same with a copy of `values`.
+  // The same, holding a copy of `values`.
   template <typename T>
   absl::StatusOr<const T*> Upload(std::span<const T> values) {
     static_assert(sizeof(T) % sizeof(int32_t) == 0);
@@ -103,7 +106,8 @@ class KernelCall {
     return Upload(std::span<const T>(values));
   }
 
-  // Copies of tensors on the host, complete: waits for all that is queued.
+  // Copies of `tensors` on the host. If one of them is on the device, this
+  // waits for everything queued in the stream.
   absl::StatusOr<std::vector<Tensor>> ToHost(std::vector<Tensor> tensors);
 
  private:
@@ -118,14 +122,15 @@ class KernelCall {
 
   KernelContext& c_;
   CudaRun& run_;
-  // Freed in the stream's order, after the kernel.
+  // Memory is freed in stream order, so after the kernels that use it.
   std::vector<Tensor> scratch_;
 };
 
-// The CPU's kernel of `op`, on the host, for integers above all. Operands that
-// are on the device are copied, which waits for them.
+// The CPU kernel of `op`, run on the host; mainly for integers. Operands on the
+// device are copied first, which waits for them.
 Kernel OnHost(const char* op);
-// The same of one that does not look at elements: operands stay where they are.
+// The CPU kernel of an `op` that does not read elements; operands stay where
+// they are.
 Kernel Anywhere(const char* op);
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-// The kernels of Backend::kCuda by what they are of.
+// The kernels of Backend::kCuda, in sets by kind of operator.
 
 #ifndef SERVICES_CUDA_OPS_KERNEL_SETS_H_
 #define SERVICES_CUDA_OPS_KERNEL_SETS_H_
@@ -20,7 +20,8 @@ KernelSet LookupKernels();
 KernelSet NormKernels();
 KernelSet AttentionKernels();
 KernelSet LossKernels();
-// Of services/moe, and the calls of segments, whose operators are to be there.
+// Kernels of services/moe, and of the calls of segments. REQUIRES: these
+// operators are registered.
 KernelSet MoeKernels();
 
 }  // namespace gshard

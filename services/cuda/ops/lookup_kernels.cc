@@ -1,4 +1,4 @@
-// Kernels of tables' rows: embeddings, positions, caches.
+// Kernels on table rows: embeddings, positions, caches.
 
 #include <algorithm>
 #include <cmath>
@@ -32,10 +32,10 @@ absl::Status EmbeddingKernel(KernelContext& c) {
                        ids.size() * width);
 }
 
-// Positions by id: those of the same id stay in their order.
+// Positions grouped by id, in ascending order within each id.
 struct PositionsById {
   std::vector<int32_t> ids;      // distinct, ascending
-  std::vector<int32_t> offsets;  // of each in `order`, and the end
+  std::vector<int32_t> offsets;  // [ids + 1]: begin of each id in `order`
   std::vector<int32_t> order;
 
   explicit PositionsById(const Tensor& of) : order(of.size()) {
@@ -82,7 +82,7 @@ absl::Status PositionsKernel(KernelContext& c) {
       NumElements(dims));
 }
 
-// In place if nobody else holds the cache.
+// Works in place if nothing else shares the cache.
 absl::Status UpdateCacheKernel(KernelContext& c) {
   KernelCall call(c);
   ASSIGN_OR_RETURN(const Tensor slots, call.HostOperand(2));

@@ -1,4 +1,4 @@
-// Kernels of the cross entropy.
+// Kernels of cross entropy.
 
 #include "services/base/status_macros.h"
 #include "services/cuda/ops/kernel_call.h"

@@ -1,5 +1,5 @@
-// Kernels of the gate, of dispatch and of combine, and what a router computes
-// on the host around them: slots, the plan, the calls of segments.
+// Kernels of the gate, of dispatch and of combine, with the parts that a router
+// computes on the host: slots, the plan, and the calls of segments.
 
 #include <algorithm>
 #include <utility>
@@ -20,7 +20,7 @@ int64_t GroupSize(const GatingOptions& options, int64_t tokens) {
                                 : std::max<int64_t>(tokens, 1);
 }
 
-// The rows of logits on the device, the rest on the host.
+// Reads the logits on the device, and computes the rest on the host.
 absl::StatusOr<Routing> Gate(KernelContext& c, const GatingOptions& options,
                              const GatingNoise& noise) {
   KernelCall call(c);
@@ -122,7 +122,7 @@ absl::Status DispatchKernel(KernelContext& c) {
                        rows->size());
 }
 
-// y [T, M] of rows that are operand 0; `weight` may be null.
+// y [T, M] from the rows in operand 0, without weights if `weight` is null.
 absl::Status SumRows(KernelContext& c, KernelCall& call, int64_t tokens,
                      const float* weight) {
   ASSIGN_OR_RETURN(const Tensor row_source, call.HostOperand(1));

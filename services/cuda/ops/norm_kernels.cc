@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-// The sizes of all but the last dimension, the rows.
+// All sizes but the last: the rows.
 Dims RowsOf(const Tensor& x) {
   Dims dims = x.dims();
   dims.pop_back();

@@ -1,4 +1,4 @@
-// The devices that flags name.
+// Opens the devices that command-line flags name.
 
 #ifndef SERVICES_CUDA_OPS_OPEN_DEVICE_H_
 #define SERVICES_CUDA_OPS_OPEN_DEVICE_H_
@@ -11,9 +11,9 @@
 
 namespace gshard {
 
-// "cpu", for which there is no Device: null; or "cuda:N", GPU N of those that
-// the process sees (CUDA_VISIBLE_DEVICES), with the kernels of its back end
-// registered.
+// `name` is "cpu", which returns null, as the CPU needs no Device; or "cuda:N"
+// for GPU N of those visible to the process (CUDA_VISIBLE_DEVICES), whose
+// kernels are then registered.
 //
 // Errors: InvalidArgument for another name; FailedPrecondition if there is no
 // such GPU, it is older than the kernels (compute capability 8.0), or the

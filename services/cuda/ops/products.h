@@ -1,4 +1,5 @@
-// Products of as many matrices, all of one size: ragged ones with even groups.
+// Batched matrix products of equal sizes, computed as ragged products with
+// equal groups.
 //
 //   B  products    m, k, n  sizes of each
 
@@ -15,14 +16,14 @@ struct ProductSizes {
   int64_t batch, m, k, n;
 };
 
-// out [B, m, n] = a [B, m, k] b, which is [B, k, n], or [B, n, k] if
-// `transposed`. A row's bits do not depend on m. T is float or BFloat16.
-// Errors: InvalidArgument for 2^31 rows or matrices or more.
+// out [B, m, n] = a [B, m, k] times b, which is [B, k, n], or [B, n, k] if
+// `transposed`. The bits of a row do not depend on m. T is float or BFloat16.
+// Errors: InvalidArgument for 2^31 or more matrices or rows.
 template <typename T>
 absl::Status Multiply(KernelCall& call, const ProductSizes& sizes, const T* a,
                       const T* b, bool transposed, float* out);
 
-// out [B, m, n] = the transpose of a [B, k, m], times b [B, k, n].
+// out [B, m, n] = the transpose of a [B, k, m] times b [B, k, n].
 template <typename T>
 absl::Status MultiplyTransposed(KernelCall& call, const ProductSizes& sizes,
                                 const T* a, const T* b, float* out);

@@ -8,13 +8,14 @@
 
 namespace gshard {
 
-// REQUIRES: at most cuda::kMostDims.
+// Row-major strides of `dims`. REQUIRES: at most cuda::kMostDims dimensions.
 cuda::Strides RowMajor(const Dims& dims);
 
-// As many elements as `dims` says where those of `whole` are.
+// The strides of `whole` with the sizes `dims`: addresses a part of the tensor.
 cuda::Strides PartOf(cuda::Strides whole, const Dims& dims);
 
-// Reduces x over `reduced`, for each element of `kept`, to `out`, row by row.
+// Reduces x over the elements of `reduced`, for each element of `kept`. `out`
+// is row-major.
 absl::Status Reduce(KernelCall& call, cuda::ReduceStrided::Op op,
                     const float* x, cuda::Strides kept, cuda::Strides reduced,
                     float* out);

@@ -1,5 +1,5 @@
-// Kernels that move elements, and of reductions over dimensions. Those of
-// integers are the CPU's.
+// Kernels that rearrange elements or reduce over dimensions. Integers use the
+// CPU's kernels.
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,8 @@
 namespace gshard {
 namespace {
 
-// The CPU's kernel where the operands are not float32.
+// `kernel`, or the CPU's if the first operand is not float32 or has too many
+// dimensions.
 Kernel OfFloats(const char* op, absl::Status (*kernel)(KernelContext&)) {
   return [kernel, host = OnHost(op)](KernelContext& c) {
     const bool floats = c.operands[0].type() == ElementType::kFloat32;
@@ -168,8 +169,8 @@ absl::Status Reduce(KernelCall& call, cuda::ReduceStrided::Op op,
 
 KernelSet ShapeKernels() {
   using Op = cuda::ReduceStrided::Op;
-  // Constants are made on the host, and what is given another shape stays where
-  // it is.
+  // Constants are created on the host; a reshape leaves the elements where they
+  // are.
   return {{"broadcast", OfFloats("broadcast", BroadcastKernel)},
           {"concat", OfFloats("concat", ConcatKernel)},
           {"constant", Anywhere("constant")},
