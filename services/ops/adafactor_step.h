@@ -1,5 +1,5 @@
-// One step of Adafactor, services/train/optimizer.h, by its numbers. Kernels of
-// CUDA call it, too.
+// The arithmetic of one Adafactor step (services/train/optimizer.h). CUDA
+// kernels call it, too.
 
 #ifndef SERVICES_OPS_ADAFACTOR_STEP_H_
 #define SERVICES_OPS_ADAFACTOR_STEP_H_
@@ -17,17 +17,17 @@ struct AdafactorStep {
   double clip_threshold;
   double learning_rate;
   bool multiply_by_parameter_scale;
-  bool factored;  // state R [n] and C [m]; else V [n, m]
+  bool factored;  // state is R [n] and C [m]; else V [n, m]
 
-  // The next element of R, C or V, by the sum of the squares of `count`
-  // elements of the gradient, which are not scaled.
+  // The updated element of R, C or V. `squares` is the sum of the squares of
+  // `count` gradient elements, before scaling.
   constexpr float Moment(float before, double squares, double count) const {
     const double mean = gradient_scale * gradient_scale * squares / count;
     return static_cast<float>(decay * before +
                               (1.0 - decay) * (mean + epsilon1));
   }
 
-  // The factors of a gradient's element that make it one of U.
+  // Factors that turn an element of the gradient into one of U.
   constexpr float RowFactor(double row_mean, float row) const {
     return static_cast<float>(static_cast<float>(std::sqrt(row_mean / row)) *
                               gradient_scale);
@@ -35,7 +35,7 @@ struct AdafactorStep {
   constexpr float ColumnFactor(float column) const {
     return static_cast<float>(1.0 / std::sqrt(static_cast<double>(column)));
   }
-  // With V, the row's is the scale alone.
+  // With V, the row factor is only the gradient scale.
   constexpr float RowFactor() const {
     return static_cast<float>(gradient_scale);
   }
@@ -43,8 +43,8 @@ struct AdafactorStep {
     return 1.0f / std::sqrt(second);
   }
 
-  // What U is multiplied by, by the sums of squares of U and W, which have
-  // `size` elements.
+  // The factor of U in the update, from the sums of squares of U and W, which
+  // have `size` elements each.
   constexpr float Rate(double update_squares, double weight_squares,
                        double size) const {
     double rate = learning_rate;

@@ -1,4 +1,4 @@
-// One step of Adam, services/train/optimizer.h, by its numbers. Kernels of CUDA
+// The arithmetic of one Adam step (services/train/optimizer.h). CUDA kernels
 // call it, too.
 
 #ifndef SERVICES_OPS_ADAM_STEP_H_
@@ -19,7 +19,7 @@ struct AdamStep {
   float epsilon;
   float keep;  // 1 - learning rate * weight decay
 
-  // Of one weight and its moments.
+  // Updates one weight and its two moments.
   constexpr void Update(float gradient, float& weight, float& first,
                         float& second) const {
     const float g = gradient * gradient_scale;

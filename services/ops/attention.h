@@ -1,11 +1,11 @@
-// Scaled dot-product attention with many heads, float32.
+// Multi-head scaled dot-product attention, float32.
 //
 //   B  sentences        N  heads
 //   L  positions: Lq of the queries, Lk of the keys and values
 //   D  width of a head
 //
-// Sentence b has key_lengths[b] keys; later ones are padding and take no part,
-// not even as zeros in a sum. So the result of a sentence has the same bits
+// Sentence b has key_lengths[b] keys; later ones are padding and are skipped
+// rather than added as zeros. So the result of a sentence has the same bits
 // alone, with more padding, and among other sentences.
 
 #ifndef SERVICES_OPS_ATTENTION_H_
@@ -18,21 +18,21 @@
 namespace gshard {
 
 struct AttentionOptions {
-  // Query i sees only keys j <= i + (Lk - Lq): with as many keys as queries
-  // its past and itself; with a cache of keys, the last query sees all.
+  // Query i sees only keys j <= i + (Lk - Lq). With as many keys as queries it
+  // sees itself and its past; with a cache of keys, the last query sees all.
   bool causal = false;
   float scale = 1.0f;  // of the logits q k^T, usually 1 / sqrt(D)
 
-  // Each probability is dropped with this rate in [0, 1), and those kept are
-  // divided by 1 - rate. What is dropped is a function of the key and of
-  // (sentence, head, query, key position), whatever the padding.
+  // Dropout rate in [0, 1) of the probabilities; those kept are divided by 1 -
+  // rate. Which ones are dropped is a function of dropout_key and (sentence,
+  // head, query, key position), independent of padding.
   float dropout_rate = 0.0f;
   uint64_t dropout_key = 0;
 
-  // Of a call on a part of a larger one: where its first sentence, head and
-  // query stand there, and how many queries there are (0: no more than these).
-  // What a query sees and what is dropped is as in the larger call. Keys are
-  // all there.
+  // For a call on a part of a larger one: the positions in the larger call of
+  // this call's first sentence, head and query, and the larger call's number of
+  // queries (0: that of this call). Visibility and dropout are those of the
+  // larger call. All keys must be present.
   int64_t first_sentence = 0;
   int64_t first_head = 0;
   int64_t first_query = 0;
@@ -41,8 +41,8 @@ struct AttentionOptions {
 
 struct AttentionResult {
   Tensor out;  // [B, Lq, N, D]
-  // [B, N, Lq, Lk], before dropout, zero where nothing is seen; absent unless
-  // asked for. The gradient needs it.
+  // [B, N, Lq, Lk], before dropout, zero for invisible keys; absent unless
+  // keep_probabilities is set. The gradient needs it.
   Tensor probabilities;
 };
 

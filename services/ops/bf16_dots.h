@@ -1,8 +1,8 @@
-// Products of bfloat16 where b is stored as [n, k], as by panel.h, but without
-// packing: each element is a dot product of two rows that are read as they lie.
+// bfloat16 products with b stored as [n, k]. Unlike panel.h, nothing is packed:
+// each element is a dot product of two rows, read in place.
 //
-// An element's sum has sixteen parts and depends on k alone: a row's bits on
-// nothing beside it.
+// Each element is accumulated in sixteen partial sums, in an order that depends
+// on k only, so the bits of a row do not depend on other rows.
 //
 // Thread-safe.
 

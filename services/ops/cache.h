@@ -1,5 +1,5 @@
-// Key-value caches of incremental decoding, float32, in pages: sequences that
-// begin and end at any time share one buffer, and take of it what they need.
+// Paged float32 key-value caches for incremental decoding. Sequences that begin
+// and end at any time share one buffer; each uses as many pages as it needs.
 //
 //   S  pages        P  positions of a page
 //   R  rows: one token each of so many sequences
@@ -15,12 +15,12 @@
 
 namespace gshard {
 
-// Whether every slot (i32[R]) is in [0, positions): what the function below
-// REQUIRES. Errors: InvalidArgument naming the first bad one.
+// Whether every slot (i32[R]) is in [0, positions), which UpdateCache REQUIRES.
+// Errors: InvalidArgument naming the first bad one.
 absl::Status CheckSlots(const Tensor& slots, int64_t positions);
 
 // Writes entry [R, 1, N, D] into cache [S, P, N, D]: row r at slots[r]. In
-// place if nobody else holds the cache.
+// place if the caller passes the only reference to the cache.
 Tensor UpdateCache(Tensor cache, const Tensor& entry, const Tensor& slots);
 
 }  // namespace gshard

@@ -1,5 +1,5 @@
-// Between float32 and bfloat16 (services/tensor/bfloat16.h): the same bits on
-// every CPU.
+// Conversions between float32 and bfloat16 (services/tensor/bfloat16.h), with
+// the same bits on every CPU.
 
 #ifndef SERVICES_OPS_CAST_H_
 #define SERVICES_OPS_CAST_H_

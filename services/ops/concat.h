@@ -1,5 +1,5 @@
-// Parts of tensors put together and taken out. Of any element type, except
-// where sums are involved.
+// Concatenation, slicing and gathering. All element types are supported, except
+// where elements are added.
 
 #ifndef SERVICES_OPS_CONCAT_H_
 #define SERVICES_OPS_CONCAT_H_
@@ -11,23 +11,23 @@
 
 namespace gshard {
 
-// The tensors one after the other along `dim`.
+// Concatenates the tensors along `dim`.
 // REQUIRES: at least one; same type, and same sizes except along `dim`.
 Tensor Concat(absl::Span<const Tensor> tensors, int dim);
 
 // Indices [begin, end) of `dim`. Shares x's buffer if `dim` is 0.
 Tensor Slice(const Tensor& x, int dim, int64_t begin, int64_t end);
 
-// The gradient of Slice: dy at [begin, ...) of `dim`, zeros elsewhere, where
-// x had `size` indices along `dim`.
+// The gradient of Slice, where x had size `size` along `dim`: dy at indices
+// [begin, ...) of `dim`, zeros elsewhere.
 Tensor SliceGradient(const Tensor& dy, int dim, int64_t begin, int64_t size);
 
 // Rows of the outermost dimension: x [R, ...], indices i32[n] -> [n, ...]. A
 // negative index gives a row of zeros.
 Tensor GatherRows(const Tensor& x, const Tensor& indices);
 
-// The gradient of GatherRows: dy [n, ...] float32 -> [num_rows, ...], where
-// rows of the same index are added in order and negative ones are left out.
+// The gradient of GatherRows: dy [n, ...] float32 -> [num_rows, ...]. Rows with
+// the same index are added in order; negative indices are skipped.
 Tensor ScatterAddRows(const Tensor& dy, const Tensor& indices,
                       int64_t num_rows);
 

@@ -6,13 +6,13 @@
 //
 //   y[b, p, o] = sum over k, i of x[b, index(p, k), i] * kernel[k, i, o]
 //
-// where index is BaseIndex of window.h for each spatial dimension, with zeros
-// where it has none. There is one window per spatial dimension; its size is
-// that of the kernel.
+// where index() is BaseIndex of window.h for each spatial dimension, and the
+// term is zero where BaseIndex is -1. There is one window per spatial
+// dimension; its size is that of the kernel.
 //
-// Images become rows of patches, which oneDNN multiplies with the kernel: an
-// element of y has the same bits wherever its patch lies in x, so a convolution
-// cut into parts gives the bits of the whole one.
+// Computed by im2col: image patches become rows, which oneDNN multiplies with
+// the kernel. An element of y has the same bits wherever its patch lies in x,
+// so a convolution split into parts gives the bits of the whole one.
 
 #ifndef SERVICES_OPS_CONVOLUTION_H_
 #define SERVICES_OPS_CONVOLUTION_H_
@@ -29,8 +29,8 @@ Tensor Convolution(const Tensor& x, const Tensor& kernel,
                    absl::Span<const Window> windows);
 
 // The gradient of the kernel, [K1..Kk, I, O], from x and dy [B, Y1..Yk, O]: a
-// sum over images and positions, in an order fixed by the sizes. That of x is
-// itself a convolution: see InputGradientWindow.
+// sum over images and positions, in an order fixed by the sizes. The gradient
+// of x is itself a convolution: see InputGradientWindow (window.h).
 Tensor ConvolutionKernelGradient(const Tensor& x, const Tensor& dy,
                                  absl::Span<const Window> windows);
 

@@ -1,13 +1,13 @@
-// What this processor computes with. oneDNN is asked, so that DNNL_MAX_CPU_ISA
-// holds for all products.
+// Instruction set extensions of this processor, as reported by oneDNN, so that
+// DNNL_MAX_CPU_ISA limits all products alike.
 
 #ifndef SERVICES_OPS_CPU_ISA_H_
 #define SERVICES_OPS_CPU_ISA_H_
 
 namespace gshard {
 
-bool HasAvx512();      // with its extensions BW, DQ and VL
-bool HasAvx512Vnni();  // products of int8
+bool HasAvx512();      // with the extensions BW, DQ and VL
+bool HasAvx512Vnni();  // int8 products
 bool HasAvx512Bf16();
 
 }  // namespace gshard

@@ -1,12 +1,12 @@
-// Cross entropy of logits with smoothed labels, float32.
+// Cross entropy of logits with label smoothing, float32.
 //
 //   N  rows (target tokens)
 //   V  vocabulary
 //
 // The target distribution of a row gives its label 1 - smoothing + smoothing/V
 // and every other word smoothing/V. The z-loss adds z_loss * log_sum_exp^2,
-// which keeps logits from drifting. A row with a negative label is padding: it
-// has no loss and no gradient.
+// which keeps logits from drifting. Rows with a negative label are padding:
+// their loss and gradient are zero.
 
 #ifndef SERVICES_OPS_CROSS_ENTROPY_H_
 #define SERVICES_OPS_CROSS_ENTROPY_H_
@@ -25,7 +25,7 @@ struct CrossEntropyResult {
   Tensor log_sum_exp;  // [N], 0 for padding; the gradient needs it
 };
 
-// logits [N, V], labels i32[N], each below V.
+// logits [N, V]; labels i32[N], less than V.
 CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& labels,
                                 const CrossEntropyOptions& options);
 

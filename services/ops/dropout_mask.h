@@ -1,4 +1,4 @@
-// The factors that dropout multiplies by: 0 or 1 / (1 - rate).
+// The factors of dropout: 0 or 1 / (1 - rate).
 
 #ifndef SERVICES_OPS_DROPOUT_MASK_H_
 #define SERVICES_OPS_DROPOUT_MASK_H_
@@ -16,9 +16,9 @@ class DropoutMask {
         threshold_(RoundedUp(rate * 0x1p24f) << 40),
         factor_(1.0f / (1.0f - rate)) {}
 
-  // 0 if RandomUniform(key, index) < rate. The comparison is done on the bits,
-  // where it vectorises: a uniform number is the upper 24 of 64 bits. Kernels
-  // of CUDA call it, too.
+  // 0 if RandomUniform(key, index) < rate. The comparison is done on the
+  // integer bits, which vectorises: a uniform number is the upper 24 of 64
+  // bits. CUDA kernels call it, too.
   constexpr float Factor(uint64_t index) const {
     return SplitMix64(start_ + index) < threshold_ ? 0.0f : factor_;
   }

@@ -6,7 +6,7 @@
 //   column      in b and the result
 //   contracted  in a and b, not in the result
 //
-// The result's rows have the same bits whatever the sizes of the row and batch
+// The bits of a result row do not depend on the sizes of the row and batch
 // letters.
 
 #ifndef SERVICES_OPS_EINSUM_H_
@@ -26,8 +26,8 @@ struct EinsumSpec {
   std::string b;
   std::string result;
 
-  // The letters by kind: batch, row and column in the order of the result,
-  // contracted in the order of a.
+  // The letters by kind. Batch, row and column letters are in the order of the
+  // result, contracted ones in the order of a.
   std::string batch;
   std::string rows;
   std::string columns;
@@ -42,24 +42,23 @@ struct EinsumSpec {
 // or is in one operand and nowhere else.
 absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view text);
 
-// The einsums that give the gradients: of a from (dresult, b), and of b from
+// The einsums that compute the gradients: of a from (dresult, b), and of b from
 // (a, dresult).
 EinsumSpec GradientOfA(const EinsumSpec& spec);
 EinsumSpec GradientOfB(const EinsumSpec& spec);
 
-// An einsum as a product of matrices for each index of the batch letters,
+// An einsum as one matrix product per index of the batch letters,
 //
 //   [rows, contracted] [contracted, columns]
 //
-// for which the operands are transposed where their letters are not as it wants
-// them. It depends on the letters only: sizes must not change how a row is
-// computed.
+// Operands whose letters are in another order are transposed first. The plan
+// depends on the letters only, as sizes must not change how a row is computed.
 struct EinsumPlan {
   struct Operand {
-    std::string letters;      // the order that is wanted
-    bool transposed = false;  // [contracted, rows], [columns, contracted]
+    std::string letters;      // the order that the product needs
+    bool transposed = false;  // [contracted, rows]; [columns, contracted]
   };
-  bool swap = false;  // b is the first operand, its columns are the rows
+  bool swap = false;  // b is the first operand; its columns are the rows
   Operand first;
   Operand second;
   std::string batch, rows, columns, contracted;
@@ -67,19 +66,19 @@ struct EinsumPlan {
 };
 EinsumPlan PlanEinsum(const EinsumSpec& spec);
 
-// How Einsum() takes b if it takes both operands as they are stored: as a
-// matrix of contracted rows. Then b may lie in panels, if it is not transposed
-// (panel.h) or is of int8 (int8_panel.h).
+// How Einsum() reads b if it uses both operands as they are stored: as a matrix
+// whose rows are the contracted letters. Only then may b be in panels: those of
+// panel.h if it is not transposed, or those of int8 (int8_panel.h).
 struct MatrixOfB {
-  int row_letters = 0;      // of b; 0: it is not taken so
-  bool transposed = false;  // they are its last ones, not its first
+  int row_letters = 0;      // number of letters that are rows; 0: not so
+  bool transposed = false;  // the rows are b's last letters, not its first
   bool operator==(const MatrixOfB&) const = default;
 };
 MatrixOfB MatrixOf(const EinsumSpec& spec);
 
 // The result is float32. REQUIRES: both operands are float32 or both bfloat16,
-// or a is float32 and b int8, in panels as MatrixOf() says; the ranks are those
-// of `spec`, and a letter has the same size in both.
+// or a is float32 and b is int8, in panels as described by MatrixOf(); ranks
+// are those of `spec`; a letter has the same size in both operands.
 Tensor Einsum(const EinsumSpec& spec, const Tensor& a, const Tensor& b);
 
 }  // namespace gshard

@@ -1,4 +1,4 @@
-// Rows of a table by id.
+// Embedding lookup: table rows by id.
 //
 //   V  rows of the table (vocabulary)
 //   M  width of a row
@@ -13,16 +13,16 @@
 
 namespace gshard {
 
-// Whether every id (i32) is in [0, vocabulary): what the functions below
-// REQUIRE of them. Errors: InvalidArgument naming the first bad id.
+// Whether every id (i32) is in [0, vocabulary), which the functions below
+// REQUIRE. Errors: InvalidArgument naming the first bad id.
 absl::Status CheckIds(const Tensor& ids, int64_t vocabulary);
 
-// table [V, M] of float32, bfloat16 or, as the columns of a matrix [M, V] in
-// panels, int8; ids i32[...] -> f32[..., M].
+// ids i32[...] -> f32[..., M]. The table [V, M] is float32, bfloat16 or, stored
+// as the columns of a matrix [M, V] in panels, int8.
 Tensor Embedding(const Tensor& table, const Tensor& ids);
 
-// dresult [..., M], ids i32[...] -> dtable [V, M]. Rows of the same id are
-// added in the order of their position.
+// dresult [..., M], ids i32[...] -> dtable [V, M]. Rows with the same id are
+// added in order of position.
 Tensor EmbeddingGradient(const Tensor& dresult, const Tensor& ids,
                          int64_t vocabulary);
 

@@ -1,5 +1,5 @@
-// exp for loops that the compiler vectorises, which it cannot do with glibc's,
-// and for kernels of CUDA, with the same bits.
+// exp for loops that the compiler vectorises, which it cannot do with glibc's
+// exp, and for CUDA kernels, with the same bits.
 
 #ifndef SERVICES_OPS_EXP_H_
 #define SERVICES_OPS_EXP_H_
@@ -12,8 +12,8 @@ namespace gshard {
 // exp(x) within 2 ulp for x in [-87, 88]; 0 below -87.3, and about 2.4e38 from
 // 88.3 on. NaN gives NaN.
 //
-// x = n ln 2 + r with |r| <= ln 2 / 2: 2^n goes into the exponent's bits, e^r
-// is the polynomial of Cephes' expf.
+// x = n ln 2 + r with |r| <= ln 2 / 2. 2^n is written into the exponent's bits;
+// e^r is the polynomial of Cephes' expf.
 constexpr float Exp(float x) {
   constexpr float kLowest = -87.3f;
   constexpr float kHighest = 88.3f;

@@ -1,4 +1,4 @@
-// Runs of one value, of any element type.
+// Filling with one value, for any element type.
 
 #ifndef SERVICES_OPS_FILL_H_
 #define SERVICES_OPS_FILL_H_
@@ -10,8 +10,8 @@
 
 namespace gshard {
 
-// Whether a tensor of `type` can hold `value`: any number if its elements are
-// floating-point, else integers in the type's range.
+// Whether a tensor of `type` can hold `value`: any number for floating-point
+// types, otherwise integers in the type's range.
 bool IsElement(ElementType type, double value);
 
 // Writes `count` elements of `value`. REQUIRES: IsElement(type, value).

@@ -1,17 +1,17 @@
-// Products by our own kernels, for processors with AVX512: of bfloat16, by the
-// instruction that adds the products of two elements of k to a float32
-// (AVX512_BF16), and of float32 with weights that lie ready.
+// Our own matrix product kernels for processors with AVX512: for bfloat16, by
+// the AVX512_BF16 instruction, which adds the products of two elements of k to
+// a float32; and for float32 with weights packed in advance.
 //
-// Both want b in panels: 48 columns of b as [k][48], of bfloat16 as
-// [(k + 1) / 2][48] pairs of rows, the last panel with 16, 32 or 48. Zeros
-// stand where k or the columns end early.
+// Both need b in panels: 48 columns of b as [k][48], or for bfloat16 as [(k +
+// 1) / 2][48] pairs of rows. The last panel has 16, 32 or 48 columns. k and the
+// columns are padded with zeros.
 //
-// The sum of an element goes through k in order, whatever m, n and the panels
-// are: a row's bits depend on nothing else. Of bfloat16, b gives the same bits
-// packed ahead or within the call, but b that was stored as [n, k] and is not
-// packed goes to bf16_dots.h. Of float32, some elements of k at a time have a
-// sum of their own: these are the bits of oneDNN, which matmul.cc calls where b
-// is not packed, and whose packing within a call is better.
+// Elements are summed over k in order, whatever m, n and the panels are, so the
+// bits of a row depend on nothing else. For bfloat16, b gives the same bits
+// packed in advance or within the call; but an unpacked b stored as [n, k] goes
+// to bf16_dots.h. For float32, k is cut into blocks that are summed separately.
+// This gives the bits of oneDNN, which matmul.cc calls if b is not packed, as
+// oneDNN's packing within a call is better.
 //
 // Thread-safe.
 
@@ -27,16 +27,16 @@ namespace gshard {
 
 inline constexpr int64_t kPanelColumns = 48;
 
-// How many those are if b was stored as [k, n], for which oneDNN's gemm is
-// called, and as [n, k], for which its matmul is.
+// Depths of these float32 blocks: for b stored as [k, n], as in oneDNN's gemm,
+// and for b stored as [n, k], as in oneDNN's matmul.
 inline constexpr int64_t kFloat32Depth = 256;
 constexpr int64_t TransposedDepth(int64_t k) { return k <= 1024 ? 512 : 1024; }
 
-// Rows of b that lie side by side. T is float or BFloat16 here and below.
+// Rows of b that are interleaved. T is float or BFloat16 here and below.
 template <typename T>
 inline constexpr int64_t kPanelStep = sizeof(float) / sizeof(T);
 
-// Whether this processor multiplies panels; Multiply...() and PackMatrix()
+// Whether this processor has the kernels; Multiply...() and PackMatrix()
 // REQUIRE it.
 template <typename T>
 bool HasPanels();
@@ -45,25 +45,25 @@ bool HasPanels<float>();
 template <>
 bool HasPanels<BFloat16>();
 
-// Where the panel of column `column`, a multiple of 48, begins in the panels of
-// a matrix with k rows: in elements.
+// The offset in elements of the panel that begins at column `column`, a
+// multiple of 48, in the panels of a matrix with k rows.
 template <typename T>
 constexpr int64_t PanelOffset(int64_t k, int64_t column) {
   return column * ((k + kPanelStep<T> - 1) / kPanelStep<T> * kPanelStep<T>);
 }
 
-// A tensor of f32 or bf16 for `batch` matrices of `rows` rows in panels,
-// contents undefined. Empty unless this processor multiplies panels and they
-// need no zeros: the panels then take the memory of the elements.
+// An f32 or bf16 tensor for `batch` matrices with `rows` rows in panels,
+// contents undefined. Empty if this processor lacks the kernels or if the
+// panels would need padding: panels have exactly the memory of their elements.
 Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows);
 
-// Sets matrix `index` of `panels` to `matrix`, which is of the same type: a
+// Packs `matrix`, which has the type of `panels`, into matrix `index`. It is a
 // row-major [rows, columns] or, if `transposed`, [columns, rows].
 void PackMatrix(const Tensor& matrix, int64_t index, bool transposed,
                 Tensor& panels);
 
-// The panels of a row-major b [k, n], which take as many elements. REQUIRES: no
-// zeros are needed, as by NewPanels().
+// Packs a row-major b [k, n] into as many elements. REQUIRES: no padding is
+// needed, as in NewPanels().
 template <typename T>
 void PackPanels(int64_t k, int64_t n, const T* b, T* panels);
 
@@ -72,14 +72,15 @@ template <typename T>
 void ReadPanelColumn(const T* panels, int64_t k, int64_t n, int64_t column,
                      float* to);
 
-// The elements of a tensor in panels or row-major.
+// The elements of a tensor, in panels or row-major.
 template <typename T>
 const T* ElementsOf(const Tensor& tensor) {
   return tensor.panel_rows() > 0 ? tensor.panels<T>() : tensor.data<T>();
 }
 
 // c [m, n] = a [m, k] times b in panels, plus the old c if `accumulate`.
-// Strides are elements between rows; `depth` is one of the two above.
+// Strides are distances in elements between rows; `depth` is kFloat32Depth or
+// TransposedDepth(k).
 void MultiplyPanels(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                     int64_t a_stride, const BFloat16* panels, float* c,
                     int64_t c_stride, bool accumulate);
@@ -88,21 +89,22 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
                     int64_t c_stride, bool accumulate,
                     int64_t depth = kFloat32Depth);
 
-// The same with b [k, n] as rows.
+// The same with b [k, n] row-major.
 void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                   int64_t a_stride, const BFloat16* b, int64_t b_stride,
                   float* c, int64_t c_stride, bool accumulate);
 
-// The same of float32 for at most kFewRows rows of a, by reading b once as it
-// lies: to pack it takes longer than the product, if it comes from memory.
-// REQUIRES: n is a multiple of 16, HasPanels<float>().
+// The same for float32 and at most kFewRows rows of a. Reads b once, in place:
+// if b comes from memory, packing it takes longer than the product. REQUIRES: n
+// is a multiple of 16, HasPanels<float>().
 inline constexpr int64_t kFewRows = 8;
 void MultiplyFewRows(int64_t m, int64_t n, int64_t k, const float* a,
                      int64_t a_stride, const float* b, int64_t b_stride,
                      float* c, int64_t c_stride, bool accumulate);
 
-// The same with the transpose of a [k, m], both as rows. If it `streams`, c may
-// go past the caches, as it is not read soon. T is float or BFloat16.
+// The same with the transpose of a [k, m], a and b row-major. If `streams`, c
+// may be written past the caches, as it is not read soon. T is float or
+// BFloat16.
 template <typename T>
 void MultiplyColumns(int64_t m, int64_t n, int64_t k, const T* a,
                      int64_t a_stride, const T* b, int64_t b_stride, float* c,

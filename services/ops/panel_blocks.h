@@ -1,5 +1,5 @@
-// How products with a panel, 48 columns of b or fewer, are divided into blocks
-// of c whose sums stay in registers.
+// Splits a product with a panel, up to 48 columns of b, into blocks of c whose
+// sums stay in registers.
 
 #ifndef SERVICES_OPS_PANEL_BLOCKS_H_
 #define SERVICES_OPS_PANEL_BLOCKS_H_
@@ -10,8 +10,8 @@
 
 #include "services/ops/panel.h"
 
-// In front of each loop over sums: those of a loop that is not unrolled are in
-// memory.
+// Put in front of each loop over sums: if such a loop is not unrolled, the sums
+// are in memory.
 #ifdef __clang__
 #define GSHARD_UNROLL _Pragma("unroll")
 #else
@@ -20,20 +20,20 @@
 
 namespace gshard {
 
-// Rows of c whose sums are in registers at the same time: 24 of the 32.
+// Rows of c per block: with 3 vectors each, their sums take 24 of 32 registers.
 inline constexpr int64_t kBlockRows = 8;
 
-// Of a panel with n columns, in vectors of 16.
+// Vectors of 16 columns in a panel with n columns.
 constexpr int64_t VectorsOf(int64_t n) {
   return (std::min(n, kPanelColumns) + 15) / 16;
 }
 
-// Of the columns from 16 * `vector` on, those that are below `n`.
+// Mask of those columns from 16 * `vector` on that are below `n`.
 constexpr uint16_t ColumnMask(int64_t n, int64_t vector) {
   return (1u << std::clamp<int64_t>(n - 16 * vector, 0, 16)) - 1;
 }
 
-// For m rows and n columns calls block<rows, vectors>(first row).
+// Calls block<rows, vectors>(first row) for all blocks of m rows and n columns.
 template <typename Block>
 void ForEachBlock(int64_t m, int64_t n, const Block& block) {
   const auto for_width = [&]<int kVectors>() {

@@ -1,16 +1,15 @@
-// RaggedDot: rows sorted by group, each group times its own matrix. With
-// experts as groups this is the whole expert computation; the name is JAX's.
+// RaggedDot: multiplies rows sorted by group with one matrix per group. With
+// experts as groups this is the whole expert computation. The name is JAX's.
 //
 //   R  rows: the sum of the group sizes
 //   E  groups (experts)
 //   M  width of a row
 //   H  width of a result row
 //
-// Rows of group e follow those of group e - 1. One matrix product per group
-// that has rows; nothing is padded. A result row has the same bits whatever
-// else is in the batch.
+// There is one matrix product per group that has rows; nothing is padded. A
+// result row has the same bits whatever the other rows are.
 //
-// The two factors of a product are both float32 or both bfloat16; the result is
+// The factors of a product are both float32 or both bfloat16; the result is
 // float32. Biases are float32.
 
 #ifndef SERVICES_OPS_RAGGED_DOT_H_
@@ -21,14 +20,14 @@
 
 namespace gshard {
 
-// Whether `group_sizes` (i32[E]) are not negative and sum to `num_rows`: what
-// the functions below REQUIRE of them.
+// Whether `group_sizes` (i32[E]) are not negative and sum to `num_rows`, which
+// the functions below REQUIRE.
 //
 // Errors: InvalidArgument naming the first bad group or the two sums.
 absl::Status CheckGroupSizes(const Tensor& group_sizes, int64_t num_rows);
 
 // rows [R, M], weights [E, M, H], group_sizes i32[E] -> [R, H]. The weights may
-// lie in panels (panel.h), and with rows of float32 be int8 (int8_panel.h).
+// be in panels (panel.h) or, for float32 rows, int8 (int8_panel.h).
 Tensor RaggedDot(const Tensor& rows, const Tensor& weights,
                  const Tensor& group_sizes);
 
@@ -44,7 +43,8 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
 Tensor RaggedBiasAdd(Tensor rows, const Tensor& bias,
                      const Tensor& group_sizes);
 
-// dresult [R, H] -> dbias [E, H]: sums of each group's rows, zero if empty.
+// dresult [R, H] -> dbias [E, H]: sums over each group's rows, zero if it has
+// none.
 Tensor RaggedBiasGradient(const Tensor& dresult, const Tensor& group_sizes);
 
 }  // namespace gshard

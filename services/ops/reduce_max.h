@@ -1,4 +1,4 @@
-// The largest element over dimensions, float32.
+// Maximum over dimensions, float32.
 
 #ifndef SERVICES_OPS_REDUCE_MAX_H_
 #define SERVICES_OPS_REDUCE_MAX_H_
@@ -8,12 +8,12 @@
 
 namespace gshard {
 
-// The largest element of x over `dims` (ascending, distinct), which the result
-// lacks: NaN if there is one among them, minus infinity if there are none.
+// The maximum of x over `dims` (ascending, distinct), which are removed: NaN if
+// one of the elements is NaN, minus infinity if there are none.
 Tensor ReduceMax(const Tensor& x, absl::Span<const int> dims);
 
-// The gradient of y = ReduceMax(x, dims): dy, in equal shares for the elements
-// of x that equal their largest.
+// The gradient of y = ReduceMax(x, dims): dy, shared equally among the elements
+// of x that equal their maximum.
 Tensor ReduceMaxGradient(const Tensor& x, const Tensor& y, const Tensor& dy,
                          absl::Span<const int> dims);
 

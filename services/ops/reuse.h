@@ -1,4 +1,4 @@
-// Overwriting an argument that nobody else holds.
+// Reuse of an argument's buffer for the result.
 
 #ifndef SERVICES_OPS_REUSE_H_
 #define SERVICES_OPS_REUSE_H_
@@ -7,9 +7,9 @@
 
 namespace gshard {
 
-// `x` itself if it is the only holder of its buffer, else a new tensor of the
-// same type and sizes, contents undefined. Write element i only after reading
-// element i of x.
+// `x` itself if its buffer is not shared, else a new tensor of the same type
+// and sizes, contents undefined. As both may be the same memory, write element
+// i only after reading element i of x.
 inline Tensor ReuseOrAllocate(const Tensor& x) {
   return x.unique() ? x : Tensor(x.type(), x.dims());
 }

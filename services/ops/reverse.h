@@ -8,8 +8,7 @@
 
 namespace gshard {
 
-// x with the order of the indices of each of `dims` (ascending, distinct)
-// reversed.
+// x with the indices of each of `dims` (ascending, distinct) in reverse order.
 Tensor Reverse(const Tensor& x, absl::Span<const int> dims);
 
 }  // namespace gshard

@@ -2,9 +2,9 @@
 // the loader picks the best that the CPU has, so that one binary runs
 // everywhere and no -march flag is needed.
 //
-// Only the marked function itself is built so: what it calls must be inlined
-// into it. Sanitizers run before the loader's choice is possible, so sanitized
-// builds have the plain version only.
+// Only the marked function itself is compiled this way; functions that it calls
+// must be inlined into it. Sanitizer runtimes start before the loader can
+// choose, so sanitized builds have only the plain version.
 
 #ifndef SERVICES_OPS_SIMD_H_
 #define SERVICES_OPS_SIMD_H_

@@ -7,14 +7,15 @@
 
 namespace gshard {
 
-// exp(x - max) / sum, row by row. A row's bits don't depend on other rows.
+// exp(x - max) / sum, row by row. The bits of a row do not depend on other
+// rows.
 Tensor Softmax(Tensor x);
 
 // dx = y * (dy - sum(y * dy)), with y = Softmax(x).
 Tensor SoftmaxGradient(const Tensor& y, Tensor dy);
 
-// In place, of the first `visible` elements times `scale`; those from there to
-// `padded` are set to 0.
+// In place: the softmax of `scale` times the first `visible` elements; elements
+// from there to `padded` are set to 0.
 void SoftmaxRow(float* x, int64_t visible, int64_t padded, float scale);
 
 }  // namespace gshard

@@ -1,7 +1,7 @@
-// Small matrix products with rows anywhere in memory, for attention, whose
-// heads are too small and too many for calls to oneDNN.
+// Small matrix products with arbitrary row strides. They are for attention,
+// whose heads are too small and too many for oneDNN calls.
 //
-// Each element is one sum in the order of k, whatever the other sizes.
+// Each element is one sum in the order of k, whatever the other sizes are.
 
 #ifndef SERVICES_OPS_TILE_MATMUL_H_
 #define SERVICES_OPS_TILE_MATMUL_H_
@@ -10,7 +10,7 @@
 
 namespace gshard {
 
-// Columns of a tile: b and c must have whole tiles.
+// Columns of a tile. b and c must consist of whole tiles.
 constexpr int64_t kTileColumns = 16;
 
 constexpr int64_t PadToTile(int64_t n) {
@@ -24,8 +24,9 @@ struct TileOperand {
   int64_t column_stride;
 };
 
-// c[m, n] = a[m, k] b[k, n]. Rows of b and c are dense, and b_stride and
-// c_stride floats apart. REQUIRES: n is a multiple of kTileColumns.
+// c[m, n] = a[m, k] b[k, n]. The elements of a row of b or c are contiguous;
+// rows are b_stride and c_stride floats apart. REQUIRES: n is a multiple of
+// kTileColumns.
 void TileMatmul(int64_t m, int64_t n, int64_t k, TileOperand a, const float* b,
                 int64_t b_stride, float* c, int64_t c_stride);
 

@@ -18,11 +18,11 @@ struct TokenScore {
   float log_probability = 0.0f;  // natural logarithm
 };
 
-// What is wanted of a row. Spans are not owned.
+// Request for one row; see TopTokens(). Spans are not owned.
 struct TokensWanted {
   int count = 0;
   absl::Span<const int32_t> never = {};
-  absl::Span<const int32_t> also = {};  // in range
+  absl::Span<const int32_t> also = {};  // in [0, V)
 };
 
 // The `count` tokens of highest probability under softmax(logits), best first,
@@ -35,14 +35,14 @@ struct TokensWanted {
 std::vector<TokenScore> TopTokens(absl::Span<const float> logits,
                                   const TokensWanted& wanted);
 
-// The same of each row of logits [R, V], f32 on the host; `wanted` has R.
+// The same for each row of logits [R, V], f32 on the host; wanted.size() is R.
 std::vector<std::vector<TokenScore>> TopTokensOfRows(
     const Tensor& logits, absl::Span<const TokensWanted> wanted);
 
-// The last part of TopTokens, for callers that compute the rest on a device:
-// `best` holds logits instead of probabilities, best first; `also` the logits
-// of `wanted.also`; `maximum` and `sum` are the row's maximum and its sum of
-// exp(logit - maximum).
+// The last step of TopTokens, for callers that compute the rest on a device.
+// `best` has logits in place of log probabilities, best first; `also` has the
+// logits of `wanted.also`; `maximum` and `sum` are the row's maximum and its
+// sum of exp(logit - maximum).
 std::vector<TokenScore> ScoreTokens(std::vector<TokenScore> best,
                                     const TokensWanted& wanted,
                                     absl::Span<const float> also, float maximum,

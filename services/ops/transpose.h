@@ -1,4 +1,4 @@
-// Permutation of dimensions, of any element type of 2 or 4 bytes.
+// Permutation of dimensions, for element types of 2 or 4 bytes.
 
 #ifndef SERVICES_OPS_TRANSPOSE_H_
 #define SERVICES_OPS_TRANSPOSE_H_
@@ -8,8 +8,8 @@
 
 namespace gshard {
 
-// Dimension i of the result is dimension permutation[i] of x. Shares x's
-// buffer if no element moves.
+// Dimension i of the result is dimension permutation[i] of x. Shares the buffer
+// of x if no element moves.
 Tensor Transpose(const Tensor& x, absl::Span<const int> permutation);
 
 }  // namespace gshard

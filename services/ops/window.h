@@ -1,11 +1,11 @@
-// A window that slides along one dimension: what convolutions, slices and
-// pads have in common. Letters as in XLA's window.
+// A window that slides along one dimension, as used by convolutions, slices and
+// pads. Terms are those of XLA's window.
 //
 // The base of X elements is dilated (base_dilation - 1 zeros between
 // neighbours) and padded (pad_low zeros before it, pad_high after it; negative:
-// so many are cut off). The window looks at `size` elements of that,
-// window_dilation apart, and moves `stride` elements from one result to the
-// next.
+// that many are cut off). The window covers `size` of the resulting elements,
+// window_dilation apart, and advances by `stride` elements from one result to
+// the next.
 
 #ifndef SERVICES_OPS_WINDOW_H_
 #define SERVICES_OPS_WINDOW_H_
@@ -27,12 +27,12 @@ struct Window {
   bool operator==(const Window& other) const = default;
 };
 
-// Sizes up to here, and steps (strides, dilations) up to there, cannot overflow
-// the arithmetic.
+// Limits within which the arithmetic cannot overflow: of sizes, and of steps
+// (strides and dilations).
 constexpr int64_t kMaxWindowSize = int64_t{1} << 40;
 constexpr int64_t kMaxWindowStep = int64_t{1} << 20;
 
-// Extent of `size` elements that lie `dilation` apart: 0 if there are none.
+// The extent of `size` elements that are `dilation` apart; 0 for no elements.
 constexpr int64_t Dilated(int64_t size, int64_t dilation) {
   return size == 0 ? 0 : 1 + (size - 1) * dilation;
 }
@@ -41,11 +41,11 @@ constexpr int64_t Dilated(int64_t size, int64_t dilation) {
 // than the padded base.
 int64_t WindowCount(int64_t base, const Window& window);
 
-// Errors: InvalidArgument unless the sizes, steps and number of results are
-// within the limits above and the window has an element.
+// Errors: InvalidArgument unless sizes, steps and the number of results are
+// within the limits above and the window has at least one element.
 absl::Status CheckWindow(int64_t base, const Window& window);
 
-// The base element that result `result` sees through window element `element`,
+// The base element that result `result` reads through window element `element`,
 // or -1 for a zero of dilation or padding.
 inline int64_t BaseIndex(int64_t base, const Window& window, int64_t result,
                          int64_t element) {
@@ -56,8 +56,8 @@ inline int64_t BaseIndex(int64_t base, const Window& window, int64_t result,
   return index < base ? index : -1;
 }
 
-// The window that leads back: over the results' gradients and with the window's
-// elements in reverse order, it gives the gradients of the `base` elements.
+// The window of the gradient: a window over the results' gradients, with its
+// elements in reverse order, that gives the gradients of the `base` elements.
 Window InputGradientWindow(int64_t base, const Window& window);
 
 }  // namespace gshard
