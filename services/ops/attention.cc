@@ -14,13 +14,13 @@
 namespace gshard {
 namespace {
 
-// Sizes of one call, and where the elements of one head are: row l of head n of
-// sentence b is at ((b * length + l) * heads + n) * width.
+// Sizes of one call, and the layout of a head: row l of head n of sentence b
+// begins at ((b * length + l) * heads + n) * width.
 struct Sizes {
   int64_t batch, queries, keys, heads, width;
   int64_t stride;        // between rows of a head
-  int64_t padded_width;  // width, to whole tiles
-  int64_t padded_keys;   // the most keys, to whole tiles
+  int64_t padded_width;  // width, rounded up to whole tiles
+  int64_t padded_keys;   // keys, rounded up to whole tiles
 
   Sizes(const Tensor& q, const Tensor& k)
       : batch(q.dim(0)),
@@ -40,7 +40,7 @@ struct Sizes {
   }
 };
 
-// How many of `length` keys query i sees.
+// The number of keys, of `length`, that query i sees.
 int64_t VisibleKeys(const Sizes& sizes, const AttentionOptions& options,
                     int64_t length, int64_t i) {
   if (!options.causal) return length;
@@ -65,8 +65,8 @@ DropoutMask MaskOfRow(const AttentionOptions& options, int64_t b, int64_t n,
   return DropoutMask(options.dropout_rate, key);
 }
 
-// Gradient of the logits' row from that of the probabilities: dropout (unless
-// `mask` is null), softmax and scale.
+// In place: turns the gradient of a row of probabilities into that of its
+// logits, through softmax and scale.
 GSHARD_SIMD void SoftmaxGradientRow(const float* probabilities, float* dx,
                                     int64_t visible, int64_t padded,
                                     float scale) {
@@ -80,7 +80,8 @@ GSHARD_SIMD void SoftmaxGradientRow(const float* probabilities, float* dx,
   for (int64_t j = visible; j < padded; ++j) dx[j] = 0.0f;
 }
 
-// Copies [rows, width] with rows `stride` apart to rows padded with zeros.
+// Copies [rows, width], rows `stride` apart, to contiguous rows padded with
+// zeros to padded_width.
 void Pack(const float* x, int64_t rows, int64_t stride, int64_t width,
           int64_t padded_width, float* out) {
   for (int64_t r = 0; r < rows; ++r, x += stride, out += padded_width) {
@@ -89,8 +90,8 @@ void Pack(const float* x, int64_t rows, int64_t stride, int64_t width,
   }
 }
 
-// The rows of a head as a second operand for TileMatmul, packed: in place they
-// are a power of two apart, which only a few sets of the cache would hold.
+// The rows of a head as the second operand of TileMatmul, packed: in place
+// their stride is a power of two, so they would compete for a few cache sets.
 struct Rows {
   const float* data;
   int64_t stride;
@@ -106,7 +107,7 @@ struct Rows {
 
 using Float4 = float __attribute__((vector_size(16), aligned(4), may_alias));
 
-// Copies a [4, 4] block, rows `stride` apart, to its transpose.
+// Writes the transpose of a [4, 4] block with rows `stride` apart.
 inline void Transpose4x4(const float* x, int64_t stride, float* out,
                          int64_t out_stride) {
   const auto row = [&](int64_t r) {
@@ -125,8 +126,8 @@ inline void Transpose4x4(const float* x, int64_t stride, float* out,
   column(3) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
 }
 
-// Copies [rows, width] with rows `stride` apart to its transpose
-// [width, padded_rows]. What is behind the rows there stays as it is.
+// Writes the transpose [width, padded_rows] of [rows, width] with rows `stride`
+// apart. Columns from `rows` on are left as they are.
 void PackTransposed(const float* x, int64_t rows, int64_t stride, int64_t width,
                     int64_t padded_rows, float* out) {
   const int64_t whole = width / 4 * 4;
@@ -142,7 +143,7 @@ void PackTransposed(const float* x, int64_t rows, int64_t stride, int64_t width,
     for (int64_t j = r; j < r + 4; ++j) {
       for (int64_t i = whole; i < width; ++i) copy(j, i);
     }
-    // The last four overlap those before.
+    // The last block of four overlaps the one before.
     r = r + 4 < rows ? std::min(r + 4, rows - 4) : rows;
   }
   for (; r < rows; ++r) {
@@ -150,8 +151,8 @@ void PackTransposed(const float* x, int64_t rows, int64_t stride, int64_t width,
   }
 }
 
-// out [m, width] (rows sizes.stride apart) = a b, through `buffer` where the
-// tiles would write beyond the row.
+// out [m, width] (rows sizes.stride apart) = a b. Goes through `buffer` if
+// whole tiles would write beyond the row.
 void MatmulToRows(int64_t m, int64_t k, TileOperand a, const Rows& b,
                   const Sizes& sizes, std::vector<float>& buffer, float* out) {
   if (sizes.width == sizes.padded_width) {
@@ -178,7 +179,7 @@ void CheckSizes(const Tensor& q, const Tensor& k, const Tensor& v,
   CHECK(options.dropout_rate >= 0.0f && options.dropout_rate < 1.0f);
 }
 
-// Buffers of one head, kept by the thread: small, and needed again at once.
+// Buffers for one head, one set per thread: they are small and reused at once.
 struct Workspace {
   std::vector<float> transposed, scores, dropped, rows, out;
 };
@@ -190,8 +191,9 @@ Workspace& ThreadWorkspace(const Sizes& sizes) {
   return workspace;
 }
 
-// Calls body(sentence, head) for all of them; `products` are those of the
-// queries' number, the keys' and the width.
+// Calls body(sentence, head) for all heads. `products` is the number of matrix
+// products of size queries x keys x width per head; it determines the chunk
+// size.
 template <typename Body>
 void ForEachHead(const Sizes& sizes, int64_t products, const Body& body) {
   const int64_t work = products * sizes.queries * sizes.keys * sizes.width;

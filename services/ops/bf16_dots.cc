@@ -21,23 +21,23 @@ namespace gshard {
 
 namespace {
 
-// Columns of c, rows of b, whose sums are in registers at the same time with
-// those of kDotRows rows.
+// Columns of c (rows of b) and rows of c whose sums are in registers at the
+// same time.
 constexpr int kDotColumns = 4;
 constexpr int kDotRows = 6;
 
-// Elements of k that are multiplied at a time: so many of 256 rows of a fit
-// into the level 2 cache.
+// Elements of k per pass: that many of 256 rows of a fit into the level 2
+// cache.
 constexpr int64_t kDotDepth = 1024;
-// Rows at a multiple of so many bytes share a few lines of the level 1 cache:
-// such are copied, and so far apart.
+// Rows whose stride is a multiple of kAliasBytes map to few sets of the level 1
+// cache. Such rows are copied to a buffer with stride kCopyStride.
 constexpr int64_t kAliasBytes = 4096;
 constexpr int64_t kCopyStride = kDotDepth + 32;
 
 template <int kCount>
 using DotSums = __m512[kCount][kDotColumns];
 
-// Adds the products of 32 elements of k, or fewer.
+// Adds the products of 32 elements of k, or of fewer at the end.
 template <int kCount>
 GSHARD_BF16 inline void AddProducts(const BFloat16* a, int64_t a_stride,
                                     const BFloat16* const* b, int64_t i,
@@ -60,15 +60,15 @@ GSHARD_BF16 inline void AddProducts(const BFloat16* a, int64_t a_stride,
   }
 }
 
-// Sums of neighbours, of a and b in turn. With masks of all elements, as GCC 12
-// warns of its own functions without.
+// Sums of neighbouring elements, alternately of a and b. The masks select all
+// elements: without them GCC 12 warns about its own intrinsics.
 GSHARD_BF16 inline __m512d AddPairs(__m512 a, __m512 b) {
   return _mm512_castps_pd(
       _mm512_add_ps(_mm512_maskz_unpacklo_ps(0xffff, a, b),
                     _mm512_maskz_unpackhi_ps(0xffff, a, b)));
 }
 
-// The sums of the elements of each.
+// The sum of the elements of each vector.
 GSHARD_BF16 inline __m128 SumEach(const __m512 (&x)[kDotColumns]) {
   const __m512d x01 = AddPairs(x[0], x[1]), x23 = AddPairs(x[2], x[3]);
   const __m512 quarters =
@@ -81,8 +81,8 @@ GSHARD_BF16 inline __m128 SumEach(const __m512 (&x)[kDotColumns]) {
                     _mm256_extractf128_ps(halves, 1));
 }
 
-// kCount rows of c and the columns in `mask`. What is `ahead` in b is wanted
-// next: with few rows, the processor's own prefetching does not keep up.
+// kCount rows of c, and the columns in `mask`. Prefetches b `ahead` elements
+// further on: with few rows, hardware prefetching does not keep up.
 template <int kCount>
 GSHARD_BF16 void MultiplyDots(int64_t k, const BFloat16* a, int64_t a_stride,
                               const BFloat16* const* b, int64_t ahead, float* c,
@@ -113,7 +113,7 @@ using DotFunction = void (*)(int64_t k, const BFloat16* a, int64_t a_stride,
                              const BFloat16* const* b, int64_t ahead, float* c,
                              int64_t c_stride, uint8_t mask, bool accumulate);
 
-// By the number of rows.
+// Indexed by the number of rows.
 constexpr DotFunction kDots[kDotRows + 1] = {
     nullptr,          &MultiplyDots<1>, &MultiplyDots<2>, &MultiplyDots<3>,
     &MultiplyDots<4>, &MultiplyDots<5>, &MultiplyDots<6>};

@@ -8,8 +8,8 @@
 namespace gshard {
 namespace {
 
-// Around dimension `dim`: the number of indices before it, and the bytes of one
-// of its own.
+// For dimension `dim`: the product of the sizes of the dimensions before it,
+// and the bytes of one of its indices.
 int64_t Outer(const Tensor& x, int dim) {
   return NumElements(absl::MakeConstSpan(x.dims()).first(dim));
 }

@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-// Patches made at a time: 1 MiB, so that they are still in the second-level
+// Floats per chunk of patches: 1 MiB, so that patches are still in the level 2
 // cache when they are multiplied.
 constexpr int64_t kPatchFloats = int64_t{1} << 18;
 
@@ -20,7 +20,7 @@ struct Axis {
   Window window;
 };
 
-// The rows of patches of all images: row (b, p1, p2) is [K1, K2, I].
+// The patches of all images as rows: row (b, p1, p2) is [K1, K2, I].
 class Patches {
  public:
   Patches(const Tensor& x, absl::Span<const Window> windows)
@@ -29,7 +29,7 @@ class Patches {
     CHECK(x.rank() == static_cast<int>(windows.size()) + 2);
     for (size_t d = 0; d < windows.size(); ++d) {
       const int64_t base = x.dim(d + 1);
-      // One spatial dimension is the second of two.
+      // If there is only one spatial dimension, it is axes_[1].
       axes_[d + 2 - windows.size()] = {base, WindowCount(base, windows[d]),
                                        windows[d]};
     }
@@ -80,8 +80,8 @@ class Patches {
   int64_t channels_;
   Axis axes_[2] = {{1, 1, {}}, {1, 1, {}}};
   int64_t rows_;
-  int64_t size_;   // of a row
-  int64_t chunk_;  // rows at a time
+  int64_t size_;   // of a row, in floats
+  int64_t chunk_;  // rows per chunk
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ GSHARD_SIMD RowSums SumRow(const float* x, int64_t size) {
   return {max + std::log(sum), logits};
 }
 
-// dx = softmax * probability_factor - off, which lacks the label's share.
+// dx = softmax * probability_factor - off, without the term of the label.
 GSHARD_SIMD void GradientRow(const float* x, float log_sum_exp,
                              float probability_factor, float off, float* dx,
                              int64_t size) {

@@ -12,7 +12,7 @@
 namespace gshard {
 namespace {
 
-// Elements of which the first is number `start` of the mask.
+// Drops elements [start, start + size) of a tensor.
 GSHARD_SIMD void DropoutRow(const float* x, float* out, int64_t size,
                             uint64_t start, DropoutMask mask) {
 #pragma omp simd
@@ -45,8 +45,8 @@ Tensor DropoutPart(Tensor x, absl::Span<const int64_t> begin,
   const int64_t size = x.dim(last);
   const int64_t rows = size == 0 ? 0 : x.size() / size;
   for (int64_t r = 0; r < rows; ++r) {
-    // The number of the row's first element in the whole, from the last
-    // dimension to the first.
+    // The row-major index of the row's first element in the whole tensor,
+    // computed from the last dimension to the first.
     uint64_t start = begin[last];
     uint64_t stride = whole[last];
     int64_t rest = r;

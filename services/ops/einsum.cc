@@ -49,7 +49,8 @@ absl::Status CheckLetters(absl::string_view text, const std::string& letters) {
   return absl::OkStatus();
 }
 
-// How an operand is to lie: as it does, if it is matrices, maybe transposed.
+// The layout in which a product reads an operand: as it is stored, if that is a
+// batch of [lines, along] matrices or of their transposes, else [lines, along].
 EinsumPlan::Operand OperandOf(const std::string& letters,
                               const std::string& batch,
                               const std::string& lines,
@@ -74,7 +75,7 @@ EinsumPlan MakePlan(const EinsumSpec& spec, bool swap,
   const std::string& b = swap ? spec.a : spec.b;
   plan.first = OperandOf(a, plan.batch, plan.rows, contracted);
   plan.second = OperandOf(b, plan.batch, plan.columns, contracted);
-  // [contracted, columns] is how a second operand is not transposed.
+  // For the second operand, [contracted, columns] is the untransposed layout.
   plan.second.transposed = !plan.second.transposed;
   return plan;
 }

@@ -43,7 +43,8 @@ GSHARD_SIMD void DivideConstant(const float* a, float b, float* out,
   for (int64_t i = 0; i < size; ++i) out[i] = a[i] / b;
 }
 
-// A block of a fixed size has no rest, which other instructions would compute.
+// A block of fixed size has no loop remainder, for which the compiler would use
+// other instructions.
 constexpr int64_t kExpBlock = 64;
 GSHARD_SIMD void ExpBlock(const float* x, float* out) {
 #pragma omp simd
@@ -95,8 +96,8 @@ GSHARD_SIMD float SumRow(const float* x, int64_t size) {
   return sum;
 }
 
-// Calls body(first, size) for parts of x's elements. Parts begin where a vector
-// register does.
+// Calls body(first, size) for parts of x. Parts begin at multiples of the
+// vector width.
 template <typename Body>
 void ForElements(const Tensor& x, const Body& body) {
   ParallelForChunks(x.size(), ChunkSize(1), [&](int64_t begin, int64_t end) {
@@ -183,7 +184,7 @@ Tensor Exp(Tensor x) {
       std::copy_n(x.f32() + i, count, block);
       ExpBlock(block, powers);
       for (int64_t j = 0; j < count; ++j) {
-        // Where exp.h stops short.
+        // Outside of the range in which Exp() is exact to 2 ulp.
         const bool extreme = block[j] > 88.0f || block[j] < -87.0f;
         out.f32()[i + j] = extreme ? std::exp(block[j]) : powers[j];
       }
@@ -228,7 +229,7 @@ Tensor SumToSuffix(const Tensor& x, const Dims& dims) {
     return sum;
   }
   if (sum.size() == 0) return sum;
-  // By columns: each is summed in the order of rows.
+  // Parallel over columns: each column is summed in the order of rows.
   const int64_t rows = x.size() / sum.size();
   ParallelForChunks(
       sum.size(), ColumnsOf(rows), [&](int64_t begin, int64_t end) {

@@ -60,7 +60,7 @@ Tensor EmbeddingGradient(const Tensor& dresult, const Tensor& ids,
   CHECK(dresult.size() == ids.size() * m);
   Tensor dtable = Tensor::Zeros(ElementType::kFloat32, {vocabulary, m});
   const int32_t* id = ids.i32();
-  // By columns: the rows of an id are added in their order.
+  // Parallel over columns, so that the rows of an id are added in their order.
   ParallelForChunks(m, ColumnsOf(ids.size()), [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < ids.size(); ++i) {
       CHECK(id[i] >= 0 && id[i] < vocabulary);

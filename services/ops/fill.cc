@@ -16,7 +16,7 @@ void FillAs(double value, std::byte* to, int64_t count) {
 }  // namespace
 
 bool IsElement(ElementType type, double value) {
-  // The highest is a power of two and excluded: it is exact as a double.
+  // `highest` is exclusive: as a power of two it is exact as a double.
   const auto integer_within = [value](double lowest, double highest) {
     return value >= lowest && value < highest && std::trunc(value) == value;
   };
@@ -54,7 +54,7 @@ void Fill(ElementType type, double value, std::byte* to, int64_t count) {
       std::fill_n(reinterpret_cast<BFloat16*>(to), count,
                   ToBFloat16(static_cast<float>(value)));
       return;
-    case ElementType::kInt8:  // is never row-major
+    case ElementType::kInt8:  // never row-major
       break;
   }
 }

@@ -22,14 +22,15 @@ namespace gshard {
 namespace {
 
 constexpr int64_t kColumns = kPanelColumns;
-constexpr int32_t kZero = 128;      // what a zero of a row is stored as
-constexpr float kLargest = 127.0f;  // of the absolute values that are stored
-// Where all are smaller they count as zeros: 127 / kSmallest is still finite.
+constexpr int32_t kZero = 128;      // added to the elements of a
+constexpr float kLargest = 127.0f;  // largest quantized absolute value
+// Rows and columns whose elements are all smaller count as zeros. 127 /
+// kSmallest is still finite.
 constexpr float kSmallest = 1e-36f;
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Columns that are stored of a panel with n.
+// Stored columns of a panel with n columns.
 int64_t PanelWidth(int64_t n) { return 16 * VectorsOf(n); }
 
 // A panel of a matrix with k rows, `width` columns wide.
@@ -45,8 +46,8 @@ struct Panel {
   Byte* corrections;  // i32
 };
 
-// What values with this largest absolute value are multiplied by to be rounded,
-// and the other way.
+// Factors between values and quantized values: `to` quantizes values up to the
+// absolute value `largest`, `back` dequantizes. Both are 0 for zeros.
 struct Scale {
   explicit Scale(float largest) {
     if (!std::isfinite(largest)) {
@@ -59,23 +60,23 @@ struct Scale {
   float to = 0.0f, back = 0.0f;
 };
 
-// To the nearest, of two to the even one. What has no scale is zero.
+// Rounds x * to to nearest, ties to even; 0 if `to` is 0.
 inline int32_t Round(float x, float to) {
   return static_cast<int32_t>(std::rint(to == 0.0f ? 0.0f : x * to));
 }
 
-// Bits of a float without its sign: they have the order of absolute values,
-// with NaN above them.
+// The bits of a float without its sign. They compare like absolute values, with
+// NaN above all numbers.
 inline int32_t Size(float x) { return std::bit_cast<int32_t>(x) & 0x7fffffff; }
 
-// Not finite if one is not.
+// The largest absolute value; not finite if an element is not finite.
 GSHARD_SIMD float LargestOf(const float* x, int64_t size) {
   int32_t most = 0;
   for (int64_t i = 0; i < size; ++i) most = std::max(most, Size(x[i]));
   return std::bit_cast<float>(most);
 }
 
-// Four rows of a panel as they were, zeros where k or the columns end.
+// Four rows of a panel before quantization, padded with zeros.
 using FourRows = float[4][kColumns];
 
 GSHARD_SIMD void FindLargest(const FourRows& rows, int32_t* most) {
@@ -86,7 +87,8 @@ GSHARD_SIMD void FindLargest(const FourRows& rows, int32_t* most) {
   }
 }
 
-// Adds to the sums of columns; an element of `fours` is four of a column.
+// Quantizes four rows and adds them to the column sums. `fours` packs the four
+// values of each column.
 GSHARD_SIMD void RoundRows(const FourRows& rows, const float* to, int32_t* sums,
                            uint32_t* fours) {
   for (int64_t j = 0; j < kColumns; ++j) {
@@ -100,8 +102,8 @@ GSHARD_SIMD void RoundRows(const FourRows& rows, const float* to, int32_t* sums,
   }
 }
 
-// n columns from `matrix` on, of one with k rows, whose element [i, j] is
-// matrix[i * row_step + j * column_step].
+// Quantizes n columns of a matrix with k rows. Element [i, j] is matrix[i *
+// row_step + j * column_step].
 void RoundPanel(const float* matrix, int64_t row_step, int64_t column_step,
                 int64_t k, int64_t n, int8_t* bytes) {
   const int64_t width = PanelWidth(n);
@@ -145,7 +147,7 @@ void RoundRowPlainly(const float* x, int64_t k, float to, uint8_t* row) {
   }
 }
 
-// m rows of c and one panel.
+// Computes m rows of c for one panel.
 using PanelFunction = void (*)(int64_t m, int64_t n, int64_t k,
                                const uint8_t* a, const float* a_scales,
                                const int8_t* panel, float* c, int64_t c_stride);
@@ -188,7 +190,7 @@ GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
         k - i >= 16 ? 0xffff : static_cast<__mmask16>((1u << (k - i)) - 1);
     const __m512 scaled =
         _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, x + i), factor);
-    // Where the scale is NaN there may be NaN, which becomes 0.
+    // If the scale is NaN, elements may be NaN; these become 0.
     const __mmask16 ordered = _mm512_cmp_ps_mask(
         _mm512_abs_ps(scaled), _mm512_set1_ps(kLargest + 1.0f), _CMP_LT_OQ);
     const __m512i rounded = _mm512_maskz_cvtps_epi32(ordered, scaled);
@@ -197,11 +199,11 @@ GSHARD_VNNI void RoundRowByVectors(const float* x, int64_t k, float to,
   }
 }
 
-// As __m512i, whose elements have 64 bits, GCC 12 copies each sum to the stack
-// in each turn: half of the speed.
+// Not __m512i, whose elements have 64 bits: with it, GCC 12 copies each sum to
+// the stack in each iteration, which halves the speed.
 using Sums16 = int32_t __attribute__((vector_size(64)));
 
-// kCount rows of c and n columns, which are kWidth vectors.
+// kCount rows and n columns of c; the columns are kWidth vectors.
 template <int kCount, int kWidth>
 GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
                                const float* a_scales, const int8_t* bytes,
@@ -239,7 +241,8 @@ GSHARD_VNNI void MultiplyBlock(int64_t n, int64_t k, const uint8_t* a,
     const __m512i correction = _mm512_load_si512(corrections + 64 * v);
     GSHARD_UNROLL
     for (int r = 0; r < kCount; ++r) {
-      // With a mask of all, as GCC 12 warns of its own function without.
+      // The mask selects all elements: without it GCC 12 warns about its own
+      // intrinsic.
       const __m512 sum = _mm512_maskz_cvtepi32_ps(
           0xffff, _mm512_sub_epi32((__m512i)sums[r][v], correction));
       _mm512_mask_storeu_ps(
@@ -307,7 +310,7 @@ Int8Rows::Int8Rows(const float* rows, int64_t m, int64_t k)
       const Scale scale(LargestOf(rows + i * k, k));
       uint8_t* const row = elements + i * stride();
       round(rows + i * k, k, scale.to, row);
-      std::fill(row + k, row + stride(), 0);  // times zeros of b
+      std::fill(row + k, row + stride(), 0);  // multiplied by zeros of b
       scales[i] = scale.back;
     }
   });

@@ -12,8 +12,8 @@
 namespace gshard {
 namespace {
 
-// The gradients of the parameters are summed over so many rows, and then these
-// sums in their order.
+// Rows per partial sum of the parameters' gradients; the partial sums are then
+// added in order.
 constexpr int64_t kRowsOfSum = 64;
 
 GSHARD_SIMD void Forward(const float* x, const float* scale, const float* bias,
@@ -46,7 +46,8 @@ GSHARD_SIMD void Backward(const float* x, const float* scale,
                           float* dscale, float* dbias) {
   for (int64_t r = 0; r < rows; ++r, x += m, dy += m, dx += m) {
     const float mean = means[r], inverse = inverse_stds[r];
-    // Sums of the gradient of the normalised x, alone and times it.
+    // The sum of the gradient of the normalised x, and its dot product with the
+    // normalised x.
     float sum = 0.0f, dot = 0.0f;
 #pragma omp simd reduction(+ : sum, dot)
     for (int64_t i = 0; i < m; ++i) {

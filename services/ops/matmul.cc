@@ -24,17 +24,18 @@ namespace {
 
 using dnnl::memory;
 
-// A new shape takes 200 to 300 us and about 60 KiB to compile, a cached one
-// nothing. The bound is for shapes that never repeat.
+// Compiling a new shape takes 200 to 300 us and about 60 KiB; reusing a cached
+// one is free. The limit is for shapes that never repeat.
 constexpr size_t kMaxCachedShapes = 1024;
 
-// Multiplications in a product that takes about as long as compiling its
-// shape. Smaller ones share shapes; else each number of rows that comes for the
-// first time, which goes on for days, would take that time and memory.
+// Multiplications in a product that takes about as long as compiling its shape.
+// Smaller products share shapes; otherwise every new number of rows, and new
+// ones keep coming for days, would cost that time and memory.
 constexpr int64_t kCompileWork = 8 << 20;
 
-// The rows of the shape that a product of so many shares: any number up to 64,
-// above it sixteen in each octave, so that at most a sixteenth is for nothing.
+// The number of rows of the shared shape for a product with m rows: m up to 64,
+// above that one of sixteen steps per octave, so that at most a sixteenth of
+// the work is wasted.
 int64_t SharedRows(int64_t m) {
   if (m <= 64) return m;
   const int64_t step = std::bit_floor(static_cast<uint64_t>(m - 1)) / 16;
@@ -57,7 +58,7 @@ const dnnl::engine& Engine() {
 
 class PrimitiveCache {
  public:
-  // oneDNN captures the calling thread's OpenMP thread count when it compiles.
+  // oneDNN reads the calling thread's OpenMP thread count when it compiles.
   PrimitiveCache() : stream_(Engine()) { omp_set_num_threads(1); }
 
   void Execute(const MatmulShape& shape, const float* a, const float* b,
@@ -74,7 +75,7 @@ class PrimitiveCache {
     const std::shared_ptr<std::byte> more_c =
         AllocateBuffer(shared.m * shape.n * sizeof(float));
     std::memcpy(more_a.get(), a, a_bytes);
-    // Zeros, as arithmetic on some leftovers is slow.
+    // Zeros, as arithmetic on leftover values can be slow.
     std::memset(more_a.get() + a_bytes, 0,
                 (shared.m - shape.m) * shape.k * sizeof(float));
     auto* const sums = reinterpret_cast<float*>(more_c.get());
@@ -142,39 +143,38 @@ PrimitiveCache& ThreadCache() {
   return cache;
 }
 
-// A block of a product: its shape, and how far apart the rows of the three
-// matrices are, as they are stored.
+// A block of a product: its shape, and the distances between the stored rows of
+// the three matrices.
 struct Block {
   MatmulShape shape;
   int64_t a_stride, b_stride, c_stride;
   bool accumulate;
 };
 
-// oneDNN has two ways to multiply. Where b is stored as [k, n], gemm packs it
-// at less cost than the matmul primitive: with few rows on weights that come
-// from memory, as experts have them, it is a fifth faster. Nor has it to be
-// compiled for a number of rows. Weights stored the other way are the
-// primitive's strength.
+// oneDNN has two ways to multiply. If b is stored as [k, n], gemm packs it at
+// less cost than the matmul primitive: with few rows and weights that come from
+// memory, as for experts, gemm is a fifth faster. It also needs no compilation
+// for each number of rows. If b is stored as [n, k], the primitive is faster.
 bool UseGemm(const MatmulShape& shape) {
-  // Gemm gives a matrix of one column to a matrix-vector kernel, whose sums
-  // depend on m; so must this choice not.
+  // Gemm computes a matrix of one column by a matrix-vector kernel, whose sums
+  // depend on m. The bits, and so this choice, must not depend on m.
   return !shape.transpose_b && shape.n > 1;
 }
 
-// Our kernel has gemm's bits here, too, but it alone goes past the caches.
+// Our kernel has gemm's bits here, too, and only it can bypass the caches.
 bool SumsColumns(const MatmulShape& shape) {
   return shape.streams && shape.transpose_a && !shape.transpose_b &&
          shape.n > 1 && HasPanels<float>();
 }
 
-// Our kernel has gemm's bits here as well, but packs nothing.
+// Our kernel has gemm's bits here, too, but needs no packing.
 bool HasFewRows(const MatmulShape& shape) {
   return shape.m <= kFewRows && !shape.transpose_a && !shape.transpose_b &&
          shape.n % 16 == 0 && HasPanels<float>();
 }
 
-// Gemm cuts a deep k into blocks by rules that look at m, so that the order of
-// a sum would depend on the rows beside it. Up to this depth it has one block.
+// Gemm splits a deep k into blocks by rules that depend on m, so the order of a
+// sum would depend on the other rows. Up to this depth there is one block.
 constexpr int64_t kGemmDepth = kFloat32Depth;
 
 void Gemm(const Block& block, const float* a, const float* b, float* c) {
@@ -198,7 +198,7 @@ void CopyRows(int64_t rows, int64_t size, const T* from, int64_t from_stride,
   }
 }
 
-// One row alone would go to the matrix-vector kernel: it gets a second one.
+// A single row would go to the matrix-vector kernel, so add a second one.
 void GemmRow(const Block& block, const float* a, const float* b, float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
       block.shape;
@@ -217,7 +217,7 @@ void GemmRow(const Block& block, const float* a, const float* b, float* c) {
   std::copy_n(results.data(), n, c);
 }
 
-// Stored rows that follow each other: the matrix itself, or a copy in `buffer`.
+// The stored rows contiguously: the matrix itself, or a copy in `buffer`.
 const float* Dense(int64_t rows, int64_t size, const float* from,
                    int64_t stride, std::vector<float>& buffer) {
   if (stride == size) return from;
@@ -226,7 +226,8 @@ const float* Dense(int64_t rows, int64_t size, const float* from,
   return buffer.data();
 }
 
-// The primitive has its better kernels for dense matrices only.
+// Uses the matmul primitive, which has its better kernels for dense matrices
+// only.
 void Execute(const Block& block, const float* a, const float* b, float* c) {
   const auto& [m, n, k, transpose_a, transpose_b, in_panels, streams] =
       block.shape;
@@ -310,7 +311,8 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
     return MultiplyRows(m, n, k, a, block.a_stride, b, block.b_stride, c,
                         block.c_stride, block.accumulate);
   }
-  // oneDNN has no products of bfloat16 then, or slow ones.
+  // Without the instructions, oneDNN has no bfloat16 products or only slow
+  // ones, so compute in float32.
   thread_local std::vector<float> wide_a, wide_b;
   Block wide = block;
   wide.a_stride = transpose_a ? m : k;
@@ -320,14 +322,16 @@ void Multiply(const Block& block, const BFloat16* a, const BFloat16* b,
   Multiply(wide, wide_a.data(), wide_b.data(), c);
 }
 
-// A tile has about so many elements of b and no fewer columns: so much work
-// that neither handing it over nor oneDNN's preparation of a call matters, even
-// where there are few rows. oneDNN's kernels take 48 columns at a time.
+// A tile has about kTileWeights elements of b and at least kLeastColumns
+// columns: enough work, even with few rows, that neither the hand-over to a
+// thread nor the set-up of a oneDNN call matters. oneDNN's kernels process 48
+// columns at a time.
 constexpr int64_t kTileWeights = 128 << 10;
 constexpr int64_t kLeastColumns = 240;
 constexpr int64_t kColumnStep = kPanelColumns;
 
-// Rows of a tile, and of those of a product that has few tiles with much work.
+// Rows of a tile: kMostRows, or down to kLeastRows in products that have few
+// tiles with much work.
 constexpr int64_t kMostRows = 256;
 constexpr int64_t kLeastRows = 64;
 constexpr int64_t kManyTiles = 8;
@@ -343,7 +347,7 @@ struct Grid {
     const int64_t parts = std::max<int64_t>(
         1, std::min(shape.n * shape.k / kTileWeights, shape.n / kLeastColumns));
     columns = (shape.n / parts + kColumnStep - 1) / kColumnStep * kColumnStep;
-    // No column is alone, as it would be multiplied in another way.
+    // No tile has a single column, which would be multiplied in another way.
     across = std::max<int64_t>(1, (shape.n + columns - 2) / columns);
     while (rows > kLeastRows && shape.m * across < kManyTiles * rows &&
            rows * columns * shape.k > kMuchWork) {
@@ -353,14 +357,14 @@ struct Grid {
   }
 };
 
-// Where a column of b begins; of panels, the first of a panel.
+// Offset of a column of b; in panels, it must be the first of its panel.
 template <typename T>
 int64_t OffsetOfColumn(const MatmulShape& shape, int64_t column) {
   if (shape.b_in_panels) return PanelOffset<T>(shape.k, column);
   return column * (shape.transpose_b ? shape.k : 1);
 }
 
-// A tile's place in the result.
+// The position and size of a tile in the result.
 struct Tile {
   int64_t row, column, m, n;
 
@@ -407,8 +411,8 @@ void MultiplyBatch(const MatmulShape& shape, int64_t batch, const T* a,
   });
 }
 
-// Whether rows of b, of bfloat16, are packed for all tiles ahead: several tiles
-// have the same columns and would do it each.
+// Whether a bfloat16 b stored as [k, n] is packed once in advance: otherwise
+// each of the several tiles with the same columns would pack them.
 bool PacksOnce(const MatmulShape& shape) {
   return HasPanels<BFloat16>() && !shape.transpose_a && !shape.transpose_b &&
          !shape.b_in_panels && shape.k % 2 == 0 && shape.n % 16 == 0 &&

@@ -12,8 +12,9 @@
 namespace gshard {
 namespace {
 
-// One dimension: which elements of x survive, where the first of them goes, and
-// the distances in bytes of neighbours and of what takes their place.
+// One dimension: the elements [begin, end) of x that are kept, the offset of
+// the first of them in the result, and the strides in x and in the result, all
+// in bytes.
 struct Axis {
   int64_t begin, end;
   int64_t to_first;
@@ -61,7 +62,7 @@ Tensor Pad(const Tensor& x, absl::Span<const Padding> padding, double value) {
   for (int d = x.rank() - 1; d >= 0; --d) {
     const int64_t step = padding[d].interior + 1;
     const int64_t low = padding[d].low;
-    // Element i goes to low + i * step, if that is within the result.
+    // Element i goes to index low + i * step, if that is within the result.
     const int64_t begin = low >= 0 ? 0 : (-low + step - 1) / step;
     const int64_t end =
         std::min(x.dim(d), dims[d] <= low ? 0 : (dims[d] - 1 - low) / step + 1);

@@ -14,8 +14,8 @@ namespace {
 
 int64_t PagesFor(int64_t length, int64_t P) { return (length + P - 1) / P; }
 
-// scores[n, j] = q[n] keys[j, n], for `count` positions that lie one after the
-// other. Rows of scores are `stride` apart.
+// scores[n, j] = q[n] keys[j, n], for `count` consecutive positions. Rows of
+// scores are `stride` apart.
 GSHARD_SIMD void ScoreKeys(const float* q, const float* keys, int64_t count,
                            int64_t heads, int64_t width, float* scores,
                            int64_t stride) {
@@ -70,12 +70,12 @@ Tensor PagedAttention(const Tensor& q, const Tensor& keys, const Tensor& values,
   const int64_t R = q.dim(0), N = q.dim(2), D = q.dim(3);
   const int64_t P = keys.dim(1), T = pages.dim(1);
   Tensor out(ElementType::kFloat32, q.dims());
-  int64_t most = 0;  // keys of a row
+  int64_t most = 0;  // longest row, in keys
   for (const int32_t length : lengths.span<int32_t>()) {
     most = std::max<int64_t>(most, length);
   }
-  // Position by position, all heads of it, as they lie in memory: a step reads
-  // much more than it computes.
+  // Position by position, all heads of each, in memory order: decoding is bound
+  // by memory reads.
   const auto attend = [&](int64_t r, float* scores) {
     const int64_t length = lengths.i32()[r];
     const float* const query = q.f32() + r * N * D;

@@ -23,20 +23,21 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Of both types: those of float32 run on processors without bfloat16, too, as
-// nothing but _mm512_dpbf16_ps makes its instruction.
+// Target of the kernels of both types. The float32 kernels run on processors
+// without AVX512_BF16 too, as only the intrinsic _mm512_dpbf16_ps generates
+// instructions of that extension.
 #define GSHARD_PANEL \
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
-// Rows of b that are packed at a time, within a call: 96 KiB, which the level 2
-// cache holds. Fewer mean more rounds over c.
+// Rows of b packed at a time within a call: 96 KiB, which the level 2 cache
+// holds. A smaller depth means more passes over c.
 constexpr int64_t kDepth = 1024;
 
 struct alignas(64) PackedDepth {
   BFloat16 elements[PanelOffset<BFloat16>(kDepth, kPanelColumns)];
 };
 
-// Packs rows i and i + 1 of b, the second if it is there.
+// Packs rows i and i + 1 of b, or only row i if there is no second.
 GSHARD_PANEL inline void PackStep(const BFloat16* b, int64_t stride,
                                   bool has_second, __mmask16 mask,
                                   BFloat16* to) {
@@ -63,12 +64,12 @@ GSHARD_PANEL void PackPanel(const T* b, int64_t stride, int64_t k, int64_t n,
   }
 }
 
-// Sums of kCount rows of c and kWidth vectors of columns; in registers, as long
-// as all loops over them are unrolled.
+// Sums of kCount rows of c and kWidth vectors of columns. They are in registers
+// if all loops over them are unrolled.
 template <int kCount, int kWidth>
 using Sums = __m512[kCount][kWidth];
 
-// Adds two rows of b, or the last one.
+// Adds the products of two rows of b, or of the last one alone.
 template <int kCount, int kWidth>
 GSHARD_PANEL inline void AddStep(const BFloat16* a, int64_t a_stride,
                                  const BFloat16* panel, int64_t rows,
@@ -88,7 +89,7 @@ GSHARD_PANEL inline void AddStep(const BFloat16* a, int64_t a_stride,
   }
 }
 
-// Adds a row of b.
+// Adds the products of one row of b.
 template <int kCount, int kWidth>
 GSHARD_PANEL inline void AddStep(const float* a, int64_t a_stride,
                                  const float* panel, int64_t,
@@ -106,27 +107,29 @@ GSHARD_PANEL inline void AddStep(const float* a, int64_t a_stride,
   }
 }
 
-// Where a lies: elements between its rows, and between the steps of k.
+// Layout of a: distances in elements between its rows and between steps of k.
 struct Strides {
   int64_t row, step;
 };
 
-// Whether all of c's rows begin at whole cache lines and n columns are such.
+// Whether all rows of c begin at cache lines and n columns are whole cache
+// lines.
 bool IsInLines(int64_t n, const float* c, int64_t c_stride) {
   constexpr int64_t kLine = 16;
   return n % kLine == 0 && c_stride % kLine == 0 &&
          reinterpret_cast<uintptr_t>(c) % (kLine * sizeof(float)) == 0;
 }
 
-// kCount rows of c and n columns, which are kWidth vectors. If it `streams`, c
-// goes past the caches. REQUIRES: it then IsInLines.
+// kCount rows and n columns of c; the columns are kWidth vectors. If `streams`,
+// c is written past the caches. REQUIRES: IsInLines() if `streams`.
 template <int kCount, int kWidth, typename T>
 GSHARD_PANEL void MultiplyBlock(int64_t n, int64_t k, const T* a,
                                 const Strides& strides, const T* panel,
                                 float* c, int64_t c_stride, bool accumulate,
                                 bool streams) {
   constexpr int64_t kStep = kPanelStep<T>;
-  // What bfloat16 adds to c goes on with its sum, float32 begins one anew.
+  // To accumulate, bfloat16 starts with c and adds to it. float32 starts at
+  // zero, and its sum is added to c at the end.
   constexpr bool kGoesOn = kStep > 1;
   Sums<kCount, kWidth> sums;
   GSHARD_UNROLL
@@ -174,12 +177,12 @@ void MultiplyPanel(int64_t m, int64_t n, int64_t k, const T* a,
   });
 }
 
-// Rows of b that are multiplied at a time by MultiplyFewRows(): so few that
-// they stay in the level 1 cache, and are read nearly in the order of memory.
+// Rows of b per pass of MultiplyFewRows(): so few that they stay in the level 1
+// cache and are read nearly in memory order.
 constexpr int64_t kSliceRows = 8;
 
-// Adds `k` rows of b, of n columns, to sums of kCount rows, which are zeros if
-// it `begins` them.
+// Adds the products of `k` rows of b, with n columns, to the sums of kCount
+// rows. The sums start at zero if `begins`.
 template <int kCount, int kWidth>
 GSHARD_PANEL void AddSlice(int64_t n, int64_t k, const float* a,
                            int64_t a_stride, const float* b, int64_t b_stride,
@@ -224,7 +227,8 @@ template <int kCount>
 void AddSliceTo(int64_t n, int64_t k, const float* a, int64_t a_stride,
                 const float* b, int64_t b_stride, float* to, int64_t to_stride,
                 bool begins) {
-  // As many sums as there are registers for, in whole rows of most weights.
+  // As many sums as registers can hold, with a vector count that divides the
+  // rows of most weight matrices.
   constexpr int kWidth = kCount <= 3 ? 8 : kCount <= 6 ? 4 : 2;
   AddSlice<kCount, kWidth>(n, k, a, a_stride, b, b_stride, to, to_stride,
                            begins);
@@ -235,13 +239,13 @@ using SliceFunction = void (*)(int64_t n, int64_t k, const float* a,
                                int64_t b_stride, float* to, int64_t to_stride,
                                bool begins);
 
-// By the number of rows.
+// Indexed by the number of rows.
 constexpr SliceFunction kAddSlice[kFewRows + 1] = {
     nullptr,        &AddSliceTo<1>, &AddSliceTo<2>,
     &AddSliceTo<3>, &AddSliceTo<4>, &AddSliceTo<5>,
     &AddSliceTo<6>, &AddSliceTo<7>, &AddSliceTo<8>};
 
-// Those before it are seen before what is written after it.
+// Makes streaming stores visible before any later store.
 void FinishStreams() { _mm_sfence(); }
 
 #else
@@ -315,8 +319,8 @@ void MultiplyPanels(int64_t m, int64_t n, int64_t k, const float* a,
 void MultiplyRows(int64_t m, int64_t n, int64_t k, const BFloat16* a,
                   int64_t a_stride, const BFloat16* b, int64_t b_stride,
                   float* c, int64_t c_stride, bool accumulate) {
-  // On the heap: static thread-local storage comes out of the stack of every
-  // thread, and threads of the metrics server have 100 KiB.
+  // On the heap: static thread-local storage is taken from the stack of every
+  // thread, and threads of the metrics server have only 100 KiB.
   thread_local const auto buffer = std::make_unique<PackedDepth>();
   BFloat16* const panel = buffer->elements;
   for (int64_t i = 0; i < k; i += kDepth) {
@@ -337,7 +341,7 @@ void MultiplyFewRows(int64_t m, int64_t n, int64_t k, const float* a,
   CHECK(m >= 1 && m <= kFewRows && n % 16 == 0);
   thread_local std::vector<float> sums;
   for (int64_t i = 0; i < k; i += kFloat32Depth, accumulate = true) {
-    // What is added to c has a sum of its own.
+    // A sum that is added to c is computed separately first.
     if (accumulate) sums.resize(m * n);
     float* const to = accumulate ? sums.data() : c;
     const int64_t stride = accumulate ? n : c_stride;
@@ -358,7 +362,8 @@ void MultiplyColumns(int64_t m, int64_t n, int64_t k, const T* a,
                      int64_t a_stride, const T* b, int64_t b_stride, float* c,
                      int64_t c_stride, bool accumulate, bool streams) {
   constexpr int64_t kStep = kPanelStep<T>;
-  // Of both types a block of so many bytes; of float32, a sum's own.
+  // k is processed in blocks of equal bytes for both types; for float32, such a
+  // block is the depth of one sum.
   constexpr int64_t kBlockDepth = kFloat32Depth * kStep;
   const int64_t most_depth = std::min(kBlockDepth, k + k % kStep);
   const int64_t a_columns = (m + 15) / 16 * 16;
@@ -409,14 +414,14 @@ Tensor NewPanels(ElementType type, Dims dims, int64_t batch, int64_t rows) {
 
 namespace {
 
-// Where element i of column j of a panel with n columns is.
+// Offset of element i of column j in a panel with n columns.
 template <typename T>
 int64_t ElementOffset(int64_t n, int64_t i, int64_t j) {
   constexpr int64_t kStep = kPanelStep<T>;
   return (i / kStep * 16 * VectorsOf(n) + j) * kStep + i % kStep;
 }
 
-// n columns of k elements each, without zeros: no rest needs some.
+// Packs n columns of k elements each. REQUIRES: no padding is needed.
 template <typename T>
 void PackColumns(const T* columns, int64_t k, int64_t n, T* to) {
   for (int64_t j = 0; j < n; ++j, columns += k) {
@@ -424,7 +429,8 @@ void PackColumns(const T* columns, int64_t k, int64_t n, T* to) {
   }
 }
 
-// Calls pack(first column, how many, panel) for all panels of b [k, n].
+// Calls pack(first column, number of columns, panel) for all panels of b [k,
+// n].
 template <typename T, typename Pack>
 void ForEachPanel(int64_t k, int64_t n, T* panels, Pack pack) {
   ParallelFor((n + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {

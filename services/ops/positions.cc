@@ -10,8 +10,8 @@
 namespace gshard {
 namespace {
 
-// Positions up to here are kept, once computed, by each thread: the same few
-// hundred come back with every batch.
+// Each thread caches the vectors of positions up to this one: the same few
+// hundred recur in every batch.
 constexpr int64_t kMaxCachedPosition = 4096;
 
 void FillRow(int64_t position, int64_t width, float* row) {

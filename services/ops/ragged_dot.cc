@@ -15,9 +15,10 @@
 namespace gshard {
 namespace {
 
-// Gradients of so many bytes, of which a model has several, are no longer in
-// the caches when all of them are there and somebody reads them: they are
-// written past these, which otherwise read from memory what is overwritten.
+// Gradients of at least this many bytes are written past the caches. A model
+// has several of them, so they would have left the caches by the time all are
+// complete and read, and normal stores would first load the overwritten lines
+// from memory.
 constexpr size_t kStreamedBytes = size_t{4} << 20;
 
 // Calls `visit(group, first row, number of rows)` for each group.
@@ -33,8 +34,8 @@ void ForEachGroup(const Tensor& group_sizes, int64_t num_rows, Visit visit) {
   CHECK(begin == num_rows);
 }
 
-// One group's product: its shape, and the elements of a, b and the result that
-// it begins at.
+// The product of one group: its shape, and the offsets of its elements in a, b
+// and the result.
 struct Product {
   MatmulShape shape;
   int64_t a, b, c;
@@ -52,7 +53,7 @@ void ForEachTile(const std::vector<Product>& products, Multiply multiply) {
               [&](int64_t i) { multiply(*tiles[i].first, tiles[i].second); });
 }
 
-// All products, of elements of either floating type.
+// Computes all products; elements are float32 or bfloat16.
 void MultiplyAll(const std::vector<Product>& products, const Tensor& a,
                  const Tensor& b, float* c) {
   CHECK(a.type() == b.type());
@@ -141,7 +142,8 @@ Tensor RaggedDotWeightsGradient(const Tensor& rows, const Tensor& dresult,
   CHECK(dresult.dim(0) == num_rows);
   const Dims dims{group_sizes.size(), m, h};
   const bool streams = NumElements(dims) * sizeof(float) >= kStreamedBytes;
-  // Of many experts few may have rows: a step's time is to follow these.
+  // Of many experts, few may have rows. The time should depend on these only,
+  // so the zero gradients of the others are not written.
   std::vector<bool> has_rows(group_sizes.size());
   for (int64_t e = 0; e < group_sizes.size(); ++e) {
     has_rows[e] = group_sizes.i32()[e] > 0;

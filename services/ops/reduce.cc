@@ -23,13 +23,13 @@ GSHARD_SIMD void SumRows(const float* x, int64_t rows, int64_t size,
   }
 }
 
-// A group of neighbouring dimensions, all new or none.
+// A group of neighbouring dimensions, either all new or all of x.
 struct DimGroup {
   int64_t size;
   bool is_new;
 };
 
-// Writes the repetition of x over `groups` to `to`; x has `from_size` elements.
+// Writes x, which has `from_size` elements, to `to`, repeated over `groups`.
 void Repeat(absl::Span<const DimGroup> groups, const float* from,
             int64_t from_size, float* to, int64_t to_size) {
   if (groups.empty()) {

@@ -41,7 +41,7 @@ Tensor ReduceMax(const Tensor& x, absl::Span<const int> dims) {
     permutation.push_back(d);
     kept.push_back(x.dim(d));
   }
-  // Reduced dimensions first: row after row into the result.
+  // Reduced dimensions first, so that the result is a maximum over rows.
   const Tensor rows = Transpose(x, permutation);
   Tensor largest(ElementType::kFloat32, kept);
   std::fill_n(largest.f32(), largest.size(),
@@ -57,8 +57,8 @@ Tensor ReduceMaxGradient(const Tensor& x, const Tensor& y, const Tensor& dy,
   CHECK(y.dims() == dy.dims());
   const Tensor equal = Equal(x, Broadcast(y, x.dims(), dims));
   const Tensor share = Divide(dy, ReduceSum(equal, dims));
-  // Chosen, not multiplied: without an equal element (NaN) the share is no
-  // number, and nobody gets it.
+  // Selected, not multiplied by `equal`: if no element is equal (NaN), the
+  // share is not finite and no element may get it.
   Tensor dx = Broadcast(share, x.dims(), dims);
   if (!dx.unique()) dx = dx.Clone();
   for (int64_t i = 0; i < dx.size(); ++i) {

@@ -8,8 +8,7 @@
 namespace gshard {
 namespace {
 
-// A dimension, innermost last: its size, the bytes of one index, and whether it
-// is reversed.
+// A dimension: its size, the bytes of one index, and whether it is reversed.
 struct Axis {
   int64_t size;
   int64_t bytes;
@@ -35,7 +34,8 @@ void Copy(absl::Span<const Axis> axes, const std::byte* from, std::byte* to) {
 Tensor Reverse(const Tensor& x, absl::Span<const int> dims) {
   if (dims.empty() || x.size() == 0) return x;
   CHECK(dims.front() >= 0 && dims.back() < x.rank());
-  // What lies within the last reversed dimension stays together.
+  // The elements within an index of the last reversed dimension are copied as
+  // one block.
   absl::InlinedVector<Axis, 6> axes(dims.back() + 1);
   int64_t bytes = x.bytes();
   for (int d = 0; d <= dims.back(); ++d) {

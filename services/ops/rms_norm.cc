@@ -11,8 +11,8 @@
 namespace gshard {
 namespace {
 
-// The gradient of the scale is summed over so many rows, and then these sums in
-// their order.
+// Rows per partial sum of the scale's gradient; the partial sums are then added
+// in order.
 constexpr int64_t kRowsOfSum = 64;
 
 GSHARD_SIMD void Forward(const float* x, const float* scale, float epsilon,

@@ -6,7 +6,7 @@ namespace gshard {
 namespace {
 
 // Rows of a tile: with 16 columns, the sums fill half the vector registers of
-// AVX2 and leave room for the operands.
+// AVX2 and leave the others for the operands.
 constexpr int kTileRows = 4;
 
 template <int kRows, bool kDense>

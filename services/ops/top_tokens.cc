@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
-// Block size: keeps each block's maximum, so that few logits are rescanned.
+// Block size. The maximum of each block is kept, so that few logits are
+// rescanned.
 constexpr int64_t kBlock = 256;
 
 GSHARD_SIMD
@@ -47,7 +48,7 @@ float SumOfExp(const float* logits, int64_t size, float maximum) {
   return static_cast<float>(sum);
 }
 
-// A bound that at least `count` logits reach, from the blocks' maxima.
+// A lower bound that at least `count` logits reach, from the blocks' maxima.
 float BoundOf(std::vector<float> maxima, size_t count) {
   if (count == 0 || maxima.size() < count) {
     return -std::numeric_limits<float>::infinity();
@@ -69,7 +70,7 @@ std::vector<TokenScore> TopTokens(absl::Span<const float> logits,
   }
   const float maximum = *std::max_element(maxima.begin(), maxima.end());
 
-  // A heap whose front is the worst of the best so far.
+  // A heap of the best tokens so far, with the worst of them at the front.
   const auto better = [](const TokenScore& a, const TokenScore& b) {
     return a.log_probability != b.log_probability
                ? a.log_probability > b.log_probability

@@ -8,8 +8,8 @@
 namespace gshard {
 namespace {
 
-// One dimension of the result: its size, and the distance of its neighbours in
-// x and in the result.
+// One dimension of the result: its size, and its strides in x and in the
+// result.
 struct Axis {
   int64_t size;
   int64_t from;
@@ -68,7 +68,8 @@ Tensor Transpose(const Tensor& x, absl::Span<const int> permutation) {
   }
   Dims dims(rank);
   absl::InlinedVector<bool, 6> seen(rank, false);
-  // Axes of the result, neighbours joined that stay neighbours.
+  // The axes of the result; adjacent ones that are also adjacent in x are
+  // merged.
   absl::InlinedVector<Axis, 6> axes;
   for (int d = 0; d < rank; ++d) {
     const int source = permutation[d];
@@ -90,8 +91,8 @@ Tensor Transpose(const Tensor& x, absl::Span<const int> permutation) {
     stride *= axes[d].size;
   }
 
-  // The plane copied in tiles: the axis that is dense in the result and the
-  // one that is dense in x.
+  // The plane that is copied in tiles consists of the axis that is dense in the
+  // result and the one that is dense in x.
   Tensor result(x.type(), dims);
   const Axis inner = axes.back();
   axes.pop_back();

@@ -14,7 +14,7 @@
 namespace gshard {
 namespace {
 
-// How many of `words` are no padding.
+// How many of `words` are not padding.
 int64_t WordsHere(VocabularyPart part, int64_t words) {
   return std::clamp<int64_t>(part.size - part.first, 0, words);
 }

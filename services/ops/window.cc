@@ -5,7 +5,7 @@
 namespace gshard {
 namespace {
 
-// The base with its dilation and padding; negative if more is cut off than
+// The size of the dilated and padded base; negative if more is cut off than
 // there is.
 int64_t PaddedBase(int64_t base, const Window& window) {
   return Dilated(base, window.base_dilation) + window.pad_low + window.pad_high;
@@ -48,16 +48,17 @@ absl::Status CheckWindow(int64_t base, const Window& window) {
                       kMaxWindowSize);
 }
 
-// y[p] reads x[j] through k where p * stride + k * window_dilation - pad_low =
-// j * base_dilation. Solved for p * stride, with k counted from the end, this
-// is a window over y that moves base_dilation from one j to the next.
+// y[p] reads x[j] through window element k where p * stride + k *
+// window_dilation - pad_low = j * base_dilation. Solved for p * stride, with k
+// counted from the end, this is a window over y that advances by base_dilation
+// from one j to the next.
 Window InputGradientWindow(int64_t base, const Window& window) {
   Window back = window;
   back.stride = window.base_dilation;
   back.base_dilation = window.stride;
   const int64_t extent = Dilated(window.size, window.window_dilation);
   back.pad_low = extent - 1 - window.pad_low;
-  // As much as the last of the `base` results sees.
+  // The part of the padded base that the last of the `base` results sees.
   const int64_t seen =
       base == 0 ? extent - 1 : extent + (base - 1) * window.base_dilation;
   back.pad_high =
