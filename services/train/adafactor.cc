@@ -21,7 +21,7 @@ GSHARD_SIMD void AddSquares(const float* row, int64_t m, double* columns) {
   }
 }
 
-// The sum of (g[j] * a * c[j])^2: the squares of one row of U.
+// The sum of (g[j] * a * c[j])^2: the sum of squares of one row of U.
 GSHARD_SIMD double SumSquaredUpdate(const float* g, float a, const float* c,
                                     int64_t m) {
   return SumLanes(
@@ -43,7 +43,7 @@ GSHARD_SIMD void ApplyUpdate(const float* g, float a, const float* c,
   for (int64_t j = 0; j < m; ++j) w[j] -= rate * (g[j] * a * c[j]);
 }
 
-// The full second moment, and its inverse square root.
+// Updates the full second moment, and computes its inverse square root.
 GSHARD_SIMD void UpdateSecondMoment(const AdafactorStep step, const float* g,
                                     int64_t size, float* v,
                                     float* inverse_root) {
@@ -54,7 +54,7 @@ GSHARD_SIMD void UpdateSecondMoment(const AdafactorStep step, const float* g,
   }
 }
 
-// Moves R and C on by one step, and gives 1 / sqrt(R C^T / mean(R)) as the
+// Updates R and C by one step, and computes 1 / sqrt(R C^T / mean(R)) as the
 // product of a factor per row and one per column.
 void UpdateFactors(const AdafactorStep& step, absl::Span<const float> gradient,
                    absl::Span<float> row, absl::Span<float> column,

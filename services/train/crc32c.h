@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), as record files use it.
+// CRC-32C (Castagnoli), as used by record files.
 
 #ifndef SERVICES_TRAIN_CRC32C_H_
 #define SERVICES_TRAIN_CRC32C_H_
@@ -11,8 +11,8 @@ namespace gshard {
 
 uint32_t Crc32c(absl::string_view bytes);
 
-// Rotated and offset, so that a checksum of bytes that contain checksums is no
-// weaker: what a TFRecord stores.
+// The masked checksum that a TFRecord stores: rotated and offset, so that
+// checksums of data that itself contains checksums remain strong.
 uint32_t MaskedCrc32c(absl::string_view bytes);
 
 }  // namespace gshard

@@ -19,7 +19,7 @@ int64_t Elements(const Specs& specs) {
   return elements;
 }
 
-// `specs` of `tensors`, as one bucket.
+// The tensors of `specs`, as one bucket.
 TensorBucket BucketOf(const Specs& specs, const TensorMap& tensors) {
   std::vector<Tensor> bucket;
   for (const ParameterSpec& spec : specs) {
@@ -82,12 +82,12 @@ absl::StatusOr<GradientList> DenseExchange::SumGradients(
   const int rank = group_->rank();
   const int size = group_->size();
   const int64_t count = static_cast<int64_t>(ran.size());
-  std::vector<int64_t> of_rank(size, 0);  // microbatches
+  std::vector<int64_t> of_rank(size, 0);  // microbatches per rank
   for (const int r : ran) ++of_rank[r];
   const int64_t most = *std::max_element(of_rank.begin(), of_rank.end());
   const int64_t chunk = Chunk(std::max(count, most * (size - 1)));
 
-  // By microbatch that was run here, and owner.
+  // Indexed by microbatch that was run here, then by owner.
   std::vector<std::vector<TensorBucket>> mine;
   for (int64_t m = 0; m < count; ++m) {
     if (ran[m] != rank) continue;
@@ -102,7 +102,8 @@ absl::StatusOr<GradientList> DenseExchange::SumGradients(
     const int64_t out = r == rank ? 0 : std::min(chunk, sizes_[r]);
     const int64_t in = std::min(chunk, sizes_[rank]);
     sending[r] = Tensor(ElementType::kFloat32, {of_rank[rank] * out});
-    // The own ones are not sent, but copied to the same place.
+    // This member's own contributions are not sent, but copied to the same
+    // place.
     receiving[r] = Tensor(ElementType::kFloat32, {of_rank[r] * in});
   }
   TensorBucket sums = NewBucket(own());

@@ -1,15 +1,14 @@
-// DenseExchange: what the members of a group tell each other when they sum
-// gradients and update parameters among themselves, each the tensors that it
-// owns.
+// DenseExchange: sums gradients and exchanges parameters among the members of a
+// group, each of which owns and updates a part of the dense tensors.
 //
 // Sums have the bits of OrderedSum over all microbatches in one process: an
-// owner adds strictly in order of the microbatches, whoever ran them. Nothing
-// is added up on the way, for that would be another order.
+// owner adds strictly in order of the microbatches, whichever members ran them.
+// Contributions are not reduced on the way, as this would change the order.
 //
-// Everything travels in rounds, an exchange each, in which a member sends at
-// most `max_round_bytes` and receives at most as many (or one element of each
-// microbatch, if that is more). Buffers of these sizes are all the memory that
-// is taken beside arguments and results.
+// Data travels in rounds of one exchange each, in which a member sends and
+// receives at most `max_round_bytes` (or one element per microbatch, if that is
+// more). Beside arguments and results, the only memory used is that of buffers
+// of these sizes.
 
 #ifndef SERVICES_TRAIN_DENSE_EXCHANGE_H_
 #define SERVICES_TRAIN_DENSE_EXCHANGE_H_
@@ -31,12 +30,12 @@
 
 namespace gshard {
 
-// So many that the delay of an exchange does not count.
+// Large enough that the latency of an exchange does not matter.
 inline constexpr size_t kMaxRoundBytes = size_t{16} << 20;
 
-// All members make the same calls in the same order, on their communicators of
-// one group. Errors of both are those of Communicator::Exchange. Not
-// thread-safe.
+// All members make the same calls in the same order, each on its own
+// communicator of the group. Errors of both calls: those of
+// Communicator::Exchange. Not thread-safe.
 class DenseExchange {
  public:
   // REQUIRES: CheckOwners, one owner for each member of `group` (not owned);
@@ -45,17 +44,18 @@ class DenseExchange {
                 const TensorOwners& owners, Communicator* group,
                 size_t max_round_bytes = kMaxRoundBytes);
 
-  // What this member owns, in order of name.
+  // The tensors that this member owns, in the order of `owners`.
   const std::vector<ParameterSpec>& own() const;
 
-  // The sums of the gradients of what this member owns. `ran[m]` is the rank of
-  // who ran microbatch m; `gradients` has, of those that this member ran, all
-  // dense gradients by name. REQUIRES: at least one microbatch; ranks of the
-  // group; gradients in the shapes of the parameters.
+  // The summed gradients of the tensors that this member owns. `ran[m]` is the
+  // rank that ran microbatch m; `gradients` holds, for each microbatch that
+  // this member ran, all dense gradients by name. REQUIRES: at least one
+  // microbatch; ranks are in the group; gradients have the shapes of the
+  // parameters.
   absl::StatusOr<GradientList> SumGradients(
       absl::Span<const int> ran, const std::map<int32_t, TensorMap>& gradients);
 
-  // All dense parameters; `own` has this member's. Those of others are new
+  // All dense parameters. `own` holds those of this member; the others are new
   // tensors.
   absl::StatusOr<TensorMap> GatherParameters(const TensorMap& own);
 
@@ -67,7 +67,7 @@ class DenseExchange {
     size_t bytes() const { return size() * sizeof(float); }
   };
 
-  // Elements of an owner's part in a round where `copies` of them travel.
+  // Elements of one owner's part per round, of which `copies` are sent.
   int64_t Chunk(int64_t copies) const;
   int64_t Rounds(int64_t chunk) const;
   Range RangeOf(int owner, int64_t chunk, int64_t round) const;
@@ -75,7 +75,7 @@ class DenseExchange {
   Communicator* const group_;
   const size_t max_round_bytes_;
   std::vector<std::vector<ParameterSpec>> parts_;  // by owner
-  std::vector<int64_t> sizes_;                     // of parts, elements
+  std::vector<int64_t> sizes_;                     // elements of each part
 };
 
 }  // namespace gshard

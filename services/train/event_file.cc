@@ -12,7 +12,8 @@
 namespace gshard {
 namespace {
 
-// Protobuf's wire format: a key of field number and wire type, then the value.
+// Protobuf's wire format: a key made of field number and wire type, then the
+// value.
 enum WireType { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void AppendFixed(uint64_t value, int num_bytes, std::string& out) {

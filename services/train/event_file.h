@@ -1,4 +1,4 @@
-// Scalars over steps, in the files that TensorBoard reads.
+// Writes scalars per step to the event files that TensorBoard reads.
 //
 // A file is a sequence of TFRecords (u64 length, its masked CRC-32C, the bytes,
 // their masked CRC-32C; little-endian), each a tensorflow.Event message:
@@ -8,7 +8,7 @@
 //                                                    float simple_value = 2; }
 //                                                    }
 //
-// The messages are this small and this old, so they are encoded by hand.
+// These messages are small and stable, so they are encoded by hand.
 
 #ifndef SERVICES_TRAIN_EVENT_FILE_H_
 #define SERVICES_TRAIN_EVENT_FILE_H_
@@ -26,7 +26,7 @@
 
 namespace gshard {
 
-// One point of one curve. TensorBoard groups tags by what stands before '/'.
+// One point of a curve. TensorBoard groups tags by the part before '/'.
 struct Scalar {
   std::string tag;
   float value = 0.0f;
@@ -37,21 +37,21 @@ std::string EncodeVersionEvent(double wall_time);
 std::string EncodeScalarEvent(double wall_time, int64_t step,
                               absl::Span<const Scalar> scalars);
 
-// `payload` framed as a TFRecord.
+// Frames `payload` as a TFRecord.
 std::string EncodeRecord(absl::string_view payload);
 
 // Not thread-safe.
 class EventFile {
  public:
-  // Makes `directory`/events.out.tfevents.SECONDS.`suffix` (the name must hold
-  // "tfevents"; files of one directory are shown as one run, in order of
-  // name). Errors: those of storage/file.h.
+  // Creates `directory`/events.out.tfevents.SECONDS.`suffix` (TensorBoard
+  // requires "tfevents" in the name, and shows the files of a directory as one
+  // run, in order of name). Errors: those of storage/file.h.
   static absl::StatusOr<std::unique_ptr<EventFile>> Create(
       const std::string& directory, const std::string& suffix,
       double wall_time);
 
-  // Appends the points of one step; they are visible to a reader on return.
-  // An error leaves training unharmed: log it and go on.
+  // Appends the points of one step; on return they are visible to readers.
+  // Errors do not affect training: log them and continue.
   absl::Status Add(double wall_time, int64_t step,
                    absl::Span<const Scalar> scalars);
 

@@ -1,4 +1,4 @@
-// A job's options as this room takes them.
+// Converts the options of a job to those of services/train.
 
 #ifndef SERVICES_TRAIN_JOB_OPTIONS_H_
 #define SERVICES_TRAIN_JOB_OPTIONS_H_
@@ -12,7 +12,7 @@
 
 namespace gshard {
 
-// REQUIRES: the job has been validated.
+// REQUIRES, for all of these: the job has been validated.
 std::shared_ptr<const Optimizer> MakeOptimizer(const OptimizerConfig& config);
 Schedule MakeSchedule(const TrainingJob& job);
 LossConfig MakeLossConfig(const TrainingJob& job);

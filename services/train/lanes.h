@@ -1,5 +1,5 @@
-// Eight doubles at a time: sums whose order is written down, not left to the
-// compiler, so that they come out the same on every instruction set.
+// Sums over eight lanes of doubles, in a fixed order that the compiler cannot
+// change, so that they have the same bits on every instruction set.
 
 #ifndef SERVICES_TRAIN_LANES_H_
 #define SERVICES_TRAIN_LANES_H_
@@ -9,15 +9,15 @@
 
 namespace gshard {
 
-// GCC's and Clang's vector extension; arithmetic is element by element.
+// Vector extension of GCC and Clang; arithmetic is elementwise.
 typedef float FloatLanes __attribute__((vector_size(32)));
 typedef double DoubleLanes __attribute__((vector_size(64)));
 constexpr int64_t kLanes = 8;
 
-// Adds f(i, count) for i = 0, 8, 16, ... < size to `sum`, lane by lane, where
-// count = min(8, size - i) and f sets its first argument, which is zeros
-// before. `f` must be inlined, so that it is built for the caller's instruction
-// set.
+// Adds f(lanes, i, count) for i = 0, 8, 16, ... < size, lane by lane, where
+// count = min(8, size - i) and f sets the first `count` elements of `lanes`,
+// which is zero before. `f` must be inlined, so that it is compiled for the
+// caller's instruction set.
 template <typename F>
 __attribute__((always_inline)) inline double SumLanes(int64_t size, F f) {
   DoubleLanes even = {}, odd = {};
@@ -45,7 +45,7 @@ __attribute__((always_inline)) inline double SumLanes(int64_t size, F f) {
          ((even[1] + even[5]) + (even[3] + even[7]));
 }
 
-// Reads `count` floats, the other lanes being zeros.
+// Loads `count` floats; the other lanes become zero.
 __attribute__((always_inline)) inline void LoadLanes(FloatLanes& lanes,
                                                      const float* from,
                                                      int64_t count) {

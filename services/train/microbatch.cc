@@ -15,7 +15,7 @@
 namespace gshard {
 namespace {
 
-// Of a largest square; there is none of no tokens.
+// The square root of a maximum of squares; without tokens there is none.
 double Root(const Tensor& square) {
   return std::sqrt(std::max(0.0, static_cast<double>(*square.f32())));
 }
@@ -30,7 +30,7 @@ MicrobatchRunner::MicrobatchRunner(const ModelConfig& config, Program program,
 absl::Status MicrobatchRunner::Load(TensorMap& parameters) const {
   CastToBf16(executor_.weight_forms(), parameters);
   if (executor_.device() == nullptr) return absl::OkStatus();
-  // One at a time: the host holds no second copy of all of them.
+  // One at a time, so that the host never holds a second copy of all of them.
   for (auto& [name, tensor] : parameters) {
     ASSIGN_OR_RETURN(tensor, CopyToDevice(*executor_.device(), tensor));
   }

@@ -1,8 +1,8 @@
 // One microbatch: the unit of gradient summation.
 //
 // A microbatch is a pure function of (parameters, batch, seed, step, index):
-// its random numbers are keyed by these, so whoever runs it, wherever the
-// experts are, gets the same bits.
+// random numbers are keyed by these, so the result has the same bits on any
+// process, wherever the experts are placed.
 
 #ifndef SERVICES_TRAIN_MICROBATCH_H_
 #define SERVICES_TRAIN_MICROBATCH_H_
@@ -24,17 +24,18 @@
 namespace gshard {
 
 struct MicrobatchResult {
-  // Of the sum over target tokens; of the parameters that the program has.
+  // Gradients of the loss summed over target tokens, for the parameters that
+  // the program has.
   GradientList gradients;
   StepStatistics statistics;
 };
 
-// Runs a training program, or one of evaluation. Thread-safe.
+// Runs a training or evaluation program. Thread-safe.
 class MicrobatchRunner {
  public:
-  // `program` is BuildTrainProgram's or BuildEvaluateProgram's for `config`, or
-  // the router's side of it. It runs on `device`, which outlives the runner, or
-  // on the CPU if null; gradients are on the host.
+  // `program` is the result of BuildTrainProgram or BuildEvaluateProgram for
+  // `config`, or the router's part of it. It runs on `device`, which outlives
+  // the runner, or on the CPU if null; gradients are returned on the host.
   MicrobatchRunner(const ModelConfig& config, Program program,
                    Device* device = nullptr);
 
@@ -42,23 +43,23 @@ class MicrobatchRunner {
   const absl::Status& status() const { return executor_.status(); }
 
   // `step` counts from 1, `index` from 0. `parameters` are those of the
-  // program, as Load() makes them; `segments` runs the calls of a router's
-  // program.
+  // program, as prepared by Load(); `segments` executes the segment calls of a
+  // router's program.
   absl::StatusOr<MicrobatchResult> Run(
       const Batch& batch, uint64_t seed, int64_t step, int64_t index,
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
       std::function<bool()> cancelled = nullptr) const;
 
-  // Runs a program of evaluation. What is random in it is a function of (seed,
-  // index): the same after every step.
+  // Runs an evaluation program. Its random numbers are a function of (seed,
+  // index), so they are the same after every step.
   absl::StatusOr<StepStatistics> Evaluate(
       const Batch& batch, uint64_t seed, int64_t index,
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
       std::function<bool()> cancelled = nullptr) const;
 
-  // Does to parameters what running the program would do each time: rounds
-  // those that it takes as bfloat16, and copies all to the device. Errors:
-  // those of the device.
+  // Prepares parameters once, so that a run of the program does not have to:
+  // rounds those that the program uses as bfloat16, and copies all to the
+  // device. Errors: those of the device.
   absl::Status Load(TensorMap& parameters) const;
 
  private:

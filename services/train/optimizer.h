@@ -1,11 +1,11 @@
-// Optimizers: one update of one logical tensor.
+// Optimizers: the update of one logical tensor.
 //
-// A logical tensor is a parameter as the single-device program names it, except
+// A logical tensor is a parameter as named by the single-device program, except
 // that the weights of an MoE layer, [E, M, H], are E logical matrices [M, H],
-// one per expert. An update reads and writes nothing beyond its tensor, so the
-// result does not depend on which process holds which expert.
+// one per expert. An update reads and writes only its own tensor, so the result
+// does not depend on which process holds which expert.
 //
-// Arithmetic is in float32 with sums in double, in an order that depends on the
+// Arithmetic is in float32, sums in double, in an order that depends on the
 // shape only: equal arguments give equal bits.
 
 #ifndef SERVICES_TRAIN_OPTIMIZER_H_
@@ -24,9 +24,8 @@ namespace gshard {
 
 class DeviceRun;
 
-// Adafactor (Shazeer & Stern, arXiv:1804.04235) without momentum, in the form
-// that GShard was trained with. For a matrix W [n, m] with gradient g at step
-// t = 1, 2, ...:
+// Adafactor (Shazeer & Stern, arXiv:1804.04235) without momentum, as GShard was
+// trained. For a matrix W [n, m] with gradient g at step t = 1, 2, ...:
 //
 //   b = 1 - t^-decay_exponent
 //   R = b R + (1 - b) mean over columns of (g^2 + epsilon1)      [n]
@@ -35,7 +34,7 @@ class DeviceRun;
 //   U = U / max(1, RMS(U) / clip_threshold)
 //   W = W - learning_rate * max(epsilon2, RMS(W)) * U
 //
-// Tensors that are not matrices, or small ones, keep the full second moment V
+// Small tensors and tensors that are not matrices keep the full second moment V
 // instead: U = g / sqrt(V).
 struct AdafactorOptions {
   double decay_exponent = 0.8;  // (0, 1]
@@ -43,7 +42,7 @@ struct AdafactorOptions {
   double epsilon2 = 1e-3;       // [0, 1)
   double clip_threshold = 1.0;  // >= 0; 0 is no clipping
   bool multiply_by_parameter_scale = true;
-  int64_t min_dim_size_to_factor = 128;  // >= 1; both sizes must reach it
+  int64_t min_dim_size_to_factor = 128;  // >= 1; n and m must both reach it
 };
 
 // Adam (arXiv:1412.6980) with bias correction, and weight decay decoupled from
@@ -63,7 +62,8 @@ struct OptimizerOptions {
   AdamOptions adam;
 };
 
-// One of the tensors that an optimizer keeps beside a parameter.
+// The shape of one of the state tensors that an optimizer keeps for a
+// parameter.
 struct NamedShape {
   std::string name;  // "row", "column", "second", "first"
   Dims dims;
@@ -78,24 +78,24 @@ class Optimizer {
   virtual ~Optimizer() = default;
 
   // The float32 state of a tensor of shape `dims`, in the order that Update
-  // takes it. All of it starts as zeros.
+  // expects. Initially zero.
   virtual std::vector<NamedShape> StateShapes(
       absl::Span<const int64_t> dims) const = 0;
 
   // Makes update number `step` (the first is 1) of a tensor of shape `dims`:
   // changes `weight` and `state` in place. `gradient` is multiplied by
-  // `gradient_scale` (clipping, averaging) on the way in. Values that are not
-  // finite go through; check the gradient's norm first.
+  // `gradient_scale` (for clipping and averaging) when it is read. Values that
+  // are not finite are not detected; check the gradient's norm first.
   //
-  // REQUIRES: sizes as `dims` and StateShapes(dims) say; step >= 1.
+  // REQUIRES: sizes match `dims` and StateShapes(dims); step >= 1.
   virtual void Update(absl::Span<const int64_t> dims, absl::Span<float> weight,
                       absl::Span<const float> gradient, double gradient_scale,
                       absl::Span<const absl::Span<float>> state, int64_t step,
                       double learning_rate) const = 0;
 
-  // The same where the tensors lie on a device, of `parts` of them that follow
-  // each other in each of its tensors: queues the updates in `run`. Errors:
-  // those of DeviceRun::Update.
+  // The same on a device, for `parts` consecutive logical tensors within each
+  // of the given tensors: queues the updates in `run`. Errors: those of
+  // DeviceRun::Update.
   virtual absl::Status Update(DeviceRun& run, int64_t parts,
                               absl::Span<const int64_t> dims, Tensor& weight,
                               const Tensor& gradient, double gradient_scale,
@@ -103,13 +103,13 @@ class Optimizer {
                               double learning_rate) const = 0;
 };
 
-// Zeros of StateShapes(dims).
+// State tensors of StateShapes(dims), zero.
 std::vector<Tensor> InitialState(const Optimizer& optimizer,
                                  absl::Span<const int64_t> dims);
 
-// How many numbers StateShapes(dims) are. What training keeps of a weight is
-// these, the weight and the sum of its gradients: with Adam four numbers. Not
-// an integer, which the sizes of a model that is only planned may exceed.
+// The number of elements in StateShapes(dims). Training keeps these, the weight
+// and the sum of its gradients: with Adam, four numbers per weight. A double,
+// as the sizes of a model that is only planned may exceed an integer.
 double StateNumbers(const Optimizer& optimizer, absl::Span<const int64_t> dims);
 
 }  // namespace gshard

@@ -1,5 +1,5 @@
-// The makers of each kind of optimizer, for Optimizer::Create, and their steps
-// for a device of tests.
+// The factories of each kind of optimizer, for Optimizer::Create, and
+// Adafactor's step, for a test device.
 
 #ifndef SERVICES_TRAIN_OPTIMIZER_KINDS_H_
 #define SERVICES_TRAIN_OPTIMIZER_KINDS_H_
@@ -21,13 +21,14 @@ absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdafactor(
 absl::StatusOr<std::unique_ptr<Optimizer>> CreateAdam(
     const AdamOptions& options);
 
-// One step of a tensor of shape `dims`, whose state is as Optimizer says.
+// One Adafactor step of a tensor of shape `dims`; `state` is as in
+// Optimizer::StateShapes.
 void UpdateByAdafactor(const AdafactorStep& step,
                        absl::Span<const int64_t> dims, absl::Span<float> weight,
                        absl::Span<const float> gradient,
                        absl::Span<const absl::Span<float>> state);
 
-// `in_range` is false for NaN if written as a comparison.
+// Write `in_range` as a comparison, which is false for NaN.
 inline absl::Status CheckOption(bool in_range, absl::string_view name,
                                 absl::string_view range, double value) {
   if (in_range) return absl::OkStatus();

@@ -1,10 +1,10 @@
-// The sum of the microbatches of a step, in order of their index whoever
+// The sum of a step's microbatches in order of their index, whichever process
 // computed them and whenever they arrive.
 //
-// Floating-point addition depends on its order. Adding as contributions come in
-// would make training depend on timing; waiting for all would hold every one in
-// memory. OrderedSum adds each as soon as those before it are there, and keeps
-// those that came early.
+// Floating-point addition depends on its order. Adding contributions as they
+// arrive would make training depend on timing; waiting for all would keep all
+// of them in memory. OrderedSum adds each one as soon as all earlier ones have
+// been added, and keeps those that arrive early.
 
 #ifndef SERVICES_TRAIN_ORDERED_SUM_H_
 #define SERVICES_TRAIN_ORDERED_SUM_H_
@@ -23,32 +23,33 @@ namespace gshard {
 // Thread-safe.
 class OrderedSum {
  public:
-  // Sums the contributions of microbatches 0 .. count - 1, keeping at most
-  // `max_pending` that came early; on `device`, or where that is null on the
-  // host. REQUIRES: count >= 1, max_pending >= 0.
+  // Sums the contributions of microbatches 0 .. count - 1, on `device`, or on
+  // the host if null. Keeps at most `max_pending` early contributions.
+  // REQUIRES: count >= 1, max_pending >= 0.
   OrderedSum(int64_t count, int64_t max_pending, Device* device = nullptr);
 
-  // Adds microbatch `index`'s `values`. They are taken
-  // over; those that others share are not changed. REQUIRES: float32 tensors,
-  // as many and in the same shapes as of other microbatches.
+  // Adds the contribution of microbatch `index`. Takes ownership of `values`;
+  // tensors that are shared are not modified. REQUIRES: float32 tensors, as
+  // many and in the same shapes as those of the other microbatches.
   //
-  // Errors, each leaving the sum as it was:
+  // Errors that leave the sum unchanged:
   //   OUT_OF_RANGE        `index` is not one of the microbatches
   //   ALREADY_EXISTS      this index was added before: drop the duplicate
-  //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: try again when
-  //                       next() has moved
-  // and those of the device, which are the end of the sum: see status().
+  //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: retry when
+  //   next()
+  //                       has advanced
+  // Errors of the device end the sum: see status().
   absl::Status Add(int64_t index, std::vector<Tensor> values);
 
-  // The lowest index that is missing; count when complete.
+  // The lowest index that has not been added; `count` when complete.
   int64_t next() const;
   bool complete() const;
 
-  // OK, or why the device could not add.
+  // OK, or the reason why the device could not add.
   absl::Status status() const;
 
-  // The sums, on the device if there is one. REQUIRES: complete() and OK, and
-  // not taken before.
+  // The sums, on the device if there is one. REQUIRES: complete(), status() is
+  // OK, and Take() has not been called before.
   std::vector<Tensor> Take();
 
  private:

@@ -116,7 +116,7 @@ absl::Status ParameterShard::Add(int64_t step, int32_t microbatch,
     RETURN_IF_ERROR(CheckCurrent(step, microbatch, attempt));
     sum = sum_;
   }
-  // Others read the parameters meanwhile.
+  // Without the lock, so that other threads can read the parameters meanwhile.
   const absl::Status added = sum->Add(microbatch, std::move(values));
   if (!added.ok() && !absl::IsAlreadyExists(added)) return added;
   MutexLock lock(mutex_);

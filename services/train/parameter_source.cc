@@ -14,8 +14,7 @@
 namespace gshard {
 namespace {
 
-// What the checkpoint has as one tensor: a parameter, or one expert's part of
-// it.
+// A tensor of the checkpoint: a whole parameter, or one expert's part.
 struct Part {
   const ParameterSpec& spec;
   std::vector<int32_t> expert;  // one, or none
@@ -39,7 +38,7 @@ absl::StatusOr<Tensor> ReadLogical(const Part& part,
        .dims = Dims(spec.dims.begin() + 1, spec.dims.end())});
 }
 
-// For the values of a parameter, in the form in which they are wanted.
+// An uninitialised tensor for the values of a parameter, in the requested form.
 absl::StatusOr<Tensor> NewParameter(const ParameterSpec& spec, const Dims& dims,
                                     const WeightForm* form_or_null) {
   if (form_or_null == nullptr) return Tensor(ElementType::kFloat32, dims);
@@ -62,7 +61,7 @@ absl::StatusOr<Tensor> NewParameter(const ParameterSpec& spec, const Dims& dims,
   return Tensor(form.type, dims);
 }
 
-// The `index`th part of `target`, which has that form.
+// Copies a value into part `index` of `target`, which has the form `form`.
 void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
               Tensor& target) {
   if (target.type() == ElementType::kInt8) {
@@ -77,7 +76,8 @@ void CopyInto(const Tensor& value, int64_t index, const WeightForm* form,
   }
 }
 
-// Each is read, verified and converted by one thread, into memory of its own.
+// Each part is read, verified and converted by one thread, in memory of its
+// own.
 absl::Status ReadParts(const std::vector<Part>& parts,
                        const CheckpointReader* checkpoint, uint64_t seed) {
   return RunConcurrently(

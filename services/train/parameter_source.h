@@ -1,4 +1,4 @@
-// Where parameters come from: a checkpoint, or the seed of a job.
+// The source of parameters: a checkpoint, or the seed of a job.
 
 #ifndef SERVICES_TRAIN_PARAMETER_SOURCE_H_
 #define SERVICES_TRAIN_PARAMETER_SOURCE_H_
@@ -18,30 +18,36 @@
 namespace gshard {
 
 struct ParameterSource {
-  std::string checkpoint_directory;  // if empty, initial_seed counts
+  std::string checkpoint_directory;  // if empty, initial_seed is used
   uint64_t initial_seed = 0;
 
-  // Of training.
-  int64_t step = 0;           // committed already
-  int64_t skipped_steps = 0;  // of these, the last, left out by the checkpoint
+  // For training.
+  int64_t step = 0;           // already committed
+  int64_t skipped_steps = 0;  // the last of these, not in the checkpoint
 };
 
-// Errors: InvalidArgument if the steps are negative or do not fit together.
+// Errors: InvalidArgument if a number is negative or more steps are skipped
+// than committed.
 absl::Status CheckSteps(const ParameterSource& source);
 
-// The checkpoint that training goes on from; null for the seed. Errors: those
-// of CheckpointReader::Open; FailedPrecondition if it is of another step.
+// Opens the checkpoint from which training continues; null for a seed. Errors:
+// those of CheckpointReader::Open; FailedPrecondition if it is not of step
+// `step` - `skipped_steps`.
 absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
     const ParameterSource& source);
 
-// Parameters without optimizer state, by name: dense ones, and of per-expert
-// ones those of `experts` (global ids, ascending), [experts, ...]; as float32,
-// or those in `forms` in that form, in panels but of int8 only where
-// NewPanels() has room for them; on `device`, or where that is null on the
-// host. ComputeThreads() threads each read one logical tensor at a time. Takes
-// the memory of what it returns and of these tensors, with a device on the host
-// that of one parameter and these. `checkpoint` is null for first values by
-// `seed`. Errors: those of CheckpointReader::Read, InitialValue, NewInt8Weight,
+// Reads parameters by name, without optimizer state: all dense ones, and of
+// per-expert ones the parts of `experts` (global ids, ascending) as [experts,
+// ...]. They are float32, or in the form given by `forms`; forms in panels are
+// row-major instead where NewPanels() returns none, except int8, which is
+// always in panels. They are on `device`, or on the host if null. `checkpoint`
+// is null for initial values by `seed`.
+//
+// ComputeThreads() threads each read one logical tensor at a time. Memory: the
+// returned parameters and these tensors; with a device, the host needs only one
+// parameter and these tensors.
+//
+// Errors: those of CheckpointReader::Read, InitialValue, NewInt8Weight,
 // CopyToDevice and RunConcurrently.
 absl::StatusOr<TensorMap> ReadParameters(
     const std::vector<ParameterSpec>& specs,

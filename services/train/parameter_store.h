@@ -1,9 +1,9 @@
 // The parameters that one process owns, with their optimizer state.
 //
 // The coordinator owns the dense parameters of a job, a worker those of its
-// experts; a single process owns them all. Each logical tensor (of a
+// experts; a single process owns all of them. Each logical tensor (of a
 // per-expert parameter: one expert's part) is initialised, updated, saved and
-// loaded by itself, so that what becomes of it does not depend on who has it.
+// loaded separately, so its values do not depend on which process holds it.
 
 #ifndef SERVICES_TRAIN_PARAMETER_STORE_H_
 #define SERVICES_TRAIN_PARAMETER_STORE_H_
@@ -25,12 +25,13 @@
 
 namespace gshard {
 
-// Gradients by parameter: dense ones as the parameter, per-expert ones
-// [experts here, ...].
+// Gradients by parameter name. Dense ones have the parameter's shape,
+// per-expert ones are [experts here, ...].
 using GradientList = std::vector<std::pair<std::string, Tensor>>;
 
 // The tensors of `gradients` in the order of `shapes`. Errors: InvalidArgument
-// naming the first, unless each is there once, as float32 in its shape.
+// naming the first bad one, unless each is present once, float32 and of its
+// shape.
 absl::StatusOr<std::vector<Tensor>> InOrder(
     const std::vector<NamedShape>& shapes, GradientList gradients);
 
@@ -40,19 +41,20 @@ struct SquaredNorm {
   double value = 0.0;
 };
 
-// Sum in order of name: the same whoever had which.
+// The sum in order of name, so that it does not depend on the placement of
+// tensors.
 double TotalSquaredNorm(std::vector<SquaredNorm> norms);
 
-// Parameters and optimizer state are on a device, or where that is null on the
-// host; updates are made where they are.
+// Parameters and optimizer state are on a device, or on the host if it is null.
+// Updates are computed there.
 //
-// Not thread-safe; what tensors() returned may be used during Update, which
-// then leaves it as it was and replaces it.
+// Not thread-safe, except that tensors returned by tensors() may be used during
+// Update, which replaces shared tensors and leaves those unchanged.
 class ParameterStore {
  public:
-  // `experts` are the global ids of the experts held here, ascending; for
-  // dense `specs` they may be empty. There are no values until Initialize or
-  // Load. `device` outlives the store.
+  // `experts` are the global ids of the experts held here, ascending; it may be
+  // empty for dense `specs`. There are no values before Initialize or Load.
+  // `device` outlives the store.
   ParameterStore(std::vector<ParameterSpec> specs, std::vector<int32_t> experts,
                  std::shared_ptr<const Optimizer> optimizer,
                  Device* device = nullptr);
@@ -65,53 +67,54 @@ class ParameterStore {
   // Errors: those of CheckpointReader::Read and CopyToDevice.
   absl::Status Load(const CheckpointReader& checkpoint);
 
-  // By parameter; per-expert ones are [experts, ...].
+  // By parameter name; per-expert ones are [experts, ...].
   const TensorMap& tensors() const { return tensors_; }
-  // The same, names and shapes alone, in order of `specs`.
+  // Their names and shapes, in the order of `specs`.
   const std::vector<NamedShape>& shapes() const { return shapes_; }
 
-  // One per logical tensor. REQUIRES: gradients in these shapes, where the
-  // parameters are. Errors: those of the device.
+  // One per logical tensor. REQUIRES: gradients have these shapes and are where
+  // the parameters are. Errors: those of the device.
   absl::StatusOr<std::vector<SquaredNorm>> SquaredNorms(
       const GradientList& gradients) const;
 
-  // Makes update `step`. REQUIRES: the same. Errors: those of the device;
-  // values may then be of neither step.
+  // Makes update `step`. REQUIRES: as SquaredNorms. Errors: those of the
+  // device, after which the values may be those of neither step.
   absl::Status Update(const GradientList& gradients, double gradient_scale,
                       int64_t step, double learning_rate);
 
-  // The logical tensors held here with their optimizer state, as they are now,
-  // sharing buffers with the store: an Update meanwhile replaces what is shared
-  // and leaves the snapshot as it was. It is let go as
-  // services/checkpoint/write_shard.h says.
+  // The logical tensors held here and their optimizer state, as they are now.
+  // They share buffers with the store: a later Update replaces shared tensors
+  // and leaves the snapshot unchanged. Release it as
+  // services/checkpoint/write_shard.h requires.
   std::vector<NamedTensor> Snapshot() const;
 
   int64_t bytes() const;
 
  private:
-  // What the optimizer keeps of a parameter: [experts here, ...], as its
-  // logical tensors have it one by one.
+  // The optimizer state of a parameter. Each tensor is [parts, ...], the states
+  // of its logical tensors one after the other.
   struct State {
     std::string parameter;
     int64_t parts = 1;  // logical tensors
-    Dims matrix;        // what the optimizer takes each for
+    Dims matrix;        // the shape that the optimizer uses for each
     std::vector<NamedShape> shapes;
     std::vector<Tensor> tensors;
   };
-  // A logical tensor: the whole of a parameter or one expert's part.
+  // A logical tensor: a whole parameter or one expert's part.
   struct Logical {
     std::string name;
-    size_t state;  // of states_
+    size_t state;  // index in states_
     int64_t part = 0;
     Dims dims;
   };
 
-  // A part of a parameter, its gradient, or a tensor of its state.
+  // One part of a parameter, of its gradient, or of a state tensor.
   static Tensor Part(const Tensor& of, int64_t parts, int64_t part,
                      const Dims& dims);
   absl::Status UpdateOnDevice(const TensorMap& gradients, double gradient_scale,
                               int64_t step, double learning_rate);
-  // Of zeros, or what `read` gives for a logical tensor and one of its state.
+  // Creates the states: zeros, or the value that `read` returns for a logical
+  // tensor and one of its state tensors.
   absl::Status MakeStates(const std::function<absl::StatusOr<Tensor>(
                               const Logical&, const NamedShape&)>& read);
 
@@ -120,16 +123,17 @@ class ParameterStore {
   std::shared_ptr<const Optimizer> optimizer_;
   std::vector<NamedShape> shapes_;
   TensorMap tensors_;
-  std::vector<State> states_;     // of specs_
-  std::vector<Logical> logical_;  // of states_, in their order
+  std::vector<State> states_;     // one per element of specs_
+  std::vector<Logical> logical_;  // those of states_, in order
   Device* device_;                // may be null
 };
 
-// The dims of a logical tensor as an optimizer takes it: a matrix at most.
-// `row_dims` as in ParameterSpec.
+// The shape of a logical tensor for an optimizer: at most a matrix. `row_dims`
+// is as in ParameterSpec.
 Dims OptimizerDims(const Dims& dims, int row_dims);
 
-// The logical tensors of a whole model's checkpoint.
+// The logical tensors in a checkpoint of the whole model, with optimizer state
+// unless `optimizer` is null.
 std::vector<TensorSpec> CheckpointTensors(const ModelConfig& config,
                                           const Optimizer* optimizer);
 

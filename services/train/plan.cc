@@ -18,7 +18,7 @@ constexpr int64_t kBFloatBytes = 2;
 constexpr int64_t kChoices = 2;         // experts per token
 constexpr int64_t kGradientCopies = 2;  // of the microbatch and of the step
 
-// `count` equal parameters of sizes [rows, columns]; a vector has one row.
+// `count` equal parameters with sizes [rows, columns]; a vector has one row.
 struct ParameterBlock {
   int64_t ParameterCounts::*kind;
   int64_t count;
@@ -39,7 +39,7 @@ std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
   const int64_t moe_layers = model.NumMoeLayers(model.encoder_layers) +
                              model.NumMoeLayers(model.decoder_layers);
   const int64_t dense_layers = layers - moe_layers;
-  // A decoder layer attends to itself and to the source.
+  // A decoder layer has self-attention and attention to the source.
   const int64_t attentions = model.encoder_layers + 2 * model.decoder_layers;
   // One before each sublayer, one at the end of each stack.
   const int64_t norms = attentions + layers + 2;
@@ -74,13 +74,13 @@ std::vector<ParameterBlock> ListParameters(const ModelConfig& model) {
   return blocks;
 }
 
-// Bytes of its weights in a serving session.
+// Bytes of the block's weights in a serving session.
 int64_t ServedBytes(const ParameterBlock& block, ComputeType type) {
   if (!block.factor || type == ComputeType::kFloat32) {
     return block.size() * kFloatBytes;
   }
   if (type == ComputeType::kBFloat16) return block.size() * kBFloatBytes;
-  // The rows of a table are the columns of a product's matrix.
+  // The rows of a table are the columns of the product's matrix.
   const bool is_table = block.kind == &ParameterCounts::embeddings;
   return block.count * Int8MatrixBytes(is_table ? block.columns : block.rows,
                                        is_table ? block.rows : block.columns);
@@ -94,23 +94,24 @@ int64_t OptimizerNumbers(const Optimizer& optimizer,
   return static_cast<int64_t>(StateNumbers(optimizer, dims));
 }
 
-// Bytes of an estimated count of numbers, at most 1 EiB: configurations at the
-// limits of every field would not fit in 64 bits.
+// Bytes of an estimated count of numbers, capped at 1 EiB: at the limits of
+// every configuration field they would overflow 64 bits.
 int64_t EstimateBytes(double numbers) {
   return static_cast<int64_t>(
       std::min(numbers * kFloatBytes, 1152921504606846976.0));
 }
 
-// Numbers that a router keeps for the backward pass of one microbatch: what
-// each sublayer's gradient reads, and the logits with their gradient.
+// Numbers that a router keeps for the backward pass of one microbatch: the
+// inputs of each sublayer's gradient, and the logits with their gradient.
 double RouterTrainingActivations(const Plan& plan) {
   const ModelConfig& model = plan.model;
   const int64_t M = model.model_width;
-  // The normalized input, queries, keys, values, weights, their product, sum.
+  // Normalized input, queries, keys, values, attention weights, their product
+  // with the values, and the sum.
   const int64_t attention = 2 * M + 4 * model.attention_width() +
                             model.heads * plan.options.sentence_length;
   const int64_t dense = 2 * M + model.ffn_width;
-  // Logits and gates, rows sent and rows received.
+  // Gate logits and probabilities, rows sent and rows received.
   const int64_t moe = 2 * M + 2 * model.experts + 2 * kChoices * M;
   const int64_t moe_layers = plan.encoder_moe_layers + plan.decoder_moe_layers;
   const int64_t dense_layers =
@@ -122,8 +123,8 @@ double RouterTrainingActivations(const Plan& plan) {
   return static_cast<double>(plan.options.tokens_per_microbatch) * per_token;
 }
 
-// Numbers for one batch in translation: the key-value cache of the decoder
-// (own and source), and the widest sublayer.
+// Numbers for one batch in translation: the decoder's key-value cache (of
+// itself and of the source), and the widest sublayer.
 double RouterServingActivations(const Plan& plan) {
   const ModelConfig& model = plan.model;
   const int64_t M = model.model_width;
@@ -138,7 +139,7 @@ double RouterServingActivations(const Plan& plan) {
 }
 
 // Rows [M] that reach one worker in one MoE layer, with one microbatch of each
-// router under way and tokens spread evenly over the experts.
+// router in flight and tokens spread evenly over the experts.
 double WorkerRows(const Plan& plan) {
   if (plan.model.experts == 0) return 0;
   return static_cast<double>(kChoices) * plan.options.tokens_per_microbatch *
@@ -194,7 +195,8 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   const auto optimizer = MakeOptimizer(options.optimizer);
   int64_t dense_state = 0;
   int64_t expert_state = 0;  // of all experts
-  // Bytes of factors: of a rounded copy in training, and in serving.
+  // Bytes of factors of products: of the rounded copy in training, and in
+  // serving.
   int64_t dense_copies = 0, expert_copies = 0;
   int64_t dense_served = 0, expert_served = 0;
   for (const ParameterBlock& block : ListParameters(model)) {
@@ -213,7 +215,7 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
   const int64_t experts = plan.parameters.experts;
   const int64_t dense = plan.parameters.Total() - experts;
 
-  // Experts are alike, so one has an even share of what all have.
+  // All experts have the same size, so one has an equal share of the total.
   const auto on_worker = [&](int64_t numbers) {
     return model.experts == 0
                ? 0
@@ -224,7 +226,8 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       plan.parameters.gates +
       (model.experts == 0 ? 0 : experts / model.experts * kChoices);
 
-  // Training has a rounded copy beside what it updates, serving in its place.
+  // In training the rounded copy is in addition to the weights; in serving it
+  // replaces them.
   const int64_t router_weights = dense * kFloatBytes + dense_copies;
   const int64_t worker_weights =
       on_worker(experts) * kFloatBytes + on_worker(expert_copies);
@@ -244,7 +247,7 @@ absl::StatusOr<Plan> MakePlan(const ModelConfig& model,
       .weights = worker_weights,
       .gradients = kGradientCopies * on_worker(experts) * kFloatBytes,
       .optimizer_state = on_worker(expert_state) * kFloatBytes,
-      // Every layer keeps its rows and hidden activations.
+      // Each layer keeps its rows and hidden activations.
       .activations = EstimateBytes(WorkerRows(plan) * row * moe_layers)};
 
   ExchangePlan& exchange = plan.exchange;

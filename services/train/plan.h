@@ -1,14 +1,14 @@
-// Plan: what a model costs, computed from its configuration alone.
+// Plan: the cost of a model, computed from its configuration alone.
 //
-// Parameters are exact. So are weights, gradients and optimizer state in bytes;
-// activations are estimates, and the report says so. Nothing is allocated, so
-// planning for 10^12 parameters takes no more than planning for 10^6.
+// Parameter counts are exact, and so are the bytes of weights, gradients and
+// optimizer state; activations are estimates, and the report says so. Nothing
+// is allocated, so planning for 10^12 parameters takes no more than for 10^6.
 //
-// Everything is float32, 4 bytes, but for what the model's compute_type and
-// wire_type make bfloat16, 2 bytes: rows that are exchanged, and weights that
-// are factors of matrix products: rounded in serving, in training a rounded
-// copy beside the float32. Letters: M model width, H expert hidden width, E
-// experts in a layer, T tokens in a microbatch, W workers.
+// Everything is float32, 4 bytes, except what the model's compute_type and
+// wire_type turn into bfloat16, 2 bytes: exchanged rows, and weights that are
+// factors of matrix products (in serving instead of the float32 weights, in
+// training a rounded copy in addition). Letters: M model width, H expert hidden
+// width, E experts per layer, T tokens per microbatch, W workers.
 
 #ifndef SERVICES_TRAIN_PLAN_H_
 #define SERVICES_TRAIN_PLAN_H_
@@ -25,7 +25,7 @@ namespace gshard {
 struct PlanOptions {
   int64_t routers = 1;                   // 1 to 65536
   int64_t workers = 1;                   // 1 to 65536; may exceed E
-  int64_t tokens_per_microbatch = 4096;  // T on either side: 1 to 16777216
+  int64_t tokens_per_microbatch = 4096;  // T, on either side: 1 to 16777216
   int64_t sentence_length = 256;         // for attention weights: 1 to 65536
   OptimizerConfig optimizer = AdafactorConfig();
   // Memory that each process has, on its GPU or its host; 0: unknown.
@@ -43,7 +43,7 @@ struct ParameterCounts {
   int64_t positions = 0;          // 0 if sinusoidal
   int64_t norm_scales = 0;
 
-  // As the paper's 600 B counts: without the scales of the norms.
+  // The paper's way of counting 600 B: without the scales of the norms.
   int64_t TotalWithoutNorms() const {
     return experts + attention + dense_ffn + gates + embeddings +
            output_projection + positions;
@@ -53,7 +53,7 @@ struct ParameterCounts {
 
 // Memory of one process, in bytes.
 struct MemoryPlan {
-  int64_t weights = 0;          // rounded copies included
+  int64_t weights = 0;          // including rounded copies
   int64_t gradients = 0;        // 0 in serving
   int64_t optimizer_state = 0;  // 0 in serving
   int64_t activations = 0;      // estimate, key-value cache included; <= 1 EiB
@@ -63,14 +63,14 @@ struct MemoryPlan {
   }
 };
 
-// Payload between routers and workers, in bytes. A token sends two rows [M] to
-// each MoE layer that it passes and gets two back, if none overflows; training
-// does the same again with gradients.
+// Payload between routers and workers, in bytes. In each MoE layer a token
+// sends two rows [M] and gets two back, unless one overflows; training does the
+// same again for gradients.
 struct ExchangePlan {
   int64_t layer_each_way = 0;  // one token, one MoE layer, one direction
 
-  // Over the MoE layers of a stack, both directions: of a source token in the
-  // encoder, of a target token in the decoder.
+  // Over all MoE layers of a stack, both directions: per source token in the
+  // encoder, per target token in the decoder.
   int64_t source_token_forward = 0;
   int64_t target_token_forward = 0;
   int64_t source_token_backward = 0;
@@ -85,19 +85,20 @@ struct Plan {
   int64_t decoder_moe_layers = 0;
   int64_t total_experts = 0;  // over all MoE layers
 
-  // Of each MoE layer, on the workers with most and with fewest.
+  // Per MoE layer, on the workers with most and with fewest experts.
   int64_t most_experts_per_worker = 0;
   int64_t fewest_experts_per_worker = 0;
 
   ParameterCounts parameters;
 
-  // Of one pair of a source and a target token, two experts a layer; without
-  // embeddings, positions, norms and an untied output projection.
+  // Parameters used for one source token and one target token, with two experts
+  // per layer; without embeddings, positions, norms and an untied output
+  // projection.
   int64_t active_parameters = 0;
 
-  // Routers are alike; the worker is one with most experts. Training counts one
-  // microbatch in flight a router, two copies of every gradient (of the
-  // microbatch and of the step), and tokens spread evenly over experts.
+  // All routers are equal; the worker is one with most experts. Training
+  // assumes one microbatch in flight per router, two copies of every gradient
+  // (of the microbatch and of the step), and tokens spread evenly over experts.
   MemoryPlan router_training;
   MemoryPlan worker_training;
   MemoryPlan router_serving;
@@ -112,7 +113,7 @@ struct Plan {
   ExchangePlan exchange;
 
   // Gradients of everything but the experts, which a router sends to the
-  // coordinator for each microbatch.
+  // coordinator once per microbatch.
   int64_t dense_gradient_bytes = 0;
 };
 

@@ -27,7 +27,7 @@ std::string Count(int64_t count, const char* noun) {
   return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
-// Rows of cells. The first column is aligned left, the others right.
+// A table of cells. The first column is left-aligned, the others right-aligned.
 class Table {
  public:
   void Add(std::vector<std::string> cells) {

@@ -1,4 +1,4 @@
-// A plan for people, as aligned text, and for programs, as JSON.
+// Reports of a plan: as aligned text for people, and as JSON for programs.
 
 #ifndef SERVICES_TRAIN_PLAN_REPORT_H_
 #define SERVICES_TRAIN_PLAN_REPORT_H_
@@ -9,10 +9,10 @@
 
 namespace gshard {
 
-// Several aligned tables; lines end in '\n' and hold at most 80 columns.
+// Several aligned tables; lines end in '\n' and have at most 80 columns.
 std::string PlanToText(const Plan& plan);
 
-// One object, indented; every number exact.
+// One JSON object, indented; all numbers are exact.
 std::string PlanToJson(const Plan& plan);
 
 }  // namespace gshard

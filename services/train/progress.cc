@@ -33,7 +33,7 @@ std::string FormatProgress(const Progress& progress) {
 }
 
 std::string FormatDuration(double seconds) {
-  // Far beyond any job, and safe to convert.
+  // Far beyond any job, and safe to convert to an integer.
   constexpr double kMaxSeconds = 86400.0 * 99999;
   if (!(seconds <= kMaxSeconds)) seconds = kMaxSeconds;
   const int64_t whole = static_cast<int64_t>(std::ceil(std::max(seconds, 0.0)));

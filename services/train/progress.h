@@ -1,4 +1,4 @@
-// The line that a person watching a training job reads.
+// The progress line that a person watching a training job reads.
 //
 //   step  120/2000  loss  4.8312  balance  1.084  overflow   2.1% ...
 //   ...    12,345 tok/s  ETA 00:12:31
@@ -31,22 +31,22 @@ std::string FormatCount(double value);
 // "00:12:31", "3d 04:05:06"; rounded up to whole seconds.
 std::string FormatDuration(double seconds);
 
-// A rate that follows changes but not noise: amounts and seconds both decay
-// with a half-life, so that a long step weighs as much as the time it took.
-// Not thread-safe; time is passed in.
+// A rate that follows changes but suppresses noise: amounts and seconds both
+// decay with a half-life, so steps are weighted by their duration. Not
+// thread-safe; the caller measures the time.
 class SmoothedRate {
  public:
   // REQUIRES: half_life_seconds > 0.
   explicit SmoothedRate(double half_life_seconds = 60.0)
       : half_life_seconds_(half_life_seconds) {}
 
-  // `amount` was done in `seconds`; a call with seconds <= 0 is ignored.
+  // `amount` units were done in `seconds`; calls with seconds <= 0 are ignored.
   void Observe(double amount, double seconds);
 
   // Per second; absent before the first observation.
   std::optional<double> rate() const;
 
-  // Seconds for `remaining` more; absent while the rate is unknown or 0.
+  // Seconds for `remaining` more units; absent while the rate is unknown or 0.
   std::optional<double> TimeFor(double remaining) const;
 
  private:

@@ -1,4 +1,4 @@
-// What a step multiplies its gradients by.
+// The factor by which a step multiplies its gradients.
 
 #ifndef SERVICES_TRAIN_STEP_SCALE_H_
 #define SERVICES_TRAIN_STEP_SCALE_H_
@@ -9,15 +9,15 @@
 
 namespace gshard {
 
-// What the summed gradients of a step are multiplied by.
+// The norm of a step's gradients, and the factor for their sums.
 struct StepScale {
   double gradient_norm = 0.0;   // of the mean over target tokens
-  double gradient_scale = 0.0;  // 1 / target_tokens, times the clipping
+  double gradient_scale = 0.0;  // clipping factor / target_tokens
 };
 
 // `squared_norm_of_sum` is TotalSquaredNorm over all parameters, experts
 // included. Errors: FailedPrecondition if it is not finite or there are no
-// tokens: the step must not be made.
+// tokens: the update must not be made.
 absl::StatusOr<StepScale> ScaleStep(double squared_norm_of_sum,
                                     int64_t target_tokens, double clip_norm);
 

@@ -1,4 +1,4 @@
-// What a microbatch, and then a step, has to say for itself.
+// Statistics of a microbatch, and of a step.
 
 #ifndef SERVICES_TRAIN_STEP_STATISTICS_H_
 #define SERVICES_TRAIN_STEP_STATISTICS_H_
@@ -10,26 +10,28 @@
 
 namespace gshard {
 
-// Of one MoE layer. A choice is one (token, expert) pair that gating asked for.
+// Statistics of one MoE layer. A choice is one (token, expert) pair selected by
+// the gate.
 struct LayerStatistics {
   double balance_loss_sum = 0.0;  // E-scaled, summed over groups
   int64_t groups = 0;             // G
-  int64_t routed_first = 0;       // choices that got a slot
+  int64_t routed_first = 0;       // choices with a slot
   int64_t routed_second = 0;
-  int64_t overflow_first = 0;  // choices that got none
+  int64_t overflow_first = 0;  // choices without a slot
   int64_t overflow_second = 0;
   std::vector<int64_t> expert_rows;  // [E]: choices routed to each expert
   double logit_magnitude = 0.0;  // largest |logsumexp| of a token's gate logits
 
-  // Mean over groups; 1 is even load. 0 without groups.
+  // Mean over groups; 1 is even load. 0 if there are no groups.
   double balance_loss() const;
-  // Rows of the fullest expert over the mean; 1 is even load, E the worst. 0
-  // without rows.
+  // Rows of the fullest expert divided by the mean; 1 is even load, E the
+  // worst. 0 if there are no rows.
   double imbalance() const;
 };
 
-// Sums and maxima, not means: a step's are those of its microbatches, whatever
-// their sizes. Merge in order of index, so that the doubles come out the same.
+// Sums and maxima rather than means, so that a step's are those of its
+// microbatches merged, whatever their sizes. Merge in order of index, so that
+// doubles have the same bits.
 struct StepStatistics {
   int64_t target_tokens = 0;
   int64_t sentences = 0;
@@ -38,7 +40,8 @@ struct StepStatistics {
   std::vector<LayerStatistics> layers;
 
   // Adds `other`. Errors: InvalidArgument if the numbers of layers or experts
-  // differ; this is then unchanged. An empty `layers` takes the other's.
+  // differ; then nothing changes. If `layers` is empty, it becomes that of
+  // `other`.
   absl::Status Merge(const StepStatistics& other);
 
   double loss() const;            // per target token; 0 without tokens
@@ -48,7 +51,7 @@ struct StepStatistics {
   double gate_logit_magnitude() const;  // of the layer with the largest
 };
 
-// What became of a step.
+// The outcome of a step.
 struct StepResult {
   StepStatistics statistics;
   double gradient_norm = 0.0;  // of the mean loss, before clipping

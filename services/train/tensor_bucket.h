@@ -1,5 +1,5 @@
-// TensorBucket: float32 tensors addressed as one flat buffer that can be
-// cut anywhere.
+// TensorBucket: a list of float32 tensors addressed as one flat buffer that can
+// be split at any element.
 
 #ifndef SERVICES_TRAIN_TENSOR_BUCKET_H_
 #define SERVICES_TRAIN_TENSOR_BUCKET_H_
@@ -14,7 +14,7 @@
 
 namespace gshard {
 
-// Shares the tensors' memory.
+// Shares memory with the tensors.
 class TensorBucket {
  public:
   explicit TensorBucket(std::vector<Tensor> tensors)
@@ -25,7 +25,7 @@ class TensorBucket {
   int64_t size() const { return size_; }  // elements
   std::vector<Tensor>& tensors() { return tensors_; }
 
-  // Elements [begin, end) of the bucket, to and from memory.
+  // Copies elements [begin, end) of the bucket to or from memory.
   // REQUIRES: 0 <= begin <= end <= size().
   void CopyOut(int64_t begin, int64_t end, float* to) const {
     Visit(tensors_, begin, end, [&](const float* piece, int64_t count) {

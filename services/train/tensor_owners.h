@@ -1,4 +1,4 @@
-// TensorOwners: which member of a group owns which dense tensors.
+// TensorOwners: assigns dense tensors to the members of a group.
 
 #ifndef SERVICES_TRAIN_TENSOR_OWNERS_H_
 #define SERVICES_TRAIN_TENSOR_OWNERS_H_
@@ -11,17 +11,17 @@
 
 namespace gshard {
 
-// By rank: the names of what each owns, in their order.
+// By rank: the names of the tensors that the member owns, in their order.
 using TensorOwners = std::vector<std::vector<std::string>>;
 
-// Gives each of `specs` to one of `members`, so that all have about as many
-// bytes: the largest first, to whoever has least. Tensors are not cut, for an
-// optimizer looks at a whole one; so nobody has less than the largest takes.
-// A pure function of its arguments. REQUIRES: members >= 1.
+// Distributes `specs` over `members` with about equal bytes: each tensor,
+// largest first, goes to the member with the least so far. Tensors are not
+// split, as an optimizer needs a whole one; so the largest load is at least the
+// largest tensor. A pure function of its arguments. REQUIRES: members >= 1.
 TensorOwners DivideAmong(const std::vector<ParameterSpec>& specs, int members);
 
-// Errors: InvalidArgument unless each of `specs`, and nothing else, has one
-// owner.
+// Errors: InvalidArgument unless each of `specs` has exactly one owner and no
+// other names occur.
 absl::Status CheckOwners(const std::vector<ParameterSpec>& specs,
                          const TensorOwners& owners);
 
