@@ -2,7 +2,7 @@
 // and end at any time share one buffer; each uses as many pages as it needs.
 //
 //   S  pages        P  positions of a page
-//   R  rows: one token each of so many sequences
+//   R  rows, each one token of a different sequence
 //   N  heads        D  width of a head
 //
 // A slot is a position of the whole buffer: page * P + position in the page.

@@ -102,8 +102,8 @@ GSHARD_SIMD void RoundRows(const FourRows& rows, const float* to, int32_t* sums,
   }
 }
 
-// Quantizes n columns of a matrix with k rows. Element [i, j] is matrix[i *
-// row_step + j * column_step].
+// Quantizes n columns of a matrix with k rows. Element [i, j] is
+// matrix[i * row_step + j * column_step].
 void RoundPanel(const float* matrix, int64_t row_step, int64_t column_step,
                 int64_t k, int64_t n, int8_t* bytes) {
   const int64_t width = PanelWidth(n);

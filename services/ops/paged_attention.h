@@ -16,8 +16,8 @@
 
 namespace gshard {
 
-// Whether `lengths` i32[R] and `pages` i32[R, T] name positions of caches [S,
-// P, ...], which PagedAttention REQUIRES. Pages beyond a row's length are
+// Whether `lengths` i32[R] and `pages` i32[R, T] name positions of caches
+// [S, P, ...], which PagedAttention REQUIRES. Pages beyond a row's length are
 // ignored. Errors: InvalidArgument naming the first bad one.
 absl::Status CheckPages(const Tensor& pages, const Tensor& lengths, int64_t S,
                         int64_t P);

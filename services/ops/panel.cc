@@ -429,8 +429,8 @@ void PackColumns(const T* columns, int64_t k, int64_t n, T* to) {
   }
 }
 
-// Calls pack(first column, number of columns, panel) for all panels of b [k,
-// n].
+// Calls pack(first column, number of columns, panel) for all panels of
+// b [k, n].
 template <typename T, typename Pack>
 void ForEachPanel(int64_t k, int64_t n, T* panels, Pack pack) {
   ParallelFor((n + kPanelColumns - 1) / kPanelColumns, [&](int64_t i) {

@@ -2,9 +2,9 @@
 // the AVX512_BF16 instruction, which adds the products of two elements of k to
 // a float32; and for float32 with weights packed in advance.
 //
-// Both need b in panels: 48 columns of b as [k][48], or for bfloat16 as [(k +
-// 1) / 2][48] pairs of rows. The last panel has 16, 32 or 48 columns. k and the
-// columns are padded with zeros.
+// Both need b in panels: 48 columns of b as [k][48], or for bfloat16 as
+// [(k + 1) / 2][48] pairs of rows. The last panel has 16, 32 or 48 columns. k
+// and the columns are padded with zeros.
 //
 // Elements are summed over k in order, whatever m, n and the panels are, so the
 // bits of a row depend on nothing else. For bfloat16, b gives the same bits

@@ -7,7 +7,7 @@
 //
 // Data travels in rounds of one exchange each, in which a member sends and
 // receives at most `max_round_bytes` (or one element per microbatch, if that is
-// more). Beside arguments and results, the only memory used is that of buffers
+// more). Besides arguments and results, the only memory used is that of buffers
 // of these sizes.
 
 #ifndef SERVICES_TRAIN_DENSE_EXCHANGE_H_

@@ -50,8 +50,8 @@ class MicrobatchRunner {
       const TensorMap& parameters, SegmentRunner* segments = nullptr,
       std::function<bool()> cancelled = nullptr) const;
 
-  // Runs an evaluation program. Its random numbers are a function of (seed,
-  // index), so they are the same after every step.
+  // Runs an evaluation program. Its random numbers are a function of
+  // (seed, index), so they are the same after every step.
   absl::StatusOr<StepStatistics> Evaluate(
       const Batch& batch, uint64_t seed, int64_t index,
       const TensorMap& parameters, SegmentRunner* segments = nullptr,

@@ -36,8 +36,7 @@ class OrderedSum {
   //   OUT_OF_RANGE        `index` is not one of the microbatches
   //   ALREADY_EXISTS      this index was added before: drop the duplicate
   //   RESOURCE_EXHAUSTED  `max_pending` early ones are waiting: retry when
-  //   next()
-  //                       has advanced
+  //                       next() has advanced
   // Errors of the device end the sum: see status().
   absl::Status Add(int64_t index, std::vector<Tensor> values);
 

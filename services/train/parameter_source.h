@@ -37,11 +37,11 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> OpenToTrain(
     const ParameterSource& source);
 
 // Reads parameters by name, without optimizer state: all dense ones, and of
-// per-expert ones the parts of `experts` (global ids, ascending) as [experts,
-// ...]. They are float32, or in the form given by `forms`; forms in panels are
-// row-major instead where NewPanels() returns none, except int8, which is
-// always in panels. They are on `device`, or on the host if null. `checkpoint`
-// is null for initial values by `seed`.
+// per-expert ones the parts of `experts` (global ids, ascending), as
+// [experts, ...]. They are float32, or in the form given by `forms`; forms in
+// panels are row-major instead where NewPanels() returns none, except int8,
+// which is always in panels. They are on `device`, or on the host if null.
+// `checkpoint` is null for initial values by `seed`.
 //
 // ComputeThreads() threads each read one logical tensor at a time. Memory: the
 // returned parameters and these tensors; with a device, the host needs only one

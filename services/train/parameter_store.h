@@ -30,7 +30,7 @@ namespace gshard {
 using GradientList = std::vector<std::pair<std::string, Tensor>>;
 
 // The tensors of `gradients` in the order of `shapes`. Errors: InvalidArgument
-// naming the first bad one, unless each is present once, float32 and of its
+// naming the first bad one, unless each is present once, as float32 in its
 // shape.
 absl::StatusOr<std::vector<Tensor>> InOrder(
     const std::vector<NamedShape>& shapes, GradientList gradients);

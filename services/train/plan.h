@@ -43,7 +43,7 @@ struct ParameterCounts {
   int64_t positions = 0;          // 0 if sinusoidal
   int64_t norm_scales = 0;
 
-  // The paper's way of counting 600 B: without the scales of the norms.
+  // Counts as the paper does for its 600 B: without the scales of the norms.
   int64_t TotalWithoutNorms() const {
     return experts + attention + dense_ffn + gates + embeddings +
            output_projection + positions;

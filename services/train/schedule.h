@@ -24,8 +24,9 @@ struct ScheduleOptions {
   double multiplier = 1.0;       // > 0, finite
   int64_t warmup_steps = 10000;  // [0, 10^9]; 0 and 1: no warm-up
 
-  // In the last cooldown_steps steps t, the rate is also multiplied by (steps -
-  // t + 1) / (cooldown_steps + 1), as in Hägele et al., arXiv 2405.18392.
+  // In the last cooldown_steps steps t, the rate is also multiplied by
+  // (steps - t + 1) / (cooldown_steps + 1), as in Hägele et al., arXiv
+  // 2405.18392.
   int64_t cooldown_steps = 0;  // [0, steps]
   int64_t steps = 0;           // of the job, >= 0; used only for cooldown
 };

@@ -84,8 +84,8 @@ __device__ __forceinline__ void LoadMatrices(uint32_t (&r)[4],
       : "r"(SharedAddress(row))
       : "memory");
 }
-// The same with each matrix transposed: lane l receives rows 2 (l % 4) and 2 (l
-// % 4) + 1 of column l / 4.
+// The same with each matrix transposed: of column l / 4, lane l receives rows
+// 2 (l % 4) and 2 (l % 4) + 1.
 __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4],
                                                        const void* row) {
   asm volatile(
@@ -95,10 +95,10 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&r)[4],
       : "memory");
 }
 
-// By a warp: c += a b for bfloat16 factors, accumulated in float32; a is [16,
-// 16], b [16, 8], c [16, 8]. With g = l / 4 and t = 2 (l % 4), lane l holds the
-// elements below. Each register of a and b holds two neighbours, the first in
-// the lower half:
+// By a warp: c += a b for bfloat16 factors, accumulated in float32, with
+// a [16, 16], b [16, 8] and c [16, 8]. With g = l / 4 and t = 2 (l % 4), lane l
+// holds the elements below. Each register of a and b holds two neighbours, the
+// first in the lower half:
 //
 //   a[0..3]  (g, t), (g + 8, t), (g, t + 8), (g + 8, t + 8) along a row
 //   b[0..1]  (t, g), (t + 8, g) along a column

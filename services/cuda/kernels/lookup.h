@@ -29,8 +29,7 @@ struct RangeOfElements {
   int64_t from, to, count;
 };
 
-// Copies ranges of at most `most` elements each. Called for elements (range,
-// i).
+// Copies ranges of at most `most` elements each. Called for (range, i).
 struct CopyElements {
   const float* x;
   const RangeOfElements* ranges;

@@ -56,9 +56,9 @@ struct FillZeros {
 // several passes, each of which reduces by this factor.
 inline constexpr int64_t kReduced = 64;
 
-// Element i = (part, k) of the result reduces elements [part * kReduced, (part
-// + 1) * kReduced) of `reduced`, starting at element k of `kept`: to their sum,
-// or to their maximum, which is NaN if one of them is.
+// Element i = (part, k) of the result reduces elements
+// [part * kReduced, (part + 1) * kReduced) of `reduced`, starting at element k
+// of `kept`: to their sum, or to their maximum, which is NaN if one of them is.
 struct ReduceStrided {
   enum class Op { kSum, kMax };
   Op op;
