@@ -36,7 +36,7 @@ struct Batcher::Round {
   Clock::time_point deadline;
   std::shared_ptr<Cancellation> stop;
   RoundTraces traces;
-  Requests hopeless;  // that were ended
+  Requests expired;  // ended because of their deadlines
 };
 
 Batcher::Batcher(const BatcherOptions& options, RouterMetrics metrics)
@@ -262,7 +262,7 @@ void Batcher::RunThread() {
 }
 
 std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
-                                                    Requests& hopeless) {
+                                                    Requests& expired) {
   const auto queue = queues_.find(lane.model().get());
   if (queue == queues_.end()) return {};
   BatchLoad load = lane.load();
@@ -280,8 +280,8 @@ std::vector<WaitingSentence> Batcher::TakeJoiningOf(BatchLane& lane,
         !admission_.MissesDeadline(waiting, now)) {
       continue;
     }
-    hopeless.push_back(request->second);
-    Expire(*hopeless.back());
+    expired.push_back(request->second);
+    Expire(*expired.back());
   }
   std::erase_if(joining, [this](const WaitingSentence& waiting)
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -298,7 +298,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
   round.deadline = Clock::now();
   round.stop = std::make_shared<Cancellation>();
   MutexLock lock(mutex_);
-  std::vector<WaitingSentence> joining = TakeJoiningOf(lane, round.hopeless);
+  std::vector<WaitingSentence> joining = TakeJoiningOf(lane, round.expired);
   Running& running = running_[&lane];
   running = {.requests = {}, .stop = round.stop};
   double work_left = 0;
@@ -349,7 +349,7 @@ Batcher::Round Batcher::PlanRound(BatchLane& lane) {
 
 void Batcher::RunRound(BatchLane& lane) {
   Round round = PlanRound(lane);
-  TellExpired(round.hopeless);
+  TellExpired(round.expired);
   RoundResult result = lane.Round(
       round.leaving, std::move(round.joining),
       {.deadline = round.deadline, .all_cancelled = round.stop.get()},

@@ -127,8 +127,7 @@ class Batcher {
   Round PlanRound(BatchLane& lane);
   // The sentences that join now. Ends requests that can no longer meet their
   // deadlines instead.
-  std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane,
-                                             Requests& hopeless)
+  std::vector<WaitingSentence> TakeJoiningOf(BatchLane& lane, Requests& expired)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `begun`: requests without a sentence in a batch before.
   void Settle(BatchLane& lane, RoundResult result, const Requests& begun);

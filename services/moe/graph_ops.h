@@ -1,5 +1,5 @@
 // The MoE operators of the program: top2_gating, plan_dispatch, dispatch,
-// combine and their gradients; settle_choices is in missing_experts.h.
+// combine and their gradients; renormalize_choices is in missing_experts.h.
 //
 // Letters: T tokens, E experts, R rows = choices that have a slot, M width.
 

@@ -93,12 +93,12 @@ Kernel RenormalizeKernel(RenormalizeFunction renormalize) {
 RenormalizedValues RenormalizeWeights(Builder& builder, ValueId rows,
                                       ValueId row_source, ValueId weight) {
   const std::vector<ValueId> results =
-      builder.AddNode("settle_choices", {rows, row_source, weight}, {});
+      builder.AddNode("renormalize_choices", {rows, row_source, weight}, {});
   return {.weight = results[0], .lost = results[1]};
 }
 
 std::vector<OpDef> RenormalizeOps() {
-  return {{.name = "settle_choices",
+  return {{.name = "renormalize_choices",
            .infer = InferSettle,
            .kernel = RenormalizeKernel(RenormalizeForMissingExperts),
            // In training no rows are lost.

@@ -31,7 +31,7 @@ absl::StatusOr<RenormalizedWeights> RenormalizeForMissingExperts(
     const Tensor& row_source, const Tensor& weight,
     absl::Span<const RowRange> lost_rows);
 
-// The operator settle_choices: rows f32 or bf16[R, M], row_source i32[R],
+// The operator renormalize_choices: rows f32 or bf16[R, M], row_source i32[R],
 // weight [T, 2] -> weight [T, 2], lost i32[T]. The lost rows come from the
 // segment runner (SegmentRunner::lost_rows), none without one. In training,
 // which does not continue without experts, it is the identity on weights.

@@ -187,7 +187,7 @@ void RegisterMoeSharding() {
   RegisterRule("dispatch_gradient", OnRows("(Et)m,(Et)->tm", 1));
   RegisterRule("combine", OnRows("(Et)m,(Et),tK->tm", 1));
   // A device with only a part of the rows cannot tell which ones are lost.
-  RegisterRule("settle_choices", OnRows("(Et)M,(Et),tK->tK,t", 1));
+  RegisterRule("renormalize_choices", OnRows("(Et)M,(Et),tK->tK,t", 1));
   RegisterRule("combine_gradient", OnRows("tm,(Et)m,(Et),tK->(Et)m,tK", 2));
   RegisterLowering("top2_gating", LowerGating);
   RegisterLowering("top2_gating_gradient", LowerGatingGradient);

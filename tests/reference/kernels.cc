@@ -217,7 +217,7 @@ std::map<std::string, Kernel> AttentionAndLossKernels() {
 
 std::map<std::string, Kernel> MoeKernels() {
   return {{"top2_gating", GatingKernel(reference::Top2Gating)},
-          {"settle_choices",
+          {"renormalize_choices",
            RenormalizeKernel(reference::RenormalizeForMissingExperts)}};
 }
 

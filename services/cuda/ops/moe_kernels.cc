@@ -178,7 +178,7 @@ KernelSet MoeKernels() {
           {"dispatch", DispatchKernel},
           {"dispatch_gradient", DispatchGradientKernel},
           {"plan_dispatch", OnHost("plan_dispatch")},
-          {"settle_choices", OnHost("settle_choices")},
+          {"renormalize_choices", OnHost("renormalize_choices")},
           {"top2_gating", GateKernel},
           {"top2_gating_gradient", GateGradientKernel}};
 }

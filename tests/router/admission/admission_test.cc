@@ -438,15 +438,15 @@ TEST_F(AdmissionTest, WhatIsMoreThanAShareIsNotPromised) {
 
 TEST_F(AdmissionTest, WhatTakesTwiceTheTimeThatIsLeftMissesItsDeadline) {
   Admission admission({}, {}, 1);
-  const auto hopeless = [&](int64_t tokens, int64_t left_ms) {
+  const auto misses_deadline = [&](int64_t tokens, int64_t left_ms) {
     return admission.MissesDeadline(
         Sentence("a", 1, Cost(tokens), kNow + milliseconds(left_ms)), kNow);
   };
-  EXPECT_FALSE(hopeless(10, 1));  // nothing is known
+  EXPECT_FALSE(misses_deadline(10, 1));  // nothing is known
   admission.times().ObserveRound(1, 0.1);
-  EXPECT_FALSE(hopeless(10, 501));
-  EXPECT_TRUE(hopeless(10, 499));
-  EXPECT_FALSE(hopeless(9, 499));
+  EXPECT_FALSE(misses_deadline(10, 501));
+  EXPECT_TRUE(misses_deadline(10, 499));
+  EXPECT_FALSE(misses_deadline(9, 499));
 }
 
 TEST_F(AdmissionTest, EstimatesAreCorrectedByWhoWasLate) {
