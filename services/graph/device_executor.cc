@@ -15,11 +15,11 @@ DeviceExecutor::DeviceExecutor(Program program, Device* device,
       executor_(
           device == nullptr ? std::move(program) : device->Prepare(program),
           BackendOf(device)) {
-  for (const auto& [name, value] : executor_.program().outputs) {
-    stays_.push_back(std::any_of(resident.begin(), resident.end(),
-                                 [&](const std::string& prefix) {
-                                   return absl::StartsWith(name, prefix);
-                                 }));
+  for (const auto& output : executor_.program().outputs) {
+    stays_.push_back(std::any_of(
+        resident.begin(), resident.end(), [&](const std::string& prefix) {
+          return absl::StartsWith(output.first, prefix);
+        }));
   }
 }
 
