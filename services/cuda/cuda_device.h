@@ -13,8 +13,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -97,6 +99,20 @@ class CudaRun final : public DeviceRun {
                       absl::Span<const int64_t> dims, const Tensor& gradient,
                       Tensor& weight, absl::Span<Tensor> state) override;
 
+  // Copies `items`, plain data of a multiple of 4 bytes each, to the device.
+  template <typename T>
+  absl::StatusOr<Tensor> Upload(std::span<const T> items) {
+    static_assert(sizeof(T) % sizeof(int32_t) == 0);
+    Tensor host(ElementType::kInt32,
+                {static_cast<int64_t>(items.size_bytes() / sizeof(int32_t))});
+    if (!items.empty()) std::memcpy(host.raw(), items.data(), host.bytes());
+    return ToDevice(host);
+  }
+  template <typename T>
+  absl::StatusOr<Tensor> Upload(const std::vector<T>& items) {
+    return Upload(std::span<const T>(items));
+  }
+
   cudaStream_t stream() const { return stream_; }
   // CudaDevice::Check for the result of a kernel launch.
   absl::Status Launched(cudaError_t error);
@@ -105,9 +121,6 @@ class CudaRun final : public DeviceRun {
   // Keeps `tensors` alive while kernels of this run use them. REQUIRES:
   // float32, on the device.
   void Use(std::initializer_list<const Tensor*> tensors);
-  // Copies `items`, plain data of a multiple of 4 bytes each, to the device.
-  template <typename T>
-  absl::StatusOr<Tensor> Upload(const std::vector<T>& items);
   template <typename Function>
   absl::Status Elements(const Function& function, int64_t size);
   // Sums of squares per row, as computed by RowSums (row_sums.h).

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
@@ -49,15 +48,6 @@ struct WantedOfRows {
 };
 
 }  // namespace
-
-template <typename T>
-absl::StatusOr<Tensor> CudaRun::Upload(const std::vector<T>& items) {
-  static_assert(sizeof(T) % sizeof(int32_t) == 0);
-  Tensor host(ElementType::kInt32,
-              {static_cast<int64_t>(items.size() * sizeof(T) / 4)});
-  if (!items.empty()) std::memcpy(host.raw(), items.data(), host.bytes());
-  return ToDevice(host);
-}
 
 absl::Status CudaRun::CopyRanges(const Tensor& from,
                                  absl::Span<const ElementRange> ranges,

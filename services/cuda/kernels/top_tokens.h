@@ -43,6 +43,20 @@ GSHARD_KERNEL_INLINE Choice FirstAfter(const Choice& last, int64_t size,
 // Comes before every choice.
 GSHARD_KERNEL_INLINE Choice BeforeAll() { return {__builtin_huge_valf(), -1}; }
 
+// Chunk c of row r of the logits, for index (r, c) of a kernel's rows.
+struct ChunkOfLogits {
+  int64_t r, first, size;
+  const float* x;
+
+  GSHARD_KERNEL_INLINE ChunkOfLogits(const float* logits, int64_t vocabulary,
+                                     int64_t chunks, int64_t row)
+      : r(row / chunks), first(row % chunks * kChunkTokens) {
+    const int64_t left = vocabulary - first;
+    size = left < kChunkTokens ? left : kChunkTokens;
+    x = logits + r * vocabulary + first;
+  }
+};
+
 // Called for rows (r, c).
 struct BestOfChunks {
   const float* logits;  // [R, V]
@@ -56,25 +70,23 @@ struct BestOfChunks {
   float* maximum;             // [R, C]
 
   GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
-    const int64_t r = row / chunks, first = row % chunks * kChunkTokens;
-    const float* const x = logits + r * vocabulary + first;
-    const int64_t left = vocabulary - first;
-    const int64_t size = left < kChunkTokens ? left : kChunkTokens;
+    const ChunkOfLogits chunk(logits, vocabulary, chunks, row);
     const auto at = [&](int64_t i) {
-      return Choice{x[i], static_cast<int32_t>(first + i)};
+      return Choice{chunk.x[i], static_cast<int32_t>(chunk.first + i)};
     };
     const auto allowed = [&](int32_t token) {
-      for (int32_t i = never_span[2 * r]; i < never_span[2 * r + 1]; ++i) {
+      const int32_t* const span = never_span + 2 * chunk.r;
+      for (int32_t i = span[0]; i < span[1]; ++i) {
         if (never[i] == token) return false;
       }
       return true;
     };
     Choice last = BeforeAll();
-    for (int32_t k = 0; k < wanted[r]; ++k) {
-      last = FirstAfter(last, size, at, allowed);
+    for (int32_t k = 0; k < wanted[chunk.r]; ++k) {
+      last = FirstAfter(last, chunk.size, at, allowed);
       if (Lane() == 0) best[row * most + k] = last;
     }
-    const float max = RowMax(x, size, 1.0f);
+    const float max = RowMax(chunk.x, chunk.size, 1.0f);
     if (Lane() == 0) maximum[row] = max;
   }
 };
@@ -88,13 +100,12 @@ struct SumsOfChunks {
   float* sum;            // [R, C]
 
   GSHARD_KERNEL_INLINE void operator()(int64_t row) const {
-    const int64_t r = row / chunks, first = row % chunks * kChunkTokens;
-    const float* const x = logits + r * vocabulary + first;
-    const int64_t left = vocabulary - first;
-    const int64_t size = left < kChunkTokens ? left : kChunkTokens;
-    const float max = RowMax(maximum + r * chunks, chunks, 1.0f);
+    const ChunkOfLogits chunk(logits, vocabulary, chunks, row);
+    const float max = RowMax(maximum + chunk.r * chunks, chunks, 1.0f);
     float of_lane = 0.0f;
-    for (int64_t i = Lane(); i < size; i += kWarp) of_lane += Exp(x[i] - max);
+    for (int64_t i = Lane(); i < chunk.size; i += kWarp) {
+      of_lane += Exp(chunk.x[i] - max);
+    }
     of_lane = WarpSum(of_lane);
     if (Lane() == 0) sum[row] = of_lane;
   }

@@ -63,12 +63,6 @@ absl::StatusOr<float*> KernelCall::NewFloats(int i, Dims dims) {
   return Out<float>(result);
 }
 
-absl::StatusOr<Tensor> KernelCall::ToDevice(const Tensor& host) {
-  ASSIGN_OR_RETURN(Tensor copy, run_.ToDevice(host));
-  scratch_.push_back(copy);
-  return copy;
-}
-
 absl::StatusOr<Tensor> KernelCall::NewScratch(int64_t bytes) {
   ASSIGN_OR_RETURN(Tensor tensor,
                    run_.NewTensor(ElementType::kInt32, {(bytes + 3) / 4}));

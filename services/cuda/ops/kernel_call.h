@@ -8,7 +8,6 @@
 #ifndef SERVICES_CUDA_OPS_KERNEL_CALL_H_
 #define SERVICES_CUDA_OPS_KERNEL_CALL_H_
 
-#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -92,13 +91,8 @@ class KernelCall {
   // The same, holding a copy of `values`.
   template <typename T>
   absl::StatusOr<const T*> Upload(std::span<const T> values) {
-    static_assert(sizeof(T) % sizeof(int32_t) == 0);
-    Tensor host(ElementType::kInt32,
-                {static_cast<int64_t>(values.size_bytes() / 4)});
-    if (!values.empty()) {
-      std::memcpy(host.raw(), values.data(), host.bytes());
-    }
-    ASSIGN_OR_RETURN(const Tensor copy, ToDevice(host));
+    ASSIGN_OR_RETURN(const Tensor copy, run_.Upload(values));
+    scratch_.push_back(copy);
     return In<T>(&copy);
   }
   template <typename T>
@@ -117,7 +111,6 @@ class KernelCall {
     CHECK(operand->type() == ElementTypeOf<T>::value);
     return In<T>(operand);
   }
-  absl::StatusOr<Tensor> ToDevice(const Tensor& host);
   absl::StatusOr<Tensor> NewScratch(int64_t bytes);
 
   KernelContext& c_;
