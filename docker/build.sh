@@ -17,13 +17,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tool=docker tag=latest programs='' targets=() flags=()
+tool=docker tag=latest programs='' targets=() arguments=() flags=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --tool) tool=${2:?--tool takes docker or buildah}; shift 2 ;;
     --tag) tag=${2:?--tag takes a name}; shift 2 ;;
     --programs) programs=${2:?--programs takes a folder}; shift 2 ;;
-    --build-arg) flags+=(--build-arg "${2:?--build-arg takes A=B}"); shift 2 ;;
+    --build-arg) arguments+=("${2:?--build-arg takes A=B}"); shift 2 ;;
     --) shift; flags+=("$@"); break ;;
     -h | --help) sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;;
     -*) echo "unknown option '$1'; see docker/build.sh --help" >&2; exit 2 ;;
@@ -35,23 +35,32 @@ done
 version=$(sed -nE 's/^project\(gshard VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
 revision=$(git describe --always --abbrev=40 --dirty 2> /dev/null || true)
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2> /dev/null || echo 0)}
-flags+=(--build-arg "VERSION=$version" --build-arg "REVISION=$revision"
-        --build-arg "SOURCE_DATE_EPOCH=$epoch"
-        --build-arg "CREATED=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)")
+arguments+=("VERSION=$version" "REVISION=$revision" "SOURCE_DATE_EPOCH=$epoch"
+            "CREATED=$(date -u -d "@$epoch" +%Y-%m-%dT%H:%M:%SZ)")
+flags+=("${arguments[@]/#/--build-arg=}")
 
-# The last stages, over a folder that has the files of the stage before.
-file=docker/Dockerfile context=.
+# With --programs the last stages, over a folder that has what the one before
+# would have made.
+context=. dockerfile=$(< docker/Dockerfile)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 if [[ -n $programs ]]; then
-  context=$(mktemp -d)
-  trap 'rm -rf "$context"' EXIT
+  context=$scratch
   VERSION=$version SOURCE_DATE_EPOCH=$epoch \
     docker/files.sh "$programs" "$context/files"
-  file=$context/Dockerfile
-  { sed -n '/^ARG BASE=/p' docker/Dockerfile
+  dockerfile=$(
+    sed -n '/^ARG BASE=/p' docker/Dockerfile
     printf '%s\n' "FROM scratch AS files" "COPY files /files"
-    sed -n '/^FROM scratch AS common/,$p' docker/Dockerfile
-  } > "$file"
+    sed -n '/^FROM scratch AS common/,$p' docker/Dockerfile)
 fi
+# buildah finds a layer in its cache by the text of its instruction, before
+# values are put in: it would take labels, and files' dates, of another commit.
+if [[ $tool == buildah ]]; then
+  for argument in "${arguments[@]}"; do
+    dockerfile=${dockerfile//"\${${argument%%=*}}"/"${argument#*=}"}
+  done
+fi
+echo "$dockerfile" > "$scratch/Dockerfile"
 
 # IMAGE: of buildah, made one that is the same each time.
 settle() {
@@ -68,12 +77,12 @@ for target in "${targets[@]}"; do
   case $tool in
     # Neither attestations nor layers have times of their own.
     docker)
-      docker buildx build -f "$file" --target "$target" \
+      docker buildx build -f "$scratch/Dockerfile" --target "$target" \
         --provenance=false "${flags[@]}" --output \
         "type=docker,name=$image,rewrite-timestamp=true" "$context" ;;
     # Health checks are Docker's: OCI's format has none.
     buildah)
-      buildah bud -f "$file" --target "$target" --layers \
+      buildah bud -f "$scratch/Dockerfile" --target "$target" --layers \
         --format docker --timestamp "$epoch" "${flags[@]}" -t "$image" "$context"
       settle "$image" ;;
     *) echo "--tool takes docker or buildah, got '$tool'" >&2; exit 2 ;;

@@ -128,6 +128,13 @@ check_image() {
     [[ -n $(field "$image" "index .Labels \"org.opencontainers.image.$label\"") ]] ||
       fail "$1 has no label $label"
   done
+  # Not those of what was built before, which the layers' cache has.
+  expect "$(git describe --always --abbrev=40 --dirty)" "$(field "$image" \
+    'index .Labels "org.opencontainers.image.revision"')" "revision of $1"
+  expect "$(git log -1 --format=%ct)" "$(date +%s -d "$(field "$image" \
+    'index .Labels "org.opencontainers.image.created"')")" "date of $1"
+  expect "$(git log -1 --format=%ct)" \
+    "$(field "$image" '.Created.Unix')" "date of $1's configuration"
   [[ $1 == client ]] ||
     expect "[CMD /usr/bin/$(program_of "$1") --probe=joined]" \
       "$(field "$image" .HealthCheck.Test)" "health check of $1"
