@@ -1,5 +1,6 @@
 // gshard train, watch and cancel: training jobs.
 
+#include <algorithm>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,8 @@ bool IsThere(CoordinatorClient& coordinator, const TrainingJob& job) {
   const v1::JobProgress& progress = jobs->jobs(0).progress();
   return !JobIsOver(progress.state()) ||
          (progress.state() == v1::JOB_STATE_SUCCEEDED &&
-          progress.total_steps() >= job.steps);
+          std::max(progress.total_steps(), progress.submitted_steps()) >=
+              job.steps);
 }
 
 }  // namespace

@@ -139,6 +139,9 @@ class JobAttempt {
   absl::Status Train();
   // Reports the committed step. Returns whether the job ends with it.
   bool CountStep(bool skipped);
+  // Of a job with a time limit and a cooldown: sets its last step once what is
+  // left of the time is enough for the cooldown only.
+  void PlanLastStep(MonotonicTime now);
   bool CheckpointDue() const;
   // Whether to validate now; `over`: it is the last step.
   bool ValidationDue(bool over) const;
@@ -173,7 +176,7 @@ class JobAttempt {
   JobContext* const context_;
   SessionPlan plan_;
   const TrainingStart start_;
-  const Schedule schedule_;
+  Schedule schedule_;
   std::unique_ptr<DenseReduction> reduction_;  // null if dense_ is set
   std::shared_ptr<DenseParameters> dense_;
   std::vector<ShardHolder> holders_;     // workers, then routers

@@ -4,6 +4,7 @@
 #ifndef SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_
 #define SERVICES_COORDINATOR_TRAINING_JOB_CONTEXT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,7 +40,12 @@ struct JobContext {
         status(shown),
         job(settings.job),
         reporter(job, env.metrics, feed),
-        attempt(settings.attempt) {}
+        attempt(settings.attempt) {
+    // An earlier coordinator may have set the last step, see PlanLastStep().
+    job.steps = std::min(job.steps, reporter.progress().total_steps());
+    job.schedule.cooldown_steps =
+        std::min(job.schedule.cooldown_steps, job.steps);
+  }
 
   // Processes events until `done` holds or `until` has passed. Errors:
   // Cancelled if the job is cancelled or halted; Unavailable if it is told to

@@ -147,6 +147,7 @@ JobReporter::JobReporter(const TrainingJob& job, TrainingMetrics* metrics,
       feed_(feed),
       progress_(feed->Latest()),
       elapsed_before_(progress_.elapsed_seconds()) {
+  if (progress_.total_steps() == 0) progress_.set_total_steps(job_.steps);
   if (metrics_ != nullptr) metrics_->running.Set(1);
 }
 
@@ -174,6 +175,17 @@ void JobReporter::Begin(int64_t step, MonotonicTime now) {
   } else {
     LogWarning("no event file", {{"status", events.status()}});
   }
+}
+
+int64_t JobReporter::StepsIn(double seconds) const {
+  const double rate =
+      step_rate_.has_value() ? step_rate_->rate().value_or(0.0) : 0.0;
+  return static_cast<int64_t>(std::max(0.0, rate * seconds));
+}
+
+void JobReporter::SetTotalSteps(int64_t steps) {
+  progress_.set_submitted_steps(job_.steps);
+  progress_.set_total_steps(steps);
 }
 
 void JobReporter::ReportMetrics(int64_t step, const StepResult& result,
@@ -223,7 +235,7 @@ void JobReporter::OnStep(int64_t step, const StepResult& result,
 
   const double elapsed = Elapsed(now);
   std::optional<double> eta =
-      step_rate_->TimeFor(static_cast<double>(job_.steps - step));
+      step_rate_->TimeFor(static_cast<double>(progress_.total_steps() - step));
   if (eta.has_value() && job_.time_limit_seconds > 0) {
     eta = std::max(
         0.0,
@@ -258,7 +270,7 @@ void JobReporter::OnStep(int64_t step, const StepResult& result,
   line_time_ = now;
   const std::string line =
       FormatProgress({.step = step,
-                      .total_steps = job_.steps,
+                      .total_steps = progress_.total_steps(),
                       .loss = progress_.loss(),
                       .balance_loss = progress_.balance_loss(),
                       .overflow_share = progress_.overflow_ratio(),

@@ -78,6 +78,12 @@ class JobReporter {
   // under earlier coordinators, from the feed.
   double Elapsed(MonotonicTime now) const;
 
+  // Steps that take so long at the recent pace, rounded down.
+  int64_t StepsIn(double seconds) const;
+
+  // The job ends with this step, earlier than the job says.
+  void SetTotalSteps(int64_t steps);
+
   // A step is committed. Publishes when a progress line is due, or if `last`.
   // `trace_id` as in Histogram.
   void OnStep(int64_t step, const StepResult& result, MonotonicTime now,

@@ -52,7 +52,30 @@ bool JobAttempt::CountStep(bool skipped) {
     context_->reporter.OnStep(step_, result_, now, last_step_,
                               step_trace_.sampled_id());
   }
+  if (!over) PlanLastStep(now);
   return over;
+}
+
+void JobAttempt::PlanLastStep(MonotonicTime now) {
+  TrainingJob& job = context_->job;
+  const int64_t cooldown = job.schedule.cooldown_steps;
+  if (job.time_limit_seconds == 0 || cooldown == 0 ||
+      job.steps - step_ <= cooldown) {
+    return;
+  }
+  // An attempt's first steps are slower than those that follow.
+  if (step_ - start_.step < std::min<int64_t>(cooldown, 20)) return;
+  const double limit = static_cast<double>(job.time_limit_seconds);
+  const double left = limit - context_->reporter.Elapsed(now);
+  if (left > limit / 2) return;
+  const int64_t steps_left = context_->reporter.StepsIn(left);
+  if (steps_left > cooldown) return;
+  job.schedule.cooldown_steps = std::max<int64_t>(1, steps_left);
+  job.steps = step_ + job.schedule.cooldown_steps;
+  schedule_ = MakeSchedule(job);
+  context_->reporter.SetTotalSteps(job.steps);
+  LogInfo("the time left is for the cooldown",
+          {{"job", job.name}, {"step", step_}, {"steps", job.steps}});
 }
 
 bool JobAttempt::CheckpointDue() const {

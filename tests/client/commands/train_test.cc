@@ -191,6 +191,15 @@ TEST(TrainCommandTest, ResumingFollowsAJobThatIsThere) {
   EXPECT_EQ(exit_code(v1::JOB_STATE_RUNNING, 20, both), 0);
   EXPECT_EQ(exit_code(v1::JOB_STATE_QUEUED, 20, both), 0);
   EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 20, both), 0);
+  // A time limit has set its last step.
+  v1::JobProgress limited = Line(v1::JOB_STATE_SUCCEEDED, 10);
+  limited.set_total_steps(10);
+  limited.set_submitted_steps(20);
+  coordinator.HaveJob(limited);
+  EXPECT_OK(
+      CommandRun(TrainCommand, {path, "--coordinator", coordinator.address(),
+                                "--follow", "--resume"})
+          .status);
   // It was done, but for fewer steps; it has failed; or nobody asked.
   EXPECT_EQ(exit_code(v1::JOB_STATE_SUCCEEDED, 10, both), 70);
   EXPECT_EQ(exit_code(v1::JOB_STATE_FAILED, 20, both), 70);

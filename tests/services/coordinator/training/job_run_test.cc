@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/checkpoint/checkpoint_folder.h"
 #include "services/tokenizer/tokenizer.h"
+#include "services/train/job_options.h"
 #include "tests/services/coordinator/fake_cluster.h"
 #include "tests/services/coordinator/fake_gradients.h"
 #include "tests/services/coordinator/hold.h"
@@ -264,6 +265,37 @@ TEST(JobRunTest, TheTimeLimitEndsTrainingAsAtTheLastStep) {
   EXPECT_EQ(last.elapsed_seconds(), 75);
   EXPECT_EQ(last.eta_seconds(), 0);
   ExpectTrained(job, 3);
+}
+
+TEST(JobRunTest, ATimeLimitLeavesTimeForTheCooldown) {
+  std::atomic<int64_t> seconds{1000};
+  FakeCluster cluster({.lease = absl::Hours(24), .clock = [&] {
+                         return MonotonicTime() + absl::Seconds(seconds.load());
+                       }});
+  TrainingJob job = cluster.MakeJob();
+  job.steps = 1000;
+  job.time_limit_seconds = 60;
+  job.schedule.cooldown_steps = 12;
+  cluster.AddRouter("r");
+  cluster.AddWorker(
+      "w", [&](const v1::Command& command) -> std::optional<v1::CommandReply> {
+        // The first step is a slow one.
+        if (command.has_commit_step()) {
+          seconds += command.commit_step().step() == 1 ? 8 : 1;
+        }
+        return std::nullopt;
+      });
+  ASSERT_OK(cluster.Submit(job));
+  const v1::JobProgress last = cluster.Watch("demo").back();
+  ASSERT_EQ(last.state(), v1::JOB_STATE_SUCCEEDED) << last.status().message();
+  EXPECT_EQ(last.submitted_steps(), 1000);
+  EXPECT_EQ(last.total_steps(), last.step());
+  // As many as the pace promised, which the first step lowers a little.
+  EXPECT_GE(last.step(), 48);
+  EXPECT_LE(last.step(), 53);
+  job.steps = last.step();
+  EXPECT_EQ(last.learning_rate(), MakeSchedule(job).LearningRate(job.steps));
+  ExpectTrained(job, job.steps);
 }
 
 class NoSender final : public StreamSender<v1::JoinResponse> {
