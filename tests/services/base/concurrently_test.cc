@@ -28,7 +28,7 @@ TEST(RunConcurrentlyTest, CallsEachOnce) {
   }
 }
 
-// Each call waits until all are under way.
+// Each call waits for the others, so all five must run at once.
 TEST(RunConcurrentlyTest, CallsMayWaitForEachOther) {
   std::latch all(5);
   EXPECT_OK(RunConcurrently(5, 5, [&](size_t) {

@@ -20,7 +20,7 @@ using ::nlohmann::json;
 using ::testing::MatchesRegex;
 using ::testing::SizeIs;
 
-// The lines that `log` writes, each parsed strictly.
+// Returns the lines that `log` writes, each parsed as strict JSON.
 template <typename F>
 std::vector<json> Lines(F log) {
   ::testing::internal::CaptureStderr();
@@ -89,8 +89,8 @@ TEST(LogTest, EscapesWhateverTextHolds) {
   EXPECT_EQ(Line({{"a\"b", 1}})["a\"b"], 1);
 }
 
-// Bytes of callers reach the log in error messages. JSON is UTF-8, so what is
-// not UTF-8 is replaced.
+// Error messages bring bytes of callers into the log. JSON is UTF-8, so invalid
+// sequences are replaced with U+FFFD.
 TEST(LogTest, ReplacesBytesThatAreNotUtf8) {
   const std::string replaced = "a\xEF\xBF\xBDz";
   EXPECT_EQ(Line({{"text", "a\xFFz"}})["text"], replaced);
@@ -139,7 +139,7 @@ TEST(LogTest, LinesOfManyThreadsStayWhole) {
   EXPECT_THAT(lines, SizeIs(200));
 }
 
-// Fields of the process cannot be taken back, so this is the last test.
+// Fields of the process cannot be removed, so this test comes last.
 TEST(LogTest, ZZProcessFieldsStandInEveryLaterLine) {
   SetLogField({"role", "router"});
   SetLogField({"index", 3});

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The files of a made-up system.
+// Reads limits from a fake file system of its own.
 class MachineLimitsTest : public ::testing::Test {
  protected:
   ~MachineLimitsTest() override { std::filesystem::remove_all(root_); }
@@ -42,7 +42,7 @@ TEST_F(MachineLimitsTest, MemoryIsTheLeastOfTheGroupsAround) {
   EXPECT_EQ(Limit(), 1000);
 }
 
-// A container may see the path that the machine knows, or none.
+// A container's group path is the host's or "/"; either means the root.
 TEST_F(MachineLimitsTest, AContainersGroupIsItsRoot) {
   Write("/sys/fs/cgroup/memory.max", "2000");
   Write("/proc/self/cgroup", "0::/");

@@ -41,7 +41,7 @@ TEST(MemoryAccountTest, ThreadsTakeNoMoreThanThereIs) {
   constexpr int kThreads = 4;
   const MemoryAccount account(3);
   std::atomic<int> holders = 0, most = 0;
-  std::barrier begin(kThreads);  // or one is done before another begins
+  std::barrier begin(kThreads);  // makes the threads overlap
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&] {

@@ -49,7 +49,7 @@ TEST(MutexTest, ManyRead) {
     WriterMutexLock lock(mutex);
     value = 1;
   }
-  std::latch both(2);  // none lets go before the other has come
+  std::latch both(2);  // both readers hold the lock at once
   const auto read = [&] {
     ReaderMutexLock lock(mutex);
     both.arrive_and_wait();

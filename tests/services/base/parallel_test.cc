@@ -43,7 +43,7 @@ TEST_P(ParallelTest, PartsCoverTheWhole) {
   }
 }
 
-// Each tile waits until as many are being computed.
+// Each tile waits until every thread computes one.
 TEST_P(ParallelTest, AllThreadsTakePart) {
   std::latch all(GetParam());
   std::mutex mutex;
@@ -57,9 +57,9 @@ TEST_P(ParallelTest, AllThreadsTakePart) {
   EXPECT_TRUE(threads.contains(std::this_thread::get_id()));
 }
 
-// Helpers that were told to rest come back for the next loop.
+// All helpers that were told to rest return for the next loop.
 TEST_P(ParallelTest, AllThreadsTakePartAfterARest) {
-  RestHelpers();  // before there is a pool, too
+  RestHelpers();  // also valid without a pool
   for (int round = 0; round < 200; ++round) {
     std::latch all(GetParam());
     ParallelFor(GetParam(), [&](int64_t) { all.arrive_and_wait(); });

@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-// The published generator started at 0 gives these values first; its state
+// The published generator, seeded with 0, yields these values first; its state
 // advances by the golden ratio.
 TEST(RandomTest, MixerIsThePublishedSplitMix64) {
   const uint64_t golden = 0x9E3779B97F4A7C15ull;

@@ -40,14 +40,14 @@ TEST(SpawnTest, SaysWhyAProgramCannotRun) {
   EXPECT_THAT(Spawn({"/"}, ToStandardError()),
               StatusIs(absl::StatusCode::kInternal,
                        HasSubstr("cannot start /: Permission denied")));
-  // Nothing of them is left to wait for.
+  // A failed spawn leaves no child to wait for.
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
 }
 
-// A process that is killed cannot end what it has started: the kernel does.
+// If the parent is killed, the kernel sends its children their death signal.
 TEST(SpawnTest, AProgramEndsWithTheProcessThatStartedIt) {
   for (const int signal : {SIGKILL, SIGTERM}) {
-    // What loses its parent becomes a child of ours.
+    // Orphans become children of this process, which can then wait for them.
     ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     int started[2];
     ASSERT_EQ(pipe(started), 0);

@@ -48,7 +48,7 @@ TEST(SubprocessTest, StandardInputIsEmpty) {
   EXPECT_EQ(result.output, "");
 }
 
-// More than pipes hold, on both at once: neither may block the other.
+// Output beyond the pipes' size, on both streams at once, does not deadlock.
 TEST(SubprocessTest, TakesLongOutput) {
   ASSERT_OK_AND_ASSIGN(
       const SubprocessResult result,
@@ -79,7 +79,7 @@ TEST(SubprocessTest, KillsAProgramWhenToldTo) {
     EXPECT_EQ(read(started[0], &byte, 1), 1);
     stop.request_stop();
   });
-  // It has closed what is read, so that only its end is waited for.
+  // The program closes its output, so RunSubprocess waits only for its exit.
   EXPECT_THAT(
       RunSubprocess({"sh", "-c",
                      absl::StrCat("exec >/dev/null 2>&1; echo >&", started[1],

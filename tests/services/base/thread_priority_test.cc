@@ -11,7 +11,7 @@ namespace {
 TEST(ThreadPriorityTest, ASharesNicenessGivesThatShare) {
   const int own = ThreadNiceness();
   EXPECT_EQ(NicenessOfShare(50), own);
-  EXPECT_EQ(NicenessOfShare(1), 19);  // the nicest that there is
+  EXPECT_EQ(NicenessOfShare(1), 19);  // the maximum
   for (int percent = 2; percent <= 50; ++percent) {
     const int niceness = NicenessOfShare(percent);
     if (niceness == 19) continue;

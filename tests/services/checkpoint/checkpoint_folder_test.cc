@@ -51,7 +51,7 @@ TEST(CheckpointFolderTest, LatestGoodReadsEverything) {
   for (const int64_t step : {1, 2, 3, 4}) {
     ASSERT_OK(WriteCheckpoint(scratch.path(), step, 2));
   }
-  // Elements: only a full read finds this.
+  // Damages elements, which only a full read finds.
   const std::string shard = scratch / "step-00000004/worker-0.safetensors";
   Poke(shard, Slurp(shard).size() - 2, '?');
   ASSERT_OK(RemoveTree(scratch / "step-00000003/router.safetensors"));
@@ -71,7 +71,8 @@ TEST(CheckpointFolderTest, LatestGoodReadsEverything) {
             HasSubstr("step-00000003/router.safetensors")));
 }
 
-// A reader that is too old, or may not read, must not go on from older weights.
+// Only damage makes a reader fall back to older weights. A reader that is too
+// old, or lacks permission, must fail instead.
 TEST(CheckpointFolderTest, OnlyDamageIsPassedOver) {
   ScratchDirectory scratch;
   ASSERT_OK(WriteCheckpoint(scratch.path(), 1, 1));
@@ -99,7 +100,7 @@ TEST(CheckpointFolderTest, KeepsTheLastAndTheBest) {
   ScratchDirectory scratch;
   ASSERT_OK(WriteWithLoss(scratch.path(), 1, 3.0));
   ASSERT_OK(WriteWithLoss(scratch.path(), 2, 1.5));
-  ASSERT_OK(WriteCheckpoint(scratch.path(), 3, 1));  // not measured
+  ASSERT_OK(WriteCheckpoint(scratch.path(), 3, 1));  // no validation loss
   ASSERT_OK(WriteWithLoss(scratch.path(), 4, 1.5));
   ASSERT_OK(WriteWithLoss(scratch.path(), 5, 1.25));
   ASSERT_OK(WriteWithLoss(scratch.path(), 6, 2.0));
@@ -166,7 +167,7 @@ TEST(CheckpointFolderTest, ClearAfterMakesRoomForTheStepsThatFollow) {
   ASSERT_OK_AND_ASSIGN(auto names, ListDirectory(scratch.path()));
   EXPECT_THAT(names, ElementsAre("step-00000001", "step-00000002.damaged",
                                  "step-00000003.damaged"));
-  // They go once there are good ones in their place.
+  // Pruning removes damaged checkpoints older than all that it keeps.
   for (const int64_t step : {2, 3}) {
     ASSERT_OK(WriteCheckpoint(scratch.path(), step, 1));
   }

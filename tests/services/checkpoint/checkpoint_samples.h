@@ -1,4 +1,4 @@
-// Small checkpoints, written as a router and any number of workers would.
+// Small checkpoints, written the way a router and any number of workers do.
 
 #ifndef TESTS_SERVICES_CHECKPOINT_CHECKPOINT_SAMPLES_H_
 #define TESTS_SERVICES_CHECKPOINT_CHECKPOINT_SAMPLES_H_
@@ -34,8 +34,8 @@ inline std::vector<TensorSpec> AllSpecs() {
   return specs;
 }
 
-// What `worker` of `num_workers` holds: experts are dealt out in turn, so that
-// counts are uneven, and 0 for some if there are more workers than experts.
+// The experts of `worker`. Round-robin assignment makes counts uneven, and 0
+// for some workers if there are more workers than experts.
 inline std::vector<int> ExpertsOf(int worker, int num_workers) {
   std::vector<int> experts;
   for (int e = worker; e < kNumExperts; e += num_workers) experts.push_back(e);
@@ -100,7 +100,7 @@ inline absl::StatusOr<std::string> WriteCheckpoint(
                           faults);
 }
 
-// OK if `reader` holds what WriteCheckpoint has written of its step.
+// Succeeds if `reader` holds what WriteCheckpoint writes at its step.
 inline ::testing::AssertionResult HoldsItsStep(const CheckpointReader& reader) {
   const int64_t step = reader.manifest().step;
   const absl::Status complete = reader.CheckExactly(AllSpecs());

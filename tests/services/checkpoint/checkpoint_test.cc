@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Whoever wrote it and whoever reads it, even or uneven, with workers that hold
-// no expert at all.
+// Any number of workers can read what any number wrote, for even and uneven
+// splits, even if some workers hold no expert.
 TEST(CheckpointTest, AnyNumberOfWorkersReadsWhatAnyNumberWrote) {
   const std::vector<int> counts = {1, 2, 3, 5, 8, 13};
   for (const int num_writers : counts) {

@@ -25,8 +25,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// The names of what the bytes of a text of lines are part of: fields, and
-// tensors. Empty where only the file can be told.
+// The name of the manifest field or tensor that byte `at` is part of. Empty if
+// errors can name only the file.
 std::string PartOfManifest(const std::string& text, size_t at) {
   const size_t start = text.rfind('\n', at == 0 ? 0 : at - 1);
   const size_t line = start == std::string::npos || at == 0 ? 0 : start + 1;
@@ -36,13 +36,13 @@ std::string PartOfManifest(const std::string& text, size_t at) {
   if (key[0] == '"') return key.substr(1, key.find('"', 1) - 1);
   constexpr absl::string_view kStart = "{\"name\":\"";
   const size_t end = key.find("\",\"file\":");
-  // A name that is damaged itself can't be told.
+  // Errors cannot give a name that is itself damaged.
   if (at - line < end + 9) return "tensor";
   return key.substr(kStart.size(), end - kStart.size());
 }
 
-// Every byte of every file, one bit of each: found when opening or reading all,
-// with the file and the tensor or field in the message.
+// A flipped bit in any byte of any file is found on opening or on a full read,
+// and the error names the file and the tensor or field.
 TEST(DamageTest, EveryFlippedByteIsFoundAndNamed) {
   ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const auto entries, WriteShards(scratch.path(), 1, 1));
@@ -91,7 +91,7 @@ TEST(DamageTest, EveryFlippedByteIsFoundAndNamed) {
   EXPECT_OK(reader->Verify());
 }
 
-// No tensor reads as another, whatever happens to the files' other bytes.
+// A damaged tensor affects reads of no other, in its own or other files.
 TEST(DamageTest, ADamagedFileSpoilsNoTensorOfAnother) {
   ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const std::string path,
@@ -160,7 +160,8 @@ TEST(DamageTest, AShardOfAnotherCheckpointIsFound) {
               StatusIs(absl::StatusCode::kDataLoss,
                        AllOf(HasSubstr("worker-1.safetensors"),
                              HasSubstr("in the header's metadata"))));
-  // Even of the same step, say of another job.
+  // A shard of the same step but of another job passes the open; its tensors'
+  // checksums differ.
   shard = absl::StrReplaceAll(shard, {{"\"step\":\"2\"", "\"step\":\"1\""}});
   Spill(one + "/worker-1.safetensors", shard);
   ASSERT_OK_AND_ASSIGN(const auto reader, CheckpointReader::Open(one));

@@ -26,21 +26,21 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// In memory where there is such a place: these tests sync thousands of times,
-// and what they lose they lose by themselves.
+// In memory if possible: these tests sync thousands of times and simulate data
+// loss themselves.
 std::string FastParent() {
   return ::access("/dev/shm", W_OK) == 0 ? "/dev/shm/" : ::testing::TempDir();
 }
 
-// What a job does for a checkpoint, from the first shard to the removal of the
-// one before.
+// A job's full checkpoint cycle, from the first shard to the removal of the
+// previous checkpoint.
 absl::Status WriteAndPrune(const std::string& root, int64_t step,
                            FaultPoints* faults = nullptr) {
   RETURN_IF_ERROR(WriteCheckpoint(root, step, 2, faults).status());
   return PruneCheckpoints(root, {.last = 1}, faults);
 }
 
-// How many changes that makes after a checkpoint of another step.
+// Number of disk changes in WriteAndPrune() with an older checkpoint present.
 int CountPoints() {
   ScratchDirectory scratch(FastParent());
   FullDisk counter(1 << 30);
@@ -49,15 +49,15 @@ int CountPoints() {
   return counter.count();
 }
 
-// The old checkpoint or the new one is there, whole; the job can go on from it,
-// and what the crash left is gone then.
+// Either the old or the new checkpoint is present and complete. The job can
+// resume from it, which removes what the crash left.
 void ExpectOldOrNew(const ScratchDirectory& scratch) {
   const std::string& root = scratch.path();
   ASSERT_OK_AND_ASSIGN(const auto reader, LatestGoodCheckpoint(root));
   const int64_t step = reader->manifest().step;
   EXPECT_TRUE(step == 10 || step == 20) << step;
   EXPECT_TRUE(HoldsItsStep(*reader));
-  // Nothing that a reader would take for a checkpoint is less than one.
+  // Everything that a reader accepts as a checkpoint is complete.
   ASSERT_OK_AND_ASSIGN(const auto all, ListCheckpoints(root));
   for (const std::string& path : all) {
     ASSERT_OK_AND_ASSIGN(const auto other, CheckpointReader::Open(path));
@@ -72,8 +72,8 @@ void ExpectOldOrNew(const ScratchDirectory& scratch) {
   EXPECT_TRUE(HoldsItsStep(*next));
 }
 
-// The order that everything else rests on: bytes before names, shards before
-// the manifest, the directory last.
+// Crash safety relies on this order: data is synced before it is renamed,
+// shards precede the manifest, and the directory's rename comes last.
 TEST(FaultsTest, SyncsBeforeItNames) {
   ScratchDirectory scratch(FastParent());
   ChangeRecorder recorder(scratch.path());
@@ -118,7 +118,7 @@ TEST(FaultsTest, AProcessThatDiesAnywhereLeavesTheOldOrTheNew) {
     if (child == 0) {
       DeadProcess faults(point);
       WriteAndPrune(scratch.path(), 20, &faults).IgnoreError();
-      ::_exit(1);  // it should not have got here
+      ::_exit(1);  // not reached
     }
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
@@ -143,7 +143,7 @@ TEST(FaultsTest, PowerThatGoesAnywhereLeavesTheOldOrTheNew) {
       ASSERT_OK_AND_ASSIGN(const auto latest,
                            LatestGoodCheckpoint(scratch.path()));
       old_ones += latest->manifest().step == 10;
-      // What was reported as written is.
+      // A checkpoint reported as written survives the power loss.
       if (point == points) {
         EXPECT_EQ(latest->manifest().step, 20);
       }
@@ -166,8 +166,8 @@ TEST(FaultsTest, ADiskThatIsFullFromAnyPointLeavesTheOldOrTheNew) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
                                    HasSubstr("No space left")));
     }
-    // What the writers left by themselves, before anyone cleans: no file that
-    // is half written, so that the disk is not fuller than it has to be.
+    // The writers remove half-written files themselves, before any cleanup, so
+    // that these do not keep the disk full.
     ASSERT_OK_AND_ASSIGN(const auto folders, ListDirectory(scratch.path()));
     for (const std::string& folder : folders) {
       ASSERT_OK_AND_ASSIGN(const auto files, ListDirectory(scratch / folder));
@@ -181,8 +181,9 @@ TEST(FaultsTest, ADiskThatIsFullFromAnyPointLeavesTheOldOrTheNew) {
   }
 }
 
-// A worker that was stopped and taken for dead wakes up in the middle of its
-// shard while another writes the same one.
+// A suspended worker, declared dead, resumes in the middle of a shard while
+// another worker writes the same one. It fails, and the other's shard is
+// intact.
 TEST(FaultsTest, AWriterThatWakesUpDisturbsNoOther) {
   ScratchDirectory scratch(FastParent());
   const auto create = [&] {
@@ -205,7 +206,7 @@ TEST(FaultsTest, AWriterThatWakesUpDisturbsNoOther) {
   EXPECT_OK(reader->Verify());
 }
 
-// A file-size limit stands for the full disk: the system refuses to write on.
+// A full disk, simulated by a file-size limit, leaves the old checkpoint.
 TEST(FaultsTest, AFullDiskIsResourceExhaustedAndLeavesTheOldOne) {
   ScratchDirectory scratch;
   ASSERT_OK_AND_ASSIGN(const std::string old,

@@ -32,14 +32,14 @@ using ::testing::HasSubstr;
 
 constexpr auto kRefused = absl::StatusCode::kFailedPrecondition;
 
-// Takes the folder as somebody who finds no lock there.
+// Takes over a folder after removing its lock file.
 absl::StatusOr<std::shared_ptr<FolderClaim>> TakeOver(const std::string& root,
                                                       const std::string& job) {
   std::filesystem::remove(root + "/owner.lock");
   return FolderClaim::Take(root, job);
 }
 
-// Paths of all that is in the folder, and the sizes of files.
+// Paths of all entries in the folder, with the sizes of files.
 std::vector<std::string> Contents(const std::string& root) {
   std::vector<std::string> contents;
   for (const auto& entry :
@@ -52,7 +52,7 @@ std::vector<std::string> Contents(const std::string& root) {
   return contents;
 }
 
-// The part of a checkpoint that a job's members write: `value` is the job's.
+// Writes a job's shard; `value` identifies the job.
 absl::StatusOr<Manifest> WriteShards(const std::string& root, int64_t step,
                                      float value, FolderClaim& claim,
                                      FaultPoints* faults) {
@@ -158,8 +158,8 @@ TEST(FolderClaimTest, WhoWasReplacedChangesNothing) {
   EXPECT_THAT(b->Check(), StatusIs(kRefused, HasSubstr("was removed")));
 }
 
-// Replaces the owner at the change number `point`: before it looks who owns the
-// folder, or after, in the moment that nothing can guard.
+// Takes over the folder at the owner's change number `point`: before the
+// owner's check, or after it, in the gap that no check can close.
 class Rival : public FaultPoints {
  public:
   Rival(std::string root, FolderClaim& owner, int point, bool after_look)
@@ -179,7 +179,7 @@ class Rival : public FaultPoints {
   bool began() const { return claim_ != nullptr; }
   const std::vector<std::string>& found() const { return found_; }
 
-  // The second half of its first checkpoint.
+  // Commits the checkpoint that Begin() has started.
   absl::Status End() { return CommitAndPrune(root_, manifest_, claim_.get()); }
 
  private:
@@ -221,7 +221,8 @@ TEST(FolderClaimTest, WhoeverIsReplacedWheneverTheLastCheckpointIsWhole) {
       if (!after_look) {
         EXPECT_EQ(Contents(root), rival.found());
       }
-      // It may find that its shards were renamed, after the look only.
+      // Only a takeover after the check leaves the old owner time to rename the
+      // rival's shards, which fails End().
       const absl::Status ended = rival.End();
       EXPECT_TRUE(ended.ok() || after_look) << ended;
       ASSERT_OK_AND_ASSIGN(const auto reader, LatestGoodCheckpoint(root));

@@ -58,7 +58,7 @@ TEST(ManifestTest, ReadsWhatItWrites) {
   EXPECT_EQ(manifest.tokenizer_sha256, Sha256("tokens"));
   EXPECT_EQ(manifest.metadata, Sample().metadata);
   ASSERT_EQ(manifest.tensors.size(), 3u);
-  EXPECT_EQ(manifest.tensors[0].name, "moe/wi/0");  // in order of name
+  EXPECT_EQ(manifest.tensors[0].name, "moe/wi/0");  // sorted by name
   EXPECT_EQ(manifest.tensors[0].file, "worker-1.safetensors");
   EXPECT_EQ(manifest.tensors[0].type, ElementType::kInt64);
   EXPECT_EQ(manifest.tensors[1].dims, (Dims{2, 3}));
@@ -116,14 +116,14 @@ TEST(ManifestTest, DamageIsNamed) {
   named("{\"name\":\"moe/wi/1", "{'name\":\"moe/wi/1", "tensor number 1");
 }
 
-// A checksum is no protection from someone who can compute it.
+// Fields are validated even if the checksum is right: anyone can compute it.
 TEST(ManifestTest, RefusesFieldsThatAreWrongButSigned) {
   const auto parse = [](const std::string& from, const std::string& to) {
     const std::string text = FormatManifest(Sample()).value();
     const std::string changed = absl::StrReplaceAll(text, {{from, to}});
     EXPECT_NE(text, changed) << from;
     std::vector<std::string> lines = absl::StrSplit(changed, '\n');
-    lines.resize(lines.size() - 4);  // of the seal
+    lines.resize(lines.size() - 4);  // drops the seal
     return ParseManifest(SealLines(lines));
   };
   const auto refused = [&](const std::string& from, const std::string& to,
@@ -152,7 +152,7 @@ TEST(ManifestTest, ALaterVersionIsNoDamage) {
   ASSERT_OK_AND_ASSIGN(const std::string text, FormatManifest(Sample()));
   std::vector<std::string> lines = absl::StrSplit(
       absl::StrReplaceAll(text, {{"\"version\":1", "\"version\":2"}}), '\n');
-  lines.resize(lines.size() - 4);  // of the seal
+  lines.resize(lines.size() - 4);  // drops the seal
   EXPECT_THAT(ParseManifest(SealLines(lines)),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("expected a checkpoint of version 1, got 2")));

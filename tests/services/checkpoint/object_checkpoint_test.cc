@@ -1,5 +1,5 @@
-// Checkpoints in an object store: what faults_test.cc and folder_claim_test.cc
-// require of a disk.
+// Tests checkpoints in a fake object store for what faults_test.cc and
+// folder_claim_test.cc require of a disk.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ using ::testing::IsEmpty;
 
 constexpr char kRoot[] = "s3://bucket/jobs/demo";
 
-// A writer that dies at the change number `point`: from there on it asks for
-// nothing.
+// Simulates a writer that dies at change number `point`: it sends no requests
+// from there on.
 class DeadWriter : public FaultPoints {
  public:
   explicit DeadWriter(int point) : point_(point) {}
@@ -55,13 +55,13 @@ class ObjectCheckpointTest : public ::testing::Test {
  protected:
   ObjectCheckpointTest() { store_.Use(); }
 
-  // What a job does for a checkpoint, from the first shard to the removal of
-  // the one before.
+  // A job's full checkpoint cycle, from the first shard to the removal of the
+  // previous checkpoint.
   absl::Status WriteAndPrune(int64_t step, FaultPoints* faults = nullptr) {
     RETURN_IF_ERROR(WriteCheckpoint(kRoot, step, 2, faults).status());
     return PruneCheckpoints(kRoot, {.last = 1}, faults);
   }
-  // The names of the keys in `folder` of the root, up to the first dot.
+  // Names of the keys in `folder` of the root, each cut at its first dot.
   std::vector<std::string> Names(const std::string& folder) const {
     std::vector<std::string> names;
     const std::string prefix = absl::StrCat("bucket/jobs/demo/", folder);
@@ -96,7 +96,7 @@ TEST_F(ObjectCheckpointTest, IsWrittenReadAndPruned) {
               StatusIs(absl::StatusCode::kNotFound, ::testing::_));
 }
 
-// The bytes of a shard are those that a disk would have.
+// A checkpoint has the same bytes in an object store as on a disk.
 TEST_F(ObjectCheckpointTest, IsThatOfADisk) {
   ScratchDirectory scratch;
   for (const std::string& root : {std::string(kRoot), scratch.path()}) {
@@ -132,7 +132,7 @@ TEST_F(ObjectCheckpointTest, AProcessThatDiesAnywhereLeavesTheOldOrTheNew) {
       ASSERT_OK_AND_ASSIGN(const auto other, CheckpointReader::Open(path));
       EXPECT_TRUE(HoldsItsStep(*other));
     }
-    // The job goes on from it, and what the crash left is gone then.
+    // The job resumes from that checkpoint, which removes what the crash left.
     ASSERT_OK(ClearAfter(kRoot, step));
     ASSERT_OK(WriteAndPrune(step + 10));
     ASSERT_OK_AND_ASSIGN(const auto names, Storage::Of(kRoot).List(kRoot));
@@ -174,7 +174,8 @@ TEST_F(ObjectCheckpointTest, ACommitThatIsNotHeardOfIsNotTakenBack) {
                ? FakeObjectStore::Fault::kLost
                : FakeObjectStore::Fault::kNone;
   });
-  // Eight answers are lost, and then whether it is ours is seen to.
+  // Eight lost answers make the commit seem to fail. AbandonCheckpoint() finds
+  // the manifest and removes nothing.
   ASSERT_OK_AND_ASSIGN(const auto entries, WriteShards(kRoot, 10, 2));
   const auto committed =
       CommitCheckpoint(kRoot, ManifestOf(10, entries), "pieces");
@@ -194,7 +195,7 @@ TEST_F(ObjectCheckpointTest, WhatIsAbandonedIsGone) {
   EXPECT_THAT(store_.Keys(), IsEmpty());
 }
 
-// A worker of an attempt that was given up goes on for a while.
+// A late shard of an abandoned attempt does not change a committed checkpoint.
 TEST_F(ObjectCheckpointTest, ALateWriterChangesNothing) {
   ASSERT_OK_AND_ASSIGN(
       const auto late,
@@ -293,8 +294,8 @@ TEST_F(ObjectCheckpointTest, WhoIsSilentIsReplacedAndChangesNothing) {
   EXPECT_THAT(b->Check(), StatusIs(kRefused, HasSubstr("was removed")));
 }
 
-// Replaces the owner at the change number `point`, before it looks who owns the
-// folder.
+// Takes over the folder at the owner's change number `point`, before the
+// owner's check.
 class Rival : public FaultPoints {
  public:
   Rival(FakeObjectStore& store, FolderClaim& owner, int point)
@@ -332,7 +333,8 @@ TEST_F(ObjectCheckpointTest, WhoeverIsReplacedWheneverDeletesNothing) {
     ASSERT_OK_AND_ASSIGN(const auto a, FolderClaim::Take(kRoot, "a"));
     ASSERT_OK(WriteAndPrune(10, a.get()));
     Rival rival(store_, *a, point);
-    // From its commit on: what the members wrote is the claim's no longer.
+    // The takeover comes at the commit or later: members write shards without
+    // the claim.
     ASSERT_OK_AND_ASSIGN(const auto entries, WriteShards(kRoot, 20, 2));
     absl::Status status =
         CommitCheckpoint(kRoot, ManifestOf(20, entries), "pieces", "", &rival)

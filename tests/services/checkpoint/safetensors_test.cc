@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A file with this header text, of which the length is counted for it.
+// A file with this header, preceded by its length.
 std::string WithHeader(const std::string& header, const std::string& data) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) {
@@ -40,7 +40,7 @@ struct Named {
   Tensor tensor;
 };
 
-// Of two bytes each, as tensors of bfloat16 have.
+// Elements of two bytes.
 Tensor Halves() {
   Tensor tensor(ElementType::kBFloat16, {3});
   for (size_t i = 0; i < tensor.bytes(); ++i) {
@@ -116,7 +116,7 @@ TEST(SafetensorsTest, FileDependsOnContentsOnly) {
   EXPECT_EQ(Slurp(scratch / "a"), Slurp(scratch / "b"));
 }
 
-// Byte by byte what the format's documentation says.
+// A file has exactly the bytes that the format's documentation requires.
 TEST(SafetensorsTest, BytesAreTheFormats) {
   ScratchDirectory scratch;
   const Tensor tensor =
@@ -132,7 +132,7 @@ TEST(SafetensorsTest, BytesAreTheFormats) {
 
 TEST(SafetensorsTest, ReadsAFileOfOtherMakers) {
   ScratchDirectory scratch;
-  // Another order of keys, white space, no padding, metadata last.
+  // A different key order, white space, no padding, metadata last.
   Spill(scratch / "a",
         WithHeader("{ \"w\": {\"dtype\": \"F32\", \"shape\": [2], "
                    "\"data_offsets\": [1, 9]}, \"b\":{\"shape\":[1],"
@@ -168,8 +168,8 @@ TEST(SafetensorsTest, EveryTruncationIsFound) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("bytes of")));
 }
 
-// Any change of the header either is found, or leaves a header that is sound
-// (another name, say): nothing crashes, and nothing reads outside of the file.
+// A flipped bit of the header is found, or leaves a valid header, e.g. with
+// another name. Nothing crashes or reads outside the file.
 TEST(SafetensorsTest, NoFlippedHeaderByteCrashes) {
   ScratchDirectory scratch;
   const std::string bytes = SmallFile(scratch / "a");

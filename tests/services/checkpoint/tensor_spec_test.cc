@@ -31,7 +31,7 @@ TEST(TensorSpecTest, RefusesShapesThatOverflow) {
   refused({0, -5}, "sizes >= 0");
   refused({int64_t{1} << 32, int64_t{1} << 32}, "at most 2^60 bytes");
   refused({int64_t{1} << 62, 4, 2}, "at most 2^60 bytes");
-  // The product is 0, but a reader that multiplies blindly would not see it.
+  // The product is 0, so a reader that only multiplies would accept it.
   refused({0, int64_t{1} << 62, int64_t{1} << 62}, "at most 2^60 bytes");
   refused(std::vector<int64_t>(9, 1), "at most 8 dimensions, got 9");
 }

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// As an optimizer does: in place if nobody else has it, else anew.
+// Updates like an optimizer: in place, or in a copy if the buffer is shared.
 void AddOne(Tensor* tensor) {
   if (!tensor->unique()) *tensor = tensor->Clone();
   for (int64_t i = 0; i < tensor->size(); ++i) tensor->f32()[i] += 1;
@@ -46,11 +46,11 @@ TEST(WriteShardTest, WritesTheSnapshotWhileItsOwnerGoesOn) {
     std::lock_guard<std::mutex> lock(owner);
     AddOne(&weights);
   };
-  // The writer cannot have read anything.
+  // The gate stops the writer before it reads anything.
   update();
   EXPECT_NE(std::as_const(weights).raw(), before);
   gate.Open();
-  update();  // which ThreadSanitizer watches
+  update();  // concurrent with the writer, for ThreadSanitizer
   writer.join();
   update();
   EXPECT_TRUE(weights.unique());
@@ -76,7 +76,7 @@ TEST(WriteShardTest, EndsAtTheNextTensorIfNobodyWantsIt) {
     EXPECT_THAT(entries, StatusIs(absl::StatusCode::kCancelled,
                                   HasSubstr("'a' of step 1")));
     EXPECT_EQ(asked, wanted + 1);
-    // No shard that anybody could take for one.
+    // No file has the shard's final name.
     const auto names = ListDirectory(PartialCheckpointPath(scratch.path(), 1));
     if (wanted == 0) {
       EXPECT_FALSE(names.ok());

@@ -44,14 +44,14 @@ TEST(FailureDomainsTest, NearIsWhatSharesLevels) {
   EXPECT_EQ(of.Nearness(5, 6), 0);
   EXPECT_GT(of.Nearness(0, 2), 0);
   EXPECT_EQ(of.Nearness(0, 4), of.Nearness(0, 2));
-  // One pair on a node is worse than all 120 of 16 replicas in a zone.
+  // One pair on a node outweighs all 120 pairs of 16 replicas in a zone.
   EXPECT_GT(of.Nearness(0, 1), 120 * of.Nearness(0, 2));
   EXPECT_EQ(of.CountDistinct({0, 1}), 1);
   EXPECT_EQ(of.CountDistinct({0, 2, 3, 4, 5, 6}), 6);
   EXPECT_EQ(of.CountDistinct({}), 0);
 }
 
-// Neighbours in the ring that share a prefix of so many levels.
+// The number of neighbours in the ring that have the same domain.
 int CountNeighbours(const std::vector<std::string>& domains,
                     const std::vector<int32_t>& order) {
   int shared = 0;
@@ -90,7 +90,7 @@ TEST(SpreadOverDomainsTest, TheWidestLevelAtWhichItCanBe) {
   EXPECT_THAT(SpreadOverDomains({"", "", ""}), ElementsAre(0, 1, 2));
   EXPECT_THAT(SpreadOverDomains({"a/1", "a/2", "b/1", "b/2"}),
               ElementsAre(0, 2, 1, 3));
-  // One zone: nodes count.
+  // All are in one zone, so nodes count.
   EXPECT_THAT(SpreadOverDomains({"a/1", "a/1", "a/2", "a/2"}),
               ElementsAre(0, 2, 1, 3));
   EXPECT_THAT(SpreadOverDomains({"a", "a"}), ElementsAre(0, 1));

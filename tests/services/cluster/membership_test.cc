@@ -26,7 +26,7 @@ MemberInfo Router(std::string id) {
   return {.id = std::move(id), .role = MemberRole::kRouter, .address = ""};
 }
 
-// Each test is a story: what happened at which second, and what came of it.
+// Each test scripts events at given seconds and checks their outcome.
 class MembershipTest : public ::testing::Test {
  protected:
   static MonotonicTime At(double seconds) {
@@ -37,7 +37,7 @@ class MembershipTest : public ::testing::Test {
     return membership_.Join(info, At(seconds), &events_);
   }
 
-  // What happened since the last call: "joined worker-0".
+  // Events since the last call, such as "joined worker-0".
   std::vector<std::string> Events() {
     std::vector<std::string> texts;
     for (const MembershipEvent& event : events_) {
@@ -133,7 +133,7 @@ TEST_F(MembershipTest, AnIdBelongsToItsHolderUntilTheLeaseEnds) {
                        HasSubstr("holds a lease for 1s")));
   EXPECT_THAT(Events(), IsEmpty());
 
-  // Nobody swept in between: the newcomer's joining reports the expiry.
+  // Without a sweep in between, the new join reports the expiry.
   ASSERT_OK(Join(Worker("worker-0"), 11));
   EXPECT_THAT(Events(), ElementsAre("expired worker-0", "joined worker-0"));
 }
@@ -170,7 +170,7 @@ TEST_F(MembershipTest, AFullClusterTakesNobodyUntilOneGoes) {
   EXPECT_THAT(Join(Worker("d"), 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        "members: expected at most 3, got one more, \"d\""));
-  // An id whose lease ran out makes room for itself.
+  // A member whose lease has expired can rejoin a full cluster.
   ASSERT_OK(Join(Worker("a"), 11));
   EXPECT_THAT(Ids(), ElementsAre("a", "b", "c"));
   Expire(11);
@@ -218,7 +218,7 @@ TEST_F(MembershipTest, MembersOfARoleComputeOnOneKindOfDevice) {
       Join(router, 1),
       StatusIs(absl::StatusCode::kFailedPrecondition,
                HasSubstr("device: expected cpu, as that of \"router\"")));
-  // One whose lease has run out does not count, noticed or not.
+  // A member whose lease has expired does not count, even before a sweep.
   EXPECT_OK(Join(Worker("cpu"), 100));
   MemberInfo other = Worker("other");
   other.device = "tpu";

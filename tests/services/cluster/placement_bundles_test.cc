@@ -64,7 +64,7 @@ TEST(PlanBundlesTest, HoldsWhatIsWantedOnceForAnyBundles) {
     std::sort(all.begin(), all.end());
     EXPECT_EQ(all, wanted);
     EXPECT_LE(bundles, kMaxBundles);
-    // And it is where it wants to be.
+    // A second plan, from the result, loads nothing more.
     Bundles after;
     if (!change.load.empty()) after.push_back(change.load);
     for (size_t p = 0; p < held.size(); ++p) {

@@ -35,8 +35,8 @@ TEST(PlaceTest, PlacesTheExpertsOfADenseModelNowhere) {
   EXPECT_OK(ValidatePlacement(placement, 0));
 }
 
-// For any sizes: valid, counts differ by one at most, and every expert is
-// found where it lies.
+// For any sizes, the placement is valid, expert counts differ by at most one,
+// and LocateExperts finds every expert.
 TEST(PlaceTest, IsEvenAndCompleteForAnySizes) {
   for (int32_t experts : {0, 1, 2, 7, 16, 100, 2047, 2048}) {
     for (int32_t workers : {1, 2, 3, 8, 100, 2048, 3000}) {

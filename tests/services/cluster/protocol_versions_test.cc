@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 TEST(ProtocolVersionsTest, TheNewestThatBothSpeak) {
   EXPECT_EQ(*CommonVersion({1, 1}, {1, 1}), 1);
   EXPECT_EQ(*CommonVersion({3, 4}, {3, 4}), 4);
-  // Either side may be the one that was replaced first.
+  // Either side may be upgraded first.
   EXPECT_EQ(*CommonVersion({3, 4}, {2, 3}), 3);
   EXPECT_EQ(*CommonVersion({2, 3}, {3, 4}), 3);
   EXPECT_EQ(*CommonVersion({1, 9}, {4, 6}), 6);

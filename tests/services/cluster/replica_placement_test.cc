@@ -30,7 +30,7 @@ ReplicaProblem Problem(int32_t experts, int32_t workers, int32_t replicas) {
   return problem;
 }
 
-// Sizes, loads (some experts hot), speeds and memory at random.
+// Random sizes, loads (some experts hot), speeds and memory limits.
 ReplicaProblem RandomProblem(uint64_t seed) {
   const auto draw = [&](uint64_t i, uint64_t n) {
     return static_cast<int32_t>(RandomBelow(seed, i, n));
@@ -62,7 +62,7 @@ std::vector<int32_t> CountsOf(const ReplicaProblem& problem,
   return counts;
 }
 
-// Ascending lists have no expert twice, so replicas are on distinct workers.
+// Accepted lists are ascending, so no worker has two replicas of an expert.
 void ExpectSound(const ReplicaProblem& problem, const ExpertLists& lists) {
   ASSERT_OK(CheckReplicas(problem, lists));
   for (size_t w = 0; w < lists.size(); ++w) {
@@ -84,7 +84,7 @@ TEST(PlaceReplicasTest, MoreReplicasThanWorkersIsAllOfThem) {
   EXPECT_THAT(lists, ElementsAre(ElementsAre(0, 1, 2), ElementsAre(0, 1, 2)));
 }
 
-// What a worker leaves behind when it goes falls on more than one other.
+// At least 3 other workers share the load of a worker that leaves.
 TEST(PlaceReplicasTest, ReplicasOfAWorkersExpertsAreSpread) {
   ASSERT_OK_AND_ASSIGN(const ExpertLists lists,
                        PlaceReplicas(Problem(32, 8, 2)));
@@ -173,8 +173,8 @@ TEST(PlaceReplicasTest, IsSoundCompleteAndBalancedForAnyProblem) {
     if (bounded || problem.workers.size() <= size_t{1} + problem.replicas) {
       continue;
     }
-    // List scheduling: no worse than an even share and one more replica, or
-    // two where a replica must not lie beside another.
+    // List scheduling: at most an even share plus one replica, or plus two
+    // where replicas of an expert must be on different workers.
     double rows = problem.num_experts, speed = 0.0, largest = 1.0;
     double slowest = 1e9;
     if (!problem.load.empty()) {
@@ -204,7 +204,7 @@ TEST(RepairReplicasTest, AddsWhatIsMissingAndTouchesNothingElse) {
       EXPECT_TRUE(std::includes(repaired[w].begin(), repaired[w].end(),
                                 damaged[w].begin(), damaged[w].end()));
     }
-    // All of it is missing somewhere: room for it was found before.
+    // PlaceReplicas found room for every expert, so RepairReplicas does, too.
     for (const int32_t count : CountsOf(problem, repaired)) {
       EXPECT_GE(count, 1);
     }
@@ -217,8 +217,9 @@ TEST(RepairReplicasTest, ExpertsWithoutAnyReplicaComeFirst) {
   problem.load = {1, 100, 1, 1};
   problem.workers[0].max_experts = 2;
   problem.workers[1].max_experts = 3;
-  // One place is left on worker 1: for expert 3, not for the busy expert 1.
   EXPECT_THAT(RepairReplicas(problem, {{0, 1}, {2}})[1], ElementsAre(1, 2, 3));
+  // The only free place is on worker 1: expert 3, which has no replica,
+  // precedes the hot expert 1.
   problem.workers[1].max_experts = 2;
   EXPECT_THAT(RepairReplicas(problem, {{0, 1}, {2}})[1], ElementsAre(2, 3));
 }
@@ -231,7 +232,7 @@ TEST(ImproveReplicasTest, FillsAWorkerThatJoins) {
   const ExpertLists improved = ImproveReplicas(problem, lists, {});
   ExpectSound(problem, improved);
   EXPECT_EQ(improved[3].size(), 3u);
-  // No more than has to be.
+  // Only the replicas that the new worker needs move.
   EXPECT_EQ(CountMoves(lists, improved), 3);
   EXPECT_EQ(CountsOf(problem, improved), std::vector<int32_t>(12, 1));
 }
@@ -243,7 +244,7 @@ TEST(ImproveReplicasTest, MovesNothingForALittle) {
   for (int e = 0; e < 20; ++e) problem.load[e] = 11.5;  // 7 % above the mean
   EXPECT_EQ(ImproveReplicas(problem, lists, {.min_gain = 0.1}), lists);
   EXPECT_NE(ImproveReplicas(problem, lists, {.min_gain = 0.02}), lists);
-  // Nor for what does not pay for its loading.
+  // Nothing moves if the gain does not pay for the loading.
   EXPECT_EQ(
       ImproveReplicas(
           problem, lists,
@@ -257,7 +258,7 @@ TEST(ImproveReplicasTest, ALoadThatSwingsAddsAndKeepsButDoesNotThrash) {
   int changes = 0;
   for (int round = 0; round < 20; ++round) {
     problem.load.assign(16, 1.0);
-    // Around the limit at which a second replica is wanted.
+    // Swings around the threshold for a second replica.
     problem.load[3] = round % 2 == 0 ? 2.3 : 1.9;
     const ExpertLists next = ImproveReplicas(problem, lists, {});
     changes += next != lists;
@@ -269,13 +270,13 @@ TEST(ImproveReplicasTest, ALoadThatSwingsAddsAndKeepsButDoesNotThrash) {
 TEST(ImproveReplicasTest, DropsWhatACoolExpertHasTooManyOf) {
   ReplicaProblem problem = Problem(3, 3, 1);
   const ExpertLists lists = {{0}, {0, 1}, {0, 2}};
-  // Not hot enough to get them any more, and too hot to give them up.
+  // Expert 0 is too cool to gain these replicas, but too hot to lose them.
   problem.load = {1.5, 1.0, 1.0};
   EXPECT_EQ(WantedReplicas(problem), (std::vector<int32_t>{1, 1, 1}));
   EXPECT_EQ(ImproveReplicas(problem, lists, {}), lists);
   problem.load = {1.0, 1.0, 1.0};
   EXPECT_EQ(ImproveReplicas(problem, lists, {}), (ExpertLists{{0}, {1}, {2}}));
-  // As when nothing is known any more.
+  // Without known loads, surplus replicas are dropped as well.
   problem.load.clear();
   EXPECT_EQ(ImproveReplicas(problem, lists, {}), (ExpertLists{{0}, {1}, {2}}));
 }
@@ -286,7 +287,7 @@ TEST(ImproveReplicasTest, IsSoundBoundedAndSettlesForAnyProblem) {
     ReplicaProblem problem = RandomProblem(seed);
     auto placed = PlaceReplicas(problem);
     if (!placed.ok()) continue;
-    // Since then the load has changed altogether.
+    // The load changes completely after the placement.
     ExpertLists lists = *placed;
     problem.load.clear();
     for (int32_t e = 0; e < problem.num_experts; ++e) {
@@ -314,7 +315,7 @@ TEST(ImproveReplicasTest, IsSoundBoundedAndSettlesForAnyProblem) {
   }
 }
 
-// RandomProblem() on some nodes.
+// RandomProblem() with its workers on random nodes.
 ReplicaProblem RandomNodes(uint64_t seed) {
   ReplicaProblem problem = RandomProblem(seed);
   const uint64_t nodes = 1 + RandomBelow(seed, 700, problem.workers.size());
@@ -325,10 +326,10 @@ ReplicaProblem RandomNodes(uint64_t seed) {
   return problem;
 }
 
-// Whether all experts could have problem.replicas on nodes of their own: the
-// largest flow from experts, through their nodes, to workers with room.
+// Whether all experts could have problem.replicas on distinct nodes: the
+// maximum flow from experts, through their nodes, to workers with room.
 bool CanBeApart(const ReplicaProblem& problem) {
-  std::map<std::string, std::map<std::string, int32_t>> room;  // of edges
+  std::map<std::string, std::map<std::string, int32_t>> room;  // residual
   for (size_t w = 0; w < problem.workers.size(); ++w) {
     const std::string worker = absl::StrCat("w", w);
     room[worker]["sink"] = problem.workers[w].max_experts;
@@ -359,8 +360,8 @@ bool CanBeApart(const ReplicaProblem& problem) {
   return flow == problem.replicas * problem.num_experts;
 }
 
-// Experts that cannot have their replicas on nodes of their own, if there is
-// room everywhere: all or none.
+// The number of experts whose replicas must share nodes, given room everywhere:
+// all or none.
 int32_t LeastSharing(const ReplicaProblem& problem) {
   std::set<std::string> nodes;
   for (const auto& worker : problem.workers) {
@@ -384,7 +385,7 @@ TEST(ReplicaDomainsTest, ReplicasShareNoneIfThatCanBe) {
     const ReplicaProblem problem = RandomNodes(seed);
     const auto lists = PlaceReplicas(problem);
     if (!lists.ok()) {
-      // Nor is there room elsewhere.
+      // There is no room without failure domains either.
       ReplicaProblem anywhere = problem;
       for (auto& worker : anywhere.workers) worker.failure_domain.clear();
       EXPECT_FALSE(PlaceReplicas(anywhere).ok());
@@ -406,7 +407,7 @@ TEST(ReplicaDomainsTest, WhatSharesOneMovesAndAllSettles) {
     SCOPED_TRACE(seed);
     ReplicaProblem problem = RandomNodes(seed);
     const std::vector<ReplicaProblem::Worker> named = problem.workers;
-    // Since then workers have been told their domains.
+    // Workers get their domains only after the placement.
     for (auto& worker : problem.workers) worker.failure_domain.clear();
     auto placed = PlaceReplicas(problem);
     if (!placed.ok()) continue;
@@ -449,7 +450,7 @@ TEST(ReplicaDomainsTest, TheWidestLevelComesFirst) {
   problem.workers[3].failure_domain = "b/1";
   ASSERT_OK_AND_ASSIGN(ExpertLists lists, PlaceReplicas(problem));
   EXPECT_THAT(lists[3], ElementsAre(0, 1, 2, 3, 4, 5));
-  // A zone is lost: its nodes are apart.
+  // Zone b is lost; replicas are then on different nodes of zone a.
   problem.workers.pop_back();
   lists.pop_back();
   lists = RepairReplicas(problem, lists);

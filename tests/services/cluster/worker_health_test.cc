@@ -20,7 +20,7 @@ TEST(WorkerHealthTest, HedgeDelayFollowsTheLatenciesOfCallsOfItsSize) {
   for (int i = 0; i < 16; ++i) health.OnReply(4000, milliseconds(80));
   EXPECT_EQ(health.HedgeDelay(4000), milliseconds(160));
   EXPECT_EQ(health.HedgeDelay(4), milliseconds(18));
-  // Old ones are forgotten, and there are limits.
+  // Old replies are forgotten, and the delay is limited to 10 to 500 ms.
   for (int i = 0; i < 64; ++i) health.OnReply(4, microseconds(10));
   EXPECT_EQ(health.HedgeDelay(4), milliseconds(10));
   for (int i = 0; i < 64; ++i) health.OnReply(4, milliseconds(900));
@@ -72,7 +72,7 @@ TEST(WorkerHealthTest, SilenceIsFirstSlowThenFailed) {
   EXPECT_EQ(health.state(), State::kFailed);
   EXPECT_FALSE(health.OnSilence(kStart));
   EXPECT_EQ(health.state(), State::kFailed);
-  // The probe of the slow worker is still out.
+  // The probe sent to the slow worker is still outstanding.
   EXPECT_EQ(health.next_probe(), WorkerHealth::Time::max());
   health.OnProbeReply(kStart, /*ok=*/true);
   EXPECT_EQ(health.state(), State::kGood);

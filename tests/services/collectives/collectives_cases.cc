@@ -25,8 +25,8 @@ absl::Status Expect(const std::string& what, const Tensor& got,
   return absl::DataLossError(absl::StrCat(what, ": ", equal.message()));
 }
 
-// Arguments of n members: numbers of very different sizes, so that the order of
-// a sum shows in its bits.
+// Arguments of n members. Floats differ widely in size, so that their sum's
+// bits depend on its order.
 Tensors Arguments(int n, ElementType type, const Dims& dims) {
   Tensors tensors;
   for (int rank = 0; rank < n; ++rank) {
@@ -68,7 +68,7 @@ constexpr ElementType kNumbers[] = {ElementType::kFloat32,
 
 absl::Status AllReduceCase(Communicator& comm) {
   // Empty, scalar, odd, and above the size that is sent at once; the last ones
-  // in chunks of different sizes.
+  // are sent in chunks of different sizes.
   for (const Dims& dims : {Dims{0}, Dims{}, Dims{5, 0, 2}, Dims{1}, Dims{7, 3},
                            Dims{1024}, Dims{1025}, Dims{7, 11, 131}}) {
     for (const ElementType type : kNumbers) {
@@ -170,7 +170,7 @@ absl::Status PermuteCase(Communicator& comm) {
 }
 
 // Group sizes of n members, each for `experts` experts. Some experts get no
-// rows, some members none at all.
+// rows; every third member has none.
 Tensors GroupSizes(int n, int experts, int most) {
   Tensors sizes;
   for (int rank = 0; rank < n; ++rank) {
@@ -227,8 +227,8 @@ absl::Status RaggedCase(Communicator& comm) {
   return absl::OkStatus();
 }
 
-// Several groups at once, of one world: the ranks reversed, evens and odds, and
-// everyone alone.
+// Several groups of one world at once: the ranks reversed, evens and odds, and
+// each rank alone.
 absl::Status GroupsCase(World& world) {
   std::vector<int> reversed, like, alone = {world.rank()};
   for (int r = 0; r < world.size(); ++r) {

@@ -1,5 +1,5 @@
-// Small examples to read, and what is refused. tests/services/collectives/
-// collectives_cases.cc has the many arguments.
+// Small examples of the collectives, and the arguments they refuse. For many
+// arguments, see tests/services/collectives/collectives_cases.cc.
 
 #include "services/collectives/collectives.h"
 
@@ -44,7 +44,7 @@ TEST(CollectivesTest, AllReduceAdds) {
 TEST(CollectivesTest, NanOfAnyMemberSpreads) {
   OnTwoDevices([](Communicator& comm) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
-    // A NaN of rank 0 first, of rank 1 second.
+    // Element 0 is NaN on rank 0, element 1 on rank 1.
     const Tensor own = comm.rank() == 0 ? Tensor::Floats({3}, {nan, 1, 5})
                                         : Tensor::Floats({3}, {1, nan, 7});
     for (const auto& [reduction, expected] : {std::pair(Reduction::kSum, 12),
@@ -84,7 +84,7 @@ TEST(CollectivesTest, PartsGoAroundInRankOrder) {
 }
 
 TEST(CollectivesTest, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
-  // The other member does not take part.
+  // Rank 1 takes no part, so an exchange could not complete.
   auto worlds = LocalWorlds(2);
   ASSERT_OK_AND_ASSIGN(Communicator* const comm, WholeGroup(*worlds[0]));
   const auto refused = [](const char* what) {

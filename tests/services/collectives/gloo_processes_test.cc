@@ -1,4 +1,4 @@
-// Gloo between processes.
+// Gloo between processes: results against plain loops, and a killed member.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ absl::Status RunCases(World& world, const std::string&) {
   return RunCollectivesCases(world);
 }
 
-// Sums again and again; with `dies`, is killed before the fourth time.
+// Runs all-reduces; with `dies`, the process is killed before the fourth.
 absl::Status SumSteps(World& world, bool dies) {
-  // Big enough to fill the buffers of a connection, so that members are in the
-  // middle of it when one dies.
   ASSIGN_OR_RETURN(Communicator* const comm, WholeGroup(world));
+  // Larger than the buffers of a connection, so that the other members are in
+  // the middle of a transfer when one dies.
   const Tensor big = Tensor::Zeros(ElementType::kFloat32, {1 << 20});
   for (int step = 0; step < 100; ++step) {
     if (dies && step == 3) raise(SIGKILL);

@@ -71,7 +71,7 @@ TEST(GlooWorldTest, AMemberThatLeavesIsMissedByAll) {
   }
 }
 
-// Rank 0 waits for rank 2, which leaves, and rank 1 for rank 0, which stays.
+// Rank 0 fails as rank 2 leaves; rank 1, which waits for rank 0, fails, too.
 TEST(GlooWorldTest, AMemberThatFailsTellsThoseThatWaitForIt) {
   std::promise<void> rank_1_knows;
   const auto statuses = RunOnGlooThreads(
@@ -147,7 +147,7 @@ TEST(GlooWorldTest, DisagreementAboutSizesEndsWithoutACrash) {
             .status();
       },
       milliseconds(300));
-  // Whose time is up first tells the other by closing.
+  // The first rank to time out closes its connections, which ends the other.
   bool timed_out = false;
   for (const absl::Status& status : statuses) {
     EXPECT_FALSE(status.ok());

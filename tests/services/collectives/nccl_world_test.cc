@@ -1,4 +1,4 @@
-// Runs with or without a GPU: what is expected depends on what is there.
+// Runs with or without GPUs; without one, expects errors that say so.
 
 #include "services/collectives/nccl_world.h"
 
@@ -26,7 +26,7 @@ int Gpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-// A member for each GPU, and one where there is none.
+// One member for each GPU, or a single one without a GPU.
 absl::Status OnEveryGpu(
     const std::function<absl::Status(World& world)>& device) {
   return RunOnDevices(std::max(1, Gpus()), [&](World& local) -> absl::Status {

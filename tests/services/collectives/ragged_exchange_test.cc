@@ -13,7 +13,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Three experts on two devices: the first has experts 0 and 1, the second has
-// expert 2 and an empty place. Rows name (device, expert, number).
+// expert 2 and an empty slot. A row's digits are (device, expert, number).
 Tensor Rows(int device) {
   return device == 0 ? Tensor::Ints({4}, {1, 10, 11, 20})
                      : Tensor::Ints({3}, {100, 101, 120});
@@ -107,7 +107,7 @@ TEST(RaggedExchangeTest, WidthsThatDifferAreSeen) {
 }
 
 TEST(RaggedExchangeTest, WrongArgumentsAreRefusedBeforeAnythingIsSent) {
-  // The other member does not take part.
+  // Rank 1 takes no part, so an exchange could not complete.
   auto worlds = LocalWorlds(2);
   ASSERT_OK_AND_ASSIGN(Communicator* const comm, WholeGroup(*worlds[0]));
   const auto refused = [](const char* what) {

@@ -50,14 +50,14 @@ Tensor Fold(const Tensors& tensors, Reduction reduction) {
   return result;
 }
 
-// One row of one member, and where it is.
+// A row's expert, member, and index among the member's rows.
 struct Row {
   int64_t expert;
   int source;
   int64_t position;
 };
 
-// Rows of experts [first, first + block), sorted; experts may lie beyond E.
+// Rows of experts [first, first + block), sorted; the range may exceed E.
 RaggedRows Gather(const Tensors& rows, const Tensors& group_sizes,
                   int64_t first, int64_t block) {
   const int n = static_cast<int>(rows.size());
@@ -84,7 +84,7 @@ RaggedRows Gather(const Tensors& rows, const Tensors& group_sizes,
   for (const Row& row : chosen) {
     ordered.push_back(rows[row.source].Rows(row.position, row.position + 1));
   }
-  ordered.push_back(Slice(rows[0], 0, 0, 0));  // for the dims, if there is none
+  ordered.push_back(Slice(rows[0], 0, 0, 0));  // dims if no row is chosen
   result.rows = Concatenate(ordered, 0);
   return result;
 }

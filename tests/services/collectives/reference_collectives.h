@@ -1,5 +1,5 @@
-// The collectives as functions of all members' tensors at once, in plain loops
-// over elements: what the real ones must give, bit for bit.
+// Reference collectives: functions of all members' tensors, in plain loops over
+// elements. The real ones must give the same bits.
 
 #ifndef TESTS_SERVICES_COLLECTIVES_REFERENCE_COLLECTIVES_H_
 #define TESTS_SERVICES_COLLECTIVES_REFERENCE_COLLECTIVES_H_
@@ -12,18 +12,18 @@
 
 namespace gshard::reference {
 
-// Each takes the members' arguments by rank.
+// The members' arguments, by rank.
 using Tensors = std::vector<Tensor>;
 
 // Indices [begin, begin + count) of `dim`.
 Tensor Slice(const Tensor& tensor, int dim, int64_t begin, int64_t count);
 Tensor Concatenate(const Tensors& tensors, int dim);
 
-// What every member gets.
+// The result of every member.
 Tensor AllReduce(const Tensors& tensors, Reduction reduction);
 RaggedRows RaggedAllGather(const Tensors& rows, const Tensors& group_sizes);
 
-// What `rank` gets.
+// The result of `rank`.
 Tensor ReduceScatter(const Tensors& tensors, int dim, int rank);
 Tensor AllToAll(const Tensors& tensors, int split_dim, int concat_dim,
                 int rank);

@@ -1,5 +1,5 @@
-// What every rendezvous promises: members come together by addresses that
-// travel by hand, exchange as any group, and nobody waits for one that is gone.
+// Tests every Rendezvous: members meet by addresses that the test passes on,
+// exchange like any group, and do not wait for a member that is gone.
 
 #include "services/collectives/rendezvous.h"
 
@@ -59,7 +59,7 @@ RendezvousList GlooRendezvousList(int size, milliseconds timeout) {
   return rendezvous_list;
 }
 
-// What the members have for `rank`.
+// The members' addresses for `rank`.
 std::vector<std::string> AddressesFor(const RendezvousList& rendezvous_list,
                                       size_t rank) {
   std::vector<std::string> addresses;
@@ -70,7 +70,7 @@ std::vector<std::string> AddressesFor(const RendezvousList& rendezvous_list,
   return addresses;
 }
 
-// Runs all members, each on a thread of its own; statuses by rank.
+// Runs each member on a thread of its own; returns statuses by rank.
 std::vector<absl::Status> Meet(
     RendezvousList& rendezvous_list,
     const std::function<absl::Status(int rank, Communicator& comm)>& member) {
@@ -111,7 +111,8 @@ TEST_P(RendezvousTest, MembersMeetAndExchange) {
   }
 }
 
-// Rank 1 comes to the second exchange when rank 0 has stopped waiting for it.
+// Abort() ends the wait of rank 0; rank 1, which enters the exchange only after
+// that, fails as well.
 TEST_P(RendezvousTest, AbortWakesAMemberThatWaits) {
   RendezvousList rendezvous_list = GetParam().make(2);
   std::promise<void> met, ended;
@@ -194,7 +195,7 @@ TEST(GlooRendezvousTest, AddressesAreChecked) {
   }
 }
 
-// The port of rank 1 has been closed: it is gone before the two have met.
+// A rank fails to join if the other one closed its port before they met.
 TEST(GlooRendezvousTest, AMemberThatIsGoneBeforeIsMissed) {
   for (const size_t rank : {0, 1}) {
     RendezvousList rendezvous_list = GlooRendezvousList(2, milliseconds(200));
@@ -211,12 +212,12 @@ TEST(GlooRendezvousTest, AbortEndsTheWaitForMembers) {
   for (const size_t rank : {0, 1}) {
     RendezvousList rendezvous_list =
         GlooRendezvousList(2, std::chrono::seconds(60));
-    // The other one lives, and never joins.
+    // The other rank is alive but never joins.
     const auto addresses = AddressesFor(rendezvous_list, rank);
     auto joined = std::async(std::launch::async, [&] {
       auto group = rendezvous_list[rank]->Join(addresses);
       if (!group.ok()) return group.status();
-      return AddOne(**group);  // who connects may think that it has met
+      return AddOne(**group);  // a rank that connects may have joined
     });
     rendezvous_list[rank]->Abort();
     EXPECT_THAT(joined.get(), StatusIs(absl::StatusCode::kCancelled, _));

@@ -16,7 +16,7 @@ TEST(SigpipeGuardTest, AWriteThatNobodyReadsIsAnError) {
     EXPECT_EQ(write(ends[1], "x", 1), -1);
     EXPECT_EQ(errno, EPIPE);
   }
-  // The signal did not wait for the guard to go: this process still runs.
+  // The guard leaves no SIGPIPE pending, which would kill this process.
   sigset_t pending;
   sigpending(&pending);
   EXPECT_FALSE(sigismember(&pending, SIGPIPE));

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-// Every field away from its default.
+// No field has its default.
 ModelConfig UnusualModel() {
   ModelConfig model;
   model.name = "un-usual_1.0";
@@ -72,7 +72,7 @@ TEST(ModelConfigTest, ReadsBackWhatItPrints) {
   }
 }
 
-// A field that is added to the message, but not to the struct, fails here.
+// A field that is in the message but not in the struct fails this test.
 TEST(ModelConfigTest, PrintsEveryFieldOfTheMessage) {
   const v1::ModelConfig message = ModelConfigToProto(ModelConfig());
   const auto expect_all_set = [](const google::protobuf::Message& group) {
@@ -100,7 +100,7 @@ struct BadText {
   const char* message;  // or a part of it
 };
 
-// Checkpoints of earlier releases have them.
+// Reserved fields, which checkpoints of earlier releases have, are ignored.
 TEST(ModelConfigTest, ReadsReservedFieldsAsIfTheyWereNotThere) {
   ASSERT_OK_AND_ASSIGN(const ModelConfig config,
                        ParseModelConfig("normalization: RMS\nexperts: 8"));
@@ -212,7 +212,7 @@ TEST(ModelConfigTest, ChecksFieldsAgainstEachOther) {
   EXPECT_OK(ParseModelConfig("model_width: 513 positions: LEARNED"));
 }
 
-// From the wire, unlike from text, an enum may have any number.
+// Unknown enum numbers, which only the wire format allows, are refused.
 TEST(ModelConfigTest, RefusesEnumNumbersFromANewerSender) {
   v1::ModelConfig message;
   message.mutable_gate()->set_training_policy(

@@ -63,14 +63,15 @@ TEST(SecurityOptionsTest, KnowsWhatOnlyThisMachineReaches) {
   }
 }
 
-// Gloo and NCCL take whoever connects, so that they stay on this machine.
+// Gloo and NCCL, which accept any connection, need --insecure for addresses
+// other than this machine's.
 TEST(SecurityOptionsTest, OpenExchangesStayOnThisMachine) {
   for (const char* local : {"localhost", "127.0.0.1", "127.1.2.3", "::1"}) {
     EXPECT_OK(ValidateOpenExchange({}, "gloo", local));
   }
   for (const char* remote : {"", "0.0.0.0", "::", "10.0.0.7", "router-1",
                              "localhost.example.org", "127.example.org"}) {
-    // TLS and tokens are for our own servers: they change nothing.
+    // TLS and tokens protect only gshard's own servers, so they do not help.
     SecurityOptions options = MutualTls();
     options.auth_file = "/callers";
     EXPECT_THAT(ValidateOpenExchange(options, "gloo", remote),

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The least that a job must say.
+// The required fields alone.
 constexpr char kLeast[] =
     "name: \"demo\" data { train_path: \"train.tsv\" } "
     "checkpoint { directory: \"out\" }";
@@ -29,7 +29,7 @@ TrainingJob LeastJob() {
   return job;
 }
 
-// Every field away from its default.
+// No field has its default.
 TrainingJob UnusualJob() {
   TrainingJob job;
   job.name = "unusual";
@@ -83,7 +83,7 @@ TEST(TrainingJobTest, ReadsBackWhatItPrints) {
   }
 }
 
-// A field that is added to the message, but not to the struct, fails here.
+// A field that is in the message but not in the struct fails this test.
 TEST(TrainingJobTest, PrintsEveryFieldOfTheMessage) {
   const auto expect_all_set = [](const google::protobuf::Message& group) {
     const auto* descriptor = group.GetDescriptor();

@@ -26,7 +26,7 @@ struct Copy {
   int bytes;
 };
 
-// What a thread brings to a collective of its warp.
+// A thread's arguments to a collective of its warp.
 struct WarpCall {
   enum class Kind { kLoad, kLoadTransposed, kMultiplyAdd, kShuffle };
   Kind kind;
@@ -64,11 +64,11 @@ struct Block {
   uint64_t Below(uint64_t limit) { return RandomBelow(seed, draws++, limit); }
 };
 
-Block* block = nullptr;  // the one that runs
+Block* block = nullptr;  // the running block
 
 Fiber& Current() { return block->fibers[block->current]; }
 
-// Until the scheduler has made the thread ready again.
+// Suspends the thread until the scheduler makes it ready again.
 void WaitAs(Fiber::State state) {
   Fiber& fiber = Current();
   fiber.state = state;
@@ -78,7 +78,7 @@ void WaitAs(Fiber::State state) {
 void RunFiber() {
   (*block->body)();
   Fiber& fiber = Current();
-  // No copy that nobody waits for.
+  // The kernel must wait for all of its asynchronous copies.
   for (const auto& group : fiber.groups) CHECK(group.empty());
   CHECK(fiber.open.empty());
   fiber.state = Fiber::State::kDone;
@@ -93,7 +93,7 @@ float Half(uint32_t pair, int i) {
 void LoadOfWarp(Fiber* lanes, bool transposed) {
   uint16_t matrices[4][8][8];
   for (int i = 0; i < 4; ++i) {
-    unsigned banks = 0;  // of 16 bytes, that a row has taken
+    unsigned banks = 0;  // 16-byte banks that rows have taken
     for (int j = 0; j < 8; ++j) {
       const auto* const row =
           static_cast<const std::byte*>(lanes[8 * i + j].call.row);
@@ -118,8 +118,8 @@ void LoadOfWarp(Fiber* lanes, bool transposed) {
   }
 }
 
-// mma.m16n8k16: the fragments of a [16, 16] by rows, b [16, 8] by columns and
-// c [16, 8], after the tables of the PTX ISA.
+// mma.m16n8k16: fragments as in the tables of the PTX ISA, of row-major a [16,
+// 16], column-major b [16, 8] and c [16, 8].
 void MultiplyAddOfWarp(Fiber* lanes) {
   float a[16][16], b[16][8];
   for (int lane = 0; lane < kWarp; ++lane) {
@@ -147,7 +147,7 @@ void MultiplyAddOfWarp(Fiber* lanes) {
   }
 }
 
-// shfl.sync.idx: each gets what the lane that it names brings.
+// shfl.sync.idx: each lane gets the bits of the lane that it names.
 void ShuffleOfWarp(Fiber* lanes) {
   for (int i = 0; i < kWarp; ++i) {
     const int from = lanes[i].call.lane;
@@ -156,7 +156,7 @@ void ShuffleOfWarp(Fiber* lanes) {
   }
 }
 
-// The collective at which all of a warp are, if they are.
+// Performs the warp's collective if all lanes have reached it.
 bool ReleaseWarp(Fiber* lanes) {
   for (int i = 0; i < kWarp; ++i) {
     if (lanes[i].state != Fiber::State::kAtWarp) return false;
@@ -176,8 +176,8 @@ bool ReleaseWarp(Fiber* lanes) {
   return true;
 }
 
-// Runs a warp, its lanes in random order, until it waits for others or is done.
-// It may so be ahead of them by all that lies between two barriers.
+// Runs a warp, its lanes in random order, until it waits for other warps or is
+// done. It may thus be ahead of them by all code between two barriers.
 void RunWarp(int first) {
   Fiber* const lanes = &block->fibers[first];
   do {
@@ -202,8 +202,8 @@ void RunBlock() {
       std::swap(warps[block->Below(left)], warps[left - 1]);
       RunWarp(warps[left - 1]);
     }
-    // Now all are at the barrier, but those that have ended, which on a GPU do
-    // not count there; else some wait for ever.
+    // All threads are now done or at the barrier, for which a GPU does not
+    // count those done. Other threads would wait forever.
     bool done = true;
     for (Fiber& fiber : block->fibers) {
       CHECK(fiber.state != Fiber::State::kAtWarp);
@@ -215,7 +215,7 @@ void RunBlock() {
   }
 }
 
-// Of thread `i` of any block: blocks run one after the other.
+// The stack of thread `i` of any block, since blocks run one at a time.
 std::byte* StackOf(size_t i) {
   static std::vector<std::unique_ptr<std::byte[]>> stacks;
   while (stacks.size() <= i) {
@@ -224,7 +224,7 @@ std::byte* StackOf(size_t i) {
   return stacks[i].get();
 }
 
-// Apart, since getcontext() may return twice for all that a compiler knows.
+// Not inlined, since a compiler assumes that getcontext() may return twice.
 [[gnu::noinline]] void Begin(Fiber& fiber, std::byte* stack) {
   CHECK(getcontext(&fiber.context) == 0);
   fiber.context.uc_stack = {

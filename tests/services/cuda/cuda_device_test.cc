@@ -1,4 +1,4 @@
-// A CudaDevice and the kernels of its back end, on a GPU that is not there.
+// Tests CudaDevice and the kernels of its back end on a fake GPU.
 
 #include "services/cuda/cuda_device.h"
 
@@ -70,8 +70,8 @@ TEST_F(CudaDeviceTest, CopiesThereAndBack) {
   }
 }
 
-// Pinned blocks go round; what is larger is copied without one, and may be read
-// when the caller has forgotten it.
+// Pinned blocks are reused. Larger tensors are copied without one, and may be
+// read after the caller has dropped them.
 TEST_F(CudaDeviceTest, PinsNoMoreThanItTurnsOver) {
   for (int i = 0; i < 10; ++i) {
     ASSERT_OK(CopyToDevice(*device_, RandomTensor({1000}, i)));
@@ -90,7 +90,7 @@ TEST_F(CudaDeviceTest, PinsNoMoreThanItTurnsOver) {
   EXPECT_EQ(TheFakeCuda().pinned_bytes, 4096);
 }
 
-// Tensors and pinned blocks are let go by whoever has them last.
+// The last holder of a tensor or pinned block frees it, on any thread.
 TEST_F(CudaDeviceTest, IsTheDeviceOfEveryThread) {
   std::vector<Tensor> tensors;
   std::thread([&] {
@@ -109,7 +109,8 @@ TEST_F(CudaDeviceTest, IsTheDeviceOfEveryThread) {
   }).join();
 }
 
-// As after an error: the next run may have its stream and its blocks.
+// The end of an unfinished run waits for its work, since the next run may reuse
+// its stream and blocks.
 TEST_F(CudaDeviceTest, ARunThatIsGivenUpIsWaitedFor) {
   ASSERT_OK_AND_ASSIGN(auto run, device_->BeginRun());
   ASSERT_OK(run->ToDevice(RandomTensor({100}, 1)));
@@ -118,12 +119,12 @@ TEST_F(CudaDeviceTest, ARunThatIsGivenUpIsWaitedFor) {
   EXPECT_EQ(TheFakeCuda().pending, 0);
 }
 
-// A tensor of an earlier run is freed in that one's stream, which somebody else
-// may have by then: not before the run that uses it is done.
+// A tensor of an earlier run is freed in that run's stream, which another run
+// may have by then, but not before the run that uses the tensor is done.
 TEST_F(CudaDeviceTest, KeepsWhatARunUses) {
   const Tensor x = RandomTensor({1000}, 1);
   ASSERT_OK_AND_ASSIGN(Tensor there, CopyToDevice(*device_, x));
-  ASSERT_OK_AND_ASSIGN(const auto other, device_->BeginRun());  // its stream
+  ASSERT_OK_AND_ASSIGN(const auto other, device_->BeginRun());  // same stream
   ASSERT_OK_AND_ASSIGN(const auto run, device_->BeginRun());
   ASSERT_OK_AND_ASSIGN(Tensor used, run->ToDevice(there));
   auto& cuda_run = static_cast<CudaRun&>(*run);
@@ -152,8 +153,8 @@ TEST_F(CudaDeviceTest, SaysWhenItsMemoryIsShort) {
   EXPECT_OK(device_->status());
 }
 
-// As a worker's session, with kernels on the emulator, against the same session
-// on the CPU: all operators of experts, forward and backward.
+// Compares a worker's session, with kernels on the emulator, with the same
+// session on the CPU: all expert operators, forward and backward.
 class CudaSessionTest : public CudaDeviceTest,
                         public ::testing::WithParamInterface<ComputeType> {
  protected:
@@ -213,7 +214,7 @@ TEST_P(CudaSessionTest, AFailedKernelIsTheEndOfTheDevice) {
   EXPECT_THAT(device_->status(), lost);
 }
 
-// What follows a product is done by it: a worker never meets it alone.
+// Prepare() fuses the bias and ReLU of a segment into the products before them.
 TEST_F(CudaDeviceTest, FusesWhatASegmentDoes) {
   TrainingJob job = SmallJob();
   job.model.compute_type = ComputeType::kBFloat16;
@@ -225,7 +226,7 @@ TEST_F(CudaDeviceTest, FusesWhatASegmentDoes) {
   EXPECT_TRUE(prepared.NodesOf("relu").empty());
 }
 
-// All that segments may be made of is here.
+// The CUDA back end has a kernel for each operator that segments may contain.
 TEST_F(CudaDeviceTest, HasTheKernelsOfExperts) {
   for (const std::string& op : ExpertOps()) {
     EXPECT_NE(FindKernel(op, Backend::kCuda), nullptr) << op;

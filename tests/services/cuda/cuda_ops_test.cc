@@ -1,5 +1,4 @@
-// The operators that a GPU computes, by the same cases as the CPU's kernels, on
-// a GPU that is not there.
+// Checks the GPU's operators by the cases of the CPU's kernels, on a fake GPU.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +14,7 @@
 namespace gshard {
 namespace {
 
-// Operators that no program of a router or worker has.
+// Operators that no program of a router or worker contains.
 const std::set<std::string>& WithoutKernels() {
   static const auto* const names =
       new std::set<std::string>{"convolution",
@@ -60,7 +59,7 @@ TEST_P(CudaOpTest, GradientsAgreeWithReference) {
   CheckGradientsAgainstReference(GetParam(), Backend::kCuda, device_.get());
 }
 
-// What is missing is listed, and what is listed is missing.
+// WithoutKernels() lists exactly the operators without a kernel.
 TEST(CudaOpNamesTest, AreThoseThatAreListed) {
   RegisterCudaKernels();
   std::set<std::string> missing;

@@ -1,5 +1,5 @@
-// What a GPU does for beam search, and whole translations and microbatches, on
-// a GPU that is not there.
+// Tests beam search, whole translations and microbatches on a fake GPU, against
+// the CPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,7 +46,8 @@ void ExpectNear(const std::vector<TokenScore>& got,
   }
 }
 
-// Of one chunk and of several, whole ones and not, with many equal logits.
+// The GPU finds the CPU's top tokens for one chunk and several, full and
+// partial, with many equal logits.
 TEST_F(DecodingStepsTest, TopTokensAreThoseOfTheCpu) {
   const std::vector<int32_t> never = {0, 3, 4}, more = {0, 3, 4, 7, 1};
   for (const int64_t V : {1, 5, 31, 1024, 1025, 2500}) {
@@ -56,7 +57,7 @@ TEST_F(DecodingStepsTest, TopTokensAreThoseOfTheCpu) {
     for (int64_t i = 0; i < logits.size(); ++i) {
       logits.f32()[i] = static_cast<float>(RandomBelow(V, i, 40)) / 4.0f;
     }
-    // Tokens that cannot come, and one that takes all.
+    // An impossible token, and one with nearly all of the probability.
     logits.f32()[V] = -std::numeric_limits<float>::infinity();
     logits.f32()[3 * V - 1] = 80.0f;
     const std::vector<int32_t> also = {static_cast<int32_t>(V - 1), 0};
@@ -91,7 +92,7 @@ TEST_F(DecodingStepsTest, ARowThatIsNoNumbersHasNoTokens) {
   EXPECT_EQ(got[3].size(), 4u);
 }
 
-// To the bit: the last of many rows, and alone.
+// The last of many rows has the same bits as the row alone.
 TEST_F(DecodingStepsTest, ARowIsAsAlone) {
   constexpr int64_t V = 1500;
   const Tensor logits = RandomTensor({9, V}, 1);
@@ -117,7 +118,7 @@ TEST_F(DecodingStepsTest, CopiesRanges) {
       from,
       {{.from = 3, .to = 0, .count = 7}, {.from = 39, .to = 29, .count = 1}},
       to));
-  // Within one.
+  // Within one tensor.
   ASSERT_OK(run->CopyRanges(to, {{.from = 1, .to = 10, .count = 5}}, to));
   ASSERT_OK_AND_ASSIGN(const Tensor got, run->ToHost(to));
   ASSERT_OK(run->Finish());
@@ -150,8 +151,8 @@ class GpuTranslationTest : public GpuTest {
   const ModelConfig config_ = TinyConfig();
 };
 
-// Beams share pages and part, past the end of a page; one sentence is as alone,
-// to the bit.
+// Translations match the CPU's, with beams that share pages and diverge past
+// the end of a page. A sentence has the same bits alone as in a batch.
 TEST_F(GpuTranslationTest, IsTheCpus) {
   std::vector<SourceSentence> sentences;
   for (const std::vector<int32_t>& ids : {std::vector<int32_t>{4, 5, 6, kEos},
@@ -185,7 +186,7 @@ TEST_F(GpuTranslationTest, IsTheCpus) {
   }
 }
 
-// Memory for the next step's results and no more: the step fails, nothing else.
+// A call fails if memory is short, and the batch works once memory is free.
 TEST_F(GpuTranslationTest, OutOfMemoryFailsTheCall) {
   const SourceSentence sentence{.ids = {4, kEos}, .options = {}};
   const TensorMap parameters = TinyParameters(config_, 7);

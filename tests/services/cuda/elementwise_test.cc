@@ -1,5 +1,5 @@
-// Kernels without products against their twins in services/ops, on the
-// emulator.
+// Tests kernels other than products on the emulator, against their CPU versions
+// in services/ops.
 
 #include "services/cuda/kernels/elementwise.h"
 
@@ -19,7 +19,7 @@
 namespace gshard::cuda {
 namespace {
 
-// What conversions and rectifiers get wrong, among random numbers.
+// Random numbers, and the edge cases of conversions and rectifiers.
 Tensor Numbers() {
   Tensor x = RandomTensor({1500}, 5);
   const std::vector<uint32_t> bits = {

@@ -81,7 +81,7 @@ inline void Emulate(const ApplyUpdate& apply) {
             [&] { ApplyUpdateBlock(apply); });
 }
 
-// With fewer blocks than elements ask for, so that threads take several.
+// With at most two blocks, so that threads process several elements.
 template <typename Function>
 void EmulateElements(const Function& function, int64_t size) {
   RunBlocks({.blocks = std::min<int64_t>(2, BlocksAlong(size, kElementThreads)),

@@ -29,7 +29,7 @@ std::map<const void*, int> pinned_by;                        // GPU
 
 thread_local int current_gpu = 0;
 
-// The error of all calls that could find it.
+// The error of all calls that can report a lost GPU.
 cudaError_t State() {
   return TheFakeCuda().broken ? cudaErrorLaunchFailure : cudaSuccess;
 }
@@ -53,7 +53,7 @@ void* Allocate(size_t bytes, std::map<const void*, size_t>& blocks,
   return block;
 }
 
-// Adds to a stream what counts as pending.
+// Queues work in a stream and counts it as pending.
 cudaError_t Add(cudaStream_t stream, std::function<void()> work) {
   CHECK(stream->gpu == current_gpu);
   if (State() != cudaSuccess) return State();
@@ -217,7 +217,7 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
   *data = gshard::Allocate(bytes, gshard::device_blocks, fake.device_bytes);
   return cudaSuccess;
 }
-// Frees whatever the state, so that what is left over is a leak.
+// Frees in any state, so that remaining blocks are leaks.
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   CHECK(stream->gpu == gshard::current_gpu);
   stream->queue.push_back([data] {

@@ -1,11 +1,11 @@
-// A GPU for programs that have none: the functions of CUDA's runtime that
+// A fake GPU for programs without one: the functions of CUDA's runtime that
 // services/cuda calls, and its launches, which run on the emulator. Linked
 // instead of the real ones.
 //
-// What is queued in a stream is done when somebody waits for the stream, not
-// before; memory that is freed is overwritten then. So what is used too early,
-// or freed too early, shows. Calls for a stream or memory of a GPU that is not
-// the thread's current one are a failed CHECK.
+// Work queued in a stream is done only when a caller waits for the stream, and
+// freed memory is overwritten only then, so premature use and premature frees
+// show. A CHECK fails if a call names a stream or memory of a GPU other than
+// the thread's current one.
 
 #ifndef TESTS_SERVICES_CUDA_FAKE_CUDA_H_
 #define TESTS_SERVICES_CUDA_FAKE_CUDA_H_
@@ -14,22 +14,22 @@
 
 namespace gshard {
 
-// Of each of two GPUs.
+// The settings and state of both GPUs.
 struct FakeCuda {
-  int64_t memory_bytes = int64_t{1} << 30;  // that are free
+  int64_t memory_bytes = int64_t{1} << 30;  // the device's memory
   int major = 9;                            // compute capability
   bool too_old = false;                     // the driver, for the kernels' code
-  bool launches_fail = false;  // when they are waited for, and all after them
-  bool broken = false;         // since one has
+  bool launches_fail = false;  // when they run, which breaks the GPU
+  bool broken = false;         // since a launch has failed
 
-  // In blocks that are allocated.
+  // Bytes of allocated blocks.
   int64_t device_bytes = 0;
   int64_t pinned_bytes = 0;
-  // Kernels and copies that are queued and not done.
+  // Queued kernels and copies that are not done.
   int64_t pending = 0;
 };
 
-// The state that all functions share. Tests of one thread.
+// The state that all functions share; not thread-safe.
 FakeCuda& TheFakeCuda();
 
 }  // namespace gshard

@@ -33,7 +33,7 @@ class FuseProductsTest : public ::testing::Test {
         sizes_);
   }
 
-  // Operators of the fused program, without what is fed.
+  // Operators of the fused program, except inputs and parameters.
   std::vector<std::string> Fused() {
     auto program = std::move(b_).Finish();
     CHECK(program.ok());
@@ -42,7 +42,7 @@ class FuseProductsTest : public ::testing::Test {
     for (const Node& node : fused_.nodes) {
       if (node.op->name == "input" || node.op->name == "parameter") continue;
       ops.push_back(node.op->name);
-      // What inference says of it is what the program had.
+      // Type inference gives the type that the program states.
       std::vector<ValueType> operands;
       for (const ValueId input : node.inputs) {
         operands.push_back(fused_.type(input));
@@ -84,7 +84,7 @@ TEST_F(FuseProductsTest, LeavesAProductAlone) {
   EXPECT_THAT(Fused(), ElementsAre("ragged_dot"));
 }
 
-// As in training, where the gradient wants what the rectifier gave.
+// The last fused result may have other uses, such as its gradient's.
 TEST_F(FuseProductsTest, LastResultMayHaveMoreUses) {
   const ValueId y = b_.Relu(b_.Cast(Product(), ElementType::kBFloat16));
   b_.Output("y", y);

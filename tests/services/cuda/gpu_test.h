@@ -1,4 +1,4 @@
-// GpuTest: a test on a GPU that is not there (fake_cuda.h).
+// GpuTest: a test on a fake GPU (fake_cuda.h).
 
 #ifndef TESTS_SERVICES_CUDA_GPU_TEST_H_
 #define TESTS_SERVICES_CUDA_GPU_TEST_H_
@@ -18,12 +18,12 @@ class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     TheFakeCuda() = FakeCuda();
-    // Not that which a thread has that has chosen none.
+    // Not cuda:0, which is current on threads that have not chosen a GPU.
     auto device = OpenDevice("cuda:1");
     ASSERT_OK(device.status());
     device_ = *std::move(device);
   }
-  // Nothing is left behind.
+  // Checks that nothing leaks.
   void TearDown() override {
     device_ = nullptr;
     EXPECT_EQ(TheFakeCuda().device_bytes, 0);

@@ -1,4 +1,4 @@
-// Steps of optimizers, and what comes before them, on a GPU that is not there.
+// Tests optimizer steps, and the operations before them, on a fake GPU.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class OptimizerStepsTest : public ::testing::Test {
   }
 
   // Steps kParts tensors of shape `dims` on the device, on the CPU and by the
-  // reference: the first two to the bit.
+  // reference. Device and CPU must agree to the bit.
   void Compare(const OptimizerOptions& options, const Dims& dims) {
     const auto optimizer = Optimizer::Create(options).value();
     Dims all = dims;
@@ -124,7 +124,7 @@ TEST_F(OptimizerStepsTest, SumsOfSquaresAreOfEachPart) {
   for (int64_t p = 0; p < kParts; ++p) {
     EXPECT_EQ(sums[p], SumOfSquares(x.Rows(p, p + 1).span<float>()));
   }
-  // What is cut is added in another order.
+  // A tensor that is cut into rows is summed in another order.
   const Tensor large = RandomTensor({9001}, 2);
   ASSERT_OK_AND_ASSIGN(const std::vector<double> whole,
                        run->SumsOfSquares(There(large), 1));

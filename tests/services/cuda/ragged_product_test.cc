@@ -1,5 +1,5 @@
-// The products' kernels against tests/reference, block by block on the
-// emulator.
+// Tests the product kernels, block by block on the emulator, against
+// tests/reference.
 
 #include "services/cuda/kernels/ragged_product.h"
 
@@ -26,8 +26,8 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// A tensor's elements in the middle of NaNs, which nobody is to read. With
-// `shift`, not at a multiple of 16 bytes.
+// A tensor's elements between NaNs, which kernels must not read. With `shift`,
+// not aligned to 16 bytes.
 template <typename T>
 class Guarded {
  public:
@@ -52,7 +52,7 @@ class Guarded {
   std::vector<T> all_;
 };
 
-// For results: NaN until they are written, and around them for ever.
+// A buffer for results: NaN until written, between NaNs that must remain.
 template <typename T>
 class Written {
  public:
@@ -62,7 +62,7 @@ class Written {
     all_ = nothing;
   }
   T* data() { return all_.data<T>() + kGuard; }
-  // The results, if nothing was written beside them.
+  // The results; fails if anything was written beside them.
   Tensor Take() {
     const int64_t size = NumElements(dims_);
     for (int64_t i = 0; i < kGuard; ++i) {
@@ -150,11 +150,11 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Sizes{{5}, 32, 16}, Sizes{{1}, 8, 8},
                       Sizes{{0, 3, 0, 0, 17, 1}, 40, 136},
                       Sizes{{130, 0, 16}, 72, 24}, Sizes{{7, 2}, 200, 8},
-                      Sizes{{3, 4}, 13, 9},     // no line but the first aligned
-                      Sizes{{2, 20}, 33, 130},  // nor here
+                      Sizes{{3, 4}, 13, 9},     // only the first row is aligned
+                      Sizes{{2, 20}, 33, 130},  // here, too
                       Sizes{{0, 0}, 8, 8}));
 
-// Of every kind, also where the device's addresses are odd.
+// All kinds of products match the reference, also at unaligned addresses.
 TEST_P(RaggedProductTest, IsTheReference) {
   const Sizes& s = GetParam();
   const Tensor sizes = s.GroupSizes();
@@ -198,7 +198,7 @@ TEST_P(RaggedProductTest, WeightsGradientIsTheReference) {
   check(0.0f);
 }
 
-// A row's bits, among other rows, at other places and in other tiles.
+// A row's bits do not depend on other rows, its position or the tile size.
 TEST(RaggedProductBitsTest, DoNotDependOnTheRowsBeside) {
   constexpr int64_t kK = 72, kN = 16;
   const auto check = [&]<typename T>(T) {
@@ -223,7 +223,7 @@ TEST(RaggedProductBitsTest, DoNotDependOnTheRowsBeside) {
   check(0.0f);
 }
 
-// A NaN of one expert's row stays there.
+// NaNs in rows of other experts do not affect an expert's rows.
 TEST(RaggedProductBitsTest, NeighboursMayBeAnything) {
   const Sizes s = {{3, 2, 4}, 24, 16};
   Tensor rows = Random<BFloat16>({9, 24}, 1);
@@ -239,7 +239,7 @@ TEST(RaggedProductBitsTest, NeighboursMayBeAnything) {
   EXPECT_TRUE(std::isnan(got.f32()[0]));
 }
 
-// Threads may come in any order between two barriers.
+// The order of threads between two barriers does not change results.
 TEST(RaggedProductBitsTest, DoNotDependOnTheOrderOfThreads) {
   const Sizes s = {{20, 9}, 136, 40};
   const Tensor rows = Random<BFloat16>({29, 136}, 1);
@@ -253,7 +253,7 @@ TEST(RaggedProductBitsTest, DoNotDependOnTheOrderOfThreads) {
   }
 }
 
-// What the end of a product does is what other kernels would do after it.
+// A fused epilogue gives the results of separate operators.
 TEST(RaggedProductEndTest, IsTheOperatorsOneByOne) {
   const Sizes s = {{3, 0, 5}, 24, 17};
   const Tensor rows = Random<BFloat16>({8, 24}, 1);

@@ -1,5 +1,5 @@
-// Which programs run on a GPU, wholly, and that they compute there what they do
-// on a CPU; on a GPU that is not there.
+// Checks on a fake GPU that the programs of routers and workers run there
+// entirely, and give the CPU's results.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace gshard {
 namespace {
 
-// All that a configuration can add to programs.
+// A configuration with all optional parts of the programs.
 ModelConfig Rich(ComputeType type) {
   ModelConfig config = TinyConfig();
   config.dropout = {
@@ -56,7 +56,7 @@ std::vector<Program> Programs(const ModelConfig& config) {
           *BuildDecodeProgram(config, /*routing=*/true)};
 }
 
-// A kernel that is missing is an error by its name.
+// An Executor, which fails if a kernel is missing, accepts all programs.
 TEST(RouterProgramsTest, AreWhollyOnTheGpu) {
   RegisterCudaKernels();
   for (const ModelConfig& config : Configs()) {
@@ -76,7 +76,7 @@ TEST(RouterProgramsTest, AreWhollyOnTheGpu) {
 class RouterRunTest : public GpuTest,
                       public ::testing::WithParamInterface<ComputeType> {
  protected:
-  // Outputs by name, on the device or, with kCpu, without it.
+  // Outputs by name, from the device, or from the host with kCpu.
   TensorMap Run(const Program& program, Backend backend,
                 const TensorMap& inputs, const TensorMap& parameters) {
     TensorMap feeds = inputs;
@@ -92,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(Types, RouterRunTest,
                          ::testing::Values(ComputeType::kFloat32,
                                            ComputeType::kBFloat16));
 
-// Loss, gradients and what the gates did.
+// Loss, gradients and gate outputs match the CPU's, and have the same bits in
+// every run.
 TEST_P(RouterRunTest, TrainsAsTheCpu) {
   const ModelConfig config = Rich(GetParam());
   const Program program = *BuildTrainProgram(config, {.z_loss = 0.01});
@@ -108,14 +109,13 @@ TEST_P(RouterRunTest, TrainsAsTheCpu) {
                     : TensorEqual(tensor, expected.at(name)))
         << name;
   }
-  // And again the same bits.
   for (const auto& [name, tensor] :
        Run(program, Backend::kCuda, inputs, parameters)) {
     EXPECT_TRUE(TensorEqual(tensor, got.at(name))) << name;
   }
 }
 
-// A sentence has the bits that it has alone: with padding, among others, and in
+// A sentence has the same bits alone as with padding, among others, and in
 // tiles of another size.
 TEST_P(RouterRunTest, EncodesASentenceAsAlone) {
   const ModelConfig config = Rich(GetParam());
@@ -144,7 +144,7 @@ TEST_P(RouterRunTest, EncodesASentenceAsAlone) {
   }
 }
 
-// Of the decoder: R hypotheses, whose keys and values lie in pages.
+// Inputs of the decoder for R hypotheses with paged keys and values.
 TensorMap DecodeInputs(const ModelConfig& config, int64_t R) {
   const int64_t pages = 3 * R, P = 4;
   TensorMap inputs = {{"key", KeyInput(0)}};

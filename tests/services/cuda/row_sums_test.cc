@@ -13,10 +13,10 @@
 namespace gshard::cuda {
 namespace {
 
-// Of rows of every length up to some, to the bit, and in any order of threads.
+// Row sums have the CPU's bits for lengths up to 70 and any order of threads.
 TEST(RowSumsTest, AreThoseOfTheCpu) {
   for (int64_t width = 1; width <= 70; ++width) {
-    constexpr int64_t kRows = 35;  // not a multiple of a block's
+    constexpr int64_t kRows = 35;  // not a multiple of a block's rows
     const Tensor x = RandomTensor({kRows, width}, width);
     std::vector<double> sums(kRows, std::numeric_limits<double>::quiet_NaN());
     Emulate(RowSums<Square>{{kRows, width, width}, {x.f32()}, sums.data()},
@@ -28,7 +28,7 @@ TEST(RowSumsTest, AreThoseOfTheCpu) {
   }
 }
 
-// Rows in which parts are cut, of which the last is short.
+// Sums of the rows of a part, the last one shorter, add up to the part's sum.
 TEST(RowSumsTest, CutParts) {
   constexpr int64_t kParts = 3, kSize = 100, kWidth = 40;
   const Tensor x = RandomTensor({kParts, kSize}, 1);

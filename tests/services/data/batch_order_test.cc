@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Lengths as titles have them: mostly short, a few long.
+// Lengths like those of titles: mostly short, a few long.
 std::vector<int32_t> Lengths(int count) {
   std::vector<int32_t> lengths(count);
   for (int i = 0; i < count; ++i) {
@@ -86,11 +86,11 @@ TEST(BatchOrderTest, DoesNotDependOnTheOrderOfAsking) {
     const int number = i * 7919 % (4 * steps);
     EXPECT_EQ(At(shuffled, number), expected[number]);
   }
-  // A router that starts in the middle.
+  // A router may start in the middle of a run.
   EXPECT_EQ(At(Order(lengths, Options()), 1001), expected[1001]);
 }
 
-// Jobs of earlier versions go on with the same order.
+// The order stays the same, since jobs of earlier versions resume with it.
 TEST(BatchOrderTest, StaysAsItIs) {
   const std::vector<int32_t> lengths = Lengths(3000);
   std::vector<int32_t> second;
@@ -161,7 +161,7 @@ TEST(BatchOrderTest, SecondLengthsVaryLittleInABatch) {
   for (size_t i = 0; i < second.size(); ++i) {
     second[i] = 1 + static_cast<int32_t>(RandomBelow(3, i, lengths[i]));
   }
-  // Share of the second lengths in what they are padded to.
+  // Second lengths as a share of their padded size.
   const auto fill = [&](const BatchOrder& order) {
     int64_t padded = 0, tokens = 0;
     for (int64_t i = 0; i < order.MicrobatchesInEpoch(0); ++i) {
@@ -209,7 +209,7 @@ TEST(BatchOrderTest, LengthsAreMixedOverTheEpoch) {
   BatchOrderOptions options = Options();
   options.pool = 5000;
   const BatchOrder order = Order(lengths, options);
-  // Were batches left sorted, the first half would hold all the long ones.
+  // If batches stayed sorted, the first half would hold all the long ones.
   const int64_t batches = order.MicrobatchesInEpoch(0);
   int first_half = 0, all = 0;
   for (int64_t i = 0; i < batches; ++i) {

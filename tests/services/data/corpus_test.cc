@@ -71,7 +71,7 @@ TEST(CorpusTest, CountsBadLinesAndTellsTheFirst) {
             "line 8: holds a zero byte; ...");
 }
 
-// Tokenizers would have two pieces of a name.
+// Names of special pieces are no languages: tokenizers would have them twice.
 TEST(CorpusTest, SpecialPiecesAreNoLanguages) {
   ASSERT_OK_AND_ASSIGN(
       const Corpus corpus,
@@ -100,7 +100,8 @@ TEST(CorpusTest, RefusesTextWithoutPairs) {
       StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("tests")));
 }
 
-// Files are read in parts: a line may lie across two of them.
+// A file, which is read in chunks, gives the pairs of its text, even if a line
+// spans two chunks.
 TEST(CorpusTest, FilesReadLikeText) {
   std::string text;
   for (int i = 0; i < 30000; ++i) {
@@ -130,7 +131,7 @@ TEST(CorpusTest, SamplesEvenlyAndInOrder) {
   EXPECT_EQ(all.bad_lines, 1);
   ASSERT_EQ(all.pairs.size(), 20u);
   EXPECT_EQ(all.pairs[19], (SentencePair{"fr", "19", "19"}));
-  // 4000 times 5 of 20: each 1000 times but for 6 standard deviations.
+  // 4000 times 5 of 20: each 1000 times, within 6 standard deviations.
   std::vector<int> counts(20);
   for (uint64_t seed = 0; seed < 4000; ++seed) {
     ASSERT_OK_AND_ASSIGN(const CorpusSample some, SampleCorpus(files, 5, seed));

@@ -21,7 +21,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// An apt-get of our own in front of PATH: no network, and every way to fail.
+// A fake apt-get comes first in PATH: no network, and any failure.
 class DebianCorpusTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -44,7 +44,7 @@ class DebianCorpusTest : public ::testing::Test {
     chmod(path.c_str(), 0755);
   }
 
-  // What apt would have left in the private lists.
+  // Writes what apt leaves in the private lists.
   void MakeIndex(const std::string& name, const std::string& language,
                  int packages) {
     const std::string lists = options_.out + "/apt/lists/";
@@ -98,7 +98,7 @@ TEST_F(DebianCorpusTest, SplitsWithoutSharedEnglish) {
 }
 
 TEST_F(DebianCorpusTest, AsksAptForItsLanguagesOnly) {
-  // The stand-in writes to a folder without quotes in its name.
+  // The fake apt-get writes to a folder without quotes in its name.
   const std::filesystem::path plain =
       ::testing::TempDir() + "debian_corpus_plain";
   std::filesystem::remove_all(plain);

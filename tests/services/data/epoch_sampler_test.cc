@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Pairs of files and languages as asked for.
+// The given numbers of pairs by file and language.
 class FakeText final : public TokenizedText {
  public:
   struct Pairs {
@@ -78,14 +78,14 @@ TEST(EpochSamplerTest, EveryPairOnceWithoutTemperature) {
   }
 }
 
-// Numbers by hand: 10000^(1/2) = 100, 100^(1/2) = 10, 1^(1/2) = 1; N = 10101.
+// Computed by hand: 10000^(1/2) = 100, 100^(1/2) = 10, 1^(1/2) = 1; N = 10101.
 TEST(EpochSamplerTest, CountsFollowTheFormula) {
   const std::vector<SamplingCell> cells = {
       {0, 1.0, 10000}, {1, 1.0, 100}, {2, 1.0, 1}};
   EXPECT_THAT(EpochCounts(cells, 2.0), ElementsAre(9100, 910, 91));
   EXPECT_THAT(EpochCounts(cells, 1.0), ElementsAre(10000, 100, 1));
-  // Nearly uniform over languages: a third of 10101 each, but for the factor
-  // 10000^(1/1000) that lies between the largest and the smallest.
+  // Nearly uniform over languages: a third of 10101 each, within the factor
+  // 10000^(1/1000) between the largest and the smallest.
   const double factor = std::pow(10000, 0.001);
   for (const int64_t count : EpochCounts(cells, 1000.0)) {
     EXPECT_GT(count, 3367 / factor - 0.5);
@@ -93,21 +93,21 @@ TEST(EpochSamplerTest, CountsFollowTheFormula) {
   }
 }
 
-// A file of weight 3 counts as three; the weights of two files of a language
-// divide what it gets.
+// A file of weight 3 counts as three; the weights of a language's files divide
+// its share.
 TEST(EpochSamplerTest, WeightsMultiplyPairs) {
   // n_0 = 3 * 100 + 100 = 400, n_1 = 400: half of 600 each.
   EXPECT_THAT(EpochCounts({{0, 3.0, 100}, {0, 1.0, 100}, {1, 1.0, 400}}, 1.0),
               ElementsAre(225, 75, 300));
   EXPECT_THAT(EpochCounts({{0, 3.0, 100}, {0, 1.0, 100}, {1, 1.0, 400}}, 5.0),
               ElementsAre(225, 75, 300));
-  // Next to nothing is at least one.
+  // A tiny share still gives one pair.
   EXPECT_THAT(EpochCounts({{0, 1e-6, 10}, {0, 1.0, 100}}, 1.0),
               ElementsAre(1, 110));
 }
 
-// Of an epoch: exactly the counts. Of several: pairs of one cell differ by at
-// most one, since they come in passes.
+// An epoch has exactly the counts. Over several epochs, draws of a cell's pairs
+// differ by at most one, since pairs come in passes.
 TEST(EpochSamplerTest, EpochsHaveExactlyTheCounts) {
   const std::vector<int32_t> sizes = {10000, 1000, 37};
   const FakeText text({{0, 0, 10000}, {0, 1, 1000}, {0, 2, 37}});
@@ -116,7 +116,7 @@ TEST(EpochSamplerTest, EpochsHaveExactlyTheCounts) {
   const double roots =
       std::pow(10000, 0.2) + std::pow(1000, 0.2) + std::pow(37, 0.2);
   for (int l = 0; l < 3; ++l) {
-    // Rounding is all that may differ.
+    // Only rounding may differ.
     EXPECT_NEAR(counts[l], 11037 * std::pow(sizes[l], 0.2) / roots, 0.5);
   }
   const EpochSampler sampler = Sampler(text, {1.0}, 5.0);
@@ -138,9 +138,9 @@ TEST(EpochSamplerTest, EpochsHaveExactlyTheCounts) {
   }
 }
 
-// Of pairs of which only some come in an epoch, k of n, each comes in the first
-// epoch of a share p = k / n of all seeds, but for 6 standard deviations of the
-// binomial: over 400 pairs, that leaves less than 10^-6.
+// If an epoch draws k of n pairs, the first epoch has each pair for a share p =
+// k / n of all seeds, within 6 standard deviations of the binomial. Over 400
+// pairs, this fails with a probability below 10^-6.
 TEST(EpochSamplerTest, EveryPairHasItsShare) {
   const FakeText text({{0, 0, 400}, {0, 1, 20}});
   std::map<int32_t, int64_t> drawn_by;

@@ -58,7 +58,7 @@ TEST(HeldOutTest, ChoosesASampleBySeed) {
   EXPECT_EQ(std::adjacent_find(some.begin(), some.end()), some.end());
   EXPECT_EQ(sample(1, 40), some);
   EXPECT_NE(sample(2, 40), some);
-  // From all of the text.
+  // The sample comes from the whole text.
   EXPECT_GT(some.back(), text.size() / 2);
   EXPECT_EQ(sample(1, 1'000'000).size(), static_cast<size_t>(text.size()));
 }

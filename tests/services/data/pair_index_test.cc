@@ -36,7 +36,7 @@ PairIndexInfo Info(int64_t pairs) {
   return info;
 }
 
-// Of two files; the largest values that there are among them.
+// Entries of two files, with the largest values of the fields among them.
 std::vector<PairEntry> Entries() {
   return {{.place = 0 << 16 | 9,
            .shape = {.source_less1 = 2,
@@ -124,7 +124,7 @@ TEST(PairIndexTest, AnyByteThatIsAnotherIsNoticed) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
 }
 
-// Of whom the digest is right, but not what they say.
+// Inconsistent contents are refused even if the digest is right.
 TEST(PairIndexTest, RefusesEntriesThatMakeNoSense) {
   const ScratchDirectory scratch;
   const std::string path = scratch / "index";
@@ -166,7 +166,7 @@ ino_t Inode(const std::string& path) {
   return status.st_ino;
 }
 
-// As several routers make the same on a shared disk.
+// If several routers build an index on a shared disk, the first file stays.
 TEST(PairIndexTest, TheFirstThatIsFinishedIsTakenByAll) {
   const ScratchDirectory scratch;
   const std::string path = scratch / "index";
@@ -194,7 +194,7 @@ TEST(PairIndexTest, WhatIsDamagedIsReplaced) {
   Spill(path, "no index");
   Write(path, Entries(), Info(3));
   EXPECT_OK(PairIndex::Open(path, "the key"));
-  // But not what is of another text, nor what is no file.
+  // An index of another text, or a folder in its place, is an error.
   EXPECT_THAT(PairIndex::Open(path, "another key"),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("another text")));
@@ -206,7 +206,7 @@ TEST(PairIndexTest, WhatIsDamagedIsReplaced) {
                        HasSubstr("regular file")));
 }
 
-// From here on this process has no such system calls.
+// Makes these system calls fail in this process from here on.
 void Refuse(const std::vector<uint32_t>& calls, uint32_t error_number) {
   std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
@@ -222,8 +222,8 @@ void Refuse(const std::vector<uint32_t>& calls, uint32_t error_number) {
   CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
 
-// As on disks without links, under kernels and servers that know no rename
-// without replacement.
+// The first file stays without hard links and RENAME_NOREPLACE, too, which some
+// disks, kernels and servers lack.
 TEST(PairIndexDeathTest, NeedsNeitherLinksNorRenamesThatReplaceNothing) {
   const ScratchDirectory scratch;
   const std::string path = scratch / "index";
@@ -241,7 +241,8 @@ TEST(PairIndexDeathTest, NeedsNeitherLinksNorRenamesThatReplaceNothing) {
   }
 }
 
-// Where others repair it at the same time, what is there may be sound by now.
+// A damaged index is replaced without being removed first, as another process
+// may have repaired it.
 TEST(PairIndexTest, WhatIsDamagedIsNotRemovedFirst) {
   const ScratchDirectory scratch;
   const std::string path = scratch / "index";
@@ -252,11 +253,12 @@ TEST(PairIndexTest, WhatIsDamagedIsNotRemovedFirst) {
   EXPECT_OK(PairIndex::Open(path, "the key"));
   char event;
   EXPECT_EQ(read(watch, &event, 1), -1);
-  EXPECT_EQ(errno, EAGAIN);  // none
+  EXPECT_EQ(errno, EAGAIN);  // no event
   close(watch);
 }
 
-// A mapping would end the process by SIGBUS.
+// An index that is truncated or overwritten while open is an error; a memory
+// mapping would end the process with SIGBUS.
 TEST(PairIndexTest, AFileThatIsCutOrChangedUnderItIsAnError) {
   const ScratchDirectory scratch;
   const std::string path = scratch / "index";
@@ -273,11 +275,11 @@ TEST(PairIndexTest, AFileThatIsCutOrChangedUnderItIsAnError) {
   std::filesystem::resize_file(path, 4096);
   EXPECT_THAT(index->Read({9'999}), changed);
   EXPECT_THAT(index->Read({0}), changed);
-  // Written again in its place, with other places in it.
+  // The file is overwritten in place, with other entries.
   std::fstream(path, std::ios::in | std::ios::out)
       << sound.substr(0, 32) << std::string(160'000, '\1');
   EXPECT_THAT(index->Read({5}), changed);
-  // What is put in its place is another file.
+  // An open index outlives the removal of its file.
   ASSERT_OK_AND_ASSIGN(const auto writer, PairIndexWriter::Create(path));
   for (const PairEntry& entry : entries) ASSERT_OK(writer->Add(entry));
   ASSERT_OK(writer->Finish(Info(10'000)));

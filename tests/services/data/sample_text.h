@@ -17,7 +17,7 @@
 
 namespace gshard {
 
-// Trained once a process, on tests/data/names.tsv; with tags of de, fr and es.
+// Trained once per process on tests/data/names.tsv, with tags of de, fr and es.
 inline TextTokenizers SampleTokenizers() {
   static const std::shared_ptr<const Tokenizer> tokenizer = [] {
     const auto corpus = ReadCorpus("tests/data/names.tsv");
@@ -37,8 +37,8 @@ inline TextTokenizers SampleTokenizers() {
   return {tokenizer, tokenizer};
 }
 
-// Random lines: mostly pairs of names.tsv, some of each kind of bad line. The
-// same for the same seed.
+// Random lines, determined by `seed`: mostly pairs of names.tsv, and some of
+// each kind of bad line.
 inline std::string SampleLines(int count, uint64_t seed) {
   static const Corpus corpus = *ReadCorpus("tests/data/names.tsv");
   const std::vector<std::string> bad = {

@@ -56,7 +56,7 @@ TEST_F(StreamedTextTest, TheIndexIsMadeOnce) {
   EXPECT_EQ(Inode(index), inode);
   EXPECT_EQ(again->digest(), first->digest());
   EXPECT_EQ(again->report(), first->report());
-  // 16 bytes a pair, and a description that does not grow with them.
+  // 16 bytes per pair, and a description of constant size.
   EXPECT_LE(Slurp(index).size(), size_t(16 * first->size() + 400));
   EXPECT_EQ(first->memory_bytes(), 8 * first->size());
 }
@@ -74,10 +74,10 @@ TEST_F(StreamedTextTest, ManyThatMakeItAtATimeHaveOne) {
     digests.insert((*opened)->digest());
   }
   EXPECT_EQ(digests.size(), 1u);
-  IndexPath();  // it is alone
+  IndexPath();  // checks that there is one
 }
 
-// On a shared disk others may do so.
+// Reads fail if another process truncates the index, as on a shared disk.
 TEST_F(StreamedTextTest, AnIndexThatIsCutUnderItIsAnError) {
   ASSERT_OK_AND_ASSIGN(const auto text, Open());
   ASSERT_OK(text->Read({text->size() - 1}));
@@ -86,7 +86,7 @@ TEST_F(StreamedTextTest, AnIndexThatIsCutUnderItIsAnError) {
       text->Read({text->size() - 1}),
       StatusIs(absl::StatusCode::kFailedPrecondition,
                AllOf(HasSubstr(IndexPath()), HasSubstr("has changed"))));
-  // Who opens the text next makes it anew.
+  // The next open rebuilds the index.
   ASSERT_OK_AND_ASSIGN(const auto again, Open());
   EXPECT_OK(again->Read({again->size() - 1}));
 }
@@ -129,13 +129,13 @@ TEST_F(StreamedTextTest, TheDigestIsOfTheBytesNotOfTheirPlace) {
 }
 
 TEST_F(StreamedTextTest, TheFirstDirectoryThatWorksIsTaken) {
-  // Nothing can be made below a file.
+  // A directory cannot be created below a file.
   ASSERT_OK_AND_ASSIGN(const auto text,
                        Open({path_ + "/no/index", directory_}));
   EXPECT_TRUE(std::filesystem::exists(IndexPath()));
   EXPECT_THAT(Open({path_ + "/no/index"}).status().message(),
               HasSubstr("no place for the index"));
-  // And it is found there, wherever it would be made.
+  // An existing index is found in any of the directories.
   ASSERT_OK(Open({scratch_ / "elsewhere", directory_}));
   EXPECT_FALSE(std::filesystem::exists(scratch_ / "elsewhere"));
 }
@@ -158,7 +158,7 @@ TEST_F(StreamedTextTest, AChangedFileIsAnError) {
     EXPECT_THAT(text->Read({text->size() - 1}), changed());
   }
   {
-    // The same size, but written again.
+    // The same size, but a newer time.
     Spill(path_, before);
     ASSERT_OK_AND_ASSIGN(const auto text, Open());
     std::filesystem::last_write_time(
@@ -167,7 +167,7 @@ TEST_F(StreamedTextTest, AChangedFileIsAnError) {
     EXPECT_THAT(text->Read({0}), changed());
   }
   {
-    // Another file of the same size and time.
+    // Another file with the same size and time.
     Spill(path_, before);
     ASSERT_OK_AND_ASSIGN(const auto text, Open());
     const auto time = std::filesystem::last_write_time(path_);
@@ -181,7 +181,7 @@ TEST_F(StreamedTextTest, AChangedFileIsAnError) {
   }
 }
 
-// A writer that hides the change from the file's size and time.
+// A changed line is found even if the file's size and time are the same.
 TEST_F(StreamedTextTest, ALineThatIsAnotherIsAnError) {
   ASSERT_OK_AND_ASSIGN(const auto text, Open());
   ASSERT_OK_AND_ASSIGN(const auto pairs, text->Read({0}));
@@ -243,7 +243,8 @@ TEST_F(StreamedObjectTest, IsReadAsAFileIsThroughFaultsThatPass) {
   EXPECT_GT(requests, 4);
 }
 
-// Its size and the second of its change are the same; its tag is not.
+// A rewritten object is an error even if only its tag differs, not its size or
+// second of change.
 TEST_F(StreamedObjectTest, OneThatIsWrittenAgainIsAnErrorAndHasAnotherIndex) {
   ASSERT_OK_AND_ASSIGN(const auto text, Open(path_));
   ASSERT_OK(text->Read({0}));

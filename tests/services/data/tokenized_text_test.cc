@@ -1,5 +1,5 @@
-// One suite for both: the text in memory, which is the reference, and the one
-// that is read when asked.
+// One suite for both implementations: the text in memory, which is the
+// reference, and the streamed text, which is read on demand.
 
 #include "services/data/tokenized_text.h"
 
@@ -122,7 +122,7 @@ TEST_P(TokenizedTextTest, CountsWhatItLeavesOutByReason) {
 }
 
 TEST_P(TokenizedTextTest, TakesLinesUpToTheLimits) {
-  // 65536 bytes with columns and carriage return, in as many pieces as fit.
+  // A line may have 65536 bytes, and a sentence max_length pieces.
   std::string line = "de\tja\t" + std::string((64 << 10) - 6 - 1, ' ') + "y";
   const std::string fits = line.substr(0, line.size() - 2) + "ya";
   ASSERT_EQ(fits.size(), size_t{64 << 10});
@@ -167,8 +167,8 @@ INSTANTIATE_TEST_SUITE_P(Both, TokenizedTextTest,
                                            Kind{"Streamed", Streamed}),
                          [](const auto& info) { return info.param.name; });
 
-// Random files, with and without a last line feed: the same pairs, lengths,
-// counts and batches.
+// Streamed text equals the text in memory in pairs, lengths, counts and
+// batches, for random files with and without a final line feed.
 TEST(TokenizedTextsTest, StreamedIsInMemory) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(seed);
@@ -228,8 +228,8 @@ TEST(TokenizedTextsTest, StreamedIsInMemory) {
   }
 }
 
-// However many readers share the microbatches, and whatever they did before,
-// together they read what one would.
+// Readers that share the microbatches read the same batches as a single reader,
+// whatever their number and order.
 TEST(TokenizedTextsTest, TheNumberOfReadersDoesNotMatter) {
   const ScratchDirectory scratch;
   Spill(scratch / "a", SampleLines(300, 1));
@@ -264,7 +264,7 @@ TEST(TokenizedTextsTest, TheNumberOfReadersDoesNotMatter) {
   for (const int readers : {2, 3, 7}) {
     std::vector<Reader> many;
     for (int r = 0; r < readers; ++r) many.push_back(make());
-    // Who reads which is drawn; some join late, some are asked out of order.
+    // Microbatches come out of order, each to a random reader.
     for (int64_t k = 0; k < 3 * kSteps; ++k) {
       const int64_t n = k * 77 % (3 * kSteps);
       const Reader& reader = many[RandomBelow(readers, k, readers)];

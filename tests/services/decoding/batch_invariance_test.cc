@@ -1,5 +1,5 @@
-// Answers that do not depend on the neighbours: a thousand batches, composed at
-// random, of sentences that are searched for in every way that there is.
+// Translations do not depend on the rest of the batch: a thousand random
+// batches of sentences with all kinds of decoding options.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,13 +25,13 @@ int Below(uint64_t seed, uint64_t counter, int64_t n) {
   return static_cast<int>(RandomBelow(seed, counter, n));
 }
 
-// A token that may be asked for.
+// A token that prefixes and phrases may contain.
 int32_t TargetToken(uint64_t seed, uint64_t counter) {
   return 4 + Below(seed, counter, kUnknown - 4);
 }
 
-// A third greedy, the others with a beam; some with a prefix, phrases,
-// alternatives or the unknown token.
+// A third of sentences are greedy, the others use a beam; some have a prefix,
+// phrases or alternatives, or allow the unknown token.
 SourceSentence RandomSentence(uint64_t seed) {
   SourceSentence sentence;
   for (int i = Below(seed, 0, 12); i > 0; --i) {
@@ -89,21 +89,21 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
 
   static ModelConfig Config() {
     ModelConfig config = TinyConfig();
-    // A MoE each; running_batch_test has dense layers too.
+    // One MoE layer each; running_batch_test covers dense layers, too.
     config.encoder_layers = config.decoder_layers = 1;
     config.compute_type = GetParam();
     if (GetParam() != ComputeType::kInt8) config.wire_type = GetParam();
     return config;
   }
 
-  // Two to seven sentences of those above, some more than once, each of which
-  // joins at a step of its own; a few leave before they are done.
+  // Two to seven of the sentences, some repeated, each of which joins at a
+  // random step; a few leave before they are done.
   void CheckComposition(uint64_t seed, int64_t* finished_count,
                         int64_t* most_rows) {
     struct Part {
       int sentence;
       int joins;
-      int leaves;  // never, if that is late
+      int leaves;  // no effect if done before
     };
     std::vector<Part> parts;
     for (int i = 2 + Below(seed, 0, 6); i > 0; --i) {
@@ -140,7 +140,7 @@ class BatchInvarianceTest : public ::testing::TestWithParam<ComputeType> {
     ASSERT_EQ(got.size(), expected.size());
     for (size_t h = 0; h < got.size(); ++h) {
       ASSERT_EQ(got[h].ids, expected[h].ids);
-      ASSERT_EQ(got[h].score, expected[h].score);  // the very bits
+      ASSERT_EQ(got[h].score, expected[h].score);  // bit for bit
       ASSERT_EQ(got[h].token_count, expected[h].token_count);
       ASSERT_EQ(got[h].truncated, expected[h].truncated);
       ASSERT_EQ(got[h].phrases_met, expected[h].phrases_met);

@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 
 constexpr int32_t kEos = 0;
 
-// A language of three tokens, 0 ending a sentence, whose probabilities depend
-// on all tokens so far.
+// A language of three tokens, of which 0 ends a sentence, with probabilities
+// that depend on all tokens so far.
 std::vector<TokenScore> NextTokens(uint64_t seed,
                                    const std::vector<int32_t>& prefix) {
   uint64_t key = seed;
@@ -56,7 +56,7 @@ std::vector<DecodedHypothesis> Search(const DecodeOptions& options,
   return search.Results();
 }
 
-// The best ended sentence of at most `length` tokens, by trying all.
+// The best score of ended sentences of up to `length` tokens, by brute force.
 void BestOfAll(uint64_t seed, double alpha, int length,
                std::vector<int32_t>& prefix, double log_probability,
                double& best) {
@@ -91,7 +91,7 @@ TEST(BeamSearchTest, BeamOfOneTakesTheBestTokenEachTime) {
   }
 }
 
-// A beam as wide as the tree forgets nothing, so nothing beats its best.
+// A beam as wide as the tree prunes nothing, so it finds the best sentence.
 TEST(BeamSearchTest, WideBeamFindsTheBestSentence) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -140,7 +140,7 @@ TEST(BeamSearchTest, StopsAtTheMaximumLengthAndSaysSo) {
 }
 
 TEST(BeamSearchTest, LengthPenaltyPrefersLongerSentences) {
-  // "end" at once costs 1.0; "1 end" costs 1.2 in all.
+  // EOS at once costs 1.0; token 1 and EOS cost 1.2 in total.
   const auto run = [](double alpha) {
     BeamSearch search({.beam_size = 2, .length_penalty = alpha}, 4, kEos);
     search.Advance(std::vector<std::vector<TokenScore>>{

@@ -9,7 +9,7 @@
 namespace gshard {
 namespace {
 
-// Two sentences of two tokens each, and one that is padding, among 4 experts.
+// Two sentences of two tokens each, a padding token, and 4 experts.
 std::vector<ChoiceCount> Count(
     const std::vector<std::pair<std::string, Tensor>>& outputs) {
   Program program;
@@ -35,11 +35,11 @@ TEST(ChoiceCountTest, CountsWhatIsMadeAndLost) {
 }
 
 TEST(ChoiceCountTest, AChoiceCostsAsItsExpertIsLoaded) {
-  // The first sentence's go to two experts, the other's to all.
+  // The first sentence chooses experts 0 and 1, the second 0, 2 and 3.
   const auto sentences = Count(
       {{"kept/a", kKept},
        {"expert/a", Tensor::Ints({5, 2}, {0, 1, 0, 1, 0, 2, 0, 3, 3, 3})}});
-  // Loads are 4, 2, 1, 1: a choice costs 8 / 22 times that.
+  // Loads are 4, 2, 1, 1: a choice costs 8 / 22 of its expert's load.
   EXPECT_DOUBLE_EQ(sentences[0].mean_cost(), (4 + 2 + 4 + 2) * 8.0 / 22 / 4);
   EXPECT_DOUBLE_EQ(sentences[1].mean_cost(), (4 + 1 + 4 + 1) * 8.0 / 22 / 4);
   EXPECT_DOUBLE_EQ(sentences[0].cost + sentences[1].cost, 8);
@@ -50,7 +50,7 @@ TEST(ChoiceCountTest, AllCostTheSameWhereNobodySaysWhere) {
   for (const ChoiceCount& sentence : Count({{"kept/a", kKept}})) {
     EXPECT_EQ(sentence.mean_cost(), 1);
   }
-  // Those of experts that nobody holds, too.
+  // Choices without an available expert (-1) cost the same, too.
   for (const ChoiceCount& sentence :
        Count({{"kept/a", kKept},
               {"expert/a",

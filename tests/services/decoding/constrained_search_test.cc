@@ -1,4 +1,4 @@
-// What hypotheses begin with and must contain: the search against trying all.
+// Tests search with required prefixes and phrases against brute force.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kEos = 0, kVocabulary = 5;
 
-// Logits of a language whose probabilities depend on all tokens so far.
+// Logits of a language that depend on all tokens so far.
 std::vector<float> Logits(uint64_t seed, const Tokens& tokens) {
   uint64_t key = seed;
   for (const int32_t token : tokens) key = FoldIn(key, token);
@@ -58,8 +58,8 @@ bool Contains(const Tokens& tokens, const Tokens& phrase) {
                      phrase.end()) != tokens.end();
 }
 
-// The best score of an ended sentence of at most `length` tokens that is as
-// `options` want it.
+// The best score of an ended sentence of at most `length` tokens that meets
+// `options`, by brute force.
 double BestOfAll(const DecodeOptions& options, int length, uint64_t seed,
                  Tokens& tokens, double log_probability) {
   double best = -1e9;

@@ -40,7 +40,7 @@ TEST(PagePoolTest, APageIsFreeWhenItsLastHolderReleasesIt) {
   EXPECT_EQ(pool.Take(), page);
 }
 
-// Against a map of holders, at random.
+// After any operations, pages in use and shared are those of a map of holders.
 TEST(PagePoolTest, CountsHoldersWhateverTheOrder) {
   PagePool pool(20);
   std::map<int32_t, int> holders;

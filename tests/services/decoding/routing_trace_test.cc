@@ -1,5 +1,5 @@
-// The routing of a sentence against the reference of the gate, on the logits
-// of a program that computes all positions at once.
+// Tests a sentence's routing trace against the reference gate, with logits of a
+// program that computes all positions at once.
 
 #include "services/decoding/routing_trace.h"
 
@@ -21,7 +21,7 @@ const Sentence& Source() {
   static const auto& source = *new Sentence{4, 9, 2, 7, 10, 3, 3, 5, 1};
   return source;
 }
-// More than a page of the cache.
+// Longer than a page of the cache.
 Sentence Target() {
   Sentence target = {3};
   for (int i = 1; i < 20; ++i) target.push_back((5 * i) % 13);
@@ -40,8 +40,8 @@ RoutingTracer Tracer(const ModelConfig& config) {
                        *BuildDecodeProgram(config, true));
 }
 
-// The gate's logits f32[T, E] in each MoE layer, encoder's first, by the
-// program of evaluation, which has no cache.
+// The gate's logits f32[T, E] in each MoE layer, encoder first, from the
+// evaluation program, which has no cache.
 std::vector<Tensor> GateLogits(const ModelConfig& config,
                                const TensorMap& parameters) {
   Program program = *BuildEvaluateProgram(config);
@@ -57,7 +57,7 @@ std::vector<Tensor> GateLogits(const ModelConfig& config,
   return *std::move(logits);
 }
 
-// What the reference makes of the logits.
+// Expects the reference gate's result for `logits`.
 void ExpectGated(const LayerRouting& layer, const Tensor& logits,
                  const GatingOptions& options) {
   SCOPED_TRACE(layer.layer);
@@ -118,7 +118,7 @@ TEST(RoutingTraceTest, SaysWhoOverflowed) {
   EXPECT_GT(overflowed, 0);
 }
 
-// Says that all rows that it brought are lost.
+// Reports all rows of each call as lost.
 class Forgetful final : public SegmentRunner {
  public:
   explicit Forgetful(SegmentRunner* segments) : segments_(segments) {}
@@ -158,7 +158,7 @@ TEST(RoutingTraceTest, IsTheSameWithTheExpertsElsewhere) {
       const ExpertVisit& visit = whole.source[0].tokens[t][k];
       EXPECT_EQ(split.source[0].tokens[t][k].expert, visit.expert);
       EXPECT_EQ(split.source[0].tokens[t][k].weight, visit.weight);
-      // What is lost is told with the weight that it has then.
+      // Lost choices keep their expert and have weight 0.
       EXPECT_EQ(lost.source[0].tokens[t][k].expert, visit.expert);
       EXPECT_EQ(lost.source[0].tokens[t][k].weight, 0.0f);
     }

@@ -1,5 +1,5 @@
-// Sentences that join and leave at any time, against each alone; on the CPU,
-// and on a device whose kernels are the CPU's.
+// Sentences that join and leave at any time translate as each does alone, on
+// the CPU and on a fake device with the CPU's kernels.
 
 #include "services/decoding/running_batch.h"
 
@@ -50,7 +50,7 @@ class RunningBatchTest : public ::testing::TestWithParam<bool> {
     return config;
   }
 
-  // A function of `seed`: 1 to 40 tokens, beam 1 to 4, some with a limit.
+  // Determined by `seed`: 1 to 40 tokens, beam 1 to 4, some with a limit.
   SourceSentence RandomSentence(uint64_t seed) const {
     SourceSentence sentence;
     const int64_t length = 1 + RandomBelow(seed, 0, 40);
@@ -92,14 +92,14 @@ void ExpectSame(const std::vector<DecodedHypothesis>& a,
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].ids, b[i].ids);
-    EXPECT_EQ(a[i].score, b[i].score);  // the very bits
+    EXPECT_EQ(a[i].score, b[i].score);  // bit for bit
     EXPECT_EQ(a[i].token_count, b[i].token_count);
     EXPECT_EQ(a[i].truncated, b[i].truncated);
   }
 }
 
-// Every sentence arrives at a random step, some leave at a random step; the
-// cache is so small that it is full most of the time.
+// A sentence gives the same result in a batch that others join and leave at
+// random steps as alone. The cache is full most of the time.
 TEST_P(RunningBatchTest, EverySentenceIsTranslatedAsIfAlone) {
   constexpr int kTrials = 25, kSentences = 12;
   int64_t finished_count = 0, left = 0;
@@ -117,7 +117,7 @@ TEST_P(RunningBatchTest, EverySentenceIsTranslatedAsIfAlone) {
     size_t next = 0;
     for (int64_t step = 0; next < sentences.size() || batch.sentences() > 0;
          ++step) {
-      // As many at once as fit, up to a random number.
+      // As many as fit, up to a random number.
       std::vector<JoiningSentence> joining;
       int64_t positions = batch.reserved_positions();
       const int64_t most = RandomBelow(trial, 10000 + step, 4);
@@ -150,7 +150,7 @@ TEST_P(RunningBatchTest, EverySentenceIsTranslatedAsIfAlone) {
 }
 
 TEST_P(RunningBatchTest, ASentenceAloneIsTranslatedAsBySlowTwin) {
-  const uint64_t seeds = GetParam() ? 4 : 12;  // it is slow
+  const uint64_t seeds = GetParam() ? 4 : 12;  // the twin is slow
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     const SourceSentence sentence = RandomSentence(seed);
     ExpectSame(Alone(sentence),
@@ -208,7 +208,7 @@ TEST_P(RunningBatchTest, WhatCannotJoinLeavesTheOthersAlone) {
 using DeviceBatchTest = RunningBatchTest;
 INSTANTIATE_TEST_SUITE_P(OnADevice, DeviceBatchTest, ::testing::Values(true));
 
-// A device without memory for a larger cache: who was there goes on.
+// If the cache cannot grow, a join fails and running sentences are unaffected.
 TEST_P(DeviceBatchTest, ACacheThatCannotGrowIsAsBefore) {
   RunningBatch batch(translator_, parameters_, 1000);
   const SourceSentence sentence{.ids = {4, 5, kEos},

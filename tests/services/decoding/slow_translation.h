@@ -1,5 +1,5 @@
-// The slow twin of RunningBatch: one sentence, and at every position each
-// hypothesis is decoded again from its beginning, in a cache of its own.
+// The slow twin of RunningBatch, for one sentence: at every position it decodes
+// each hypothesis again from its beginning, in a cache of its own.
 
 #ifndef TESTS_SERVICES_DECODING_SLOW_TRANSLATION_H_
 #define TESTS_SERVICES_DECODING_SLOW_TRANSLATION_H_
@@ -65,7 +65,7 @@ class SlowTranslation {
     return named;
   }
 
-  // Logits [1, V] behind `tokens`.
+  // Logits [1, V] of the next token after `tokens`.
   Tensor Decode(const std::vector<int32_t>& tokens) const {
     const auto Ls = static_cast<int64_t>(sentence_.ids.size());
     const int64_t steps = static_cast<int64_t>(tokens.size()) + 1;

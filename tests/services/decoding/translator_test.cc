@@ -20,7 +20,7 @@ class TranslatorTest : public ::testing::Test {
                     *BuildDecodeProgram(config_),
                     {.bos = kBos, .eos = kEos, .never = {0, 2, kBos}}) {}
 
-  // A sentence that is a function of `seed`, of 1 to 12 tokens.
+  // A sentence of 1 to 12 tokens, determined by `seed`.
   SourceSentence RandomSentence(uint64_t seed, DecodeOptions options = {}) {
     SourceSentence sentence{.ids = {}, .options = options};
     const int64_t length = 1 + RandomBelow(seed, 0, 12);
@@ -52,7 +52,7 @@ void ExpectSame(const std::vector<DecodedHypothesis>& a,
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].ids, b[i].ids);
-    EXPECT_EQ(a[i].score, b[i].score);  // the very bits
+    EXPECT_EQ(a[i].score, b[i].score);  // bit for bit
   }
 }
 
@@ -62,7 +62,7 @@ TEST_F(TranslatorTest, SentenceTranslatesTheSameAloneAndInAnyBatch) {
     std::vector<SourceSentence> batch;
     const int64_t B = 2 + RandomBelow(trial, 99, 6);
     for (int64_t b = 0; b < B; ++b) {
-      // Mixed beams in one batch, too.
+      // Beam sizes differ within a batch.
       const int beam = 1 + RandomBelow(trial, 200 + b, 4);
       batch.push_back(
           RandomSentence(1000 * trial + b,
@@ -147,7 +147,8 @@ TEST_P(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
   config.expert_width = 32;
   config.head_width = 16;
   config.compute_type = GetParam();
-  // Of bfloat16, logits by a table that is not packed have bits of their own.
+  // bfloat16 logits have other bits if the table is not in panels, so only
+  // float32 gets a vocabulary that fits panels.
   if (GetParam() == ComputeType::kFloat32) config.target_vocabulary_size = 32;
   const Translator translator(
       config, *BuildEncodeProgram(config), *BuildDecodeProgram(config),
@@ -161,7 +162,7 @@ TEST_P(TranslatorPanelsTest, WeightsInPanelsTranslateTheSame) {
       row_major.push_back(name);
     }
   }
-  // Its rows are looked up.
+  // Lookups read its rows.
   EXPECT_THAT(row_major, ::testing::ElementsAre("source_embedding"));
   std::vector<SourceSentence> sentences;
   for (int i = 1; i < 6; ++i) {

@@ -1,5 +1,5 @@
-// A router's program that is one call: rows [R, 2] of five experts, whose group
-// sizes are not sent.
+// A router's program with a single call: rows [R, 2] of five experts, whose
+// group sizes are not sent.
 
 #ifndef TESTS_SERVICES_EXCHANGE_CALL_PROGRAM_H_
 #define TESTS_SERVICES_EXCHANGE_CALL_PROGRAM_H_

@@ -28,7 +28,7 @@ Tensor NumberedRows(int64_t R) {
   return rows;
 }
 
-// Of each holder: its piece's experts.
+// The experts of each holder's piece.
 std::vector<std::vector<int32_t>> ExpertsOf(const RowPlan& plan,
                                             size_t holders) {
   std::vector<std::vector<int32_t>> experts(holders);
@@ -76,7 +76,7 @@ TEST(ExchangePlanTest, NeighboursAndWholesAreViews) {
   EXPECT_EQ(part(1, Division::kWhole).dims(), whole.dims());
 }
 
-// In training, where holders without rows are called as well.
+// If asked, as in training, the plan has empty pieces for holders without rows.
 TEST(ExchangePlanTest, IdleHoldersGetAnEmptyPieceIfAsked) {
   const std::vector<int32_t> held[] = {{1, 4}, {0, 2, 3}, {}};
   const ExpertRows rows = Rows();
@@ -98,7 +98,7 @@ TEST(ExchangePlanTest, IdleHoldersGetAnEmptyPieceIfAsked) {
       1u);
 }
 
-// A holder is told of its other experts that they have no rows here.
+// Group sizes are 0 for a holder's experts that are not in its piece.
 TEST(ExchangePlanTest, AReplicaGetsTheSizesOfItsPieceOnly) {
   const std::vector<int32_t> held[] = {{0, 2, 3}, {2, 3}};
   const ExpertRows rows = Rows();

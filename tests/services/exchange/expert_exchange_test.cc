@@ -1,5 +1,5 @@
-// What an exchange sends, and to whom, with workers that are functions. That it
-// is the same over gRPC is shown by tests/router/workers/exchange_test.cc.
+// Tests what an exchange sends to which workers, with functions as workers.
+// tests/router/workers/exchange_test.cc covers the same over gRPC.
 
 #include "services/exchange/expert_exchange.h"
 
@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<Tensor>> RunCall(SegmentRunner& segments,
            {.context = RunContext().With<SegmentRunner>(&segments)});
 }
 
-// Says who was called, and sends rows back as they came.
+// Records which workers are called, and returns their rows unchanged.
 class Echo {
  public:
   LocalExchange::Run run() {
@@ -64,8 +64,8 @@ TEST(ExpertExchangeTest, AsksThoseWithRowsAndInTrainingAll) {
   }
 }
 
-// Slices of an expert are asked the same; what they send is added where each
-// has a part of a sum, and taken once where each has the whole.
+// All slices of an expert get the same call. Their replies are added if each is
+// a partial sum; else one reply is taken.
 TEST(ExpertExchangeTest, AddsSlices) {
   for (const bool summed : {false, true}) {
     Echo echo;
@@ -104,7 +104,7 @@ TEST(ExpertExchangeTest, RefusesASegmentOfAnotherModel) {
                        HasSubstr("segment p/1 is not of the model")));
 }
 
-// Keeps calls until it is told, whatever has become of them meanwhile.
+// Keeps the callbacks of all calls, cancelled ones included, for the test.
 class Keeper final : public WorkerStub {
  public:
   using WorkerStub::WorkerStub;
@@ -119,8 +119,8 @@ class Keeper final : public WorkerStub {
   int cancelled = 0;
 };
 
-// A reply that was being told when its call was given up may come during the
-// next call, whose piece has the same place in it.
+// A reply in delivery when its call is cancelled may arrive during the next
+// call, whose piece has the same index. The exchange drops it.
 TEST(ExpertExchangeTest, RepliesToEarlierCallsAreDropped) {
   const auto slow = std::make_shared<Keeper>("slow");
   bool next = false;
@@ -133,7 +133,7 @@ TEST(ExpertExchangeTest, RepliesToEarlierCallsAreDropped) {
         }
         return std::vector<Tensor>{call.inputs[0].second};
       });
-  // The first of two alike is asked first.
+  // Of two equal replicas, the first is called first.
   auto group = std::make_shared<ReplicaGroup>();
   const std::vector<int32_t> all = {0, 1, 2, 3, 4};
   group->holdings = {{"slow", "m", all, slow}, {"quick", "m", all, quick}};

@@ -1,5 +1,5 @@
-// The exchange without a network: workers are functions in this process, called
-// one after the other. What a test compares with the unpartitioned program.
+// An exchange without a network, for comparison with the unpartitioned program:
+// workers are functions in this process, called one at a time.
 
 #ifndef TESTS_SERVICES_EXCHANGE_LOCAL_EXCHANGE_H_
 #define TESTS_SERVICES_EXCHANGE_LOCAL_EXCHANGE_H_
@@ -53,8 +53,8 @@ inline TensorMap InputsOf(const WorkerCall& call) {
   return inputs;
 }
 
-// With workers that are functions, by the policy of training. Used for one run
-// after the other, never for two at once.
+// An exchange with functions as workers and the policy of training. Runs must
+// not overlap.
 class LocalExchange : public SegmentRunner {
  public:
   using Run = std::function<absl::StatusOr<std::vector<Tensor>>(
@@ -97,20 +97,20 @@ class LocalExchange : public SegmentRunner {
   }
 
  private:
-  SegmentCalls calls_;  // as they come
+  SegmentCalls calls_;  // filled by Call()
   std::unique_ptr<TrainingPolicy> policy_;
   std::unique_ptr<ExpertExchange> exchange_;
 };
 
-// With a SegmentHost for each worker.
+// A LocalExchange with a SegmentHost for each worker.
 class LocalSegments final : public LocalExchange {
  public:
-  // Called with the gradients of worker w, as they come.
+  // Called with each gradient of worker w.
   using OnGradient =
       std::function<void(int w, const std::string& parameter, Tensor gradient)>;
 
-  // parameters[w] are worker w's, of which there are `slices` per entry of
-  // `experts`. Workers without rows are called if there is `on_gradient`.
+  // parameters[w] are worker w's; each entry of `experts` has `slices` workers.
+  // Workers without rows are called if there is `on_gradient`.
   LocalSegments(const std::vector<Segment>& segments,
                 const ExpertsOfWorkers& experts,
                 std::vector<TensorMap> parameters,

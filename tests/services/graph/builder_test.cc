@@ -48,7 +48,7 @@ TEST(BuilderTest, CastsOnlyWhatHasAnotherType) {
   EXPECT_EQ(b.Cast(x, kFloat), x);
   const ValueId low = b.Cast(x, kLow);
   EXPECT_EQ(b.type(low).ToString(), "bf16[B]");
-  // Back and forth changes nothing; forth and back rounds.
+  // bf16 to f32 and back changes nothing; f32 to bf16 and back rounds.
   const ValueId wide = b.Cast(low, kFloat);
   EXPECT_EQ(b.Cast(wide, kLow), low);
   EXPECT_NE(wide, x);
@@ -56,7 +56,7 @@ TEST(BuilderTest, CastsOnlyWhatHasAnotherType) {
   EXPECT_OK(b.status());
 }
 
-// "type" of a program from elsewhere.
+// A "type" other than f32 and bf16, as in a foreign program, is refused.
 TEST(BuilderTest, OnlyFloatsCanBeCast) {
   const auto cast = [](const char* type) {
     Builder b("p");
@@ -119,7 +119,7 @@ TEST(BuilderTest, FreshSymbolsAreNotInUse) {
   EXPECT_EQ(b.FreshSymbol("R").ToString(), "R3");
 }
 
-// A wrong use of an operator and what must be said about it.
+// A wrong use of an operator, and a part of the expected message.
 struct WrongUse {
   std::string message;
   std::function<void(Builder&)> use;

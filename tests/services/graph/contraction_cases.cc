@@ -14,8 +14,8 @@ Tensor Quarters(Dims dims, uint64_t seed) {
   return tensor;
 }
 
-// The operator on its operands as bfloat16, integers as they are. Gradients of
-// its result are rounded as well.
+// The operator with float operands cast to bfloat16. Gradients of its result
+// are rounded as well.
 OpCase LowCase(std::string op, std::vector<Tensor> inputs,
                Attributes attributes, std::vector<int> differentiated) {
   OpCase c = SimpleCase(op, "of bfloat16", std::move(inputs), attributes,

@@ -7,7 +7,7 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-// One list a field, one entry a spatial dimension.
+// One list per field, one entry per spatial dimension.
 Attributes Windows(Ints stride, Ints pad_low, Ints pad_high, Ints base_dilation,
                    Ints window_dilation) {
   return {{"stride", std::move(stride)},
@@ -25,7 +25,7 @@ OpCase Convolution(std::string name, Dims x, Dims kernel,
       std::move(attributes), {0, 1});
 }
 
-// Windows drawn by `seed`, over one or two dimensions.
+// Random windows, determined by `seed`, over one or two dimensions.
 OpCase RandomConvolution(uint64_t seed) {
   uint64_t draws = 0;
   const auto draw = [&](int64_t low, int64_t high) {

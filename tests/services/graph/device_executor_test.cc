@@ -55,7 +55,8 @@ TEST_F(DeviceExecutorTest, GivesBackWhatDoesNotStay) {
   EXPECT_TRUE(expected[0].on_host());
 }
 
-// What stays is an input of the next run; ids are looked at on the host.
+// Only "x" is copied to the device, once: ids are read on the host, and the
+// next run's "x" is a kept output.
 TEST_F(DeviceExecutorTest, CopiesWhatIsNotThereOnce) {
   const DeviceExecutor executor(program_, &device_, {"kept/"});
   TensorMap there = parameters_;

@@ -43,7 +43,7 @@ TEST(ExecutorTest, RunsForEachSizeOfASymbol) {
   }
 }
 
-// As it is stored, or as it was rounded before.
+// A bf16 parameter is rounded if it is given as float32.
 TEST(ExecutorTest, RoundsParametersOfBFloat16) {
   Builder b("p");
   b.Output("y", b.Cast(b.Parameter("w", {3}, ElementType::kBFloat16), kFloat));
@@ -120,7 +120,7 @@ TEST(ExecutorTest, TensorsOfTheCallerAreNeverOverwritten) {
   const Executor executor(Chain(3));
   const Tensor x = RandomTensor({8, 64}, 1), w = RandomTensor({64}, 2);
   const Tensor x_before = x.Clone(), w_before = w.Clone();
-  // Held by the caller as itself, and as a view of more.
+  // The caller holds the tensor itself, or a view of a larger one.
   for (const Tensor& held : {x, x.Rows(2, 6)}) {
     ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> first,
                          executor.Run({{"x", held}}, {{"w", w}}));
@@ -165,7 +165,7 @@ TEST(ExecutorTest, ValuesLiveUntilTheirLastUse) {
 }
 
 TEST(ExecutorTest, BuffersAreFreedAtTheirLastUse) {
-  // Transposes need new buffers, so that without freeing 40 would be alive.
+  // Each transpose needs a new buffer: without freeing, 40 would be alive.
   Builder b("p");
   ValueId x = b.Input("x", {kFloat, {256, 256}});
   for (int i = 0; i < 40; ++i) x = b.Transpose(x, {1, 0});
@@ -211,7 +211,7 @@ TEST(ExecutorTest, ResultsThatMemoryCannotHoldAreErrors) {
   }
 }
 
-// Inputs and parameters need none.
+// A missing kernel is an error; inputs and parameters need none.
 TEST(ExecutorTest, ABackEndThatLacksAKernelIsAnError) {
   Builder b("p");
   const ValueId x = b.Input("x", {ElementType::kFloat32, {2}});

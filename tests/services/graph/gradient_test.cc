@@ -1,5 +1,5 @@
-// What AddGradients does with the shape of the program; the gradient of each
-// operator is tested in op_test.cc.
+// Tests how AddGradients follows a program's structure; op_test.cc tests the
+// gradient of each operator.
 
 #include "services/graph/gradient.h"
 
@@ -18,7 +18,7 @@ constexpr auto kFloat = ElementType::kFloat32;
 TEST(GradientTest, SumsOverUses) {
   Builder b("p");
   const ValueId x = b.Input("x", {kFloat, {}});
-  // x * x + 3 x + x: 2 x + 4.
+  // The derivative of x * x + 3 x + x is 2 x + 4.
   const ValueId loss = b.Add(b.Add(b.Multiply(x, x), b.Scale(x, 3.0)), x);
   ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
                        AddGradients(b, loss, {x}));
@@ -30,7 +30,7 @@ TEST(GradientTest, SumsOverUses) {
   EXPECT_EQ(*y[0].f32(), 14.0f);
 }
 
-// Of a value that is cast: rounded where the program rounds, float32 else.
+// A cast value's gradient is float32, rounded only where the program rounds.
 TEST(GradientTest, IsRoundedOnlyByCastsFromBFloat16) {
   constexpr auto kLow = ElementType::kBFloat16;
   Builder b("p");
@@ -39,7 +39,7 @@ TEST(GradientTest, IsRoundedOnlyByCastsFromBFloat16) {
   const ValueId low = b.Cast(x, kLow);
   const ValueId product = b.Einsum("ab,bc->ac", low, w);
   const ValueId sum = b.ReduceSum(product, {0, 1});
-  // A second use, whose gradient is rounded; the sum of both is not.
+  // A second use of `low`: its gradient is rounded, the sum of both is not.
   const ValueId wide = b.AddOne("cast", {low}, {{"type", "f32"}});
   const ValueId loss = b.Add(sum, b.ReduceSum(b.Exp(wide), {0, 1}));
   ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
@@ -107,7 +107,7 @@ TEST(GradientTest, NamesTheOperatorWithoutGradient) {
                        HasSubstr("'relu_gradient' has no gradient")));
 }
 
-// An operator without gradient does not matter where nothing is asked of it.
+// An operator without a gradient is no error unless one must pass through it.
 TEST(GradientTest, OperatorsOffTheWayNeedNoGradient) {
   Builder b("p");
   const ValueId x = b.Input("x", {kFloat, {2}});
@@ -150,7 +150,7 @@ TEST(GradientTest, DoesNotGoOnAfterAnError) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("frobnicate")));
 }
 
-// The same program, the same gradients: text for text.
+// The same program gives the same gradients, as text.
 TEST(GradientTest, IsAFunctionOfTheProgram) {
   const auto text = [] {
     Builder b("p");

@@ -1,5 +1,5 @@
-// Texts from an enemy: whatever is parsed or refused, and run if parsed,
-// nothing crashes. Seeds are printed on failure.
+// Fuzzes ParseProgram: no mutated text crashes it, and no program that it
+// accepts crashes when run. Failures print their seed.
 
 #include "services/graph/text.h"
 #include "tests/services/graph/op_cases.h"
@@ -19,8 +19,8 @@ std::vector<std::string> SeedTexts() {
   return texts;
 }
 
-// Changes `text` in one to three places: a byte, a cut, a repeated piece, or a
-// token put in place of another.
+// Changes `text` in one to three places: alters a byte, cuts or repeats a
+// piece, or replaces a token.
 std::string Mutate(std::string text, uint64_t seed) {
   static const auto& tokens =
       *new std::vector<std::string>{"%0",
@@ -101,7 +101,7 @@ TEST(HostileTextTest, NothingCrashes) {
         continue;
       }
       ++parsed;
-      // What is parsed is a program like any other.
+      // An accepted program must print, parse and run like any other.
       const std::string text = ProgramToText(*program);
       const auto again = ParseProgram(text);
       ASSERT_OK(again);
@@ -109,7 +109,7 @@ TEST(HostileTextTest, NothingCrashes) {
       RunOnSomething(*program, seed);
     }
   }
-  // Or the test would show nothing.
+  // Otherwise the test would show nothing.
   EXPECT_GT(parsed, 100);
 }
 

@@ -5,8 +5,8 @@
 namespace gshard {
 namespace {
 
-// A case that looks at the first result only: the others are kept for the
-// gradient and have none themselves.
+// A case with the first result only: the others are kept for the gradient and
+// have no gradient themselves.
 OpCase FirstResult(OpCase c, Attributes attributes) {
   const std::string op = c.op;
   c.build = [op, attributes](Builder& b, const std::vector<ValueId>& x) {

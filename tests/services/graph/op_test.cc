@@ -1,4 +1,4 @@
-// What holds for every operator; the cases are in *_cases.cc.
+// Tests the text, kernel and gradient of every operator on *_cases.cc.
 
 #include "services/graph/op.h"
 

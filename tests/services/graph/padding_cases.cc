@@ -20,7 +20,7 @@ Attributes Tail(int64_t dim, double value) {
   return {{"dim", dim}, {"value", value}};
 }
 
-// Differences of a step do not change which element is the largest.
+// Elements so far apart that a difference step keeps the largest one.
 Tensor FarApart(Dims dims) {
   Tensor tensor(ElementType::kFloat32, std::move(dims));
   for (int64_t i = 0; i < tensor.size(); ++i) {
@@ -109,7 +109,7 @@ std::vector<OpCase> ReduceMaxCases() {
                  {0}),
       SimpleCase("reduce_max", "no columns", {RandomTensor({0, 3}, 1)},
                  {{"dims", Ints{1}}}, {0}),
-      // Up and down differ at a tie; their mean is a half share each.
+      // At a tie the one-sided slopes differ; half for each is their mean.
       SimpleCase("reduce_max", "ties", {Tensor::Floats({2, 2}, {2, 2, 1, 3})},
                  {{"dims", Ints{1}}}, {0}),
       SimpleCase("reduce_max_gradient", "ties",

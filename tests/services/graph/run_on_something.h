@@ -1,4 +1,4 @@
-// RunOnSomething: for programs that come from anywhere.
+// RunOnSomething: runs programs of unknown origin.
 
 #ifndef TESTS_SERVICES_GRAPH_RUN_ON_SOMETHING_H_
 #define TESTS_SERVICES_GRAPH_RUN_ON_SOMETHING_H_
@@ -12,7 +12,7 @@
 
 namespace gshard {
 
-// Runs a program on inputs of small sizes, if it asks for small ones.
+// Runs a program on small random inputs, unless a value could be large.
 inline void RunOnSomething(const Program& program, uint64_t seed) {
   TensorMap feeds;
   for (const Node& node : program.nodes) {
@@ -41,7 +41,7 @@ inline void RunOnSomething(const Program& program, uint64_t seed) {
     }
     feeds[StringAttribute(node.attributes, "name")] = tensor;
   }
-  // Any status will do.
+  // Any status is fine, as long as nothing crashes.
   Executor(program).Run(feeds, feeds).status().IgnoreError();
 }
 

@@ -103,7 +103,7 @@ std::vector<OpCase> ElementwiseCases() {
            },
        .differentiated = {0}},
   };
-  // The same with a dimension that is known when the program runs only.
+  // Covers a dimension that is known only at run time.
   cases[1].symbolic = {0};
   cases[6].symbolic = {};
   return cases;

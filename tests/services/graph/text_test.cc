@@ -76,7 +76,7 @@ TEST(TextTest, AnyNameAndNumberSurvives) {
   EXPECT_EQ(ProgramToText(parsed), text);
 }
 
-// The program above with one piece replaced, and what is said about it.
+// A replacement in the program above, and a part of the expected message.
 struct Mistake {
   const char* before;
   const char* after;

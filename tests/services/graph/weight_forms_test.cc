@@ -19,7 +19,7 @@ constexpr auto kInt8 = ElementType::kInt8;
 constexpr WeightForm kRowMajor;
 constexpr WeightForm kWide{.type = ElementType::kFloat32};
 
-// x times "once" and then, by `equation`, times "again".
+// Multiplies x by "once" and the result, as `equation` says, by "again".
 Program Products(const std::string& equation, bool gives_once = false) {
   Builder b("products");
   const ValueId x = b.Input("x", {kBFloat16, {Dim::Symbol("N"), 32}});
@@ -114,7 +114,7 @@ TEST(WeightFormsTest, APanelWhereRowsAreWantedIsAnError) {
                          "16 rows")));
 }
 
-// ids looked up in a table, times it again.
+// Looks up ids in a table, and multiplies the rows by the table.
 Program TableProducts(const std::string& equation,
                       ElementType type = ElementType::kInt8) {
   Builder b("table");
@@ -125,7 +125,8 @@ Program TableProducts(const std::string& equation,
   return *std::move(b).Finish();
 }
 
-// As a table is that is both the embedding and the output projection.
+// A table for lookups and products, such as a tied embedding, is in panels; a
+// table for lookups alone is row-major.
 TEST(WeightFormsTest, WhatIsLookedUpLiesInPanelsIfItIsMultipliedByToo) {
   const auto type = ElementType::kFloat32;
   const WeightForm looked_up{0, 1, true, type, true};
@@ -173,7 +174,7 @@ TEST(WeightFormsTest, FloatsAreRoundedToInt8WhereTheProgramSaysSo) {
   ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> same,
                        executor.Run(inputs, {{"table", floats}}));
   EXPECT_TRUE(TensorEqual(y[0], same[0]));
-  // The product of two rounded rows is near that of the rows.
+  // The product of two rounded rows is close to that of the rows.
   float exact = 0.0f;
   for (int64_t i = 0; i < 32; ++i) {
     exact += floats.f32()[3 * 32 + i] * floats.f32()[3 * 32 + i];
@@ -182,7 +183,7 @@ TEST(WeightFormsTest, FloatsAreRoundedToInt8WhereTheProgramSaysSo) {
 }
 
 TEST(WeightFormsTest, OtherUsesOfInt8AreErrors) {
-  // One that is no matrix product with the table as it is stored.
+  // Not a matrix product with the table as it is stored.
   const Executor twice(TableProducts("nm,vm->vn"));
   EXPECT_THAT(twice.status(), StatusIs(absl::StatusCode::kInvalidArgument,
                                        HasSubstr("parameter 'table'")));
@@ -191,7 +192,7 @@ TEST(WeightFormsTest, OtherUsesOfInt8AreErrors) {
                                       HasSubstr("'cuda' takes no weights")));
   const Executor executor(TableProducts("nm,vm->nv"));
   const TensorMap inputs = {{"ids", Tensor::Ints({2}, {3, 39})}};
-  // Panels of the same size, but of the table as it is stored.
+  // Panels of the same size, but not transposed.
   ASSERT_OK_AND_ASSIGN(
       const Tensor wrong,
       RoundToInt8(RandomTensor({48, 32}, 1), WeightForm{0, 1, false, kInt8}));

@@ -1,5 +1,5 @@
-// What operators with windows, paddings and dynamic positions compute on
-// examples worked by hand, and what they refuse.
+// Tests operators with windows, paddings and dynamic positions on examples
+// worked by hand, and what they refuse.
 
 #include <functional>
 #include <limits>
@@ -62,9 +62,9 @@ TEST(WindowOpsTest, ConvolutionByHand) {
                                  {"k", Tensor::Floats({2, 1, 1}, {10, 1})}},
                                 {}, {}));
   EXPECT_TRUE(TensorEqual(y[0], Tensor::Floats({1, 3, 1}, {12, 23, 34})));
-  // 0 1 2 3 4 0 in steps of two, two apart.
+  // Over 0 1 2 3 4 0, with stride and window dilation 2.
   EXPECT_TRUE(TensorEqual(y[1], Tensor::Floats({1, 2, 1}, {2, 24})));
-  // 1 0 2 0 3 0 4.
+  // Over 1 0 2 0 3 0 4.
   EXPECT_TRUE(
       TensorEqual(y[2], Tensor::Floats({1, 6, 1}, {10, 2, 20, 3, 30, 4})));
 }
@@ -117,7 +117,7 @@ TEST(WindowOpsTest, DynamicSlicesMustLieWithin) {
   }
 }
 
-// A wrong use of an operator and what must be said about it.
+// A wrong use of an operator, and a part of the expected message.
 struct WrongUse {
   std::string message;
   std::function<void(Builder&)> use;

@@ -1,5 +1,5 @@
-// FakeHttpServer: an HTTP server in this process, on loopback, that answers as
-// a function says.
+// FakeHttpServer: an HTTP server in this process, on loopback, with a function
+// for its answers.
 
 #ifndef TESTS_SERVICES_HTTP_FAKE_HTTP_SERVER_H_
 #define TESTS_SERVICES_HTTP_FAKE_HTTP_SERVER_H_
@@ -30,22 +30,22 @@ struct FakeHttpRequest {
 struct FakeHttpAnswer {
   enum class Delivery {
     kWhole,
-    kHalf,   // of the body; then the connection is closed
-    kReset,  // nothing, and the connection is reset
-    // The body, from "HTTP/1.1" on; then the connection is closed.
+    kHalf,   // half of the body, then closes the connection
+    kReset,  // resets the connection without an answer
+    // Exactly `body`, from "HTTP/1.1" on, then closes the connection.
     kAsGiven,
   };
 
   int code = 200;
   std::string body = {};
   std::vector<std::string> headers = {};
-  int64_t bytes = -1;  // of HEAD: that the body would have
+  int64_t bytes = -1;  // Content-Length; -1: of `body`
   Delivery delivery = Delivery::kWhole;
 };
 
 class FakeHttpServer {
  public:
-  // Called by many threads; must work until this is gone.
+  // Called on many threads, until the server is destroyed.
   using Handler = std::function<FakeHttpAnswer(const FakeHttpRequest&)>;
 
   explicit FakeHttpServer(Handler handler);

@@ -15,7 +15,7 @@ TEST(MetricsFormatTest, OpenMetricsIsForWhoNamesIt) {
         " Application/OpenMetrics-Text ;VERSION=1.0.0",
         "application/openmetrics-text, */*",
         "application/openmetrics-text;q=0.5, text/plain;q=0.2, */*;q=0.9",
-        // Of Prometheus 2.42, 2.53 and 3.
+        // As sent by Prometheus 2.42, 2.53 and 3.
         "application/openmetrics-text;version=1.0.0,"
         "application/openmetrics-text;version=0.0.1;q=0.75,"
         "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
@@ -34,14 +34,14 @@ TEST(MetricsFormatTest, AllOthersGetText) {
   for (const char* accept :
        {"", "*/*", "text/plain", "text/plain;version=0.0.4", "text/html, */*",
         "application/*", "application/json", "application/openmetrics-text-2",
-        // Another version, or not wanted, or wanted less.
+        // Another version, refused, or less preferred.
         "application/openmetrics-text;version=0.0.1",
         "application/openmetrics-text;version=2.0.0, */*",
         "application/openmetrics-text;q=0",
         "application/openmetrics-text;q=0.2, text/plain;q=0.3",
         "application/openmetrics-text;q=0.2, text/*;q=0.3, */*;q=0.1",
         "application/openmetrics-text;q=0.2, */*;q=0.3",
-        // Its q is none.
+        // Malformed values of q, and malformed headers.
         "application/openmetrics-text;q=", "application/openmetrics-text;q=x",
         "application/openmetrics-text;q=nan",
         "application/openmetrics-text;q=2", "application/openmetrics-text;q=-1",

@@ -24,8 +24,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// The whole HTTP answer of a server on the loopback address. Each of `headers`
-// ends its line.
+// The whole HTTP answer of a server on the loopback address. `headers` are
+// whole lines.
 std::string Get(const std::string& address, const std::string& path,
                 const std::string& headers = "") {
   const int file = socket(AF_INET, SOCK_STREAM, 0);
@@ -63,7 +63,7 @@ TEST(MetricsServerTest, ServesMetricsOnAFreePort) {
       AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("\ngshard_steps_total 5\n")));
   EXPECT_THAT(Get(server->address(), "/"), StartsWith("HTTP/1.1 404"));
 
-  // The port is taken now.
+  // The port is in use now.
   EXPECT_THAT(MetricsServer::Start(server->address(), metrics),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr(server->address()),
@@ -122,7 +122,7 @@ TEST(MetricsServerTest, SaysWhyItCannotServe) {
     return std::string(
         MetricsServer::Start(address, metrics).status().message());
   };
-  // Kept for documentation: nobody's.
+  // Reserved for documentation, so no interface has this address.
   EXPECT_THAT(refusal("192.0.2.1:9100"),
               EndsWith(": cannot bind to 192.0.2.1:9100: 99 (Cannot assign "
                        "requested address)"));

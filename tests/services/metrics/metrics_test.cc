@@ -60,7 +60,7 @@ TEST(MetricsTest, CountsSetsAndObserves) {
 
   const Histogram histogram =
       metrics.AddHistogram("gshard_wait_seconds", "Waits.", {0.1, 1});
-  histogram.Observe(0.1);  // a bucket's bound is in the bucket
+  histogram.Observe(0.1);  // bounds are inclusive
   histogram.Observe(0.5);
   histogram.Observe(7);
   const std::string text = metrics.Serialize();
@@ -94,7 +94,7 @@ TEST(MetricsTest, LabelValuesAreQuoted) {
               HasSubstr(R"(gshard_state{name="a\"b\\c\nd"} 1)"));
 }
 
-// A label that turns out to have many values must not fill the memory.
+// The number of series is limited, so no label can exhaust memory.
 TEST(MetricsTest, SeriesAreBounded) {
   Metrics metrics("router", "1");
   const CounterFamily family =

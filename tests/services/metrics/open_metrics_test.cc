@@ -109,7 +109,7 @@ TEST(OpenMetricsTest, AHistogramHasAnExemplarInEachBucketThatHasATrace) {
   EXPECT_THAT(metrics.Serialize(MetricsFormat::kOpenMetrics),
               Not(HasSubstr(" # {")));
   histogram.Observe(0.1, kOther);
-  histogram.Observe(0.1, kTrace);  // a bound is in its bucket
+  histogram.Observe(0.1, kTrace);  // bounds are inclusive
   histogram.Observe(0.5, "");
   histogram.Observe(7, kOther);
   const std::string text = metrics.Serialize(MetricsFormat::kOpenMetrics);
@@ -128,7 +128,7 @@ TEST(OpenMetricsTest, AHistogramHasAnExemplarInEachBucketThatHasATrace) {
           "\ngshard_wait_seconds_count 5\n"
           "gshard_wait_seconds_sum 7.75\n")));
   EXPECT_THAT(text, EndsWith("\n# EOF\n"));
-  // Readers of the older text would not know what it is.
+  // The older text format has no exemplars.
   EXPECT_THAT(metrics.Serialize(), Not(HasSubstr(kTrace)));
 }
 

@@ -1,5 +1,5 @@
-// Incremental decoding against teacher forcing, and against itself in other
-// company.
+// Tests incremental decoding against teacher forcing, and that no result
+// depends on the rest of the batch.
 
 #include <cmath>
 
@@ -22,10 +22,10 @@ class StepByStep {
         encode_(*BuildEncodeProgram(config)),
         decode_(*BuildDecodeProgram(config)) {}
 
-  // Logits [B*K, V] of each step. hypotheses[b * K + k] are the tokens that
-  // hypothesis k of sentence b is fed; one that has ended is ignored. Sources
-  // and hypotheses have pages for `source_length` (0: the longest) and `room`
-  // positions, `first_page` and others behind it.
+  // Logits [B*K, V] of each step. hypotheses[b * K + k] are the tokens fed to
+  // hypothesis k of sentence b, which is ignored after its end. Sources and
+  // hypotheses have pages for `source_length` (0: the longest) and `room`
+  // positions, from `first_page` on.
   std::vector<Tensor> Run(const std::vector<Sentence>& sources, int64_t K,
                           const std::vector<Sentence>& hypotheses, int64_t room,
                           int64_t source_length = 0, int64_t first_page = 0) {
@@ -80,7 +80,7 @@ class StepByStep {
       CHECK(outputs.ok());
       TensorMap named = NamedOutputs(decode_.program(), *outputs);
       outputs->clear();
-      // Moved in and written in place.
+      // Caches are moved in and written in place.
       EXPECT_EQ(named.at("key/0").raw(), cache);
       for (int64_t i = 0; i < config_.decoder_layers; ++i) {
         for (const char* prefix : {"key/", "value/"}) {
@@ -94,8 +94,8 @@ class StepByStep {
   }
 
  private:
-  // With the sources' keys and values from page `first` on. What is not
-  // written yet must not be read.
+  // Caches with the sources' keys and values from page `first` on. The rest is
+  // NaN, since nothing may be read before it is written.
   TensorMap Caches(const TensorMap& memory, int64_t first, int64_t pages) {
     TensorMap caches;
     for (int64_t i = 0; i < config_.decoder_layers; ++i) {
@@ -177,8 +177,8 @@ TEST(DecodeTest, GivesTheLogitsOfTeacherForcing) {
   }
 }
 
-// A rounded number is off by a 254th of the largest of its row or column at
-// most. Through the layers that makes some percent of the loss of a token.
+// int8 changes a token's loss by at most 5%: rounding is off by at most a 254th
+// of the largest number of a row or column.
 TEST(DecodeTest, Int8StaysNearFloat32) {
   for (ModelConfig config : Configs()) {
     config.compute_type = config.wire_type = ComputeType::kFloat32;

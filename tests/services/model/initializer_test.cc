@@ -56,14 +56,14 @@ TEST(InitializerTest, DependsOnSeedAndNameOnly) {
     EXPECT_EQ(values, Values(initializer, 1, "moe/wi/7", 50));
     EXPECT_NE(values, Values(initializer, 2, "moe/wi/7", 50));
     EXPECT_NE(values, Values(initializer, 1, "moe/wi/8", 50));
-    // The size is not part: a longer tensor starts the same.
+    // Values do not depend on the size: a longer tensor starts the same.
     const std::vector<float> more = Values(initializer, 1, "moe/wi/7", 90);
     EXPECT_EQ(values, std::vector<float>(more.begin(), more.begin() + 50));
   }
 }
 
-// Written down so that a change to the generator, which would silently change
-// every model, is seen.
+// Values are fixed, since a change to the generator would silently change every
+// model.
 TEST(InitializerTest, ValuesAreTheseForGood) {
   const std::vector<float> values = Values(kUniform, 17, "encoder/embed", 3);
   EXPECT_FLOAT_EQ(values[0], -0.39806402f);

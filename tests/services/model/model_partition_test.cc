@@ -1,4 +1,4 @@
-// The model's annotations: its training program on the devices of a mesh.
+// Runs the model's programs on a mesh of devices, as annotated, and whole.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 namespace gshard {
 namespace {
 
-// Four pairs of sentences of four words at most.
+// Four pairs of sentences of at most four words.
 std::vector<SentencePair> Pairs() {
   return {{{1, 4, 9, 2}, {0, 3, 12}},
           {{5, 2}, {0, 7, 7, 2}},
@@ -62,7 +62,8 @@ void CheckTraining(const ModelConfig& config, std::vector<MeshAxis> axes) {
                std::move(axes));
 }
 
-// Sentences along one axis, experts along the other.
+// Training, with sentences split along one axis and experts along the other,
+// equals that of the whole model.
 TEST(ModelPartitionTest, TrainingEqualsTheModelInOnePiece) {
   for (const auto& [routers, workers] :
        std::vector<std::pair<int64_t, int64_t>>{
@@ -90,7 +91,7 @@ TEST(ModelPartitionTest, Encoder) {
   CheckProgram(config, program, inputs, {{"router", 2, ""}, {"expert", 2, ""}});
 }
 
-// One step for two hypotheses of each of four sentences.
+// One step, of two hypotheses for each of four sentences, equals the whole's.
 TEST(ModelPartitionTest, Decoder) {
   const ModelConfig config = GroupedConfig();
   ASSERT_OK_AND_ASSIGN(const Program program, BuildDecodeProgram(config));
@@ -145,13 +146,13 @@ absl::StatusOr<Counts> CountNodes(const Program& program, int64_t routers,
   return counts;
 }
 
-// Routers share the sentences and keep the dense weights, workers the experts:
-// two crossings per MoE layer forward and two backward.
+// Routers split the sentences and keep the dense weights, workers keep the
+// experts: two crossings per MoE layer forward and two backward.
 TEST(ModelPartitionTest, RoutersAndWorkers) {
   ASSERT_OK_AND_ASSIGN(
       ModelConfig config,
       LoadModelConfig("deploy/config/gshard_2048e_36l.textproto"));
-  // Without groups all routers' tokens are one, and gathered.
+  // Without groups, the tokens of all routers form one group and are gathered.
   config.gate.group_size = 1024;
   ASSERT_OK_AND_ASSIGN(const Program program,
                        BuildTrainProgram(config, LossConfig()));
@@ -168,7 +169,7 @@ TEST(ModelPartitionTest, RoutersAndWorkers) {
   EXPECT_EQ(many.nodes.at("send_rows"), 2 * layers);
   EXPECT_EQ(many.nodes.at("return_rows"), 2 * layers);
   EXPECT_FALSE(many.nodes.contains("send_whole"));
-  // Routers add up gradients, losses and counts, and share no activations.
+  // Routers sum gradients, losses and counts, and share no activations.
   for (const auto& [name, count] : many.nodes) {
     EXPECT_TRUE(!IsCollective(name) || name == "all_reduce") << name;
   }

@@ -28,7 +28,7 @@ TensorMap RunTraining(const ModelConfig& config, const TensorMap& parameters,
   return NamedOutputs(executor.program(), *outputs);
 }
 
-// What the gradients are of: see BuildTrainProgram.
+// The objective that BuildTrainProgram differentiates.
 double Objective(const ModelConfig& config, const TensorMap& outputs,
                  float target_tokens) {
   double balance_loss = 0.0;
@@ -108,7 +108,7 @@ TEST(TrainProgramTest, PaddingChangesNothing) {
   const TensorMap padded =
       RunTraining(config, parameters, TrainInputs(config, pairs, 1, 7, 9));
   for (const auto& [name, value] : plain) {
-    // Sums over tokens may be cut into other pieces.
+    // Padding may split sums over tokens differently, which changes rounding.
     EXPECT_TRUE(value.type() == ElementType::kFloat32
                     ? TensorNear(padded.at(name), value, 2e-5f)
                     : TensorEqual(padded.at(name), value))
@@ -136,8 +136,8 @@ TEST(TrainProgramTest, ExpertsLearnOnlyFromTheirTokens) {
   EXPECT_EQ(rows, 4);  // two tokens, two choices
 }
 
-// How far the gradients of all parameters are from others, as a share of their
-// length.
+// The distance of all gradients in `outputs` from those in `whole`, relative to
+// the norm of the latter.
 double Distance(const TensorMap& outputs, const TensorMap& whole) {
   double distance = 0.0, length = 0.0;
   for (const auto& [name, expected] : whole) {
@@ -151,8 +151,8 @@ double Distance(const TensorMap& outputs, const TensorMap& whole) {
   return std::sqrt(distance / length);
 }
 
-// A rounded number is off by 2^-9 of itself at most. Through the layers that
-// makes 0.2% of the loss, 3% of the gradient; 1% where only the wire rounds.
+// bfloat16, with a relative error of at most 2^-9, changes the loss by at most
+// 0.2% and the gradient by 3%, or by 1% if only the wire rounds.
 TEST(TrainProgramTest, BFloat16StaysNearFloat32) {
   ModelConfig config = TinyConfig();
   config.expert_bias = true;
@@ -181,8 +181,8 @@ TEST(TrainProgramTest, BFloat16StaysNearFloat32) {
   }
 }
 
-// The gate, norms, softmax and losses: nothing but factors of products and
-// rows on the wire is rounded.
+// Only factors of products and rows on the wire are rounded; the gate, norms,
+// softmax and losses are not.
 TEST(TrainProgramTest, OnlyProductsAndTheWireAreOfBFloat16) {
   ModelConfig config = TinyConfig();
   config.compute_type = config.wire_type = ComputeType::kBFloat16;
@@ -216,7 +216,7 @@ TEST(TrainProgramTest, Int8IsForServing) {
   EXPECT_THAT(BuildTrainProgram(config, LossConfig()).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        ::testing::HasSubstr("to train, got INT8")));
-  // Weights of products alone are int8, not the gate's.
+  // Only the weights of products are int8; those of the gate are not.
   ASSERT_OK_AND_ASSIGN(const Program program, BuildEncodeProgram(config));
   std::set<std::string> readers;
   for (const Node& node : program.nodes) {
@@ -234,7 +234,7 @@ TEST(TrainProgramTest, Int8IsForServing) {
   }
 }
 
-// Both z-losses change the gradients of what makes the logits.
+// Each z-loss changes the gradient of the weights that give its logits.
 TEST(TrainProgramTest, ZLossesAct) {
   const ModelConfig config = TinyConfig();
   const TensorMap parameters = TinyParameters(config, 7);
@@ -256,7 +256,7 @@ TEST(TrainProgramTest, ZLossesAct) {
   const std::string words = "gradient/target_embedding";
   EXPECT_FALSE(TensorNear(of_words.at(words), without.at(words), 1e-3f));
   EXPECT_GT(*of_words.at("loss").f32(), *without.at("loss").f32());
-  // The series of what they act on.
+  // The program reports what the z-losses act on.
   EXPECT_GT(*without.at("log_sum_square").f32(), 1.0f);
   EXPECT_GT(*without.at("gate_log_sum_square/encoder.0.moe").f32(), 0.5f);
 }
@@ -356,7 +356,7 @@ TEST_P(VariantTest, TrainsAndReportsEachMoeLayer) {
   for (const std::string& layer : MoeLayerNames(config)) {
     ASSERT_TRUE(outputs.contains("kept/" + layer)) << layer;
     ASSERT_TRUE(outputs.contains("overflow/" + layer)) << layer;
-    // 1 if balanced, and no layer of so few tokens is worse than collapsed.
+    // 1 if balanced, and the number of experts if one expert gets all tokens.
     EXPECT_GT(*outputs.at("balance_loss/" + layer).f32(), 0.5f);
     EXPECT_LE(*outputs.at("balance_loss/" + layer).f32(),
               static_cast<float>(config.experts));

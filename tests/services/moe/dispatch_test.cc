@@ -31,7 +31,7 @@ TEST(PlanDispatch, SortsByExpertThenGroupThenSlot) {
 }
 
 TEST(PlanDispatch, TakesSlotsWithHoles) {
-  // The printed algorithm burns slots: slot 2 of expert 0 may lack a slot 1.
+  // The paper's literal algorithm wastes slots: expert 0 may lack a slot 1.
   ASSERT_OK_AND_ASSIGN(
       const DispatchPlan plan,
       PlanDispatch(Tensor::Ints({3, 2}, {0, 1, 0, 1, 0, 1}),
@@ -92,7 +92,7 @@ TEST(Combine, RejectsSourcesThatRepeatOrLeadNowhere) {
               StatusIs(kInvalid, HasSubstr("dy f32[T, M]")));
 }
 
-// V4: V1's gates as a layer of which FFN_e(x) = (e + 1) x.
+// V4: a layer with V1's gates, where FFN_e(x) = (e + 1) x, by hand.
 TEST(Combine, V4LayerEndToEnd) {
   Tensor x = Tensor::Floats({4, 4}, {.70f, .15f, .10f, .05f,  //
                                      .50f, .30f, .15f, .05f,  //
@@ -129,8 +129,8 @@ TEST(Combine, V4LayerEndToEnd) {
   }
 }
 
-// The paper's form: combine_weights[S, E, C] and one-hot einsums, one group at
-// a time, against indices; forward and backward.
+// Dispatch by indices equals the paper's einsums with combine_weights[S, E, C],
+// here written as loops, forward and backward.
 TEST(Dispatch, IsThePapersEinsums) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -148,12 +148,12 @@ TEST(Dispatch, IsThePapersEinsums) {
     const Tensor x = RandomTensor({T, M}, seed + 1);
     ASSERT_OK_AND_ASSIGN(const Tensor rows, DispatchRows(x, plan.row_source));
     const int64_t R = rows.dim(0);
-    // Some function of the rows stands for the experts.
+    // Random rows stand for the outputs of the experts.
     const Tensor out = RandomTensor({R, M}, seed + 2);
     ASSERT_OK_AND_ASSIGN(const Tensor y,
                          Combine(out, plan.row_source, routing.weight));
 
-    // Where the rows must be: by expert, group, slot.
+    // The expected order of rows: by expert, group, slot.
     std::vector<std::tuple<int, int64_t, int, int>> order;
     for (int i = 0; i < 2 * T; ++i) {
       if (routing.slot.i32()[i] < 0) continue;

@@ -12,7 +12,7 @@
 namespace gshard {
 namespace {
 
-// Sizes around the width of a vector, and beyond.
+// Sizes around multiples of the vector width, and larger ones.
 const int64_t kSizes[] = {1, 2, 3, 31, 32, 33, 63, 64, 65, 100, 2048, 2051};
 
 TEST(FindTop2, IsTheTwoLargestLowestFirst) {
@@ -58,7 +58,7 @@ TEST(ExpRow, IsExpAndItsSum) {
     for (int64_t e = 0; e < E; ++e) {
       const double expected = std::exp(double{x.f32()[e]} - 43.0);
       expected_sum += expected;
-      // Besides, the difference is rounded, and exp magnifies that.
+      // The difference is rounded, too, and exp magnifies the error.
       EXPECT_NEAR(p[e], expected, expected * 1.5e-5);
     }
     EXPECT_NEAR(sum, expected_sum, expected_sum * 1.5e-5);

@@ -98,7 +98,7 @@ TEST(GatingGradient, MatchesFiniteDifferences) {
   }
 }
 
-// Values worked out by hand; the paper's scale is 1 / E^2 of ours.
+// Gradients worked out by hand; the paper's scale is 1 / E^2 of this one.
 TEST(GatingGradient, BalanceLossOfV1) {
   Tensor logits = Tensor::Floats({4, 4}, {.70f, .15f, .10f, .05f,  //
                                           .50f, .30f, .15f, .05f,  //

@@ -1,5 +1,5 @@
-// What holds for any logits and options: the fast form is the definition, and
-// both keep the promises of the paper. A failure prints the seed of its case.
+// Properties of gating for any logits and options: the fast form equals the
+// reference, and both keep the paper's guarantees. Failures print their seed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -57,8 +57,8 @@ Case MakeCase(uint64_t seed) {
   c.options.random_threshold = below(2) ? 0.5f : 0.2f;
   c.options.normalize = static_cast<Normalize>(below(3));
   c.options.order = static_cast<SlotOrder>(below(4));
-  // Equal logits must be common; but between tokens, equal probabilities are
-  // equal only up to rounding, so not where those decide.
+  // Makes equal logits common, but not where tokens are ordered by probability:
+  // equal probabilities of different tokens are equal only up to rounding.
   if (below(3) == 0 && (c.options.order == SlotOrder::kToken ||
                         c.options.order == SlotOrder::kPosition)) {
     for (float& x : c.logits.span<float>()) x = std::round(x);
@@ -257,7 +257,7 @@ TEST_F(GatingProperties, GroupsAreIndependent) {
   });
 }
 
-// The fast form takes no short cut that depends on what was in the padding.
+// Routing and losses do not depend on the contents of padding.
 TEST_F(GatingProperties, PaddingIsNeverRead) {
   ForEachCase([](const Case& c, const Routing& routing) {
     if (c.valid.empty()) return;

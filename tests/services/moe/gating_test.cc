@@ -28,7 +28,7 @@ Tensor LogitsOf(Dims dims, const std::vector<float>& gates) {
   return logits;
 }
 
-// Every vector holds for the fast form and for the definition.
+// Every vector is checked on the fast form and on the reference.
 enum class Form { kFast, kReference };
 class GatingVectors : public testing::TestWithParam<Form> {
  protected:
@@ -122,8 +122,8 @@ TEST_P(GatingVectors, BalanceLossOfVmoe) {
   EXPECT_NEAR(Gate(logits, {}).balance_loss.f32()[0], 1.0875, 1e-6);
 }
 
-// vmoe's golden has gates that do not sum to 1: [[.4, 0, .2], [.5, .1, .4],
-// [.3, .2, .6]]. Times .9, with ten more experts to take up the rest, they do.
+// The gates in vmoe's golden test, [[.4, 0, .2], [.5, .1, .4], [.3, .2, .6]],
+// do not sum to 1. Scaled by .9, with ten more experts for the rest, they do.
 TEST_P(GatingVectors, BatchPriorityOfVmoe) {
   const float golden[3][3] = {{.4f, 0, .2f}, {.5f, .1f, .4f}, {.3f, .2f, .6f}};
   std::vector<float> gates;
@@ -235,7 +235,7 @@ TEST_P(GatingVectors, EqualLogitsGoToTheLowestExperts) {
   }
 }
 
-// A cumulative sum in bfloat16 would stop counting at 256.
+// Slots count past 256, where a cumulative sum in bfloat16 would stop.
 TEST_P(GatingVectors, CountsAllSlotsOfACrowdedExpert) {
   constexpr int64_t kTokens = 1024;
   Tensor logits = Tensor::Zeros(ElementType::kFloat32, {kTokens, 2});
@@ -267,7 +267,7 @@ TEST_P(GatingVectors, AGroupOfPaddingDoesNotEnterTheBalanceLoss) {
   EXPECT_NEAR(collapsed, 2.0, 1e-3);
 }
 
-// Without noise of the caller's, noise is a function of the key and the token.
+// Without noise from the caller, noise is a function of the key and the token.
 TEST_P(GatingVectors, KeyDecides) {
   const Tensor logits = RandomTensor({64, 8}, 5, 3.0f);
   for (const auto second : {SecondExpert::kRandom, SecondExpert::kSampling}) {
@@ -298,7 +298,7 @@ TEST(Capacity, OptionsInOrderOfPrecedence) {
   EXPECT_EQ(Capacity({.capacity = 100}, 64, 8), 64);
 }
 
-// Noise goes by the number of the token, wherever it is gated.
+// Noise depends on a token's index in the whole batch, so parts draw the same.
 TEST(Top2Gating, PartsDrawWhatTheWholeDraws) {
   const int64_t part = 8;
   const Tensor logits = RandomTensor({3 * part, 6}, 3);

@@ -25,7 +25,7 @@ TEST(MoeOpNamesTest, EveryOperatorHasACase) {
       MoeCases());
 }
 
-// Of what is not of services/graph, nothing is missing above.
+// The list above has all operators of services/moe.
 TEST(MoeOpNamesTest, TheListIsComplete) {
   int of_this_room = 0;
   for (const std::string& name : OpNames()) {

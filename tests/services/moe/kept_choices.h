@@ -1,5 +1,5 @@
-// Routing as text, so that tests can say in one line what the paper's vectors
-// say.
+// Formats routing as text, so that tests state the paper's vectors in a line
+// each.
 
 #ifndef TESTS_SERVICES_MOE_KEPT_CHOICES_H_
 #define TESTS_SERVICES_MOE_KEPT_CHOICES_H_

@@ -56,8 +56,8 @@ Gated MakeGated(uint64_t seed, bool drop) {
   return gated;
 }
 
-// What the gate itself would have said, had it found the lost experts full
-// after choosing, and then shared the weight among the choices that are left.
+// The weights are those of a gate that finds the lost experts full after
+// choosing, and then divides the weight among the remaining choices.
 TEST(MissingExpertsTest, IsTheGateWithLostExpertsOverflowed) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(seed);
@@ -105,7 +105,7 @@ TEST(MissingExpertsTest, NothingLostChangesNoBitAndCopiesNothing) {
 
 TEST(MissingExpertsTest, BothChoicesLostLeaveTheResidual) {
   const Tensor weight = Tensor::Floats({2, 2}, {0.75f, 0.25f, 0.5f, 0.5f});
-  // Rows of token 0's both choices, and of token 1's second.
+  // Lost: rows 0 to 2, of both choices of token 0 and the second of token 1.
   const Tensor row_source = Tensor::Ints({4}, {0, 1, 3, 2});
   ASSERT_OK_AND_ASSIGN(
       const RenormalizedWeights renormalized,

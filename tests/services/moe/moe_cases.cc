@@ -23,7 +23,7 @@ Tensor DistinctLogits() {
   return logits;
 }
 
-// Weights, balance loss and z-loss.
+// The results are weights and, if there are losses, balance loss and z-loss.
 OpCase GatingCase(std::string name, const GatingOptions& options) {
   return {.op = "top2_gating",
           .name = std::move(name),
@@ -141,8 +141,8 @@ std::vector<OpCase> MovingCases() {
   };
 }
 
-// Gate, dispatch, experts and combine in one: y, balance loss and z-loss of x,
-// gate weights and expert weights.
+// The whole layer: y, balance loss and z-loss as functions of x, gate weights
+// and expert weights.
 std::vector<OpCase> LayerCases() {
   const int64_t M = 5, H = 6;
   std::vector<OpCase> cases;
@@ -150,7 +150,7 @@ std::vector<OpCase> LayerCases() {
     GatingOptions options;
     options.second_expert = SecondExpert::kAll;
     options.drop = drop;
-    // The gate sees the first columns of x, times 1 and a little.
+    // The gate's weights are near the identity, so x has DistinctLogits().
     Tensor x = RandomTensor({kTokens, M}, 1);
     Tensor gate = RandomTensor({M, kExperts}, 2, 0.1f);
     const Tensor logits = DistinctLogits();

@@ -1,4 +1,4 @@
-// The MoE layer on the devices of a mesh, against the layer in one piece.
+// Tests the MoE layer on a mesh of devices against the unpartitioned layer.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
-// How often each collective stands in the program.
+// The number of nodes of each collective.
 std::map<std::string, int> Collectives(const Program& program) {
   std::map<std::string, int> counts;
   for (const Node& node : program.nodes) {
@@ -42,7 +42,7 @@ Partitioned PartitionLayer(const MoeLayer& layer, const DeviceMesh& mesh) {
   return partitioned.ok() ? *std::move(partitioned) : Partitioned();
 }
 
-// Runs the layer in one piece and `partitioned`, and compares all outputs.
+// Compares all outputs of `partitioned` with those of the whole layer.
 void ExpectSame(const MoeLayer& layer, const Partitioned& partitioned,
                 const DeviceMesh& mesh, const TensorMap& inputs) {
   const TensorMap parameters = MoeLayerParameters(layer);
@@ -75,8 +75,8 @@ MoeLayer OnOneAxis() {
   return layer;
 }
 
-// Two exchanges forward and two backward. Sums: one of the gate weights'
-// gradient, and the small ones of the losses and counts.
+// Rows are exchanged twice forward and twice backward. Sums are only those of
+// the gate weights' gradient, and the small ones of losses and counts.
 TEST(MoePartitionTest, TwoAllToAllsForwardAndTwoBackward) {
   for (const int64_t devices : {2, 3, 4, 8, 64}) {
     MoeLayer layer = OnOneAxis();
@@ -118,8 +118,8 @@ TEST(MoePartitionTest, UnevenExperts) {
   }
 }
 
-// Every way to choose and to draw second experts; group borders and random
-// numbers are those of the whole batch.
+// All gating options give the results of the whole layer: group borders and
+// random numbers are those of the whole batch.
 TEST(MoePartitionTest, AllGatingOptions) {
   for (const SecondExpert second :
        {SecondExpert::kRandom, SecondExpert::kAll, SecondExpert::kSampling}) {
@@ -151,12 +151,12 @@ TEST(MoePartitionTest, NodesDoNotDependOnTheNumberOfDevices) {
   };
   for (const int64_t devices : {3, 4, 8, 64})
     EXPECT_EQ(nodes(devices), nodes(2));
-  // Experts that do not divide, neither by 3 nor by 64.
+  // The number of experts is divisible neither by 3 nor by 64.
   layer.E = 100;
   EXPECT_EQ(nodes(64), nodes(3));
 }
 
-// A batch that is one group, or whose groups would be cut, is gated whole.
+// A batch that is one group, or whose groups a split would cut, is gated whole.
 TEST(MoePartitionTest, GroupsAreNotCut) {
   for (const int64_t group_size : {0, 6}) {
     MoeLayer layer = OnOneAxis();
@@ -165,7 +165,7 @@ TEST(MoePartitionTest, GroupsAreNotCut) {
     const Partitioned partitioned = CheckLayer(layer, Mesh({{"d", 4, ""}}));
     EXPECT_EQ(Collectives(partitioned.program)["ragged_all_to_all"], 0);
   }
-  // A size that is known when the program runs only is checked then.
+  // A symbolic size is checked when the program runs.
   MoeLayer layer = OnOneAxis();
   layer.T = 32;
   layer.gating.group_size = 6;
@@ -181,7 +181,7 @@ TEST(MoePartitionTest, GroupsAreNotCut) {
                        ::testing::HasSubstr("must be a multiple of 6, got 8")));
 }
 
-// All tokens padding on one device, and on all.
+// The layer equals the whole one if some or all devices have only padding.
 TEST(MoePartitionTest, PaddingOnly) {
   MoeLayer layer = OnOneAxis();
   layer.T = 32;
@@ -195,7 +195,7 @@ TEST(MoePartitionTest, PaddingOnly) {
   }
 }
 
-// Tokens along one axis, experts along the other.
+// The layer equals the whole one with tokens and experts on separate axes.
 TEST(MoePartitionTest, TokensAndExpertsOnTwoAxes) {
   for (const auto& [router, expert] : std::vector<std::pair<int64_t, int64_t>>{
            {2, 2}, {1, 4}, {4, 1}, {2, 3}, {3, 2}}) {
@@ -208,7 +208,7 @@ TEST(MoePartitionTest, TokensAndExpertsOnTwoAxes) {
   }
 }
 
-// Each expert's weights are cut along their inner width.
+// The layer equals the whole one with experts' weights split along inner width.
 TEST(MoePartitionTest, ExpertsAreSliced) {
   for (const int64_t slices : {1, 2, 4}) {
     for (const bool bias : {false, true}) {
@@ -224,7 +224,7 @@ TEST(MoePartitionTest, ExpertsAreSliced) {
   }
 }
 
-// Along the model's width, and along both.
+// The layer equals the whole one with rows split along the model's width.
 TEST(MoePartitionTest, RowsAreSliced) {
   for (const int64_t slices : {2, 3, 4}) {
     for (const int64_t inner : {1, 2}) {
@@ -240,7 +240,7 @@ TEST(MoePartitionTest, RowsAreSliced) {
   }
 }
 
-// Weights that are large do not move: products are summed instead.
+// Large weights are not gathered; partial products are summed instead.
 TEST(MoePartitionTest, LargeExpertsStayInSlices) {
   MoeLayer layer = OnOneAxis();
   layer.width = "model";

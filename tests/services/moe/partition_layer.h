@@ -1,5 +1,5 @@
-// One MoE layer [T, M] as a program with its gradients, annotated as the model
-// annotates it, and what it is run with.
+// One MoE layer [T, M] as a program with gradients, annotated like the model's
+// layers, with its parameters and inputs.
 
 #ifndef TESTS_SERVICES_MOE_PARTITION_LAYER_H_
 #define TESTS_SERVICES_MOE_PARTITION_LAYER_H_
@@ -50,7 +50,7 @@ inline absl::StatusOr<Program> MoeLayerProgram(const MoeLayer& layer) {
   const ValueId rows = split(dispatched.rows, 0, layer.experts);
   std::vector<ValueId> parameters = {gate_weights};
   std::vector<std::string> names = {"gate"};
-  // Dimensions of the inner and the outer width.
+  // `width` and `outer` are the dimensions of the inner and outer width, or 0.
   const auto parameter = [&](const char* name, Shape shape, int width,
                              int outer) {
     ValueId p = split(b.Parameter(name, std::move(shape)), 0, layer.experts);
@@ -103,7 +103,7 @@ inline TensorMap MoeLayerParameters(const MoeLayer& layer) {
   return parameters;
 }
 
-// The last fifth of the tokens is padding, and every seventh.
+// Every seventh token and the last fifth of the tokens are padding.
 inline TensorMap MoeLayerInputs(const MoeLayer& layer) {
   Tensor valid(ElementType::kInt32, {layer.T});
   for (int64_t t = 0; t < layer.T; ++t) {

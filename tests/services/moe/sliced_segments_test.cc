@@ -1,5 +1,5 @@
-// The MoE layer with routers and expert workers, where an expert's inner width
-// lies on several workers, against the layer in one piece.
+// Tests the MoE layer with routers and expert workers, where several workers
+// share an expert's inner width, against the unpartitioned layer.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ const std::map<std::string, int>& SlicedDims() {
   return *dims;
 }
 
-// Worker w's share: its experts, one below the other, and its slice.
+// A worker's share: the slice of its experts' rows.
 Tensor ShareOf(const Tensor& whole, const std::vector<int32_t>& experts,
                int dim, int slice, int slices) {
   std::vector<Tensor> rows = {whole.Rows(0, 0)};
@@ -46,7 +46,7 @@ Tensor ShareOf(const Tensor& whole, const std::vector<int32_t>& experts,
   return Slice(Concat(rows, 0), dim, slice * width, (slice + 1) * width);
 }
 
-// Adds a worker's gradient to that of the whole parameter.
+// Copies a worker's gradient into that of the whole parameter.
 void AddShare(const Tensor& share, const std::vector<int32_t>& experts, int dim,
               int slice, Tensor& whole) {
   int64_t outer = 1, inner = 1;
@@ -143,7 +143,7 @@ TEST(SlicedSegmentsTest, SegmentsHoldSlices) {
   const Dim E = Dim::Symbol("E");
   EXPECT_EQ(shapes.at("wi"), (Shape{E, 6, 2}));
   EXPECT_EQ(shapes.at("wo"), (Shape{E, 2, 6}));
-  // What goes back both ways is a sum over the width.
+  // Forward and backward calls return sums over the width.
   for (const Node* call : roles.router.NodesOf("call_segment")) {
     EXPECT_THAT(GetSegmentCall(*call).summed, ::testing::ElementsAre(true));
   }
@@ -155,7 +155,7 @@ TEST(SlicedSegmentsTest, RefusesWhatWorkersCannotDoAlone) {
   EXPECT_THAT(SplitRoles(program, 3),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("in equal parts along model")));
-  // A bias is added to the sum, which no worker has.
+  // A bias is added to the full sum, which no worker has.
   layer.bias = true;
   ASSERT_OK_AND_ASSIGN(const Program biased, MoeLayerProgram(layer));
   EXPECT_OK(SplitRoles(biased, 1).status());

@@ -104,8 +104,8 @@ TEST(AttentionTest, GradientsEqualDifferences) {
   }
 }
 
-// The promise of the header: a sentence has the same bits alone, padded with
-// anything, and beside others; forward and gradient.
+// As attention.h guarantees, a sentence has the same bits alone, with any
+// padding, and beside others, forward and backward.
 TEST(AttentionTest, ASentenceIsTheSameWithPaddingAndNeighbours) {
   for (const int64_t length : {1, 2, 3, 5, 8, 13, 16, 17, 31}) {
     for (const bool causal : {false, true}) {

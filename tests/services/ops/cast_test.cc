@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// Every upper half, each with lower halves around the middle.
+// Casts match for all upper halves, with lower halves around the midpoint.
 TEST(CastTest, EqualsReferenceOnAllUpperHalves) {
   std::vector<float> numbers;
   for (uint32_t upper = 0; upper < 0x10000; ++upper) {

@@ -32,7 +32,7 @@ struct Case {
   }
 };
 
-// Every size may be 0, except the window's.
+// Every size except the window's may be 0.
 Case RandomCase(uint64_t seed) {
   uint64_t draws = 0;
   const auto draw = [&](int64_t low, int64_t high) {
@@ -58,7 +58,7 @@ Case RandomCase(uint64_t seed) {
   return c;
 }
 
-// The gradient of x as the graph composes it.
+// The gradient of x, composed of operators as in the graph.
 Tensor InputGradient(const Tensor& dy, const Tensor& kernel, const Case& c) {
   std::vector<Window> windows;
   std::vector<int> spatial, permutation;
@@ -109,11 +109,11 @@ TEST(ConvolutionTest, EqualsReferenceAndGradientsEqualDifferences) {
                                kernel, dy, 0.25f),
                            1e-4f));
   }
-  // Or the test would show nothing.
+  // Otherwise the test would show nothing.
   EXPECT_GT(nonempty, 100);
 }
 
-// More patches than are made at a time.
+// Images with more patches than are computed at once match the reference.
 TEST(ConvolutionTest, EqualsReferenceOnLargeImages) {
   const std::vector<Window> windows = {
       {.size = 3, .pad_low = 1, .pad_high = 1},
@@ -128,7 +128,7 @@ TEST(ConvolutionTest, EqualsReferenceOnLargeImages) {
                          1e-5f));
 }
 
-// A part of the positions with what they see gives the bits of the whole.
+// A part of the positions has the same bits if it is computed alone.
 TEST(ConvolutionTest, PartsHaveTheBitsOfTheWhole) {
   const Tensor x = RandomTensor({3, 40, 33}, 1);
   const Tensor kernel = RandomTensor({5, 33, 20}, 2);
@@ -137,7 +137,7 @@ TEST(ConvolutionTest, PartsHaveTheBitsOfTheWhole) {
   for (const int64_t begin : {0, 1, 7, 30, 39}) {
     for (const int64_t size : {1, 2, 10}) {
       if (begin + size > 40) continue;
-      // Cut off on both sides, down to the positions of the part.
+      // Negative padding leaves only the positions of the part.
       Window part = whole;
       part.pad_low -= begin;
       part.pad_high -= 40 - begin - size;

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 const char* const kTexts[] = {
     "blm,mh->blh",      // a dense layer
     "blm,mnd->blnd",    // heads
-    "blnd,mnd->blm",    // heads put together again
+    "blnd,mnd->blm",    // heads merged
     "blnd,ndm->blm",    //
     "blm,blh->mh",      // a weight's gradient
     "blh,mh->blm",      // an input's gradient
@@ -128,8 +128,8 @@ TEST(EinsumTest, FactorsInPanelsGiveTheSameBits) {
   }
 }
 
-// As oneDNN's matmul adds up, which multiplies by what is not packed. Of
-// bfloat16, that is bf16_dots.h, which has an order of its own.
+// float32 panels have the bits of oneDNN's matmul, which unpacked factors use.
+// Unpacked bfloat16 uses bf16_dots.h, which sums in another order.
 TEST(EinsumTest, TransposedFactorsInPanelsGiveTheSameBits) {
   ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum("blm,vm->blv"));
   EXPECT_EQ(MatrixOf(spec), (MatrixOfB{1, true}));
@@ -149,7 +149,7 @@ TEST(EinsumTest, TransposedFactorsInPanelsGiveTheSameBits) {
   }
 }
 
-// Batched, or with a on the right-hand side.
+// Batched factors, and those of products with `a` on the right, are no matrix.
 TEST(EinsumTest, OtherFactorsAreNoMatrix) {
   for (const char* text : {"bij,bjk->bik", "mb,md->bd", "bm,md->db"}) {
     ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum(text));

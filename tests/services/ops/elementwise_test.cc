@@ -83,7 +83,7 @@ TEST(ElementwiseTest, ExpIsExactToTheExtremes) {
       EXPECT_EQ(y.f32()[i], infinity);
       continue;
     }
-    // 2 ulp, or steps of the smallest numbers.
+    // 2 ulp, or 2 steps of the smallest numbers.
     EXPECT_NEAR(y.f32()[i], expected.f32()[i],
                 expected.f32()[i] * 2.4e-7f + 3e-45f)
         << x.f32()[i];
@@ -92,7 +92,7 @@ TEST(ElementwiseTest, ExpIsExactToTheExtremes) {
   EXPECT_TRUE(std::isnan(Exp(Tensor::Scalar(nan)).f32()[0]));
 }
 
-// A power does not depend on what stands beside it.
+// The bits of Exp do not depend on an element's neighbours or position.
 TEST(ElementwiseTest, ExpHasTheSameBitsWherever) {
   const Tensor x = RandomTensor({300}, 1, 90.0f);
   const Tensor y = Exp(x);
@@ -111,7 +111,7 @@ TEST(ElementwiseTest, OverwritesWhatNobodyElseHolds) {
   EXPECT_NE(copied.raw(), a.raw());
   EXPECT_TRUE(TensorEqual(a, kept));
 
-  // The second operand serves if the first is shared.
+  // The second operand's buffer is reused if the first is shared.
   Tensor second = b.Clone();
   const std::byte* buffer = second.raw();
   const Tensor in_second = Add(a, std::move(second));

@@ -15,7 +15,7 @@
 namespace gshard {
 namespace {
 
-// `batch` matrices of `rows` rows, or so many columns if `transposed`.
+// Packs `batch` matrices of `rows` rows, or `rows` columns if `transposed`.
 Tensor InInt8Panels(const Tensor& weights, int64_t batch, int64_t rows,
                     bool transposed = false) {
   Tensor panels = NewInt8Panels(weights.dims(), batch, rows);
@@ -26,7 +26,7 @@ Tensor InInt8Panels(const Tensor& weights, int64_t batch, int64_t rows,
   return panels;
 }
 
-// Values and their scale, by definition.
+// Rounded values and their scale, by definition.
 struct Rounded {
   std::vector<int32_t> values;
   float scale = 0.0f;
@@ -45,7 +45,7 @@ Rounded Round(const std::vector<float>& x) {
   return rounded;
 }
 
-// [m, k] times [k, n].
+// The reference: [m, k] times [k, n], both rounded.
 Tensor Product(const Tensor& a, const Tensor& b) {
   const int64_t m = a.dim(0), k = a.dim(1), n = b.dim(1);
   Tensor c(ElementType::kFloat32, {m, n});
@@ -73,7 +73,7 @@ Tensor Transposed(const Tensor& x) {
   return y;
 }
 
-// Rows and columns around those of a block, a vector and a panel.
+// Products match for sizes around those of a block, a vector and a panel.
 TEST(Int8PanelTest, EinsumEqualsReference) {
   ASSERT_OK_AND_ASSIGN(const EinsumSpec spec, ParseEinsum("mk,kn->mn"));
   ASSERT_OK_AND_ASSIGN(const EinsumSpec transposed, ParseEinsum("mk,nk->mn"));

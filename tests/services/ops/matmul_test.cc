@@ -62,7 +62,8 @@ TEST(MatmulTest, BatchFollowsInMemory) {
   EXPECT_TRUE(TensorNear(c, expected, 1e-5f));
 }
 
-// Serving and partitioned execution rely on this property of oneDNN.
+// Serving and partitioned execution rely on oneDNN giving a row the same bits
+// for any number of rows.
 TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
   struct Size {
     int64_t k, n;
@@ -80,7 +81,7 @@ TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
       Matmul(shape, a.f32(), b.f32(), all.f32());
       for (int64_t m = 1; m <= 300; m += m < 40 ? 1 : 13) {
         shape.m = m;
-        // The last row of the first m, and the same row alone.
+        // The first m rows, computed without the others.
         Tensor some(ElementType::kFloat32, {m, size.n});
         Matmul(shape, a.f32(), b.f32(), some.f32());
         ASSERT_TRUE(TensorEqual(some, all.Rows(0, m)))
@@ -91,7 +92,7 @@ TEST(MatmulTest, RowsHaveTheSameBitsForAnyNumberOfRows) {
   }
 }
 
-// Few rows go to a kernel of ours, more of them to oneDNN.
+// Few rows, which use a kernel of panel.h, have the bits of many in oneDNN.
 TEST(MatmulTest, FewRowsAddTheBitsOfMany) {
   for (const int64_t k : {1, 9, 256, 300, 1000}) {
     for (const int64_t n : {16, 48, 144, 1024}) {
@@ -109,7 +110,7 @@ TEST(MatmulTest, FewRowsAddTheBitsOfMany) {
   }
 }
 
-// Products of bfloat16 against those of the same numbers as float32.
+// bfloat16 products match float32 products of the same numbers.
 TEST(MatmulTest, BFloat16EqualsReference) {
   for (const int64_t m : {1, 3, 17, 70}) {
     for (const int64_t n : {1, 3, 17, 48}) {
@@ -161,7 +162,8 @@ TEST(MatmulTest, BFloat16RowsHaveTheSameBitsForAnyNumberOfRows) {
   }
 }
 
-// Of many rows b is packed once for all tiles, of few by the tile.
+// A row has the same bits whether b is packed once for all tiles (many rows) or
+// by each tile (few).
 TEST(MatmulTest, BFloat16AddsTheSameBitsForAnyNumberOfRows) {
   constexpr int64_t k = 1100, n = 96;
   const Tensor a = Cast(RandomTensor({300, k}, 1), kBFloat16);
@@ -175,8 +177,8 @@ TEST(MatmulTest, BFloat16AddsTheSameBitsForAnyNumberOfRows) {
   EXPECT_TRUE(TensorEqual(add(60), add(300).Rows(0, 60)));
 }
 
-// Whether a gradient is large enough to stream depends on how many experts its
-// holder has.
+// Streaming changes no bits: whether a gradient is large enough to stream
+// depends on how many experts its worker holds.
 TEST(MatmulTest, StreamsHaveTheSameBits) {
   struct Size {
     int64_t m, n, k;

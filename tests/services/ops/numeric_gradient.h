@@ -1,5 +1,4 @@
-// Gradients by central differences, the definition that analytic ones are
-// tested against.
+// Gradients by central differences, the reference for analytic ones.
 
 #ifndef TESTS_SERVICES_OPS_NUMERIC_GRADIENT_H_
 #define TESTS_SERVICES_OPS_NUMERIC_GRADIENT_H_
@@ -29,7 +28,7 @@ inline Tensor NumericGradient(const std::function<Tensor(const Tensor&)>& f,
     Tensor up = x.Clone(), down = x.Clone();
     up.f32()[i] += step;
     down.f32()[i] -= step;
-    // What was really stepped, after rounding.
+    // The actual step, after rounding.
     const double width = static_cast<double>(up.f32()[i]) - down.f32()[i];
     gradient.f32()[i] = static_cast<float>((loss(up) - loss(down)) / width);
   }

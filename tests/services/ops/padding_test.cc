@@ -19,7 +19,7 @@ constexpr ElementType kTypes[] = {ElementType::kFloat32, ElementType::kInt32,
                                   ElementType::kInt64, ElementType::kFloat64,
                                   ElementType::kUint8};
 
-// Elements whose bytes all differ.
+// Elements with different bytes, so that misplaced ones show.
 Tensor Counting(ElementType type, Dims dims) {
   Tensor tensor(type, std::move(dims));
   for (size_t i = 0; i < tensor.bytes(); ++i) {
@@ -43,7 +43,7 @@ TEST(PaddingTest, PadEqualsReferenceForEveryType) {
       dims.push_back(draw(0, 5));
       padding.push_back(
           {.low = draw(-3, 3), .high = draw(-3, 3), .interior = draw(0, 2)});
-      // Half of the dimensions as they are, which is what is copied in one go.
+      // Half of the dimensions have no padding and are copied in one go.
       if (draw(0, 1) == 0) padding.back() = {};
       leaves_a_size =
           leaves_a_size && PaddedSize(dims.back(), padding.back()) >= 0;

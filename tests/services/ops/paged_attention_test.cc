@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t S = 9, P = 4, T = 3, N = 2, D = 5;
 
-// Rows at random places of a random cache; some of them share what they see.
+// Rows with random pages of a random cache; some share the previous row's.
 struct Case {
   explicit Case(uint64_t seed)
       : R(1 + RandomBelow(seed, 0, 7)),
@@ -51,14 +51,14 @@ TEST(PagedAttentionTest, EqualsTheReference) {
   }
 }
 
-// Nor do other rows, nor what is behind a row's keys.
+// A row depends on its keys, not on their pages, other rows or later keys.
 TEST(PagedAttentionTest, WhereKeysLieDoesNotMatter) {
   for (uint64_t seed = 0; seed < 200; seed += 10) {
     const Case c(seed);
     const Tensor all =
         PagedAttention(c.q, c.keys, c.values, c.pages, c.lengths, 0.4f);
     for (int64_t r = 0; r < c.R; ++r) {
-      // A page for each position, in order, and nothing else.
+      // One page for each position, in order; everything else is NaN.
       Tensor k(ElementType::kFloat32, {T * P + 1, 1, N, D});
       std::fill_n(k.f32(), k.size(), NAN);
       Tensor v = k.Clone();

@@ -55,7 +55,8 @@ TEST(RaggedDotTest, EqualsReference) {
   }
 }
 
-// So many that its gradient has ZeroRows, in blocks that are used again.
+// Weights' gradients are zero for experts without rows, even with so many
+// groups that they are ZeroRows in reused buffers.
 TEST(RaggedDotTest, LargeGradientsAreZeroWithoutRows) {
   constexpr int64_t kGroups = 160, kM = 48, kH = 144;
   for (int step = 0; step < 6; ++step) {
@@ -137,7 +138,7 @@ TEST(RaggedDotTest, GradientsEqualDifferences) {
 }
 
 TEST(RaggedDotTest, WeightsInPanelsGiveTheSameBits) {
-  // Of float32 a sum is in two parts from 256 rows on.
+  // float32 sums over more than 256 rows are split in two.
   for (const auto& [type, m] : {std::pair(ElementType::kBFloat16, 70),
                                 std::pair(ElementType::kFloat32, 70),
                                 std::pair(ElementType::kFloat32, 300)}) {

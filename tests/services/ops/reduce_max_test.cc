@@ -30,7 +30,7 @@ const Case kCases[] = {
     {{}, {}},
 };
 
-// Few values, so that many tie.
+// Few different values, so that many tie.
 Tensor Coarse(Dims dims, uint64_t seed) {
   Tensor tensor = RandomTensor(std::move(dims), seed, 3.0f);
   for (float& x : tensor.span<float>()) x = std::round(x);

@@ -1,5 +1,5 @@
-// Kernels give the same bits on any number of threads. Sizes are those of
-// several tiles, the last of them a rest.
+// Kernels give the same bits on any number of threads. Sizes span several
+// tiles, the last one partial.
 
 #include <gtest/gtest.h>
 
@@ -129,7 +129,7 @@ std::vector<KernelCase> Attentions() {
                      const Dims cache{rows * pages_of_row, positions, 4, 16};
                      Tensor pages(ElementType::kInt32, {rows, pages_of_row});
                      for (int64_t i = 0; i < pages.size(); ++i) {
-                       // Rows 2 i and 2 i + 1 share theirs.
+                       // Rows 2 j and 2 j + 1 share pages.
                        pages.i32()[i] = static_cast<int32_t>(
                            i / (2 * pages_of_row) * 7 + i % pages_of_row);
                      }

@@ -42,14 +42,14 @@ TEST(TopTokensTest, OfARowWithNanAreNone) {
   }
   logits.assign(40, -std::numeric_limits<float>::infinity());
   EXPECT_TRUE(TopTokens(logits, {.count = 2}).empty());
-  logits[3] = 0.0f;  // that is a number
+  logits[3] = 0.0f;  // one number is enough
   EXPECT_EQ(TopTokens(logits, {.count = 1}).size(), 1u);
 }
 
 TEST(TopTokensTest, EqualSortingTheWholeRow) {
   for (uint64_t seed = 0; seed < 100; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
-    // Enough that most are not looked at twice.
+    // Large rows, where most logits are visited only once.
     const int64_t V = 1 + RandomBelow(seed, 0, seed < 50 ? 200 : 20000);
     std::vector<float> logits;
     double sum = 0.0;
@@ -62,7 +62,7 @@ TEST(TopTokensTest, EqualSortingTheWholeRow) {
     std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
       return logits[a] > logits[b];
     });
-    // All of them, and without the best three.
+    // All tokens, and all without the best three.
     for (const size_t never : {0, 3}) {
       if (order.size() <= never) continue;
       const auto allowed = order.begin() + static_cast<int64_t>(never);

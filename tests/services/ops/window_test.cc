@@ -34,7 +34,7 @@ TEST(WindowTest, CountsByHand) {
   EXPECT_EQ(WindowCount(0, {.size = 2, .pad_low = 1, .pad_high = 2}), 2);
 }
 
-// Results are counted as long as their windows lie within the padded base.
+// WindowCount counts the windows that lie within the padded base.
 TEST(WindowTest, CountsWhatFits) {
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     uint64_t draws = 0;
@@ -49,7 +49,7 @@ TEST(WindowTest, CountsWhatFits) {
                       .pad_high = draw(-3, 4),
                       .base_dilation = draw(1, 4),
                       .window_dilation = draw(1, 3)};
-    int64_t end = -w.pad_low;  // of the padded base, 0 being its first element
+    int64_t end = -w.pad_low;  // of the padded base, relative to element 0
     for (int64_t i = 0; i < base; ++i) end = i * w.base_dilation + 1;
     if (base == 0) end = 0;
     end += w.pad_high;
@@ -63,7 +63,7 @@ TEST(WindowTest, CountsWhatFits) {
 }
 
 TEST(WindowTest, IndicesByHand) {
-  // 0 a 0 b 0: the window sees every second of that.
+  // The window moves over 0 a 0 b 0, where -1 stands for 0.
   const Window w = {.size = 3, .pad_low = 1, .pad_high = 1, .base_dilation = 2};
   ASSERT_EQ(WindowCount(2, w), 3);
   const int64_t expected[3][3] = {{-1, 0, -1}, {0, -1, 1}, {-1, 1, -1}};
