@@ -1,9 +1,9 @@
-// Products of bfloat16 beside the same of float32, alternating in one process:
-// the experts of a layer, forward and backward, and a dense product with a
-// table that is stored row by row, as logits have it. The rows are cast each
-// time, as layers do; weights are rounded before, as sessions do. `ratio` is
-// the time of float32 over that of bfloat16. Where served weights lie in
-// panels, `panels_ratio` is the time of row-major bfloat16 over that.
+// Compares bfloat16 products with float32 ones, alternating in one process: the
+// experts of a layer, forward and backward, and a dense product with a table
+// stored row by row, as for logits. Rows are cast on each call, as layers do;
+// weights are rounded beforehand, as sessions do. `ratio` is float32 time over
+// bfloat16 time. Where served weights lie in panels, `panels_ratio` is
+// row-major bfloat16 time over panel time.
 
 #include <benchmark/benchmark.h>
 #include <time.h>
@@ -34,8 +34,8 @@ Tensor Random(Dims dims, uint64_t key) {
   return tensor;
 }
 
-// Processor time of this thread, which other processes disturb less than the
-// clock; our kernels have no other threads.
+// CPU time of this thread, which other processes disturb less than wall-clock
+// time; our kernels use no other threads.
 template <typename Function>
 double Seconds(Function function) {
   const auto now = [] {
@@ -55,8 +55,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// `run(low)` computes in bfloat16 or float32, `panels`, if not null, from
-// panels.
+// `run(low)` computes in bfloat16 or float32; `panels`, if not null, computes
+// with weights in panels.
 template <typename Run>
 void Compare(benchmark::State& state, double flops, Run run,
              const std::function<void()>& panels = nullptr) {
@@ -79,7 +79,7 @@ void Compare(benchmark::State& state, double flops, Run run,
   state.counters["ratio"] = Median(whole) / Median(low);
 }
 
-// E experts [M, H] and as many rows for each.
+// E experts [M, H] with an equal number of rows each, R in all.
 struct Experts {
   explicit Experts(const benchmark::State& state)
       : E(state.range(0)),
@@ -102,7 +102,7 @@ void Shapes(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"E", "M", "H", "R"})
       ->Args({8, 128, 384, 1536})  // the demo's training
       ->Args({8, 128, 384, 32})    // ... and its translation
-      ->Args({16, 512, 2048, 64})  // a few rows an expert
+      ->Args({16, 512, 2048, 64})  // a few rows per expert
       ->Args({16, 512, 2048, 1024})
       ->Args({8, 1024, 4096, 2048})
       ->UseManualTime()
@@ -133,7 +133,7 @@ void BM_Experts(benchmark::State& state) {
 }
 BENCHMARK(BM_Experts)->Apply(Shapes);
 
-// Of the first product.
+// The gradients of the first product.
 void BM_ExpertsGradient(benchmark::State& state) {
   const Experts in(state);
   const Tensor low_up = Cast(in.up, kLow), low_rows = Cast(in.rows, kLow);

@@ -1,9 +1,9 @@
-// Collectives between threads and over gloo, beside memcpy: the ceiling of what
-// moves bytes on one machine.
+// Collectives between threads and over gloo, beside memcpy, the ceiling of any
+// data movement on one machine.
 //
-// bytes_per_second counts the bytes that leave all members. For an all-reduce
-// that is 2 (n - 1) / n of the tensor each, so that with n members on fewer
-// cores the time also holds their sums. Latency: see the time of */bytes:4.
+// bytes_per_second counts the bytes that all members send. For an all-reduce
+// that is 2 (n - 1) / n of the tensor each; with n members on fewer cores the
+// time includes all members' sums. For latency, see the time of */bytes:4.
 
 #include <benchmark/benchmark.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ absl::Status RunOnLocal(int size, const Device& device) {
   return RunOnDevices(size, device);
 }
 
-// Threads of this process that talk over 127.0.0.1 as processes would.
+// Threads of this process that communicate over 127.0.0.1 as processes would.
 absl::Status RunOnGloo(int size, const Device& device) {
   std::string folder =
       (std::filesystem::temp_directory_path() / "gshard_gloo.XXXXXX").string();
@@ -51,8 +51,8 @@ absl::Status RunOnGloo(int size, const Device& device) {
 using Run = absl::Status (*)(int, const Device&);
 using Collective = std::function<absl::Status(Communicator&, const Tensor&)>;
 
-// Calls `collective` on every member as often as the benchmark says. Rank 0
-// drives: a first exchange per round tells the others whether to go on.
+// Calls `collective` on every member for each benchmark iteration. Rank 0
+// drives: before each round, an all-reduce tells the others whether to go on.
 void Measure(benchmark::State& state, Run run, const Collective& collective) {
   const int members = static_cast<int>(state.range(0));
   const Tensor tensor =
@@ -104,7 +104,7 @@ void AllToAllOver(benchmark::State& state, Run run) {
   state.SetBytesProcessed(state.iterations() * (n - 1) * state.range(1));
 }
 
-// One exchange of nothing but a byte per pair.
+// An exchange of one byte per pair.
 void SmallExchangeOver(benchmark::State& state, Run run) {
   Measure(state, run, [](Communicator& comm, const Tensor&) {
     std::vector<char> out(comm.size()), in(comm.size());

@@ -1,16 +1,16 @@
-// What it costs to route tokens, beside what it costs to compute their experts.
+// The cost of routing tokens, relative to computing their experts.
 //
-// A layer of S tokens in one group with capacity 2S/E, so that about 2S rows
-// reach the experts whatever E is; M 512, H 2048, one thread unless it says so.
+// A layer of S tokens in one group with capacity 2S/E, so about 2S rows reach
+// the experts for any E; M 512, H 2048, one thread unless stated otherwise.
 //
 //   gating_benchmark --benchmark_filter=Bookkeeping   gate + dispatch + combine
 //
-// Bookkeeping prints `share`: its time over that of the same rows' two expert
-// products (RaggedDot) in the same process. Aim: below 0.10, and less than
-// twice the time at E 2048 as at E 64. The gate's projection is not included:
-// it is a matrix product like any other; `projected_share` has it.
+// Bookkeeping prints `share`: its time over that of two expert products
+// (RaggedDot) of the same rows in the same process. Aim: below 0.10, and less
+// than twice the time at E 2048 as at E 64. `share` excludes the gate's
+// projection, a matrix product like any other; `projected_share` includes it.
 //
-// ForwardBackward is the whole layer as training has it, the projection too.
+// ForwardBackward is the whole layer as in training, including the projection.
 
 #include <benchmark/benchmark.h>
 
@@ -67,10 +67,10 @@ double Seconds(Function function) {
       .count();
 }
 
-// Seconds of one forward pass through the experts. Weights of 2048 experts are
-// 16 GiB, so all experts share the first one's: for speed, every byte is still
-// read from memory once per expert with 64 experts, and from cache beyond,
-// which flatters the experts and so is hard on the bookkeeping.
+// Seconds of one forward pass through the experts. Weights of 2048 experts take
+// 16 GiB, so all experts share those of the first. With 64 experts every byte
+// is still read from memory once per expert; with more, from cache, which makes
+// the experts look faster and so the share of the bookkeeping larger.
 double ExpertSeconds(const Layer& layer, int64_t hidden, ElementType type) {
   const int64_t width = layer.x.dim(1);
   const auto weights = [&](int64_t rows, int64_t columns, uint64_t seed) {
@@ -109,7 +109,7 @@ void Bookkeeping(benchmark::State& state) {
       state.range(4) != 0 ? ElementType::kBFloat16 : ElementType::kFloat32;
   SetComputeThreads(static_cast<int>(state.range(5)));
   Layer layer(E, S, M);
-  // Once for each shape, however often the benchmark begins anew.
+  // Measured once per shape, however often the benchmark function restarts.
   static std::map<std::vector<int64_t>, double>& of_experts =
       *new std::map<std::vector<int64_t>, double>;
   const auto [entry, is_new] = of_experts.try_emplace(
@@ -180,7 +180,7 @@ void ForwardBackward(benchmark::State& state) {
     benchmark::DoNotOptimize(dgate.raw());
     benchmark::DoNotOptimize(dx.raw());
   };
-  step();  // the first one maps memory, which the others find
+  step();  // maps the memory that the others reuse
   for (auto _ : state) step();
   SetComputeThreads(1);
   state.counters["tokens/s"] =

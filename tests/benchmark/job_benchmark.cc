@@ -1,7 +1,8 @@
-// What it costs that a job runs as processes: the same steps of the job of
-// demo.sh by a coordinator, two routers and two expert workers, each a process,
-// and by LocalTrainer in this one, in target tokens per second of processor
-// time. Their text is of made-up words; the results have the same bits.
+// The overhead of running a job as processes: the same steps of the job of
+// demo.sh, run by a coordinator, two routers and two expert workers in
+// processes of their own, and by LocalTrainer in this process, in target tokens
+// per second of CPU time. The text is made-up words; both runs produce the same
+// bits.
 //
 // Run from the project's root: build/release/benchmark/job_benchmark
 
@@ -38,7 +39,7 @@ namespace {
 constexpr int64_t kWarmUp = 5, kSteps = 35;
 constexpr int kRouters = 2, kWorkers = 2;
 
-// Words of two to four syllables, short ones more often.
+// Words of two to four syllables.
 std::string Words(uint64_t key) {
   static constexpr const char* kSyllables[] = {
       "ba", "ke", "di", "lo", "mu", "ran", "sel", "tin", "vor", "zu",
@@ -46,7 +47,7 @@ std::string Words(uint64_t key) {
   std::string line;
   const uint64_t words = 4 + RandomBelow(key, 0, 8);
   for (uint64_t w = 0; w < words; ++w) {
-    // One of 8000, of which half are among the first 90.
+    // Log-uniform over 8000 words: half of all draws are among the first 90.
     const auto word = static_cast<uint64_t>(
         std::pow(8000.0, RandomUniform(FoldIn(key, 1), w)));
     for (uint64_t s = 0; s < 2 + word % 3; ++s) {
@@ -79,18 +80,18 @@ TrainingJob DemoJob(const std::string& directory) {
   return *std::move(job);
 }
 
-// Processor time of a process so far, in seconds.
+// CPU time of a process so far, in seconds.
 double CpuSeconds(pid_t pid) {
   std::ifstream file(absl::StrCat("/proc/", pid, "/stat"));
   const std::string text((std::istreambuf_iterator<char>(file)), {});
-  // Behind the name, which may hold anything: fields 14 and 15 of all.
+  // Fields 14 and 15, counted after the process name, which may hold anything.
   const std::vector<std::string> fields =
       absl::StrSplit(text.substr(text.rfind(')') + 2), ' ');
   return (std::stod(fields[11]) + std::stod(fields[12])) /
          static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-// Of the steps after the first ones.
+// CPU time of all processes for the steps after the warm-up.
 double CpuSecondsOfProcesses(const TrainingJob& job,
                              const std::string& directory) {
   std::vector<std::unique_ptr<ChildProcess>> processes;
@@ -141,7 +142,7 @@ double CpuSecondsOfProcesses(const TrainingJob& job,
   double begin = 0.0, end = 0.0;
   while (lines->Read(&line)) {
     if (begin == 0.0 && line.step() >= kWarmUp) begin = cpu();
-    // The steps are over, but not yet the checkpoint.
+    // The steps are done, but the last checkpoint is not.
     if (end == 0.0 && line.step() >= kSteps) end = cpu();
   }
   if (line.state() != v1::JOB_STATE_SUCCEEDED || begin == 0.0) return 0.0;
@@ -153,7 +154,8 @@ struct Local {
   double tokens = 0.0;
 };
 
-// The same with the tokenizer that the processes made.
+// Runs the same steps in this process with the tokenizer that the processes
+// made.
 absl::StatusOr<Local> RunHere(TrainingJob job) {
   ASSIGN_OR_RETURN(
       const auto tokenizer,

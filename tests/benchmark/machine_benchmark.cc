@@ -1,9 +1,9 @@
-// What the machine can do: the ceilings that other benchmarks stand beside.
+// Measures the machine's ceilings, with which other benchmarks are compared.
 //
-// One product of 1024^3 on each thread at a time, by oneDNN with weights in the
-// form that it likes best (Onednn) and by our own kernels with weights in
-// panels (Ours): the better of the two is the rate of a type. Reading memory,
-// copying it, and loopback TCP between two threads.
+// One product of 1024^3 on each thread, by oneDNN with weights in its preferred
+// format (Onednn) and by our kernels with weights in panels (Ours): the better
+// of the two is the rate of a type. Reading memory, copying it, and loopback
+// TCP between two threads.
 
 #include <arpa/inet.h>
 #include <benchmark/benchmark.h>
@@ -31,8 +31,8 @@
 namespace gshard {
 namespace {
 
-// Calls what `make()` returns on each of so many threads at once: one
-// iteration. Each thread makes its own, so that nothing is shared.
+// One iteration calls the function that `make()` returns on `threads` threads
+// at once. Each thread calls make() itself, so that they share nothing.
 void OnThreads(benchmark::State& state, int threads,
                const std::function<std::function<void()>()>& make) {
   std::barrier gate(threads);
@@ -102,7 +102,7 @@ void Onednn(benchmark::State& state, DataType a, DataType b, DataType c) {
       stream->wait();
     };
   };
-  // A type that the processor lacks is an exception of oneDNN.
+  // oneDNN throws for a type that the processor lacks.
   try {
     make();
     Gemm(state, make);
@@ -155,7 +155,7 @@ BENCHMARK(Ours<float>)->Name("Ours/float32")->Apply(OneAndTwo);
 BENCHMARK(Ours<BFloat16>)->Name("Ours/bfloat16")->Apply(OneAndTwo);
 BENCHMARK(OurInt8)->Name("Ours/int8")->Apply(OneAndTwo);
 
-// Arrays that no cache holds.
+// Arrays larger than any cache.
 constexpr int64_t kBytes = int64_t{256} << 20;
 
 void Bandwidth(benchmark::State& state, double bytes,
@@ -199,7 +199,7 @@ void Transfer(int fd, std::vector<char>& bytes, bool send) {
   }
 }
 
-// Sends so many bytes over 127.0.0.1 and waits for as many.
+// One iteration sends `bytes` over 127.0.0.1 and waits for as many back.
 void Loopback(benchmark::State& state) {
   const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

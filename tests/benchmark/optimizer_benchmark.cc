@@ -1,6 +1,6 @@
-// Optimizer updates of one expert matrix beside the ceiling: reading and
-// writing the same arrays once. An update is made once a step, for every
-// weight, however few tokens the expert saw.
+// Optimizer updates of one expert matrix beside their ceiling: reading and
+// writing the same arrays once. Each step updates every weight, however few
+// tokens its expert saw.
 
 #include <benchmark/benchmark.h>
 
@@ -20,7 +20,7 @@ std::vector<float> RandomValues(int64_t size, uint64_t seed) {
   return values;
 }
 
-// w -= rate * g: what any optimizer has to move.
+// w -= rate * g: the memory traffic that any optimizer needs.
 void BM_PlainUpdate(benchmark::State& state) {
   const int64_t size = state.range(0) * state.range(1);
   std::vector<float> weight = RandomValues(size, 1);

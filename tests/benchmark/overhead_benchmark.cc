@@ -1,17 +1,17 @@
-// What it costs that a job survives faults: leases, checkpoints written while
+// The overhead of fault tolerance in a job: leases, checkpoints written while
 // steps go on, and steps as transactions.
 //
 //   build/release/benchmark/overhead_benchmark --rounds=3 --every=10
 //
-// One system, in this process over unix sockets, runs the same job in turn
+// One system, in this process over unix sockets, runs the same job in turn:
 //   off    with no checkpoint but the last and a lease of an hour,
 //   on     with a checkpoint every few steps and a lease of a second,
 //   sync   as on, but steps wait while a checkpoint is written.
-// The best round of each counts, for other programs only ever add; so does the
-// processor time of the whole process, which they add nothing to. Steps cannot
-// be made without being prepared and committed, so the cost of that is measured
-// by itself: the messages are what the two phases take in a model with next to
-// no arithmetic.
+// The best round of each variant counts, because other programs only add time;
+// CPU time of the whole process, which they do not affect, is reported as well.
+// Every step is prepared and committed, so the cost of those two phases is
+// measured separately, in a model with next to no arithmetic, where it is the
+// cost of their messages.
 
 #include <sys/resource.h>
 
@@ -53,7 +53,7 @@ struct Variant {
   absl::Duration lease = absl::Hours(1);
 };
 
-// Of one step.
+// The cost of one step.
 struct Cost {
   double wall = 1e30;  // seconds
   double cpu = 1e30;
@@ -71,7 +71,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// The value of a line of metrics that begins so.
+// The value of the metrics line that starts with `series`.
 double Value(const std::string& metrics, const std::string& series) {
   const size_t at = metrics.find("\n" + series);
   if (at == metrics.npos) return 0.0;

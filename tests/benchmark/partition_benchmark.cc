@@ -1,14 +1,14 @@
-// What partitioning costs, and what a partitioned program costs to run.
+// The cost of partitioning, and of running a partitioned program.
 //
 //   partition_benchmark [FILE]   from the project's root
 //
 // 1. The training step of the ModelConfig in FILE, by default the paper's 36
 //    layers of 2048 experts, for D routers and D expert workers: seconds of
-//    Partition, the best of kRounds, and the nodes of each role. The devices
-//    take turns, so that a busy moment of the machine hits them alike. Aim:
-//    at most 1.2 times the time of D = 2, and the same nodes.
+//    Partition, the best of kRounds, and the nodes of each role. Rounds
+//    alternate between values of D, so that a busy machine affects them alike.
+//    Aim: at most 1.2 times the time of D = 2, and the same nodes.
 // 2. A training step of a small MoE model on one device: partitioned for a mesh
-//    of one beside not partitioned, in turns, medians. Aim: within 3%.
+//    of one and unpartitioned, alternating, medians. Aim: within 3%.
 
 #include <algorithm>
 #include <chrono>
@@ -56,7 +56,7 @@ std::vector<int64_t> NodesByRole(const Partitioned& partitioned, size_t roles) {
 
 absl::Status PrintPartitioning(const std::string& file) {
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(file));
-  // A microbatch of a router, so that the gates are partitioned too.
+  // The group size of a router's microbatch, so that gates are partitioned too.
   if (config.gate.group_size == 0) config.gate.group_size = 4096;
   const Clock::time_point start = Clock::now();
   ASSIGN_OR_RETURN(const Program program,
@@ -142,7 +142,7 @@ absl::Status PrintRunning() {
       seconds->push_back(SecondsSince(begin));
       return status;
     };
-    // Who goes first alternates as well.
+    // The program that runs first alternates as well.
     for (int step = 0; step < kSteps; ++step) {
       for (const bool is_whole : {step % 2 == 0, step % 2 != 0}) {
         RETURN_IF_ERROR(is_whole ? run(whole, &whole_seconds)

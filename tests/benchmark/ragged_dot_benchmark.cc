@@ -1,16 +1,16 @@
-// The expert computation beside a dense product of the same arithmetic.
+// The expert computation beside dense products of the same arithmetic.
 //
 // RaggedDot up and down (E experts, R rows in all) does the floating-point
-// operations of two dense products; what it loses is to small groups and to
-// reading E matrices instead of one. Two ratios of speeds, all measured in this
-// process, alternating:
+// operations of two dense products; it loses time to small groups and to
+// reading E matrices instead of one. Two ratios of speeds, measured alternating
+// in this process:
 //   of_dense  beside R rows times one matrix [M, H], which stays in the cache
 //   of_wide   beside R / E rows times one matrix [M, E * H]: as much arithmetic
 //             and as many bytes of weights
 //
-// BM_Served is the same of any type, with weights as a router serves them, on
-// any number of threads and without anything beside it: ./bench.sh puts its
-// rates beside those of machine_benchmark.
+// BM_Served measures RaggedDot alone for any type, with weights as a router
+// serves them and any number of threads; ./bench.sh sets its rates beside those
+// of machine_benchmark.
 
 #include <benchmark/benchmark.h>
 #include <time.h>
@@ -48,7 +48,7 @@ Tensor Random(Dims dims, uint64_t key) {
   return tensor;
 }
 
-// Rows per expert: all the same, or as 1 / (e + 1).
+// Rows per expert: equal, or proportional to 1 / (e + 1).
 Tensor GroupSizes(bool zipf, int64_t experts = kExperts, int64_t rows = kRows) {
   std::vector<double> shares(experts, 1.0 / experts);
   if (zipf) {
@@ -65,8 +65,8 @@ Tensor GroupSizes(bool zipf, int64_t experts = kExperts, int64_t rows = kRows) {
   return sizes;
 }
 
-// Processor time of this thread, which other processes disturb less than the
-// clock; our kernels have no other threads.
+// CPU time of this thread, which other processes disturb less than wall-clock
+// time; our kernels use no other threads.
 double ThreadSeconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -87,8 +87,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Runs `ragged` as the benchmark, with `dense` and `wide` beside it in each
-// iteration.
+// Benchmarks `ragged`, and times `dense` and `wide` in each iteration as well.
 template <typename Ragged, typename Dense, typename Wide>
 void RunBeside(benchmark::State& state, double flops, Ragged ragged,
                Dense dense, Wide wide) {
@@ -190,7 +189,7 @@ BENCHMARK(BM_ExpertBackward)
 
 enum Sizes : int64_t { kEven, kZipf, kOneToFour };
 
-// Rows of each of so many experts, `mean` in the mean unless they are 1 to 4.
+// Rows of each expert: `mean` on average, or 1 to 4.
 Tensor SizesOf(Sizes kind, int64_t experts, int64_t mean) {
   if (kind == kZipf) return GroupSizes(true, experts, mean * experts);
   Tensor sizes(ElementType::kInt32, {experts});
@@ -200,7 +199,7 @@ Tensor SizesOf(Sizes kind, int64_t experts, int64_t mean) {
   return sizes;
 }
 
-// Weights [E, rows, columns] as they are served.
+// Weights [E, rows, columns] in the form in which routers serve them.
 Tensor Served(ElementType type, int64_t experts, int64_t rows, int64_t columns,
               uint64_t key) {
   const Tensor weights = Random({experts, rows, columns}, key);
@@ -224,7 +223,7 @@ void BM_Served(benchmark::State& state, ElementType type, int64_t bytes) {
   const Tensor rows = Random({R, kWidth}, 1);
   const Tensor up = Served(type, E, kWidth, kHidden, 2);
   const Tensor down = Served(type, E, kHidden, kWidth, 3);
-  // Rows of int8 are rounded by the product itself.
+  // The int8 product rounds its rows itself.
   const auto rounded = [&](const Tensor& x) {
     return type == ElementType::kBFloat16 ? Cast(x, type) : x;
   };
@@ -255,7 +254,7 @@ BENCHMARK_CAPTURE(BM_Served, bfloat16, ElementType::kBFloat16, 2)
     ->Apply(ServedShapes);
 BENCHMARK_CAPTURE(BM_Served, int8, ElementType::kInt8, 1)->Apply(ServedShapes);
 
-// What stands beside the products in a layer, on [1024, 512].
+// The other operators of a layer, on [1024, 512].
 void BM_LayerNorm(benchmark::State& state) {
   const Tensor x = Random({kRows, kWidth}, 1);
   const Tensor scale = Random({kWidth}, 2), bias = Random({kWidth}, 3);
@@ -292,7 +291,7 @@ void BM_Dropout(benchmark::State& state) {
 }
 BENCHMARK(BM_Dropout)->Unit(benchmark::kMicrosecond);
 
-// 8 heads of 64; 1024 rows whatever the length.
+// 8 heads of width 64; always 1024 rows, whatever the length.
 struct AttentionInputs {
   explicit AttentionInputs(int64_t length)
       : q(Random({kRows / length, length, 8, 64}, 1)),

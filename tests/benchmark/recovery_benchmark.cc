@@ -1,13 +1,12 @@
-// How long a training job stands still when an expert worker is lost, with and
-// without buddies: from the moment of the fault to the first step that had not
-// been committed before, in processes of their own.
+// The downtime of a training job that loses an expert worker, with and without
+// buddies: from the fault to the first step beyond those committed before it.
+// All members run in processes of their own.
 //
 //   build/release/benchmark/recovery_benchmark --lease_ms=5000 --runs=3
 //
 // killed: SIGKILL, which closes the worker's connections. stopped: SIGSTOP,
-// which nobody sees before the lease is over. No worker comes in its place, so
-// recovery.replacement_wait_ms, of which the job has the default, is waited
-// for.
+// which goes unnoticed until the lease expires. No worker replaces the lost
+// one, so the job waits for recovery.replacement_wait_ms (the default).
 
 #include <signal.h>
 
@@ -46,7 +45,7 @@ struct Outcome {
   int64_t steps_redone = 0;
 };
 
-// Coordinator, router and workers, and a job that they run.
+// A coordinator, a router and workers, running a job.
 class System {
  public:
   System(int64_t lease_ms, bool buddies) {
@@ -90,7 +89,7 @@ class System {
     return progress;
   }
 
-  // Loses the worker in the middle by a signal.
+  // Sends `signal` to the second of the three workers and times the recovery.
   Outcome Lose(int signal) {
     while (Progress().step() < kFaultAt) Pause();
     const int64_t before = Progress().step();

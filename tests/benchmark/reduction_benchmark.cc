@@ -1,6 +1,6 @@
-// Who sums the dense gradients: bytes that go in and out of the coordinator per
-// step, and the time of a step, for the coordinator's way and the routers' own
-// over gloo. A whole cluster in this process, on TCP; a dense model, tiny
+// Compares the two ways to sum dense gradients, in the coordinator and among
+// the routers over gloo: bytes in and out of the coordinator per step, and time
+// per step. A whole cluster in this process, on TCP; a dense model with tiny
 // microbatches, so that a step is mostly gradients.
 //
 // Run from the project's root: build/release/benchmark/reduction_benchmark
@@ -67,7 +67,7 @@ TrainingJob DenseJob(int64_t width, int routers, const std::string& directory) {
   return job;
 }
 
-// Of all connections of this process whose own end is at `port`, both ways.
+// Bytes, both ways, of all connections of this process with local port `port`.
 double BytesAt(int port) {
   double bytes = 0;
   DIR* const fds = opendir("/proc/self/fd");
@@ -91,8 +91,8 @@ double BytesAt(int port) {
 }
 
 struct Measured {
-  double seconds = 0;  // a step
-  double bytes = 0;    // a step, at the coordinator
+  double seconds = 0;  // per step
+  double bytes = 0;    // per step, at the coordinator
 };
 
 absl::StatusOr<Measured> Measure(ReduceWay way, int routers, int64_t width,
@@ -106,7 +106,7 @@ absl::StatusOr<Measured> Measure(ReduceWay way, int routers, int64_t width,
   ProcessOptions member;
   member.coordinator = address;
   member.listen = "127.0.0.1:0";
-  ExpertWorkerOptions worker_options;  // idle, but a job waits for one
+  ExpertWorkerOptions worker_options;  // idle, but a job needs one
   worker_options.process = member;
   ExpertWorkerProcess worker(worker_options);
   RETURN_IF_ERROR(worker.Start());

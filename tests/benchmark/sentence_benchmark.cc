@@ -1,9 +1,9 @@
-// How long one sentence, or a batch of 32, takes that has the machine to
-// itself, by the number of threads that compute: a model of 6 + 6 layers, M
-// 512, H 2048, V 32000, with random weights, dense or with 16 experts in every
-// other layer, whose two of a token have the weights of the dense layer; 20
-// tokens in, 20 out, greedy or with a beam of 4; in float32, bfloat16 and int8,
-// as a router serves it.
+// Latency of one sentence, or of a batch of 32, on an otherwise idle machine,
+// by the number of compute threads: a model of 6 + 6 layers, M 512, H 2048, V
+// 32000, with random weights, dense or with 16 experts in every other layer,
+// two of which together have the weights of the dense layer; 20 tokens in, 20
+// out, greedy or with a beam of 4; in float32, bfloat16 and int8, as a router
+// serves it.
 
 #include <benchmark/benchmark.h>
 
@@ -42,7 +42,7 @@ ModelConfig BenchmarkModel(ComputeType type, int64_t experts) {
 struct Model {
   Model(ComputeType type, int64_t experts)
       : config(BenchmarkModel(type, experts)),
-        // No sentence ends by itself.
+        // EOS is never chosen, so every sentence reaches max_length.
         translator(config, *BuildEncodeProgram(config),
                    *BuildDecodeProgram(config),
                    {.bos = 2, .eos = 1, .never = {0, 1, 2}}),
@@ -61,7 +61,7 @@ void BM_Sentence(benchmark::State& state) {
   const int64_t experts = state.range(0);
   const Model& model =
       models.try_emplace(experts, kType, experts).first->second;
-  // Different ones: what is the same goes to the same experts.
+  // Sentences differ, since equal tokens would go to the same experts.
   std::vector<SourceSentence> sentences(state.range(3));
   for (size_t s = 0; s < sentences.size(); ++s) {
     for (int64_t i = 0; i < kLength; ++i) {

@@ -1,15 +1,15 @@
 // An expert worker's service, called as routers call it, by one thread that
-// waits for each reply: what an expert of a model costs across a socket.
+// waits for each reply: the cost of an expert across a socket.
 //
-//   Forward   a call of evaluation: rows there, results back
-//   Step      a step of training: forward and backward of 2 experts, one in the
-//             encoder and one in the decoder, and their update with Adam, for
-//             which the coordinator's two messages are function calls here
+//   Forward   an evaluation call: rows in, results out
+//   Step      a training step: forward and backward of 2 experts, one in the
+//             encoder and one in the decoder, and their update with Adam; the
+//             coordinator's two messages are function calls here
 //
-// By tcp and unix frames go through shared memory, by unix_socket they do not.
-// Both ends are in this process. `bytes` are those of tensors, both ways. An
-// expert of width 1 shows the exchange itself. `cpu_us` is what a call or step
-// takes of both ends' processors.
+// Ways tcp and unix pass frames through shared memory, unix_socket does not.
+// Both ends are in this process. `GB/s` counts the bytes of tensors, both ways.
+// An expert of width 1 shows the cost of the exchange itself. `cpu_us` is the
+// CPU time of both ends per call or step.
 
 #include <benchmark/benchmark.h>
 
@@ -71,17 +71,17 @@ Batch BatchOf(int64_t tokens) {
           .target_tokens = tokens};
 }
 
-// A call with tensors of its own.
+// A recorded call, which owns its tensors.
 struct RecordedCall {
   std::string segment;
   std::vector<std::pair<std::string, Tensor>> inputs;
 };
 
 // A worker, a router's connection to it, and the calls that a router makes for
-// `rows` tokens a side, in evaluation and in a step.
+// `rows` tokens a side, in evaluation and in a training step.
 class Service {
  public:
-  // `shared_bytes` of memory may be shared.
+  // At most `shared_bytes` of memory are shared; 0 disables sharing.
   Service(const std::string& address, int64_t shared_bytes, int64_t rows,
           int64_t width, int64_t hidden)
       : job_(OneExpert(width, hidden)) {
@@ -98,7 +98,7 @@ class Service {
     CHECK(MicrobatchRunner(job_.model, evaluation->router)
               .Evaluate(batch, job_.seed, 0, dense, &evaluating)
               .ok());
-    // Runs a whole microbatch, which so is the first step.
+    // Recording runs a whole microbatch, which thereby is the first step.
     LocalExchange stepping = Recorder(/*step=*/1, &step_);
     CHECK(MicrobatchRunner(job_.model, training.router)
               .Run(batch, job_.seed, 1, 0, dense, &stepping)
@@ -129,7 +129,7 @@ class Service {
     Commit();
   }
 
-  // Of the tensors of calls and replies.
+  // The tensor bytes of all calls and replies.
   int64_t bytes() const { return bytes_; }
 
  private:

@@ -1,13 +1,13 @@
-// Translations a second, and how long they take at 70% of that, of a router's
-// front end over a unix socket: calls of one sentence, of mixed lengths and
-// beams, that come at random times whether or not earlier ones are done.
+// Throughput of a router's front end over a unix socket, and latency at 70% of
+// it: calls of one sentence, of mixed lengths and beams, that arrive at random
+// times whether or not earlier ones are done.
 //
 //   serving_benchmark [SECONDS [RATE]]
 //
-// RATE replaces 70% of the capacity that was measured just before. The model
-// (2 + 2 layers, M 128, 16 experts, V 8000, random weights) runs in this
-// process, experts included, on one thread; its translations end at a limit
-// that is drawn for each sentence.
+// RATE replaces the 70% of the capacity measured just before. The model (2 + 2
+// layers, M 128, 16 experts, V 8000, random weights) runs in this process,
+// experts included, on one thread; each translation ends at a random length
+// limit.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -47,8 +47,8 @@ ModelConfig BenchmarkModel() {
   return model;
 }
 
-// The i-th sentence: 4 to 40 tokens, 1 to 2 times as many in translation, one
-// in three by greedy search, the others with a beam of 4.
+// The i-th sentence: 4 to 40 tokens, a limit of 1 to 2 times as many in
+// translation, greedy search for one in three and a beam of 4 for the others.
 v1::TranslateRequest RequestOf(uint64_t i) {
   v1::TranslateRequest request;
   const uint64_t length = 4 + RandomBelow(1, i, 37);
@@ -63,7 +63,7 @@ v1::TranslateRequest RequestOf(uint64_t i) {
   return request;
 }
 
-// Calls that are under way, and how long those took that are not.
+// Calls in flight, and the durations of finished ones.
 class Load {
  public:
   explicit Load(const std::string& address)
@@ -101,7 +101,7 @@ class Load {
     changed_.wait(lock, [&] { return under_way_ <= calls; });
   }
 
-  // Of the calls that ended since it was last asked, sorted.
+  // Sorted durations of the calls that ended since the previous TakeSeconds().
   std::vector<double> TakeSeconds() {
     std::lock_guard<std::mutex> lock(mutex_);
     std::vector<double> seconds = std::exchange(seconds_, {});
@@ -125,7 +125,7 @@ class Load {
   std::vector<double> seconds_;
 };
 
-// That all threads have used.
+// CPU time of all threads.
 double CpuSeconds() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
@@ -134,7 +134,7 @@ double CpuSeconds() {
                                     usage.ru_stime.tv_usec);
 }
 
-// With as many calls under way as fill any batch.
+// Keeps enough calls in flight to fill any batch.
 double MeasureCapacity(Load& load, double seconds) {
   constexpr size_t kCalls = 128;
   const auto run = [&](double length) {

@@ -1,9 +1,8 @@
-// Text of a training job: the pass that makes its index, and batches read by
-// it, beside the text in memory and the tokenizer alone, which is the ceiling
-// of both. Memory is what the process has for itself (RssAnon), less what it
-// had before.
+// A training job's text: building its index and reading batches through it,
+// beside the text in memory and the tokenizer alone, which is the ceiling of
+// both. Memory is the process's own (RssAnon), less what it had before.
 //
-// The text is made of the titles in tests/data/names.tsv: run it from the
+// The text is made of the titles in tests/data/names.tsv: run from the
 // project's root.
 
 #include <benchmark/benchmark.h>
@@ -26,7 +25,8 @@
 namespace gshard {
 namespace {
 
-// Files of pairs, and a tokenizer of 4000 pieces, in a folder of their own.
+// A file of sentence pairs and a tokenizer of 4000 pieces, in a temporary
+// folder.
 class Sample {
  public:
   explicit Sample(int64_t pairs) {
@@ -39,7 +39,7 @@ class Sample {
     std::ofstream file(path());
     std::vector<std::string> sentences;
     for (int64_t i = 0; i < pairs; ++i) {
-      // Two titles, so that few pairs are alike.
+      // Joining two titles keeps most pairs distinct.
       const auto& a = titles[RandomBelow(1, i, titles.size())];
       const auto& b = titles[RandomBelow(2, i, titles.size())];
       const std::string source = absl::StrCat(a.source, " ", b.source);
@@ -152,7 +152,7 @@ BENCHMARK(BM_OpenIndex)
     ->Arg(100'000)
     ->Unit(benchmark::kMillisecond);
 
-// Batches of 2048 tokens in the order of training.
+// Reads batches of 2048 tokens in the order of training.
 void ReadBatches(benchmark::State& state, const TokenizedText& text,
                  double before) {
   const auto order =

@@ -1,12 +1,12 @@
 // Training in one process, on the shapes that PyTorch was measured with: 2 + 2
 // layers, M 256, H 1024, 4 heads, V 8000, 16 experts in every other layer, 32
 // sentences of 32 tokens a side, float32 or bfloat16, Adam, by the number of
-// threads that compute. Reports target tokens a second
-// (PyTorch 1.13 on one thread of a 3.7 GHz Zen 4 core: 1,687), and the useful
-// arithmetic of a step as a share of this process's own matrix rate in float32.
+// compute threads. Reports target tokens per second (PyTorch 1.13 on one thread
+// of a 3.7 GHz Zen 4 core: 1,687), and the useful arithmetic of a step as a
+// share of this process's own matrix rate in float32.
 //
-// BM_Gradients is a step without the optimizer, of a smaller model whose number
-// of experts grows while its tokens stay.
+// BM_Gradients is a step without the optimizer, of a smaller model, with a
+// growing number of experts and a fixed number of tokens.
 
 #include <benchmark/benchmark.h>
 
@@ -46,7 +46,7 @@ TrainingJob BenchmarkJob(int64_t experts, bool bf16) {
   return job;
 }
 
-// The same sentence lengths everywhere, ids drawn by (step, index).
+// All sentences have the same length; ids are drawn by (step, index).
 Batch MakeBenchmarkBatch(int64_t step, int64_t vocabulary) {
   const auto ids = [&](uint64_t salt) {
     Tensor tensor(ElementType::kInt32, {kSentences, kLength});
@@ -66,8 +66,8 @@ Batch MakeBenchmarkBatch(int64_t step, int64_t vocabulary) {
           .target_tokens = kSentences * kLength};
 }
 
-// Multiplications and additions of forward and backward, as the peer counts
-// them: products with weights and inside attention.
+// Floating-point operations of forward and backward, counted as for PyTorch:
+// products with weights and inside attention.
 double StepFlops(const ModelConfig& model) {
   const double M = model.model_width, H = model.ffn_width;
   const double L = model.encoder_layers, V = model.target_vocabulary_size;
@@ -81,7 +81,7 @@ double StepFlops(const ModelConfig& model) {
   return 3 * 2 * (encoder + decoder);
 }
 
-// The machine's rate on one big product: the ceiling.
+// The machine's rate on one big product, as a ceiling.
 double MatmulFlopsPerSecond() {
   constexpr int64_t n = 1024;
   const std::vector<float> a(n * n, 0.5f), b(n * n, 0.25f);
@@ -148,7 +148,7 @@ void BM_Gradients(benchmark::State& state) {
   const TensorMap parameters = TinyParameters(job.model, 1);
   const Batch batch = MakeBenchmarkBatch(1, job.model.target_vocabulary_size);
   const auto step = [&] { CHECK(runner.Run(batch, 1, 1, 0, parameters).ok()); };
-  step();  // the first one maps memory, which the others find
+  step();  // maps the memory that the others reuse
   for (auto _ : state) step();
   SetComputeThreads(1);
 }

@@ -1,18 +1,18 @@
 // Sends translations to routers at random times, whether or not earlier ones
-// are done, and says what became of each.
+// are done, and reports their outcomes.
 //
 //   translate_load --routers=127.0.0.1:7001,127.0.0.1:7002 --model=titles
 //     --seconds=30 --rate=50 --log=calls.txt
 //
-// All routers stand behind one channel, which sends calls in turn to those
-// whose health says that they serve. Nothing is retried. With --rate=0 as many
-// calls as --calls says are always under way: that measures the capacity.
+// One channel covers all routers and sends calls round-robin to those whose
+// health check reports serving. Nothing is retried. With --rate=0, --calls
+// calls are always in flight, which measures the capacity.
 //
 // Prints one line, "requests N failed N degraded N rate R p50_ms T p99_ms T";
-// with --log also a line a call: its end in milliseconds since 1970, its
-// milliseconds, its status code, and 1 if it was degraded.
+// --log adds a line per call: its end in milliseconds since 1970, its duration
+// in milliseconds, its status code, and 1 if it was degraded.
 //
-// After SIGTERM no call is begun, and those under way are waited for.
+// SIGTERM stops new calls and waits for those in flight.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/grpcpp.h>
@@ -168,7 +168,7 @@ class Load {
     call->request.mutable_options()->set_beam_size(
         static_cast<int32_t>(flags_.beam));
     call->request.set_require_full(flags_.require_full);
-    // Until the first router serves.
+    // Waits until the first router serves.
     SetDeadline(call->context, std::chrono::milliseconds(flags_.deadline_ms),
                 /*wait_for_ready=*/true);
     if (!token_.empty()) {
@@ -186,8 +186,8 @@ class Load {
               std::chrono::duration<double, std::milli>(Clock::now() - start)
                   .count();
           const bool degraded = status.ok() && call->response.degraded();
-          // Holds the channel, whose end waits for this thread of gRPC's: it
-          // must not be the last to hold it.
+          // The call holds the channel, whose destructor waits for this gRPC
+          // thread, so this thread must not drop the last reference.
           call = nullptr;
           std::lock_guard<std::mutex> lock(mutex_);
           took_.push_back(ms);

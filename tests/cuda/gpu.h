@@ -1,4 +1,4 @@
-// What the check needs of CUDA: memory, numbers, time.
+// CUDA helpers of the check: memory, random numbers, timing, reports.
 
 #ifndef TESTS_CUDA_GPU_H_
 #define TESTS_CUDA_GPU_H_
@@ -24,7 +24,7 @@ inline void Check(cudaError_t error, const char* what) {
   std::exit(1);
 }
 
-// Memory of the GPU, first all NaN.
+// GPU memory, initially all NaN.
 template <typename T>
 class Buffer {
  public:
@@ -61,8 +61,8 @@ class Buffer {
   int64_t size_;
 };
 
-// Number `i` of `seed`, uniform in [-1, 1): on the GPU and on the host the
-// same, so that references need no memory.
+// Number `i` of `seed`, uniform in [-1, 1), the same on the GPU and the host,
+// so that references need no memory.
 template <typename T>
 constexpr T Number(uint64_t seed, int64_t i);
 template <>
@@ -91,7 +91,7 @@ void Fill(const Buffer<T>& buffer, uint64_t seed) {
   Check(cudaGetLastError(), "fill");
 }
 
-// Rows of experts, as a back end would launch them.
+// Multiplies rows of experts with the launches that a back end would use.
 template <typename T>
 class Rows {
  public:
@@ -123,22 +123,21 @@ class Rows {
   const Buffer<RaggedTile> large_, small_;
 };
 
-// Milliseconds of `work(i)`, i counting repetitions: the median of several,
-// after some to warm up.
+// Median milliseconds of `work(i)` over several repetitions i, after warm-up.
 double Milliseconds(const std::function<void(int)>& work);
 
-// A line of the check, which has failed unless it is `good`.
+// Prints a line of the check and records a failure unless `good`.
 void Report(const std::string& what, bool good, double value);
 
-// Of what training does with parameters.
+// Checks the training kernels that work on parameters.
 void CheckSteps(bool quick);
 
-// Of what routers compute besides products; of their gate; of beam search.
+// Check router kernels other than products, the gate, and beam search.
 void CheckDense(bool quick);
 void CheckGates(bool quick);
 void CheckDecoding(bool quick);
 
-// Prints what the kernels reach beside what the GPU can.
+// Prints the speed of the kernels beside the GPU's ceilings.
 void PrintSpeed();
 
 }  // namespace gshard::cuda

@@ -1,4 +1,4 @@
-// How the checks of rows compare with float64.
+// Compares rows of results with float64 references.
 
 #ifndef TESTS_CUDA_ROWS_H_
 #define TESTS_CUDA_ROWS_H_
@@ -13,7 +13,7 @@
 
 namespace gshard::cuda {
 
-// Number i of a seed, exactly.
+// Number i of a seed, exact in float64.
 inline double X(uint64_t seed, int64_t i) { return Number<float>(seed, i); }
 
 inline Buffer<float> Numbers(uint64_t seed, int64_t size) {
@@ -37,8 +37,8 @@ inline double Difference(const std::vector<float>& got,
 }
 
 // `launch(first, rows, out)` computes rows [first, first + rows) of `width`
-// elements. Holds all of them to `expected(row, column)`; launched again they
-// are to have the same bits, and the last one alone, too.
+// elements. Checks all of them against `expected(row, column)`, and that a
+// second launch and the last row alone give the same bits.
 inline void CheckRows(
     const std::string& what, int64_t rows, int64_t width, double tolerance,
     const std::function<cudaError_t(int64_t, int64_t, float*)>& launch,

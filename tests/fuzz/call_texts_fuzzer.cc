@@ -1,6 +1,6 @@
-// Texts around a call: trace context and request id from its metadata, the
-// error of a peer with its details, the file of callers and what they may do;
-// headers of scrapers, of collectors' answers and for collectors.
+// Text around a call: trace context and request id in its metadata, a peer's
+// error with details, the file of callers and their grants, and the HTTP
+// headers of scrapers, in collectors' answers and for collectors.
 
 #include <string>
 
@@ -42,7 +42,7 @@ void UseAuthFile(absl::string_view text) {
   CHECK(ParseGrants(grants).value() == caller->grants);
 }
 
-// What a caller asks about is hostile, too.
+// The model or directory that a caller asks for is hostile input, too.
 void UseCaller(absl::string_view text) {
   const auto grants = ParseGrants(text.substr(0, text.find('\n')));
   const Caller caller{"a", grants.ok() ? *grants : Grants()};

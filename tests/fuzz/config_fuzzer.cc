@@ -1,4 +1,4 @@
-// Configurations: of models and of training jobs, as text and off the wire.
+// Configurations of models and of training jobs, in text and wire format.
 
 #include "services/config/model_config_proto.h"
 #include "services/config/text_proto.h"

@@ -1,5 +1,5 @@
-// Manifests of checkpoints and owners of their folders, as they are, and with
-// the seal that their lines would have: nothing else is ever looked into.
+// Checkpoint manifests and the owner files of their folders, as they are and
+// with a valid seal added: parsers look no further into unsealed text.
 
 #include <string>
 #include <vector>

@@ -1,6 +1,5 @@
-// A protobuf message out of a fuzzer's bytes, in two ways: as they come off the
-// wire, and as text, in which more mutations mean something and the corpus can
-// be read.
+// Parses a fuzzer's bytes as a protobuf message in two ways: in wire format,
+// and as text, where more mutations are meaningful and the corpus is readable.
 
 #ifndef TESTS_FUZZ_MESSAGE_INPUT_H_
 #define TESTS_FUZZ_MESSAGE_INPUT_H_
@@ -16,7 +15,7 @@
 
 namespace gshard {
 
-// The message that `text` is, if it is one.
+// The message that `text` holds, if it parses.
 template <typename Message>
 std::optional<Message> MessageOfText(absl::string_view text) {
   Message message;
@@ -24,12 +23,12 @@ std::optional<Message> MessageOfText(absl::string_view text) {
   return message;
 }
 
-// Of a text that is not UTF-8 protobuf writes a line, which costs more than all
-// else.
+// Protobuf would log a line for each text that is not UTF-8, which costs more
+// than all else.
 [[maybe_unused]] inline const bool kQuietProtobuf =
     (google::protobuf::SetLogHandler(nullptr), true);
 
-// Calls use(message) for each of the two that `bytes` are.
+// Calls use(message) for each of the two formats in which `bytes` parse.
 template <typename Message, typename Use>
 void ForEachMessage(absl::string_view bytes, const Use& use) {
   Message wire;

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "services/config/text_proto.h"
 
-// libFuzzer's own, where that is linked.
+// libFuzzer's own mutator, null where libFuzzer is not linked.
 extern "C" __attribute__((weak)) size_t LLVMFuzzerMutate(uint8_t* data,
                                                          size_t size,
                                                          size_t max_size);
@@ -71,8 +71,8 @@ std::string Text(FuzzRandom& random, std::string text) {
   }
 }
 
-// Sets a field that is no message; of a repeated one, element `index`, or adds
-// one if that is -1.
+// Sets a field that is not a message. In a repeated field, sets element
+// `index`, or adds one if `index` is -1.
 void SetScalar(FuzzRandom& random, const FieldDescriptor* field, int index,
                Message* message) {
   const Reflection& reflection = *message->GetReflection();
@@ -138,7 +138,7 @@ void MutateRepeated(FuzzRandom& random, const FieldDescriptor* field,
   if (size == 0 || Below(random, 4) == 0) {
     if (!messages) return SetScalar(random, field, -1, message);
     Message* const added = reflection.AddMessage(message, field);
-    // A copy of another is more often right than an empty one.
+    // A copy of an existing element is more often valid than an empty one.
     if (size > 0) {
       added->CopyFrom(reflection.GetRepeatedMessage(
           *message, field, static_cast<int>(Below(random, size))));
@@ -190,7 +190,7 @@ size_t MutateMessageText(uint8_t* data, size_t size, size_t max_size,
                          unsigned seed, Message* message) {
   FuzzRandom random(seed);
   const absl::string_view bytes(reinterpret_cast<const char*>(data), size);
-  // Some mistakes are of the text.
+  // Some mutations are of the text itself.
   if (Below(random, 8) == 0 || !ParseTextProto(bytes, message).ok()) {
     return MutateBytes(random, data, size, max_size);
   }

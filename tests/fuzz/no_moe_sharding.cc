@@ -1,5 +1,5 @@
-// A worker's programs are partitioned: no fuzzer asks how their operators are.
-// So the build of the fuzzers does without services/partition.
+// Workers get programs that are already partitioned, so no fuzzer needs the
+// sharding rules; this stub keeps services/partition out of their build.
 
 #include "services/moe/sharding_rules.h"
 

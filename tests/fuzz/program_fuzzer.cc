@@ -1,5 +1,5 @@
-// Programs in text form, as workers get them: parsed, printed, parsed again,
-// and run if they ask for little.
+// Programs in text form, as workers receive them: parsed, printed, parsed
+// again, and run if they need little.
 
 #include "services/graph/text.h"
 #include "services/moe/graph_ops.h"

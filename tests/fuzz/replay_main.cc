@@ -1,6 +1,6 @@
-// Feeds files to a fuzzer, without libFuzzer: how the corpora are tests. If the
-// fuzzer knows what its inputs are made of, also some changes of each, the same
-// every time.
+// Runs a fuzzer on files, without libFuzzer, which turns the corpora into
+// tests. If the fuzzer defines a custom mutator, also runs mutants of each
+// file, the same every time.
 //
 //   fuzz_program_test FILE_OR_FOLDER...
 
@@ -21,7 +21,7 @@ extern "C" __attribute__((weak)) size_t LLVMFuzzerCustomMutator(uint8_t* data,
 
 namespace {
 
-constexpr unsigned kMutants = 100;  // of an input
+constexpr unsigned kMutants = 100;  // per input
 constexpr size_t kMaxBytes = 65536;
 
 void Run(const std::string& bytes) {
@@ -29,7 +29,7 @@ void Run(const std::string& bytes) {
                          bytes.size());
 }
 
-// Each is made of the one before; now and then it begins anew.
+// Mutates each mutant further; every tenth restarts from the input.
 void RunMutants(const std::string& bytes) {
   std::string mutant;
   for (unsigned i = 0; i < kMutants; ++i) {
@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   }
   std::sort(files.begin(), files.end());
   for (const fs::path& file : files) {
-    // Before it is run: the last line names the input that ended the program.
+    // Printed before it runs: the last line names the input that crashed.
     std::fprintf(stderr, "%s\n", file.c_str());
     const std::string bytes = Read(file);
     Run(bytes);

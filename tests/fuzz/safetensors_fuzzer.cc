@@ -1,4 +1,4 @@
-// Shards of checkpoints: the header, and every tensor that it promises.
+// Checkpoint shards: the header, and every tensor that it declares.
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
-// Calls of an expert worker's segments, built so that they are right but for
-// what the bytes say: a training step's forward and backward half, of some
+// Calls of an expert worker's segments, valid except where the bytes say
+// otherwise: the forward and backward halves of a training step, of several
 // runs, in any order, with tensors of other types, shapes, names and contents.
 
 #include <algorithm>
@@ -57,7 +57,7 @@ constexpr char kBackward[] =
     "  output \"reply/v8\" = %8\n"
     "}\n";
 
-// The bytes one by one, zeros behind the last.
+// Hands out the bytes one by one, then zeros.
 class ByteSource {
  public:
   ByteSource(const uint8_t* data, size_t size) : data_(data), size_(size) {}
@@ -73,7 +73,7 @@ class ByteSource {
   size_t size_;
 };
 
-// Reads every byte, so that AddressSanitizer sees where they are.
+// Reads every byte, so that AddressSanitizer checks its location.
 void Read(const Tensor& tensor) {
   uint64_t sum = 0;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(tensor.raw());
@@ -81,7 +81,7 @@ void Read(const Tensor& tensor) {
   asm volatile("" : : "r"(sum));
 }
 
-// Of some other type and shape, below 2^12 elements.
+// A tensor of some type and shape, below 2^12 elements.
 Tensor OddTensor(ByteSource& bytes) {
   const auto type = static_cast<ElementType>(1 + bytes.Take() % 6);
   Dims dims;
@@ -116,7 +116,7 @@ Call BuildCall(ByteSource& bytes) {
   return call;
 }
 
-// Makes the call a wrong one, mostly.
+// Makes the call invalid, in most cases.
 void Spoil(ByteSource& bytes, Call& call) {
   const auto some =
       std::next(call.inputs.begin(), bytes.Take() % call.inputs.size());
@@ -141,7 +141,7 @@ void Spoil(ByteSource& bytes, Call& call) {
       call.inputs.erase(some);
       return;
     default:
-      // Sizes that are negative, huge, or of another number of rows.
+      // Group sizes that are negative, huge, or sum to another number of rows.
       const auto sizes = call.inputs.find("call/v2");
       if (sizes == call.inputs.end()) return;
       const std::array odd = {-1, 1 << 30, -(1 << 30), 1};

@@ -1,5 +1,5 @@
-// Frames in shared memory, as routers and workers on one machine get them from
-// each other. The first byte says how many 16 bytes are written at a time.
+// Frames in shared memory, as routers and workers on one machine exchange them.
+// The first byte is the number of 16-byte units per write.
 
 #include <algorithm>
 #include <memory>
@@ -17,7 +17,7 @@ namespace {
 constexpr FrameLimits kLimits = {
     .max_bytes = 1 << 15, .max_header_bytes = 1 << 12, .max_tensors = 16};
 
-// Reads every byte, so that AddressSanitizer sees where they are.
+// Reads every byte, so that AddressSanitizer checks its location.
 uint64_t Sum(const Tensor& tensor) {
   uint64_t sum = 0;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(tensor.raw());
@@ -25,7 +25,7 @@ uint64_t Sum(const Tensor& tensor) {
   return sum;
 }
 
-// A memory, as its two parties see it, whose counts begin anew.
+// One shared memory as its two parties see it; Reset() zeroes its counters.
 struct Pair {
   std::unique_ptr<SharedMemory> peers, mine;
 
@@ -42,7 +42,7 @@ struct Pair {
   }
 };
 
-// A frame that was taken is sent back, and is then the same.
+// Sends an accepted frame back and checks that it arrives unchanged.
 void Resend(SharedRingWriter& writer, FrameReader& reader,
             const ExpertFrame& frame) {
   FrameWriter sent(frame);

@@ -1,5 +1,5 @@
-// Answers of an object store, and files of credentials: as they are, and with
-// the elements or keys that their lines would be in.
+// Answers of an object store and credentials files: as they are, and with each
+// line wrapped in the element or key that the parser expects.
 
 #include <string>
 #include <vector>
@@ -37,7 +37,7 @@ void ParseAsAnswer(absl::string_view text) {
   }
 }
 
-// Each line is a key.
+// Parses a listing in which each line is a key.
 void ParseAsList(const std::vector<std::string>& lines) {
   std::string xml;
   for (const std::string& line : lines) {

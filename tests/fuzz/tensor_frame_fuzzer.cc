@@ -1,6 +1,5 @@
-// Frames of tensors, as routers, workers and the coordinator get them from one
-// another, and their pieces. The first byte says into what slices the message
-// falls.
+// Frames of tensors, as routers, workers and the coordinator exchange them, and
+// pieces of tensors. The first byte is the size of the message's slices.
 
 #include <algorithm>
 #include <string>
@@ -33,7 +32,7 @@ grpc::ByteBuffer InSlices(absl::string_view bytes, size_t most) {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
-// Reads every byte, so that AddressSanitizer sees where they are.
+// Reads every byte, so that AddressSanitizer checks its location.
 uint64_t Sum(const Tensor& tensor) {
   uint64_t sum = 0;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(tensor.raw());
@@ -41,7 +40,7 @@ uint64_t Sum(const Tensor& tensor) {
   return sum;
 }
 
-// A frame that was taken is sent on, and is then the same.
+// Encodes an accepted frame again and checks that it decodes unchanged.
 template <typename Header>
 void Resend(const Frame<Header>& frame) {
   auto again = DecodeFrame<Header>(EncodeFrame(frame));
@@ -55,7 +54,7 @@ void Resend(const Frame<Header>& frame) {
   }
 }
 
-// "w" [4, 3], whole or in pieces, and "b" [2].
+// Collects "w" [4, 3], whole or in pieces, and "b" [2].
 void Collect(TensorFrame frame) {
   TensorCollector collector(
       {{"w", {.type = ElementType::kFloat32, .dims = {4, 3}}},
@@ -89,8 +88,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return 0;
 }
 
-// Headers that say other things than the payload has, and payloads that have
-// what headers say.
+// Mutates the header, and in half of the cases resizes the payload to match, so
+// that some payloads contradict their header and some agree with it.
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size,
                                           size_t max_size, unsigned seed) {
   gshard::FuzzRandom random(seed);

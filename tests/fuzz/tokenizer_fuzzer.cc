@@ -1,5 +1,5 @@
-// SentencePiece models, and texts and ids in their hands. The first byte is the
-// number of bytes of a text; the rest is the model.
+// SentencePiece models, and texts and ids that they encode and decode. The
+// first byte is the length of a text in bytes; the model follows the text.
 
 #include <algorithm>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 
 void UseText(const Tokenizer& tokenizer, absl::string_view text) {
   const auto ids = tokenizer.Encode(text);
-  // An unsound model may not even encode what is UTF-8.
+  // A malformed model may fail to encode even valid UTF-8.
   CHECK(ids.ok() ? IsUtf8(text)
                  : !IsUtf8(text) || absl::IsDataLoss(ids.status()));
   if (!Accepted(ids.status())) return;

@@ -1,5 +1,5 @@
-// Requests to translate, of calls and of streams, and everything that a router
-// checks of them before they join a batch.
+// Translation requests, of calls and of streams, and all checks that a router
+// makes before they join a batch.
 
 #include <string>
 #include <utility>
@@ -27,7 +27,7 @@ grpc::ByteBuffer Buffer(absl::string_view bytes) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// What the search relies on.
+// Checks the invariants that the search relies on.
 void CheckPrepared(const PreparedTranslation& prepared) {
   CHECK(prepared.model != nullptr);
   CHECK(!prepared.sentences.empty());

@@ -1,5 +1,5 @@
-// What the coordinator tells an expert worker to load: segments, parameters,
-// optimizer, and whether they fit together.
+// LoadSession messages of the coordinator to an expert worker: segments,
+// parameters, optimizer, and whether they fit together.
 
 #include "expert_worker/session_proto.h"
 #include "services/moe/graph_ops.h"

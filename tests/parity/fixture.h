@@ -1,5 +1,5 @@
-// Reads the files of tests/parity/data (their README.md has the format), and
-// makes their inputs from seeds.
+// Reads the files of tests/parity/data (format: README.md there), and generates
+// their inputs from seeds.
 
 #ifndef TESTS_PARITY_FIXTURE_H_
 #define TESTS_PARITY_FIXTURE_H_
@@ -16,18 +16,18 @@ namespace gshard {
 
 class Fixture {
  public:
-  // `name` is the file's without folder and ending: "gate_tiny".
+  // `name` is the file name without folder and extension: "gate_tiny".
   static absl::StatusOr<Fixture> Read(const std::string& name);
 
   bool Has(const std::string& name) const { return tensors_.count(name) > 0; }
   // REQUIRES: Has(name). Booleans are u8.
   const Tensor& Get(const std::string& name) const;
-  // A float64 tensor as float32, with other sizes.
+  // A float64 tensor as float32, reshaped to `dims`.
   Tensor GetFloats(const std::string& name, Dims dims) const;
-  // A number in __metadata__. REQUIRES: it is there.
+  // A number in __metadata__. REQUIRES: it is present.
   double Number(const std::string& name) const;
   std::string Text(const std::string& name) const;
-  // X of every "X.e1".
+  // The implementations with results: X of every "X.e1".
   std::vector<std::string> Implementations() const;
 
  private:

@@ -41,7 +41,7 @@ std::vector<GatingCase> Cases() {
   return cases;
 }
 
-// What either form of our gating gave, against what X gave.
+// Compares the routing of either form of our gating with that recorded for `x`.
 void ExpectSame(const Routing& routing, const Fixture& fixture,
                 const Implementation& x) {
   const int64_t groups = static_cast<int64_t>(fixture.Number("G"));

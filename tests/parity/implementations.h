@@ -1,16 +1,16 @@
-// Which of our options routes as which public implementation. One line each: to
-// cover another, add its numbers to the data and a line here.
+// Maps each public implementation to our options that route alike. One line
+// each: to cover another, add its numbers to the data and a line here.
 //
-// Routing (experts, slots, drops) of all of them is covered, and weights of all
-// but one. Not covered, on purpose:
+// Covers the routing (experts, slots, drops) of all of them, and the weights of
+// all but one. Not covered, on purpose:
 //   - hf_nllb_random_before weighs the first choice p1 / (p1 + p2), but the
 //     second p2: its policy `random` overwrites the normalised weight with the
 //     probability. No option gives two scales at once;
 //   - fairseq's balance loss with padding: its mean probability includes padded
-//     rows, so that what stands in padding changes the gradient;
-//   - the balance loss of lingvo with padding divides by S, padding included.
-//     Ours divides by valid tokens; the ratio is (valid / S)^2;
-//   - hf_nllb gives no balance loss from its router;
+//     rows, so the contents of padding change the gradient;
+//   - lingvo's balance loss with padding divides by S, padding included. Ours
+//     divides by valid tokens; the ratio is (valid / S)^2;
+//   - hf_nllb's router returns no balance loss;
 //   - hf_nllb has no slots: which choices it keeps is compared, not where;
 //   - how each computes C: the tests set the capacity that it used.
 
@@ -37,9 +37,9 @@ struct Implementation {
   GatingOptions options;
   AuxScale aux = AuxScale::kOurs;
   bool padded = false;
-  // It insists on C = 2S / E, so the overflow cases lack it.
+  // Requires C = 2S / E, so it is missing from the overflow cases.
   bool only_exact_capacity = false;
-  // Its first weight is on another scale than its second; see above.
+  // The first weight is on another scale than the second; see above.
   bool first_weight_differs = false;
 };
 

@@ -1,5 +1,5 @@
-// A whole MoE layer, forward and backward, from the pure functions: gate,
-// dispatch, experts in plain loops, combine; against recorded float64 numbers.
+// A whole MoE layer, forward and backward, from the pure functions (gate,
+// dispatch, experts in plain loops, combine), against recorded float64 numbers.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@
 namespace gshard {
 namespace {
 
-// A matrix in memory; swapped strides make it the transpose.
+// A matrix in memory; swapped strides transpose it.
 struct View {
   const float* data;
   int64_t row, column;
@@ -111,10 +111,10 @@ struct Experts {
   }
 };
 
-// The balance loss as fairseq has it with padding: the mean probability is over
-// padded tokens too, and both shares are of S. Ours leaves padding out, so the
-// padded file is compared with this in its place. Returns the mean over groups;
-// adds `coefficient` times its gradient.
+// The balance loss as fairseq computes it with padding: the mean probability
+// includes padded tokens, and both shares are of S. Our loss leaves padding
+// out, so the padded fixture is compared with this one instead. Returns the
+// mean over groups; adds `coefficient` times its gradient.
 double AddBalanceLossOverPadding(const Tensor& logits, const Routing& routing,
                                  int64_t S, double coefficient,
                                  Tensor* d_logits) {
@@ -190,7 +190,7 @@ TEST_P(LayerParity, ForwardAndGradients) {
   ASSERT_OK_AND_ASSIGN(const Tensor y,
                        Combine(out, plan.row_source, routing.weight));
 
-  // The paper's dense tensors, rebuilt from the indices.
+  // The paper's dense tensors, rebuilt from indices.
   Tensor combine = Tensor::Zeros(ElementType::kFloat32, {G, S, E, C});
   Tensor dispatched = Tensor::Zeros(ElementType::kFloat32, {E, G, C, M});
   for (int64_t r = 0; r < rows.dim(0); ++r) {

@@ -1,6 +1,6 @@
-// Plans of halo.h carried out as a partitioned program would, with all
-// partitions in one process: the parts together are the whole, whatever the
-// padding of the last shards holds.
+// Executes plans of halo.h as a partitioned program would, with all partitions
+// in one process: the joined parts equal the whole, whatever the padding of the
+// last shards holds.
 
 #include <gtest/gtest.h>
 
@@ -24,14 +24,14 @@
 namespace gshard {
 namespace {
 
-// Rows [begin, end) of x [X, ...], zeros where there are none.
+// Rows [begin, end) of x [X, ...], zero outside of x.
 Tensor RowsOrZeros(const Tensor& x, int64_t begin, int64_t end) {
   std::vector<Padding> padding(x.rank());
   padding[0] = {.low = -begin, .high = end - x.dim(0)};
   return Pad(x, padding, 0.0);
 }
 
-// x [X] in shards of `shard`, with NaN for padding.
+// x [X] in shards of `shard` elements, padded with NaN.
 std::vector<Tensor> Shards(const Tensor& x, int64_t shard, int64_t parts) {
   const Tensor padded = Pad(x, {{.high = shard * parts - x.dim(0)}},
                             std::numeric_limits<double>::quiet_NaN());
@@ -52,7 +52,7 @@ std::vector<Tensor> Exchange(const HaloPlan& plan, std::vector<Tensor> shards) {
   std::vector<Tensor> slices;
   for (int64_t i = 0; i < parts; ++i) {
     const int64_t own = i * plan.base_shard;
-    // What fetch_left and fetch_right elements and no more bring.
+    // The exchange brings only fetch_left and fetch_right elements.
     const Tensor fetched = RowsOrZeros(
         all, own - plan.fetch_left, own + plan.base_shard + plan.fetch_right);
     const Tensor row = RowsOrZeros(fetched, -plan.zeros_left,
@@ -63,7 +63,7 @@ std::vector<Tensor> Exchange(const HaloPlan& plan, std::vector<Tensor> shards) {
   return slices;
 }
 
-// The results of all partitions, without those that are padding.
+// The results of all partitions, without padding.
 Tensor Results(const HaloPlan& plan, const std::vector<Tensor>& parts) {
   return Concat(parts, 0).Rows(0, plan.result_count);
 }
@@ -94,8 +94,8 @@ Tensor ConvolvePart(const HaloPlan& plan, const Tensor& slice, Tensor kernel,
   return Slice(y, 0, shift, shift + plan.result_shard);
 }
 
-// What partition i adds to the gradient of the kernel, from its slice and its
-// part of the gradient of the results, padding masked.
+// Partition i's share of the kernel's gradient, from its slice and its part of
+// the results' gradient, with padding masked.
 Tensor KernelGradientPart(const HaloPlan& plan, const Tensor& slice, Tensor dy,
                           const Window& window, int64_t i) {
   const int64_t shift = plan.shift.At(i);
@@ -144,7 +144,7 @@ TEST(HaloExecutionTest, PartsOfConvolutionsAreTheWhole) {
         Exchange(plan, Shards(x, plan.base_shard, request.parts));
     std::vector<Tensor> parts;
     for (int64_t i = 0; i < request.parts; ++i) {
-      // Elements of the slice outside the dimension are the operator's zeros.
+      // Slice elements outside the dimension must be the operator's zeros.
       for (int64_t t = 0; t < plan.slice_size; ++t) {
         if (t < plan.valid_begin.At(i) || t >= plan.valid_end.At(i)) {
           ASSERT_EQ(slices[i].f32()[t], 0.0f);

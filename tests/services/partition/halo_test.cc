@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What a formula gives on each of `parts` partitions.
+// The values of a formula on each of `parts` partitions.
 template <typename Form>
 std::vector<int64_t> On(int64_t parts, const Form& form) {
   std::vector<int64_t> values;
@@ -49,7 +49,7 @@ TEST(HaloTest, Figure11) {
   EXPECT_EQ(plan.local_count, 2);
 }
 
-// Figure 13: parts that start at different zeros of a base dilation of 3.
+// Figure 13: parts start at different zeros of a base dilation of 3.
 TEST(HaloTest, Figure13) {
   ASSERT_OK_AND_ASSIGN(
       const HaloPlan results,
@@ -86,7 +86,7 @@ TEST(HaloTest, ReshapeOf3By2To6In2) {
                                             /*result_shard=*/3, 2)));
   EXPECT_THAT(On(2, plan.start), ElementsAre(0, 3));
   EXPECT_THAT(On(2, plan.limit), ElementsAre(3, 6));
-  // One element moves right.
+  // One element moves to the right.
   EXPECT_EQ(plan.fetch_left, 1);
   EXPECT_EQ(plan.fetch_right, 0);
   EXPECT_THAT(On(2, plan.slice_start), ElementsAre(1, 0));
@@ -129,8 +129,8 @@ HaloRequest RandomRequest(uint64_t seed) {
   return request;
 }
 
-// The first element at or after the first position that the windows of
-// partition i see, and one past the last at or before the last.
+// The first element at or after the first position that partition i's windows
+// see, and one past the last element at or before the last such position.
 struct Range {
   int64_t start, limit;
 };
@@ -180,7 +180,7 @@ TEST(HaloTest, FormulasAreThoseOfEveryPartition) {
       size = std::max(size, seen.limit - seen.start);
       max_shift = std::max(max_shift, plan.shift.At(i));
       least_shift = std::min(least_shift, plan.shift.At(i));
-      // The slice lies within what there is.
+      // The slice lies within the elements that the partition holds.
       EXPECT_GE(plan.slice_start.At(i), 0);
       EXPECT_LE(plan.slice_start.At(i) + plan.slice_size,
                 plan.zeros_left + plan.fetch_left + plan.base_shard +

@@ -34,8 +34,8 @@ std::vector<std::string> Collectives(const Program& program) {
   return names;
 }
 
-// Partitions what `build` writes over `devices`, runs it, and compares.
-// Returns its collectives.
+// Partitions the program of `build` over `mesh`, runs it, and compares with the
+// whole. Returns its collectives.
 template <typename Function>
 std::vector<std::string> CheckProgram(const DeviceMesh& mesh,
                                       const TensorMap& inputs, Function build) {
@@ -76,8 +76,8 @@ std::vector<std::string> CheckMatmul(int64_t devices, Function annotate) {
   });
 }
 
-// The rows of the paper's table 4 (arXiv 2006.16668), at sizes that divide and
-// sizes that do not.
+// The rows of the paper's table 4 (arXiv 2006.16668), at sizes that divide
+// evenly and sizes that do not.
 
 TEST(OperatorTableTest, AddNeedsNothing) {
   for (const int64_t devices : {2, 3, 4, 8}) {
@@ -119,7 +119,8 @@ TEST(OperatorTableTest, ReduceOfTheSplitDimensionIsAllReduced) {
   }
 }
 
-// The dispatch of Algorithm 2 as the paper writes it, with one-hot masks.
+// The dispatch of Algorithm 2 with one-hot masks, as in the paper, is one
+// all_to_all.
 TEST(OperatorTableTest, DispatchEinsumIsOneAllToAll) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     const int64_t G = 2 * devices, S = 3, E = devices, C = 2, M = 5;
@@ -192,7 +193,8 @@ TEST(PartitionerTest, ASumThatIsWantedInPartsIsScattered) {
   }
 }
 
-// Split on one axis, copied along the other, and split on both.
+// A product split on one axis and replicated along the other, or split on both,
+// needs no communication.
 TEST(PartitionerTest, PartialTilingAndTwoAxes) {
   const DeviceMesh mesh = Mesh({{"a", 2, ""}, {"b", 4, ""}});
   const TensorMap inputs = {{"x", RandomTensor({7, 9, 5}, 1)},
@@ -217,8 +219,8 @@ TEST(PartitionerTest, PartialTilingAndTwoAxes) {
               IsEmpty());
 }
 
-// Tiles where the assignment puts them: figure 10 of the paper for a 2 x 4
-// mesh. Work goes on in the mesh's order.
+// A device assignment places tiles as in figure 10 of the paper for a 2 x 4
+// mesh; later operators use the mesh's own order.
 TEST(PartitionerTest, ADeviceAssignmentSaysWhereTilesAre) {
   const DeviceMesh mesh = Mesh({{"a", 2, ""}, {"b", 4, ""}});
   const DeviceAssignment assignment = {.dims = {1, 2, 4},
@@ -241,7 +243,7 @@ TEST(PartitionerTest, ADeviceAssignmentSaysWhereTilesAre) {
   EXPECT_TRUE(TensorEqual(joined[0], expected[0]));
 }
 
-// One program, whatever the number of devices.
+// The partitioned program is the same for any number of devices.
 TEST(PartitionerTest, TheProgramDoesNotGrowWithTheDevices) {
   std::vector<std::vector<std::string>> ops;
   for (const int64_t devices : {2, 16, 2048}) {
@@ -268,7 +270,7 @@ TEST(PartitionerTest, TheProgramDoesNotGrowWithTheDevices) {
   EXPECT_EQ(ops[0], ops[2]);
 }
 
-// On one device nothing is left of the partitioning.
+// On one device, partitioning only removes annotations.
 TEST(PartitionerTest, OneDeviceRunsTheProgramItself) {
   Builder b("program");
   const ValueId x = FloatInput(b, "x", {6, 10});

@@ -27,7 +27,7 @@ Sharding Lies(std::vector<Axes> dims, Axes partial = {}) {
   return sharding;
 }
 
-// The program that brings input "x" from one sharding to the other.
+// The program that reshards input "x" from one sharding to another.
 absl::StatusOr<Program> Resharding(const DeviceMesh& mesh, const Shape& shape,
                                    const Sharding& from, const Sharding& to) {
   RegisterCollectiveOps();
@@ -55,7 +55,7 @@ std::vector<std::string> OpsOf(const Shape& shape, const Sharding& from,
   return Ops(*Resharding(Mesh(2, 2), shape, from, to));
 }
 
-// The cases of reshard.h, on a mesh of 2 x 2.
+// Each case of reshard.h takes its cheapest way, on a mesh of 2 x 2.
 TEST(ReshardTest, TakesTheCheapestWay) {
   const Axes x = {0}, y = {1}, none = {}, both = {0, 1};
   const Shape shape = {4, 8};
@@ -81,7 +81,7 @@ TEST(ReshardTest, TakesTheCheapestWay) {
               ElementsAre("reduce_scatter"));
   EXPECT_THAT(OpsOf(shape, Lies({none, none}, x), Lies({none, y})),
               ElementsAre("all_reduce", "part"));
-  // One way there and one to the size.
+  // Uneven sizes take one more operator, to pad or to trim.
   EXPECT_THAT(OpsOf({5}, Lies({x}), Lies({none})),
               ElementsAre("all_gather", "slice"));
   EXPECT_THAT(OpsOf({5}, Lies({none}), Lies({x})),
@@ -99,7 +99,7 @@ class Random {
   explicit Random(uint64_t key) : key_(key) {}
   int64_t Below(int64_t n) { return RandomBelow(key_, drawn_++, n); }
 
-  // Each axis splits some dimension, is partial or does nothing.
+  // Each axis splits a dimension, is partial, or is unused.
   Sharding Next(size_t rank, bool may_be_partial) {
     Sharding sharding = Sharding::Replicated(rank);
     const int first = static_cast<int>(Below(2));
@@ -119,8 +119,8 @@ class Random {
   uint64_t drawn_ = 0;
 };
 
-// What a device has of x, which the devices along partial axes add up to: the
-// first has all of it.
+// A device's share of x: shares along partial axes add up to x, and the first
+// device along them holds all of it.
 absl::StatusOr<Tensor> Share(const Tensor& x, const Placed& placed,
                              const DeviceMesh& mesh, int64_t device) {
   Placed whole = placed;
@@ -130,7 +130,8 @@ absl::StatusOr<Tensor> Share(const Tensor& x, const Placed& placed,
   return Tensor::Zeros(tile.type(), tile.dims());
 }
 
-// From anything to anything, evenly or not, tiles of x come out as tiles of x.
+// Resharding between random shardings, even or uneven, preserves the whole
+// tensor.
 TEST(ReshardTest, RandomPairsMoveTheWholeTensor) {
   for (uint64_t seed = 0; seed < 1500; ++seed) {
     Random random(seed);
@@ -174,7 +175,7 @@ TEST(ReshardTest, RandomPairsMoveTheWholeTensor) {
       return absl::OkStatus();
     }));
     ASSERT_OK_AND_ASSIGN(const Tensor y, JoinTiles(tiles, dims, after, mesh));
-    // x + 0 is x, but for the sign of no zero: there is none in x.
+    // x + 0 is x bit for bit, except for -0, which x does not contain.
     ASSERT_TRUE(TensorEqual(y, x)) << ProgramToText(program);
   }
 }

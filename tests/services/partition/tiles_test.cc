@@ -95,7 +95,7 @@ TEST(TilesTest, RaggedRowsFollowTheirExperts) {
   const Tensor sizes = Tensor::Ints({3}, {1, 3, 2});
   const Placed placed = Place({Dim::Symbol("R"), 2}, {{0}, {}});
   const std::vector<Tensor> tiles = Tiles(whole, placed, sizes);
-  // Experts 0 and 1; expert 2.
+  // Device 0 holds experts 0 and 1, device 2 expert 2.
   EXPECT_EQ(tiles[0].dims(), Dims({4, 2}));
   EXPECT_EQ(tiles[2].dims(), Dims({2, 2}));
   ASSERT_OK_AND_ASSIGN(const Tensor joined,

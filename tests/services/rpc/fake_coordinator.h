@@ -1,4 +1,4 @@
-// A CoordinatorService.Join that does what a test says.
+// A fake of CoordinatorService.Join that a test controls.
 
 #ifndef TESTS_SERVICES_RPC_FAKE_COORDINATOR_H_
 #define TESTS_SERVICES_RPC_FAKE_COORDINATOR_H_
@@ -20,8 +20,8 @@
 
 namespace gshard {
 
-// One stream of a member, as the coordinator sees it. The Wait...() methods
-// return when what they wait for has come.
+// One member's stream, from the coordinator's side. Each Wait...() method
+// blocks until its event arrives or the stream ends.
 class JoinedMember {
  public:
   using Sender = std::shared_ptr<StreamSender<v1::JoinResponse>>;
@@ -43,7 +43,7 @@ class JoinedMember {
     heartbeats_.pop_front();
     return heartbeat;
   }
-  // The next reply, whichever command it is to.
+  // The next reply, to any command.
   v1::CommandReply WaitForReply() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return !replies_.empty() || end_; });
@@ -78,7 +78,7 @@ class JoinedMember {
     *response.mutable_command() = command;
     (void)sender_->Send(std::move(response));
   }
-  // Sends a command and waits for its reply; for when no other is out.
+  // Sends a command and waits for its reply. No other command may be pending.
   v1::CommandReply Do(v1::Command command) {
     command.set_command_id(++last_command_);
     Send(command);
@@ -88,7 +88,7 @@ class JoinedMember {
   }
   void End(const absl::Status& status) { sender_->Finish(status); }
 
-  // For the service.
+  // Called by the service.
   void OnMessage(v1::JoinRequest message) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (message.has_register_()) registration_ = message.register_();
@@ -117,7 +117,7 @@ class FakeCoordinator final
     : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
  public:
-  // The next stream that begins.
+  // Waits for the next stream to begin.
   std::shared_ptr<JoinedMember> WaitForMember() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return !members_.empty(); });

@@ -1,4 +1,4 @@
-// A server with security, and calls to it as clients with theirs make them.
+// A server with security options, and calls to it with those of a client.
 
 #ifndef TESTS_SERVICES_RPC_SECURE_SERVER_H_
 #define TESTS_SERVICES_RPC_SECURE_SERVER_H_
@@ -22,7 +22,7 @@
 
 namespace gshard {
 
-// Yields until `condition` holds, 60 seconds at most.
+// Yields until `condition` holds, for at most 60 seconds.
 template <typename Condition>
 bool Eventually(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -33,8 +33,9 @@ bool Eventually(Condition condition) {
   return true;
 }
 
-// Ends on a thread that works for others, too: not before gRPC knows the call,
-// or it would end it by a thread of its own.
+// Finishes on a thread that works for other calls, too. It waits for the
+// initial metadata, because gRPC would finish an earlier call on a thread of
+// its own.
 class BatchedCall final : public grpc::ServerUnaryReactor {
  public:
   BatchedCall() { StartSendInitialMetadata(); }
@@ -45,8 +46,8 @@ class BatchedCall final : public grpc::ServerUnaryReactor {
   void OnDone() override { delete this; }
 };
 
-// Answers with the request's model, which "fail" makes an error; "batched" as a
-// BatchedCall. Keeps what it was told of the last call.
+// Answers with the request's model; "fail" is an error, "batched" takes a
+// BatchedCall. Records the CallInfo of the last call.
 class InfoService final
     : public v1::TranslationService::WithCallbackMethod_Translate<
           v1::TranslationService::Service> {

@@ -1,5 +1,5 @@
-// StreamLog: what happened on one side of a stream. Its handlers share it: a
-// server's may end after Drain() has returned.
+// StreamLog records what happens on one side of a stream. Its handlers share
+// the state, because a server's handlers may outlive Drain().
 
 #ifndef TESTS_SERVICES_RPC_STREAM_LOG_H_
 #define TESTS_SERVICES_RPC_STREAM_LOG_H_
@@ -29,7 +29,7 @@ class StreamLog {
     state_->reaction = std::move(reaction);
   }
 
-  // Handlers that write to this log.
+  // A factory of handlers that record to this log.
   StreamHandlerFactory<In, Out> Factory() {
     return [state = state_](Sender sender) {
       {

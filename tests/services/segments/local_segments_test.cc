@@ -1,4 +1,4 @@
-// The split program against the whole one, bit for bit.
+// Compares the split program with the whole one, bit for bit.
 
 #include <numeric>
 
@@ -48,7 +48,8 @@ TEST(LocalSegmentsTest, TrainingGivesTheBitsOfOneProcess) {
   }
 }
 
-// Rounded at the same places, wherever they are computed.
+// bfloat16 is rounded at the same places wherever segments run, so split
+// programs give the bits of one process.
 TEST(LocalSegmentsTest, BFloat16GivesTheBitsOfOneProcess) {
   using enum ComputeType;
   for (const auto& [compute, wire] :
@@ -81,7 +82,7 @@ TEST(LocalSegmentsTest, BFloat16GivesTheBitsOfOneProcess) {
   }
 }
 
-// What crosses in either direction, forward and backward.
+// Rows cross in the wire type in both directions, forward and backward.
 TEST(LocalSegmentsTest, RowsCrossInTheTypeOfTheWire) {
   using enum ComputeType;
   for (const ComputeType compute : {kFloat32, kBFloat16}) {
@@ -107,13 +108,14 @@ TEST(LocalSegmentsTest, RowsCrossInTheTypeOfTheWire) {
           ++crossings;
         }
       }
-      // Two layers, there and back, forward and backward.
+      // Two layers, both directions, forward and backward.
       EXPECT_EQ(crossings, 8);
     }
   }
 }
 
-// One sentence of one token: most experts get no row.
+// For one sentence of one token most experts get no rows: workers without rows
+// are skipped, and the outputs stay the same.
 TEST(LocalSegmentsTest, ServingSkipsIdleWorkers) {
   const ModelConfig config = TinyConfig();
   ASSERT_OK_AND_ASSIGN(const Program program, BuildEncodeProgram(config));
@@ -136,7 +138,7 @@ TEST(LocalSegmentsTest, ServingSkipsIdleWorkers) {
   }
 }
 
-// All tokens padding: no rows anywhere.
+// A batch of padding only dispatches no rows and gives the bits of one process.
 TEST(LocalSegmentsTest, NoRowsAtAll) {
   const ModelConfig config = TinyConfig();
   ASSERT_OK_AND_ASSIGN(const Program program,

@@ -17,7 +17,7 @@ std::string NameOf(const Node& node) {
   return StringAttribute(node.attributes, "name");
 }
 
-// Names of parameters or inputs.
+// The names of parameters or inputs.
 std::vector<std::string> Names(const Program& program, const char* op) {
   std::vector<std::string> names;
   for (const Node* node : program.NodesOf(op)) names.push_back(NameOf(*node));
@@ -71,13 +71,13 @@ TEST_P(RoleSplitTest, OneCallForwardAndOneBackwardPerMoeLayer) {
     EXPECT_EQ(segment.NodesOf("ragged_dot").size(), forward ? 2 : 0);
     EXPECT_EQ(segment.NodesOf("ragged_dot_weights_gradient").size(),
               forward ? 0 : 2);
-    // One exchange brings the rows, one takes them back.
+    // One exchange brings the rows, another returns them.
     EXPECT_EQ(OutputsThatStartWith(segment, "reply/").size(), 1);
     const SegmentCall call = GetSegmentCall(*calls[i]);
     EXPECT_EQ(
         std::count(call.division.begin(), call.division.end(), Division::kRows),
         1);
-    EXPECT_EQ(call.sent[0], forward);  // group sizes are kept
+    EXPECT_EQ(call.sent[0], forward);  // kept for backward
     if (forward) {
       EXPECT_THAT(OutputsThatStartWith(segment, "gradient/"), IsEmpty());
       EXPECT_FALSE(OutputsThatStartWith(segment, "save/").empty());
@@ -177,7 +177,7 @@ TEST(SplitRolesTest, WithoutAnnotationsAllIsTheRouters) {
 }
 
 TEST(SplitRolesTest, DependentProductsAreTwoSegments) {
-  // A sum over rows can be had by the router only.
+  // Only the router can compute a sum over rows.
   ASSERT_OK_AND_ASSIGN(
       const RolePrograms roles,
       SplitOf("split(0, expert)",
@@ -221,7 +221,7 @@ TEST(SplitRolesTest, RefusesOperatorsThatMixSides) {
                                      ValueId) { b.Output("y", b.Relu(w)); }),
       StatusIs(absl::StatusCode::kUnimplemented,
                HasSubstr("operator 'relu' on nothing but")));
-  // The sizes of one batch of rows are not those of another.
+  // Group sizes of one batch of rows do not apply to another batch.
   EXPECT_THAT(SplitOf("split(0, expert)",
                       [](Builder& b, ValueId rows, ValueId w, ValueId sizes) {
                         const ValueId others =
@@ -231,7 +231,7 @@ TEST(SplitRolesTest, RefusesOperatorsThatMixSides) {
                       }),
               StatusIs(absl::StatusCode::kUnimplemented,
                        HasSubstr("no way for v1 i32[4]")));
-  // Two dispatches side by side would have to share one exchange.
+  // Two parallel dispatches would have to share one exchange.
   EXPECT_THAT(
       SplitOf("split(0, expert)",
               [](Builder& b, ValueId rows, ValueId w, ValueId sizes) {

@@ -27,7 +27,7 @@ class SegmentHostTest : public ::testing::Test {
     host_ = std::make_unique<SegmentHost>(roles_.segments);
   }
 
-  // What a call brings: 3 rows for the first expert and 2 for the second.
+  // The inputs of a call: 3 rows for the first expert and 2 for the second.
   TensorMap Inputs(int segment) const {
     TensorMap inputs;
     const Program& program = roles_.segments[segment].program;
@@ -73,7 +73,7 @@ TEST_F(SegmentHostTest, RunsDoNotSeeEachOther) {
   ASSERT_OK(Run(1, "a"));
   EXPECT_THAT(Run(2, "b"), StatusIs(absl::StatusCode::kFailedPrecondition,
                                     HasSubstr("which run 'b' has not saved")));
-  // The call that failed left nothing behind.
+  // The failed call left nothing behind.
   EXPECT_EQ(host_->open_runs(), 1);
   EXPECT_OK(Run(0, "b"));
   EXPECT_OK(Run(2, "a"));
@@ -117,7 +117,7 @@ TEST_F(SegmentHostTest, RefusesWrongInputs) {
     EXPECT_THAT(run(wrong), StatusIs(absl::StatusCode::kInvalidArgument,
                                      HasSubstr("'" + name + "'")));
     if (tensor.type() == ElementType::kInt32) {
-      // One size too many, sizes beyond the rows, below zero.
+      // One size too many, too many rows, a negative size, too few rows.
       for (const Tensor& sizes :
            {Tensor::Ints({3}, {3, 1, 1}), Tensor::Ints({2}, {3, 3}),
             Tensor::Ints({2}, {6, -1}), Tensor::Ints({2}, {1, 1})}) {
@@ -142,8 +142,8 @@ TEST_F(SegmentHostTest, NamesAParameterThatIsMissing) {
   EXPECT_EQ(host_->open_runs(), 0);
 }
 
-// What an input of a segment is called must not let a caller replace what an
-// earlier segment saved.
+// A caller cannot replace what an earlier segment saved by naming an input
+// after it.
 TEST_F(SegmentHostTest, SavedValuesAreNotTheCallersToBring) {
   ASSERT_OK(Run(0, "a"));
   ASSERT_OK(Run(1, "a"));
@@ -161,7 +161,7 @@ TEST_F(SegmentHostTest, SavedValuesAreNotTheCallersToBring) {
 }
 
 TEST_F(SegmentHostTest, SaysWhatARunKeeps) {
-  // Rows, [R, M], and what is between the two products, [R, H].
+  // A run keeps its rows [R, M] and the values [R, H] between its two products.
   ASSERT_OK_AND_ASSIGN(const SegmentResult first, Run(0, "a"));
   EXPECT_GT(first.saved_bytes, 0);
   ASSERT_OK_AND_ASSIGN(const SegmentResult other, Run(0, "b"));
@@ -188,12 +188,12 @@ TEST_F(SegmentHostTest, WarmUpRunsWhatServes) {
   SegmentHost host(roles_.segments);
   EXPECT_OK(host.WarmUp(2, parameters_));
   EXPECT_EQ(host.open_runs(), 0);
-  // It has run: what is wrong shows before the first call.
+  // WarmUp() runs the segments, so errors show before the first call.
   EXPECT_THAT(host.WarmUp(2, {}), StatusIs(absl::StatusCode::kNotFound,
                                            HasSubstr("encoder.0.moe.w")));
   EXPECT_THAT(host.WarmUp(3, parameters_),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("")));
-  // Training is left alone: its calls leave something behind.
+  // WarmUp() skips training segments, because their calls leave state behind.
   EXPECT_OK(host_->WarmUp(2, {}));
 }
 

@@ -30,7 +30,8 @@ inline Tensor GatherExperts(const Tensor& whole,
   return part;
 }
 
-// The inverse: rows of `part` to those of `whole` that it came from.
+// The inverse: copies rows of `part` to the rows of `whole` that they came
+// from.
 inline void ScatterExperts(const Tensor& part,
                            const std::vector<int32_t>& experts, Tensor& whole) {
   for (size_t i = 0; i < experts.size(); ++i) {
@@ -54,8 +55,8 @@ inline std::vector<TensorMap> ShareParameters(const RolePrograms& roles,
   return shares;
 }
 
-// Runs the split program over `workers`. Gradients of experts are put together
-// under their names in the whole program.
+// Runs the split program on `workers`. Assembles experts' gradients under their
+// names in the whole program.
 inline absl::StatusOr<TensorMap> RunSplit(const RolePrograms& roles,
                                           const ExpertsOfWorkers& workers,
                                           const TensorMap& parameters,
@@ -82,7 +83,7 @@ inline absl::StatusOr<TensorMap> RunSplit(const RolePrograms& roles,
   return outputs;
 }
 
-// Runs the program in one piece.
+// Runs the unsplit program.
 inline absl::StatusOr<TensorMap> RunWhole(const Program& program,
                                           const TensorMap& parameters,
                                           const TensorMap& inputs) {
@@ -91,7 +92,7 @@ inline absl::StatusOr<TensorMap> RunWhole(const Program& program,
   return NamedOutputs(program, *results);
 }
 
-// Equal bit for bit, output by output.
+// Expects equal outputs, bit for bit.
 inline void ExpectSameOutputs(const TensorMap& whole, const TensorMap& split) {
   EXPECT_EQ(whole.size(), split.size());
   for (const auto& [name, value] : whole) {

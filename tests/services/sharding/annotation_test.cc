@@ -65,7 +65,7 @@ TEST(AnnotationTest, AnAssignmentOrdersDevices) {
   EXPECT_EQ(a.ToString(), "[x, y]");
   ASSERT_OK_AND_ASSIGN(const auto annotation, a.Read());
   EXPECT_THAT(annotation->device_order, ElementsAre(5, 4, 3, 2, 1, 0));
-  // The mesh's own order is none.
+  // The mesh's own order yields an empty device_order.
   Annotated same;
   Shard(same.b, same.v, {.dims = {6, 1}, .devices = {0, 1, 2, 3, 4, 5}});
   EXPECT_EQ(same.ToString(), "[x,y, -]");

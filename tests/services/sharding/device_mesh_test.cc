@@ -32,7 +32,7 @@ TEST(DeviceMeshTest, GroupsDifferAlongTheirAxesOnly) {
   EXPECT_THAT(mesh.Group(4, {0}), ElementsAre(1, 4));
   EXPECT_THAT(mesh.Group(4, {1}), ElementsAre(3, 4, 5));
   EXPECT_THAT(mesh.Group(4, {}), ElementsAre(4));
-  // In the order of Index, which is not that of the devices.
+  // In the order of Index, which differs from that of the devices.
   EXPECT_THAT(mesh.Group(4, {1, 0}), ElementsAre(0, 3, 1, 4, 2, 5));
 }
 

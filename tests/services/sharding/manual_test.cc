@@ -22,7 +22,8 @@ DeviceMesh Mesh(int64_t devices) {
 
 Sharding ByRow() { return {.dims = {{{0}, {}}, {}}, .partial = {}}; }
 
-// y = relu(x w), row by row, in a region; the gradient of sum(y * y) to w.
+// y = relu(x w) in a manual region, split by row, and the gradient of
+// sum(y * y) with respect to w.
 Program Rows(const DeviceMesh& mesh) {
   Builder b("rows");
   const ValueId x = b.Input("x", {ElementType::kFloat32, {6, 4}});
@@ -52,7 +53,7 @@ TEST(ManualTest, ARegionWorksOnPartsAndItsGradientsAddUp) {
         const std::vector<Tensor> joined,
         RunPartitioned(partitioned, mesh, inputs, parameters, alone));
     EXPECT_TRUE(TensorEqual(joined[0], alone[0]));
-    // Six rows' products, in another order.
+    // The products of six rows, summed in another order.
     EXPECT_TRUE(TensorNear(joined[1], alone[1], 1e-6f));
   }
 }

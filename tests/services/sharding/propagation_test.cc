@@ -32,7 +32,7 @@ ValueId Float(Builder& b, const std::string& name, Shape shape) {
   return b.Input(name, {ElementType::kFloat32, std::move(shape)});
 }
 
-// --- What does not depend on the program. ---
+// --- Properties of every program. ---
 
 constexpr int kPrograms = 60;
 
@@ -73,7 +73,7 @@ TEST(PropagationTest, TheResultIsAFixedPoint) {
       const std::string text = AnnotationOf(once.of[v], c.mesh);
       if (!text.empty()) annotated.values[v].sharding = text;
     }
-    // No annotation says that rows are cut by token.
+    // Annotations cannot express that rows are split by token.
     if (!can_be_said) continue;
     EXPECT_EQ(Complete(annotated, c.mesh).of, once.of) << c.ToString();
   }
@@ -92,7 +92,7 @@ TEST(PropagationTest, AnnotationsNeverChange) {
   }
 }
 
-// The nodes in another order that runs, values numbered anew.
+// The nodes in another executable order, with values renumbered.
 Program Shuffled(const Program& program, uint64_t key,
                  std::vector<ValueId>& renamed) {
   Program shuffled;
@@ -138,8 +138,8 @@ TEST(PropagationTest, TheOrderOfNodesDoesNotMatter) {
 
 // --- Priorities. ---
 
-// y = x w, with x [8, 4] and w [4, 16] split along the same axis, so that one
-// of them has to give way.
+// y = x w, with x [8, 4] and w [4, 16] split along the same axis, so that y
+// cannot follow both.
 struct Contested {
   Builder b{"contested"};
   ValueId x = Split(b, Float(b, "x", {8, 4}), 0, "x");
@@ -155,7 +155,8 @@ TEST(PropagationTest, LargerTensorsAreMoreImportant) {
 TEST(PropagationTest, PassThroughComesBeforeSize) {
   Contested contested;
   Builder& b = contested.b;
-  // Smaller than w, and yet.
+  // t decides although it is smaller than w, since Transpose and Add pass its
+  // sharding through.
   const ValueId t = Split(b, Float(b, "t", {8}), 0, "x");
   const ValueId turned = b.Transpose(contested.y, {1, 0});
   b.Add(turned, t);

@@ -31,7 +31,7 @@ TEST(ShardingTest, SymbolsNameTheirAxes) {
   const Dim b = Dim::Symbol("B"), l = Dim::Symbol("L");
   EXPECT_EQ(LocalDim(b, By({0}), mesh), Dim::Symbol("B_by_x"));
   EXPECT_EQ(LocalDim(b, By({1, 0}), mesh), Dim::Symbol("B_by_y_x"));
-  // The first factor is cut.
+  // The first factor is split.
   EXPECT_EQ(LocalDim(b * l * 2, By({1}), mesh),
             Dim::Symbol("B_by_y") * l * Dim(2));
 }

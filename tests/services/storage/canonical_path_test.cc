@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder with one to be in and one to stay out of.
+// A root with a folder "in", which contains a file, and a folder "out".
 class CanonicalPathTest : public ::testing::Test {
  protected:
   CanonicalPathTest() : root_(fs::canonical(scratch_.path())) {
@@ -60,7 +60,8 @@ TEST_F(CanonicalPathTest, WhatIsNotThereIsJudgedByWhatIs) {
   EXPECT_EQ(Canonical("in/file/x"), At("in/file/x"));
 }
 
-// A file made through one would lie elsewhere.
+// A dangling link has no canonical path, since a file created through it would
+// lie elsewhere; nor has a loop.
 TEST_F(CanonicalPathTest, LinksToNothingLeadNowhere) {
   fs::create_symlink(root_ / "out/later", root_ / "in/dangling");
   fs::create_symlink("loop", root_ / "in/loop");

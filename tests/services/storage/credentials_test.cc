@@ -86,7 +86,8 @@ TEST(CredentialsFileTest, TakesWhatIsMalformedForNothing) {
   }
 }
 
-// A line break in what is sent would begin another header.
+// Keys with unprintable characters are refused: a line break in a request would
+// start another header.
 TEST_F(CredentialsTest, KeysAreOfPrintableCharacters) {
   env_["AWS_ACCESS_KEY_ID"] = "X";
   env_["AWS_SECRET_ACCESS_KEY"] = "Y";
@@ -152,7 +153,7 @@ TEST_F(CredentialsTest, ARoleIsAssumedBeforeItExpires) {
   source.Forget();
   ASSERT_OK_AND_ASSIGN(found, source.Get());
   EXPECT_EQ(found.key_id, "SHORT");
-  // Good for a minute, in which a better one is asked for and may fail to come.
+  // Valid for one more minute, in which a refresh is tried and may fail.
   store_.SetRoleAnswer("<x/>");
   ASSERT_OK_AND_ASSIGN(found, source.Get());
   EXPECT_EQ(found.key_id, "SHORT");

@@ -1,4 +1,4 @@
-// Disks that fail: each stops a writer at a chosen change, in its own way.
+// Faulty disks, each of which stops a writer at a chosen change in its own way.
 
 #ifndef TESTS_SERVICES_STORAGE_DISK_FAULTS_H_
 #define TESTS_SERVICES_STORAGE_DISK_FAULTS_H_
@@ -25,7 +25,7 @@
 
 namespace gshard {
 
-// Half of what `change` would have written, as a crash may leave it.
+// Writes half of `change`, as a crash may.
 inline void WriteHalf(const DiskChange& change) {
   std::fstream file(change.path,
                     std::ios::binary | std::ios::in | std::ios::out);
@@ -33,7 +33,7 @@ inline void WriteHalf(const DiskChange& change) {
   file.write(change.bytes.data(), change.bytes.size() / 2);
 }
 
-// Records what is done, one line a change, with paths below `root` and without
+// Records each change in one line, with paths relative to `root` and without
 // the random parts of names.
 class ChangeRecorder : public FaultPoints {
  public:
@@ -65,8 +65,8 @@ class ChangeRecorder : public FaultPoints {
   std::vector<std::string> lines_;
 };
 
-// Stops a writer, once, before a change of `kind` whose path has `part` in it,
-// until it is opened.
+// Blocks a writer, once, before a change of `kind` whose path contains `part`,
+// until Open().
 class Gate : public FaultPoints {
  public:
   Gate(DiskChange::Kind kind, std::string part)
@@ -93,8 +93,8 @@ class Gate : public FaultPoints {
   std::shared_future<void> opened_ = open_.get_future().share();
 };
 
-// Kills the process at the change number `point`, in the middle of a write.
-// Nothing of it runs any more, not even a sanitizer.
+// Kills the process at change number `point`, in the middle of a write. Nothing
+// runs afterwards, not even a sanitizer.
 class DeadProcess : public FaultPoints {
  public:
   explicit DeadProcess(int point) : point_(point) {}
@@ -111,7 +111,7 @@ class DeadProcess : public FaultPoints {
   int count_ = 0;
 };
 
-// From the change number `point` on, what takes space fails.
+// From change number `point` on, every change but a removal fails.
 class FullDisk : public FaultPoints {
  public:
   explicit FullDisk(int point) : point_(point) {}
@@ -131,19 +131,19 @@ class FullDisk : public FaultPoints {
   int count_ = 0;
 };
 
-// At the change number `point` the power goes. What was not synced may be gone
-// then: Lose() takes it from the disk.
+// The power fails at change number `point`; Lose() then takes changes that were
+// not synced from the disk.
 //
-// A file is there under its name once its directory is synced, and has its
-// bytes once it is synced itself; the rest is undone, last change first.
+// A name is durable once its directory is synced, a file's bytes once the file
+// is synced. Lose() undoes the rest, last change first.
 class PowerLoss : public FaultPoints {
  public:
   enum class Keeps {
-    kNothing,  // no change that was not synced
-    kNames,    // those of names, but not the bytes: files of no length
+    kNothing,  // none of the unsynced changes
+    kNames,    // unsynced names but not bytes: empty files
   };
 
-  // `attic` is a directory on the same file system, for what is removed.
+  // `attic` is a directory on the same file system that keeps removed files.
   PowerLoss(int point, Keeps keeps, std::string attic)
       : point_(point), keeps_(keeps), attic_(std::move(attic)) {}
 
@@ -207,18 +207,18 @@ class PowerLoss : public FaultPoints {
   }
 
  private:
-  // A change of a name that is not on the device yet.
+  // A change of a name that is not durable yet.
   struct Name {
     enum Kind { kMade, kRenamed, kRemoved };
     Kind kind;
-    std::string directory;  // that has to be synced for it
+    std::string directory;  // whose sync makes the name durable
     std::string path;
     std::string target;
     std::string
-        kept;  // in the attic: the file that was there; "/": a directory
+        kept;  // in the attic: the replaced or removed file; "/": a directory
   };
 
-  // A second name for the file at `path`, if there is one.
+  // Keeps the file at `path`, if there is one, by a second link in the attic.
   std::string Keep(const std::string& path) {
     if (IsDirectory(path)) return "/";
     if (!std::filesystem::exists(path)) return "";
@@ -235,7 +235,7 @@ class PowerLoss : public FaultPoints {
     }
   }
 
-  // What is known of `from` and below is now known of `to`.
+  // Makes what is known of `from` and paths below it known of `to`.
   void Rename(const std::string& from, const std::string& to) {
     const auto moved = [&](const std::string& path) {
       return path == from || absl::StartsWith(path, from + "/")

@@ -22,7 +22,7 @@
 namespace gshard {
 namespace {
 
-constexpr size_t kListed = 3;  // names in an answer, so that lists have pages
+constexpr size_t kListed = 3;  // names per answer, so that lists have pages
 
 std::string Digest(absl::string_view bytes) {
   unsigned char digest[32];
@@ -55,7 +55,7 @@ std::string Decode(absl::string_view text) {
   return decoded;
 }
 
-// What stands between `name` and the next of ",; " or the end.
+// The text between `name` and the next of ", " or the end.
 std::string Field(absl::string_view text, absl::string_view name) {
   const size_t at = text.find(name);
   if (at == text.npos) return "";
@@ -76,7 +76,7 @@ FakeHttpAnswer Error(int code, absl::string_view name) {
 }  // namespace
 
 struct FakeObjectStore::Request : FakeHttpRequest {
-  // Decoded; empty if it is not there.
+  // Decoded; empty if absent.
   std::string parameter(absl::string_view name) const {
     for (const absl::string_view part : absl::StrSplit(query, '&')) {
       absl::string_view value = part;
@@ -91,7 +91,7 @@ struct FakeObjectStore::Request : FakeHttpRequest {
                              absl::StrCat("&", name, "="));
   }
 
-  // By AWS's Signature Version 4.
+  // Verifies AWS's Signature Version 4.
   bool IsSigned() const {
     const std::string authorization = header("authorization");
     const std::string scope = Field(authorization, "Credential=");
@@ -106,7 +106,7 @@ struct FakeObjectStore::Request : FakeHttpRequest {
     for (const std::string& name : names) {
       absl::StrAppend(&text, name, ":", header(name), "\n");
     }
-    // What would let another request pass by its signature.
+    // Headers without which another request could reuse the signature.
     for (const char* name : {"host", "x-amz-date", "x-amz-content-sha256"}) {
       if (names.count(name) == 0) return false;
     }

@@ -1,6 +1,6 @@
-// FakeObjectStore: a store that speaks S3, in this process, on loopback. It
-// checks the signature of every request, heeds conditions, and fails as it is
-// told to. Its clock stands still but for Advance().
+// FakeObjectStore: an S3 store in this process, on loopback. It checks the
+// signature of every request, heeds conditions, and fails as told. Its clock
+// moves only by Advance().
 
 #ifndef TESTS_SERVICES_STORAGE_FAKE_OBJECT_STORE_H_
 #define TESTS_SERVICES_STORAGE_FAKE_OBJECT_STORE_H_
@@ -22,23 +22,23 @@ class FakeObjectStore {
  public:
   enum class Fault {
     kNone,
-    kReset,      // the connection, before anything is done
-    kLost,       // what is asked for is done, and the connection reset
-    kTruncate,   // of the answer half of the body comes
+    kReset,      // resets the connection before acting
+    kLost,       // acts, then resets the connection
+    kTruncate,   // sends half of the answer's body
     kSlowDown,   // 503
     kInternal,   // 500
     kRefused,    // 403
     kLateError,  // 200, with an error in the body
-    kMadeUp,     // what SetMadeUp() was given
+    kMadeUp,     // sends what SetMadeUp() was given
   };
   // "PUT bucket/key?query".
   using OnRequest = std::function<Fault(const std::string& request)>;
 
   FakeObjectStore();
 
-  // The options of a client of this store, which tries again at once.
+  // The options of a client of this store, which retries at once.
   ObjectStoreOptions options() const;
-  // Makes the process's client one of this store, by its credentials.
+  // Makes the process's client use this store, with its credentials.
   void Use() const;
 
   void SetOnRequest(OnRequest on_request);
@@ -51,10 +51,10 @@ class FakeObjectStore {
   std::string Bytes(const std::string& key) const;
   void Set(const std::string& key, const std::string& bytes);
   size_t OpenUploads() const;
-  // The answer to a POST to "/", for roles.
+  // The answer to a POST to "/", which requests a role's credentials.
   void SetRoleAnswer(std::string xml) { role_answer_ = std::move(xml); }
 
-  // From "HTTP/1.1" on.
+  // A complete answer, from "HTTP/1.1" on.
   void SetMadeUp(std::string answer) { made_up_ = std::move(answer); }
 
   static constexpr char kKeyId[] = "AKIDEXAMPLE";

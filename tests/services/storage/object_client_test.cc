@@ -30,7 +30,7 @@ class ObjectClientTest : public ::testing::Test {
     client_ = *ObjectClient::Create(store_.options());
   }
 
-  // The next `count` requests that begin so fail so.
+  // Fails the next `count` requests that start with `begin`.
   void Fail(Fault fault, int count, const std::string& begin = "") {
     auto left = std::make_shared<std::atomic<int>>(count);
     store_.SetOnRequest([=](const std::string& request) {
@@ -134,8 +134,8 @@ TEST_F(ObjectClientTest, ConditionsHold) {
               StatusIs(absl::StatusCode::kAborted, ::testing::_));
 }
 
-// The store has done what was asked, and its answer was lost: the second
-// attempt is refused because of the first.
+// A put that took effect but whose answer was lost succeeds, although its own
+// first attempt blocks the retry; a real rival still makes a put fail.
 TEST_F(ObjectClientTest, ALostAnswerIsNoRivals) {
   Fail(Fault::kLost, 1, "PUT");
   ASSERT_OK_AND_ASSIGN(
@@ -182,7 +182,7 @@ TEST_F(ObjectClientTest, WhateverAStoreAnswersIsAnErrorThatCanBeTold) {
                         " x\r\nContent-Length: ", body.size(), "\r\n", headers,
                         "\r\n", body);
   };
-  std::string umlauts = "x";  // so that a cut is within one
+  std::string umlauts = "x";  // so that a cut falls within an umlaut
   while (umlauts.size() < 1000) umlauts += "ü";
   const std::string list = "<ListBucketResult><IsTruncated>true</IsTruncated>";
   for (const std::string& text : {

@@ -57,7 +57,7 @@ TEST_F(ObjectLeaseTest, OfTwoWhoTryOneHasIt) {
   ASSERT_OK_AND_ASSIGN(auto c, ObjectLease::Take(kPath, before, TextOf("c")));
   EXPECT_THAT(ObjectLease::Take(kPath, before, TextOf("d")),
               StatusIs(absl::StatusCode::kAborted, ::testing::_));
-  // Who has lost it takes nothing from who has it.
+  // A holder that lost the lease leaves the new holder's lease alone.
   a = nullptr;
   EXPECT_EQ(Text(), "c 0");
 }
@@ -69,7 +69,7 @@ TEST_F(ObjectLeaseTest, IsRenewedWhateverFailsInBetween) {
     if (request.substr(0, 3) != "PUT") return FakeObjectStore::Fault::kNone;
     const int put = ++puts;
     if (put == 12) renewed.set_value();
-    // The first three take it.
+    // The first three puts take the lease.
     return put > 3 && put % 3 != 0 ? FakeObjectStore::Fault::kLost
                                    : FakeObjectStore::Fault::kNone;
   });

@@ -1,4 +1,4 @@
-// A directory of a test's own, removed afterwards, and damage to files in it.
+// A test's own directory, removed afterwards, and damage to files in it.
 
 #ifndef TESTS_SERVICES_STORAGE_SCRATCH_DIRECTORY_H_
 #define TESTS_SERVICES_STORAGE_SCRATCH_DIRECTORY_H_

@@ -1,5 +1,5 @@
-// What every storage does, be it a disk's or an object store's; and, of an
-// object store, what only it does.
+// The contract of every storage, on a disk and in an object store, and what
+// only an object store does.
 
 #include "services/storage/storage.h"
 
@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 
 constexpr absl::string_view kMarker = "whole.json";
 
-// A place for a test, of either kind.
+// A place for a test, on a disk or in an object store.
 class StorageTest : public ::testing::TestWithParam<bool> {
  protected:
   StorageTest() {
@@ -227,7 +227,7 @@ TEST_P(StorageTest, WhatIsSetAsideIsOutOfSight) {
   EXPECT_FALSE(is_there);
 }
 
-// Only objects.
+// Tests of object stores only.
 
 class ObjectStorageTest : public ::testing::Test {
  protected:

@@ -14,7 +14,7 @@ BFloat16 Bits(uint32_t bits) { return {static_cast<uint16_t>(bits)}; }
 
 bool IsNan(BFloat16 x) { return (x.bits & 0x7fff) > 0x7f80; }
 
-// All 65536.
+// All 65536 values survive the conversion to float and back; NaNs become quiet.
 TEST(BFloat16Test, EveryNumberComesBackFromFloat) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const BFloat16 x = Bits(bits);
@@ -24,10 +24,11 @@ TEST(BFloat16Test, EveryNumberComesBackFromFloat) {
   }
 }
 
-// Between every two neighbours, the middle and what is next to it.
+// The middle between neighbours rounds to the even one, values next to the
+// middle to the nearer one.
 TEST(BFloat16Test, RoundsToTheNearestAndTiesToEven) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    if ((bits & 0x7fff) >= 0x7f80) continue;  // the next is no number
+    if ((bits & 0x7fff) >= 0x7f80) continue;  // infinity or NaN
     const float middle =
         std::bit_cast<float>(bits << 16 | static_cast<uint32_t>(0x8000));
     const BFloat16 lower = Bits(bits), upper = Bits(bits + 1);
@@ -46,7 +47,8 @@ TEST(BFloat16Test, WhatIsTooLargeIsInfinite) {
   EXPECT_EQ(ToFloat(ToBFloat16(infinity)), infinity);
 }
 
-// Also one whose only bits would be cut off.
+// NaNs stay NaNs with their sign and become quiet, even one whose only mantissa
+// bits would be cut off.
 TEST(BFloat16Test, NansStayNansAndQuiet) {
   for (const uint32_t bits : {0x7f800001u, 0x7fffffffu, 0x7fc00000u,
                               0xff800001u, 0xffffffffu, 0x7fa12345u}) {

@@ -57,7 +57,8 @@ TEST(BufferTest, TrimGivesCachedBlocksBack) {
   EXPECT_EQ(GetBufferUsage().cached_bytes, 0u);
 }
 
-// A server sees ever new sizes, and each at its own peak.
+// With ever new sizes, each at its own peak, as in a server, the cache holds at
+// most about twice the peak of live bytes.
 TEST(BufferTest, HoldsNoMoreThanTwiceWhatWasLive) {
   TrimBufferCache();
   constexpr size_t kMiB = size_t{1} << 20;
@@ -67,13 +68,14 @@ TEST(BufferTest, HoldsNoMoreThanTwiceWhatWasLive) {
     most = std::max(most, GetBufferUsage().live_bytes);
   }
   EXPECT_LE(GetBufferUsage().cached_bytes, 2 * most + kMiB);
-  // Sizes that are in use stay.
+  // Sizes in use stay cached.
   const std::byte* const last = AllocateBuffer(64 * kMiB).get();
   EXPECT_EQ(AllocateBuffer(64 * kMiB).get(), last);
   TrimBufferCache();
 }
 
-// Blocks of these sizes are never touched, and cost nothing.
+// A freed gradient's block stays cached while its weights live, and no longer.
+// Blocks of these sizes are never touched, so they cost no memory.
 TEST(BufferTest, KeepsGradientsAsLongAsTheirWeights) {
   TrimBufferCache();
   constexpr size_t kGiB = size_t{1} << 30;
@@ -87,7 +89,8 @@ TEST(BufferTest, KeepsGradientsAsLongAsTheirWeights) {
   EXPECT_LE(GetBufferUsage().cached_bytes, kGiB);
 }
 
-// Not even while others are asked for.
+// Live and cached bytes stay close to the peak of live bytes, even while other
+// sizes are requested.
 TEST(BufferTest, HoldsLittleMoreThanWasEverLive) {
   TrimBufferCache();
   constexpr size_t kGiB = size_t{1} << 30;

@@ -80,15 +80,15 @@ TEST(TensorTest, RowsAreAViewOfTheOutermostDimension) {
             "f32[0, 4]");
 }
 
-// Sets of rows that are written in turn, as experts have tokens in one step and
-// none in the next; a block of this size is mapped, and one that is not is
-// whatever was there.
+// Rows that are not written are zero in any block: sets of rows are written in
+// turn, as experts have tokens in one step and none in the next. Blocks of the
+// larger size are mapped; smaller ones hold arbitrary old data.
 TEST(TensorTest, ZeroRowsAreZerosInWhateverBlock) {
   TrimBufferCache();
   for (const int64_t width : {5, 5000}) {
     const Dims dims = {7, width};
     for (uint32_t set : {0x05, 0x41, 0x7f, 0x00, 0x22, 0x22, 0x80, 0x13}) {
-      if (set == 0x80) {  // nothing is known of what others had
+      if (set == 0x80) {  // leaves other contents in the block
         const Tensor other = RandomTensor(dims, 1);
         continue;
       }
@@ -158,7 +158,7 @@ TEST(TensorDeathTest, WrongUseIsABugOfOurs) {
   EXPECT_DEATH(Tensor::Floats({3}, {1, 2}), "CHECK failed");
 }
 
-// The comparisons that every other test leans on must be able to say no.
+// The comparisons that other tests rely on detect every difference.
 TEST(TensorComparisonTest, NearAndEqualSeeEveryDifference) {
   const Tensor a = Tensor::Floats({2}, {1, 2});
   EXPECT_TRUE(TensorEqual(a, a.Clone()));

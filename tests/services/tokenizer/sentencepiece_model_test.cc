@@ -32,7 +32,7 @@ std::string Model(const std::string& text, float score = -1, int type = 1) {
          Bytes(1, PieceMessage(text, score, type));
 }
 
-// NormalizerSpec with a table of `trie` (repeated to 256 units) and `texts`.
+// NormalizerSpec with a trie of 256 units, all equal to `unit`, and `texts`.
 std::string Rules(uint32_t unit, const std::string& texts) {
   std::string table(4, '\0');
   table[1] = 4;  // 1024 bytes
@@ -77,7 +77,8 @@ TEST(SentencePieceModelTest, RefusesWhatIsNoModel) {
   expect(Model("a") + Bytes(9, "x"), "unexpected field 9");
 }
 
-// SentencePiece would read outside its memory for these.
+// Rules that point outside their tables are refused, because SentencePiece
+// would read outside its memory.
 TEST(SentencePieceModelTest, RefusesRulesThatPointOutside) {
   const std::string texts("x\0", 2);
   EXPECT_OK(ParseSentencePieceModel(Model("a") + Rules(0, texts)));

@@ -28,7 +28,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// The names of tests/data/names.tsv, in both languages.
+// The names in tests/data/names.tsv, in both languages.
 std::vector<std::string> Names() {
   std::ifstream file("tests/data/names.tsv");
   std::vector<std::string> names;
@@ -40,7 +40,7 @@ std::vector<std::string> Names() {
   return names;
 }
 
-// Lines that try what tokenizers stumble over.
+// Lines that tokenizers often mishandle.
 std::vector<std::string> OddLines() {
   std::vector<std::string> lines = {
       "",
@@ -129,7 +129,7 @@ class TokenizerTest : public ::testing::Test {
     tokenizer_ = bpe_ = nullptr;
   }
 
-  // What `spm_encode` says, line by line.
+  // The ids that `spm_encode` prints, line by line.
   static std::vector<std::vector<int32_t>> SpmEncode(
       const Tokenizer& tokenizer, const std::vector<std::string>& lines) {
     const std::string folder = ::testing::TempDir();
@@ -238,7 +238,8 @@ TEST_F(TokenizerTest, SpecialPiecesHaveFixedIds) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("unk")));
 }
 
-// Otherwise a user could smuggle in a tag or an end of sentence.
+// Text never encodes to special pieces; otherwise a user could smuggle in a tag
+// or an end of sentence.
 TEST_F(TokenizerTest, TextNeverGivesSpecialPieces) {
   for (const std::string& line : OddLines()) {
     ASSERT_OK_AND_ASSIGN(const std::vector<int32_t> ids,
@@ -293,8 +294,8 @@ TEST_F(TokenizerTest, RefusesWhatIsNoModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("<pad>")));
 }
 
-// A model with flipped bytes is refused, or works on every line: it never takes
-// the process down.
+// A model with flipped bits is either refused, or handles every line without
+// taking the process down.
 TEST_F(TokenizerTest, AlteredModelsDoNoHarm) {
   const std::string& good = tokenizer_->model_bytes();
   const std::vector<std::string> lines = OddLines();
@@ -343,7 +344,7 @@ TEST_F(TokenizerTest, EncodesOnManyThreads) {
         if (!ids.ok() || *ids != expected[i]) ++wrong[t];
         if (ids.ok() && !tokenizer_->Decode(*ids).ok()) ++wrong[t];
       }
-      // Tokenizers come and go beside it.
+      // Other tokenizers are created and destroyed meanwhile.
       if (!Tokenizer::FromModelBytes(tokenizer_->model_bytes()).ok()) {
         ++wrong[t];
       }
@@ -353,8 +354,8 @@ TEST_F(TokenizerTest, EncodesOnManyThreads) {
   EXPECT_THAT(wrong, ElementsAre(0, 0, 0, 0));
 }
 
-// Both libraries that clash with SentencePiece's own protobuf, at work in the
-// process that has just used it.
+// A process can use the tokenizer together with gRPC and protobuf, which both
+// clash with SentencePiece's own protobuf.
 TEST_F(TokenizerTest, LivesBesideGrpcAndProtobuf) {
   ASSERT_OK(tokenizer_->Encode("before"));
   grpc::ServerBuilder builder;

@@ -1,5 +1,5 @@
-// FakeCollector: takes spans as OpenTelemetry's collector does, in this
-// process, and answers as it is told to.
+// FakeCollector: accepts spans as OpenTelemetry's collector does, in this
+// process, and answers as told.
 
 #ifndef TESTS_SERVICES_TRACE_FAKE_COLLECTOR_H_
 #define TESTS_SERVICES_TRACE_FAKE_COLLECTOR_H_
@@ -17,7 +17,7 @@ namespace gshard {
 struct CollectedSpan : Span {
   std::string service;
 
-  // As text; empty if it has none.
+  // As text; empty if absent.
   std::string attribute(const std::string& key) const;
 };
 
@@ -27,14 +27,14 @@ class FakeCollector {
 
   std::string endpoint() const { return server_.url(); }
 
-  // Of requests to come; what is not answered with 200 is not collected. The
-  // function may block.
+  // Sets the answer to later requests. Spans are collected only from requests
+  // answered with 200. The function may block.
   void SetAnswer(std::function<FakeHttpAnswer()> answer);
 
-  // So far.
+  // Everything received so far.
   std::vector<CollectedSpan> Spans() const;
   std::vector<FakeHttpRequest> Requests() const;
-  // Waits until there are so many, a minute at most.
+  // Waits until `count` have arrived, for at most a minute.
   std::vector<CollectedSpan> AwaitSpans(size_t count);
   void AwaitRequests(size_t count);
 

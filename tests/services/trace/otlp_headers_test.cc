@@ -31,7 +31,8 @@ TEST(OtlpHeadersTest, AreThoseOfTheEnvironment) {
   EXPECT_THAT(parsed("a=x%2Cy%25+z;q"), ElementsAre("a: x,y%+z;q"));
 }
 
-// Nothing of a header may be in what is logged.
+// An error identifies a bad header by its number: no text of a header may be
+// logged.
 TEST(OtlpHeadersTest, WhatIsWrongIsToldByItsNumber) {
   for (const char* text :
        {"s3cret", "=s3cret", "a=", "a=%20", "a b=s3cret", "a:=s3cret",

@@ -24,7 +24,7 @@ Span Served() {
           .error = "UNAVAILABLE"};
 }
 
-// Field by field that of opentelemetry-proto's examples/trace.json.
+// Matches opentelemetry-proto's examples/trace.json field by field.
 TEST(OtlpJsonTest, IsWhatACollectorTakes) {
   EXPECT_EQ(
       OtlpJson({"gshard-router", "router-1", "0.1.0"},

@@ -23,7 +23,7 @@ Span Named(int i) { return {.name = absl::StrCat(i)}; }
 
 class SpanExporterTest : public ::testing::Test {
  protected:
-  // One that sends full batches only, and tries again at once.
+  // Options that send full batches only and retry at once.
   SpanExporterOptions Options(const std::string& endpoint) const {
     return {.endpoint = endpoint,
             .resource = {"gshard-router", "router-1", "0.1.0"},
@@ -214,7 +214,7 @@ TEST_F(SpanExporterTest, ASlowCollectorDelaysNobody) {
   Make(Options());
   Add(4);
   collector_.AwaitRequests(1);
-  // A batch is on its way; there is room for 8 more.
+  // While a batch is in flight, the queue has room for 8 more spans.
   Add(8);
   EXPECT_EQ(counts_.queue_full.Value(), 0);
   Add(5);

@@ -7,7 +7,8 @@
 namespace gshard {
 namespace {
 
-// RFC 3720, appendix B.4, and the check value of the CRC catalogue.
+// Known answers of RFC 3720, appendix B.4, and the check value of the CRC
+// catalogue.
 TEST(Crc32cTest, KnownAnswers) {
   EXPECT_EQ(Crc32c(""), 0u);
   EXPECT_EQ(Crc32c("123456789"), 0xE3069283u);

@@ -1,5 +1,5 @@
 // Members that sum gradients and gather parameters among themselves get the
-// bits of one process that sums all microbatches in order.
+// same bits as one process that sums all microbatches in order.
 
 #include "services/train/dense_exchange.h"
 
@@ -37,7 +37,7 @@ std::vector<ParameterSpec> Specs() {
   return specs;
 }
 
-// Values of many magnitudes: their sum depends on its order.
+// Values of many magnitudes, so that their sum depends on its order.
 TensorMap Gradients(int64_t microbatch) {
   TensorMap gradients;
   uint64_t seed = 100 * microbatch;
@@ -48,7 +48,7 @@ TensorMap Gradients(int64_t microbatch) {
   return gradients;
 }
 
-// In one process.
+// The sums as one process computes them.
 TensorMap Sums(int64_t count) {
   OrderedSum sum(count, 0);
   for (int64_t m = 0; m < count; ++m) {
@@ -81,7 +81,7 @@ struct Case {
   size_t round_bytes;
 };
 
-// Member: sums, then gathers the sums as if they were the new parameters.
+// A member: sums gradients, then gathers the sums in place of new parameters.
 absl::Status SumAndGather(const Case& c, Communicator& comm,
                           TensorMap* gathered) {
   DenseExchange exchange(Specs(), DivideAmong(Specs(), c.members), &comm,
@@ -141,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"MoreMembersThanTensors", {7, 0, 3}, 8, 100}),
     [](const auto& info) { return info.param.name; });
 
-// Counts the bytes of the largest exchange, and fails the n-th.
+// Records the bytes of the largest exchange; fails exchange number `fails_at`.
 class Watched : public Communicator {
  public:
   Watched(Communicator* comm, int fails_at) : comm_(comm), left_(fails_at) {}

@@ -25,7 +25,7 @@ uint64_t Fixed(const std::string& bytes, size_t at, int num_bytes) {
   return value;
 }
 
-// The payloads, after checking both checksums of each record.
+// The payloads of all records, after checking both checksums of each.
 std::vector<std::string> ReadRecords(const std::string& bytes) {
   std::vector<std::string> payloads;
   size_t at = 0;
@@ -40,7 +40,7 @@ std::vector<std::string> ReadRecords(const std::string& bytes) {
   return payloads;
 }
 
-// What protobuf's wire format asks for, written out: key = field << 3 | type.
+// Events in protobuf's wire format, by hand: key = field << 3 | type.
 TEST(EventFileTest, EventsAreTheseBytes) {
   EXPECT_EQ(EncodeVersionEvent(1.5),
             std::string("\x09\0\0\0\0\0\0\xf8\x3f"  // 1: fixed64 1.5
@@ -58,7 +58,7 @@ TEST(EventFileTest, EventsAreTheseBytes) {
                   39));
 }
 
-// A record of which the checksums were computed apart from this code.
+// A record whose checksums were computed independently of this code.
 TEST(EventFileTest, RecordsAreTheseBytes) {
   EXPECT_EQ(EncodeRecord("123456789"), std::string("\x09\0\0\0\0\0\0\0", 8) +
                                            std::string("\x37\xf9\x71\x39", 4) +
@@ -75,7 +75,7 @@ TEST(EventFileTest, WritesWhatTensorBoardReads) {
             scratch / "runs/demo/events.out.tfevents.1700000000.host");
   ASSERT_OK(file->Add(1700000001.0, 1, {{"loss", 3.5f}}));
   ASSERT_OK(file->Add(1700000002.0, 2, {{"loss", 3.25f}, {"balance", 1.1f}}));
-  // Readable before the file is closed.
+  // The records are readable before the file is closed.
   EXPECT_THAT(
       ReadRecords(Slurp(file->path())),
       ElementsAre(EncodeVersionEvent(1700000000.9),

@@ -31,7 +31,8 @@ TEST(GradientNormTest, AgreesWithPlainLoopsAtEverySize) {
   }
 }
 
-// Squares that float32 could not hold, and a value lost beside large ones.
+// Sums in double keep squares that float32 cannot hold, and small values beside
+// large ones.
 TEST(GradientNormTest, SumsInDouble) {
   EXPECT_NEAR(SumOfSquares({1e-30f, 1e-30f}) / 2e-60, 1.0, 1e-6);
   EXPECT_TRUE(std::isfinite(SumOfSquares({3e38f, 3e38f})));

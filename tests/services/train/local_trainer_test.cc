@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kSentences = 9, kLength = 21;
 
-// Wide enough for kernels of several tiles.
+// A model wide enough for kernels of several tiles.
 TrainingJob Job(OptimizerConfig optimizer) {
   TrainingJob job;
   job.name = "threads";
@@ -56,7 +56,7 @@ Batch RandomBatch(int64_t step, int64_t index) {
           .target_tokens = kSentences * kLength};
 }
 
-// All parameters and optimizer states after some steps.
+// Trains two steps; returns all parameters and optimizer states.
 void Train(const OptimizerConfig& optimizer, int threads,
            std::map<std::string, Tensor>* tensors) {
   SetComputeThreads(threads);

@@ -58,8 +58,8 @@ OptimizerOptions Adam(const AdamOptions& options) {
   return {OptimizerKind::kAdam, {}, options};
 }
 
-// By hand: the first step has b = 0, so V = g^2 and U = sign(g), of which the
-// RMS is 1: no clipping. RMS(W) = sqrt((9 + 16) / 2) = 3.5355339.
+// By hand: the first step has b = 0, so V = g^2 and U = sign(g), whose RMS is
+// 1: no clipping. RMS(W) = sqrt((9 + 16) / 2) = 3.5355339.
 TEST(AdafactorTest, FirstStepOfAVectorByHand) {
   Stepper stepper(Adafactor({}), Tensor::Floats({2}, {3.0f, -4.0f}));
   stepper.Step(Tensor::Floats({2}, {0.5f, -2.0f}), 0.1);
@@ -130,8 +130,8 @@ TEST(AdafactorTest, FactorsMatricesThatAreLargeEnough) {
   EXPECT_EQ(names({128, 128, 128}), "second[128, 128, 128]");
 }
 
-// Gradients of a wide range, scaled, over several steps, at sizes around the
-// width of the vector units.
+// Agrees with the reference over several steps, for scaled gradients of a wide
+// range, at sizes around the width of the vector units.
 TEST(AdafactorTest, AgreesWithTheReference) {
   for (const Dims& dims : std::vector<Dims>{{},
                                             {0},
@@ -183,7 +183,7 @@ TEST(AdafactorTest, GradientsOfZeroMoveNothing) {
   }
 }
 
-// Of gradients as small and as large as float32 has, the update stays finite.
+// Updates stay finite for gradients from 1e-38 to 1e18.
 TEST(AdafactorTest, ExtremeGradientsStayFinite) {
   for (const Dims& dims : std::vector<Dims>{{9}, {3, 5}}) {
     for (const float size : {1e-38f, 1e-20f, 1e15f, 1e18f}) {
@@ -237,7 +237,7 @@ TEST(AdamTest, AgreesWithTheReference) {
 }
 
 // An expert's update gives the same bits wherever its weights lie in memory:
-// alone, or as one of a stack.
+// alone, or within a stack.
 TEST(OptimizerTest, ResultsDependOnNoAlignmentOrNeighbour) {
   for (const OptimizerKind kind :
        {OptimizerKind::kAdafactor, OptimizerKind::kAdam}) {

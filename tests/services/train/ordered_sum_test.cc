@@ -22,7 +22,7 @@ std::vector<Tensor> Microbatch(int64_t index) {
           Tensor::Scalar(1.0f / (1.0f + index))};
 }
 
-// In order, without the class.
+// Sums in order, without OrderedSum.
 std::vector<Tensor> PlainSum(int64_t count) {
   std::vector<Tensor> sum = Microbatch(0);
   for (int64_t i = 1; i < count; ++i) {
@@ -43,8 +43,8 @@ void ExpectPlainSum(OrderedSum& sum, int64_t count) {
   }
 }
 
-// Holds for every order of arrival, and the orders do differ when summed as
-// they come.
+// All orders of arrival give the same bits, although plain sums in different
+// orders differ.
 TEST(OrderedSumTest, AnyOrderOfArrivalGivesTheSameBits) {
   constexpr int64_t kCount = 12;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -129,7 +129,7 @@ TEST(OrderedSumTest, LeavesTensorsThatOthersHold) {
   EXPECT_TRUE(TensorEqual(first, Tensor::Floats({2}, {1, 2})));
 }
 
-// Their memory is zeros for whoever comes next.
+// Summing leaves zeros in the unwritten rows of blocks that are reused.
 TEST(OrderedSumTest, LeavesZeroRows) {
   const auto gradient = [](std::vector<bool> written) {
     Tensor tensor = Tensor::ZeroRows(ElementType::kFloat32, {2, 3}, written);

@@ -59,7 +59,7 @@ GradientList Gradients(int64_t step, int32_t microbatch) {
           {"dense", RandomTensor({4, 5}, seed + 2)}};
 }
 
-// Added one by one, in order.
+// The gradients of all microbatches, added one by one in order.
 GradientList Sums(int64_t step) {
   GradientList sums = Gradients(step, 0);
   for (int32_t m = 1; m < kMicrobatches; ++m) {
@@ -94,7 +94,7 @@ std::map<std::string, std::string> Contents(const ParameterShard& shard) {
   return BytesOf(*shard.TakeSnapshot());
 }
 
-// What a store alone makes of `steps` steps.
+// The contents of a plain store after `steps` steps.
 std::map<std::string, std::string> Expected(int64_t steps) {
   ParameterStore store = Store();
   for (int64_t step = 1; step <= steps; ++step) {
@@ -148,7 +148,7 @@ TEST(ParameterShardTest, NeitherOrderNorAttemptsShow) {
       std::shuffle(order.begin(), order.end(), random);
       for (const int32_t m : order) {
         attempts[m] = static_cast<int32_t>(random() % 3);
-        // Attempts that end before they have added anything, or after.
+        // Attempts that end before or after adding their gradients.
         for (int32_t a = 0; a < attempts[m]; ++a) {
           ASSERT_OK(random() % 2 ? shard->Begin(step, m, a)
                                  : Bring(*shard, step, m, a));
@@ -180,7 +180,8 @@ TEST(ParameterShardTest, OnlyTheAttemptThatCountsIsTaken) {
   ASSERT_OK(shard->Add(1, 1, 2, Gradients(1, 1)));
   EXPECT_TRUE(shard->Has(1));
   for (const int32_t m : {0, 2, 3, 4}) ASSERT_OK(Bring(*shard, 1, m, 2));
-  // What is in the sum does not count before the next attempt brings it, too.
+  // A microbatch in the sum does not count once a later attempt has begun,
+  // until that attempt brings it, too.
   ASSERT_OK(shard->Begin(1, 1, 4));
   EXPECT_FALSE(shard->Has(1));
   std::vector<int32_t> attempts = Attempts(2);
@@ -285,7 +286,7 @@ TEST(ParameterShardTest, GradientsThatDoNotFitLeaveNothing) {
 TEST(ParameterShardTest, SumsAreMadeElsewhereOnceAStep) {
   ParameterShard shard(Store(), /*step=*/0);
   EXPECT_THAT(shard.Begin(1, 0, 0), StatusIs(kInvalid, HasSubstr("")));
-  // What fails leaves nothing, and may be tried again.
+  // A failed PrepareSums() leaves nothing behind and may be retried.
   EXPECT_THAT(
       shard.PrepareSums(1, {7},
                         [] { return absl::UnavailableError("somebody left"); }),
@@ -316,7 +317,8 @@ TEST(ParameterShardTest, BeginStepDropsWhatWasAdded) {
   EXPECT_EQ(Contents(*shard), Expected(1));
 }
 
-// Read, and let go, by another thread, as a checkpoint's writer does.
+// A snapshot keeps its step's contents whatever follows, while another thread
+// reads and releases it, as a checkpoint's writer does.
 TEST(ParameterShardTest, ASnapshotIsOfItsStepWhateverFollows) {
   const auto shard = Shard();
   MakeStep(*shard, 1);
@@ -334,7 +336,7 @@ TEST(ParameterShardTest, ASnapshotIsOfItsStepWhateverFollows) {
     writer.join();
   }
   EXPECT_EQ(Contents(*shard), Expected(21));
-  // Nobody has one: updates are in place.
+  // Without a snapshot, updates are in place.
   const std::byte* const before = shard->tensors().at("moe.wi").raw();
   MakeStep(*shard, 22);
   EXPECT_EQ(shard->tensors().at("moe.wi").raw(), before);
@@ -357,7 +359,8 @@ TEST(ParameterShardTest, ManyMayAddAtATime) {
   EXPECT_EQ(Contents(*shard), Expected(20));
 }
 
-// Committed together or not at all.
+// CheckCommit() predicts the result of Commit(), so that shards can commit
+// together or not at all.
 TEST(ParameterShardTest, CheckCommitIsWhatCommitWouldSay) {
   const auto shard = Shard();
   const auto alike = [&](int64_t step, double scale) {

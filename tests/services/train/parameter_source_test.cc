@@ -41,7 +41,7 @@ std::vector<ParameterSpec> Specs() {
   return specs;
 }
 
-// A checkpoint of step 3 with all of them.
+// A checkpoint of step 3 with all parameters.
 std::string Checkpoint(const ScratchDirectory& scratch, uint64_t seed) {
   ParameterStore store(Specs(), {0, 1, 2},
                        MakeOptimizer(OptimizerConfig(AdafactorConfig())));

@@ -44,8 +44,8 @@ std::vector<NamedTensor> Copies(const std::vector<NamedTensor>& tensors) {
   return copies;
 }
 
-// Training goes on under the writer, and the shard is of the step at which it
-// was started, weights and optimizer state alike.
+// A snapshot keeps the weights and optimizer state of its step: training goes
+// on while a checkpoint is written from it.
 TEST(ParameterStoreTest, ASnapshotIsOfItsStep) {
   ScratchDirectory scratch;
   ParameterStore store = Sample();

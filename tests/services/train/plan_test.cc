@@ -22,7 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A model whose numbers can be counted on paper.
+// A model small enough to count by hand.
 ModelConfig TinyModel() {
   ModelConfig model;
   model.name = "tiny";
@@ -77,7 +77,7 @@ TEST_P(PaperModelTest, HasExactlyThePapersParameters) {
   EXPECT_EQ(plan.total_experts, expected.total_experts);
   EXPECT_NEAR(plan.active_parameters / 1e9, expected.active_billions, 0.005);
 
-  // Norms: two an encoder layer, three a decoder layer, one a stack.
+  // Norms: two per encoder layer, three per decoder layer, one per stack.
   const int64_t norms = 2 * model.encoder_layers + 3 * model.decoder_layers + 2;
   EXPECT_EQ(plan.parameters.norm_scales, norms * 1024);
   EXPECT_EQ(plan.parameters.Total(), expected.total + norms * 1024);
@@ -222,8 +222,8 @@ TEST(PlanTest, HalvesTheExchangeOfBFloat16) {
   EXPECT_EQ(plan.worker_serving.weights, whole.worker_serving.weights);
 }
 
-// Weights of a product are rounded: in serving in place of what is stored, in
-// training beside it. Gates and norms are not.
+// Rounded weights of products replace the stored ones in serving and are kept
+// beside them in training. Gates and norms are not rounded.
 TEST(PlanTest, CountsRoundedWeights) {
   ModelConfig model = TinyModel();
   model.compute_type = ComputeType::kBFloat16;
@@ -247,7 +247,7 @@ TEST(PlanTest, CountsRoundedWeights) {
   EXPECT_EQ(plan.router_training.weights, 4 * dense + 2 * rounded);
 }
 
-// A byte a weight, and a scale and a sum for each column.
+// An int8 weight takes one byte, and each column a scale and a sum.
 TEST(PlanTest, CountsWeightsOfInt8) {
   ModelConfig model = TinyModel();
   model.model_width = model.expert_width = model.ffn_width = 64;
@@ -261,7 +261,8 @@ TEST(PlanTest, CountsWeightsOfInt8) {
   EXPECT_LT(plan.router_serving.weights, floats.router_serving.weights * 3 / 4);
 }
 
-// By hand: with one worker fewer it does not fit.
+// MakePlan() finds the fewest workers whose memory suffices; with one byte
+// less, it takes more workers or none suffice (0).
 TEST(PlanTest, FindsTheFewestWorkersThatFit) {
   const ModelConfig model = TinyModel();
   for (const int64_t workers : {1, 2, 3, 5}) {
@@ -310,7 +311,7 @@ TEST(PlanTest, RefusesWhatCannotBePlanned) {
                        "experts: expected 0 to 2048, got 2049"));
 }
 
-// The largest of everything fits in 64 bits.
+// The plan of the largest configuration fits in 64 bits.
 TEST(PlanTest, SurvivesTheLargestConfiguration) {
   ModelConfig model;
   model.encoder_layers = kMaxLayers;

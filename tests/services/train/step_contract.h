@@ -1,4 +1,4 @@
-// What every holder of a ParameterShard keeps to, whoever makes its sums.
+// The contract of every holder of a ParameterShard, whatever makes its sums.
 
 #ifndef TESTS_SERVICES_TRAIN_STEP_CONTRACT_H_
 #define TESTS_SERVICES_TRAIN_STEP_CONTRACT_H_
@@ -21,7 +21,7 @@ namespace gshard {
 
 // A holder at step 0.
 struct StepHolder {
-  // Brings the gradients of all microbatches of a step.
+  // Adds the gradients of all microbatches of a step.
   std::function<void(int64_t step)> fill;
   std::function<absl::StatusOr<std::vector<SquaredNorm>>(int64_t step)> prepare;
   std::function<absl::Status(int64_t step, double gradient_scale,

@@ -17,8 +17,8 @@ struct Sizes {
   int64_t heads = 6;
 };
 
-// Attention with dropout and its weights and gradients; `dim` of q is split
-// along each of `axes`.
+// Attention with dropout, its weights and its gradients; each dim of q in
+// `splits` is split along its axis.
 Builder Case(const Sizes& sizes, bool causal, double dropout,
              const std::vector<std::pair<int, std::string>>& splits) {
   Builder b("attention");
@@ -52,7 +52,7 @@ TensorMap Given(const Sizes& sizes) {
           {"key", KeyTensor(99)}};
 }
 
-// Nothing is summed over sentences or heads: the same bits.
+// Splitting by sentence or head splits no sum, so the bits stay the same.
 TEST(AttentionLoweringTest, BySentenceAndByHead) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
     for (const int dim : {0, 2}) {
@@ -67,7 +67,7 @@ TEST(AttentionLoweringTest, BySentenceAndByHead) {
   }
 }
 
-// dk and dv are sums over the queries.
+// Splitting by query makes dk and dv sums over devices, but gathers nothing.
 TEST(AttentionLoweringTest, ByQuery) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
     for (const int64_t queries : {5, 8}) {

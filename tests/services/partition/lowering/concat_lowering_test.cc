@@ -1,5 +1,5 @@
-// concat and reverse along dimensions that are split: the same bits, results
-// and gradients.
+// concat and reverse along split dimensions give the same bits as unsplit ones,
+// in results and gradients.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ TEST(ConcatLoweringTest, OperandsOfDifferentSizes) {
     const ValueId y = b.Concat(parts, dim);
     if (c.Draw(0, 1) == 0) c.Cut(b, y, {0, 1});
     b.Output("y", y);
-    // An operand that stands twice has a gradient that is a sum of two, in the
-    // same order.
+    // The gradient of a repeated operand is a sum of two terms, in the same
+    // order on all meshes.
     AddWeightedGradients(b, y, operands);
     shifts += Shifts(CheckCase(std::move(b), mesh, {}, 0));
     if (HasFailure()) return;
@@ -44,7 +44,8 @@ TEST(ConcatLoweringTest, OperandsOfDifferentSizes) {
   EXPECT_GT(shifts, 50);
 }
 
-// A few elements in front of many: everything moves by a place or two.
+// Prepending a few elements moves all others by a place or two, so shifts
+// suffice, and as many on any number of devices.
 TEST(ConcatLoweringTest, AShortOperandIsCopiedAndALongOneShifted) {
   std::vector<std::vector<std::string>> ops;
   for (const int64_t devices : {4, 8, 64}) {

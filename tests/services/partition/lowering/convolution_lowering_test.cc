@@ -1,5 +1,5 @@
-// Convolutions cut along batch, channels and spatial dimensions, with their
-// gradients. Where no sum is cut, the bits are those of the whole.
+// Convolutions split along batch, channels and spatial dimensions, with their
+// gradients. Where no sum is split, the bits equal those of the whole.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct ConvolutionCase {
   }
 };
 
-// With `dilated_base`, elements lie apart where the stride is not 1 too.
+// `dilated_base` allows base dilation together with strides other than 1.
 ConvolutionCase RandomConvolution(WindowCase& c, bool dilated_base) {
   for (;;) {
     ConvolutionCase made;
@@ -62,7 +62,7 @@ ConvolutionCase RandomConvolution(WindowCase& c, bool dilated_base) {
   }
 }
 
-// Writes the convolution and its gradients, the kernel's if asked for.
+// Adds the convolution and its gradients; the kernel's with `kernel_gradient`.
 void Write(Builder& b, WindowCase& c, const ConvolutionCase& conv,
            const std::vector<int>& cuts, bool kernel_gradient) {
   const ValueId x = FloatInput(b, "x", conv.x);
@@ -75,8 +75,8 @@ void Write(Builder& b, WindowCase& c, const ConvolutionCase& conv,
   AddWeightedGradients(b, y, values);
 }
 
-// Batch and spatial dimensions: no sum over channels is cut, and positions give
-// the same bits wherever they are computed.
+// Splitting batch and spatial dimensions splits no sum over channels, and each
+// position gives the same bits wherever it is computed.
 TEST(ConvolutionLoweringTest, ImagesCutAnywhereGiveTheSameBits) {
   int shifts = 0;
   for (uint64_t seed = 0; seed < 500; ++seed) {
@@ -142,7 +142,7 @@ TEST(ConvolutionLoweringTest, GradientsOfGradients) {
     ASSERT_OK_AND_ASSIGN(const std::vector<ValueId> gradients,
                          AddGradients(b, loss, {kernel}));
     AddWeightedGradients(b, gradients[0], {x, kernel});
-    // Sums of squares of sums.
+    // Looser, as results are sums of squares of sums.
     CheckCase(std::move(b), mesh, {}, 1e-4f);
     if (HasFailure()) return;
   }
@@ -168,7 +168,8 @@ TEST(OperatorTableTest, ConvolutionSplitOnAPositionShiftsItsBorders) {
   EXPECT_THAT(ops, Each(ops[0]));
 }
 
-// The borders of x serve its convolution and the kernel's gradient apart.
+// x's borders are exchanged for its convolution and, separately, for the
+// kernel's gradient.
 TEST(OperatorTableTest, GradientsShiftBordersAndAddUpTheKernels) {
   std::vector<std::vector<std::string>> ops;
   for (const int64_t devices : {2, 4, 8, 64}) {
@@ -190,7 +191,7 @@ TEST(OperatorTableTest, GradientsShiftBordersAndAddUpTheKernels) {
   EXPECT_THAT(ops, Each(ops[0]));
 }
 
-// What the other rows of the table say of matrix products.
+// The other rows of the table, on matrix products, hold for convolutions too.
 TEST(OperatorTableTest, ConvolutionSplitOnBatchOrChannels) {
   const auto collectives = [](int64_t devices, int x_dim, int kernel_dim) {
     Builder b("convolution");
@@ -208,7 +209,8 @@ TEST(OperatorTableTest, ConvolutionSplitOnBatchOrChannels) {
   }
 }
 
-// Two axes for two dimensions; an annotated image is enough.
+// Annotating the image on two axes is enough to split all layers along both of
+// its dimensions.
 TEST(ConvolutionLoweringTest, SplitsOfAnImageReachAllLayers) {
   Builder b("convolutions");
   ValueId x = FloatInput(b, "x", {2, 22, 21, 3});

@@ -1,5 +1,5 @@
-// A network over images that are cut by batch, by position in one and two
-// dimensions, and both: it learns what it learns on one device.
+// A network over images that are split by batch, by position in one and two
+// dimensions, and both, learns the same as on one device.
 
 #include "tests/testing/convolution_network.h"
 
@@ -13,7 +13,7 @@ namespace gshard {
 namespace {
 
 constexpr int kSteps = 6;
-// Of float sums in another order, after some steps.
+// Allows for float sums in another order, over kSteps steps.
 constexpr float kTolerance = 2e-5f;
 
 TEST(ConvolutionNetworkTest, LearnsTheSameOnFourDevices) {
@@ -32,8 +32,8 @@ TEST(ConvolutionNetworkTest, LearnsTheSameOnFourDevices) {
   }
 }
 
-// No device ever has an image: positions are exchanged at their borders and
-// gradients added up, and that is all.
+// No collective gathers images: devices only exchange the borders of positions
+// and sum gradients.
 TEST(ConvolutionNetworkTest, ImagesAreNeverGathered) {
   for (const ImageMesh& mesh : ImageMeshes()) {
     ASSERT_OK_AND_ASSIGN(const StepsRun run,

@@ -25,7 +25,7 @@ Builder Case(int64_t vocabulary, Function annotate) {
   return b;
 }
 
-// With a row of padding.
+// Labels, one of them padding, and random logits.
 TensorMap Inputs(int64_t vocabulary) {
   return {{"labels", IntTensor({5}, {0, 9, -1, 4, 10})},
           {"logits", RandomTensor({5, vocabulary}, 3, 5.0f)}};

@@ -64,7 +64,7 @@ TEST(DropoutLoweringTest, SizesThatAreSymbols) {
   }
 }
 
-// Rows that carry their own numbers: only columns depend on the device.
+// Rows carry their own numbers, so only column numbers depend on the device.
 TEST(DropoutLoweringTest, RowsSplitAlongTheirWidth) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
     Builder b("dropout_rows");
@@ -84,8 +84,8 @@ TEST(DropoutLoweringTest, RowsSplitAlongTheirWidth) {
   }
 }
 
-// Tokens x [16, 6] to rows, a product with 4 experts' weights [4, 6, 5],
-// dropout, and back.
+// Dispatches tokens x [16, 6] to rows, multiplies them by the weights [4, 6, 5]
+// of 4 experts, applies dropout, and combines.
 template <typename Function>
 Builder MoeCase(Function annotate) {
   RegisterMoeOps();
@@ -116,7 +116,7 @@ TEST(DropoutLoweringTest, RowsByTokenAndByExpert) {
       {"valid", IntTensor({16}, std::vector<int32_t>(16, 1))},
       {"key", KeyTensor(77)}};
   for (const int64_t devices : {1, 2, 4, 8}) {
-    // Numbers of rows by token start at the device's first token.
+    // Numbers of rows split by token start at the device's first token.
     Program program;
     CheckCase(MoeCase([](Builder& b, ValueId x, ValueId, ValueId) {
                 Split(b, x, 0, "d");

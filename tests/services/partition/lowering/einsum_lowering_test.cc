@@ -12,7 +12,7 @@ using ::testing::IsEmpty;
 
 struct Annotated {
   int operand;  // 2 is the result
-  int dim;      // -1: on every device
+  int dim;      // -1: replicated
   std::string axis;
 };
 
@@ -34,8 +34,8 @@ Builder Case(const std::string& equation, Shape a, Shape b_shape,
   return b;
 }
 
-// Parts of b go round where they would be gathered; nothing else moves, and
-// the program has no more nodes on more devices.
+// A windowed einsum passes parts of b around instead of gathering b; nothing
+// else moves, and the program does not grow with the devices.
 TEST(EinsumLoweringTest, WindowedOverAnotherColumnOfTheResult) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const int64_t columns : {7, 24}) {
@@ -66,7 +66,8 @@ TEST(EinsumLoweringTest, WindowedOverWhatIsSummed) {
   }
 }
 
-// The first operand moves.
+// A windowed einsum passes parts of the first operand around if the result is
+// split by the second operand's columns.
 TEST(EinsumLoweringTest, WindowedOverRowsOfTheResult) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     EXPECT_THAT(
@@ -77,7 +78,8 @@ TEST(EinsumLoweringTest, WindowedOverRowsOfTheResult) {
   }
 }
 
-// One axis is summed over at the same time: padding there is masked.
+// A windowed einsum that also sums over another split axis masks the padding on
+// that axis.
 TEST(EinsumLoweringTest, WindowedWithASumOverAnotherAxis) {
   EXPECT_THAT(CheckCase(Case("abk,bkc->ac", {64, 5, 7}, {5, 7, 3},
                              {{0, 0, "x"},
@@ -102,7 +104,7 @@ TEST(EinsumLoweringTest, SmallOperandsAreGathered) {
               ElementsAre("all_gather"));
 }
 
-// GShard, section 3.3.2, case by case.
+// The cases of GShard, section 3.3.2.
 TEST(EinsumLoweringTest, ABatchSplitAlikeNeedsNoCommunication) {
   for (const int64_t devices : {1, 2, 3, 4, 8}) {
     EXPECT_THAT(CheckCase(Case("egm,emh->egh", {6, 4, 5}, {6, 5, 7},
@@ -130,8 +132,8 @@ TEST(EinsumLoweringTest, BothSplitOnTheSumAreReduced) {
   }
 }
 
-// One operand is split on the sum, the result is wanted whole: the smaller of
-// joining the operand and adding up results.
+// One operand is split on the summed dimension and the result replicated: the
+// cheaper of gathering the operand and reducing results is chosen.
 TEST(EinsumLoweringTest, OneSplitOnTheSumMovesWhatIsSmaller) {
   for (const int64_t devices : {2, 4, 8}) {
     EXPECT_THAT(CheckCase(Case("ab,bc->ac", {64, 64}, {64, 2},

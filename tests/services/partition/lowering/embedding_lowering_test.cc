@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A table [V, 4] looked up by ids [2, 3].
+// Looks up ids [2, 3] in a table [V, 4].
 template <typename Function>
 Builder Case(int64_t vocabulary, bool gradient, Function annotate) {
   Builder b("embedding");
@@ -60,7 +60,7 @@ TEST(EmbeddingLoweringTest, ARowWantedInPartsIsScattered) {
   }
 }
 
-// Many ids, so that adding up tables costs less than joining rows.
+// With many ids, reducing the table's gradient costs less than gathering rows.
 TEST(EmbeddingLoweringTest, SplitIdsAddUpTheGradient) {
   std::vector<int32_t> ids(50);
   for (int32_t i = 0; i < 50; ++i) ids[i] = i * 7 % 6;

@@ -9,7 +9,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// rms_norm, or layer_norm, of [B, L, M].
+// rms_norm, or layer_norm, of `shape`, and optionally its gradients.
 template <typename Function>
 Builder Case(bool layer, Shape shape, bool gradient, Function annotate) {
   Builder b("norm");
@@ -65,7 +65,7 @@ TEST(NormLoweringTest, WholeRowsStayOneOperator) {
       EXPECT_THAT(
           CheckCase(Case(layer, {5, 3, 6}, false, split), Line(devices), {}, 0),
           IsEmpty());
-      // Sums over the rows for the vectors.
+      // The gradients of scale and bias are sums over the split rows.
       CheckCase(Case(layer, {5, 3, 6}, true, split), Line(devices), {}, 1e-5f);
     }
   }

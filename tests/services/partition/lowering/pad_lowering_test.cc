@@ -1,5 +1,5 @@
-// pad, slice, slice_gradient, dynamic_slice and mask_tail along dimensions that
-// are split: the same bits, results and gradients.
+// pad, slice, slice_gradient, dynamic_slice and mask_tail along split
+// dimensions give the same bits as unsplit ones, in results and gradients.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(PadLoweringTest, PadsAndTheirGradients) {
       high.push_back(c.Draw(
           -std::min<int64_t>(size + std::min<int64_t>(low[d], 0), 3), 5));
       interior.push_back(c.Draw(0, 3) == 0 ? c.Draw(1, 3) : 0);
-      // Enough to cut off.
+      // Interior padding is not combined with cropping.
       if (interior[d] > 0) low[d] = high[d] = c.Draw(0, 2);
     }
     const ValueId x = FloatInput(b, "x", shape);
@@ -125,8 +125,8 @@ TEST(PadLoweringTest, DynamicSlicesKeepOtherDimensionsSplit) {
   }
 }
 
-// Elements come from one neighbour, and the program is as long for 64 devices
-// as for 4.
+// A short slice takes elements from one neighbour only, and the program is as
+// long for 64 devices as for 4.
 TEST(PadLoweringTest, ASliceIsOneShiftOnAnyNumberOfDevices) {
   std::vector<std::vector<std::string>> ops;
   for (const int64_t devices : {4, 8, 64}) {
@@ -143,8 +143,8 @@ TEST(PadLoweringTest, ASliceIsOneShiftOnAnyNumberOfDevices) {
   EXPECT_THAT(ops, Each(ops[0]));
 }
 
-// Half of a dimension lies on half of the devices, far from where it goes: it
-// is gathered, and does not come hop by hop.
+// A slice that keeps half of a dimension, far from where it is needed, is
+// gathered rather than passed hop by hop.
 TEST(PadLoweringTest, WhatIsFarIsGathered) {
   Builder b("slice");
   const ValueId x = Split(b, FloatInput(b, "x", {64}), 0, "d");
@@ -153,7 +153,7 @@ TEST(PadLoweringTest, WhatIsFarIsGathered) {
               ElementsAre("all_gather"));
 }
 
-// A device that has all of x takes its part of it.
+// A device that holds all of x takes its part without communication.
 TEST(PadLoweringTest, WhatIsAtHandIsNotExchanged) {
   Builder b("pad");
   const ValueId x = Replicate(b, FloatInput(b, "x", {9}));

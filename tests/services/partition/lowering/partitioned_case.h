@@ -1,4 +1,4 @@
-// A program run whole and on the devices of a mesh, and compared.
+// Runs a program whole and on the devices of a mesh, and compares the results.
 
 #ifndef TESTS_SERVICES_PARTITION_LOWERING_PARTITIONED_CASE_H_
 #define TESTS_SERVICES_PARTITION_LOWERING_PARTITIONED_CASE_H_
@@ -19,12 +19,12 @@
 
 namespace gshard {
 
-// One axis "d".
+// A mesh with one axis, "d".
 inline DeviceMesh Line(int64_t devices) {
   return *DeviceMesh::Create({{"d", devices, ""}});
 }
 
-// Axes "x" and "y".
+// A 2 x 2 mesh with axes "x" and "y".
 inline DeviceMesh Square() {
   return *DeviceMesh::Create({{"x", 2, ""}, {"y", 2, ""}});
 }
@@ -46,7 +46,7 @@ inline std::vector<std::string> Operators(const Program& program,
   return names;
 }
 
-// The sum of y times an input "weights": outputs it and its gradients.
+// Outputs the gradients of the sum of y times an input "weights".
 inline void AddWeightedGradients(Builder& b, ValueId y,
                                  const std::vector<ValueId>& values) {
   const ValueId weights = b.Input("weights", b.type(y));
@@ -60,8 +60,9 @@ inline void AddWeightedGradients(Builder& b, ValueId y,
   }
 }
 
-// Runs a program both ways. `given` are its inputs; float ones and parameters
-// that it lacks are random. Tolerance 0 is for bits. Returns the collectives.
+// Runs a program whole and partitioned, and compares. `given` holds inputs;
+// other inputs and all parameters are random. Tolerance 0 demands equal bits.
+// Returns the collectives.
 inline std::vector<std::string> CheckCase(Builder b, const DeviceMesh& mesh,
                                           TensorMap given, float tolerance,
                                           const PartitionOptions& options = {},

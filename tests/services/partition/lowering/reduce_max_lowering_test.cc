@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::Each;
 
-// Of few values, so that many tie; zeros, which padding might be.
+// Few distinct values, so that many tie, among them 0, which padding may hold.
 Tensor Ties(Dims dims, uint64_t seed) {
   Tensor x(ElementType::kFloat32, std::move(dims));
   for (int64_t i = 0; i < x.size(); ++i) {

@@ -1,4 +1,5 @@
-// reshape of dimensions that are split: the same bits, results and gradients.
+// reshape of split dimensions gives the same bits as an unsplit one, in results
+// and gradients.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +14,8 @@ using ::testing::IsEmpty;
 
 constexpr int kCases = 600;
 
-// Factors, multiplied to dimensions in two ways.
+// Merging and splitting dimensions gives the same bits: random factors are
+// grouped into the dimensions of x and, differently, of y.
 TEST(ReshapeLoweringTest, MergesAndSplits) {
   int shifts = 0;
   for (uint64_t seed = 0; seed < kCases; ++seed) {
@@ -54,7 +56,8 @@ TEST(ReshapeLoweringTest, MergesAndSplits) {
   EXPECT_GT(shifts, 50);
 }
 
-// [3, 2] in parts of 2 and 1 rows becomes [6] in parts of 3 elements.
+// Converting between [3, 2] in parts of 2 and 1 rows and [6] in parts of 3
+// elements takes only shifts.
 TEST(ReshapeLoweringTest, UnevenPartsGetWhatTheyLackFromTheirNeighbours) {
   for (const auto& [from, to] :
        {std::pair<Shape, Shape>{{3, 2}, {6}}, {{6}, {3, 2}}}) {
@@ -65,7 +68,7 @@ TEST(ReshapeLoweringTest, UnevenPartsGetWhatTheyLackFromTheirNeighbours) {
   }
 }
 
-// Whole before or after: the rows that stand together stay together.
+// Reshapes that keep the rows of each part together need no communication.
 TEST(ReshapeLoweringTest, EvenPartsStayWhereTheyAre) {
   for (const int64_t devices : {2, 3, 4}) {
     Builder b("reshape");

@@ -36,7 +36,8 @@ TEST(SoftmaxLoweringTest, TheGradientReducesOneSum) {
   for (const int64_t devices : {2, 3, 4, 8}) {
     for (const Shape& shape : {Shape{6, 5}, Shape{16}}) {
       const int last = static_cast<int>(shape.size()) - 1;
-      // The last sum is the test's own loss, which nothing needs.
+      // Maximum and sum forward, one sum backward. The sum of the test's loss
+      // is not needed.
       EXPECT_THAT(CheckCase(Case(shape, /*gradient=*/true,
                                  [&](Builder& b, ValueId x) {
                                    Split(b, x, last, "d");
@@ -51,7 +52,7 @@ TEST(SoftmaxLoweringTest, LargeLogitsStayFinite) {
   CheckCase(Case({2, 5}, /*gradient=*/false,
                  [](Builder& b, ValueId x) { Split(b, x, 1, "d"); }),
             Line(4), {{"x", RandomTensor({2, 5}, 3, 3e38f)}}, 1e-5f);
-  // Padding that counted as a logit of 0 would be all that is left.
+  // Padding that counted as a logit of 0 would dominate logits near -200.
   Tensor negative = RandomTensor({2, 5}, 4);
   for (float& x : negative.span<float>()) x -= 200.0f;
   CheckCase(Case({2, 5}, /*gradient=*/false,

@@ -1,5 +1,5 @@
-// Sums of partial sums, and what they are for: sublayers of a dense Transformer
-// with heads and hidden width split.
+// Sums of partial sums, as in the sublayers of a dense Transformer with heads
+// and hidden width split.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -97,8 +97,8 @@ TEST(SumLoweringTest, ASublayerReducesOnceForwards) {
   }
 }
 
-// One for the output, one for the gradient of the input; those of the weights
-// need none.
+// A sublayer reduces once for its output and once for the gradient of its
+// input; gradients of its weights need no reduction.
 TEST(SumLoweringTest, ASublayerReducesOnceBackwards) {
   for (const int64_t devices : {2, 4}) {
     for (const bool attention : {true, false}) {
@@ -128,8 +128,8 @@ TEST(SumLoweringTest, ALayerReducesOncePerSublayerEachWay) {
   }
 }
 
-// Sentences along one axis and heads along the other: gradients of weights are
-// summed along the sentences, and nothing is gathered.
+// With sentences on one axis and heads on the other, gradients of weights are
+// summed over the sentences' axis, and nothing is gathered.
 TEST(SumLoweringTest, SentencesAndHeadsOnTwoAxes) {
   Sublayer s = Start();
   Split(s.b, s.x, 0, "x");

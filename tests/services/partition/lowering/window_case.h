@@ -1,4 +1,4 @@
-// Random cases for operators whose dimensions move: draws, meshes and splits.
+// Random cases for operators that move dimensions: draws, meshes and splits.
 
 #ifndef TESTS_SERVICES_PARTITION_LOWERING_WINDOW_CASE_H_
 #define TESTS_SERVICES_PARTITION_LOWERING_WINDOW_CASE_H_
@@ -13,7 +13,7 @@
 
 namespace gshard {
 
-// A function of its seed.
+// A deterministic function of its seed.
 class WindowCase {
  public:
   explicit WindowCase(uint64_t seed) : seed_(seed) {}
@@ -32,7 +32,7 @@ class WindowCase {
     return square_ ? Square() : Line(devices[i]);
   }
 
-  // Cuts one of `dims` along each axis of the mesh that Mesh() returned.
+  // Splits one of `dims` along each axis of the mesh that Mesh() returned.
   ValueId Cut(Builder& b, ValueId value, const std::vector<int>& dims) {
     const auto any = [&] { return dims[Draw(0, dims.size() - 1)]; };
     if (!square_) return Split(b, value, any(), "d");

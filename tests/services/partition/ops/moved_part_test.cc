@@ -1,4 +1,4 @@
-// The operators that moved parts are put together with.
+// The operators that assemble moved parts.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class MovedPartTest : public ::testing::Test {
  protected:
   MovedPartTest() { RegisterCollectiveOps(); }
 
-  // The outputs of a program by device.
+  // Runs a program on kDevices devices and returns each device's outputs.
   std::vector<std::vector<Tensor>> Run(Builder b, const TensorMap& inputs) {
     const DeviceMesh mesh = *DeviceMesh::Create({{"d", kDevices, ""}});
     std::vector<std::vector<Tensor>> outputs(kDevices);
@@ -77,7 +77,7 @@ TEST_F(MovedPartTest, ALimitIsCountedFromThePart) {
   EXPECT_EQ(Value(outputs[2][0]), -3);
 }
 
-// Ranges that reach beyond the tensor, or are empty.
+// mask_outside and overlay accept ranges that exceed the tensor or are empty.
 TEST_F(MovedPartTest, MasksAndLaysOver) {
   const Tensor x = RandomTensor({2, 4, 3}, 1), y = RandomTensor({2, 4, 3}, 2);
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{

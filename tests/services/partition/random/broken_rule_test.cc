@@ -1,5 +1,5 @@
-// The checker of random_partition_test.cc finds rules and lowerings that are
-// wrong: twins of one operator, of which one is told the truth about.
+// The checker of random_partition_test.cc detects wrong rules and lowerings:
+// operators that have one fail, twins with the right ones pass.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ absl::Status Sum(KernelContext& c) {
   return absl::OkStatus();
 }
 
-// y[i] = x[0] + ... + x[i]: dimension 0 must be in one piece.
+// y[i] = x[0] + ... + x[i]: dimension 0 must not be split.
 absl::Status RunningSum(KernelContext& c) {
   Tensor x = c.operands[0].Clone();
   const int64_t width = x.dim(1);
@@ -54,7 +54,7 @@ OpRule WithPadding(double identity) {
   return rule;
 }
 
-// The sums of parts, passed off as the sum.
+// A wrong lowering that returns partial sums as the sum.
 absl::StatusOr<std::vector<LocalValue>> ForgetTheRest(Lowering& l,
                                                       const Node& node) {
   const OpRule& rule = RuleOf(l.program, node);

@@ -1,4 +1,4 @@
-// The random part of random_case.h.
+// The random choices of random_case.h.
 
 #include <algorithm>
 #include <cstdio>
@@ -194,11 +194,11 @@ ValueId CaseWriter::Annotated(ValueId value) {
     return Split(b, value, Below(rank),
                  mesh_.axis(Below(mesh_.num_axes())).size);
   }
-  // Rows of other numbers cannot change places.
+  // Tiles with different numbers of rows cannot swap devices.
   for (const Dim& dim : b.type(value).shape) {
     if (row_sizes_.count(dim.ToString()) > 0) return value;
   }
-  // Axes in order, to dimensions in order.
+  // Assigns axes in order to dimensions in order.
   DeviceAssignment assignment{.dims = std::vector<int64_t>(rank, 1),
                               .devices = Permutation(mesh_.NumDevices())};
   int64_t d = Below(rank);

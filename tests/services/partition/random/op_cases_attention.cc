@@ -25,7 +25,7 @@ void Attention(CaseWriter& c) {
   c.Result(c.b.Attention(q, k, v, lengths, key, attributes));
 }
 
-// A cache of some pages, and sizes that cannot be 0 where pages are looked up.
+// A cache of a few pages; the sizes that page lookups use cannot be 0.
 struct Pages {
   explicit Pages(CaseWriter& c)
       : count(c.Between(1, 6)), positions(c.Between(1, 4)) {}

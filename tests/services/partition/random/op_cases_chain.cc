@@ -43,7 +43,7 @@ ValueId Step(CaseWriter& c, ValueId x) {
       if (rank == 1) return c.b.Reshape(x, {1, shape[0]});
       Shape joined(shape.begin() + 1, shape.end());
       joined[0] = shape[0] * shape[1];
-      // No size tells B of 0 * B, nor two symbols.
+      // A size determines neither B of 0 * B nor two symbols.
       if (joined[0].coefficient() == 0 || joined[0].symbols().size() > 1) {
         return x;
       }
@@ -72,11 +72,11 @@ void Chain(CaseWriter& c) {
     if (c.Chance(0.25)) x = c.Annotated(x);
   }
   c.Result(x);
-  // A second use of a value on the way.
+  // Uses an intermediate value twice.
   if (c.Chance(0.3)) c.Result(c.b.Multiply(first, first));
 }
 
-// Sums of matrix products along dimensions that are split.
+// Sums of matrix products along split dimensions.
 void FeedForward(CaseWriter& c) {
   const Dim rows = c.Size(), width = c.StaticSize(), hidden = c.StaticSize();
   const ValueId x = c.Float({rows, width});
@@ -86,14 +86,15 @@ void FeedForward(CaseWriter& c) {
   c.Result(c.b.Add(x, y));
 }
 
-// A region that works on rows alone: what each device has is its rows, or a
-// whole matrix.
+// A manual region that works row by row: each device holds its rows of x, and
+// the whole weights.
 void Manual(CaseWriter& c) {
   const DeviceMesh& mesh = c.manual_mesh();
   const int64_t axis = c.Below(c.mesh().num_axes());
   const int64_t parts = c.mesh().axis(axis).size;
   const bool has_weights = c.Chance(0.5);
-  // Sums over rows of padding would be wrong: the region would have to mask.
+  // With weights, rows divide evenly: the weights' gradient sums over rows, and
+  // the region does not mask padding.
   const Dim rows = c.Chance(0.3) ? c.NewSymbol("B", 1)
                    : has_weights ? Dim(parts * c.Between(1, 3))
                                  : Dim(c.Between(1, 9));

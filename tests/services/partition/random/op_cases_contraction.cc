@@ -43,8 +43,8 @@ void Einsum(CaseWriter& c) {
   c.Result(c.b.Einsum(a + "," + b + "->" + y, left, right));
 }
 
-// The product of the paper's feed-forward layers, on its own as it has the
-// most ways of being split.
+// The product of the paper's feed-forward layers, a family of its own because
+// it can be split in the most ways.
 void Matmul(CaseWriter& c) {
   const Dim rows = c.Size(), inner = c.Size(), columns = c.Size();
   const ValueId x = c.Float({rows, inner});

@@ -5,7 +5,7 @@
 namespace gshard {
 namespace {
 
-// The shape, or its last dimensions.
+// The shape, or its trailing dimensions.
 Shape Trailing(CaseWriter& c, const Shape& shape) {
   const int64_t dropped = c.Chance(0.5) ? 0 : c.Between(0, shape.size());
   return Shape(shape.begin() + dropped, shape.end());
@@ -47,7 +47,8 @@ void Dropout(CaseWriter& c) {
   c.Result(c.b.Dropout(x, c.Key(), 0.4, c.Below(5)));
 }
 
-// To bfloat16 and, after another operator, back: on parts the same bits.
+// Casts to bfloat16 and, perhaps after another operator, back: parts give the
+// same bits.
 void Cast(CaseWriter& c) {
   ValueId x = c.Float(c.RandomShape(0, 4));
   x = c.Annotated(c.b.Cast(x, ElementType::kBFloat16));

@@ -16,7 +16,7 @@ void Positions(CaseWriter& c) {
   const ValueId positions = c.Ints(c.RandomShape(1, 2), 0, 30);
   const int64_t width = c.Between(1, 9);
   const ValueId x = c.b.SinusoidalPositions(positions, width);
-  // A scale, as positions have no gradient themselves.
+  // Positions have no gradient, so a scale provides one.
   c.Result(c.b.Multiply(x, c.Float({width})));
 }
 

@@ -5,7 +5,7 @@
 namespace gshard {
 namespace {
 
-// A last dimension with an element.
+// A shape whose last dimension is not empty.
 Shape NormShape(CaseWriter& c) {
   Shape shape = c.RandomShape(1, 3);
   while (shape.back() == Dim(0)) shape.back() = c.Size();

@@ -12,7 +12,7 @@ struct Rows {
   ValueId sizes = kNoValue;
 };
 
-// Experts of few rows each, some of none.
+// Experts with few rows each; some have none.
 Rows RandomRows(CaseWriter& c) {
   const Dim experts =
       c.Chance(0.3) ? Dim(c.mesh().NumDevices()) : Dim(c.Between(1, 9));
@@ -34,7 +34,8 @@ void Experts(CaseWriter& c) {
   const Dim width = c.StaticSize(), hidden = c.StaticSize();
   ValueId x = c.Float({rows.count, width});
   ValueId weights = c.Float({rows.experts, width, hidden});
-  // Only the first: a sum in another order may be rounded to a neighbour.
+  // Only the first product is bfloat16: after it, a sum in another order could
+  // round to a neighbouring value.
   if (c.Chance(0.25)) {
     x = c.Annotated(c.b.Cast(x, ElementType::kBFloat16));
     weights = c.b.Cast(weights, ElementType::kBFloat16);

@@ -34,7 +34,7 @@ void Transpose(CaseWriter& c) {
   c.Result(c.b.Transpose(c.Float(shape), c.Permutation(shape.size())));
 }
 
-// Factors, multiplied to dimensions in two ways: merges, splits and both.
+// Random factors grouped into dimensions in two ways: merges, splits and both.
 void Reshape(CaseWriter& c) {
   std::vector<Dim> factors;
   for (int64_t i = c.Between(1, 5); i-- > 0;) {
@@ -42,7 +42,8 @@ void Reshape(CaseWriter& c) {
                           ? Dim(c.mesh().NumDevices())
                           : Dim(c.Pick<int64_t>({1, 2, 2, 3, 4, 5, 7})));
   }
-  // One symbol, as no size tells two, and zeros without it.
+  // At most one symbol, since a size cannot determine two, and zeros only
+  // without a symbol.
   if (c.Chance(0.3)) {
     factors[c.Below(factors.size())] = c.NewSymbol("B", 1);
   } else if (c.Chance(0.03)) {

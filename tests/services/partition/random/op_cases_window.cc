@@ -5,7 +5,7 @@
 namespace gshard {
 namespace {
 
-// Shape with a static dimension `dim`.
+// A random shape whose dimension `dim` is static.
 Shape WithStatic(CaseWriter& c, int64_t& dim) {
   Shape shape = c.RandomShape(1, 3);
   dim = c.Below(shape.size());

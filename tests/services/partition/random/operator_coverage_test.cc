@@ -1,4 +1,4 @@
-// Every operator that a model can have is in the random programs of
+// Every operator that a model can use occurs in the random programs of
 // random_partition_test.cc.
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ TEST(OperatorCoverageTest, EveryOperatorIsInARandomProgram) {
   constexpr int kSeeds = 40;
   RegisterMoeOps();
   RegisterManualOps();
-  // Nothing here partitions, so these are the operators of models, but for
-  // those that the room of the experts writes when it is partitioned.
+  // Nothing here partitions, so the registered operators are those of models.
+  // LossShareOps() count as seen: only partitioning inserts them.
   std::set<std::string> seen;
   for (const OpDef& op : LossShareOps()) seen.insert(op.name);
   for (const Family& family : AllFamilies()) {

@@ -12,13 +12,13 @@
 namespace gshard {
 namespace {
 
-// Sums of up to some hundred products of numbers below 1 in another order; a
-// chain may add up a few of them.
+// Allows for sums of up to a few hundred products of numbers below 1 in another
+// order; a chain may add up several such sums.
 constexpr float kTolerance = 2e-5f;
 
-// Whether the program adds up: over devices, or in a kernel that takes sums of
-// parts in another order than of the whole. Other values must be equal bit for
-// bit.
+// Whether the program sums over devices, or in a kernel that orders the sums of
+// parts differently from those of the whole. Otherwise results must be equal
+// bit for bit.
 bool AddsUp(const Program& program) {
   static const std::vector<std::string>* const sums =
       new std::vector<std::string>{

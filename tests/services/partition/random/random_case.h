@@ -1,5 +1,5 @@
-// Random programs for the partitioner: what each family of operators is tested
-// with. A case is a function of its family and seed.
+// Random programs that test the partitioner with each family of operators. A
+// case is a function of its family and seed.
 
 #ifndef TESTS_SERVICES_PARTITION_RANDOM_RANDOM_CASE_H_
 #define TESTS_SERVICES_PARTITION_RANDOM_RANDOM_CASE_H_
@@ -18,18 +18,18 @@
 
 namespace gshard {
 
-// What a generator writes its program with. All randomness is drawn from here.
+// Builds the program of a case; all randomness is drawn from here.
 //
-// Sizes are small and rarely divide; those that are symbols (B0, B1) are
-// multiples of the number of devices, as the partitioner demands.
+// Sizes are small and rarely divide evenly; symbolic ones (B0, B1) are
+// multiples of the number of devices, as the partitioner requires.
 class CaseWriter {
  public:
-  // With `alone`, manual regions are written for one device.
+  // `alone` writes manual regions for one device.
   CaseWriter(uint64_t key, bool alone);
 
   Builder b;
 
-  // In [0, n), in [low, high], with probability p, one of a list.
+  // In [0, n), in [low, high], true with probability p, one of a list.
   int64_t Below(int64_t n);
   int64_t Between(int64_t low, int64_t high);
   bool Chance(double p);
@@ -38,29 +38,29 @@ class CaseWriter {
     return choices[Below(choices.size())];
   }
   std::vector<int64_t> Permutation(int64_t n);
-  // Each of 0 to n - 1, or not, in order.
+  // Each of 0 to n - 1 with probability 1/2, in order.
   std::vector<int64_t> Subset(int64_t n);
 
   const DeviceMesh& mesh() const { return mesh_; }
-  // The mesh that manual regions are written for: `mesh`, or one of the same
-  // axes with one device.
+  // The mesh that manual regions are written for: mesh(), or with `alone` the
+  // same axes with one device.
   const DeviceMesh& manual_mesh() const { return manual_mesh_; }
 
   // A size: 1 to 9, a multiple of the devices, 0, or a symbol.
   Dim Size();
   Dim StaticSize();
-  // A symbol of `multiple` times any number.
+  // A symbol with a value that is a multiple of `multiple` times the devices.
   Dim NewSymbol(absl::string_view prefix, int64_t multiple);
-  // A symbol whose value is known, which need not divide.
+  // A symbol with a given value, which need not divide evenly.
   Dim RowSymbol(absl::string_view name, int64_t value);
   Shape RandomShape(int64_t min_rank, int64_t max_rank);
   int64_t ValueOf(const Dim& dim) const;
   Dims ValuesOf(const Shape& shape) const;
 
-  // Inputs or parameters, annotated at random. Gradients are taken with
-  // respect to Float ones.
+  // Inputs or parameters, annotated at random. Gradients are taken with respect
+  // to those of Float() and Positive().
   ValueId Float(const Shape& shape, float scale = 1.0f);
-  // In [0.5, 1.5): divides well.
+  // In [0.5, 1.5), safe to divide by.
   ValueId Positive(const Shape& shape);
   // Not differentiated.
   ValueId Data(const Shape& shape);
@@ -70,20 +70,20 @@ class CaseWriter {
   // i64[].
   ValueId Index(int64_t value);
 
-  // Inputs that tell sizes, for operators whose operands do not.
+  // Adds inputs that determine symbols which operands do not.
   void BindSymbols(const Shape& shape);
 
-  // The value, annotated at random: not at all, whole, split along random
+  // Annotates the value at random: not at all, replicated, split along random
   // axes, or on devices in another order.
   ValueId Annotated(ValueId value);
 
-  // A result to be compared; float ones enter the loss.
+  // Outputs a result for comparison; float results enter the loss.
   void Result(ValueId value);
 
-  // Rows with this symbol are sized by the input `sizes`.
+  // The input `sizes` groups the rows that this symbol counts.
   void NoteRows(const Dim& rows, ValueId sizes);
 
-  // For operators whose results have no gradient.
+  // False for operators whose results have no gradient.
   bool differentiable = true;
 
  private:
@@ -113,7 +113,7 @@ struct Family {
   void (*write)(CaseWriter& c) = nullptr;
 };
 
-// What GoogleTest prints of it.
+// Prints a family in GoogleTest's messages.
 inline void PrintTo(const Family& family, std::ostream* out) {
   *out << family.name;
 }
@@ -135,8 +135,8 @@ struct RandomCase {
 
 RandomCase MakeCase(const Family& family, uint64_t seed);
 
-// "" if the partitioned program computes what the whole one does; else what
-// differs, with everything that is needed to look into it.
+// Returns "" if the partitioned program computes the same as the whole one,
+// else the difference with all that is needed to debug it.
 std::string Check(const RandomCase& c);
 
 // The families of op_cases_*.cc, one function per file.

@@ -1,14 +1,13 @@
-// For every operator, random shapes and random shardings: the partitioned
-// program computes on 1, 2, 3, 4 and 8 devices what the whole one does, results
-// and gradients, whatever padding holds.
+// Random shapes and shardings of every operator: on 1, 2, 3, 4 and 8 devices,
+// the partitioned program computes the same results and gradients as the whole
+// one, whatever padding holds.
 //
 // A failure prints its family and seed. To run that case alone:
 //
 //   export GSHARD_SEED=137
 //   build/dev/tests/partition_random_test --gtest_filter='*/einsum'
 //
-// GSHARD_CASES=20000 runs so many cases of each family in place of its own
-// number.
+// GSHARD_CASES=20000 overrides the number of cases of each family.
 
 #include <gtest/gtest.h>
 
@@ -39,7 +38,7 @@ TEST_P(RandomPartitionTest, ComputesWhatTheWholeProgramDoes) {
   int failures = 0;
   for (uint64_t seed = first; seed < first + count; ++seed) {
     const std::string failure = Check(MakeCase(GetParam(), seed));
-    // The first says most.
+    // The first failures are the most informative.
     if (!failure.empty() && ++failures <= 3) ADD_FAILURE() << failure;
   }
   EXPECT_EQ(failures, 0) << "of " << count << " cases";

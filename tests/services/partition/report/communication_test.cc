@@ -11,7 +11,7 @@
 namespace gshard {
 namespace {
 
-// One collective on x, f32[12, 8] or rows of 8 numbers, along four devices.
+// One collective on x, f32[12, 8] or ragged rows of width 8, over four devices.
 class OneCollective {
  public:
   OneCollective() : mesh_(*DeviceMesh::Create({{"d", 4, ""}})), sizes_(mesh_) {

@@ -7,7 +7,7 @@
 namespace gshard {
 namespace {
 
-// Two products with a way around the second, and something like their
+// Two products with a bypass around the second, and something like their
 // gradients.
 class NodePlaceTest : public ::testing::Test {
  protected:

@@ -28,8 +28,8 @@ ValueType Floats(Shape shape) {
   return {ElementType::kFloat32, std::move(shape)};
 }
 
-// x [B, 6] times w1 [6, 10], relu, times w2 [10, 4], batch and hidden width
-// split: the second product is a sum over the devices of "model".
+// x [B, 6] times w1 [6, 10], relu, times w2 [10, 4], with batch and hidden
+// width split: the second product sums over the devices of "model".
 struct TwoProducts {
   TwoProducts(int64_t batch, int64_t model)
       : mesh(Mesh({{"batch", batch, ""}, {"model", model, ""}})), sizes(mesh) {
@@ -59,7 +59,7 @@ TEST(PartitionReportTest, CountsParametersWholeAndOnADevice) {
   ASSERT_THAT(report.roles, SizeIs(1));
   EXPECT_EQ(report.roles[0].devices, 8);
   EXPECT_EQ(report.roles[0].parameters, 60 + 40);
-  // 10 in four parts: 3 a device.
+  // Ten columns in four parts: 3 per device.
   EXPECT_EQ(report.roles[0].parameters_per_device, 6 * 3 + 3 * 4);
   EXPECT_EQ(report.roles[0].memory.parameters, 4 * 30);
   EXPECT_EQ(report.TotalParameters(), 100);
@@ -76,13 +76,13 @@ TEST(PartitionReportTest, AnAllReduceSendsTwiceAllButOneShare) {
   EXPECT_EQ(sum.operand.ToString(), "f32[B_by_batch, 4]");
   EXPECT_EQ(sum.place.name, "layer");
   EXPECT_FALSE(sum.place.backward);
-  // 16 rows of 4 numbers.
+  // 16 rows of 4 floats.
   EXPECT_EQ(sum.bytes, 2 * (16 * 4 * 4) * 3 / 4);
 }
 
 TEST(PartitionReportTest, PeakIsTheWidestMomentOfTheProgram) {
-  // Two rows short of full: 16 rows a device, hidden width 5. The product and
-  // relu are [16, 5]; x [16, 6] dies at the product, the result is [16, 4].
+  // 16 rows per device, hidden width 5. x [16, 6] dies after the product; the
+  // product and relu are [16, 5], the result is [16, 4].
   const PartitionReport report = TwoProducts(2, 2).Report();
   const MemoryUse& memory = report.roles[0].memory;
   EXPECT_EQ(memory.gradients, 0);
@@ -117,7 +117,7 @@ TEST(PartitionReportTest, GradientsAreCountedApart) {
   const int64_t bytes = 4 * 8 * 6;
   EXPECT_EQ(memory.parameters, bytes);
   EXPECT_EQ(memory.gradients, bytes);
-  // x and the product, then the product and the loss.
+  // First x and the product are live, then the product and the loss.
   EXPECT_EQ(memory.activations, 2 * bytes);
   EXPECT_EQ(memory.peak, 4 * bytes);
 }
@@ -138,7 +138,7 @@ TEST(PartitionReportTest, SizesSaturate) {
   EXPECT_EQ(SumByKind(report.communication)[0].bytes, INT64_MAX);
 }
 
-// Rows [R, 6] of tokens on routers to experts' weights on workers, and back.
+// Token rows [R, 6] go from routers to experts on workers, and back.
 struct TwoRoles {
   TwoRoles(int64_t routers, int64_t workers)
       : mesh(Mesh(
@@ -205,11 +205,11 @@ TEST(PartitionReportTest, ARoleHasItsOwnMemoryAndText) {
   const PartitionReport report =
       *ReportPartition(two.partitioned, two.mesh, two.sizes);
   ASSERT_THAT(report.roles, SizeIs(2));
-  EXPECT_EQ(report.roles[0].nodes, 3);  // two inputs and what returns
+  EXPECT_EQ(report.roles[0].nodes, 3);  // two inputs and return_rows
   EXPECT_EQ(report.roles[1].nodes, 4);
   EXPECT_EQ(report.roles[1].memory.parameters, 2 * 6 * 6 * 4);
-  // On a worker: 10 rows in and out, two sizes of groups; the key follows when
-  // rows and sizes have gone.
+  // On a worker: 10 rows in and out, and two group sizes; the key arrives after
+  // rows and sizes are freed.
   EXPECT_EQ(report.roles[1].memory.activations, 2 * 10 * 6 * 4 + 2 * 4);
   EXPECT_EQ(report.roles[0].memory.parameters, 0);
 

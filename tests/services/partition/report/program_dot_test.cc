@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// y = relu(x w) with a sum over devices; names with what dot must not see bare.
+// y = relu(x w) with a sum over devices; its names hold characters that dot
+// requires to be escaped.
 struct Product {
   Product() : mesh(*DeviceMesh::Create({{"d", 2, ""}})) {
     Builder b("a \"quoted\" \\ program");
@@ -44,7 +45,7 @@ struct Product {
   Partitioned partitioned;
 };
 
-// Quotes pair up on each line, and braces in the whole.
+// Expects balanced quotes on each line, and balanced braces.
 void ExpectBalanced(const std::string& dot) {
   int depth = 0;
   bool quoted = false;

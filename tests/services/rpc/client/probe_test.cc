@@ -59,7 +59,8 @@ TEST(ProbeTest, NeedsAnAddressThatCanBeCalled) {
               StatusIs(absl::StatusCode::kInvalidArgument, _));
 }
 
-// By the flags of the server alone, as a container's probe has them.
+// With only the server's flags, as in a container, the probe shows the server's
+// certificate as its own.
 TEST(ProbeTest, IsAClientByTheServersCertificate) {
   const Certificates files;
   SecurityOptions security;

@@ -54,7 +54,7 @@ using Base = v1::CoordinatorService::WithRawCallbackMethod_PushGradients<
     v1::CoordinatorService::WithRawCallbackMethod_PullParameters<
         v1::CoordinatorService::Service>>;
 
-// Keeps what is pushed; has the example as parameters of session "s".
+// Stores pushed tensors; serves Example() as the parameters of session "s".
 class TransferService final : public Base {
  public:
   grpc::ServerReadReactor<grpc::ByteBuffer>* PushGradients(

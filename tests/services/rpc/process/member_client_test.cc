@@ -29,8 +29,8 @@ using ::testing::HasSubstr;
 
 constexpr auto kCancelled = absl::StatusCode::kCancelled;
 
-// Writes down what it is told. PrepareStep commands last until Release() or
-// until their session is interrupted.
+// Records its calls. PrepareStep commands last until Release() or until their
+// session is interrupted.
 class Recorder final : public MemberHandler {
  public:
   v1::CommandReply Handle(const v1::Command& command) override {
@@ -51,7 +51,7 @@ class Recorder final : public MemberHandler {
     Add(absl::StrCat("end ", command.command_id()));
     return reply;
   }
-  // WriteCheckpoint commands have a rest, which lasts as long.
+  // WriteCheckpoint commands return a rest, which lasts as long as PrepareStep.
   std::function<v1::CommandReply()> Begin(const v1::Command& command) override {
     if (!command.has_write_checkpoint()) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
@@ -97,7 +97,7 @@ class Recorder final : public MemberHandler {
       return std::count(events_.begin(), events_.end(), event) > 0;
     });
   }
-  // Of the thread that did the session's last command.
+  // The niceness of the thread that ran the session's last command.
   int NicenessFor(const std::string& session) {
     std::lock_guard<std::mutex> lock(mutex_);
     return niceness_.at(session);
@@ -220,7 +220,8 @@ TEST_F(MemberClientTest, RegistersAndSendsHeartbeats) {
   EXPECT_TRUE(client_->joined());
 }
 
-// A long commit, or a checkpoint that is loaded, costs no lease.
+// Heartbeats continue while a command runs, so that a long commit or checkpoint
+// load does not cost the lease.
 TEST_F(MemberClientTest, HeartbeatsGoOnWhileACommandRuns) {
   StartServer();
   StartClient();
@@ -289,7 +290,7 @@ TEST_F(MemberClientTest, TheRestOfACommandHoldsUpNothing) {
   ExpectReply(*member, 3, absl::StatusCode::kOk);
   std::vector<std::string> events;
   for (const std::string& event : recorder_.events()) {
-    if (event != "begin 10") events.push_back(event);  // at any time
+    if (event != "begin 10") events.push_back(event);  // may come at any time
   }
   EXPECT_THAT(events,
               ElementsAre("accepted", "begin 1", "begin 2", "end 2", "begin 3",
@@ -421,7 +422,7 @@ TEST_F(MemberClientTest, LeavesInOrder) {
   EXPECT_OK(member->WaitForEnd());
   EXPECT_FALSE(client_->joined());
   EXPECT_THAT(recorder_.events(), ElementsAre("accepted", "begin 1", "end 1"));
-  client_->Stop();  // once more does nothing
+  client_->Stop();  // a second Stop() does nothing
 }
 
 TEST_F(MemberClientTest, WaitsUntilItMayLeaveAndDoesWhatItIsTold) {
@@ -434,10 +435,10 @@ TEST_F(MemberClientTest, WaitsUntilItMayLeaveAndDoesWhatItIsTold) {
   auto left = std::async(std::launch::async, [&] {
     return client_->AwaitMayLeave(milliseconds(60'000));
   });
-  // At once, not with the next heartbeat.
+  // Sent at once, without waiting for the heartbeat interval.
   EXPECT_TRUE(member->WaitForHeartbeat().leaving());
   EXPECT_OK(FromProtoStatus(member->Do(Quick(0, "a")).status()));
-  // The next coordinator is told as well.
+  // A new coordinator is told as well.
   member->End(absl::UnavailableError("killed"));
   member = coordinator_.WaitForMember();
   member->Accept(60'000, 60'000, /*answers_leaving=*/true);
@@ -467,7 +468,7 @@ TEST_F(MemberClientTest, WaitsForNobodyWhoWillNotAnswer) {
   member->Accept();
   while (!client_->joined()) std::this_thread::yield();
   EXPECT_OK(client_->AwaitMayLeave(milliseconds(60'000)));
-  // One that shuts down says so before.
+  // A coordinator that shuts down lets its members leave first.
   client_ = nullptr;
   StartClient();
   member = coordinator_.WaitForMember();

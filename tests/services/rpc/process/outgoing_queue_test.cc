@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A peer that takes messages only when told to.
+// A peer that accepts messages only when the test says so.
 class FakeWriter final : public OutgoingQueue<v1::Status>::Writer {
  public:
   void Write(const grpc::ByteBuffer* message) override {

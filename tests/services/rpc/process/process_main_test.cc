@@ -8,7 +8,7 @@
 namespace gshard {
 namespace {
 
-// A process that starts and ends as it is told to.
+// A process that starts and ends with the given statuses.
 struct FakeOptions {
   ProcessOptions process;
   absl::Status start;
@@ -39,14 +39,14 @@ TEST(ProcessMainTest, TheExitCodeTellsWrongCallsFromFailures) {
   EXPECT_EQ(ExitCodeOf({}, {"--help"}), 0);
   EXPECT_EQ(ExitCodeOf({}, {"--lissen=unix:/x"}), 2);
   EXPECT_EQ(ExitCodeOf({}, {"--max_calls=none"}), 2);
-  // An address that is none shows only when it is used.
+  // A malformed address is detected only when the process starts.
   FakeOptions wrong;
   wrong.start = absl::InvalidArgumentError("expected an address");
   EXPECT_EQ(ExitCodeOf(wrong, {}), 2);
   FakeOptions taken;
   taken.start = absl::UnavailableError("the address is in use");
   EXPECT_EQ(ExitCodeOf(taken, {}), 1);
-  // What the coordinator says of a member is no matter of flags.
+  // A coordinator's rejection is not a flag error.
   FakeOptions refused;
   refused.end = absl::InvalidArgumentError("no such role");
   EXPECT_EQ(ExitCodeOf(refused, {}), 1);

@@ -68,8 +68,8 @@ TEST(AuthTableTest, KnowsCertificates) {
               StatusIs(kUnauthenticated, HasSubstr("certificate")));
 }
 
-// Whatever is wrong about a token, the answer is the same, so that it tells
-// nothing about those that are right.
+// All invalid tokens get the same answer, which reveals nothing about valid
+// tokens.
 TEST(AuthTableTest, ABadTokenIsABadToken) {
   for (const std::string& shown :
        {std::string("Bearer open sesam"), std::string("Bearer "),
@@ -80,7 +80,7 @@ TEST(AuthTableTest, ABadTokenIsABadToken) {
                 StatusIs(kUnauthenticated, "the token is not valid"))
         << shown;
   }
-  // Also if there is a good certificate.
+  // A valid certificate does not outweigh an invalid token.
   EXPECT_THAT(Table().Identify({.authorization = "Bearer wrong",
                                 .certificate_names = {"worker.gshard"}}),
               StatusIs(kUnauthenticated, "the token is not valid"));
@@ -112,7 +112,7 @@ TEST(AuthTableTest, RefusesBadFiles) {
             "line 1: expert: expected"}}) {
     EXPECT_THAT(AuthTable::Parse(text), StatusIs(kInvalid, HasSubstr(why)));
   }
-  // Somebody may have written a token itself there.
+  // The error must not quote the line, which may hold a plaintext token.
   EXPECT_THAT(AuthTable::Parse("shop token open-sesame translate"),
               StatusIs(kInvalid, Not(HasSubstr("sesame"))));
   std::string many;

@@ -127,7 +127,7 @@ TEST(MayUseModelTest, ARoleIsForItself) {
               StatusIs(absl::StatusCode::kPermissionDenied,
                        "model 'any' needs the role admin for models of that "
                        "name, which caller 'shop' does not have"));
-  // A hostile name is neither long nor raw in the answer.
+  // The error bounds and escapes a hostile name.
   const std::string hostile = "\n\x1b[2J" + std::string(1 << 20, 'x');
   const absl::Status denied = CheckModel(caller, kAdmin, hostile);
   EXPECT_THAT(denied, StatusIs(absl::StatusCode::kPermissionDenied,

@@ -1,4 +1,4 @@
-// Certificates are replaced while a server and a client of it run.
+// Certificates replaced while a server and its client run.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ absl::Status Serve(std::shared_ptr<const Security> security,
   return server.Start();
 }
 
-// A stream of the client's, kept open.
+// A client's stream, kept open.
 class OpenEcho {
  public:
   explicit OpenEcho(std::shared_ptr<grpc::Channel> channel)
@@ -70,7 +70,7 @@ class OpenEcho {
     changed_.wait(lock, [this] { return ended_; });
   }
 
-  // Whether a message comes back.
+  // Sends a message and returns whether it is answered.
   bool Answered() {
     std::unique_lock<std::mutex> lock(mutex_);
     const int before = answers_;
@@ -112,7 +112,7 @@ SecurityOptions With(const Certificates& files, const std::string& name) {
           .tls_ca = files.Authority()};
 }
 
-// Puts the files of `from` over those of `to`.
+// Replaces the files of `to` with those of `from`.
 void Replace(const Certificates& to, const Certificates& from) {
   for (const char* file : {"ca.pem", "member.key", "member.pem"}) {
     std::filesystem::copy_file(from.Path(file), to.Path("new"));
@@ -123,7 +123,7 @@ void Replace(const Certificates& to, const Certificates& from) {
 TEST(CertificateReloadTest, NewConnectionsUseNewFilesAndOldStreamsGoOn) {
   const Certificates files;   // the server's; replaced
   const Certificates fresh;   // of another authority
-  const Certificates former;  // files, as they were
+  const Certificates former;  // a copy of the first files
   Replace(former, files);
   files.Make({"client:ops"});
 
@@ -138,7 +138,7 @@ TEST(CertificateReloadTest, NewConnectionsUseNewFilesAndOldStreamsGoOn) {
                          {.security = *Security::CreateForClient(options)})
         .value();
   };
-  // Of the member's own kind, which both sides take for both.
+  // Member certificates, which serve as client and server certificates.
   const SecurityOptions old_client = With(former, "member");
   const SecurityOptions new_client = With(fresh, "member");
   OpenEcho old_stream(channel(old_client));
@@ -153,8 +153,8 @@ TEST(CertificateReloadTest, NewConnectionsUseNewFilesAndOldStreamsGoOn) {
   server.Drain(std::chrono::milliseconds(0));
 }
 
-// Whatever new connections find until it is mended: those that are open do not
-// notice, and the process need not be started again.
+// Damaged files are reported by name and do not disturb open streams, whatever
+// new connections find; repairing the files suffices, without a restart.
 TEST(CertificateReloadTest, DamagedFilesAreNamedAndNeedOnlyBeMended) {
   const Certificates files;  // the server's; damaged, then replaced
   const Certificates fresh;
@@ -189,7 +189,7 @@ TEST(CertificateReloadTest, DamagedFilesAreNamedAndNeedOnlyBeMended) {
   server.Drain(std::chrono::milliseconds(0));
 }
 
-// A client too takes up new files, and its channel connects with them.
+// A client picks up replaced files, too, and its channel connects with them.
 TEST(CertificateReloadTest, AChannelConnectsAgainWithNewFiles) {
   const Certificates files;
   const Certificates fresh;

@@ -19,7 +19,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-// Of all services in proto/, as they are written there.
+// The methods of all services, parsed from the files in proto/.
 std::set<std::string> MethodsInProto() {
   static const std::regex kLine(
       R"(^(package|service|  rpc) (\S+?)(;| \{|\(.*))");

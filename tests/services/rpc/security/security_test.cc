@@ -1,4 +1,4 @@
-// TLS and callers, between a server and clients.
+// TLS and caller authentication between a server and its clients.
 
 #include "services/rpc/security/security.h"
 
@@ -78,7 +78,7 @@ TEST_F(SecurityTest, ClientsCheckTheServersName) {
   SecurityOptions options = Ops();
   options.tls_peer_name = "gshard";
   EXPECT_OK(server.Call(options));
-  // A client's certificate is not a server's.
+  // A client's certificate is not accepted as a server's.
   SecureServer impostor(With("ops"));
   EXPECT_THAT(impostor.Call(options), StatusIs(kUnavailable, _));
 }

@@ -34,7 +34,7 @@ class CallInfoTest : public ::testing::Test {
         channel_(*server_.Channel(
             {.token_file = files_.Write("token", "canary-1")})) {}
 
-  // A call with metadata; its answer's request id, its status in `status`.
+  // Calls with metadata. Returns the answer's request id; sets `status`.
   std::string Call(const std::multimap<std::string, std::string>& metadata,
                    const std::string& model = "m",
                    absl::Status* status = nullptr) {
@@ -147,7 +147,7 @@ TEST_F(CallInfoTest, OneLineACallWithoutTextAndTokens) {
   ::testing::internal::CaptureStderr();
   Call({{"traceparent", kParent}, {"x-request-id", "order-7"}}, "canary-2");
   Call({{"x-request-id", "order-8"}}, "fail");
-  // Refused: no token that is known.
+  // Refused for its unknown token.
   const auto other =
       *server_.Channel({.token_file = files_.Write("other", "canary-3")});
   const absl::Status refused = SecureServer::CallOn(other, "canary-4");

@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kMiB = 1 << 20;
 
-// A meter whose connections receive what a test says.
+// A meter whose connections receive what the test says.
 class ConnectionMeterTest : public ::testing::Test {
  protected:
   using Id = ConnectionMeter::Id;
@@ -46,7 +46,7 @@ class ConnectionMeterTest : public ::testing::Test {
                   .brief = true},
                  now_);
   }
-  // So many more bytes come.
+  // The connection receives `bytes` more bytes.
   void Receive(Id connection, int64_t bytes) {
     received_[connection] += bytes;
     meter_.Receive(connection, received_[connection], now_);
@@ -58,7 +58,7 @@ class ConnectionMeterTest : public ::testing::Test {
     }
     return ended;
   }
-  // Or once there is no patience left.
+  // Includes connections that end once kPatience has passed.
   std::vector<Id> Ended() {
     std::vector<Id> ended = EndedAtOnce();
     now_ += ConnectionMeter::kPatience + milliseconds(1);
@@ -88,7 +88,8 @@ TEST_F(ConnectionMeterTest, CountsConnectionsInAllAndFromAHost) {
   Open(6, "a");
 }
 
-// Who was ended may not come back at once, over and over.
+// A host that had a connection ended may begin new ones only kPause apart until
+// kMistrust has passed, so that it cannot come back at once, over and over.
 TEST_F(ConnectionMeterTest, AHostThatHadOneEndedBeginsOthersInTurn) {
   Open(1, "a");
   EXPECT_TRUE(meter_.MayBegin(1, now_));
@@ -119,12 +120,13 @@ TEST_F(ConnectionMeterTest, AStalledHealthCheckHasNoRoomForMoreThanItsMessage) {
   EXPECT_THAT(Ended(), IsEmpty());
   Receive(1, 80 << 10);
   EXPECT_THAT(Ended(), ElementsAre(1));
-  // Once is enough, and it counts no more.
+  // A connection is reported once and no longer counted.
   EXPECT_THAT(Ended(), IsEmpty());
   EXPECT_EQ(meter_.held(), 0);
 }
 
-// Messages are there before their calls begin: so many of 64 KiB at once.
+// Messages arrive before their calls begin, here 256 of 64 KiB at once, so
+// calls have kPatience to begin.
 TEST_F(ConnectionMeterTest, ABurstOfCallsHasTimeToBegin) {
   Open(1);
   Receive(1, 256 * (64 << 10));
@@ -154,7 +156,7 @@ TEST_F(ConnectionMeterTest, WhatIsDeliveredIsNotHeld) {
   Open(1);
   for (Id call = 10; call < 1000; ++call) {
     Begin(call, 1, 4 * kMiB);
-    // Headers, frames and TLS come on top.
+    // Headers, frames and TLS add overhead.
     Receive(1, 200 + kMiB + kMiB / 200);
     meter_.Deliver(call, kMiB);
     meter_.End(call);
@@ -165,8 +167,8 @@ TEST_F(ConnectionMeterTest, WhatIsDeliveredIsNotHeld) {
   EXPECT_EQ(meter_.open_calls(), 0);
 }
 
-// A stream that is open for a day beside a stalled message: what gRPC, HTTP/2
-// and TLS add to messages, and their pings, never add up to an end.
+// On a stream that stays open for a day, the overhead of gRPC, HTTP/2 and TLS
+// on messages, and pings, never add up to an end.
 TEST_F(ConnectionMeterTest, OverheadDoesNotAddUpOnStreamsThatStay) {
   Open(1);
   Begin(10, 1, 4 * kMiB, /*one_message=*/false);
@@ -185,7 +187,7 @@ TEST_F(ConnectionMeterTest, OverheadDoesNotAddUpOnStreamsThatStay) {
 TEST_F(ConnectionMeterTest, DeliveriesDoNotPayForWhatComesLater) {
   Open(1);
   Begin(10, 1, 4 * kMiB, /*one_message=*/false);
-  // gRPC hands on what the kernel's counter has not been read for.
+  // gRPC delivers bytes before the kernel's counter is read.
   meter_.Deliver(10, kMiB);
   Receive(1, kMiB);
   EXPECT_EQ(meter_.held(1), 0);
@@ -193,7 +195,7 @@ TEST_F(ConnectionMeterTest, DeliveriesDoNotPayForWhatComesLater) {
   Receive(1, 0);
   Receive(1, kMiB);
   EXPECT_EQ(meter_.held(1), kMiB - ConnectionMeter::kStreamWindow);
-  // Nor does time that passes before.
+  // Nor does time that passed before.
   Open(2);
   Begin(20, 2, 4096);
   now_ += std::chrono::hours(10);
@@ -220,8 +222,8 @@ TEST_F(ConnectionMeterTest, CallsThatAreRefusedHoldNothing) {
 
 TEST_F(ConnectionMeterTest,
        WhenAllHoldTooMuchTheLargestOfTheGreediestHostEnds) {
-  // Ten uploads of 3 MiB from two connections of one host, one of 5 MiB from
-  // another.
+  // The greedy host uploads 13 and 14 MiB on two connections with ten calls
+  // each, the modest one 5 MiB, which together is the limit.
   Open(1, "greedy");
   Open(2, "greedy");
   Open(3, "modest");
@@ -237,8 +239,8 @@ TEST_F(ConnectionMeterTest,
   EXPECT_THAT(Ended(), IsEmpty());
 }
 
-// gRPC lets go of a connection when it gets to it; until then its memory is
-// there, and more of the same host would come on top.
+// gRPC releases an ended connection with a delay. Until then its memory counts,
+// so that the same host cannot add more on top.
 TEST_F(ConnectionMeterTest, WhatLeavesCountsUntilItsCallsAreOver) {
   Open(1, "greedy");
   Open(2, "greedy");
@@ -250,7 +252,7 @@ TEST_F(ConnectionMeterTest, WhatLeavesCountsUntilItsCallsAreOver) {
   Receive(2, 10 * kMiB);
   Receive(3, 5 * kMiB);
   EXPECT_THAT(EndedAtOnce(), ElementsAre(1, 2));
-  // The modest one pays for nobody.
+  // The modest host's connection is not ended instead.
   meter_.Close(1);
   Open(4, "greedy");
   Begin(40, 4, 4 * kMiB);
@@ -277,7 +279,7 @@ TEST_F(ConnectionMeterTest, MembersAreNotMetered) {
 TEST_F(ConnectionMeterTest, ARequestHasATimeAndAStreamHasNone) {
   Open(1);
   Begin(10, 1, 4096);
-  Begin(11, 0, 4096);  // not of a connection that is known
+  Begin(11, 0, 4096);  // on an unknown connection
   Begin(12, 1, 4096, /*one_message=*/false);
   Begin(13, 1, 4096);
   meter_.Deliver(13, 10);
@@ -293,14 +295,15 @@ TEST_F(ConnectionMeterTest, ARequestHasATimeAndAStreamHasNone) {
   EXPECT_EQ(meter_.open_calls(), 0);
 }
 
-// The client lets the server send nothing, and sends on.
+// When a client blocks its answer but keeps sending, its bytes count as held
+// and the connection ends; the call is late as well.
 TEST_F(ConnectionMeterTest, ACallWhoseAnswerIsNotTakenHoldsWhatComes) {
   Open(1);
   BeginBrief(10, 1);
   meter_.Deliver(10, 5);
   meter_.StopReading(10);
   Receive(1, ConnectionMeter::kSlack + 2048);
-  // Others that are answered hide nothing.
+  // Calls that are answered meanwhile hide nothing.
   BeginBrief(11, 1);
   meter_.Deliver(11, 5);
   meter_.End(11);
@@ -311,7 +314,8 @@ TEST_F(ConnectionMeterTest, ACallWhoseAnswerIsNotTakenHoldsWhatComes) {
   EXPECT_THAT(meter_.Judge(now_).late, ElementsAre(10));
 }
 
-// What one may send before the server reads it, which it may put off.
+// Bytes within a stream's flow-control window do not count as held: a client
+// may send them before the server reads, which may be later.
 TEST_F(ConnectionMeterTest, AStreamsWindowIsNotHeldAgainstIt) {
   Open(1);
   Begin(10, 1, 4096, /*one_message=*/false);

@@ -1,4 +1,4 @@
-// What clients can make a server hold, tried at a ServerShell.
+// Limits on what clients can make a ServerShell hold.
 
 #include "services/rpc/server/connection_watch.h"
 
@@ -56,7 +56,7 @@ class Translation final
   }
 };
 
-// Reads what members send.
+// Reads and discards members' uploads.
 class Gradients final
     : public RawService<
           v1::CoordinatorService::WithRawCallbackMethod_PushGradients<
@@ -101,8 +101,7 @@ class ConnectionWatchTest : public ::testing::Test {
     server_->SetReady(true);
   }
 
-  // Whose callers are "shop", a translator with the token "sesame", and nobody
-  // else.
+  // Options with one caller: "shop", a translator with the token "sesame".
   SecurityOptions WithCallers() {
     return {.auth_file = files_.Write(
                 "callers",
@@ -115,7 +114,7 @@ class ConnectionWatchTest : public ::testing::Test {
     return *std::move(client);
   }
 
-  // A connection with uploads that never end.
+  // A connection with uploads that never finish.
   std::unique_ptr<RawHttp2> Stall(const std::string& method, int streams,
                                   uint32_t declared,
                                   const std::string& token = "") {
@@ -127,7 +126,8 @@ class ConnectionWatchTest : public ::testing::Test {
     return client;
   }
 
-  // Steps until so many streams have ended, or the time is over.
+  // Steps until `streams` streams have ended. False if the connection ends or
+  // `most` passes first.
   static bool EventuallyEnds(RawHttp2& client, int streams, milliseconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
     while (std::chrono::steady_clock::now() < end) {
@@ -164,11 +164,11 @@ TEST_F(ConnectionWatchTest, StalledHealthChecksOfStrangersEndTheirConnection) {
   EXPECT_OK(SecureServer::CallOn(honest));
   const auto client = Stall(kHealth, 20, 60 * kMiB);
   EXPECT_TRUE(Eventually([&] {
-    // Others go on meanwhile, over the connection that they had.
+    // Other connections keep working meanwhile.
     EXPECT_OK(SecureServer::CallOn(honest));
     return !client->Step();
   }));
-  // Of 1,200.
+  // Of 1,200 MiB.
   EXPECT_LT(client->bytes_taken(), int64_t{64} * kMiB);
   EXPECT_OK(SecureServer::CallOn(honest));
   EXPECT_TRUE(
@@ -186,12 +186,12 @@ TEST_F(ConnectionWatchTest, NewcomersWaitTheirTurnAfterAnEnd) {
   EXPECT_TRUE(Eventually(
       [&] { return Value("gshard_server_connections") >= others.size(); }));
   ASSERT_OK_AND_ASSIGN(const auto honest, CreateChannel(server_->address()));
-  // Whoever goes while it waits takes no turn.
+  // A connection that closes while it waits takes no turn.
   others.clear();
   EXPECT_OK(SecureServer::CallOn(honest));
   EXPECT_TRUE(
       Eventually([&] { return Value("gshard_server_connections") == 1; }));
-  // And those that wait when the server ends are let go.
+  // Connections that still wait when the server ends are closed.
   for (int i = 0; i < 40; ++i) others.push_back(Connect());
   EXPECT_TRUE(Eventually(
       [&] { return Value("gshard_server_connections") > others.size(); }));
@@ -204,7 +204,8 @@ TEST_F(ConnectionWatchTest, UploadsThatAreTooLongEndTheirConnection) {
   EXPECT_LT(client->bytes_taken(), int64_t{128} * kMiB);
 }
 
-// Each upload is one that a router would take.
+// Uploads that are each within a router's limit are bounded together, across
+// connections.
 TEST_F(ConnectionWatchTest, UploadsOfManyConnectionsAreBoundedTogether) {
   Start({.limits = {.held_bytes = 16 * kMiB}}, WithCallers());
   std::vector<std::unique_ptr<RawHttp2>> clients;
@@ -219,7 +220,7 @@ TEST_F(ConnectionWatchTest, UploadsOfManyConnectionsAreBoundedTogether) {
     return all_sent;
   };
   EXPECT_TRUE(Eventually(done));
-  // Five of them would be within it.
+  // Fewer than five of the connections fit within the limit.
   EXPECT_TRUE(Eventually(
       [&] { return Value("gshard_server_connections_ended_total") >= 15; }));
   EXPECT_LE(Value("gshard_server_held_bytes"), 16 * kMiB);
@@ -236,7 +237,7 @@ TEST_F(ConnectionWatchTest, MembersMaySendLargeMessages) {
 }
 
 TEST_F(ConnectionWatchTest, HonestUploadsAreNotHeldAgainstAnybody) {
-  // On a busy machine all four may be there before one is delivered.
+  // On a busy machine all four uploads may arrive before one is delivered.
   Start({.limits = {.held_bytes = 17 * kMiB}});
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(server_->address()));
   std::vector<std::future<void>> threads;
@@ -297,7 +298,8 @@ TEST_F(ConnectionWatchTest, ARequestThatDoesNotComeEndsItsCallAlone) {
   }
 }
 
-// Answers that a client lets nobody send keep their calls, and memory, open.
+// A client that blocks its answers keeps calls, and their memory, open: such
+// health checks are limited to 16 and end after request_time.
 TEST_F(ConnectionWatchTest, HealthChecksWhoseAnswersAreNotTakenAreFewAndEnd) {
   Start({.limits = {.request_time = std::chrono::milliseconds(300)}},
         WithCallers());
@@ -309,7 +311,7 @@ TEST_F(ConnectionWatchTest, HealthChecksWhoseAnswersAreNotTakenAreFewAndEnd) {
   for (int i = 0; i < 17; ++i) {
     checks.push_back(client->BeginCall(kHealth));
     client->SendMessage(checks.back(), 0, 0);
-    // It is known before the next one comes.
+    // The server knows the first 16 checks before the last one arrives.
     if (i == 15) {
       EXPECT_FALSE(EventuallyEnds(*client, 1, milliseconds(50)));
     }
@@ -344,7 +346,7 @@ TEST_F(ConnectionWatchTest, RefusedCallsDoNotEndAConnectionThatServes) {
   client->SendMessage(client->BeginCall(kHealth), 0, 0);
   EXPECT_TRUE(Eventually(
       [&] { return !client->Step() || client->streams_ended() == 1; }));
-  // 3 MiB of what nobody wants to read.
+  // 3 MiB of refused messages.
   for (int i = 0; i < 100; ++i) {
     client->SendMessage(client->BeginCall(kTranslate), 30'000, 30'000);
     EXPECT_TRUE(Eventually(

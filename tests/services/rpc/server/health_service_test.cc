@@ -25,7 +25,7 @@ constexpr int kServing = 1;
 constexpr int kNotServing = 2;
 constexpr int kNoService = 3;
 
-// The two messages of grpc.health.v1 have the fields of these.
+// These messages have the same wire fields as the two of grpc.health.v1.
 using Request = v1::WatchJobRequest;  // 1: a string
 using Response = v1::Status;          // 1: a number
 
@@ -86,7 +86,7 @@ TEST_F(HealthServiceTest, WatchersAreToldOfWhatChanges) {
   EXPECT_EQ(one.Next(), kNotServing);
   server_.EndReadiness();
   EXPECT_EQ(all.Next(), kNotServing);
-  // They do not hold up the end.
+  // Watchers do not delay the drain.
   server_.Drain(std::chrono::minutes(10));
   for (Watch* const watch : {&all, &one, &none}) {
     EXPECT_EQ(watch->End().code(), absl::StatusCode::kUnavailable);
@@ -121,7 +121,7 @@ TEST_F(HealthServiceTest, ThereAreSoManyWatchersAndAnyNumberOfChecks) {
   EXPECT_TRUE(Eventually([&] {
     return !clients.back()->Step() || clients.back()->status_of(check) >= 0;
   }));
-  // Places become free.
+  // Closed watchers free their places.
   clients.clear();
   EXPECT_TRUE(Eventually([&] {
     Watch watch(channel_, "");
@@ -131,7 +131,7 @@ TEST_F(HealthServiceTest, ThereAreSoManyWatchersAndAnyNumberOfChecks) {
 
 TEST_F(HealthServiceTest, WhatIsNoRequestIsRefused) {
   const auto client = *RawHttp2::Connect(server_.address());
-  // Field 0 does not exist.
+  // Field number 0 is invalid.
   for (const char* method : {"/grpc.health.v1.Health/Check", kWatch}) {
     const uint32_t call = client->BeginCall(method);
     client->SendMessage(call, 1, 1);

@@ -38,7 +38,8 @@ TEST(ListenAtTest, TakesNamesAndAddresses) {
   }
 }
 
-// gRPC's own pings would wait behind what it cannot write.
+// A connection whose client reads nothing ends with ETIMEDOUT. gRPC's own pings
+// would wait behind the data that it cannot write.
 TEST(ListenAtTest, ItsConnectionsEndWhenNothingIsTaken) {
   ASSERT_OK_AND_ASSIGN(const ListeningSockets sockets,
                        ListenAt("127.0.0.1:0", kSilence));

@@ -12,7 +12,7 @@ constexpr Clock::time_point kNever = Clock::time_point::max();
 
 class LookScheduleTest : public ::testing::Test {
  protected:
-  // Sweeps until there is nothing more to wait for.
+  // Sweeps until no sweep is due any more.
   void Rest() {
     while (schedule_.Next({}, now_) != kNever) {
       now_ = schedule_.Next({}, now_);
@@ -66,7 +66,7 @@ TEST_F(LookScheduleTest, TrimsAWhileAfterTheLastShutdown) {
   EXPECT_FALSE(schedule_.TakeTrim(now_));
   schedule_.OnShutdown(now_);
   now_ += milliseconds(50);
-  // Another does not delay the first trim.
+  // Another shutdown does not delay the first trim.
   schedule_.OnShutdown(now_);
   EXPECT_EQ(schedule_.Next({}, now_), now_ + milliseconds(50));
   int trims = 0;

@@ -37,8 +37,8 @@ using ::testing::StartsWith;
 
 constexpr milliseconds kLong{60'000};
 
-// Answers with the request's model; "wait" waits for Release() or the end of
-// the call.
+// Answers with the request's model; "wait" blocks until Release() or until the
+// call is cancelled.
 class EchoService final : public v1::TranslationService::Service {
  public:
   grpc::Status Translate(grpc::ServerContext* context,
@@ -78,8 +78,8 @@ absl::Status Call(const std::shared_ptr<grpc::Channel>& channel,
   return status;
 }
 
-// A call of a method by its name, with messages that have the same fields on
-// the wire as its own.
+// Calls a method by name, with messages that have the same wire fields as its
+// own.
 template <typename Response, typename Request>
 absl::StatusOr<Response> CallAny(const std::shared_ptr<grpc::Channel>& channel,
                                  const std::string& method,
@@ -143,12 +143,12 @@ TEST_F(ServerShellTest, RefusesCallsBeyondTheMostUnreadUntilOneIsOver) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("at most 1")));
   EXPECT_THAT(metrics.Serialize(),
               HasSubstr("gshard_server_calls_refused_total 1\n"));
-  // Whoever looks after the server still hears of it.
+  // Health checks are answered even when other calls are refused.
   ASSERT_OK_AND_ASSIGN(const int health, Health(channel, ""));
   EXPECT_EQ(health, 1);
   service_.Release();
   EXPECT_OK(first.get());
-  // gRPC lets go of a call a moment after its client has the answer.
+  // gRPC releases a call a moment after its client has the answer.
   while (!absl::StrContains(metrics.Serialize(), "gshard_server_calls 0\n")) {
     std::this_thread::sleep_for(milliseconds(1));
   }
@@ -206,13 +206,13 @@ TEST_F(ServerShellTest, RefusesTheSocketOfALiveServer) {
   EXPECT_THAT(
       MakeServer({.address = SocketAddress()})->Start(),
       StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr(SocketAddress())));
-  // The first one has not noticed.
+  // The first server still works.
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(SocketAddress()));
   EXPECT_OK(Call(channel, "m"));
 }
 
 TEST_F(ServerShellTest, ReplacesTheSocketOfADeadServer) {
-  // Bound and closed without unlink, as by a process that was killed.
+  // Bound and closed without unlink, as by a killed process.
   const int file = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -330,7 +330,7 @@ TEST_F(ServerShellTest, ReflectionIsBehindItsFlag) {
 
 TEST_F(ServerShellTest, DrainLetsCallsFinish) {
   const auto server = MakeServer({.address = SocketAddress()});
-  // What was accepted is finished by the process during the drain.
+  // Accepted calls finish during the drain.
   server->OnDrain([&] { service_.Release(); });
   ASSERT_OK(server->Start());
   ASSERT_OK_AND_ASSIGN(const auto channel, CreateChannel(SocketAddress()));
@@ -343,7 +343,7 @@ TEST_F(ServerShellTest, DrainLetsCallsFinish) {
   waiter.join();
   EXPECT_THAT(Call(channel, "m"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
-  server->Drain(kLong);  // done already
+  server->Drain(kLong);  // already drained
 }
 
 TEST_F(ServerShellTest, DrainCancelsCallsAfterItsGrace) {

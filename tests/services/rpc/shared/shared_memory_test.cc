@@ -35,7 +35,7 @@ class SharedMemoryTest : public ::testing::Test {
     return SharedMemory::Open(offer, account_).status();
   }
 
-  // The offer with another descriptor, which is closed with the test.
+  // The offer with another descriptor, which the test closes.
   v1::SharedMemoryOffer OfferOf(int descriptor) {
     EXPECT_GE(descriptor, 0);
     v1::SharedMemoryOffer offer = offer_;
@@ -131,7 +131,8 @@ TEST_F(SharedMemoryTest, AnOfferThatIsNoneIsRefused) {
   }
 }
 
-// Whatever a peer points to is left as it is, and not waited for.
+// A descriptor that is not the offered memory is neither modified nor waited
+// for.
 TEST_F(SharedMemoryTest, WhatIsNoSuchMemoryIsNotTouched) {
   const TemporaryDirectory directory;
   const std::string fifo = directory.path() + "/fifo";
@@ -161,7 +162,8 @@ TEST_F(SharedMemoryTest, WhatIsNoSuchMemoryIsNotTouched) {
   for (const int descriptor : descriptors) close(descriptor);
 }
 
-// It could shrink under whoever reads it, whose process would end.
+// Memory that is not sealed is refused: it could shrink while being read, which
+// would kill the reader's process.
 TEST_F(SharedMemoryTest, WhatIsNotSealedIsRefused) {
   struct stat stat;
   ASSERT_EQ(fstat(offer_.file_descriptor(), &stat), 0);

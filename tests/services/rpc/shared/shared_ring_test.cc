@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr size_t kRing = kMinRingBytes;
 
-// Both parties of a memory, and the ring from the one that made it.
+// Both parties of a shared memory, and the ring from its creator to the other.
 class SharedRingTest : public ::testing::Test {
  protected:
   SharedRingTest() {
@@ -33,7 +33,7 @@ class SharedRingTest : public ::testing::Test {
     reader_ = std::make_unique<SharedRingReader>(*theirs_);
   }
 
-  // Byte i of all that is sent.
+  // Byte i of the transferred data.
   static char Byte(uint64_t i) {
     return static_cast<char>(RandomBelow(3, i, 256));
   }
@@ -79,7 +79,7 @@ TEST_F(SharedRingTest, IsFullAndEmpty) {
   EXPECT_EQ(got, all);
 }
 
-// Whatever the peer says, no count is taken that the ring does not have.
+// Counts that the ring cannot have are errors, whatever the peer writes.
 TEST_F(SharedRingTest, CountsThatCannotBeAreErrors) {
   const std::string some(1000, 'x');
   writer_->Put(some.data(), some.size());
@@ -106,7 +106,7 @@ TEST_F(SharedRingTest, CountsThatCannotBeAreErrors) {
                          HasSubstr("says to have read")))
         << read;
   }
-  // What was put and not shown yet counts, too.
+  // Bytes that were put but not yet flushed count, too.
   theirs_->words(SharedMemory::kOpener).read = 1000;
   ASSERT_EQ(writer_->Room().value(), kRing);
   const std::string all(kRing, 'x');

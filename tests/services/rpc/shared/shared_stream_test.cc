@@ -1,6 +1,7 @@
-// Streams whose frames go through shared memory: that they do, what happens
-// where they cannot, and peers that break or leave the memory. What they
-// promise as streams is in wire/stream_test.cc, with other transports.
+// Streams whose frames go through shared memory: that they use it, how they
+// fall back to the stream, and peers that corrupt or abandon the memory.
+// wire/stream_test.cc tests their contract as streams, together with other
+// transports.
 
 #include "services/rpc/shared/shared_stream.h"
 
@@ -54,7 +55,7 @@ ExpertFrame MakeFrame(uint64_t call_id, Dims dims = {4, 3}) {
 
 void Echo(const FrameLog::Sender& sender, const ExpertFrame& frame) {
   ExpertFrame reply = frame;
-  reply.header.clear_offer();  // where it was not understood
+  reply.header.clear_offer();  // in case the offer was not understood
   EXPECT_OK(sender->Send(std::move(reply)));
 }
 
@@ -80,7 +81,7 @@ class TestServer {
     channel_ = *std::move(channel);
   }
 
-  // The sender that handlers of `factory` get is in their log.
+  // Opens a stream; the handlers of `factory` log its sender.
   void Open(const FrameHandlerFactory& factory) {
     OpenStream<ExpertFrame, ExpertFrame>(channel_, kRun, factory);
   }
@@ -107,7 +108,7 @@ class TestServer {
   std::shared_ptr<grpc::Channel> channel_;
 };
 
-// Counts what comes by the stream itself.
+// Counts frames that arrive over the stream itself.
 class CountingHandler final : public StreamHandler<ExpertFrame> {
  public:
   CountingHandler(std::shared_ptr<std::atomic<int>> count,
@@ -131,7 +132,7 @@ FrameHandlerFactory Counting(std::shared_ptr<std::atomic<int>> count,
   };
 }
 
-// Larger frames than a ring, too.
+// Exchanges frames, some of them larger than a ring.
 void ExchangeFrames(FrameLog& client, int frames) {
   const auto sender = client.WaitForSender();
   for (int i = 1; i <= frames; ++i) {
@@ -155,10 +156,11 @@ TEST(SharedStreamTest, FramesGoByTheMemory) {
     EXPECT_GT(mine.account.used(), 0);
     ExchangeFrames(client, 20);
     EXPECT_OK(server.WaitForEnd());
-    // The first frame and the word that others come elsewhere; that word.
+    // The client sends the first frame and the SHARED notice over the stream,
+    // the server only its SHARED notice.
     EXPECT_EQ(*sent, 2);
     EXPECT_EQ(*received, 1);
-    // The memory has gone with the stream, though the sender is still there.
+    // The memory is freed with the stream, though the sender still exists.
     EXPECT_EQ(mine.account.used(), 0);
     EXPECT_EQ(theirs.account.used(), 0);
     EXPECT_FALSE(client.WaitForSender()->Send(MakeFrame(1)).ok());
@@ -215,8 +217,8 @@ TEST(SharedStreamTest, AnOfferThatCannotBeTakenIsRefusedAndNoMore) {
   EXPECT_OK(client.WaitForEnd());
 }
 
-// A stream of which one side is what the product has, and the other a peer with
-// its hands in the memory.
+// A stream between a production endpoint and a hostile peer that accesses the
+// memory directly.
 class HostilePeerTest : public ::testing::TestWithParam<bool> {
  protected:
   // Whether the peer is the server.
@@ -277,7 +279,8 @@ class HostilePeerTest : public ::testing::TestWithParam<bool> {
     ring_->Flush();
   }
 
-  // The honest side ends the stream for this reason, and the memory goes.
+  // Expects the honest side to end the stream for this reason and free the
+  // memory.
   void ExpectEnd(absl::StatusCode code, const std::string& why) {
     EXPECT_THAT(honest_->WaitForEnd(), StatusIs(code, HasSubstr(why)));
     EXPECT_FALSE(peer_->WaitForEnd().ok());
@@ -291,7 +294,7 @@ class HostilePeerTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<FrameLog> honest_, peer_;
   std::unique_ptr<SharedMemory> memory_;
   std::unique_ptr<SharedRingWriter> ring_;
-  std::unique_ptr<TestServer> server_;  // ends first
+  std::unique_ptr<TestServer> server_;  // destroyed first
 };
 
 INSTANTIATE_TEST_SUITE_P(Peers, HostilePeerTest, ::testing::Bool(),
@@ -358,7 +361,7 @@ TEST_P(HostilePeerTest, FramesCannotComeBothWays) {
 
 TEST_P(HostilePeerTest, WhoTakesNothingIsLost) {
   Start(Sharing(int64_t{1} << 20, milliseconds(100)));
-  // More than a ring.
+  // More than a ring holds.
   ASSERT_OK(honest_->WaitForSender()->Send(MakeFrame(2, {1000, 1000})));
   ExpectEnd(absl::StatusCode::kUnavailable, "has taken nothing for 100 ms");
 }
@@ -377,7 +380,7 @@ TEST_P(HostilePeerTest, WhatWaitsForAPeerIsBounded) {
               StatusIs(absl::StatusCode::kCancelled, HasSubstr("")));
 }
 
-// No thread waits for a bell that the peer keeps from ringing.
+// The stream ends even if the peer keeps resetting the bell that wakes it.
 TEST_P(HostilePeerTest, EndsThoughThePeerTurnsBackItsBell) {
   Start(Sharing());
   std::atomic<bool> done = false;
@@ -404,7 +407,7 @@ TEST_P(HostilePeerTest, WhoeverScribblesEndsItsStreamAtMost) {
         &honest_words().wants};
     for (uint64_t i = 0; i < 2000; ++i) {
       const uint64_t key = FoldIn(seed, i);
-      // Numbers that are near those that are right, too.
+      // Half of the numbers are small, near the valid ones.
       const uint64_t number = RandomBelow(
           key, 0, i % 2 == 0 ? 256 : uint64_t{1} << RandomBelow(key, 1, 63));
       if (i % 3 == 0) *counts[RandomBelow(key, 2, 4)] = number;

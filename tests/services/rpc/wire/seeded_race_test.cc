@@ -1,6 +1,6 @@
-// Races put here on purpose, one a test: ThreadSanitizer has to find each of
-// them although it does not see into gRPC. CTest expects a report of each;
-// see services/rpc/wire/call_ordering.cc.
+// Deliberate races, one per test, that ThreadSanitizer must find although it
+// does not see into gRPC. CTest expects a report of each; see
+// services/rpc/wire/call_ordering.cc.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -26,14 +26,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What two threads race for. Accesses in the very same moment can escape
-// ThreadSanitizer, so it gets many to look at.
+// The data that two threads race for. ThreadSanitizer can miss accesses at the
+// very same moment, so there are many.
 struct Shared {
   void Race() {
     for (int i = 0; i < 1000; ++i) unguarded = unguarded + 1;
   }
 
-  // Returns when both who race are in here, so that no thread runs one after
+  // Returns when both racing threads have arrived, so that neither runs after
   // the other. Orders nothing.
   void Meet() {
     arrived.fetch_add(1, std::memory_order_relaxed);
@@ -102,7 +102,7 @@ class Coordinator final
   Shared* const shared_;
 };
 
-// Tells when a stream has ended.
+// Signals the end of a stream.
 class EndPromise final : public StreamHandler<v1::JoinResponse> {
  public:
   explicit EndPromise(std::promise<void>* ended) : ended_(ended) {}

@@ -31,7 +31,7 @@ TEST(StatusTest, UnknownNumbersAreUnknown) {
 }
 
 TEST(StatusTest, LongMessagesAreCutBetweenCharacters) {
-  // 4095 bytes, then a character of two.
+  // 4095 bytes, then a two-byte character.
   const std::string text = std::string(4095, 'a') + "\xc3\xa9" + "tail";
   EXPECT_EQ(ToGrpcStatus(absl::InternalError(text)).error_message(),
             std::string(4095, 'a'));
@@ -47,7 +47,7 @@ TEST(StatusTest, DelaysBeforeARetryTravel) {
   EXPECT_EQ(RetryDelay(FromGrpcStatus(wire)), milliseconds(2345));
   EXPECT_EQ(RetryDelay(FromProtoStatus(ToProtoStatus(status))),
             milliseconds(2345));
-  // As google.rpc has it: Status{8, message, {Any{url, RetryInfo{2s 345 ms}}}}.
+  // google.rpc's Status{8, message, {Any{url, RetryInfo{2s 345 ms}}}}.
   EXPECT_EQ(wire.error_details(),
             std::string("\x08\x08\x12\x11the queue is full\x1A\x36\x0A\x28"
                         "type.googleapis.com/google.rpc.RetryInfo"
@@ -57,7 +57,7 @@ TEST(StatusTest, DelaysBeforeARetryTravel) {
             std::nullopt);
 }
 
-// Details are a peer's: whatever they are, they are no more than ignored.
+// A peer's malformed details are ignored, and delays out of range are clamped.
 TEST(StatusTest, BadDetailsAreIgnored) {
   for (const std::string& details :
        {std::string("rubbish"), std::string("\x1A\xFF", 2),

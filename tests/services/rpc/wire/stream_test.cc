@@ -1,5 +1,5 @@
-// Streams of frames and of messages, client and server together: what every
-// transport promises.
+// Streams of frames and of messages, client and server together: the contract
+// of every transport.
 
 #include "services/rpc/wire/stream.h"
 
@@ -45,9 +45,9 @@ bool Shares(Transport transport) {
          transport == Transport::kSharedByTcp;
 }
 
-// What either process may share.
+// The memory that each process may share.
 SharingOptions Sharing(Transport transport) {
-  // Larger frames of these tests pass in parts.
+  // Small rings, so that larger frames of these tests pass in parts.
   return {.account = Shares(transport) ? int64_t{1} << 30 : 0,
           .ring_bytes = kMinRingBytes};
 }
@@ -193,7 +193,7 @@ TEST_P(StreamTest, ManyThreadsMaySend) {
 
 TEST_P(StreamTest, TheServerMayEndTheStreamWithAReason) {
   FrameLog server([](const FrameLog::Sender& sender, const ExpertFrame& f) {
-    Echo(sender, f);  // is still delivered
+    Echo(sender, f);  // still delivered
     sender->Finish(absl::NotFoundError("no session \"x\""));
     EXPECT_FALSE(sender->Send(MakeFrame(9)).ok());
   });
@@ -251,7 +251,8 @@ TEST_P(StreamTest, AFrameThatCannotBeDecodedEndsTheStreamWithTheReason) {
   }
 }
 
-// A frame that the client cannot decode: here, one over its limits.
+// The client ends a stream with a frame that it cannot decode, here one over
+// its limits.
 TEST_P(StreamTest, TheClientDoesNotTrustTheServerEither) {
   FrameLog server(Echo), client;
   StartServer(&server);
@@ -289,7 +290,7 @@ TEST_P(StreamTest, ATimeoutEndsTheStream) {
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("")));
 }
 
-// Streams that end at any moment, from either side, while both send.
+// Streams end cleanly at any moment, from either side, while both send.
 TEST_P(StreamTest, EndsAtAnyMoment) {
   for (int round = 0; round < 60; ++round) {
     SCOPED_TRACE(::testing::Message() << "round " << round);
@@ -316,7 +317,8 @@ TEST_P(StreamTest, EndsAtAnyMoment) {
     if (round % 4 == 3) server_->Drain(milliseconds(0));
     other.join();
     EXPECT_FALSE(client.WaitForEnd().ok());
-    // Whoever was cancelled before the server saw the call has no handler.
+    // Instead of waiting for the server's end: a call that was cancelled before
+    // the server saw it has no handler.
     server_->Drain(milliseconds(0));
   }
 }
@@ -332,7 +334,7 @@ TEST(ClientStreamTest, AServerThatIsNotThereIsUnavailable) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("")));
 }
 
-// Plain messages travel the same way.
+// A service whose stream carries plain messages.
 class JoinService final
     : public v1::CoordinatorService::WithRawCallbackMethod_Join<
           v1::CoordinatorService::Service> {
@@ -379,8 +381,9 @@ TEST(MessageStreamTest, CarriesMessages) {
   EXPECT_OK(coordinator.WaitForEnd());
 }
 
-// What is being sent cannot be called back: gRPC lets go of a stream only when
-// the peer has taken it, or the connection is lost.
+// A stream ends by cancellation or timeout although the peer reads nothing, and
+// gRPC releases the stream only when the peer has taken the data or the
+// connection is lost.
 TEST(MessageStreamTest, EndsThoughThePeerTakesNothing) {
   DeafServer server;
   for (const bool cancelled : {true, false}) {
@@ -400,7 +403,8 @@ TEST(MessageStreamTest, EndsThoughThePeerTakesNothing) {
                          _));
     EXPECT_THAT(sender->Send(frame),
                 StatusIs(absl::StatusCode::kUnavailable, _));
-    // Others hold the connection no more: it goes when the stream does.
+    // Releases the last other reference, so that the connection ends with the
+    // stream.
     channel = nullptr;
   }
 }

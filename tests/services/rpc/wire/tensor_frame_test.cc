@@ -112,7 +112,7 @@ TEST(TensorFrameTest, FramesWithoutTensorsHaveNoPayload) {
   EXPECT_EQ(bytes, message.SerializeAsString());
   ASSERT_OK_AND_ASSIGN(const ExpertFrame decoded, Decode(bytes));
   EXPECT_TRUE(decoded.tensors.empty());
-  // No bytes at all are the message with every field at its default.
+  // An empty buffer decodes to a message with every field at its default.
   ASSERT_OK_AND_ASSIGN(const ExpertFrame empty, Decode(""));
   EXPECT_EQ(empty.header.kind(), v1::ExpertFrameHeader::KIND_UNSPECIFIED);
 }
@@ -237,7 +237,7 @@ TEST(TensorFrameTest, RefusesHostileBytes) {
   }
 }
 
-// Whatever comes is either refused or a consistent frame.
+// Mutated bytes are either refused or decode to a consistent frame.
 TEST(TensorFrameTest, MutatedBytesNeverBreakIt) {
   const google::protobuf::LogSilencer silencer;
   const std::string original = ToBytes(EncodeFrame(MakeFrame()));

@@ -70,7 +70,7 @@ TEST(TensorPiecesTest, RoundTripAtEverySize) {
 
 TEST(TensorPiecesTest, SmallTensorsShareAFrame) {
   EXPECT_EQ(SplitTensors(Example(), {}).size(), 1u);
-  // Even nothing is a frame: its header says what it is nothing of.
+  // No tensors still take a frame, whose header describes the transfer.
   EXPECT_EQ(SplitTensors({}, {}).size(), 1u);
   NamedTensors many;
   for (int i = 0; i < 3000; ++i) {
@@ -81,7 +81,8 @@ TEST(TensorPiecesTest, SmallTensorsShareAFrame) {
 
 class TensorCollectorTest : public ::testing::Test {
  protected:
-  // A frame with a piece of "x": elements [offset, offset + count) of [10].
+  // A frame with a piece of tensor `name`: elements [offset, offset + count) of
+  // [total].
   static TensorFrame Piece(const std::string& name, int64_t offset,
                            int64_t count, int64_t total = 10) {
     TensorFrame frame;

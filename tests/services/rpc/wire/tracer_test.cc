@@ -27,7 +27,7 @@ class TracerTest : public ::testing::Test {
         SpanExporterOptions{.endpoint = collector_.endpoint()});
     tracer_.ExportTo(exporter_, ratio);
   }
-  // All that have ended; none after that.
+  // Shuts the exporter down and returns all ended spans.
   std::vector<CollectedSpan> Spans() {
     exporter_->Shutdown();
     return collector_.Spans();
@@ -49,7 +49,7 @@ TEST_F(TracerTest, SpansHaveTheirParents) {
   call.End(absl::NotFoundError("canary"));
   child.End();
   served.End(absl::NotFoundError("canary"));
-  served.End();  // is over already
+  served.End();  // has ended already
   const auto spans = Spans();
   ASSERT_EQ(spans.size(), 3u);
   for (const CollectedSpan& span : spans) {
@@ -65,7 +65,7 @@ TEST_F(TracerTest, SpansHaveTheirParents) {
   EXPECT_EQ(spans[2].attribute("rpc.service"), "gshard.v1.TranslationService");
   EXPECT_EQ(spans[2].attribute("rpc.method"), "Translate");
   EXPECT_EQ(spans[2].attribute("rpc.grpc.status_code"), "5");
-  EXPECT_EQ(spans[2].error, "");  // the caller's
+  EXPECT_EQ(spans[2].error, "");  // the caller's error
   EXPECT_EQ(spans[1].parent_id, spans[2].span_id);
   EXPECT_EQ(spans[1].kind, SpanKind::kInternal);
   EXPECT_EQ(spans[1].attribute("gshard.sentences"), "3");

@@ -1,5 +1,5 @@
-// What a .proto file says of the bytes on the wire, as lines that can be
-// compared: one for each field, enumerator and method.
+// The wire format that a .proto file defines, as lines that can be compared:
+// one per field, enumerator and method.
 //
 //   gshard.v1.Heartbeat.session_loads = 5 repeated gshard.v1.SessionLoad
 //   gshard.v1.JoinRequest.heartbeat = 2 gshard.v1.Heartbeat oneof event

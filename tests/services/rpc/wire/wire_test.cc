@@ -1,8 +1,8 @@
-// What each version of the protocol says on the wire stays as it was, for as
-// long as programs speak that version: fields, enumerators and methods may be
-// added, not taken away or changed. What no program of that version ever acted
-// on may become reserved. protocol_<version>.txt has the lines of a version;
-// those of the newest grow with the .proto files.
+// The wire format of each protocol version stays unchanged for as long as
+// programs speak that version: fields, enumerators and methods may be added,
+// but not removed or changed. Those that no program of that version ever acted
+// on may become reserved. protocol_<version>.txt lists the lines of a version;
+// the newest grows with the .proto files.
 
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
@@ -30,7 +30,7 @@ using google::protobuf::DescriptorPool;
 using google::protobuf::FileDescriptor;
 using Lines = std::set<std::string>;
 
-// Those of `all` that `some` lacks.
+// The lines of `all` that `some` lacks.
 std::vector<std::string> Missing(const Lines& all, const Lines& some) {
   std::vector<std::string> missing;
   std::set_difference(all.begin(), all.end(), some.begin(), some.end(),
@@ -39,7 +39,7 @@ std::vector<std::string> Missing(const Lines& all, const Lines& some) {
 }
 
 Lines PresentLines() {
-  // They are linked, with all that they import.
+  // Links these files and all their imports.
   (void)v1::RegisterMember::descriptor();
   (void)v1::ExpertFrame::descriptor();
   (void)v1::ModelsFile::descriptor();
