@@ -47,7 +47,7 @@ Tensor ShareOf(const Tensor& whole, const std::vector<int32_t>& experts,
 }
 
 // Copies a worker's gradient into that of the whole parameter.
-void AddShare(const Tensor& share, const std::vector<int32_t>& experts, int dim,
+void CopyShare(const Tensor& share, const std::vector<int32_t>& experts, int dim,
               int slice, Tensor& whole) {
   int64_t outer = 1, inner = 1;
   for (int d = 1; d < dim; ++d) outer *= whole.dim(d);
@@ -90,7 +90,7 @@ void CheckSlices(const MoeLayer& layer, int slices,
           whole =
               Tensor::Zeros(ElementType::kFloat32, parameters.at(name).dims());
         }
-        AddShare(gradient, workers[w / slices], SlicedDims().at(name),
+        CopyShare(gradient, workers[w / slices], SlicedDims().at(name),
                  w % slices, whole);
       },
       slices);
