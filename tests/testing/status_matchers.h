@@ -1,5 +1,5 @@
 // ASSERT_OK, ASSERT_OK_AND_ASSIGN and StatusIs, which Debian 12's Abseil lacks.
-// There is no matcher for "any error": a test names the code it expects.
+// There is no matcher for "any error": a test names the expected code.
 
 #ifndef TESTS_TESTING_STATUS_MATCHERS_H_
 #define TESTS_TESTING_STATUS_MATCHERS_H_
